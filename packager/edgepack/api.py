@@ -15,7 +15,7 @@ From a model to a number::
 A push to many devices is a rollout, which is kept in a store::
 
     store = api.RolloutStore()
-    bundles, devices = api.bundles_by_target([Path("dist")]), api.select_devices(["tag:lab"])
+    bundles, devices = api.load_bundles_by_target([Path("dist")]), api.select_devices(["tag:lab"])
     settings = api.RolloutSettings(canary=1)
     rollout = api.start_rollout(bundles, devices, store, settings=settings)
     rollout = api.resume_rollout(rollout.id, store)
@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgepack.backends.listing import ListedTarget as ListedTarget
     from edgepack.backends.listing import list_targets as list_targets
+    from edgepack.backends.listing import make_target_schema as make_target_schema
     from edgepack.backends.listing import show_target as show_target
-    from edgepack.backends.listing import target_schema as target_schema
     from edgepack.backends.targets import check_target as check_target
     from edgepack.base.progress import Progress as Progress
     from edgepack.base.schema import NotMeasured as NotMeasured
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from edgepack.builder.inspect import Inspection as Inspection
     from edgepack.builder.inspect import VariantInspection as VariantInspection
     from edgepack.builder.inspect import inspect as inspect
-    from edgepack.builder.memory import memory_text as memory_text
+    from edgepack.builder.memory import format_memory as format_memory
     from edgepack.builder.plan import Plan as Plan
     from edgepack.builder.scaffold import init as init
     from edgepack.builder.timing import SlowerVariant as SlowerVariant
@@ -67,12 +67,12 @@ if TYPE_CHECKING:
     from edgepack.deploy.audit import AuditLog as AuditLog
     from edgepack.deploy.audit import Record as Record
     from edgepack.deploy.audit import UseInterval as UseInterval
-    from edgepack.deploy.audit import audit_intervals as audit_intervals
-    from edgepack.deploy.audit import audit_log as audit_log
-    from edgepack.deploy.audit import moment as moment
+    from edgepack.deploy.audit import find_audit_log as find_audit_log
+    from edgepack.deploy.audit import list_audit_intervals as list_audit_intervals
+    from edgepack.deploy.audit import parse_moment as parse_moment
     from edgepack.deploy.audit import read_audit_log as read_audit_log
     from edgepack.deploy.audit import verify_audit_log as verify_audit_log
-    from edgepack.deploy.fleet.bundles import bundles_by_target as bundles_by_target
+    from edgepack.deploy.fleet.bundles import load_bundles_by_target as load_bundles_by_target
     from edgepack.deploy.fleet.rollout import Watcher as Watcher
     from edgepack.deploy.fleet.rollout import start_rollout as start_rollout
     from edgepack.deploy.fleet.run import News as News
@@ -90,8 +90,8 @@ if TYPE_CHECKING:
     from edgepack.deploy.leases import Lease as Lease
     from edgepack.deploy.leases import lease_device as lease_device
     from edgepack.deploy.leases import leased as leased
+    from edgepack.deploy.leases import list_leases as list_leases
     from edgepack.deploy.leases import release_device as release_device
-    from edgepack.deploy.leases import who_holds as who_holds
     from edgepack.deploy.operations import provision_device as provision_device
     from edgepack.deploy.operations import trust_device as trust_device
     from edgepack.deploy.push import push as push
@@ -99,16 +99,16 @@ if TYPE_CHECKING:
     from edgepack.deploy.rollouts import abort_rollout as abort_rollout
     from edgepack.deploy.rollouts import list_rollouts as list_rollouts
     from edgepack.deploy.rollouts import push_as_rollout as push_as_rollout
+    from edgepack.deploy.rollouts import read_rollout as read_rollout
     from edgepack.deploy.rollouts import resume_rollout as resume_rollout
-    from edgepack.deploy.rollouts import rollout_status as rollout_status
     from edgepack.deploy.transfer.client import PushedRelease as PushedRelease
     from edgepack.deploy.transfer.client import Switched as Switched
     from edgepack.deploy.verify import DeviceState as DeviceState
     from edgepack.deploy.verify import verify_device as verify_device
     from edgepack.devices.checking import Checked as Checked
     from edgepack.devices.inventory import Device as Device
-    from edgepack.devices.inventory import described_inventory as described_inventory
-    from edgepack.devices.inventory import device_names as device_names
+    from edgepack.devices.inventory import describe_inventory as describe_inventory
+    from edgepack.devices.inventory import list_device_names as list_device_names
     from edgepack.devices.inventory import load_device as load_device
     from edgepack.devices.inventory import load_devices as load_devices
     from edgepack.devices.provisioning import Provisioned as Provisioned
@@ -120,9 +120,11 @@ if TYPE_CHECKING:
     from edgepack.measure.compare.comparing import CompareQuestion as CompareQuestion
     from edgepack.measure.compare.comparing import compare as compare
     from edgepack.measure.compare.formats import COMPARISON_HEADS as COMPARISON_HEADS
-    from edgepack.measure.compare.formats import comparison_junit as comparison_junit
-    from edgepack.measure.compare.formats import comparison_markdown as comparison_markdown
-    from edgepack.measure.compare.formats import comparison_rows as comparison_rows
+    from edgepack.measure.compare.formats import format_comparison_junit as format_comparison_junit
+    from edgepack.measure.compare.formats import (
+        format_comparison_markdown as format_comparison_markdown,
+    )
+    from edgepack.measure.compare.formats import format_comparison_rows as format_comparison_rows
     from edgepack.measure.compare.noise import NoiseFloor as NoiseFloor
     from edgepack.measure.compare.noise import measure_noise as measure_noise
     from edgepack.measure.evaluate.evaluate import evaluate as evaluate
@@ -130,7 +132,7 @@ if TYPE_CHECKING:
     from edgepack.measure.tune.keeping import keep_tuning as keep_tuning
     from edgepack.measure.tune.keeping import load_tuning as load_tuning
     from edgepack.measure.tune.searching import TuneQuestion as TuneQuestion
-    from edgepack.measure.tune.space import settings_text as settings_text
+    from edgepack.measure.tune.space import format_settings as format_settings
     from edgepack.measure.tune.tuning import TunePlan as TunePlan
     from edgepack.measure.tune.tuning import plan_tuning as plan_tuning
     from edgepack.measure.tune.tuning import tune as tune
@@ -142,7 +144,7 @@ if TYPE_CHECKING:
     from edgepack.model.finding import Finding as Finding
     from edgepack.model.finding import group_findings as group_findings
     from edgepack.project.profile import Profile as Profile
-    from edgepack.project.profile import target_files as target_files
+    from edgepack.project.profile import find_target_files as find_target_files
     from edgepack.project.project import PROJECT_FILE as PROJECT_FILE
     from edgepack.project.project import ConstantValue as ConstantValue
     from edgepack.project.project import Limits as Limits
@@ -166,27 +168,27 @@ if TYPE_CHECKING:
     from edgepack.records.tuning import Settings as Settings
     from edgepack.records.tuning import TuneReport as TuneReport
     from edgepack.records.verdict import require_valid as require_valid
-    from edgepack.results.page.changes_text import newest_changes as newest_changes
+    from edgepack.results.page.changes_text import find_newest_changes as find_newest_changes
+    from edgepack.results.page.changes_text import format_series as format_series
     from edgepack.results.page.changes_text import require_no_slowdown as require_no_slowdown
-    from edgepack.results.page.changes_text import series_lines as series_lines
     from edgepack.results.page.html import write_html as write_html
     from edgepack.results.page.reporting import Page as Page
     from edgepack.results.page.reporting import report as report
-    from edgepack.results.page.table import near_text as near_text
-    from edgepack.results.page.table import others_text as others_text
-    from edgepack.results.page.table import r2_text as r2_text
-    from edgepack.results.page.table import report_table as report_table
-    from edgepack.results.page.table import rows_lines as rows_lines
+    from edgepack.results.page.table import format_nearness as format_nearness
+    from edgepack.results.page.table import format_others as format_others
+    from edgepack.results.page.table import format_r2 as format_r2
+    from edgepack.results.page.table import format_rows as format_rows
+    from edgepack.results.page.table import make_report_table as make_report_table
     from edgepack.results.page.tried import NOT_COMPARABLE as NOT_COMPARABLE
     from edgepack.results.page.tried import TriedStage as TriedStage
-    from edgepack.results.page.tried import tried_stages as tried_stages
+    from edgepack.results.page.tried import group_stages as group_stages
     from edgepack.results.store.changes import HistorySeries as HistorySeries
     from edgepack.results.store.changes import find_changes as find_changes
     from edgepack.results.store.documents import Report as Report
     from edgepack.results.store.documents import read_report as read_report
     from edgepack.results.store.exporting import export_runs as export_runs
     from edgepack.results.store.importing import import_log as import_log
-    from edgepack.results.store.labels import incomparable as incomparable
+    from edgepack.results.store.labels import explain_incomparable as explain_incomparable
     from edgepack.results.store.rows import RunRow as RunRow
     from edgepack.results.store.runs import import_runs as import_runs
     from edgepack.results.store.runs import list_runs as list_runs
@@ -203,14 +205,14 @@ if TYPE_CHECKING:
     from edgepack.trying.verify import verify as verify
 
 _HOMES = {
-    "backends.listing": "ListedTarget list_targets show_target target_schema",
+    "backends.listing": "ListedTarget list_targets make_target_schema show_target",
     "backends.targets": "check_target",
     "base.progress": "Progress",
     "base.schema": "NotMeasured",
     "builder.assembly": "BuiltBundle",
     "builder.build": "BuildResult build dry_run",
     "builder.inspect": "Inspection VariantInspection inspect",
-    "builder.memory": "memory_text",
+    "builder.memory": "format_memory",
     "builder.plan": "Plan",
     "builder.scaffold": "init",
     "builder.timing": "SlowerVariant",
@@ -221,25 +223,23 @@ _HOMES = {
     "demo.demo": "Demo demo",
     "deploy.adding": "AddedDevice add_device",
     "deploy.audit": (
-        "AuditLog Record UseInterval audit_intervals audit_log moment read_audit_log "
-        "verify_audit_log"
+        "AuditLog Record UseInterval find_audit_log list_audit_intervals parse_moment "
+        "read_audit_log verify_audit_log"
     ),
-    "deploy.fleet.bundles": "bundles_by_target",
+    "deploy.fleet.bundles": "load_bundles_by_target",
     "deploy.fleet.rollout": "Watcher start_rollout",
     "deploy.fleet.run": "News",
     "deploy.fleet.schedule": "Retry RolloutSettings Settled Start",
     "deploy.fleet.selection": "complete_selection is_one_device select_devices",
     "deploy.fleet.store": "PushOptions Rollout RolloutListing RolloutStore",
-    "deploy.leases": "Lease lease_device leased release_device who_holds",
+    "deploy.leases": "Lease lease_device leased list_leases release_device",
     "deploy.operations": "provision_device trust_device",
     "deploy.push": "push rollback",
-    "deploy.rollouts": (
-        "abort_rollout list_rollouts push_as_rollout resume_rollout rollout_status"
-    ),
+    "deploy.rollouts": "abort_rollout list_rollouts push_as_rollout read_rollout resume_rollout",
     "deploy.transfer.client": "PushedRelease Switched",
     "deploy.verify": "DeviceState verify_device",
     "devices.checking": "Checked",
-    "devices.inventory": "Device described_inventory device_names load_device load_devices",
+    "devices.inventory": "Device describe_inventory list_device_names load_device load_devices",
     "devices.provisioning": "Provisioned",
     "devices.transport": "Transport",
     "devices.transports": "connect",
@@ -248,19 +248,19 @@ _HOMES = {
     "measure.check": "check_device",
     "measure.compare.comparing": "CompareQuestion compare",
     "measure.compare.formats": (
-        "COMPARISON_HEADS comparison_junit comparison_markdown comparison_rows"
+        "COMPARISON_HEADS format_comparison_junit format_comparison_markdown format_comparison_rows"
     ),
     "measure.compare.noise": "NoiseFloor measure_noise",
     "measure.evaluate.evaluate": "evaluate require_usable",
     "measure.tune.keeping": "keep_tuning load_tuning",
     "measure.tune.searching": "TuneQuestion",
-    "measure.tune.space": "settings_text",
+    "measure.tune.space": "format_settings",
     "measure.tune.tuning": "TunePlan plan_tuning tune",
     "measure.tune.writing": "Override make_override write_override",
     "metrics.choosing": "METRIC_TEXTS",
     "model.facts": "ModelFacts",
     "model.finding": "Finding group_findings",
-    "project.profile": "Profile target_files",
+    "project.profile": "Profile find_target_files",
     "project.project": "PROJECT_FILE ConstantValue Limits LoadedProject read_project",
     "records.comparison": "ComparedMetric Comparison",
     "records.deciding": "Rule",
@@ -269,16 +269,16 @@ _HOMES = {
     "records.scenarios": "make_scenario",
     "records.tuning": "Candidate Confirmation Latency Settings TuneReport",
     "records.verdict": "require_valid",
-    "results.page.changes_text": "newest_changes require_no_slowdown series_lines",
+    "results.page.changes_text": "find_newest_changes format_series require_no_slowdown",
     "results.page.html": "write_html",
     "results.page.reporting": "Page report",
-    "results.page.table": "near_text others_text r2_text report_table rows_lines",
-    "results.page.tried": "NOT_COMPARABLE TriedStage tried_stages",
+    "results.page.table": "format_nearness format_others format_r2 format_rows make_report_table",
+    "results.page.tried": "NOT_COMPARABLE TriedStage group_stages",
     "results.store.changes": "HistorySeries find_changes",
     "results.store.documents": "Report read_report",
     "results.store.exporting": "export_runs",
     "results.store.importing": "import_log",
-    "results.store.labels": "incomparable",
+    "results.store.labels": "explain_incomparable",
     "results.store.rows": "RunRow",
     "results.store.runs": "import_runs list_runs prune_runs show_run",
     "results.store.store": "ResultsStore RunFilter keep_report",

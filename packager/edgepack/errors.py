@@ -111,7 +111,7 @@ class BugError(StepError):
     """A step failed in a way that edgepack did not foresee, or its own proof refuted its output.
 
     If a worker process raises it, it carries what is needed to fix it: see
-    :func:`~edgepack.base.bugs.bug_text`.
+    :func:`~edgepack.base.bugs.format_bug`.
     """
 
     exit_code = 70
@@ -180,7 +180,7 @@ AS_NEAR = 0.05
 LISTED = 16
 
 
-def nearest(word: str, allowed: Iterable[str]) -> str:
+def suggest_nearest(word: str, allowed: Iterable[str]) -> str:
     """Return which allowed words are near to the one received, or list them.
 
     Returns:
@@ -193,10 +193,10 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
         close = difflib.get_close_matches(word, choices, n=NEAR, cutoff=best - AS_NEAR)
         *others, last = map(repr, close)
         return f"did you mean {' or '.join([', '.join(others), last] if others else [last])}?"
-    return f"one of: {listed(choices, LISTED)}" if choices else "there are none"
+    return f"one of: {format_list(choices, LISTED)}" if choices else "there are none"
 
 
-def listed(items: Sequence[str], most: int, separator: str = ", ") -> str:
+def format_list(items: Sequence[str], most: int, separator: str = ", ") -> str:
     """Return the first items as one line, and how many more there are: ``a, b, and 5 more``.
 
     Args:
@@ -208,7 +208,7 @@ def listed(items: Sequence[str], most: int, separator: str = ", ") -> str:
     return separator.join([*items[:most], *more])
 
 
-def one_line(problem: str, most: int = 300) -> str:
+def format_one_line(problem: str, most: int = 300) -> str:
     """Return an error's problem as one line, without a program's last output below it."""
     text = " ".join(problem.split())
     return text if len(text) <= most else f"{text[: most - 3]}..."

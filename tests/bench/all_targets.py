@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgepack.project.profile import target_files
+from edgepack.project.profile import find_target_files
 
 from tests.bench.measuring import EDGEPACK, Row, own_folders, process_seconds, scratch
 from tests.bench.projects import SQUEEZENET, public_data, write_project
@@ -28,7 +28,7 @@ def measure() -> Iterator[Row]:
     with scratch() as folder:
         (folder / "project").mkdir()
         project = write_project(folder / "project", SQUEEZENET, data, SAMPLES)
-        alone = {name: _seconds(project, name, folder / name) for name in target_files()}
+        alone = {name: _seconds(project, name, folder / name) for name in find_target_files()}
         together = _seconds(project, "all", folder / "all")
         total = sum(alone.values())
         slowest = max(alone, key=lambda name: alone[name])

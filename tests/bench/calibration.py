@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import onnx
 from edgepack.base.statistics import median
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.reading import read_structure
-from edgepack.model.running import make_session, random_inputs, run_session
-from edgepack.quantization.qdq.writer import observed_tensors
+from edgepack.model.running import make_random_inputs, make_session, run_session
+from edgepack.quantization.qdq.writer import find_observed_tensors
 from edgepack.quantization.ranges.collecting import collect
 
 from tests.bench.measuring import Row, Table, interleaved, ratio_text, run, scratch
@@ -67,8 +67,8 @@ def measure() -> Iterator[Row | Table]:
             yield _against_inference(task.name, model, feeds)
         for name, file, count in OTHER_MODELS:
             model = _simplified(data / file, folder / "other.onnx")
-            inputs, _ = signature(read_structure(model))
-            noise = [random_inputs(inputs, seed=seed) for seed in range(count)]
+            inputs, _ = read_signature(read_structure(model))
+            noise = [make_random_inputs(inputs, seed=seed) for seed in range(count)]
             yield _against_inference(name, model, noise)
         task = next(task for task in tasks(data) if task.name == "squeezenet1.1")
         np.save(folder / "samples.npy", task.calibration())
@@ -83,7 +83,7 @@ def _simplified(model: Path, out: Path) -> Path:
 
 def _against_inference(name: str, model: Path, feeds: list[Mapping[str, Any]]) -> Row:
     session = make_session(model)
-    names = observed_tensors(read_structure(model))
+    names = find_observed_tensors(read_structure(model))
 
     def infer() -> None:
         for feed in feeds:

@@ -36,8 +36,8 @@ from typing import Any
 import numpy as np
 from edgepack.base.statistics import mean, median, standard_deviation
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.measure.compare.comparing import CompareQuestion, compare, pair_ratios
-from edgepack.project.profile import host_target
+from edgepack.measure.compare.comparing import CompareQuestion, compare, compute_pair_ratios
+from edgepack.project.profile import find_host_target
 from edgepack.records.comparison import DeviceComparison
 from edgepack.records.presets import Preset
 
@@ -109,7 +109,7 @@ def measure(comparisons: int = COMPARISONS) -> Iterator[Table]:
 
 def measured(cases: Sequence[Case], comparisons: int, folder: Path) -> Iterator[Table]:
     """Make so many comparisons of each case, in turn, and yield two tables for each group."""
-    entry = LocalEntry(transport="local", target=host_target(), root=str(folder / "root"))
+    entry = LocalEntry(transport="local", target=find_host_target(), root=str(folder / "root"))
     device = Device("this-machine", entry)
     with suppress(KeyboardInterrupt):
         for case in [*cases] * comparisons:
@@ -146,7 +146,7 @@ def _cases(name: str, save: Callable[[Path, int], object], folder: Path) -> Iter
 def host_bundle(folder: Path, save: Callable[[Path, int], object]) -> Path:
     """Write a small bundle for this machine and return it."""
     plain = write_tiny_bundle(folder, size=SIZE, save=save)
-    change_manifest(plain, lambda manifest: manifest.update(target=host_target()))
+    change_manifest(plain, lambda manifest: manifest.update(target=find_host_target()))
     return plain
 
 
@@ -194,7 +194,8 @@ def _noise(group: str, cases: list[Case]) -> Table:
     found = [each for case in cases for each in case.found]
     medians_us = [median(run.latencies_ns) / 1e3 for each in found for run in each.base.runs]
     ratios = [
-        [log(r) for r in pair_ratios(each.base.runs, each.candidate.runs, 50)] for each in found
+        [log(r) for r in compute_pair_ratios(each.base.runs, each.candidate.runs, 50)]
+        for each in found
     ]
     reasons = Counter(
         _kind(reason)

@@ -27,12 +27,12 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 os.environ["VECLIB_MAXIMUM_THREADS"] = "1"
 
 import numpy as np
-from edgepack.base.machine import processor
-from edgepack.model.facts import signature
+from edgepack.base.machine import find_processor
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.project.profile import Dialect
-from edgepack.quantization.qdq.writer import observed_tensors
+from edgepack.quantization.qdq.writer import find_observed_tensors
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.quantization.ranges.statistics import write_statistics
 from edgepack.samples.sample_set import write_sample_set
@@ -54,7 +54,7 @@ WIDE_OPSET = 21
 
 def simplify(model: Path, out: Path) -> None:
     """Write the float model as a build would hand it to quantization, with a batch of one."""
-    dims = {d for spec in signature(read_structure(model))[0] for d in spec.shape or ()}
+    dims = {d for spec in read_signature(read_structure(model))[0] for d in spec.shape or ()}
     with scratch() as folder:
         fixed = tuple((dim, 1) for dim in sorted(map(str, dims)) if not dim.isdigit())
         prepared = _step(Prepared(fixed), {"source": model}, folder / "prepared")
@@ -70,7 +70,7 @@ def quantize(model: Path, samples: Path, out: Path, options: dict[str, str]) -> 
     with scratch() as folder:
         (folder / "model").mkdir()
         shutil.copyfile(model, folder / "model" / MODEL)
-        inputs, outputs = signature(read_structure(model))
+        inputs, outputs = read_signature(read_structure(model))
         array = np.load(samples, mmap_mode="r")
         named = ((f"sample {k}", {inputs[0].name: array[k : k + 1]}) for k in range(len(array)))
         (folder / "samples").mkdir()
@@ -84,7 +84,7 @@ def quantize(model: Path, samples: Path, out: Path, options: dict[str, str]) -> 
         # Other activations are for other providers: for a CPU, nodes would be left float.
         cpu = "x86-64" if dialect.activations == "uint8" else None
         step = Int8Static(
-            dialect, MAX_IR, cpu=cpu, processor=processor(), scores_output=outputs[0].name
+            dialect, MAX_IR, cpu=cpu, processor=find_processor(), scores_output=outputs[0].name
         )
         made = _step(step, given, folder / "int8")
         seconds = time.perf_counter() - started
@@ -101,7 +101,7 @@ def calibrate(model: Path, name: str, samples: Path, out: Path, times: int) -> N
         for k in range(len(array))
     )
     started = time.perf_counter()
-    write_statistics(collect(model, feeds, observed_tensors(read_structure(model))), out)
+    write_statistics(collect(model, feeds, find_observed_tensors(read_structure(model))), out)
     print(json.dumps({"seconds": time.perf_counter() - started, "peak_bytes": _peak_bytes()}))
 
 

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from edgepack.bundle.reading import load_bundle
 from edgepack.measure.evaluate.evaluate import evaluate
-from edgepack.model.facts import model_facts
-from edgepack.project.profile import host_target
+from edgepack.model.facts import read_model_facts
+from edgepack.project.profile import find_host_target
 from edgepack.records.run import EvaluationReport
 
 from tests.bench.measuring import Row, build_command, own_folders, run, scratch
@@ -53,7 +53,7 @@ def _rows(model: PublicModel, data: Path, folder: Path) -> Iterator[Row]:
     os.environ.update(own_folders(folder))
     (folder / "project").mkdir()
     project = write_project(folder / "project", model, data, SAMPLES)
-    (spec,) = model_facts(data / model.file).inputs
+    (spec,) = read_model_facts(data / model.file).inputs
     shape = [size if isinstance(size, int) else 1 for size in spec.shape or ()]
     count = SAMPLES_BYTES // (4 * prod(shape))
     many = np.random.default_rng(1).standard_normal((count, *shape[1:]), np.float32)
@@ -62,7 +62,7 @@ def _rows(model: PublicModel, data: Path, folder: Path) -> Iterator[Row]:
     (bundle,) = (path for path in (folder / "dist").iterdir() if path.is_dir())
     root = str(folder / "root")
     with OpenSshServer(folder / "sshd") as server:
-        device = ssh_device(server, target=host_target(), root=root, python=sys.executable)
+        device = ssh_device(server, target=find_host_target(), root=root, python=sys.executable)
         for what in ("fp32 runs too", "fp32 is kept"):
             before = _ssh_seconds(server)
             answers = Answers()

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from edgepack.base.progress import Progress, Work
 from edgepack.cli.fleet_view import FleetLines
-from edgepack.deploy.fleet.bundles import bundles_by_target
+from edgepack.deploy.fleet.bundles import load_bundles_by_target
 from edgepack.deploy.fleet.rollout import run_rollout, start_rollout
 from edgepack.deploy.fleet.schedule import RolloutSettings, Schedule
 from edgepack.deploy.fleet.store import PushOptions, RolloutStore
@@ -80,7 +80,11 @@ def _seconds(bundle: Path, inventory: Path, folder: Path, takes: dict[str, float
     with contextlib.redirect_stderr(io.StringIO()):
         started = time.perf_counter()
         rollout = start_rollout(
-            bundles_by_target([bundle]), devices, store, settings=SETTINGS, options=PushOptions()
+            load_bundles_by_target([bundle]),
+            devices,
+            store,
+            settings=SETTINGS,
+            options=PushOptions(),
         )
         done = run_rollout(rollout.id, store, push, watcher=FleetLines(takes), inventory=inventory)
         seconds = time.perf_counter() - started

@@ -167,7 +167,7 @@ def _extend(entries: list[dict[str, object]], manifest: dict[str, Any]) -> None:
 
 def main(bundle: Path, inventory: Path) -> None:
     """Roll a bundle out to all devices of an inventory, and print seconds and peak memory."""
-    from edgepack.deploy.fleet.bundles import bundles_by_target
+    from edgepack.deploy.fleet.bundles import load_bundles_by_target
     from edgepack.deploy.fleet.rollout import start_rollout
     from edgepack.deploy.fleet.schedule import RolloutSettings
     from edgepack.deploy.fleet.store import PushOptions, RolloutStore
@@ -177,7 +177,7 @@ def main(bundle: Path, inventory: Path) -> None:
     store = RolloutStore()
     began = time.perf_counter()
     rollout = start_rollout(
-        bundles_by_target([bundle]),
+        load_bundles_by_target([bundle]),
         devices,
         store,
         settings=RolloutSettings(parallel=DEVICES),

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.base.resources import example_dir
+from edgepack.base.resources import find_example_dir
 
 VARIABLE = "EDGEPACK_TEST_DATA"
 
@@ -48,7 +48,7 @@ MOBILENET = PublicModel(
 
 def example_project() -> Path:
     """Return the project file of the bundled example."""
-    return example_dir() / "edgepack.yaml"
+    return find_example_dir() / "edgepack.yaml"
 
 
 def public_data() -> Path | None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from edgepack.base.statistics import median
-from edgepack.metrics.accuracy import paired_drop, sqnr_db
+from edgepack.metrics.accuracy import compute_paired_drop, sqnr_db
 from edgepack.model.running import make_session
 
 from tests.bench.measuring import Row, Table, interleaved, one_core, ratio_text, run, scratch
@@ -184,7 +184,7 @@ def _row(
     top1 = drop = "-"
     if task.labels is not None:
         hits = [list((each == task.labels).astype(float)) for each in (best, other)]
-        found = paired_drop(*hits)
+        found = compute_paired_drop(*hits)
         top1 = f"{100 * np.mean(hits[1]):.1f}"
         low, high = found.interval or (found.value, found.value)
         drop = f"{100 * found.value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from edgepack.project.project import ImageInput
-from edgepack.samples.images import image_tensor
+from edgepack.samples.images import read_image_tensor
 from PIL import Image
 
 from tests.bench.projects import MOBILENET, SQUEEZENET, PublicModel
@@ -61,7 +61,7 @@ def _photographs(data: Path, model: PublicModel) -> Task:
     description = ImageInput.model_validate(_parsed(model.image))
 
     def tensor(index: int) -> Array:
-        return image_tensor(data / "images" / rows[index][0], description)
+        return read_image_tensor(data / "images" / rows[index][0], description)
 
     return Task(
         model.name,

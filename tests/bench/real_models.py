@@ -22,14 +22,14 @@ from pathlib import Path
 
 import numpy as np
 from edgepack.base.clock import utc_now
-from edgepack.base.machine import cpu_flags, processor
+from edgepack.base.machine import find_processor, read_cpu_flags
 from edgepack.base.progress import Lines
 from edgepack.base.statistics import Interval, log_t_interval, median
 from edgepack.builder.build import build
 from edgepack.bundle.manifest import Accuracy, Manifest, ManifestVariant
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.measure.bench.run import bench
-from edgepack.project.profile import host_target
+from edgepack.project.profile import find_host_target
 from edgepack.records.run import RunReport, Valid
 from edgepack.trying.verify import verify as verify_here
 
@@ -100,7 +100,7 @@ def measure(model: PublicModel, data: Path, folder: Path, *, timed: bool) -> Mea
     built = build(project=project, targets=TARGETS, out=folder / "dist", progress=Lines())
     require_goldens([one.bundle.path for one in built.bundles])
     manifests = tuple(one.bundle.manifest for one in built.bundles)
-    here = LocalEntry(transport="local", target=host_target(), root=str(folder / "device"))
+    here = LocalEntry(transport="local", target=find_host_target(), root=str(folder / "device"))
     device = Device("local", here)
     reports: dict[str, list[RunReport]] = {v.id: [] for v in manifests[0].variants}
     for variant in abba(list(reports)) if timed else ():
@@ -230,9 +230,9 @@ def speed_text(found: Interval) -> str:
 
 def machine() -> str:
     """Return what kind of machine this is, without naming it."""
-    kind = "AVX512-VNNI" if "avx512_vnni" in cpu_flags() else "AVX-VNNI"
-    flags = f" with {kind}" if processor() == "x86-64-vnni" else ""
-    return f"{processor().removesuffix('-vnni')}{flags}, {os.cpu_count()} cores"
+    kind = "AVX512-VNNI" if "avx512_vnni" in read_cpu_flags() else "AVX-VNNI"
+    flags = f" with {kind}" if find_processor() == "x86-64-vnni" else ""
+    return f"{find_processor().removesuffix('-vnni')}{flags}, {os.cpu_count()} cores"
 
 
 def how(measured: Sequence[Measured]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.base.statistics import median
-from edgepack.measure.tune.space import settings_text
+from edgepack.measure.tune.space import format_settings
 from edgepack.records.tuning import TuneReport
 
 from tests.bench.measuring import (
@@ -54,7 +54,9 @@ def _row(name: str, project: Path, folder: Path) -> Row:
     found = run([*argv, "--write", "--budget", BUDGET, "--json"], environment)
     report = TuneReport.model_validate_json(found)
     answer = report.candidate(report.answer)
-    what = f"tuned / defaults, {name}: {answer.settings.variant}, {settings_text(answer.settings)}"
+    what = (
+        f"tuned / defaults, {name}: {answer.settings.variant}, {format_settings(answer.settings)}"
+    )
     ran = f"{sum(bool(one.runs) for one in report.candidates)} candidates"
     if answer.defaults:
         return Row(what, ran, "1 (they are the defaults)", "at most 1", report.why)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 from edgepack.project.profile import Dialect
-from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper, numpy_helper
 
@@ -49,14 +49,14 @@ def measure() -> Iterator[Row]:
 def _ours(nodes: int) -> float:
     model, ranges = chain(nodes)
     started = time.perf_counter()
-    writer = QdqWriter(quantizable(model), ranges, DIALECT)
+    writer = QdqWriter(prepare_model(model), ranges, DIALECT)
     writer.write(writer.unusable())
     return time.perf_counter() - started
 
 
 def _theirs(nodes: int) -> float:
     model, ranges = chain(nodes)
-    model = quantizable(model)
+    model = prepare_model(model)
     started = time.perf_counter()
     written_by_onnxruntime(model, ranges, DIALECT)
     return time.perf_counter() - started

@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.bundle.manifest import MANIFEST
 from edgepack.bundle.reading import verify
 from edgepack.devices.inventory import Device
@@ -161,7 +161,7 @@ _RELEASE = re.compile(r"[0-9a-f]{16}")
 
 def drift() -> Any:
     """Return the module that ``edgepack device verify`` runs on devices."""
-    path = ondevice_dir() / "agent/edgepack_drift.py"
+    path = find_ondevice_dir() / "agent/edgepack_drift.py"
     spec = importlib.util.spec_from_file_location("edgepack_drift", path)
     assert spec is not None
     assert spec.loader is not None

@@ -7,7 +7,7 @@ import sys
 import pytest
 from edgepack.cli.main import run
 from edgepack.cli.printing import NODES_SHOWN
-from edgepack.errors import BugError, nearest
+from edgepack.errors import BugError, suggest_nearest
 from edgepack.model.finding import Finding, group_findings
 from edgepack.project.grades import GRADES
 
@@ -220,17 +220,17 @@ def test_help_when_asked_loads_no_heavy_library():
 
 def test_version_when_asked_is_the_packages_and_its_commit(capsys):
     import edgepack
-    from edgepack.base.resources import data_root
-    from edgepack.base.revision import revision
+    from edgepack.base.resources import find_data_root
+    from edgepack.base.revision import read_revision
 
     assert run(["--version"]) == 0
-    known = revision(data_root())
+    known = read_revision(find_data_root())
     commit = f" ({known})" if known else ""
     assert capsys.readouterr().out == f"edgepack {edgepack.__version__}{commit}\n"
 
 
 def test_bug_when_it_happens_is_a_report_and_70(monkeypatch, capsys):
-    monkeypatch.setattr("edgepack.backends.listing.target_files", lambda: 1 / 0)
+    monkeypatch.setattr("edgepack.backends.listing.find_target_files", lambda: 1 / 0)
     assert run(["targets", "list"]) == 70
     assert "BUG in edgepack" in capsys.readouterr().err
 
@@ -239,7 +239,7 @@ def test_bug_that_a_proof_finds_is_a_report_and_70(monkeypatch, capsys):
     def refuted() -> None:
         raise BugError("the file's layout would differ the next time")
 
-    monkeypatch.setattr("edgepack.backends.listing.target_files", refuted)
+    monkeypatch.setattr("edgepack.backends.listing.find_target_files", refuted)
     assert run(["targets", "list"]) == 70
     said = capsys.readouterr().err
     assert said.startswith("BUG in edgepack")
@@ -249,7 +249,7 @@ def test_bug_that_a_proof_finds_is_a_report_and_70(monkeypatch, capsys):
 
 
 def test_nearest_when_used_on_commands_is_plain_text():
-    assert nearest("bulid", ["build"]) == "did you mean 'build'?"
+    assert suggest_nearest("bulid", ["build"]) == "did you mean 'build'?"
 
 
 def test_what_the_user_may_not_read_is_no_bug(tmp_path, monkeypatch, capsys):

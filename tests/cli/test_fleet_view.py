@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 
 from edgepack.base.progress import Work
-from edgepack.cli.fleet_view import DeviceRow, FleetLines, rows_table
+from edgepack.cli.fleet_view import DeviceRow, FleetLines, make_rows_table
 from edgepack.deploy.fleet.schedule import Retry, Settled, Start
 from edgepack.errors import DeviceError, UnreachableError
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.console import Console
 
 def drawn(rows: list[DeviceRow], most: int = 50) -> str:
     console = Console(file=io.StringIO(), width=100)
-    console.print(rows_table(rows, most=most))
+    console.print(make_rows_table(rows, most=most))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -82,7 +82,7 @@ def test_command_when_interrupted_says_so(monkeypatch, capsys):
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("edgepack.backends.listing.target_files", interrupt)
+    monkeypatch.setattr("edgepack.backends.listing.find_target_files", interrupt)
     assert run(["targets", "list"]) == 130
     assert capsys.readouterr().err == "interrupted; nothing half-written is left\n"
 

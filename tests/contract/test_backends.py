@@ -11,11 +11,11 @@ from edgepack.backends.base import THREADS, Misfit, Refusal, predict
 from edgepack.backends.registry import BACKENDS
 from edgepack.errors import ModelError
 from edgepack.model.facts import TensorSpec
-from edgepack.model.graph import Graph, Node, partitioned_graph, read_graph
+from edgepack.model.graph import Graph, Node, make_partitioned_graph, read_graph
 from edgepack.ondevice.runtime.edgepack_names import (
     PLUGINS,
     PROVIDER_OPTIONS,
-    provider_option_problem,
+    find_provider_option_problem,
 )
 from edgepack.project.profile import DeviceKind, Dialect, Provider, Variant
 from edgepack.steps.graph.rewritten import REWRITES
@@ -144,7 +144,7 @@ def test_backend_when_it_names_options_they_are_ones_that_devices_take(name):
     tried = [(knob.key, value) for knob in backend.knobs for value in knob.values]
     for key, value in (*shapes, *tried):
         given = value.replace(THREADS, "4")
-        assert not provider_option_problem(backend.provider, key, given)
+        assert not find_provider_option_problem(backend.provider, key, given)
 
 
 def test_backends_when_held_against_the_tables_of_devices_agree():
@@ -209,7 +209,7 @@ def test_backend_when_operators_stand_bare_answers_for_each(name):
 
 @every_backend
 def test_backend_when_a_graph_is_as_onnxruntime_shows_it_answers(name, tmp_path):
-    check(name, partitioned_graph(conv_net(tmp_path / "net.onnx")), variant_of(name))
+    check(name, make_partitioned_graph(conv_net(tmp_path / "net.onnx")), variant_of(name))
 
 
 def test_backends_when_a_public_model_is_awkward_answer(shared_data):
@@ -228,6 +228,6 @@ def test_backends_when_a_public_model_is_awkward_answer(shared_data):
 def _graph(path: Path) -> Graph | None:
     """None for what onnxruntime cannot load."""
     try:
-        return partitioned_graph(path)
+        return make_partitioned_graph(path)
     except ModelError:
         return None

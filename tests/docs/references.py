@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from edgepack import api
 from edgepack.cli.app import app
-from edgepack.project.profile import target_files
+from edgepack.project.profile import find_target_files
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
@@ -165,7 +165,7 @@ def command_line() -> Any:
 def unknown_bundles(text: str) -> list[str]:
     """Return bundles' folders that end in no target."""
     found = re.findall(r"\b(?:dist|tuned)/([\w.]+-\d+\.\d+\.\d+-([\w-]+))", text)
-    return [bundle for bundle, target in found if target not in target_files()]
+    return [bundle for bundle, target in found if target not in find_target_files()]
 
 
 def broken_targets(text: str) -> list[str]:

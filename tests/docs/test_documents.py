@@ -12,7 +12,7 @@ from edgepack.base.yaml_source import parse_yaml
 from edgepack.bundle.reading import parse_manifest
 from edgepack.devices.inventory import Inventory
 from edgepack.errors import EdgepackError
-from edgepack.project.profile import load_profile, target_files
+from edgepack.project.profile import find_target_files, load_profile
 from edgepack.project.project import ClassificationOutput, DetectionOutput, EmbeddingOutput, Project
 from pydantic import BaseModel
 
@@ -55,7 +55,7 @@ def test_targets_when_read_in_the_readme_are_those_of_profiles_and_evidence():
         "run .venv/bin/python -m tests.docs.write_targets"
     )
     listed = re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)
-    assert sorted(listed) == sorted(target_files())
+    assert sorted(listed) == sorted(find_target_files())
     assert all(load_profile(name).variants for name in listed)
 
 

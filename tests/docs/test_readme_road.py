@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edgepack.demo.server import LoopbackServer
-from edgepack.project.profile import host_target
+from edgepack.project.profile import find_host_target
 from onnx import TensorProto, helper
 from PIL import Image
 
@@ -66,7 +66,7 @@ def command_lines(server: LoopbackServer) -> list[list[str]]:
     argvs = [shlex.split(line) for line in lines if line.startswith("edgepack ")]
     for argv in argvs:
         for n, word in enumerate(argv):
-            argv[n] = word.replace("raspberry-pi", host_target())
+            argv[n] = word.replace("raspberry-pi", find_host_target())
         if argv[1:3] == ["device", "add"]:
             argv[4] = f"{server.user}@{server.host}"
             argv += ["--port", str(server.port), "--key", str(server.client_key_path)]
@@ -92,7 +92,7 @@ def test_readme_when_followed_leads_to_a_measured_model(tmp_path):
             allowed = (0, 11) if argv[1] in UNSETTLED else (0,)
             assert done.returncode in allowed, (argv, done.stderr.decode())
     script = "import numpy as np\npixels = np.zeros((1, 3, 224, 224), np.float32)\n"
-    script += blocks("python")[0].replace("raspberry-pi", host_target())
+    script += blocks("python")[0].replace("raspberry-pi", find_host_target())
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, check=False
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgepack.base.resources import targets_dir
-from edgepack.project.grades import Evidence, best_evidence, read_evidence
+from edgepack.base.resources import find_targets_dir
+from edgepack.project.grades import Evidence, find_best_evidence, read_evidence
 from edgepack.project.profile import Profile, read_profile
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -21,10 +21,10 @@ def table() -> str:
     """Return the table as it is committed."""
     evidence = read_evidence()
     lines = ["| target | what it is | variants, best first | grade |", "|---|---|---|---|"]
-    for path in sorted(targets_dir().glob("*.yaml")):
+    for path in sorted(find_targets_dir().glob("*.yaml")):
         profile = read_profile(path)
         variants = ", ".join(f"`{variant.id}`" for variant in profile.variants)
-        grade = grade_cell(profile, best_evidence(profile, evidence))
+        grade = grade_cell(profile, find_best_evidence(profile, evidence))
         lines.append(f"| `{profile.id}` | {profile.title} | {variants} | {grade} |")
     return "\n".join(lines) + "\n"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgepack.base.resources import example_dir
+from edgepack.base.resources import find_example_dir
 from edgepack.deploy.adding import add_device
 from edgepack.devices.inventory import load_device
 from edgepack.devices.transports import connect
@@ -148,7 +148,7 @@ def provision(lab: Lab) -> None:
 
 def build(lab: Lab) -> None:
     """Build the example for the boards' target on this machine."""
-    project = example_dir() / "edgepack.yaml"
+    project = find_example_dir() / "edgepack.yaml"
     argv = ["build", "--project", str(project), "--target", TARGET, "--out", str(lab.out)]
     done = run_one(argv, timeout_s=LONG_S)
     lab.succeed("built", {"here": done})
@@ -250,7 +250,7 @@ def evaluate(lab: Lab) -> None:
     """Run the held-out samples through one board."""
     board = lab.boards[0]
     argv = ["evaluate", str(lab.bundle), "--device", board.name, "--json"]
-    argv += ["--project", str(example_dir() / "edgepack.yaml")]
+    argv += ["--project", str(find_example_dir() / "edgepack.yaml")]
     done = run_each({board.name: argv}, timeout_s=LONG_S, show=False)
     lab.succeed("evaluated", done)
     result = done[board.name].document()

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from edgepack.base.processes import ProgramResult, run_program
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.builder.build import build
 from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.reading import Bundle
@@ -110,7 +110,7 @@ def _build(signature: Signature) -> Bundle:
 
 def compiles(work: Path) -> str:
     """No compiler here says anything about the program, with all it could say."""
-    source = ondevice_dir() / "native" / SOURCES[0]
+    source = find_ondevice_dir() / "native" / SOURCES[0]
     header = tools().header
     framework = work / "include"
     shutil.copytree(header.parent, framework / "onnxruntime")
@@ -120,7 +120,7 @@ def compiles(work: Path) -> str:
         done = run_program(["cc", *argv, str(work / f"{name}.o"), *more], timeout_s=120)
         require(done.exit_code == 0, done.stderr.decode("utf-8", "replace"))
     for each in SOURCES:
-        shutil.copy(ondevice_dir() / "native" / each, work)
+        shutil.copy(find_ondevice_dir() / "native" / each, work)
     for each in header.parent.glob("*.h"):
         shutil.copy(each, work)
     clang = toolchain().run(
@@ -374,7 +374,7 @@ public class Instrumentation {
 
 def within_java(work: Path) -> str:
     """The app's instrumentation compiles against Android, and its library runs below Java."""
-    native = ondevice_dir() / "native"
+    native = find_ondevice_dir() / "native"
     [android] = jars(ANDROID)
     javac = shutil.which("javac")
     if javac is None:
@@ -418,7 +418,7 @@ def within_java(work: Path) -> str:
 
 def objective_c(work: Path) -> str:
     """The measuring app of iPhones has the types that Apple documents."""
-    native = ondevice_dir() / "native"
+    native = find_ondevice_dir() / "native"
     shutil.copytree(native, work / "native")
     shutil.copytree(Path(__file__).with_name("objc"), work / "objc")
     flags = [
@@ -459,9 +459,9 @@ def _emptied(folder: Path) -> Path:
 
 
 def _cpu_flags() -> set[str]:
-    from edgepack.ondevice.runtime.edgepack_providers import cpu_flags
+    from edgepack.ondevice.runtime.edgepack_providers import read_cpu_flags
 
-    found: set[str] = cpu_flags()
+    found: set[str] = read_cpu_flags()
     return found
 
 

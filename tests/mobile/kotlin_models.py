@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from edgepack.apps.names import App, AppTensor, app_of
-from edgepack.apps.render import kotlin_string
+from edgepack.apps.names import App, AppTensor, make_app
+from edgepack.apps.render import format_kotlin_string
 from edgepack.builder.build import build
 from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
@@ -169,7 +169,7 @@ def app_of_bundle(bundle: Bundle, project: Path) -> App:
         [TensorSpec(tensor.name, tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
         for tensors in (bundle.manifest.inputs, bundle.manifest.outputs)
     )
-    return app_of(read_project(project).project, load_profile(TARGET), inputs, outputs)
+    return make_app(read_project(project).project, load_profile(TARGET), inputs, outputs)
 
 
 def stand_ins(work: Path) -> Path:
@@ -206,7 +206,7 @@ def typed(app: App) -> str:
         f'    Pair("{t.dtype} {n}", outputs.{t.kotlin}),\n' for n, t in enumerate(app.outputs)
     )
     answers = "".join(
-        f"    .put({kotlin_string(t.name)}, asJson(outputs.answers.{t.kotlin}))\n"
+        f"    .put({format_kotlin_string(t.name)}, asJson(outputs.answers.{t.kotlin}))\n"
         for t in app.answered
     )
     ways = ("bytes, width, height", "argb, width, height", "bitmap") if app.pictures else ()
@@ -275,7 +275,7 @@ def _calls(ways: list[str]) -> str:
 
 
 def _given(tensor: AppTensor) -> str:
-    name = kotlin_string(tensor.name)
+    name = format_kotlin_string(tensor.name)
     if tensor.mask:
         return f"feed[{name}] as {tensor.kotlin_type}?"
     return f"feed.getValue({name}) as {tensor.kotlin_type}"

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from edgepack.base.resources import templates_dir
+from edgepack.base.resources import find_templates_dir
 from PIL import Image
 
 from tests.mobile.comparing import compare_answers, compare_images, compare_tokens
@@ -26,7 +26,7 @@ PACKAGE = "edgepack.proof"
 
 def rendered(out: Path) -> list[Path]:
     """Write the parts that need no runtime as Kotlin files of the package."""
-    folder = templates_dir() / "android" / "kotlin"
+    folder = find_templates_dir() / "android" / "kotlin"
     files = [out / f"{name}.kt" for name in TEMPLATES]
     for file in files:
         file.write_text(f"package {PACKAGE}\n\n{(folder / file.name).read_text()}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.base.resources import templates_dir
+from edgepack.base.resources import find_templates_dir
 from edgepack.builder.build import build
 
 from tests.mobile.proofs import Proof, require
@@ -159,7 +159,7 @@ def choices_hold(work: Path) -> str:
 
 def simulator_is_known(work: Path) -> str:
     """Evaluate the condition for Apple's systems, whose libraries the compiler here lacks."""
-    source = (templates_dir() / "apple" / "Sources" / "Device.swift").read_text("utf-8")
+    source = (find_templates_dir() / "apple" / "Sources" / "Device.swift").read_text("utf-8")
     condition = re.findall(r"#if targetEnvironment.*?#endif", source, re.DOTALL)
     require(len(condition) == 1, "Device.swift does not ask where it is compiled for")
     said = re.sub(r"private static let simulator = (\w+)", r'#warning("it is \1")', condition[0])

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.base.resources import example_dir
+from edgepack.base.resources import find_example_dir
 from edgepack.builder.build import build
 from edgepack.bundle.manifest import GoldenTensor, Manifest, ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.ondevice.runtime.edgepack_loader import golden_closeness_db, load
-from edgepack.project.identifiers import identifiers, type_name
+from edgepack.project.identifiers import make_identifiers, make_type_name
 
 from tests.mobile.kotlin_models import WIDE
 from tests.mobile.proofs import NotHeldError, Proof, require
@@ -116,7 +116,7 @@ def compiled(project: Path, name: str, work: Path) -> Compiled:
     folder = work / "swift"
     folder.mkdir()
     moved = replace(bundle, path=bundle.path.rename(folder / "bundle"))
-    made = Compiled(moved, folder, toolchain(), type_name(name))
+    made = Compiled(moved, folder, toolchain(), make_type_name(name))
     include = f"bundle/Sources/C{made.module}/include"
     sources = sorted((folder / "bundle" / "Sources" / made.module).glob("*.swift"))
     argv = ["swiftc", *STRICT, "-parse-as-library", "-O", "-wmo", "-I", include]
@@ -142,7 +142,7 @@ def signature_holds(signature: Signature, work: Path) -> str:
 
 def example_holds(work: Path) -> str:
     """Open the example as it is built by default: the best variant wants Core ML, which lacks."""
-    made = compiled(example_dir() / "edgepack.yaml", "digits", work)
+    made = compiled(find_example_dir() / "edgepack.yaml", "digits", work)
     require(made.manifest.variants[0].backend == "coreml", "the best variant is not for Core ML")
     return goldens_hold(made)
 
@@ -198,14 +198,16 @@ def _golden_program(made: Compiled) -> Iterator[str]:
         yield "        for _ in 0..<8 { group.addTask { try model.predict(inputs) } }"
         yield "        return try await group.reduce(into: []) { $0.append($1) }"
         yield "    }"
-        for name in identifiers([e.name for e in golden.outputs[variant.id]], "swift", "output"):
+        for name in make_identifiers(
+            [e.name for e in golden.outputs[variant.id]], "swift", "output"
+        ):
             yield f"    for each in all {{ precondition(each.{name} == outputs.{name}) }}"
         yield from _writes(golden.outputs[variant.id], number, "all[7]", "-again")
         yield "}"
 
 
 def _arguments(inputs: Sequence[GoldenTensor]) -> Iterator[str]:
-    names = identifiers([entry.name for entry in inputs], "swift", "input")
+    names = make_identifiers([entry.name for entry in inputs], "swift", "input")
     for name, entry in zip(names, inputs, strict=True):
         reader = "readHalf" if entry.dtype == "float16" else "read"
         yield f'{name}: try {reader}("{entry.path}", {entry.shape})'
@@ -214,7 +216,7 @@ def _arguments(inputs: Sequence[GoldenTensor]) -> Iterator[str]:
 def _writes(
     outputs: Sequence[GoldenTensor], number: int, source: str, suffix: str
 ) -> Iterator[str]:
-    names = identifiers([entry.name for entry in outputs], "swift", "output")
+    names = make_identifiers([entry.name for entry in outputs], "swift", "output")
     for k, name in enumerate(names):
         yield f'    try write({source}.{name}, "{number}-{k}{suffix}.bin")'
 
@@ -264,7 +266,7 @@ def _given(made: Compiled) -> Iterator[Given]:
     tokens = [each.tokens for each in described.values() if each.tokens]
     beside = {name for each in tokens for name in (each.attention_mask, each.token_type_ids)}
     golden = made.manifest.goldens[0].inputs
-    names = identifiers([entry.name for entry in golden], "swift", "input")
+    names = make_identifiers([entry.name for entry in golden], "swift", "input")
     for number, (entry, name) in enumerate(zip(golden, names, strict=True)):
         own = described.get(entry.name)
         if own and own.image:

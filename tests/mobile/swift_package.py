@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from edgepack.builder.build import build
-from edgepack.project.identifiers import type_name
+from edgepack.project.identifiers import make_type_name
 
 from tests.mobile.proofs import Proof, require
 from tests.mobile.signatures import DYNAMIC_BATCH, SEVERAL_INPUTS
@@ -43,7 +43,7 @@ def two_bundles_run(work: Path) -> str:
     for signature in (SEVERAL_INPUTS, DYNAMIC_BATCH):
         project = signature.write(work / signature.name, "ios")
         built = build(project=project, out=folder).bundles[0]
-        bundles.append((built.bundle.path.name, type_name(signature.name)))
+        bundles.append((built.bundle.path.name, make_type_name(signature.name)))
     tools = toolchain()
     # An app that had one model, and no runtime beside it, gets a second one: the README's steps.
     describe = ["swift", "package", "--disable-sandbox", "--package-path", bundles[0][0]]

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from edgepack.base.resources import templates_dir
+from edgepack.base.resources import find_templates_dir
 from edgepack.builder.build import build
-from edgepack.project.identifiers import type_name
+from edgepack.project.identifiers import make_type_name
 from PIL import Image, ImageOps
 
 from tests.mobile.comparing import compare_answers, compare_images, compare_tokens
@@ -55,7 +55,7 @@ def check_core_graphics(work: Path) -> str:
     copied(
         folder, [HERE / "swift" / name for name in ("mirror/CoreGraphics.swift", "Drawing.swift")]
     )
-    module = f"Edgepack{type_name(DETECTOR.name)}"
+    module = f"Edgepack{make_type_name(DETECTOR.name)}"
     files = [f"Sources/{module}/{file.name}" for file in (folder / "Sources" / module).iterdir()]
     tools = toolchain()
     mirror = ["-parse-as-library", "-emit-module", "-emit-object", "-module-name", "CoreGraphics"]
@@ -73,7 +73,7 @@ def check_core_graphics(work: Path) -> str:
 
 def sources() -> list[Path]:
     """Return the sources that are proven here."""
-    return [templates_dir() / "apple" / "Sources" / f"{name}.swift" for name in SOURCES]
+    return [find_templates_dir() / "apple" / "Sources" / f"{name}.swift" for name in SOURCES]
 
 
 def copied(work: Path, files: Iterable[Path]) -> None:

@@ -70,7 +70,7 @@ def write_image(folder: Path, pixels: np.ndarray, description: Description) -> N
     height, width = pixels.shape[:2]
     write_json(folder / "case.json", width=width, height=height, description=description)
     (folder / "pixels.bin").write_bytes(pixels.tobytes())
-    (folder / "tensor.bin").write_bytes(images.tensor(pixels, description).tobytes())
+    (folder / "tensor.bin").write_bytes(images.make_tensor(pixels, description).tobytes())
 
 
 def write_answer(
@@ -86,7 +86,7 @@ def write_answer(
     place = None
     if image:
         resize = image["description"]["resize"]
-        place = images.placement(image["width"], image["height"], resize)
+        place = images.find_placement(image["width"], image["height"], resize)
     given = answers.answer(output, description, labels, place, mask)
     write_json(
         folder / "case.json",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import edgepack
 import pytest
-from edgepack.base.revision import revision
+from edgepack.base.revision import read_revision
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,6 +47,6 @@ def test_wheel_when_installed_elsewhere_finds_its_targets_and_commit(wheel, tmp_
     assert done.returncode == 0, done.stderr
     where, version = done.stdout.splitlines()[:2]
     assert where == str(place / "edgepack" / "__init__.py")
-    commit = revision(ROOT).commit
+    commit = read_revision(ROOT).commit
     assert version.startswith(f"edgepack {edgepack.__version__} (commit {commit[:7]}, 20")
     assert f"# {place / 'edgepack' / '_data' / 'targets' / 'raspberry-pi.yaml'}" in done.stdout

@@ -37,7 +37,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 from edgepack.backends import cpu, openvino
 from edgepack.backends.base import Backend, predict
 from edgepack.errors import EdgepackError
-from edgepack.model.graph import partitioned_graph
+from edgepack.model.graph import make_partitioned_graph
 from edgepack.project.profile import Provider, Variant
 
 from tests.placement.models import BODY, collect
@@ -141,7 +141,7 @@ def compare(backend: str, models: dict[str, Path], real: dict[str, Any]) -> list
 
 def prediction(backend: Backend, file: Path) -> dict[str, tuple[str, str, str]]:
     """Return operator, provider and the reason, if any, of each node by its name."""
-    graph = partitioned_graph(file)
+    graph = make_partitioned_graph(file)
     placement = predict(backend, graph, variant_of(backend))
     return {
         placed.node.name: (

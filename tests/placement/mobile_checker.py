@@ -25,8 +25,8 @@ from typing import Any
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 from edgepack.backends import coreml, nnapi
-from edgepack.backends.base import Backend, Refusal, partitions
-from edgepack.backends.wheel_tables import WheelOpTable, op_table
+from edgepack.backends.base import Backend, Refusal, find_partitions
+from edgepack.backends.wheel_tables import WheelOpTable, load_op_table
 from edgepack.errors import ModelError
 from edgepack.model.graph import Graph, Node, read_graph
 from edgepack.model.reading import read_model
@@ -139,7 +139,7 @@ def _compare(model: str, provider: str, graph: Graph, shaped: Any) -> Comparison
     by_key = {_key(node.op, node.outputs): node for node in graph.nodes}
     theirs = {by_key[key].index for group in groups for key in group if key in by_key}
     refused = backend.refusals(graph, _variant(backend, options, graph))
-    table = op_table(list_name)
+    table = load_op_table(list_name)
     differences = [
         Difference(node, node.index not in refused, _why(node, graph, refused, table))
         for node in graph.nodes
@@ -152,7 +152,7 @@ def _compare(model: str, provider: str, graph: Graph, shaped: Any) -> Comparison
         nodes=len(graph.nodes),
         our_nodes=len(taken),
         checker_nodes=len(theirs),
-        our_partitions=len(partitions(graph, taken)),
+        our_partitions=len(find_partitions(graph, taken)),
         # The checker counts nodes inside If, Loop and Scan too, which we do not see.
         checker_partitions=sum(any(key in by_key for key in group) for group in groups),
         differences=tuple(differences),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgepack.api import bench, build, push, rollback, verify_device
-from edgepack.base.resources import example_dir
+from edgepack.base.resources import find_example_dir
 from edgepack.bundle.reading import load_bundle
 from edgepack.devices.inventory import Device, LocalEntry
 
@@ -30,7 +30,7 @@ def two_releases(work: Path) -> list[Path]:
     bundles = []
     for version in ("1.0.0", "1.0.1"):
         project = work / version / "edgepack.yaml"
-        shutil.copytree(example_dir(), project.parent)
+        shutil.copytree(find_example_dir(), project.parent)
         text = project.read_text(encoding="utf-8")
         project.write_text(text.replace("1.0.0", version), encoding="utf-8")
         result = build(project=project, targets=[TARGET], out=work / "dist")

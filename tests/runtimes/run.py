@@ -37,7 +37,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgepack.base.clock import utc_now
-from edgepack.base.resources import example_dir, ondevice_dir, targets_dir
+from edgepack.base.resources import find_example_dir, find_ondevice_dir, find_targets_dir
 from edgepack.builder.build import build
 from edgepack.errors import EdgepackError, ToolError
 from edgepack.project.profile import Profile, read_profile
@@ -88,7 +88,7 @@ def main() -> int:
 
 def prove(*, newest: bool = False) -> list[Finding]:
     """Prove every pin, and return what was found, the oldest runtime first."""
-    profiles = [read_profile(path) for path in sorted(targets_dir().glob("*.yaml"))]
+    profiles = [read_profile(path) for path in sorted(find_targets_dir().glob("*.yaml"))]
     found = interpreters()
     say(f"Python here: {', '.join(each.version for each in found.values())}")
     findings = [Finding(pin) for pin in (OLDEST, *pins(profiles))]
@@ -138,7 +138,7 @@ def no_python(finding: Finding) -> None:
 
 def build_all(profiles: Sequence[Profile], work: Path, findings: Sequence[Finding]) -> list[Path]:
     """Build the bundles of all projects; what could not be built is noted where it is missed."""
-    projects = {example_dir() / "edgepack.yaml": list(profiles)}
+    projects = {find_example_dir() / "edgepack.yaml": list(profiles)}
     projects[write_pictures_project(work / "pictures", profiles)] = list(profiles)
     for opset in sorted({profile.runtime.max_opset for profile in profiles}):
         theirs = [profile for profile in profiles if profile.runtime.max_opset == opset]
@@ -237,7 +237,7 @@ def load_variants(finding: Finding, made: Environment, bundle: Path) -> None:
         ToolError: The environment does not work.
     """
     # Bundles for phones have no Python; the loader is the same in all that have.
-    own = bundle if (bundle / "edgepack_loader.py").exists() else ondevice_dir() / "runtime"
+    own = bundle if (bundle / "edgepack_loader.py").exists() else find_ondevice_dir() / "runtime"
     arch = next((p.device.arch for p in finding.pin.profiles if ends(bundle, p.id)), "aarch64")
     for row in made.run(INSIDE, "bundle", bundle, own, arch)["variants"]:
         finding.variants.append({"bundle": bundle.name, **row})
@@ -256,7 +256,7 @@ def run_harness(finding: Finding, made: Environment, bundles: Sequence[Path]) ->
     linux = [path for path in bundles if (path / "harness").is_dir()]
     if linux:
         checks = list(run_modes(made, linux[0]))
-        imported = made.run(INSIDE, "imports", ondevice_dir())["imported"]
+        imported = made.run(INSIDE, "imports", find_ondevice_dir())["imported"]
         checks.append((f"{len(imported)} modules are imported", bool(imported)))
         finding.harness = [what for what, held in checks if held]
         finding.differences += [f"harness: not so: {what}" for what, held in checks if not held]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 
 from edgepack import errors
-from edgepack.errors import EdgepackError, SamplesError, listed, nearest
+from edgepack.errors import EdgepackError, SamplesError, format_list, suggest_nearest
 
 
 def error_classes(base=EdgepackError):
@@ -30,23 +30,23 @@ def test_error_when_it_crosses_processes_keeps_everything():
 
 def test_nearest_when_several_are_near_names_three_of_them_the_nearest_first():
     boards = [f"board-{n:02}" for n in range(35)]
-    assert nearest("board-07x", boards) == "did you mean 'board-07'?"
-    assert nearest("board-x", boards).count("'") == 6
-    assert nearest("ab", ["abc", "abd"]) == "did you mean 'abd' or 'abc'?"
+    assert suggest_nearest("board-07x", boards) == "did you mean 'board-07'?"
+    assert suggest_nearest("board-x", boards).count("'") == 6
+    assert suggest_nearest("ab", ["abc", "abd"]) == "did you mean 'abd' or 'abc'?"
 
 
 def test_nearest_when_nothing_is_near_and_there_are_many_lists_a_few_and_says_how_many():
-    said = nearest("zzz", [f"pi{n:02}" for n in range(35)])
+    said = suggest_nearest("zzz", [f"pi{n:02}" for n in range(35)])
     assert said.startswith("one of: pi00, pi01, ")
     assert said.endswith(", pi15, and 19 more")
 
 
 def test_nearest_when_nothing_is_near_lists_all():
-    assert nearest("raspbery-pi", ["raspberry-pi", "x"]) == "did you mean 'raspberry-pi'?"
-    assert nearest("zzz", ["b", "a"]) == "one of: a, b"
+    assert suggest_nearest("raspbery-pi", ["raspberry-pi", "x"]) == "did you mean 'raspberry-pi'?"
+    assert suggest_nearest("zzz", ["b", "a"]) == "one of: a, b"
 
 
 def test_listed_when_there_are_more_than_are_shown_says_how_many():
-    assert listed(["a", "b"], 2) == "a, b"
-    assert listed(["a", "b", "c", "d"], 2) == "a, b, and 2 more"
-    assert listed(["a: x, y", "b", "c"], 2, "; ") == "a: x, y; b; and 1 more"
+    assert format_list(["a", "b"], 2) == "a, b"
+    assert format_list(["a", "b", "c", "d"], 2) == "a, b, and 2 more"
+    assert format_list(["a: x, y", "b", "c"], 2, "; ") == "a: x, y; b; and 1 more"

@@ -58,7 +58,7 @@ Qualcomm's packages were not checked."""
 _UNKNOWN = ("not known to edgepack", "in the package")
 
 
-def maven_artifact(name: str, version: str) -> MavenArtifact:
+def find_maven_artifact(name: str, version: str) -> MavenArtifact:
     """Return what a target's package and its pin name.
 
     Raises:
@@ -74,7 +74,7 @@ def maven_artifact(name: str, version: str) -> MavenArtifact:
     return MavenArtifact(group, artifact, version)
 
 
-def licensed(packages: Mapping[str, str]) -> tuple[Licensed, ...]:
+def find_licenses(packages: Mapping[str, str]) -> tuple[Licensed, ...]:
     """Return a target's packages with their licenses, sorted by name.
 
     Raises:
@@ -82,7 +82,7 @@ def licensed(packages: Mapping[str, str]) -> tuple[Licensed, ...]:
     """
     found = []
     for name, version in sorted(packages.items()):
-        artifact = maven_artifact(name, version)
+        artifact = find_maven_artifact(name, version)
         license_name, notices = _LICENSES.get(artifact.group, _UNKNOWN)
         found.append(Licensed(artifact, license_name, notices.format(version=version)))
     return tuple(found)

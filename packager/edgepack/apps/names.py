@@ -10,7 +10,12 @@ from typing import Literal
 
 from edgepack.errors import ModelError, ProfileError
 from edgepack.model.facts import TensorSpec
-from edgepack.project.identifiers import comment, identifiers, package_segment, type_name
+from edgepack.project.identifiers import (
+    make_comment,
+    make_identifiers,
+    make_package_segment,
+    make_type_name,
+)
 from edgepack.project.profile import Profile
 from edgepack.project.project import GivenAsTensor, Project
 
@@ -111,7 +116,7 @@ class AppTensor:
     def about(self) -> str:
         """Name, dtype and shape for a documentation comment, such as ``ids: int64[batch, 8]``."""
         sizes = ", ".join(map(str, self.shape))
-        return comment(f"{self.name}: {self.dtype}[{sizes}]")
+        return make_comment(f"{self.name}: {self.dtype}[{sizes}]")
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ class App:
         return tuple(tensor for tensor in self.outputs if tensor.answer != "raw")
 
 
-def app_of(
+def make_app(
     project: Project,
     profile: Profile,
     inputs: Sequence[TensorSpec],
@@ -204,8 +209,8 @@ def app_of(
     """
     require_types(profile, (*inputs, *outputs))
     require_assets(profile, project.files)
-    named = project.app.type or type_name(project.name)
-    package = project.app.package or f"edgepack.{package_segment(project.name)}"
+    named = project.app.type or make_type_name(project.name)
+    package = project.app.package or f"edgepack.{make_package_segment(project.name)}"
     return App(
         type_name=named,
         kotlin_package=package,
@@ -287,7 +292,7 @@ def require_assets(profile: Profile, files: Iterable[str]) -> None:
 
 def _tensors(specs: Sequence[TensorSpec], role: str, project: Project) -> tuple[AppTensor, ...]:
     names = [spec.name for spec in specs]
-    kotlin, swift = identifiers(names, "kotlin", role), identifiers(names, "swift", role)
+    kotlin, swift = make_identifiers(names, "kotlin", role), make_identifiers(names, "swift", role)
     return tuple(_tensor(spec, kotlin[n], swift[n], project, role) for n, spec in enumerate(specs))
 
 

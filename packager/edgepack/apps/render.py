@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgepack.base.resources import ondevice_dir, templates_dir
+from edgepack.base.resources import find_ondevice_dir, find_templates_dir
 from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import read_yaml
 from edgepack.errors import ToolError
@@ -129,7 +129,7 @@ def render_family(family: str, context: BundleContext, app: App | None) -> list[
     """
     from jinja2 import TemplateError
 
-    folder = templates_dir() / family
+    folder = find_templates_dir() / family
     environment = _environment(folder)
     rendered = []
     for entry in read_yaml(folder / "family.yaml").parse(FamilyFile).files:
@@ -164,23 +164,23 @@ def _environment(folder: Path) -> Environment:
     )
     environment.filters["sh"] = shlex.quote
     environment.filters["py"] = repr
-    environment.filters["kotlin"] = kotlin_string
-    environment.filters["swift"] = swift_string
+    environment.filters["kotlin"] = format_kotlin_string
+    environment.filters["swift"] = format_swift_string
     return environment
 
 
 def _source(folder: Path, entry: TemplateFile) -> Path:
-    return folder / entry.template if entry.template else ondevice_dir() / str(entry.copy_of)
+    return folder / entry.template if entry.template else find_ondevice_dir() / str(entry.copy_of)
 
 
-def kotlin_string(text: str) -> str:
+def format_kotlin_string(text: str) -> str:
     """Return a Kotlin string literal: ASCII, with nothing that Kotlin would expand."""
     units = text.encode("utf-16-be")
     codes = (int.from_bytes(units[k : k + 2], "big") for k in range(0, len(units), 2))
     return '"' + "".join(_plain(code, "u%04x") for code in codes) + '"'
 
 
-def swift_string(text: str) -> str:
+def format_swift_string(text: str) -> str:
     """Return a Swift string literal: ASCII, with nothing that Swift would expand."""
     return '"' + "".join(_plain(ord(c), "u{%x}") for c in text) + '"'
 

@@ -26,15 +26,15 @@ from edgepack.backends.builder_rules import (
     MAKE_CONSTANT,
     ON_THE_CPU,
     Rule,
-    attribute,
     constant_inputs,
-    first_refusal,
-    input_name,
-    shape_of,
-    words,
+    find_attribute,
+    find_first_refusal,
+    find_input_name,
+    find_shape,
+    format_shape,
 )
-from edgepack.backends.op_table import kernel_refusal, read_table
-from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, node_units, spread
+from edgepack.backends.op_table import find_kernel_refusal, read_table
+from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, find_node_units, spread_refusals
 from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
@@ -70,8 +70,8 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
 def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes that ACL leaves to the CPU."""
     del variant
-    return spread(
-        {unit: refusal for unit in node_units(graph) if (refusal := _refusal(graph, unit))}
+    return spread_refusals(
+        {unit: refusal for unit in find_node_units(graph) if (refusal := _refusal(graph, unit))}
     )
 
 
@@ -94,25 +94,25 @@ def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
         reason = f"onnxruntime makes a quantized {unit.op} of it, which ACL has no kernel for"
         return Refusal(reason, ON_THE_CPU)
     rules = _RULES.get(unit.op, ())
-    return kernel_refusal(read_table(BACKEND.name), graph, unit.target) or first_refusal(
+    return find_kernel_refusal(read_table(BACKEND.name), graph, unit.target) or find_first_refusal(
         rules, graph, unit
     )
 
 
 def _known(graph: Graph, unit: NodeUnit) -> Refusal | None:
     for place in (0, 1):
-        name = input_name(unit, place)
+        name = find_input_name(unit, place)
         if not graph.is_static(name):
-            reason = f"{name!r} has {words(graph.shape(name))}; all of it must be known"
+            reason = f"{name!r} has {format_shape(graph.shape(name))}; all of it must be known"
             return Refusal(reason, FIX_DIMENSIONS)
     return None
 
 
 def _convolution(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    shape, weights = shape_of(graph, unit) or (), shape_of(graph, unit, 1) or ()
+    shape, weights = find_shape(graph, unit) or (), find_shape(graph, unit, 1) or ()
     if not 3 <= len(weights) <= 4 or len(shape) != len(weights):
         return Refusal(f"it is {max(len(weights) - 2, 0)}-D; taken are 1-D and 2-D", EXPORT)
-    if attribute(unit, "group", 1) not in (1, shape[1]):
+    if find_attribute(unit, "group", 1) not in (1, shape[1]):
         return Refusal("its groups are neither one nor one per channel", EXPORT)
     return None
 
@@ -129,14 +129,14 @@ def _int8_layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
     found = [graph.dtype(first.tensor), graph.dtype(weights.tensor)]
     if not set(found) <= {"int8", "uint8"}:
         return Refusal(f"it has {found[0]} activations with {found[1]} weights", EXPORT)
-    if attribute(unit, "group", 1) != 1 and found[0] != found[1]:
+    if find_attribute(unit, "group", 1) != 1 and found[0] != found[1]:
         reason = f"it is depthwise, with {found[0]} activations and {found[1]} weights"
         return Refusal(reason, "quantize activations and weights alike")
     return None
 
 
 def _batches(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    first, second = shape_of(graph, unit) or (), shape_of(graph, unit, 1) or ()
+    first, second = find_shape(graph, unit) or (), find_shape(graph, unit, 1) or ()
     if not first or not second:
         return Refusal("one of its inputs is a single number", EXPORT)
     batch, other = _product(first[:-2]), _product(second[:-2])

@@ -183,10 +183,10 @@ def predict(backend: Backend, graph: Graph, variant: Variant) -> PredictedPlacem
         for node in graph.nodes
     )
     taken = [p.node for p in placed if p.refusal is None]
-    return PredictedPlacement(placed, len(partitions(graph, taken)))
+    return PredictedPlacement(placed, len(find_partitions(graph, taken)))
 
 
-def partitions(graph: Graph, taken: Collection[Node]) -> list[list[Node]]:
+def find_partitions(graph: Graph, taken: Collection[Node]) -> list[list[Node]]:
     """Return the pieces of the graph that a provider gets at once, in topological order.
 
     A node that the provider takes joins a piece unless it depends on a node outside which itself

@@ -26,33 +26,33 @@ FIX_DIMENSIONS = (
 )
 
 
-def first_refusal(rules: Iterable[Rule], graph: Graph, unit: NodeUnit) -> Refusal | None:
+def find_first_refusal(rules: Iterable[Rule], graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Return the refusal of the first rule that the node breaks."""
     return next((found for rule in rules if (found := rule(graph, unit))), None)
 
 
-def input_name(unit: NodeUnit, place: int) -> str:
+def find_input_name(unit: NodeUnit, place: int) -> str:
     """Return the name of an input; nothing where it is left out."""
     return unit.inputs[place].tensor if place < len(unit.inputs) else ""
 
 
-def shape_of(graph: Graph, unit: NodeUnit, place: int = 0) -> tuple[int | str, ...] | None:
+def find_shape(graph: Graph, unit: NodeUnit, place: int = 0) -> tuple[int | str, ...] | None:
     """Return an input's shape; None where it has no known rank."""
-    return graph.shape(input_name(unit, place))
+    return graph.shape(find_input_name(unit, place))
 
 
-def values_of(graph: Graph, unit: NodeUnit, place: int) -> list[Any] | None:
+def find_values(graph: Graph, unit: NodeUnit, place: int) -> list[Any] | None:
     """Return a constant input's values, flat; None where it is left out or not constant."""
-    array = graph.constants.get(input_name(unit, place))
+    array = graph.constants.get(find_input_name(unit, place))
     return None if array is None else list(np.ravel(array).tolist())
 
 
-def attribute(unit: NodeUnit, name: str, default: Any) -> Any:  # noqa: ANN401
+def find_attribute(unit: NodeUnit, name: str, default: Any) -> Any:  # noqa: ANN401
     """Return an attribute of the operator, or ONNX's default where the node has none."""
     return unit.target.attributes.get(name, default)
 
 
-def words(shape: Sequence[int | str] | None) -> str:
+def format_shape(shape: Sequence[int | str] | None) -> str:
     """Return a shape as text."""
     return "no known shape" if shape is None else f"shape [{', '.join(map(str, shape))}]"
 
@@ -62,10 +62,12 @@ def rank_in(*ranks: int) -> Rule:
     allowed = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
 
     def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
-        shape = shape_of(graph, unit)
+        shape = find_shape(graph, unit)
         if shape is not None and len(shape) in ranks:
             return None
-        reason = f"{input_name(unit, 0)!r} has {words(shape)}; its rank must be {allowed}"
+        reason = (
+            f"{find_input_name(unit, 0)!r} has {format_shape(shape)}; its rank must be {allowed}"
+        )
         return Refusal(reason, EXPORT)
 
     return rule
@@ -76,7 +78,7 @@ def constant_inputs(**places: int) -> Rule:
 
     def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
         for name, place in places.items():
-            tensor = input_name(unit, place)
+            tensor = find_input_name(unit, place)
             if tensor and not graph.is_constant(tensor):
                 return Refusal(
                     f"the input {name!r} is computed, but must be constant", MAKE_CONSTANT
@@ -91,7 +93,7 @@ def attribute_in(name: str, default: Any, *allowed: Any) -> Rule:  # noqa: ANN40
 
     def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
         del graph
-        found = attribute(unit, name, default)
+        found = find_attribute(unit, name, default)
         if found in allowed:
             return None
         wanted = " or ".join(repr(value) for value in allowed)
@@ -105,7 +107,7 @@ def all_ones(name: str) -> Rule:
 
     def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
         del graph
-        found = attribute(unit, name, [1])
+        found = find_attribute(unit, name, [1])
         return None if set(found) <= {1} else Refusal(f"{name} are {found}; they must be 1", EXPORT)
 
     return rule
@@ -114,7 +116,7 @@ def all_ones(name: str) -> Rule:
 def kernel_2d(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """A pool's window has two dimensions."""
     del graph
-    found = attribute(unit, "kernel_shape", [1, 1])
+    found = find_attribute(unit, "kernel_shape", [1, 1])
     return (
         None
         if len(found) == 2

@@ -23,21 +23,21 @@ from edgepack.backends.builder_rules import (
     ON_THE_CPU,
     Rule,
     all_ones,
-    attribute,
     attribute_in,
     constant_inputs,
-    first_refusal,
-    input_name,
+    find_attribute,
+    find_first_refusal,
+    find_input_name,
+    find_shape,
+    find_values,
+    format_shape,
     kernel_2d,
     one_output,
     opset_from,
     rank_in,
-    shape_of,
-    values_of,
-    words,
 )
-from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, single
-from edgepack.backends.wheel_tables import WheelOpTable, op_table
+from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, make_single_unit
+from edgepack.backends.wheel_tables import WheelOpTable, load_op_table
 from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
@@ -54,7 +54,7 @@ _REWRITTEN = {
 }
 
 
-def model_format(variant: Variant) -> Format:
+def find_model_format(variant: Variant) -> Format:
     """Return what the variant's provider option ``ModelFormat`` says.
 
     Source: coreml_options.cc: NeuralNetwork where the option is left out.
@@ -65,7 +65,7 @@ def model_format(variant: Variant) -> Format:
 def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     """Refuse float16 models in the NeuralNetwork format, where they stay on the CPU."""
     del device
-    if variant.recipe != "fp16" or model_format(variant) == "MLProgram":
+    if variant.recipe != "fp16" or find_model_format(variant) == "MLProgram":
         return []
     problem = "CoreML's NeuralNetwork format takes no float16 models: all would run on the CPU"
     hint = f"give {BACKEND.provider} the option ModelFormat: MLProgram"
@@ -78,11 +78,11 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     Raises:
         ToolError: The installed onnxruntime has no list of CoreML's operators.
     """
-    chosen = model_format(variant)
+    chosen = find_model_format(variant)
     static = _option(variant, "RequireStaticInputShapes") == "1"
     found = {}
     for node in graph.nodes:
-        if refusal := _refusal(graph, single(node), chosen, static=static):
+        if refusal := _refusal(graph, make_single_unit(node), chosen, static=static):
             found[node.index] = refusal
     return found
 
@@ -112,15 +112,15 @@ BACKEND = Backend(
 )
 
 
-def table_of(chosen: Format) -> WheelOpTable:
+def find_operator_table(chosen: Format) -> WheelOpTable:
     """Return the list of operators of a model format.
 
     Raises:
         ToolError: The installed onnxruntime has no such list.
     """
     if chosen == "MLProgram":
-        return op_table("coreml_supported_mlprogram_ops")
-    return op_table("coreml_supported_neuralnetwork_ops")
+        return load_op_table("coreml_supported_mlprogram_ops")
+    return load_op_table("coreml_supported_neuralnetwork_ops")
 
 
 def _option(variant: Variant, key: str) -> str:
@@ -132,11 +132,11 @@ def _option(variant: Variant, key: str) -> str:
 def _refusal(graph: Graph, unit: NodeUnit, chosen: Format, *, static: bool) -> Refusal | None:
     if unit.op in (QUANTIZE, DEQUANTIZE) or "QLinear" in unit.op:
         return Refusal("CoreML takes no quantized tensors", "use fp32 or fp16 with CoreML")
-    if unit.op not in table_of(chosen):
+    if unit.op not in find_operator_table(chosen):
         return Refusal(f"CoreML's {chosen} has no {unit.op}", _REWRITTEN.get(unit.op, ON_THE_CPU))
     rules = _PROGRAM_RULES if chosen == "MLProgram" else _NETWORK_RULES
     general = (*((_fixed,) if static else ()), _shapes, _dtype(chosen))
-    return first_refusal((*general, *rules.get(unit.op, ())), graph, unit)
+    return find_first_refusal((*general, *rules.get(unit.op, ())), graph, unit)
 
 
 # --- shapes and dtypes ------------------------------------------------------------------------
@@ -146,7 +146,9 @@ def _fixed(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """With RequireStaticInputShapes, all inputs have known dimensions."""
     for value in unit.inputs:
         if value.tensor and not graph.is_static(value.tensor):
-            reason = f"{value.tensor!r} has {words(graph.shape(value.tensor))}, and the option"
+            reason = (
+                f"{value.tensor!r} has {format_shape(graph.shape(value.tensor))}, and the option"
+            )
             return Refusal(f"{reason} RequireStaticInputShapes is 1", FIX_DIMENSIONS)
     return None
 
@@ -161,12 +163,13 @@ def _shapes(graph: Graph, unit: NodeUnit) -> Refusal | None:
             return Refusal(f"the rank of {value.tensor!r} is not known", FIX_DIMENSIONS)
         if len(shape) > MAX_RANK:
             reason = (
-                f"{value.tensor!r} has {words(shape)}; CoreML takes up to {MAX_RANK} dimensions"
+                f"{value.tensor!r} has {format_shape(shape)}; CoreML takes up to"
+                f" {MAX_RANK} dimensions"
             )
             return Refusal(reason, EXPORT)
         # Resize may have an empty 'roi' or 'scales'.
         if 0 in shape and unit.op != "Resize":
-            return Refusal(f"{value.tensor!r} is empty: {words(shape)}", EXPORT)
+            return Refusal(f"{value.tensor!r} is empty: {format_shape(shape)}", EXPORT)
     return None
 
 
@@ -193,7 +196,7 @@ def _dtype(chosen: Format) -> Rule:
     """
 
     def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
-        name = input_name(unit, 0)
+        name = find_input_name(unit, 0)
         allowed = _dtypes(unit.op, chosen)
         if not name or graph.dtype(name) in allowed:
             return None
@@ -213,14 +216,16 @@ def _dtype_remedy(dtype: str) -> str:
 
 def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """It is 1-D or 2-D, of up to 16384 in each dimension, and kernel_shape matches the weights."""
-    weights = shape_of(graph, unit, 1)
+    weights = find_shape(graph, unit, 1)
     if weights is None or len(weights) not in (3, 4):
-        return Refusal(f"its weights have {words(weights)}; CoreML has 1-D and 2-D here", EXPORT)
-    for shape in (weights, shape_of(graph, unit) or ()):
+        return Refusal(
+            f"its weights have {format_shape(weights)}; CoreML has 1-D and 2-D here", EXPORT
+        )
+    for shape in (weights, find_shape(graph, unit) or ()):
         if any(isinstance(size, int) and size > MAX_CONV_DIMENSION for size in shape):
-            reason = f"{words(shape)} has a dimension over {MAX_CONV_DIMENSION}"
+            reason = f"{format_shape(shape)} has a dimension over {MAX_CONV_DIMENSION}"
             return Refusal(reason, "run it on smaller inputs")
-    kernel = attribute(unit, "kernel_shape", list(weights[2:]))
+    kernel = find_attribute(unit, "kernel_shape", list(weights[2:]))
     if list(kernel) != list(weights[2:]):
         return Refusal(f"kernel_shape {kernel} is not that of the weights", EXPORT)
     return None
@@ -229,8 +234,10 @@ def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
 def _conv_transpose(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Pads all equal, no output_shape or output_padding (convtranspose_op_builder.cc)."""
     del graph
-    pads = attribute(unit, "pads", [0])
-    if attribute(unit, "output_shape", None) or any(attribute(unit, "output_padding", [])):
+    pads = find_attribute(unit, "pads", [0])
+    if find_attribute(unit, "output_shape", None) or any(
+        find_attribute(unit, "output_padding", [])
+    ):
         return Refusal("output_shape and output_padding are not taken", EXPORT)
     if len(set(pads)) > 1:
         return Refusal(f"pads are {pads}; they must all be the same", EXPORT)
@@ -239,29 +246,36 @@ def _conv_transpose(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 def _gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """A x B + C, C one value or a row (gemm_op_builder.cc)."""
-    if not input_name(unit, 2):
+    if not find_input_name(unit, 2):
         return None
-    weights, shape = shape_of(graph, unit, 1) or (0, 0), shape_of(graph, unit, 2)
-    columns = weights[0 if attribute(unit, "transB", 0) else 1]
+    weights, shape = find_shape(graph, unit, 1) or (0, 0), find_shape(graph, unit, 2)
+    columns = weights[0 if find_attribute(unit, "transB", 0) else 1]
     if shape in ((), (1,), (columns,), (1, columns)):
         return None
-    return Refusal(f"C has {words(shape)}; it must be one value or a row of {columns}", EXPORT)
+    return Refusal(
+        f"C has {format_shape(shape)}; it must be one value or a row of {columns}", EXPORT
+    )
 
 
 def _matrices(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    shapes = [shape_of(graph, unit, place) for place in (0, 1)]
+    shapes = [find_shape(graph, unit, place) for place in (0, 1)]
     if all(shape is not None and len(shape) == 2 for shape in shapes):
         return None
-    reason = f"A has {words(shapes[0])} and B {words(shapes[1])}; NeuralNetwork takes matrices"
+    reason = (
+        f"A has {format_shape(shapes[0])} and B {format_shape(shapes[1])};"
+        " NeuralNetwork takes matrices"
+    )
     return Refusal(reason, _PROGRAM)
 
 
 def _prelu(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Slopes of shape [C, 1, 1], or one (activation_op_builder.cc)."""
-    shape, slope = shape_of(graph, unit) or (), shape_of(graph, unit, 1) or ()
+    shape, slope = find_shape(graph, unit) or (), find_shape(graph, unit, 1) or ()
     count = prod(int(size) for size in slope)
     if count != 1 and not (len(slope) == 3 and slope[1:] == (1, 1)):
-        return Refusal(f"its slope has {words(slope)}; it must be [C, 1, 1] or one value", EXPORT)
+        return Refusal(
+            f"its slope has {format_shape(slope)}; it must be [C, 1, 1] or one value", EXPORT
+        )
     if count == 1 and shape[-3] == 1:
         return Refusal("one slope for one channel makes CoreML crash", EXPORT)
     return None
@@ -269,14 +283,14 @@ def _prelu(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 def _reshape(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """To up to 5 dimensions (reshape_op_builder.cc)."""
-    wanted = values_of(graph, unit, 1) or []
+    wanted = find_values(graph, unit, 1) or []
     if not wanted or len(wanted) > MAX_RANK:
         return Refusal(
             f"its new shape is {wanted}; CoreML takes 1 to {MAX_RANK} dimensions", EXPORT
         )
-    if attribute(unit, "allowzero", 0) and 0 in wanted:
+    if find_attribute(unit, "allowzero", 0) and 0 in wanted:
         return Refusal("its new shape has a 0 that allowzero takes literally", EXPORT)
-    shape = shape_of(graph, unit) or ()
+    shape = find_shape(graph, unit) or ()
     kept = [shape[k] for k, size in enumerate(wanted) if size == 0 and k < len(shape)]
     if any(not isinstance(size, int) for size in kept):
         return Refusal("its new shape keeps a dimension that is not fixed", FIX_DIMENSIONS)
@@ -284,19 +298,21 @@ def _reshape(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _static_input(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    name = input_name(unit, 0)
+    name = find_input_name(unit, 0)
     if graph.is_static(name):
         return None
-    return Refusal(f"{name!r} has {words(graph.shape(name))}, but must be fixed", FIX_DIMENSIONS)
+    return Refusal(
+        f"{name!r} has {format_shape(graph.shape(name))}, but must be fixed", FIX_DIMENSIONS
+    )
 
 
 def _pad(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Only the last two dimensions grow, by a constant that is given (pad_op_builder.cc)."""
-    if not input_name(unit, 2):
+    if not find_input_name(unit, 2):
         return Refusal("it has no constant_value; CoreML needs one", EXPORT)
-    rank = len(shape_of(graph, unit) or ())
-    pads = values_of(graph, unit, 1) or []
-    axes = values_of(graph, unit, 3) or list(range(rank))
+    rank = len(find_shape(graph, unit) or ())
+    pads = find_values(graph, unit, 1) or []
+    axes = find_values(graph, unit, 3) or list(range(rank))
     if any(size < 0 for size in pads):
         return Refusal("it cuts off: negative pads are not taken", EXPORT)
     starts, ends = pads[: len(axes)], pads[len(axes) :]
@@ -308,22 +324,24 @@ def _pad(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 def _split(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Into two or more parts, of a size that is known (split_op_builder.cc)."""
-    shape = shape_of(graph, unit) or ()
-    parts = values_of(graph, unit, 1)
+    shape = find_shape(graph, unit) or ()
+    parts = find_values(graph, unit, 1)
     count = len(parts) if parts is not None else len(unit.target.outputs)
     if count < 2:
         return Refusal("it makes fewer than 2 parts", EXPORT)
-    if isinstance(shape[attribute(unit, "axis", 0)], int):
+    if isinstance(shape[find_attribute(unit, "axis", 0)], int):
         return None
-    return Refusal(f"it splits a dimension that is not fixed: {words(shape)}", FIX_DIMENSIONS)
+    return Refusal(
+        f"it splits a dimension that is not fixed: {format_shape(shape)}", FIX_DIMENSIONS
+    )
 
 
 def _concat(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """NeuralNetwork joins 4-D tensors along their channels alone (concat_op_builder.cc)."""
-    rank = len(shape_of(graph, unit) or ())
-    if rank == 4 and attribute(unit, "axis", 1) in (1, -3):
+    rank = len(find_shape(graph, unit) or ())
+    if rank == 4 and find_attribute(unit, "axis", 1) in (1, -3):
         return None
-    reason = f"it joins along axis {attribute(unit, 'axis', 1)} of rank {rank}"
+    reason = f"it joins along axis {find_attribute(unit, 'axis', 1)} of rank {rank}"
     return Refusal(f"{reason}; NeuralNetwork joins channels of rank 4", _PROGRAM)
 
 
@@ -333,8 +351,8 @@ def _two_or_more(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _unsqueeze(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    axes = values_of(graph, unit, 1) or attribute(unit, "axes", [])
-    rank = len(shape_of(graph, unit) or ()) + len(axes)
+    axes = find_values(graph, unit, 1) or find_attribute(unit, "axes", [])
+    rank = len(find_shape(graph, unit) or ()) + len(axes)
     if rank <= MAX_RANK:
         return None
     return Refusal(f"its output has rank {rank}; CoreML takes up to {MAX_RANK}", EXPORT)
@@ -342,8 +360,8 @@ def _unsqueeze(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 def _cast_network(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """NeuralNetwork casts only the result of an ArgMax, to int32 (cast_op_builder.cc)."""
-    maker = graph.producers.get(input_name(unit, 0))
-    if maker is not None and maker.op == "ArgMax" and attribute(unit, "to", 0) == 6:
+    maker = graph.producers.get(find_input_name(unit, 0))
+    if maker is not None and maker.op == "ArgMax" and find_attribute(unit, "to", 0) == 6:
         return None
     return Refusal("NeuralNetwork casts nothing but an ArgMax to int32", ON_THE_CPU)
 
@@ -351,7 +369,7 @@ def _cast_network(graph: Graph, unit: NodeUnit) -> Refusal | None:
 def _cast_program(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """MLProgram casts to float32, float16, int32 or int64 (cast_op_builder.cc)."""
     del graph
-    if attribute(unit, "to", 0) in (1, 6, 7, 10):
+    if find_attribute(unit, "to", 0) in (1, 6, 7, 10):
         return None
     return Refusal("it casts to a type that CoreML does not have", ON_THE_CPU)
 
@@ -359,15 +377,15 @@ def _cast_program(graph: Graph, unit: NodeUnit) -> Refusal | None:
 def _nearest_floor(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Nearest rounds down (resize_op_builder.cc, like all rules of Resize)."""
     del graph
-    rounding = attribute(unit, "nearest_mode", "round_prefer_floor")
-    if attribute(unit, "mode", "nearest") != "nearest" or rounding == "floor":
+    rounding = find_attribute(unit, "nearest_mode", "round_prefer_floor")
+    if find_attribute(unit, "mode", "nearest") != "nearest" or rounding == "floor":
         return None
     return Refusal(f"nearest_mode is {rounding!r}; CoreML has 'floor' alone", EXPORT)
 
 
 def _resize_network(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Height and width grow by whole factors, with 'asymmetric' coordinates."""
-    how = attribute(unit, "coordinate_transformation_mode", "half_pixel")
+    how = find_attribute(unit, "coordinate_transformation_mode", "half_pixel")
     if how != "asymmetric":
         return Refusal(f"coordinates are {how!r}; NeuralNetwork has 'asymmetric' alone", EXPORT)
     factors = _resize_factors(graph, unit)
@@ -380,9 +398,9 @@ def _resize_network(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 def _resize_program(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Height and width change together; nearest with 'asymmetric', linear with most."""
-    how = attribute(unit, "coordinate_transformation_mode", "half_pixel")
-    by_sizes = values_of(graph, unit, 3) is not None
-    if attribute(unit, "mode", "nearest") == "nearest":
+    how = find_attribute(unit, "coordinate_transformation_mode", "half_pixel")
+    by_sizes = find_values(graph, unit, 3) is not None
+    if find_attribute(unit, "mode", "nearest") == "nearest":
         allowed = ["asymmetric"]
     else:
         allowed = ["half_pixel", "pytorch_half_pixel", "align_corners"] + by_sizes * ["asymmetric"]
@@ -396,7 +414,7 @@ def _resize_program(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 def _even_factors(graph: Graph, unit: NodeUnit, factors: list[float]) -> Refusal | None:
     """Both grow by whole factors, or both shrink without a remainder."""
-    shape = (shape_of(graph, unit) or ())[-2:]
+    shape = (find_shape(graph, unit) or ())[-2:]
     grow = all(f >= 1 and f == round(f) for f in factors)
     shrink = all(
         f <= 1 and isinstance(size, int) and size * f == round(size * f)
@@ -407,11 +425,11 @@ def _even_factors(graph: Graph, unit: NodeUnit, factors: list[float]) -> Refusal
 
 def _resize_factors(graph: Graph, unit: NodeUnit) -> list[float] | Refusal:
     """Return the constant factors of height and width, if nothing else changes."""
-    shape = shape_of(graph, unit) or ()
-    scales, sizes = values_of(graph, unit, 2), values_of(graph, unit, 3)
+    shape = find_shape(graph, unit) or ()
+    scales, sizes = find_values(graph, unit, 2), find_values(graph, unit, 3)
     if not scales and not sizes:
         return Refusal("neither scales nor sizes are constant", MAKE_CONSTANT)
-    axes = [axis % len(shape) for axis in attribute(unit, "axes", range(len(shape)))]
+    axes = [axis % len(shape) for axis in find_attribute(unit, "axes", range(len(shape)))]
     found = dict.fromkeys(range(len(shape)), 1.0)
     for place, axis in enumerate(axes):
         old = shape[axis]
@@ -420,7 +438,9 @@ def _resize_factors(graph: Graph, unit: NodeUnit) -> list[float] | Refusal:
         elif isinstance(old, int):
             found[axis] = sizes[place] / old
         else:
-            return Refusal(f"its input has {words(shape)}, but sizes are given", FIX_DIMENSIONS)
+            return Refusal(
+                f"its input has {format_shape(shape)}, but sizes are given", FIX_DIMENSIONS
+            )
     factors = [found[axis] for axis in sorted(found)]
     if any(factor != 1 for factor in factors[:-2]):
         return Refusal("it resizes batch or channels", EXPORT)
@@ -429,10 +449,10 @@ def _resize_factors(graph: Graph, unit: NodeUnit) -> list[float] | Refusal:
 
 def _gather(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Not with one index, which takes a dimension away (gather_op_builder.cc; the list's note)."""
-    indices = shape_of(graph, unit, 1)
+    indices = find_shape(graph, unit, 1)
     if indices == ():
         return Refusal("its index is a scalar", "export it with a list of indices and a Squeeze")
-    rank = len(shape_of(graph, unit) or ()) + len(indices or ()) - 1
+    rank = len(find_shape(graph, unit) or ()) + len(indices or ()) - 1
     if rank > MAX_RANK:
         return Refusal(f"its output has rank {rank}; CoreML takes up to {MAX_RANK}", EXPORT)
     return None
@@ -440,22 +460,25 @@ def _gather(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 def _pow(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Both inputs have one type (binary_op_builder.cc)."""
-    first, second = (graph.dtype(input_name(unit, place)) for place in (0, 1))
+    first, second = (graph.dtype(find_input_name(unit, place)) for place in (0, 1))
     return None if first == second else Refusal(f"its inputs are {first} and {second}", EXPORT)
 
 
 def _grid_sample(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """The node fits the note in onnxruntime's list."""
     del graph
-    mode = attribute(unit, "mode", "linear")
-    padding, aligned = attribute(unit, "padding_mode", "zeros"), attribute(unit, "align_corners", 0)
+    mode = find_attribute(unit, "mode", "linear")
+    padding, aligned = (
+        find_attribute(unit, "padding_mode", "zeros"),
+        find_attribute(unit, "align_corners", 0),
+    )
     if mode not in ("linear", "bilinear", "nearest") or (padding == "reflection" and not aligned):
         return Refusal(f"mode {mode!r} with padding {padding!r} is not taken", EXPORT)
     return None
 
 
 def _where(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    dtype = graph.dtype(input_name(unit, 1))
+    dtype = graph.dtype(find_input_name(unit, 1))
     fits = dtype in ("float32", "float16")
     return None if fits else Refusal(f"it chooses between {dtype}, not floats", ON_THE_CPU)
 

@@ -9,7 +9,7 @@ there.
 from __future__ import annotations
 
 from edgepack.backends.base import Backend, Knob, Misfit, Refusal
-from edgepack.backends.op_table import kernel_refusal, read_table
+from edgepack.backends.op_table import find_kernel_refusal, read_table
 from edgepack.model.graph import Graph, Node
 from edgepack.project.profile import DeviceKind, Variant
 
@@ -35,7 +35,7 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     found = {
         node.index: refusal
         for node in graph.nodes
-        if (refusal := kernel_refusal(table, graph, node) or _attribute_refusal(node))
+        if (refusal := find_kernel_refusal(table, graph, node) or _attribute_refusal(node))
     }
     return found | dict.fromkeys(_shape_arithmetic(graph, set(found)), _ON_SHAPES)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from edgepack.backends.targets import check_target
 from edgepack.errors import ProfileError
-from edgepack.project.grades import Evidence, read_evidence, target_grade
-from edgepack.project.profile import Profile, load_profile, target_files
+from edgepack.project.grades import Evidence, find_target_grade, read_evidence
+from edgepack.project.profile import Profile, find_target_files, load_profile
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class ListedTarget:
 def list_targets() -> list[ListedTarget]:
     """Return all targets: the grade, the variants and the profile's path of each."""
     evidence = read_evidence()
-    return [_listed(name, path, evidence) for name, path in target_files().items()]
+    return [_list_target(name, path, evidence) for name, path in find_target_files().items()]
 
 
-def _listed(name: str, path: Path, evidence: list[Evidence]) -> ListedTarget:
+def _list_target(name: str, path: Path, evidence: list[Evidence]) -> ListedTarget:
     try:
         profile = check_target(path)
     except ProfileError as error:
@@ -41,7 +41,7 @@ def _listed(name: str, path: Path, evidence: list[Evidence]) -> ListedTarget:
     return ListedTarget(
         id=name,
         title=profile.title,
-        grade=target_grade(profile, evidence, path),
+        grade=find_target_grade(profile, evidence, path),
         variants=tuple(variant.id for variant in profile.variants),
         file=str(path),
         error="",
@@ -58,10 +58,10 @@ def show_target(target: str) -> str:
         UsageError: There is no such target.
         ProfileError: Its file is wrong.
     """
-    path = target_files()[load_profile(target).id]
+    path = find_target_files()[load_profile(target).id]
     return f"# {path}\n{path.read_text(encoding='utf-8').rstrip()}"
 
 
-def target_schema() -> dict[str, Any]:
+def make_target_schema() -> dict[str, Any]:
     """Return the JSON Schema of profiles."""
     return Profile.model_json_schema()

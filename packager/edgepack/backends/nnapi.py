@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from edgepack.backends.base import Backend, Misfit, Refusal, partitions
+from edgepack.backends.base import Backend, Misfit, Refusal, find_partitions
 from edgepack.backends.builder_rules import (
     EXPORT,
     FIX_DIMENSIONS,
@@ -27,21 +27,21 @@ from edgepack.backends.builder_rules import (
     ON_THE_CPU,
     Rule,
     all_ones,
-    attribute,
     attribute_in,
     constant_inputs,
-    first_refusal,
-    input_name,
+    find_attribute,
+    find_first_refusal,
+    find_input_name,
+    find_shape,
+    find_values,
+    format_shape,
     kernel_2d,
     one_output,
     opset_from,
     rank_in,
-    shape_of,
-    values_of,
-    words,
 )
-from edgepack.backends.qdq import NodeUnit, QdqValue, node_units, spread
-from edgepack.backends.wheel_tables import op_table
+from edgepack.backends.qdq import NodeUnit, QdqValue, find_node_units, spread_refusals
+from edgepack.backends.wheel_tables import load_op_table
 from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
@@ -84,14 +84,14 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     Raises:
         ToolError: The installed onnxruntime has no list of NNAPI's operators.
     """
-    units = node_units(graph)
+    units = find_node_units(graph)
     refused: dict[NodeUnit, Refusal] = {}
     for unit in units:
         if refusal := _refusal(graph, unit):
             refused[unit] = refusal
     refused |= _behind_stop_ops(units, refused, variant)
     refused |= _uint8_from_outside(graph, units, refused)
-    return spread(refused) | _lone_copies(graph, spread(refused))
+    return spread_refusals(refused) | _lone_copies(graph, spread_refusals(refused))
 
 
 BACKEND = Backend(
@@ -112,12 +112,12 @@ BACKEND = Backend(
 
 
 def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    if unit.op not in op_table("nnapi_supported_ops"):
+    if unit.op not in load_op_table("nnapi_supported_ops"):
         return Refusal(f"NNAPI has no {unit.op}", ON_THE_CPU)
     if unit.is_group and unit.op not in INT8_GROUPS:
         return Refusal(f"NNAPI has no int8 {unit.op}, only {', '.join(sorted(INT8_GROUPS))}", _OUT)
     rules = (_static, _dtype, *_RULES.get(unit.op, ()))
-    return first_refusal(rules, graph, unit)
+    return find_first_refusal(rules, graph, unit)
 
 
 _OUT = "it runs on the CPU in int8; if that splits the model too much, export it differently"
@@ -172,7 +172,7 @@ def _uint8_from_outside(
 def _lone_copies(graph: Graph, refused: dict[int, Refusal]) -> dict[int, Refusal]:
     """Refuse pieces of one node that only copies (helper.cc, ``IsValidSupportedNodeGroup``)."""
     taken = [node for node in graph.nodes if node.index not in refused]
-    lone = [piece[0] for piece in partitions(graph, taken) if len(piece) == 1]
+    lone = [piece[0] for piece in find_partitions(graph, taken) if len(piece) == 1]
     refusal = Refusal("alone it only copies, and onnxruntime hands it back to the CPU", ON_THE_CPU)
     return {node.index: refusal for node in lone if node.qualified_op in _COPIES}
 
@@ -185,7 +185,10 @@ def _static(graph: Graph, unit: NodeUnit) -> Refusal | None:
     names = [name for v in unit.inputs for name in (v.tensor, v.scale, v.zero_point) if name]
     for name in names:
         if not graph.is_static(name):
-            reason = f"the input {name!r} has {words(graph.shape(name))}; NNAPI takes fixed shapes"
+            reason = (
+                f"the input {name!r} has {format_shape(graph.shape(name))}; NNAPI"
+                " takes fixed shapes"
+            )
             return Refusal(reason, FIX_DIMENSIONS)
     return None
 
@@ -201,7 +204,7 @@ def _floats(graph: Graph, unit: NodeUnit) -> Refusal | None:
     places = (0, 1) if unit.op == "Pow" else (0,)
     allowed = ("float32", "uint8") if unit.op in _UINT8_TOO else ("float32",)
     for place in places:
-        name = input_name(unit, place)
+        name = find_input_name(unit, place)
         if (found := graph.dtype(name)) not in allowed:
             reason = f"the input {name!r} is {found or 'of no known type'}, not {allowed[0]}"
             return Refusal(reason, ON_THE_CPU)
@@ -256,7 +259,8 @@ def _signed_weights(graph: Graph, unit: NodeUnit, value: QdqValue) -> Refusal | 
         return Refusal("its weights have a scale per channel, which NNAPI has in Conv alone", _PER)
     if scales != shape[0]:
         reason = (
-            f"its weights have {scales} scales for {words(shape)}: not one for each first index"
+            f"its weights have {scales} scales for {format_shape(shape)}: not one for"
+            " each first index"
         )
         return Refusal(reason, _PER)
     return None
@@ -267,11 +271,13 @@ def _signed_weights(graph: Graph, unit: NodeUnit, value: QdqValue) -> Refusal | 
 
 def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """It is 2-D, and dilated only where it is not grouped (conv_op_builder.cc)."""
-    shape = shape_of(graph, unit, 1)
+    shape = find_shape(graph, unit, 1)
     if shape is None or len(shape) != 4:
-        return Refusal(f"its weights have {words(shape)}; NNAPI has 2-D convolutions alone", EXPORT)
-    dilated = set(attribute(unit, "dilations", [1])) != {1}
-    if dilated and attribute(unit, "group", 1) != 1 and shape[1] != 1:
+        return Refusal(
+            f"its weights have {format_shape(shape)}; NNAPI has 2-D convolutions alone", EXPORT
+        )
+    dilated = set(find_attribute(unit, "dilations", [1])) != {1}
+    if dilated and find_attribute(unit, "group", 1) != 1 and shape[1] != 1:
         return Refusal("it is grouped and dilated, which NNAPI does not have together", EXPORT)
     if unit.is_group or unit.op == "QLinearConv":
         return constant_inputs(bias=2)(graph, unit)
@@ -280,27 +286,28 @@ def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 def _gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """A x B + C of matrices, C a row (gemm_op_builder.cc)."""
-    transposed = attribute(unit, "transB", 0)
+    transposed = find_attribute(unit, "transB", 0)
     bias = constant_inputs(C=2)(graph, unit) if unit.is_group else None
-    if not transposed and not graph.is_constant(input_name(unit, 1)):
+    if not transposed and not graph.is_constant(find_input_name(unit, 1)):
         return Refusal("B is computed; it must be constant unless transB is 1", MAKE_CONSTANT)
-    if bias or not input_name(unit, 2):
+    if bias or not find_input_name(unit, 2):
         return bias
-    weights, row = shape_of(graph, unit, 1), shape_of(graph, unit, 2)
+    weights, row = find_shape(graph, unit, 1), find_shape(graph, unit, 2)
     columns = (weights or (0, 0))[0 if transposed else 1]
     if not row or set(row[:-1]) - {1} or row[-1] != columns:
-        return Refusal(f"C has {words(row)}; it must be a row of {columns}", EXPORT)
+        return Refusal(f"C has {format_shape(row)}; it must be a row of {columns}", EXPORT)
     return None
 
 
 def _matmul(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Matrices with B constant, or float batches of equal size (gemm_op_builder.cc)."""
-    first, second = shape_of(graph, unit, 0), shape_of(graph, unit, 1)
+    first, second = find_shape(graph, unit, 0), find_shape(graph, unit, 1)
     if _is_batch(first, second) and not unit.is_group and unit.op == "MatMul":
         return None
     if [len(shape or ()) for shape in (first, second)] != [2, 2]:
         reason = (
-            f"A has {words(first)} and B {words(second)}; they must be matrices or equal batches"
+            f"A has {format_shape(first)} and B {format_shape(second)}; they must be"
+            " matrices or equal batches"
         )
         return Refusal(reason, EXPORT)
     return constant_inputs(B=1)(graph, unit)
@@ -314,10 +321,11 @@ def _is_batch(first: Sequence[int | str] | None, second: Sequence[int | str] | N
 
 def _both_up_to_4d(graph: Graph, unit: NodeUnit) -> Refusal | None:
     for place in (0, 1):
-        shape = shape_of(graph, unit, place)
+        shape = find_shape(graph, unit, place)
         if shape is None or len(shape) > 4:
             reason = (
-                f"{input_name(unit, place)!r} has {words(shape)}; NNAPI takes up to 4 dimensions"
+                f"{find_input_name(unit, place)!r} has {format_shape(shape)}; NNAPI"
+                " takes up to 4 dimensions"
             )
             return Refusal(reason, EXPORT)
     return None
@@ -364,7 +372,7 @@ def _softmax_rank(graph: Graph, unit: NodeUnit) -> Refusal | None:
 def _cast(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """To float32 or int32 (cast_op_builder.cc)."""
     del graph
-    if attribute(unit, "to", 0) in (1, 6):
+    if find_attribute(unit, "to", 0) in (1, 6):
         return None
     return Refusal("it casts to another type than float32 or int32", ON_THE_CPU)
 
@@ -380,39 +388,39 @@ def _clip(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _bound(graph: Graph, unit: NodeUnit, place: int, name: str) -> Any:  # noqa: ANN401
-    found = values_of(graph, unit, place)
-    return found[0] if found else attribute(unit, name, None)
+    found = find_values(graph, unit, place)
+    return found[0] if found else find_attribute(unit, name, None)
 
 
 def _reshape(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    if attribute(unit, "allowzero", 0) == 1 and 0 in (values_of(graph, unit, 1) or ()):
+    if find_attribute(unit, "allowzero", 0) == 1 and 0 in (find_values(graph, unit, 1) or ()):
         return Refusal("its new shape has a 0 that allowzero takes literally", EXPORT)
     return None
 
 
 def _gather(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Indices are constant unless int32 (gather_op_builder.cc)."""
-    if graph.dtype(input_name(unit, 1)) == "int32":
+    if graph.dtype(find_input_name(unit, 1)) == "int32":
         return None
     return constant_inputs(indices=1)(graph, unit)
 
 
 def _not_empty(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    shape = shape_of(graph, unit)
-    return Refusal(f"its input has {words(shape)}", EXPORT) if shape and 0 in shape else None
+    shape = find_shape(graph, unit)
+    return Refusal(f"its input has {format_shape(shape)}", EXPORT) if shape and 0 in shape else None
 
 
 def _pad(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    if any(size < 0 for size in values_of(graph, unit, 1) or ()):
+    if any(size < 0 for size in find_values(graph, unit, 1) or ()):
         return Refusal("it cuts off: negative pads are not taken", EXPORT)
     return None
 
 
 def _split(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Into equal parts (split_op_builder.cc)."""
-    shape = shape_of(graph, unit) or ()
-    size = int(shape[attribute(unit, "axis", 0)])
-    parts = values_of(graph, unit, 1) or attribute(unit, "split", None)
+    shape = find_shape(graph, unit) or ()
+    size = int(shape[find_attribute(unit, "axis", 0)])
+    parts = find_values(graph, unit, 1) or find_attribute(unit, "split", None)
     equal = len(set(parts)) == 1 if parts else size % len(unit.outputs) == 0
     return None if equal else Refusal(f"it splits {size} into unequal parts", EXPORT)
 
@@ -420,11 +428,11 @@ def _split(graph: Graph, unit: NodeUnit) -> Refusal | None:
 def _resize_mode(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Linear, or nearest of a few kinds (resize_op_builder.cc)."""
     del graph
-    how = attribute(unit, "coordinate_transformation_mode", "half_pixel")
-    if attribute(unit, "mode", "nearest") == "linear":
+    how = find_attribute(unit, "coordinate_transformation_mode", "half_pixel")
+    if find_attribute(unit, "mode", "nearest") == "linear":
         fits = how in ("half_pixel", "align_corners", "asymmetric")
     else:
-        fits = (how, attribute(unit, "nearest_mode", "round_prefer_floor")) == (
+        fits = (how, find_attribute(unit, "nearest_mode", "round_prefer_floor")) == (
             "asymmetric",
             "floor",
         )
@@ -437,8 +445,8 @@ def _resize_mode(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 def _resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Only height and width change, and they shrink without a remainder."""
-    shape = shape_of(graph, unit) or ()
-    scales, sizes = values_of(graph, unit, 2), values_of(graph, unit, 3)
+    shape = find_shape(graph, unit) or ()
+    scales, sizes = find_values(graph, unit, 2), find_values(graph, unit, 3)
     if not scales and not sizes:
         return Refusal("neither scales nor sizes are constant", MAKE_CONSTANT)
     factors = scales or [new / int(old) for new, old in zip(sizes or (), shape, strict=True)]
@@ -446,13 +454,13 @@ def _resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
     if factors[0] != 1 or factors[channel] != 1:
         return Refusal(f"it resizes batch or channels: {factors}", EXPORT)
     if scales and any(f < 1 and int(s) * f % 1 for f, s in zip(scales, shape, strict=True)):
-        return Refusal(f"it shrinks {words(shape)} by {factors} with a remainder", EXPORT)
+        return Refusal(f"it shrinks {format_shape(shape)} by {factors} with a remainder", EXPORT)
     return None
 
 
 def _reduce(graph: Graph, unit: NodeUnit) -> Refusal | None:
     del graph
-    if attribute(unit, "noop_with_empty_axes", 0):
+    if find_attribute(unit, "noop_with_empty_axes", 0):
         return Refusal("noop_with_empty_axes is set", EXPORT)
     return None
 

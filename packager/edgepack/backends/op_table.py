@@ -90,7 +90,7 @@ def read_table(backend: str) -> OpTable:
     return read_yaml(Path(__file__).parent / "data" / f"{backend}.yaml").parse(OpTable)
 
 
-def kernel_refusal(table: OpTable, graph: Graph, node: Node) -> Refusal | None:
+def find_kernel_refusal(table: OpTable, graph: Graph, node: Node) -> Refusal | None:
     """Return why no kernel of a table serves a node: operator, version or dtype; None if one does.
 
     Dtypes that are not known count as served.
@@ -102,7 +102,7 @@ def kernel_refusal(table: OpTable, graph: Graph, node: Node) -> Refusal | None:
             "it runs where it falls back; if that splits the model too much, export it with"
             " other operators",
         )
-    version = op_version(node, graph.opset)
+    version = find_op_version(node, graph.opset)
     serving = [kernel for kernel in kernels if kernel.serves(version)]
     if not serving:
         known = ", ".join(kernel.opsets for kernel in kernels)
@@ -111,7 +111,7 @@ def kernel_refusal(table: OpTable, graph: Graph, node: Node) -> Refusal | None:
             f" there for {known}",
             _other_opset(kernels, version),
         )
-    unserved = [_unserved(kernel, graph, node) for kernel in serving]
+    unserved = [_find_unserved_part(kernel, graph, node) for kernel in serving]
     return None if None in unserved else unserved[0]
 
 
@@ -122,8 +122,8 @@ def _other_opset(kernels: tuple[Kernel, ...], version: int | None) -> str:
     return "export the model with a newer opset"
 
 
-def _unserved(kernel: Kernel, graph: Graph, node: Node) -> Refusal | None:
-    for tensor, names in typed_tensors(node, graph.opset):
+def _find_unserved_part(kernel: Kernel, graph: Graph, node: Node) -> Refusal | None:
+    for tensor, names in list_typed_tensors(node, graph.opset):
         dtype = graph.dtype(tensor).replace("_", "")  # float8_e4m3fn, as ml_dtypes writes it
         for name in names:
             taken = kernel.types.get(name)
@@ -136,7 +136,7 @@ def _words(dtypes: frozenset[str]) -> str:
     return ", ".join(sorted(dtypes))
 
 
-def typed_tensors(node: Node, opset: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+def list_typed_tensors(node: Node, opset: int) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the inputs and outputs that are present, with the names of their types in tables."""
     schema = _schema(node.op, opset, node.domain)
     sides = ((node.inputs, schema.inputs), (node.outputs, schema.outputs)) if schema else ()
@@ -150,7 +150,7 @@ def typed_tensors(node: Node, opset: int) -> Iterator[tuple[str, tuple[str, ...]
                 yield tensor, (formal.type_str, formal.name, "all", *first)
 
 
-def op_version(node: Node, opset: int) -> int | None:
+def find_op_version(node: Node, opset: int) -> int | None:
     """Return the version of a node's operator; None where onnx does not know it."""
     schema = _schema(node.op, opset, node.domain)
     return schema.since_version if schema else None

@@ -72,7 +72,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     """
     del device
     found: list[Misfit] = []
-    name = device_type(variant)
+    name = find_device_type(variant)
     if variant.dialect is not None and name == "CPU":
         for key, dtype in (("activations", "uint16"), ("weights", "uint8")):
             if getattr(variant.dialect, key) == dtype:
@@ -85,7 +85,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     return found
 
 
-def device_type(variant: Variant) -> str:
+def find_device_type(variant: Variant) -> str:
     """Return the device that a variant's OpenVINO provider uses, such as ``GPU``."""
     for provider in variant.providers:
         if provider.name == BACKEND.provider:
@@ -100,10 +100,10 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     all nodes are refused, with that reason. Not predicted: an If with a body that the provider
     takes in part, and operands that OpenVINO's own importer refuses.
     """
-    name = device_type(variant)
+    name = find_device_type(variant)
     if name in _META_DEVICES:
         reason = f"device_type {name} names no device, and then no operator is taken"
-        return _all(graph.nodes, reason, f"write device_type: {name}:CPU")
+        return _refuse_all(graph.nodes, reason, f"write device_type: {name}:CPU")
     device = "GPU" if name.startswith("GPU") else "CPU"
     refused = {
         node.index: refusal
@@ -111,14 +111,14 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
         if (refusal := _refuse_alone(graph, node, device)) is not None
     }
     if refused:
-        refused |= _only_in_whole(graph, refused)
-        given_back, pieces = _given_back(graph, refused)
+        refused |= _refuse_parts_of_whole(graph, refused)
+        given_back, pieces = _find_given_back(graph, refused)
         refused |= given_back
     else:
         refused = _refuse_whole(graph)
         pieces = [] if refused else [list(graph.nodes)]
     broken = next(filter(None, (_breaks(graph, piece) for piece in pieces)), None)
-    return refused if broken is None else _all(graph.nodes, *broken)
+    return refused if broken is None else _refuse_all(graph.nodes, *broken)
 
 
 def cores(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
@@ -150,13 +150,13 @@ BACKEND = Backend(
 )
 
 
-def _only_in_whole(graph: Graph, refused: Collection[int]) -> dict[int, Refusal]:
+def _refuse_parts_of_whole(graph: Graph, refused: Collection[int]) -> dict[int, Refusal]:
     nodes = [n for n in graph.nodes if n.op in ("TopK", "NonZero") and n.index not in refused]
     reason = "TopK and NonZero are taken only where the whole graph is"
-    return _all(nodes, reason, "see the other nodes that are left")
+    return _refuse_all(nodes, reason, "see the other nodes that are left")
 
 
-def _all(nodes: Collection[Node], reason: str, remedy: str) -> dict[int, Refusal]:
+def _refuse_all(nodes: Collection[Node], reason: str, remedy: str) -> dict[int, Refusal]:
     return {node.index: Refusal(reason, remedy) for node in nodes}
 
 
@@ -242,18 +242,18 @@ def _refuse_whole(graph: Graph) -> dict[int, Refusal]:
     if not graph.nodes:
         return {}
     if not graph.inputs:
-        return _all(graph.nodes, "the graph has no inputs", "nothing: it is a constant")
+        return _refuse_all(graph.nodes, "the graph has no inputs", "nothing: it is a constant")
     for value in graph.inputs:
         if value.shape is None:
             reason = f"the input {value.name!r} is no tensor with a known number of dimensions"
-            return _all(graph.nodes, reason, "export the model with the input's shape")
-    first = _in_session_order(graph)[0]
+            return _refuse_all(graph.nodes, reason, "export the model with the input's shape")
+    first = _sort_in_session_order(graph)[0]
     if len(graph.nodes) <= 3 and first.op in _tables().only_in_models:
         reason = f"a graph of {len(graph.nodes)} nodes that begins with {first.op} is left alone"
-        return _all(graph.nodes, reason, "nothing: so small a graph gains nothing")
+        return _refuse_all(graph.nodes, reason, "nothing: so small a graph gains nothing")
     if len(graph.nodes) == 1 and _alone_in_vain(graph, first):
         reason = f"a graph of nothing but {first.op} is left alone"
-        return _all(graph.nodes, reason, "nothing: so small a graph gains nothing")
+        return _refuse_all(graph.nodes, reason, "nothing: so small a graph gains nothing")
     return {}
 
 
@@ -265,7 +265,7 @@ def _alone_in_vain(graph: Graph, node: Node) -> bool:
     return node.op == "RoiAlign" or (node.op == "Expand" and not half)
 
 
-def _given_back(
+def _find_given_back(
     graph: Graph, refused: Collection[int]
 ) -> tuple[dict[int, Refusal], list[list[Node]]]:
     """Return the nodes that are given back because of their piece, and the pieces that stay.
@@ -282,11 +282,11 @@ def _given_back(
                 pieces[number + 1].append(piece[0])
                 continue
             reason = "it stands alone between nodes that OpenVINO's provider does not take"
-            found |= _all(piece, reason, "see the nodes around it: where they go it goes")
+            found |= _refuse_all(piece, reason, "see the nodes around it: where they go it goes")
         elif (culprit := _leaves_early(graph, piece)) is not None:
             reason = f"its piece goes back, for the output of {culprit} has readers outside of it"
             remedy = "make those readers nodes that OpenVINO takes, and no outputs of the model"
-            found |= _all(piece, reason, remedy)
+            found |= _refuse_all(piece, reason, remedy)
         else:
             kept.append(piece)
     return found, kept
@@ -295,16 +295,16 @@ def _given_back(
 def _pieces(graph: Graph, refused: Collection[int]) -> Iterator[list[Node]]:
     """Yield the connected pieces between two refused nodes, in onnxruntime's order."""
     run: list[Node] = []
-    for node in _in_session_order(graph):
+    for node in _sort_in_session_order(graph):
         if node.index in refused:
-            yield from _connected(graph, run)
+            yield from _split_connected(graph, run)
             run = []
         else:
             run.append(node)
-    yield from _connected(graph, run)
+    yield from _split_connected(graph, run)
 
 
-def _in_session_order(graph: Graph) -> list[Node]:
+def _sort_in_session_order(graph: Graph) -> list[Node]:
     """Return the nodes in a session's order: depth first from the last node that no other reads.
 
     Source: Graph::ReverseDFSFrom and GraphViewer, onnxruntime core/graph (1.24 tree).
@@ -324,7 +324,7 @@ def _in_session_order(graph: Graph) -> list[Node]:
     return order
 
 
-def _connected(graph: Graph, nodes: list[Node]) -> Iterator[list[Node]]:
+def _split_connected(graph: Graph, nodes: list[Node]) -> Iterator[list[Node]]:
     left = {node.index: node for node in nodes}
     while left:
         start = left.pop(next(iter(left)))

@@ -14,9 +14,9 @@ Providers that compile (NNAPI, QNN) or match kernels (XNNPACK) take or refuse su
         unit.inputs[0].scale                # tensor name; graph.constants may have its value
     refusals = spread(refused)              # {unit: Refusal} to {node index: Refusal}
 
-:func:`node_units` says what may form a group; the backend decides whether a provider takes it (by
-dtypes above all). Pass it the graph of :func:`~edgepack.model.graph.partitioned_graph`: the groups
-form only after onnxruntime gave every operator DQ nodes of its own.
+:func:`find_node_units` says what may form a group; the backend decides whether a provider takes it
+(by dtypes above all). Pass it the graph of :func:`~edgepack.model.graph.make_partitioned_graph`:
+the groups form only after onnxruntime gave every operator DQ nodes of its own.
 
 Source: onnxruntime main of 2026 (read in a stored copy, 2026-11-21; the nearest to 1.31.1 that was
 available), ``core/optimizer/qdq_transformer/selectors_actions/qdq_selectors.cc`` (what forms a
@@ -94,23 +94,23 @@ class NodeUnit:
         return hash(self.target.index)
 
 
-def node_units(graph: Graph) -> tuple[NodeUnit, ...]:
+def find_node_units(graph: Graph) -> tuple[NodeUnit, ...]:
     """Return the units of a graph, in topological order of their targets.
 
     Every node is in exactly one.
     """
     groups = [group for node in graph.nodes if (group := _group(graph, node))]
     grouped = {node.index for group in groups for node in group.nodes}
-    alone = [single(node) for node in graph.nodes if node.index not in grouped]
+    alone = [make_single_unit(node) for node in graph.nodes if node.index not in grouped]
     return tuple(sorted([*groups, *alone], key=lambda unit: unit.target.index))
 
 
-def spread(refused: Mapping[NodeUnit, Refusal]) -> dict[int, Refusal]:
+def spread_refusals(refused: Mapping[NodeUnit, Refusal]) -> dict[int, Refusal]:
     """Return the refusals of units for every node in them, by index."""
     return {node.index: refusal for unit, refusal in refused.items() for node in unit.nodes}
 
 
-def same_quantization(graph: Graph, first: Node, second: Node) -> bool:
+def has_same_quantization(graph: Graph, first: Node, second: Node) -> bool:
     """Return whether a Q and a DQ have equal, constant, scalar scales and zero points.
 
     Source: ``QDQ::IsQDQPairSupported`` in core/optimizer/qdq_transformer/qdq_util.cc.
@@ -300,7 +300,9 @@ def _moves_data(candidate: _Candidate) -> bool:
     return (
         candidate.clip is None
         and _unary(candidate)
-        and same_quantization(candidate.graph, candidate.quantizers[0], candidate.dequantizers[0])
+        and has_same_quantization(
+            candidate.graph, candidate.quantizers[0], candidate.dequantizers[0]
+        )
     )
 
 
@@ -318,7 +320,9 @@ def _top_k(candidate: _Candidate) -> bool:
         _makes_indices(candidate)
         and len(candidate.quantizers) == 1
         and _one_dtype(candidate)
-        and same_quantization(candidate.graph, candidate.quantizers[0], candidate.dequantizers[0])
+        and has_same_quantization(
+            candidate.graph, candidate.quantizers[0], candidate.dequantizers[0]
+        )
     )
 
 
@@ -423,7 +427,7 @@ def _equal(graph: Graph, first: str, second: str) -> bool:
 # --- what the unit reads and makes ------------------------------------------------------------
 
 
-def _quantized(tensor: str, node: Node) -> QdqValue:
+def _find_qdq_value(tensor: str, node: Node) -> QdqValue:
     scale, zero_point = (*node.inputs[1:3], "")[:2]
     return QdqValue(tensor, scale, zero_point, node.attributes.get("axis"))
 
@@ -431,7 +435,7 @@ def _quantized(tensor: str, node: Node) -> QdqValue:
 def _values_before(candidate: _Candidate) -> tuple[QdqValue, ...]:
     by_output = {node.outputs[0]: node for node in candidate.dequantizers}
     return tuple(
-        _quantized(by_output[name].inputs[0], by_output[name])
+        _find_qdq_value(by_output[name].inputs[0], by_output[name])
         if name in by_output
         else QdqValue(name)
         for name in candidate.node.inputs
@@ -443,7 +447,7 @@ def _values_behind(candidate: _Candidate) -> tuple[QdqValue, ...]:
     if candidate.clip:
         by_input = {candidate.node.outputs[0]: candidate.quantizers[0]}
     return tuple(
-        _quantized(by_input[name].outputs[0], by_input[name])
+        _find_qdq_value(by_input[name].outputs[0], by_input[name])
         if name in by_input
         else QdqValue(name)
         for name in candidate.node.outputs
@@ -460,13 +464,13 @@ _QLINEAR_UNARY = (
 _QLINEAR_BINARY = ("QLinearAdd", "QLinearConv", "QLinearMatMul", "QLinearMul")
 
 
-def single(node: Node) -> NodeUnit:
+def make_single_unit(node: Node) -> NodeUnit:
     """Return a node as a unit of its own."""
-    before, behind = _own_values(node)
+    before, behind = _find_own_values(node)
     return NodeUnit(node, (), (), None, before, behind)
 
 
-def _own_values(node: Node) -> tuple[tuple[QdqValue, ...], tuple[QdqValue, ...]]:
+def _find_own_values(node: Node) -> tuple[tuple[QdqValue, ...], tuple[QdqValue, ...]]:
     """Return inputs and outputs of a node that is no group, with the scales that it names itself.
 
     QLinear operators take x, scale, zero point (twice for two inputs), then the output's scale and
@@ -474,9 +478,9 @@ def _own_values(node: Node) -> tuple[tuple[QdqValue, ...], tuple[QdqValue, ...]]
     """
     plain = tuple(QdqValue(name) for name in node.outputs)
     if node.op == QUANTIZE:
-        return (QdqValue(node.inputs[0]),), (_quantized(node.outputs[0], node),)
+        return (QdqValue(node.inputs[0]),), (_find_qdq_value(node.outputs[0], node),)
     if node.op == DEQUANTIZE:
-        return (_quantized(node.inputs[0], node),), plain
+        return (_find_qdq_value(node.inputs[0], node),), plain
     triples = 1 if node.op in _QLINEAR_UNARY else 2 if node.op in _QLINEAR_BINARY else 0
     if not triples:
         return tuple(QdqValue(name) for name in node.inputs), plain

@@ -25,12 +25,19 @@ from edgepack.backends.builder_rules import (
     ON_THE_CPU,
     Rule,
     attribute_in,
-    first_refusal,
-    values_of,
-    words,
+    find_first_refusal,
+    find_values,
+    format_shape,
 )
-from edgepack.backends.op_table import kernel_refusal, read_table
-from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, QdqValue, node_units, spread
+from edgepack.backends.op_table import find_kernel_refusal, read_table
+from edgepack.backends.qdq import (
+    DEQUANTIZE,
+    QUANTIZE,
+    NodeUnit,
+    QdqValue,
+    find_node_units,
+    spread_refusals,
+)
 from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
@@ -74,10 +81,10 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     offload = options.get("offload_graph_io_quantization", "1") != "0"
     refused = {
         unit: refusal
-        for unit in node_units(graph)
+        for unit in find_node_units(graph)
         if (refusal := (offload and _at_the_border(graph, unit)) or _refusal(graph, unit))
     }
-    return spread(refused)
+    return spread_refusals(refused)
 
 
 BACKEND = Backend(
@@ -132,7 +139,7 @@ def _at_the_border(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    return kernel_refusal(read_table(BACKEND.name), graph, unit.target) or first_refusal(
+    return find_kernel_refusal(read_table(BACKEND.name), graph, unit.target) or find_first_refusal(
         (_known, _layout, *_RULES.get(unit.op, ())), graph, unit
     )
 
@@ -143,7 +150,7 @@ def _known(graph: Graph, unit: NodeUnit) -> Refusal | None:
             continue
         shape = graph.shape(value.tensor)
         if not graph.is_static(value.tensor):
-            reason = f"{value.tensor!r} has {words(shape)}; all of it must be known"
+            reason = f"{value.tensor!r} has {format_shape(shape)}; all of it must be known"
             return Refusal(reason, FIX_DIMENSIONS)
         if shape is not None and len(shape) > _MAX_RANK:
             reason = f"{value.tensor!r} has rank {len(shape)}; {_MAX_RANK} is the most"
@@ -183,7 +190,7 @@ def _second_layout(graph: Graph, value: QdqValue) -> Refusal | None:
 
 
 def _positive_indices(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    indices = values_of(graph, unit, 1)
+    indices = find_values(graph, unit, 1)
     if not indices or min(indices) >= 0:
         return None
     return Refusal("it has negative indices", "count the indices from the front, or " + ON_THE_CPU)

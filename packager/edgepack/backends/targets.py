@@ -10,8 +10,11 @@ from packaging.version import Version
 
 from edgepack.backends.base import Backend, Misfit
 from edgepack.backends.registry import BACKENDS
-from edgepack.errors import EdgepackError, ProfileError, nearest
-from edgepack.ondevice.runtime.edgepack_names import provider_option_problem, session_key_problem
+from edgepack.errors import EdgepackError, ProfileError, suggest_nearest
+from edgepack.ondevice.runtime.edgepack_names import (
+    find_provider_option_problem,
+    find_session_key_problem,
+)
 from edgepack.ondevice.runtime.edgepack_providers import CACHE
 from edgepack.project.profile import (
     Family,
@@ -19,11 +22,11 @@ from edgepack.project.profile import (
     Profile,
     Variant,
     VariantChange,
-    changed,
+    change_profile,
+    find_target_file,
+    find_target_ids,
     read_profile_source,
     release,
-    target_file,
-    target_ids,
 )
 from edgepack.project.project import ChangedTarget, LoadedProject
 from edgepack.project.recipes import RECIPE_RULES
@@ -52,7 +55,7 @@ def load_target(target: str) -> Profile:
         UsageError: There is no such target.
         ProfileError: Its file is wrong; the error names every place.
     """
-    return check_target(target_file(target))
+    return check_target(find_target_file(target))
 
 
 def check_target(path: Path) -> Profile:
@@ -69,7 +72,7 @@ def check_target(path: Path) -> Profile:
     problems += [
         (("variants", index, *misfit.key), f"variant {variant.id!r}: {misfit.problem}", misfit.hint)
         for index, variant in enumerate(profile.variants)
-        for misfit in misfits(variant, profile)
+        for misfit in find_misfits(variant, profile)
     ]
     if problems:
         raise source.refuse(problems)
@@ -107,7 +110,7 @@ def _is_specifier(text: str) -> bool:
     return True
 
 
-def project_targets(loaded: LoadedProject) -> Iterator[Profile]:
+def read_project_targets(loaded: LoadedProject) -> Iterator[Profile]:
     """Yield the profiles of a project's targets, with the project's own variants.
 
     Raises:
@@ -118,7 +121,7 @@ def project_targets(loaded: LoadedProject) -> Iterator[Profile]:
     entries = [
         (index, name)
         for index, entry in enumerate(loaded.project.targets)
-        for name in (target_ids([entry]) if isinstance(entry, str) else [entry])
+        for name in (find_target_ids([entry]) if isinstance(entry, str) else [entry])
     ]
     for index, entry in entries:
         name = entry if isinstance(entry, str) else entry.id
@@ -132,7 +135,7 @@ def project_targets(loaded: LoadedProject) -> Iterator[Profile]:
                 error.problem, hint=error.hint, where=loaded.where(*place)
             ) from error
         if not isinstance(entry, str):
-            profile = _changed(loaded, index, entry, profile)
+            profile = _make_changed_profile(loaded, index, entry, profile)
         if seen.setdefault(profile.id, profile) != profile:
             raise ProfileError(
                 f"the target {profile.id!r} is given twice, with other variants",
@@ -142,31 +145,33 @@ def project_targets(loaded: LoadedProject) -> Iterator[Profile]:
         yield profile
 
 
-def chosen_targets(loaded: LoadedProject, targets: Sequence[str]) -> Iterator[Profile]:
+def choose_targets(loaded: LoadedProject, targets: Sequence[str]) -> Iterator[Profile]:
     """Yield the profiles of targets, with the variants that the project names for one of them.
 
     Raises:
         UsageError: There is no such target.
-        ProfileError: The same as for :func:`project_targets`.
+        ProfileError: The same as for :func:`read_project_targets`.
     """
-    names = target_ids(targets)
+    names = find_target_ids(targets)
     own: dict[str, Profile] = {}
     if any(not isinstance(entry, str) for entry in loaded.project.targets):
-        own = {profile.id: profile for profile in project_targets(loaded)}
+        own = {profile.id: profile for profile in read_project_targets(loaded)}
     for name in names:
         profile = load_target(name)
         yield own.get(profile.id, profile)
 
 
-def _changed(loaded: LoadedProject, index: int, entry: ChangedTarget, profile: Profile) -> Profile:
+def _make_changed_profile(
+    loaded: LoadedProject, index: int, entry: ChangedTarget, profile: Profile
+) -> Profile:
     place = ("targets", index, "variants")
     for number, change in enumerate(entry.variants):
         for key, problem, hint in _change_problems(profile, change):
             raise ProfileError(problem, hint=hint, where=loaded.where(*place, number, *key))
     try:
-        return changed(profile, entry.variants)
+        return change_profile(profile, entry.variants)
     except ValueError as error:
-        problem, hint = _split(error)
+        problem, hint = _split_error(error)
         raise ProfileError(problem, hint=hint, where=loaded.where(*place)) from error
 
 
@@ -177,15 +182,15 @@ def _change_problems(
         yield unknown.key, unknown.problem, unknown.hint
         return
     try:
-        new = changed(profile, [change])
+        new = change_profile(profile, [change])
     except ValueError as error:
-        yield ((), *_split(error))
+        yield ((), *_split_error(error))
         return
-    for misfit in misfits(new.variants[0], new):
+    for misfit in find_misfits(new.variants[0], new):
         yield misfit.key, f"variant {new.variants[0].id!r}: {misfit.problem}", misfit.hint
 
 
-def _split(error: ValueError) -> tuple[str, str]:
+def _split_error(error: ValueError) -> tuple[str, str]:
     """Return problem and hint of a validator's ``problem | hint``, without pydantic's frame."""
     from pydantic import ValidationError
 
@@ -196,7 +201,7 @@ def _split(error: ValueError) -> tuple[str, str]:
     return problem, hint or "see 'edgepack targets show' for how the profile's variants are written"
 
 
-def misfits(variant: Variant, profile: Profile) -> list[Misfit]:
+def find_misfits(variant: Variant, profile: Profile) -> list[Misfit]:
     """Return what is wrong with a variant of a profile."""
     if unknown := _unknown(variant.backend):
         return [unknown]
@@ -209,7 +214,9 @@ def misfits(variant: Variant, profile: Profile) -> list[Misfit]:
 def _unknown(backend: str) -> Misfit | None:
     if backend in BACKENDS:
         return None
-    return Misfit(("backend",), f"there is no backend {backend!r}", nearest(backend, BACKENDS))
+    return Misfit(
+        ("backend",), f"there is no backend {backend!r}", suggest_nearest(backend, BACKENDS)
+    )
 
 
 def _common(variant: Variant, backend: Backend) -> Iterator[Misfit]:
@@ -237,7 +244,7 @@ def _common(variant: Variant, backend: Backend) -> Iterator[Misfit]:
             yield Misfit(
                 ("providers", index, "name"),
                 f"the backend {backend.name!r} does not go with {name!r}",
-                nearest(name, backend.providers),
+                suggest_nearest(name, backend.providers),
             )
     if names[:1] != [backend.provider]:
         yield Misfit(
@@ -300,11 +307,11 @@ def _names(variant: Variant) -> Iterator[Misfit]:
     """Yield options and session keys that onnxruntime does not know: it reports few of them."""
     for index, provider in enumerate(variant.providers):
         for key, value in provider.options.items():
-            if problem := provider_option_problem(provider.name, key, value):
+            if problem := find_provider_option_problem(provider.name, key, value):
                 yield Misfit(("providers", index, "options", key), problem, _AS_SPELT)
             if "{" in value.replace(CACHE, ""):
                 problem = f"the loader fills in {CACHE} alone, not what is in {value!r}"
                 yield Misfit(("providers", index, "options", key), problem, f"write {CACHE}")
     for key, value in variant.session.config.items():
-        if problem := session_key_problem(key, value):
+        if problem := find_session_key_problem(key, value):
             yield Misfit(("session", "config", key), problem, _AS_SPELT)

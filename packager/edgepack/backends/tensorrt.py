@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from edgepack.backends.base import CPU, Backend, Knob, Misfit, Refusal, partitions
+from edgepack.backends.base import CPU, Backend, Knob, Misfit, Refusal, find_partitions
 from edgepack.backends.builder_rules import (
     EXPORT,
     MAKE_CONSTANT,
@@ -25,13 +25,13 @@ from edgepack.backends.builder_rules import (
     all_ones,
     attribute_in,
     constant_inputs,
-    first_refusal,
+    find_first_refusal,
+    find_values,
     one_output,
     rank_in,
-    values_of,
 )
-from edgepack.backends.op_table import kernel_refusal, read_table
-from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, single
+from edgepack.backends.op_table import find_kernel_refusal, read_table
+from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, make_single_unit
 from edgepack.model.graph import Graph, Node
 from edgepack.project.profile import DeviceKind, Variant
 
@@ -75,9 +75,9 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     }
     least = options.get("trt_min_subgraph_size", "1")
     taken = [node for node in graph.nodes if node.index not in found]
-    for piece in partitions(graph, taken):
+    for piece in find_partitions(graph, taken):
         if least.isdecimal() and len(piece) < int(least):
-            found |= dict.fromkeys([node.index for node in piece], _too_few(len(piece), least))
+            found |= dict.fromkeys([node.index for node in piece], _refuse_few(len(piece), least))
     return found
 
 
@@ -117,7 +117,7 @@ def _options(variant: Variant) -> Mapping[str, str]:
     return next((p.options for p in variant.providers if p.name == BACKEND.provider), {})
 
 
-def _too_few(nodes: int, least: str) -> Refusal:
+def _refuse_few(nodes: int, least: str) -> Refusal:
     reason = f"its piece of the graph has {nodes} nodes; trt_min_subgraph_size is {least}"
     return Refusal(reason, "lower the provider option trt_min_subgraph_size")
 
@@ -126,9 +126,9 @@ def _refusal(graph: Graph, node: Node, excluded: set[str]) -> Refusal | None:
     if node.op in excluded:
         reason = f"the provider option trt_op_types_to_exclude names {node.op}"
         return Refusal(reason, "take it out of the option")
-    unit = single(node)
-    refusal = kernel_refusal(read_table(BACKEND.name), graph, node)
-    return refusal or first_refusal(_RULES.get(node.qualified_op, ()), graph, unit)
+    unit = make_single_unit(node)
+    refusal = find_kernel_refusal(read_table(BACKEND.name), graph, node)
+    return refusal or find_first_refusal(_RULES.get(node.qualified_op, ()), graph, unit)
 
 
 def _quantization(graph: Graph, unit: NodeUnit) -> Refusal | None:
@@ -153,7 +153,7 @@ _STORED = ("int8", "int4", "float8e4m3fn", "float4e2m1")
 
 def _few_enough(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """K is less than 3840, where it is known."""
-    count = values_of(graph, unit, 1)
+    count = find_values(graph, unit, 1)
     if not count or count[0] < 3840:
         return None
     return Refusal(f"K is {count[0]}; less than 3840 is taken", EXPORT)

@@ -61,7 +61,7 @@ def parse_table(text: str) -> WheelOpTable:
 
 
 @lru_cache
-def op_table(name: TableName, folder: Path | None = None) -> WheelOpTable:
+def load_op_table(name: TableName, folder: Path | None = None) -> WheelOpTable:
     """Return one of the lists.
 
     Args:

@@ -25,20 +25,27 @@ from edgepack.backends.builder_rules import (
     ON_THE_CPU,
     Rule,
     all_ones,
-    attribute,
     attribute_in,
     constant_inputs,
-    first_refusal,
-    input_name,
+    find_attribute,
+    find_first_refusal,
+    find_input_name,
+    find_shape,
+    find_values,
+    format_shape,
     kernel_2d,
     one_output,
     rank_in,
-    shape_of,
-    values_of,
-    words,
 )
-from edgepack.backends.op_table import kernel_refusal, read_table
-from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, QdqValue, node_units, spread
+from edgepack.backends.op_table import find_kernel_refusal, read_table
+from edgepack.backends.qdq import (
+    DEQUANTIZE,
+    QUANTIZE,
+    NodeUnit,
+    QdqValue,
+    find_node_units,
+    spread_refusals,
+)
 from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
@@ -86,7 +93,7 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     refused: dict[NodeUnit, Refusal] = {}
     fusable: set[str] = set()
     """Outputs of the float operators taken that a Relu or Clip can join."""
-    for unit in node_units(graph):
+    for unit in find_node_units(graph):
         if unit.op in ("Relu", "Clip") and not unit.is_group:
             refusal = _fusion_refusal(graph, unit, fusable)
         else:
@@ -95,7 +102,7 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
             refused[unit] = refusal
         elif unit.op in _TAKE_ACTIVATIONS and not unit.is_group:
             fusable.update(unit.target.outputs)
-    return spread(refused)
+    return spread_refusals(refused)
 
 
 def cores(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
@@ -137,13 +144,13 @@ def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
         rules = (_QUANTIZED_RULES[unit.op], *rules)
     else:
         rules = (*_FLOAT_RULES.get(unit.op, ()), *rules)
-    return kernel_refusal(read_table(BACKEND.name), graph, unit.target) or first_refusal(
+    return find_kernel_refusal(read_table(BACKEND.name), graph, unit.target) or find_first_refusal(
         rules, graph, unit
     )
 
 
 def _fusion_refusal(graph: Graph, unit: NodeUnit, fusable: set[str]) -> Refusal | None:
-    if input_name(unit, 0) not in fusable:
+    if find_input_name(unit, 0) not in fusable:
         reason = f"{unit.op} is taken behind a float Conv, MaxPool or AveragePool that is taken"
         return Refusal(reason, ON_THE_CPU)
     return constant_inputs(min=1, max=2)(graph, unit)
@@ -153,10 +160,12 @@ def _fusion_refusal(graph: Graph, unit: NodeUnit, fusable: set[str]) -> Refusal 
 
 
 def _image_size_known(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    shape = shape_of(graph, unit) or ()
+    shape = find_shape(graph, unit) or ()
     if all(isinstance(size, int) for size in shape[1:]):
         return None
-    reason = f"{input_name(unit, 0)!r} has {words(shape)}; all but the batch must be known"
+    reason = (
+        f"{find_input_name(unit, 0)!r} has {format_shape(shape)}; all but the batch must be known"
+    )
     return Refusal(reason, FIX_DIMENSIONS)
 
 
@@ -169,60 +178,66 @@ def _padding(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 def _more_than_one_pixel(graph: Graph, unit: NodeUnit) -> Refusal | None:
     del graph
-    if list(attribute(unit, "kernel_shape", [1, 1])) != [1, 1]:
+    if list(find_attribute(unit, "kernel_shape", [1, 1])) != [1, 1]:
         return None
     return Refusal("its window is 1 x 1", EXPORT)
 
 
 def _last_axis(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    shape = shape_of(graph, unit)
+    shape = find_shape(graph, unit)
     if not shape:
-        return Refusal(f"{input_name(unit, 0)!r} has {words(shape)}", FIX_DIMENSIONS)
+        return Refusal(f"{find_input_name(unit, 0)!r} has {format_shape(shape)}", FIX_DIMENSIONS)
     if graph.opset < 13:  # all dimensions from the axis on are one, whichever it is
         return None
-    if attribute(unit, "axis", -1) not in (-1, len(shape) - 1):
+    if find_attribute(unit, "axis", -1) not in (-1, len(shape) - 1):
         return Refusal("its axis is not the last one", EXPORT)
     if not isinstance(shape[-1], int):
-        return Refusal(f"{input_name(unit, 0)!r} has {words(shape)}", FIX_DIMENSIONS)
+        return Refusal(f"{find_input_name(unit, 0)!r} has {format_shape(shape)}", FIX_DIMENSIONS)
     return None
 
 
 def _gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    names = [input_name(unit, place) for place in range(3)]
+    names = [find_input_name(unit, place) for place in range(3)]
     if not names[2]:
         reason = "it has no bias, which onnxruntime's check for XNNPACK reads without asking"
         return Refusal(reason, "export it with a bias, of zeros if need be")
     for name in names:
         shape = graph.shape(name)
         if shape is None or len(shape) > 2:
-            return Refusal(f"{name!r} has {words(shape)}; its rank must be 1 or 2", EXPORT)
+            return Refusal(f"{name!r} has {format_shape(shape)}; its rank must be 1 or 2", EXPORT)
     bias, weights = graph.constants[names[2]].shape, graph.constants[names[1]].shape
     if not bias or bias[0] not in weights:
-        return Refusal(f"the bias has {words(bias)}, one number per output is taken", EXPORT)
+        return Refusal(f"the bias has {format_shape(bias)}, one number per output is taken", EXPORT)
     return None
 
 
 def _matrices(graph: Graph, unit: NodeUnit) -> Refusal | None:
     for place in (0, 1):
-        shape = shape_of(graph, unit, place)
+        shape = find_shape(graph, unit, place)
         if not shape or len(shape) > 2:
-            reason = f"{input_name(unit, place)!r} has {words(shape)}; its rank must be 1 or 2"
+            reason = (
+                f"{find_input_name(unit, place)!r} has {format_shape(shape)}; its rank"
+                " must be 1 or 2"
+            )
             return Refusal(reason, "use Gemm or Conv, or leave the node to the CPU")
         if not all(isinstance(size, int) for size in shape):
-            reason = f"{input_name(unit, place)!r} has {words(shape)}; all of it must be known"
+            reason = (
+                f"{find_input_name(unit, place)!r} has {format_shape(shape)}; all of"
+                " it must be known"
+            )
             return Refusal(reason, FIX_DIMENSIONS)
     return None
 
 
 def _resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
     """Scales or sizes are constant, keep the channels, and shrink by whole factors."""
-    shape = shape_of(graph, unit) or ()
-    scales = values_of(graph, unit, 1 if graph.opset == 10 else 2)
-    sizes = values_of(graph, unit, 3)
+    shape = find_shape(graph, unit) or ()
+    scales = find_values(graph, unit, 1 if graph.opset == 10 else 2)
+    sizes = find_values(graph, unit, 3)
     if not scales and not sizes:
         return Refusal("neither scales nor sizes are constant", MAKE_CONSTANT)
     if len(shape) < 2 or not isinstance(shape[1], int):
-        return Refusal(f"{input_name(unit, 0)!r} has {words(shape)}", FIX_DIMENSIONS)
+        return Refusal(f"{find_input_name(unit, 0)!r} has {format_shape(shape)}", FIX_DIMENSIONS)
     if (scales and scales[1] != 1.0) or (sizes and sizes[1] != shape[1]):
         return Refusal("it resizes the channels", EXPORT)
     shrinks = [(size, scale) for size, scale in zip(shape[2:], (scales or [])[2:], strict=False)]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import platform
 
-from edgepack.base.revision import version_text
+from edgepack.base.revision import format_version
 
 TITLE = "BUG in edgepack"
 
 
-def bug_text(traceback: str) -> str:
+def format_bug(traceback: str) -> str:
     """Return a bug as text that can be pasted into a report.
 
     Args:
         traceback: As :func:`traceback.format_exc` returns it.
     """
     return (
-        f"{TITLE} {version_text()} (Python {platform.python_version()},"
+        f"{TITLE} {format_version()} (Python {platform.python_version()},"
         f" {platform.platform()})\n```\n{traceback.rstrip()}\n```"
     )

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 def utc_now() -> str:
     """Return the time as ISO 8601 in UTC, to the second: ``2026-11-21T09:30:12Z``."""
-    return stamp(datetime.now(UTC))
+    return format_time(datetime.now(UTC))
 
 
-def stamp(moment: datetime) -> str:
+def format_time(moment: datetime) -> str:
     """Return a time as :func:`utc_now` does; without a zone it is UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return aware.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

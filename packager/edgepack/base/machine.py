@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @cache
-def cpu_flags() -> frozenset[str]:
+def read_cpu_flags() -> frozenset[str]:
     """Return the CPU's flags as ``/proc/cpuinfo`` spells them; empty where there is none."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
@@ -24,29 +24,29 @@ def cpu_flags() -> frozenset[str]:
 
 def has_vnni() -> bool:
     """Return whether 8-bit dot products do not saturate on this x86 processor."""
-    return bool(cpu_flags() & {"avx512_vnni", "avx_vnni"})
+    return bool(read_cpu_flags() & {"avx512_vnni", "avx_vnni"})
 
 
-def architecture() -> str:
+def find_architecture() -> str:
     """Return ``x86-64``, ``aarch64``, or the system's own name for any other architecture."""
     machine = platform.machine()
     return {"x86_64": "x86-64", "AMD64": "x86-64", "arm64": "aarch64"}.get(machine, machine)
 
 
-def processor() -> str:
+def find_processor() -> str:
     """Return the kind of processor that decides the bits of int8 kernels: with VNNI or without."""
-    kind = architecture()
+    kind = find_architecture()
     return f"{kind}-vnni" if kind == "x86-64" and has_vnni() else kind
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Return how many cores this process may use, at least 1."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def available_memory_bytes() -> int:
+def read_available_memory() -> int:
     """Return how much memory a process can take without evicting others, within container limits.
 
     Source: ``MemAvailable`` of /proc/meminfo, and memory.max and memory.current of cgroup v2 (Linux

@@ -116,7 +116,7 @@ class Pace:
         return mean - (now - part.began)
 
 
-def time_left(seconds: float | None, *, at_most: bool = False) -> str:
+def format_time_left(seconds: float | None, *, at_most: bool = False) -> str:
     """Return an estimate in words, rounded up, or nothing where there is none."""
     if seconds is None or seconds < LEAST_S:
         return ""

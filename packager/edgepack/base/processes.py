@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
-from edgepack.base.bugs import bug_text
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.bugs import format_bug
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.base.worker import receive, send
 from edgepack.errors import BugError, ToolError
 
@@ -50,7 +50,7 @@ class ProgramResult:
         return "".join(f"\n  | {line}" for line in lines)
 
 
-def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def make_child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return this process's environment for a child, with onnxruntime's telemetry off."""
     return {**os.environ, "ORT_DISABLE_TELEMETRY": "1", **(extra or {})}
 
@@ -79,7 +79,7 @@ def start_program(  # noqa: PLR0913  (as Popen has them)
             stdout=stdout,
             stderr=stderr,
             cwd=cwd,
-            env=child_environment(environment),
+            env=make_child_environment(environment),
             start_new_session=own_session,
         )
     except OSError as error:
@@ -175,7 +175,7 @@ def run_supervised(
     Raises:
         ToolError: The program is missing or took longer than ``timeout_s``.
     """
-    supervisor = str(ondevice_dir() / "agent/edgepack_supervisor.py")
+    supervisor = str(find_ondevice_dir() / "agent/edgepack_supervisor.py")
     lifeline_out, lifeline_in = os.pipe()
     with os.fdopen(lifeline_in, "wb") as lifeline, os.fdopen(lifeline_out, "rb") as theirs:
         child = start_program(
@@ -340,7 +340,7 @@ class Worker:
         if kind == "error":
             raise value
         if kind == "bug":
-            raise BugError(bug_text(value))
+            raise BugError(format_bug(value))
         return cast("Value", value)
 
     def _receive(self, function: Callable[..., object]) -> tuple[str, Any]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
-from edgepack.base.pace import Pace, time_left
-from edgepack.base.terminal import printable
+from edgepack.base.pace import Pace, format_time_left
+from edgepack.base.terminal import make_printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -179,9 +179,9 @@ class _Counted:
         """Return how long the whole still takes, in words, or nothing."""
         now = time.monotonic()
         if self.work.unit == "bytes":
-            return time_left(self._bytes_left_s(now), at_most=self.work.at_most)
+            return format_time_left(self._bytes_left_s(now), at_most=self.work.at_most)
         left = self.pace.left_s(now) if self.work.kinds is not None else None
-        return time_left(left, at_most=self.work.at_most)
+        return format_time_left(left, at_most=self.work.at_most)
 
     def _bytes_left_s(self, now: float) -> float | None:
         took = now - self.pace.began
@@ -194,7 +194,7 @@ class _Counted:
         running, at = self.pace.running[part], self.at.get(part, "")
         doing, left_s = self.doing.get(part, part), running.left_s(time.monotonic())
         far = f", {running.done}/{running.total}" if running.total and not at else ""
-        left = time_left(left_s, at_most=bool(at))
+        left = format_time_left(left_s, at_most=bool(at))
         return f"{doing}{far}{at and f': {at}'}{left and f', {left}'}"
 
 
@@ -274,7 +274,7 @@ class Lines(Progress):
 
 
 def _write(text: str) -> None:
-    sys.stderr.write(printable(text) + "\n")
+    sys.stderr.write(make_printable(text) + "\n")
     sys.stderr.flush()
 
 
@@ -316,7 +316,7 @@ class Bars(Progress):
         task = _BarTask.begin_now(work)
         with _rich_bars(task) as bars:
             task.bars = bars
-            bars.add_task(printable(work.title), total=work.total, last="", left="")
+            bars.add_task(make_printable(work.title), total=work.total, last="", left="")
             self._running = task
             try:
                 yield task
@@ -332,7 +332,7 @@ class Bars(Progress):
         """Write one line."""
         if self._running is not None:
             # Output that bypasses rich would break the bar.
-            self._running.bars.console.print(printable(text), markup=False, highlight=False)
+            self._running.bars.console.print(make_printable(text), markup=False, highlight=False)
         else:
             _write(text)
 
@@ -354,7 +354,9 @@ def _rich_bars(task: _BarTask) -> RichProgress:
             lines = task.lines() if self.tasks else []
             yield self.make_tasks_table(self.tasks)
             for line in filter(None, lines):
-                yield Text(f"  {printable(line)}", style="dim", no_wrap=True, overflow="ellipsis")
+                yield Text(
+                    f"  {make_printable(line)}", style="dim", no_wrap=True, overflow="ellipsis"
+                )
 
     return WithLines(
         TextColumn("{task.description}", markup=False),
@@ -367,6 +369,6 @@ def _rich_bars(task: _BarTask) -> RichProgress:
     )
 
 
-def terminal_progress() -> Progress:
+def make_terminal_progress() -> Progress:
     """Return bars where stderr is a terminal, lines otherwise."""
     return Bars() if sys.stderr.isatty() else Lines()

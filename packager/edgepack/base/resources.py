@@ -13,7 +13,7 @@ from edgepack.errors import ToolError
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def data_root() -> Path:
+def find_data_root() -> Path:
     """Return the folder that holds ``targets/``, ``templates/`` and ``examples/``.
 
     Raises:
@@ -28,21 +28,21 @@ def data_root() -> Path:
     )
 
 
-def targets_dir() -> Path:
+def find_targets_dir() -> Path:
     """Return the folder of the shipped profiles, one ``<id>.yaml`` each."""
-    return data_root() / "targets"
+    return find_data_root() / "targets"
 
 
-def templates_dir() -> Path:
+def find_templates_dir() -> Path:
     """Return the folder of the template families."""
-    return data_root() / "templates"
+    return find_data_root() / "templates"
 
 
-def example_dir() -> Path:
+def find_example_dir() -> Path:
     """Return the folder of the bundled example project."""
-    return data_root() / "examples" / "digits"
+    return find_data_root() / "examples" / "digits"
 
 
-def ondevice_dir() -> Path:
+def find_ondevice_dir() -> Path:
     """Return the folder of what runs on devices."""
     return _PACKAGE / "ondevice"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack import __version__
-from edgepack.base.resources import data_root
+from edgepack.base.resources import find_data_root
 from edgepack.errors import ToolError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -29,20 +29,20 @@ class Revision:
         return f"commit {self.commit[:7]}" + (f", {self.date}" if self.date else "")
 
 
-def version_text() -> str:
+def format_version() -> str:
     """Return the version, and the commit if known: ``0.1.0 (commit 1a2b3c4, 2026-11-23)``.
 
     For a checkout there is no day, and the commit is its newest one even if files have changed
     since.
     """
     try:
-        known = revision(data_root())
+        known = read_revision(find_data_root())
     except (ToolError, OSError, ValueError):
         known = None  # a damaged installation reports its version and its bugs, too
     return f"{__version__} ({known})" if known else __version__
 
 
-def revision(root: Path) -> Revision | None:
+def read_revision(root: Path) -> Revision | None:
     """Return the commit from which a checkout, an sdist or an installation's data was made.
 
     Raises:
@@ -70,11 +70,11 @@ def _resolve(content: str, git: Path, common: Path) -> str | None:
         if _COMMIT.fullmatch(name):
             return name
         files = [folder / name for folder in (git, common) if (folder / name).is_file()]
-        content = files[0].read_text(encoding="utf-8") if files else _packed_ref(common, name)
+        content = files[0].read_text(encoding="utf-8") if files else _read_packed_ref(common, name)
     return None
 
 
-def _packed_ref(common: Path, name: str) -> str:
+def _read_packed_ref(common: Path, name: str) -> str:
     packed = common / "packed-refs"
     lines = packed.read_text(encoding="utf-8").splitlines() if packed.is_file() else []
     return next((line.split()[0] for line in lines if line.endswith(f" {name}")), "")

@@ -56,7 +56,7 @@ def ranked(ordered: Sequence[float], percent: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
 
 
-def samples_needed(percent: float) -> int:
+def count_samples_needed(percent: float) -> int:
     """Return how many samples an estimate of a percentile needs, to be 99 % confident.
 
     The least number of which at least two lie above the percentile in 99 % of cases. Source: MLPerf
@@ -92,7 +92,7 @@ def standard_deviation(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
 
 
-def outliers(values: Sequence[float]) -> Outliers:
+def count_outliers(values: Sequence[float]) -> Outliers:
     """Count the numbers far from the median, measured in scaled MADs.
 
     Where more than half of the values are equal the MAD is 0, and every other value is far.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Return a model's or device's text without escape sequences, which a terminal would obey."""
     if text.isprintable():
         return text

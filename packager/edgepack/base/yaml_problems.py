@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from edgepack.errors import nearest
+from edgepack.errors import suggest_nearest
 
 _Path = tuple[str | int, ...]
 _MAX_SHOWN = 80
@@ -77,7 +77,7 @@ def _place(model: type[BaseModel], loc: _Path) -> _Place:
             kind, around = _member(members, str(part)), members
         elif part != _KEY:
             owner, others, around = members[0], around or members, ()
-            kind = _below(owner, part)
+            kind = _find_below(owner, part)
             path.append(part)
     return _Place(tuple(path), kind, owner, others, tuple(unions))
 
@@ -102,7 +102,7 @@ def _member(members: tuple[object, ...], label: str) -> object:
     return None
 
 
-def _below(owner: object, part: str | int) -> object:
+def _find_below(owner: object, part: str | int) -> object:
     if _is_model(owner):
         fields = owner.model_fields.items()
         return next((f.annotation for name, f in fields if part in (name, f.alias)), None)
@@ -138,7 +138,9 @@ def _relevant(
             at_member = len(detail["loc"]) == len(union) + 1
             kinds = wrong.setdefault(union, {}).setdefault(label, set())
             kinds |= {detail["type"]} if at_member else set()
-    meant = {union: _meant(model, values, union, kinds) for union, kinds in wrong.items()}
+    meant = {
+        union: _guess_meant_member(model, values, union, kinds) for union, kinds in wrong.items()
+    }
     kept = []
     for place, detail in zip(places, details, strict=True):
         missed = [union for union, label in place.unions if meant[union] != label]
@@ -150,7 +152,7 @@ def _relevant(
     return kept
 
 
-def _meant(
+def _guess_meant_member(
     model: type[BaseModel], values: object, union: _Path, wrong: dict[str, set[str]]
 ) -> str | None:
     """Return the member whose keys are most like the given ones; None if there is no such."""
@@ -199,23 +201,23 @@ def _explain(place: _Place, detail: ErrorDetails) -> tuple[str, str]:
     if kind == "value_error":
         problem, _, hint = detail["msg"].removeprefix("Value error, ").partition(" | ")
         return problem, hint or "check the values there"
-    what = "a key here" if detail["loc"][-1:] == (_KEY,) else _shown(detail["input"])
+    what = "a key here" if detail["loc"][-1:] == (_KEY,) else _format_value(detail["input"])
     return f"{_name(place.path)} cannot be {what}", _hint(place, detail)
 
 
 def _explain_extra(place: _Place, key: str) -> tuple[str, str]:
     if any(key in _keys(other) for other in place.others):
         return f"the key {key!r} does not go with the others here", "remove it"
-    return f"unknown key {key!r}", nearest(key, _keys(place.owner))
+    return f"unknown key {key!r}", suggest_nearest(key, _keys(place.owner))
 
 
 def _explain_tag(place: _Place, detail: ErrorDetails) -> tuple[str, str]:
     key = _discriminator(detail)
-    tags = [str(v) for m in _members(place.kind) for v in _literals(_below(m, key))]
+    tags = [str(v) for m in _members(place.kind) for v in _literals(_find_below(m, key))]
     if detail["type"] == "union_tag_not_found":
         return f"the key {key!r} is missing", f"add it, with one of: {', '.join(tags)}"
     tag = detail["ctx"]["tag"]
-    return f"{key!r} cannot be {tag!r}", nearest(tag, tags)
+    return f"{key!r} cannot be {tag!r}", suggest_nearest(tag, tags)
 
 
 def _discriminator(detail: ErrorDetails) -> str:
@@ -230,7 +232,7 @@ def _name(path: _Path) -> str:
     return repr(path[-1])
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
@@ -241,8 +243,8 @@ def _hint(place: _Place, detail: ErrorDetails) -> str:
         if place.path[-1:] == ("schema_version",):
             versions = ", ".join(map(str, _literals(place.kind)))
             return f"this edgepack reads {versions}; a newer file needs a newer edgepack"
-        expected = [word for member in _members(place.kind) for word in _expected(member)]
-        return nearest(received if isinstance(received, str) else "", expected)
+        expected = [word for member in _members(place.kind) for word in _list_expected(member)]
+        return suggest_nearest(received if isinstance(received, str) else "", expected)
     if kind in ("model_type", "model_attributes_type"):
         keys = {key: None for member in _members(place.kind) for key in _keys(member)}
         return f"give keys with values: {', '.join(keys)}"
@@ -250,7 +252,7 @@ def _hint(place: _Place, detail: ErrorDetails) -> str:
     return _HINTS.get(kind, message.partition(" after validation")[0])
 
 
-def _expected(member: object) -> list[str]:
+def _list_expected(member: object) -> list[str]:
     if _is_model(member):
         return [f"{{{', '.join(_keys(member, required=True))}}}"]
     return [str(value) for value in _literals(member)] or [_WORDS.get(member, "another value")]

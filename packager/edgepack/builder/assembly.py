@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.apps.names import App, app_of
+from edgepack.apps.names import App, make_app
 from edgepack.apps.render import render_family
 from edgepack.builder.cache import StepCache
 from edgepack.builder.golden_files import write_goldens
@@ -66,7 +66,7 @@ def _app(judged: JudgedBundle) -> App | None:
     """Return what the code of a phone's bundle is made from; others carry Python as it is."""
     if judged.profile.device.min_version is None:
         return None
-    return app_of(judged.project, judged.profile, *judged.signature)
+    return make_app(judged.project, judged.profile, *judged.signature)
 
 
 def _archive(bundle: Bundle, cache: StepCache) -> Path:

@@ -11,25 +11,25 @@ from textwrap import indent
 
 from edgepack.apps.aar.archive import write_aar
 from edgepack.apps.aar.toolchain import Toolchain, find_toolchain
-from edgepack.backends.targets import chosen_targets, project_targets
+from edgepack.backends.targets import choose_targets, read_project_targets
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
 from edgepack.builder.assembly import BuiltBundle, assemble
-from edgepack.builder.cache import own_cache, temporary_cache
+from edgepack.builder.cache import open_own_cache, open_temporary_cache
 from edgepack.builder.execution import execute
 from edgepack.builder.job import Job, JudgedBundle
-from edgepack.builder.judging import answers, judge, warnings
-from edgepack.builder.memory import Subject, default_jobs
-from edgepack.builder.offering import named_targets, offer_int8_dynamic
-from edgepack.builder.pins import older_runtimes
+from edgepack.builder.judging import judge, list_answers, list_warnings
+from edgepack.builder.memory import Subject, count_default_jobs
+from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
+from edgepack.builder.pins import list_older_runtimes
 from edgepack.builder.plan import Plan
-from edgepack.builder.planner import make_plan, unsampled
-from edgepack.builder.timing import SlowerVariant, slower_variants, without_merit
+from edgepack.builder.planner import explain_unsampled, make_plan
+from edgepack.builder.timing import SlowerVariant, drop_slower, list_slower_variants
 from edgepack.bundle.unused import Unused
 from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import BugError, EdgepackError, LimitError, ModelError, UsageError
-from edgepack.model.facts import model_facts, require_plain_signature
-from edgepack.project.profile import own_profile_file
+from edgepack.model.facts import read_model_facts, require_plain_signature
+from edgepack.project.profile import find_own_profile
 from edgepack.project.project import find_project
 
 
@@ -132,14 +132,14 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         EdgepackError: The build failed; the class says how. Failures of single variants are
             returned instead, and the others are shipped: see :meth:`BuildResult.require_all`.
     """
-    job = _planned(model, project, targets, variants)
+    job = _make_job(model, project, targets, variants)
     toolchains = _toolchains(job.plan, jars, aar=aar)
     repository = out / "maven"
     for place in (out, repository) if toolchains else (out,):
         require_writable_folder(place)
     progress = progress or Silent()
     for planned in job.plan.bundles:
-        if own := own_profile_file(planned.profile.id):
+        if own := find_own_profile(planned.profile.id):
             progress.note(
                 f"target {planned.profile.id}: its profile is {own}, not one that edgepack ships"
             )
@@ -148,17 +148,17 @@ def build(  # noqa: PLR0913  (each is one option of the command)
     for variant in (v for planned in job.plan.bundles for v in planned.variants if v.offered):
         progress.note(f"{variant.variant.id}: {variant.offered}")
     with ExitStack() as stack:
-        cache = own_cache() if use_cache else temporary_cache(stack)
+        cache = open_own_cache() if use_cache else open_temporary_cache(stack)
         execution = execute(
             job.plan,
             cache=cache,
-            jobs=jobs or default_jobs(),
+            jobs=jobs or count_default_jobs(),
             progress=progress,
             subject=_subject(job),
         )
         judged = [judge(planned, execution, job.limits) for planned in job.plan.bundles]
-        slower = tuple(slower_variants(job.plan, judged, execution))
-        judged = [without_merit(verdict, slower, execution) for verdict in judged]
+        slower = tuple(list_slower_variants(job.plan, judged, execution))
+        judged = [drop_slower(verdict, slower, execution) for verdict in judged]
         bundles = [
             assemble(JudgedBundle(job, planned, verdict, execution), cache, out)
             for planned, verdict in zip(job.plan.bundles, judged, strict=True)
@@ -167,11 +167,11 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         libraries = list(_libraries(bundles, toolchains, repository, progress))
         aars = tuple(made for made in libraries if isinstance(made, Path))
         left = {(v.target, planned.variant.id) for v in judged for planned, _ in v.shipped}
-        found = warnings(job.plan, judged, execution, job.limits)
+        found = list_warnings(job.plan, judged, execution, job.limits)
         profiles = [planned.profile for planned in job.plan.bundles]
-        pins = older_runtimes(profiles, version("onnxruntime"))
-        told = (*unsampled(job.loaded), *found, *pins)
-        saw = tuple(line for lines in answers(job.plan, execution) for line in lines)
+        pins = list_older_runtimes(profiles, version("onnxruntime"))
+        told = (*explain_unsampled(job.loaded), *found, *pins)
+        saw = tuple(line for lines in list_answers(job.plan, execution) for line in lines)
     return BuildResult(
         bundles=tuple(bundles),
         unused={verdict.target: verdict.unused for verdict in judged},
@@ -252,25 +252,25 @@ def dry_run(
     Raises:
         EdgepackError: As :func:`build`, before anything runs.
     """
-    plan = _planned(model, project, targets, variants).plan
+    plan = _make_job(model, project, targets, variants).plan
     _toolchains(plan, jars, aar=aar)
     return plan
 
 
-def _planned(
+def _make_job(
     model: Path | None, project: Path | None, targets: Sequence[str], variants: Sequence[str]
 ) -> Job:
     loaded = find_project(model, project)
-    found = chosen_targets(loaded, targets) if targets else project_targets(loaded)
+    found = choose_targets(loaded, targets) if targets else read_project_targets(loaded)
     profiles = {profile.id: profile for profile in found}
     if not profiles:
         raise UsageError(
             "no target is given", hint="--target host, or 'targets' in edgepack.yaml", where="build"
         )
-    facts = model_facts(loaded.model_path)
+    facts = read_model_facts(loaded.model_path)
     require_plain_signature(facts)
     with Workers(1) as workers:
         chosen, offers = offer_int8_dynamic(
-            loaded.model_path, facts, list(profiles.values()), named_targets(loaded), workers
+            loaded.model_path, facts, list(profiles.values()), find_named_targets(loaded), workers
         )
     return Job(loaded, facts, make_plan(loaded, facts, chosen, variants, offers))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import edgepack
 from edgepack.errors import ToolError
-from edgepack.steps.base import Step, settings_of
+from edgepack.steps.base import Step, find_settings
 
 _INDEX = "artifact.json"
 _NO_PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -42,26 +42,26 @@ class Artifact:
             ToolError: A file was changed.
         """
         for name, sha256 in self.files.items():
-            if file_sha256(self.path / name) != sha256:
+            if hash_file(self.path / name) != sha256:
                 raise ToolError(
                     f"the cache is damaged: {name!r} in {str(self.path)!r} has changed",
                     hint="remove that folder, or build with --no-cache",
                 )
 
 
-def step_key(step: Step, inputs: Mapping[str, str]) -> str:
+def make_step_key(step: Step, inputs: Mapping[str, str]) -> str:
     """Return the cache key of a step whose inputs have the given digests."""
-    value = {**settings_of(step), "inputs": dict(inputs), "code": code_digest()}
+    value = {**find_settings(step), "inputs": dict(inputs), "code": hash_code()}
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 @cache
-def code_digest() -> str:
+def hash_code() -> str:
     """Return a digest of edgepack's own source: another version's outputs are not reused."""
     folder = Path(edgepack.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder)}\0{file_sha256(path)}\n".encode())
+        digest.update(f"{path.relative_to(folder)}\0{hash_file(path)}\n".encode())
     return digest.hexdigest()
 
 
@@ -127,7 +127,7 @@ class StepCache:
 def _write_index(folder: Path) -> str:
     """Write the hashes and sizes of the files, and return the digest of all of them."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    hashes = {path.name: file_sha256(path) for path in files}
+    hashes = {path.name: hash_file(path) for path in files}
     digest = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
     sizes = {path.name: path.stat().st_size for path in files}
     index = {"files": hashes, "sizes": sizes, "digest": digest}
@@ -135,19 +135,19 @@ def _write_index(folder: Path) -> str:
     return digest
 
 
-def own_cache() -> StepCache:
+def open_own_cache() -> StepCache:
     """Return the user's cache, shared by all projects."""
     from platformdirs import user_cache_path
 
     return StepCache(user_cache_path("edgepack") / "steps")
 
 
-def temporary_cache(stack: ExitStack) -> StepCache:
+def open_temporary_cache(stack: ExitStack) -> StepCache:
     """Return an empty cache that is deleted when the stack closes: ``--no-cache`` uses it."""
     return StepCache(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-"))))
 
 
-def file_sha256(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """Return the sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from edgepack.errors import ProfileError, nearest
+from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import ConstantValue, LoadedProject
 from edgepack.samples.constants import Constant
-from edgepack.steps.graph.prepared import sized
+from edgepack.steps.graph.prepared import fix_sizes
 
 
-def project_constants(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> tuple[Constant, ...]:
+def make_project_constants(
+    loaded: LoadedProject, inputs: Sequence[TensorSpec]
+) -> tuple[Constant, ...]:
     """Return the project's constants as the model takes them, by name.
 
     Args:
@@ -25,13 +27,13 @@ def project_constants(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> tu
             not known; or ``inputs`` or ``state`` of the project describe it, too.
     """
     project = loaded.project
-    specs = {spec.name: spec for spec in sized(inputs, project.fixed_dims)}
+    specs = {spec.name: spec for spec in fix_sizes(inputs, project.fixed_dims)}
     found = []
     for name, value in sorted(project.constants.items()):
         where = loaded.where("constants", name)
         if name not in specs:
             raise ProfileError(
-                f"the model has no input {name!r}", hint=nearest(name, specs), where=where
+                f"the model has no input {name!r}", hint=suggest_nearest(name, specs), where=where
             )
         if name in project.inputs:
             raise ProfileError(
@@ -83,7 +85,7 @@ def _require_numbers(spec: TensorSpec, numbers: Iterable[float], where: str) -> 
     """Check that the input's element type can represent every number."""
     for number in numbers:
         kind = spec.is_plain and isinstance(number, bool) == (spec.dtype == "bool")
-        if not kind or not holds(number, spec.dtype):
+        if not kind or not can_hold(number, spec.dtype):
             raise ProfileError(
                 f"the input {spec.name!r} is {spec.dtype}, which does not hold {number!r}",
                 hint="give true or false" if spec.dtype == "bool" else f"give {spec.dtype} values",
@@ -91,7 +93,7 @@ def _require_numbers(spec: TensorSpec, numbers: Iterable[float], where: str) -> 
             )
 
 
-def holds(value: float, dtype: str) -> bool:
+def can_hold(value: float, dtype: str) -> bool:
     """Return whether an element type can represent a value; a float only needs the range."""
     kind = np.dtype(dtype)
     if kind.kind == "f":

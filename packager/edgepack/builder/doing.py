@@ -52,7 +52,7 @@ LONG = {
 """Steps that take most of a build's time, besides recipes; an estimate does not count others."""
 
 
-def words_of(name: str) -> str:
+def describe_step(name: str) -> str:
     """Return what the step of a name does."""
     return RECIPES[name].words if name in RECIPES else WORDS[name]
 
@@ -70,17 +70,17 @@ class Doing:
 
     def text(self, step: PlannedStep, samples: int | None = None) -> str:
         """Return for which variants a step is, and what it does; with ``samples``, on how many."""
-        what = words_of(step.step.name)
+        what = describe_step(step.step.name)
         if step.step.name.endswith("samples") and (role := self._roles.get(step.id)):
             what += f" for {role}"
         if samples is not None:
             what += f" on {samples} sample{'' if samples == 1 else 's'}"
-        whom, shared = described(self._variants.get(step.id, ()), self._all)
+        whom, shared = describe_variants(self._variants.get(step.id, ()), self._all)
         return f"{whom}: {what}{shared}" if whom else f"{what}{shared}"
 
     def whom(self, step: PlannedStep) -> str:
         """Return for which variants a step is, to begin a line; empty for several targets."""
-        found, _ = described(self._variants.get(step.id, ()), self._all)
+        found, _ = describe_variants(self._variants.get(step.id, ()), self._all)
         return f"{found}: " if found else ""
 
     @cached_property
@@ -95,7 +95,7 @@ class Doing:
             for variant in bundle.variants:
                 beside = (variant.layers, variant.outside)
                 own = [*variant.steps, *(step_id for step_id in beside if step_id)]
-                for step_id in self.plan.needed_for(own):
+                for step_id in self.plan.find_needed(own):
                     found.setdefault(step_id, []).append((bundle.profile.id, variant.variant.id))
         return found
 
@@ -114,7 +114,7 @@ class Doing:
         return found
 
 
-def described(variants: Sequence[tuple[str, str]], every: int) -> tuple[str, str]:
+def describe_variants(variants: Sequence[tuple[str, str]], every: int) -> tuple[str, str]:
     """Return which variant a step is for, and how many others share it, if any do.
 
     Args:

@@ -28,7 +28,7 @@ def example_inputs(project: Project, inputs: Sequence[TensorSpec]) -> Iterator[E
             yield ExampleInput(spec.name, value)
 
 
-def prediction_lines(
+def write_prediction_lines(
     project: Project, examples: Sequence[ExampleInput], outputs: Sequence[TensorSpec]
 ) -> tuple[str, ...]:
     """Return an example of ``Model.predict``; no lines where the project describes nothing.
@@ -44,7 +44,7 @@ def prediction_lines(
     meant = {name: d for name, d in project.outputs.items() if not isinstance(d, GivenAsTensor)}
     if not meant and not tokens and not any(d.image for d in described.values()):
         return ()
-    given = [_given(each, project) for each in examples if each.name not in made]
+    given = [_write_given(each, project) for each in examples if each.name not in made]
     first = next((spec.name for spec in outputs if spec.name in meant), outputs[0].name)
     return (
         "answers = model.predict({",
@@ -59,7 +59,7 @@ def _beside_ids(tokens: TokensInput) -> tuple[str, str]:
     return tokens.attention_mask, tokens.token_type_ids
 
 
-def _given(example: ExampleInput, project: Project) -> str:
+def _write_given(example: ExampleInput, project: Project) -> str:
     described = project.inputs.get(example.name, InputDescription.model_construct())
     value = example.value
     if described.image is not None and example.name not in project.pictures:

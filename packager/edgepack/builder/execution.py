@@ -11,16 +11,16 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from threading import Lock
 
-from edgepack.base.machine import available_memory_bytes
+from edgepack.base.machine import read_available_memory
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, SilentTask, Task, Work
-from edgepack.builder.cache import Artifact, StepCache, step_key
+from edgepack.builder.cache import Artifact, StepCache, make_step_key
 from edgepack.builder.doing import Doing, takes_long
-from edgepack.builder.memory import Subject, build_bytes, memory_text, step_bytes
+from edgepack.builder.memory import Subject, build_bytes, estimate_step_bytes, format_memory
 from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
-from edgepack.model.reading import external_files, read_outline
-from edgepack.model.workload import ActivationSizes, activations
+from edgepack.model.reading import list_external_files, read_outline
+from edgepack.model.workload import ActivationSizes, find_activation_sizes
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import Notes, run_step
 
@@ -90,7 +90,7 @@ class _Run:
         self.steps = {step.id: step for step in self.plan.steps}
         self.needed_by_all = self.plan.needed_by_all
         self.doing = Doing(self.plan)
-        self.memory_bytes = available_memory_bytes()
+        self.memory_bytes = read_available_memory()
         self.running: dict[Future[Artifact], tuple[str, int]] = {}
 
     def execute(self, threads: ThreadPoolExecutor) -> Execution:
@@ -109,7 +109,7 @@ class _Run:
                     waiting += order.get_ready()
                     for step_id in self._begin(waiting, threads):
                         waiting.remove(step_id)
-                    for step_id in self._ended():
+                    for step_id in self._wait_for_ended():
                         order.done(step_id)
         except BaseException:
             for future in self.running:
@@ -122,7 +122,7 @@ class _Run:
         """Start the steps that fit into memory beside those that run; one always does."""
         begun = []
         for step_id in waiting:
-            needed = self._memory(self.steps[step_id])
+            needed = self._estimate_memory(self.steps[step_id])
             used = sum(size for _, size in self.running.values())
             if self.running and used + needed > self.memory_bytes:
                 continue
@@ -130,7 +130,7 @@ class _Run:
             begun.append(step_id)
         return begun
 
-    def _ended(self) -> list[str]:
+    def _wait_for_ended(self) -> list[str]:
         """Wait until steps have ended, and return them."""
         done, _ = wait(self.running, return_when=FIRST_COMPLETED)
         ended = []
@@ -150,8 +150,8 @@ class _Run:
         for origin in planned.inputs.values():
             if origin in self.failed:
                 raise self.failed[origin]
-        digests = {name: self._digest(origin) for name, origin in planned.inputs.items()}
-        key = step_key(planned.step, digests)
+        digests = {name: self._find_digest(origin) for name, origin in planned.inputs.items()}
+        key = make_step_key(planned.step, digests)
         with self.locks[key]:
             if planned.step.cacheable and (found := self.cache.find(key)):
                 if key not in self.made:
@@ -160,7 +160,7 @@ class _Run:
             for origin in planned.inputs.values():
                 if origin in self.artifacts:
                     self.artifacts[origin].require_whole()
-            paths = {name: self._path(origin) for name, origin in planned.inputs.items()}
+            paths = {name: self._find_path(origin) for name, origin in planned.inputs.items()}
             artifact = self.cache.keep(
                 key,
                 lambda out: self._call(planned, paths, out),
@@ -195,9 +195,9 @@ class _Run:
             subject, self.subject = self.subject, None
             if subject is None:
                 return
-            self.activations = self.workers.call(activations, subject.path, subject.sizes)
+            self.activations = self.workers.call(find_activation_sizes, subject.path, subject.sizes)
             needed = build_bytes(subject, self.activations, self.jobs)
-            self.progress.note(memory_text(needed))
+            self.progress.note(format_memory(needed))
 
     def _tell_end(self, planned: PlannedStep) -> None:
         if planned.id in self.begun:
@@ -209,19 +209,19 @@ class _Run:
         else:
             self.task(text, kind=planned.step.name)
 
-    def _memory(self, planned: PlannedStep) -> int:
+    def _estimate_memory(self, planned: PlannedStep) -> int:
         """Return about how many bytes a step takes."""
         if any(origin in self.failed for origin in planned.inputs.values()):
             return 0
-        models = sum(map(_model_bytes, map(self._path, planned.inputs.values())))
-        return step_bytes(planned.step.name, models, self.activations)
+        models = sum(map(_model_bytes, map(self._find_path, planned.inputs.values())))
+        return estimate_step_bytes(planned.step.name, models, self.activations)
 
-    def _digest(self, origin: str) -> str:
+    def _find_digest(self, origin: str) -> str:
         if origin in self.sources:
             return self.sources[origin].digest
         return self.artifacts[origin].digest
 
-    def _path(self, origin: str) -> Path:
+    def _find_path(self, origin: str) -> Path:
         if origin in self.sources:
             return self.sources[origin].path
         return self.artifacts[origin].path
@@ -233,5 +233,5 @@ def _model_bytes(path: Path) -> int:
         return sum(file.stat().st_size for file in path.glob("model.*"))
     if path.suffix != ".onnx":
         return path.stat().st_size
-    others = [path.parent / name for name in external_files(read_outline(path))]
+    others = [path.parent / name for name in list_external_files(read_outline(path))]
     return sum(file.stat().st_size for file in (path, *others))

@@ -12,7 +12,7 @@ PINS = {"onnxruntime-extensions": "==0.15.2"}
 """The Python package that a bundle with such operators needs besides the target's."""
 
 
-def extension_operators(project: Project, facts: ModelFacts) -> str:
+def find_extension_operators(project: Project, facts: ModelFacts) -> str:
     """Return what needs onnxruntime-extensions, in words; empty where nothing does."""
     own = [name for name in facts.op_counts if name.split(":")[0] in EXTENSION_DOMAINS]
     return ", ".join([*project.preprocess.extensions, *own])
@@ -25,13 +25,13 @@ _INSTEAD = {
 """The hint: what an app has to do itself where its model cannot."""
 
 
-def with_extensions(variant: Variant) -> Variant:
+def add_extensions(variant: Variant) -> Variant:
     """Return a variant that requires onnxruntime-extensions on the device."""
     requires = variant.requires.model_copy(update={"extensions": True})
     return variant.model_copy(update={"requires": requires})
 
 
-def without_extensions(operators: str, profile: Profile, variant: Variant) -> str:
+def explain_missing_extensions(operators: str, profile: Profile, variant: Variant) -> str:
     """Return why a variant of a target cannot have the operators; empty if it can.
 
     Source: github.com/microsoft/onnxruntime-extensions, issues 950 and 1093: the newest binaries
@@ -50,7 +50,7 @@ def without_extensions(operators: str, profile: Profile, variant: Variant) -> st
     return ""
 
 
-def packages(profile: Profile, variants: Iterable[Variant]) -> dict[str, str]:
+def find_packages(profile: Profile, variants: Iterable[Variant]) -> dict[str, str]:
     """Return the packages that a bundle needs, with their pins, sorted by name."""
     pins = PINS if any(variant.requires.extensions for variant in variants) else {}
     return dict(sorted({**profile.runtime.packages, **pins}.items()))

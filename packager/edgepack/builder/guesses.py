@@ -15,12 +15,12 @@ from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.model.ir import loadable
 from edgepack.model.reading import read_structure
 from edgepack.preprocessing.alternatives import RGB_MEAN, RGB_STD
-from edgepack.preprocessing.beginning import Beginning, beginning
+from edgepack.preprocessing.beginning import Beginning, find_beginning
 from edgepack.preprocessing.ranking import RankedWay
 from edgepack.project.project import ImageInput
 from edgepack.samples.sample_set import SampleSet, write_sample_set
-from edgepack.samples.sources import image_samples
-from edgepack.steps.proofs.input_check import InputCheck, ranked
+from edgepack.samples.sources import read_image_samples
+from edgepack.steps.proofs.input_check import InputCheck, rank_ways
 
 _TELLING = 0.7
 """The share of the bits that predictions can say about photos: with less, photos favour no way."""
@@ -40,7 +40,7 @@ class Guess:
     """Whether the model itself shows the scale, so that only the channel order is left to try."""
 
 
-def told_guess(facts: ModelFacts, model: Path, image: ImageInput) -> Guess:
+def read_guess(facts: ModelFacts, model: Path, image: ImageInput) -> Guess:
     """Return what the model shows about the scale, in its metadata or its first nodes.
 
     Args:
@@ -56,13 +56,15 @@ def told_guess(facts: ModelFacts, model: Path, image: ImageInput) -> Guess:
         return Guess(image, "as ultralytics exports", is_told=True)
     if found := _PIXEL_RANGES.get(facts.metadata.get(_PIXEL_RANGE, "")):
         order = "BGR" if "Bgr" in facts.metadata.get(_PIXEL_FORMAT, "") else image.order
-        return Guess(_scaled(image, *found, order=order), f"metadata {_PIXEL_RANGE}", is_told=True)
-    start = beginning(read_structure(model), facts.inputs[0].name)
+        return Guess(
+            _scale_image(image, *found, order=order), f"metadata {_PIXEL_RANGE}", is_told=True
+        )
+    start = find_beginning(read_structure(model), facts.inputs[0].name)
     if start.highest is not None:
         names = " and ".join(map(repr, start.nodes))
         scale = 1.0 if start.highest > 1 else _LEVEL
         why = f"the model begins with {names}, which take 0 to {start.highest:g}"
-        return Guess(_scaled(image, scale), why, is_told=True)
+        return Guess(_scale_image(image, scale), why, is_told=True)
     return _normalized(image, start)
 
 
@@ -76,7 +78,7 @@ _PIXEL_RANGES: dict[str, tuple[float, float]] = {
 """Scale and mean."""
 
 
-def _scaled(
+def _scale_image(
     image: ImageInput, scale: float, mean: float = 0.0, order: str | None = None
 ) -> ImageInput:
     channels = 1 if image.order == "GRAY" else 3
@@ -92,16 +94,16 @@ def _normalized(image: ImageInput, start: Beginning) -> Guess:
     mean, deviation = float(found.mean.mean()), float(np.sqrt(found.variance).mean())
     why = f"the BatchNormalization {found.node!r} saw {mean:.3g}, give or take {deviation:.3g}"
     if mean > 8 or deviation > 8:
-        return Guess(_scaled(image, 1.0), why, is_told=True)
+        return Guess(_scale_image(image, 1.0), why, is_told=True)
     if mean > 0.15 and deviation < 0.6:
         return Guess(image, why, is_told=True)
     if image.order != "GRAY" and abs(mean) < 0.5 and deviation > 0.7:
         changed = {"mean": RGB_MEAN, "std": RGB_STD}
         return Guess(image.model_copy(update=changed), why, is_told=True)
-    return Guess(_scaled(image, 2 * _LEVEL, 1.0), why, is_told=True)
+    return Guess(_scale_image(image, 2 * _LEVEL, 1.0), why, is_told=True)
 
 
-def tried_guess(
+def try_guess(
     guess: Guess,
     model: Path,
     spec: TensorSpec,
@@ -117,7 +119,7 @@ def tried_guess(
     with Workers(1) as workers:
         try:
             found, count = workers.call(
-                _ranked, model, spec, guess.image, scores_output, list(files), labels
+                _rank_guesses, model, spec, guess.image, scores_output, list(files), labels
             )
         except EdgepackError as error:
             return _because(guess, f"not tried: {error.problem.splitlines()[0]}")
@@ -157,7 +159,7 @@ def _differs_in_order(entry: RankedWay, own: ImageInput) -> bool:
     return image is not None and (image.scale, len(image.mean)) == (own.scale, len(own.mean))
 
 
-def _ranked(
+def _rank_guesses(
     model: Path,
     spec: TensorSpec,
     image: ImageInput,
@@ -169,7 +171,7 @@ def _ranked(
     step = InputCheck(((spec.name, image),), scores_output, (), "")
     with tempfile.TemporaryDirectory(prefix="edgepack-init-") as folder, loadable(model) as file:
         given = None if labels is None else np.array(labels)
-        write_sample_set(Path(folder), (spec,), image_samples(files, spec.name, image), given)
+        write_sample_set(Path(folder), (spec,), read_image_samples(files, spec.name, image), given)
         samples = SampleSet.read(Path(folder))
-        found, count = ranked(step, file, samples)
+        found, count = rank_ways(step, file, samples)
     return [entry for entry in found if entry.offset == 0], count

@@ -8,11 +8,11 @@ from edgepack.errors import ProfileError
 from edgepack.model.editing import free_name
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import LoadedProject, Project
-from edgepack.steps.in_graph.preprocessing import tensor_shape
-from edgepack.steps.in_graph.texts import made_names
+from edgepack.steps.in_graph.preprocessing import find_tensor_shape
+from edgepack.steps.in_graph.texts import list_made_names
 
 
-def given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[TensorSpec, ...]:
+def find_given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[TensorSpec, ...]:
     """Return the inputs, with pictures and texts in place of the tensors made from them.
 
     A picture is uint8 ``(H, W, 3)``, with the symbolic dimensions ``<input>_height`` and
@@ -25,7 +25,7 @@ def given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[Tensor
         return tuple(free_name(f"{name}_{size}", used) for size in sizes)
 
     texts = project.texts.items()
-    beside = {other for each in texts for other in made_names(*each)[1:]}
+    beside = {other for each in texts for other in list_made_names(*each)[1:]}
     taken = []
     for spec in inputs:
         name = spec.name
@@ -38,7 +38,7 @@ def given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[Tensor
     return tuple(taken)
 
 
-def made_dims(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> dict[str, int]:
+def find_made_dims(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> dict[str, int]:
     """Return the sizes of symbolic dimensions that follow from the tensors made in the graph.
 
     Raises:
@@ -48,7 +48,7 @@ def made_dims(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> dict[str, 
     found: dict[str, int] = {}
     for spec in inputs:
         if image := project.pictures.get(spec.name):
-            found |= _sizes(loaded, spec, tensor_shape(image), found)
+            found |= _sizes(loaded, spec, find_tensor_shape(image), found)
         if spec.name in project.texts and spec.shape is not None:
             batch, tokens = spec.shape
             found |= {batch: 1} if isinstance(batch, str) and batch != "?" else {}

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from edgepack.builder.constants import project_constants
-from edgepack.builder.extensions import extension_operators
-from edgepack.builder.in_graph import given_inputs, made_dims
+from edgepack.builder.constants import make_project_constants
+from edgepack.builder.extensions import find_extension_operators
+from edgepack.builder.in_graph import find_given_inputs, find_made_dims
 from edgepack.builder.meanings import check_meanings
-from edgepack.builder.offering import named_targets
+from edgepack.builder.offering import find_named_targets
 from edgepack.builder.project_checks import check_fillings, check_names
-from edgepack.builder.state import project_state
+from edgepack.builder.state import find_project_state
 from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.project.project import LoadedProject, OutputDescription, Project
 from edgepack.samples.constants import Constant
-from edgepack.steps.graph.prepared import Prepared, fixed_signature, sized
+from edgepack.steps.graph.prepared import Prepared, fix_signature, fix_sizes
 from edgepack.steps.streams import StatePairs
 
 
@@ -79,24 +79,22 @@ def plan_inputs(loaded: LoadedProject, facts: ModelFacts) -> PlanInputs:
             place.
     """
     project, given = loaded.project, facts.inputs
-    constants = project_constants(loaded, given)
+    constants = make_project_constants(loaded, given)
     free = tuple(spec for spec in given if spec.name not in project.constants)
-    state = project_state(loaded, free, facts.outputs)
+    state = find_project_state(loaded, free, facts.outputs)
     check_names(loaded, "input", project.inputs, free)
     check_names(loaded, "output", project.outputs, facts.outputs)
     for name in project.files:
         loaded.carried(name)
     check_fillings(loaded, free)
-    taken = given_inputs(free, project)
+    taken = find_given_inputs(free, project)
     # A size for each name, so that each is checked; only those with one size are fixed.
-    fixed_signature(
-        (*given, *taken), dict.fromkeys(project.dims, 1), loaded.where("dims") or "dims"
-    )
-    dims = {**project.fixed_dims, **made_dims(loaded, free)}
+    fix_signature((*given, *taken), dict.fromkeys(project.dims, 1), loaded.where("dims") or "dims")
+    dims = {**project.fixed_dims, **find_made_dims(loaded, free)}
     check_meanings(
         loaded,
-        sized(free, project.fixed_dims),
-        sized(facts.outputs, project.fixed_dims),
+        fix_sizes(free, project.fixed_dims),
+        fix_sizes(facts.outputs, project.fixed_dims),
         facts.table_rows,
     )
     return PlanInputs(
@@ -106,9 +104,9 @@ def plan_inputs(loaded: LoadedProject, facts: ModelFacts) -> PlanInputs:
         state=state,
         scores_output=loaded.scores_output([spec.name for spec in facts.outputs]),
         described=tuple(loaded.described().items()),
-        named=frozenset(named_targets(loaded)),
-        extensions=extension_operators(project, facts),
+        named=frozenset(find_named_targets(loaded)),
+        extensions=find_extension_operators(project, facts),
         dims=dims,
-        signature=sized(taken, dims),
-        whole_signature=sized(given_inputs(given, project), dims),
+        signature=fix_sizes(taken, dims),
+        whole_signature=fix_sizes(find_given_inputs(given, project), dims),
     )

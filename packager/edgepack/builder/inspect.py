@@ -9,21 +9,21 @@ from pathlib import Path
 
 from edgepack.backends.base import PredictedPlacement
 from edgepack.backends.registry import BACKENDS
-from edgepack.backends.targets import chosen_targets, load_target, project_targets
+from edgepack.backends.targets import choose_targets, load_target, read_project_targets
 from edgepack.base.processes import Workers
 from edgepack.builder.inputs import plan_inputs
-from edgepack.builder.memory import Subject, build_bytes, default_jobs
-from edgepack.builder.offering import named_targets, offer_int8_dynamic
+from edgepack.builder.memory import Subject, build_bytes, count_default_jobs
+from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.builder.planner import Draft, draft_models
 from edgepack.bundle.unused import Unused, failed
 from edgepack.errors import EdgepackError
-from edgepack.model.checking import carrying_findings, checker_findings, session_findings
-from edgepack.model.deciding import shape_findings
-from edgepack.model.facts import ModelFacts, model_facts
+from edgepack.model.checking import check_carrying, check_session, run_checker
+from edgepack.model.deciding import find_shape_inputs
+from edgepack.model.facts import ModelFacts, read_model_facts
 from edgepack.model.files import MODEL
 from edgepack.model.finding import Finding
-from edgepack.model.workload import activations
+from edgepack.model.workload import find_activation_sizes
 from edgepack.project.profile import Profile, Variant
 from edgepack.project.project import ConstantValue, find_project
 from edgepack.steps.base import draft_step, run_step
@@ -92,26 +92,26 @@ def inspect(
         ProfileError: The project file or a profile is wrong.
     """
     loaded = find_project(model, project)
-    facts = model_facts(loaded.model_path)
+    facts = read_model_facts(loaded.model_path)
     inputs = plan_inputs(loaded, facts)
-    profiles = [*chosen_targets(loaded, targets)] or [*project_targets(loaded)]
+    profiles = [*choose_targets(loaded, targets)] or [*read_project_targets(loaded)]
     with Workers(1) as workers:
-        findings = [*workers.call(checker_findings, loaded.model_path)]
-        blocked = workers.call(session_findings, loaded.model_path) or carrying_findings(facts)
+        findings = [*workers.call(run_checker, loaded.model_path)]
+        blocked = workers.call(check_session, loaded.model_path) or check_carrying(facts)
         variants: list[VariantInspection] = []
         memory_bytes = 0
         if not blocked:
             samples, fixed = loaded.project.samples, tuple(loaded.project.constants)
-            findings += workers.call(shape_findings, loaded.model_path, fixed)
+            findings += workers.call(find_shape_inputs, loaded.model_path, fixed)
             if samples.calibration is None and samples.evaluation is None:
-                findings += workers.call(random_findings, loaded.model_path, inputs.prepared)
+                findings += workers.call(find_random_failures, loaded.model_path, inputs.prepared)
             asked = profiles or [load_target("host")]
-            named = named_targets(loaded)
+            named = find_named_targets(loaded)
             asked, _ = offer_int8_dynamic(loaded.model_path, facts, asked, named, workers)
             sizes, steps = loaded.project.largest_dims, _steps(asked, facts)
             subject = Subject(loaded.model_path, sizes, facts.initializer_bytes, steps)
-            found = workers.call(activations, subject.path, subject.sizes)
-            memory_bytes = build_bytes(subject, found, default_jobs())
+            found = workers.call(find_activation_sizes, subject.path, subject.sizes)
+            memory_bytes = build_bytes(subject, found, count_default_jobs())
             variants = workers.call(inspect_drafts, *draft_models(inputs, asked))
     constant = loaded.project.constants
     return Inspection(facts, (*findings, *blocked), tuple(variants), constant, memory_bytes)
@@ -127,7 +127,7 @@ def _steps(profiles: Sequence[Profile], facts: ModelFacts) -> frozenset[str]:
     return frozenset(recipes | beside)
 
 
-def random_findings(model: Path, prepared: Prepared) -> list[Finding]:
+def find_random_failures(model: Path, prepared: Prepared) -> list[Finding]:
     """Return a blocking finding if a build without samples would stop at random inputs."""
     with tempfile.TemporaryDirectory(prefix="edgepack-inspect-") as folder:
         try:

@@ -7,10 +7,10 @@ from functools import cached_property
 from pathlib import Path
 
 from edgepack.builder.execution import Execution
-from edgepack.builder.extensions import packages
+from edgepack.builder.extensions import find_packages
 from edgepack.builder.judging import Verdict
 from edgepack.builder.plan import Plan, PlannedBundle, PlannedVariant
-from edgepack.model.facts import ModelFacts, TensorSpec, signature
+from edgepack.model.facts import ModelFacts, TensorSpec, read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_outline
 from edgepack.project.profile import Profile
@@ -59,7 +59,7 @@ class JudgedBundle:
     @property
     def packages(self) -> dict[str, str]:
         """The packages that it needs, with their pins, sorted by name."""
-        return packages(self.profile, (planned.variant for planned in self.shipped))
+        return find_packages(self.profile, (planned.variant for planned in self.shipped))
 
     @cached_property
     def signature(self) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
@@ -72,7 +72,7 @@ class JudgedBundle:
                 spec if spec.shape is not None else replace(spec, shape=("?",) * ranks[spec.name])
                 for spec in specs
             )
-            for specs in signature(read_outline(self.folder(planned.model) / MODEL))
+            for specs in read_signature(read_outline(self.folder(planned.model) / MODEL))
         )
         return inputs, outputs
 

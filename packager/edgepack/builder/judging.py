@@ -14,7 +14,7 @@ from edgepack.builder.execution import Execution
 from edgepack.builder.plan import Plan, PlannedBundle, PlannedVariant
 from edgepack.bundle.manifest import Accuracy, Attempt
 from edgepack.bundle.unused import Unused, failed
-from edgepack.errors import BugError, EdgepackError, LimitError, listed
+from edgepack.errors import BugError, EdgepackError, LimitError, format_list
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.metrics.labelled import PRECISIONS
 from edgepack.model.finding import Finding, group_findings
@@ -23,7 +23,7 @@ from edgepack.quantization.search.outside import OutsideError
 from edgepack.quantization.search.search import SearchLine, describe
 from edgepack.steps.base import read_notes
 from edgepack.steps.graph.placed import read_placement
-from edgepack.steps.proofs.evaluation_result import NO_FP32, as_accuracy
+from edgepack.steps.proofs.evaluation_result import NO_FP32, make_accuracy
 from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.outside import read_outside
 from edgepack.steps.proofs.read_answers import ReadAnswers
@@ -81,28 +81,32 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         for step_id in variant.steps:
             execution.artifacts[step_id].require_whole()
         accuracy = read_accuracy(variant, execution)
-        if reason := unplaced(variant, execution):
+        if reason := explain_unplaced(variant, execution):
             unused.append(Unused(variant=name, stage="refused", reason=reason))
-        elif reason := unworthy(variant, accuracy) or missed_limit(accuracy, limits):
-            found = tried_for(variant, execution)
+        elif reason := explain_unworthy(variant, accuracy) or explain_missed_limit(
+            accuracy, limits
+        ):
+            found = list_tried(variant, execution)
             searched = [each for each in found if each.stage == "limit"]
             tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
             missed = LimitError(f"{reason}{tried}", hint=_TO_MEET, where=where)
             unused.append(
                 Unused(variant=name, stage="missed", reason=missed.problem, hint=missed.hint)
             )
-            if not variant.offered and not (variant.may_fail and unworthy(variant, accuracy)):
+            if not variant.offered and not (
+                variant.may_fail and explain_unworthy(variant, accuracy)
+            ):
                 errors.append(missed)
         else:
             shipped.append((variant, accuracy))
     # The profile's order, which is by speed; variants that are not shown to be as good come last,
     # unless the user set the order.
-    shipped.sort(key=lambda e: not e[0].named and bool(unproven(e[0], e[1], limits)))
+    shipped.sort(key=lambda e: not e[0].named and bool(explain_unproven(e[0], e[1], limits)))
     verdict = Verdict(planned.profile.id, tuple(shipped), tuple(unused), tuple(errors))
-    return verdict if planned.most is None else with_most(verdict, planned.most)
+    return verdict if planned.most is None else ship_most(verdict, planned.most)
 
 
-def unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
+def explain_unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
     """Return why a variant's outputs are too poor to ship it; empty if they are not.
 
     A variant is too poor if it is no better than a constant. A variant that nobody named is too
@@ -117,11 +121,13 @@ def unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
         return ""
     if accuracy.says_little and accuracy.output:
         return f"it keeps less than half of what fp32 says: {accuracy.says_little}"
-    lost, metric = most_lost(accuracy)
+    lost, metric = find_largest_loss(accuracy)
     return f"it loses {lost:.0%} of fp32's {metric}" if lost > _HALF else ""
 
 
-def unproven(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
+def explain_unproven(
+    variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: Limits
+) -> str:
     """Return why a quantized variant is not shown to be good enough; empty if it is."""
     if variant.carried or not is_quantized(variant):
         return ""
@@ -129,25 +135,25 @@ def unproven(variant: PlannedVariant, accuracy: Accuracy | NotMeasured, limits: 
         return f"its accuracy was not measured: {accuracy.reason}"
     if accuracy.samples < LEAST_SAMPLES:
         return f"{accuracy.samples} samples are too few to show what it loses"
-    lost, metric = most_lost(accuracy)
+    lost, metric = find_largest_loss(accuracy)
     if limits.metric_drop is None and metric == accuracy.metric and lost > MOST_LOST:
         return (
             f"it loses {lost:.0%} of fp32's {metric}, more than {MOST_LOST:.0%}; say in"
             " edgepack.yaml what may be lost: limits:"
-            f" {{metric_drop: {_rounded_up(accuracy.drop)}}}"
+            f" {{metric_drop: {_round_up_limit(accuracy.drop)}}}"
         )
     if metric != accuracy.metric and lost > MOST_LOST:
         return f"it loses {lost:.0%} of fp32's {metric}, which no limit is about"
-    return unsettled(accuracy, limits)
+    return explain_unsettled(accuracy, limits)
 
 
-def _rounded_up(drop: float | None) -> str:
+def _round_up_limit(drop: float | None) -> str:
     """Return a limit of two digits that a drop meets."""
     digits = 1 - math.floor(math.log10(drop)) if drop else 0
     return f"{math.ceil((drop or 0) * 10**digits) / 10**digits:g}"
 
 
-def most_lost(accuracy: Accuracy) -> tuple[float, str]:
+def find_largest_loss(accuracy: Accuracy) -> tuple[float, str]:
     """Return which share of fp32's value is lost, and of which metric.
 
     It is 0 where the value has no meaningful shares. F1 counts beside mean average precision, which
@@ -170,7 +176,7 @@ def is_quantized(variant: PlannedVariant) -> bool:
     return RECIPES[variant.variant.recipe].in_integers
 
 
-def with_most(verdict: Verdict, most: int) -> Verdict:
+def ship_most(verdict: Verdict, most: int) -> Verdict:
     """Return a verdict that ships the best variants.
 
     They include one for the CPU if there is one, and one in float where the quantized ones lose
@@ -198,10 +204,10 @@ def with_most(verdict: Verdict, most: int) -> Verdict:
 def _loses(accuracy: Accuracy | NotMeasured) -> bool:
     if isinstance(accuracy, NotMeasured) or accuracy.drop is None:
         return True
-    return most_lost(accuracy)[0] > NOTICEABLE_DROP
+    return find_largest_loss(accuracy)[0] > NOTICEABLE_DROP
 
 
-def tried_for(variant: PlannedVariant, execution: Execution) -> list[SearchLine]:
+def list_tried(variant: PlannedVariant, execution: Execution) -> list[SearchLine]:
     """Return what was tried to keep a variant's accuracy."""
     for step_id in variant.history:
         facts = read_notes(execution.artifacts[step_id].path).facts
@@ -210,7 +216,7 @@ def tried_for(variant: PlannedVariant, execution: Execution) -> list[SearchLine]
     return []
 
 
-def attempts(variant: PlannedVariant, execution: Execution) -> list[Attempt]:
+def list_attempts(variant: PlannedVariant, execution: Execution) -> list[Attempt]:
     """Return what was tried to keep a variant's accuracy, as the manifest holds it."""
     return [
         Attempt(
@@ -222,11 +228,11 @@ def attempts(variant: PlannedVariant, execution: Execution) -> list[Attempt]:
             agreement=each.agreement,
             metric_drop=each.metric_drop,
         )
-        for each in tried_for(variant, execution)
+        for each in list_tried(variant, execution)
     ]
 
 
-def warnings(
+def list_warnings(
     plan: Plan, judged: Sequence[Verdict], execution: Execution, limits: Limits
 ) -> Iterator[str]:
     """Yield warnings about preprocessing, the calibration samples and the limits."""
@@ -238,11 +244,11 @@ def warnings(
         # Targets may share a calibration or have one each of the same samples.
         texts = [text for artifact in made for text in read_notes(artifact.path).facts["warnings"]]
         yield from (f"{topic}: {text}" for text in dict.fromkeys(texts))
-    yield from _not_looked_at(plan, execution)
+    yield from _list_unchecked(plan, execution)
     yield from _broken_outside(judged, execution)
     shipped = [(verdict.target, *entry) for verdict in judged for entry in verdict.shipped]
     told: list[Callable[[PlannedVariant, Accuracy | NotMeasured], str]] = [
-        lambda _, found: drifting(found),
+        lambda _, found: explain_drift(found),
         partial(_doubt, limits),
     ]
     for about in told:
@@ -251,7 +257,7 @@ def warnings(
                 yield f"{target} {variant.variant.id}: {text}"
 
 
-def _not_looked_at(plan: Plan, execution: Execution) -> Iterator[str]:
+def _list_unchecked(plan: Plan, execution: Execution) -> Iterator[str]:
     """Yield the checks of samples and answers that failed although the model itself was made."""
     looks = [s for s in plan.steps if s.step.name in (InputCheck.name, ReadAnswers.name)]
     for look in looks:
@@ -269,11 +275,11 @@ def _doubt(limits: Limits, variant: PlannedVariant, accuracy: Accuracy | NotMeas
     if isinstance(accuracy, NotMeasured):
         # Without limits the table says so.
         return f"limits are not judged: {accuracy.reason}" if limited else ""
-    found = unproven(variant, accuracy, limits)
+    found = explain_unproven(variant, accuracy, limits)
     return found if variant.named or not found else f"{found}; what is proven comes before it"
 
 
-def answers(plan: Plan, execution: Execution) -> Iterator[Sequence[str]]:
+def list_answers(plan: Plan, execution: Execution) -> Iterator[Sequence[str]]:
     """Yield fp32's answers to samples, a line for each output."""
     for step in plan.steps:
         if step.step.name == ReadAnswers.name and step.id in execution.artifacts:
@@ -291,11 +297,11 @@ def _broken_outside(judged: Sequence[Verdict], execution: Execution) -> Iterator
 def _broken_text(found: Sequence[dict[str, Any]]) -> str:
     worst, *rest = (OutsideError(**each) for each in found)
     others = list(dict.fromkeys(each.words for each in rest if each.input != worst.input))
-    more = f"; so it is, by less, with {listed(others, _KINDS_SHOWN)}" if others else ""
+    more = f"; so it is, by less, with {format_list(others, _KINDS_SHOWN)}" if others else ""
     return f"{worst}{more}; give calibration samples like the inputs in use"
 
 
-def unplaced(planned: PlannedVariant, execution: Execution) -> str:
+def explain_unplaced(planned: PlannedVariant, execution: Execution) -> str:
     """Return why a variant would not run on its own provider; empty if it would."""
     if planned.placed is None:
         return ""
@@ -306,11 +312,11 @@ def unplaced(planned: PlannedVariant, execution: Execution) -> str:
     provider = planned.variant.providers[0].name
     return (
         f"{provider} would take {placement['share']:.0%} of {len(placement['nodes'])} nodes,"
-        f" {wanted:.0%} are needed; it does not take{_listed(placement['nodes'])}"
+        f" {wanted:.0%} are needed; it does not take{_format_nodes(placement['nodes'])}"
     )
 
 
-def _listed(nodes: Sequence[dict[str, Any]]) -> str:
+def _format_nodes(nodes: Sequence[dict[str, Any]]) -> str:
     """Return the refused nodes, a line for those with the same kind of reason."""
     groups = group_findings(
         Finding("", "blocks", f"{node['name']!r} ({node['op']})", node["reason"], node["remedy"])
@@ -318,7 +324,7 @@ def _listed(nodes: Sequence[dict[str, Any]]) -> str:
         if node["reason"]
     )
     lines = [
-        f"\n    {listed([found.node for found in group], _NODES_SHOWN)}: {group[0].reason};"
+        f"\n    {format_list([found.node for found in group], _NODES_SHOWN)}: {group[0].reason};"
         f" {group[0].remedy}"
         for group in groups[:_REASONS_SHOWN]
     ]
@@ -331,10 +337,10 @@ def read_accuracy(variant: PlannedVariant, execution: Execution) -> Accuracy | N
     """Return the evaluation step's result, or that the plan has no such step."""
     if variant.evaluation is None:
         return NotMeasured(reason="the project has no evaluation samples")
-    return as_accuracy(read_notes(execution.artifacts[variant.evaluation].path).facts)
+    return make_accuracy(read_notes(execution.artifacts[variant.evaluation].path).facts)
 
 
-def drifting(accuracy: Accuracy | NotMeasured) -> str:
+def explain_drift(accuracy: Accuracy | NotMeasured) -> str:
     """Return that a variant's errors grow along streams, or nothing."""
     found = None if isinstance(accuracy, NotMeasured) else accuracy.drift
     if found is None or not found.grows:
@@ -346,7 +352,7 @@ def drifting(accuracy: Accuracy | NotMeasured) -> str:
     )
 
 
-def unsettled(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
+def explain_unsettled(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
     """Return how many samples would show that a limit is met, if there are too few.
 
     Nothing where the limit is missed, where the interval is within it, where there is no interval,
@@ -371,7 +377,7 @@ def unsettled(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
     )
 
 
-def missed_limit(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
+def explain_missed_limit(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
     """Return why a limit is missed, or nothing: also where there is no fp32 model to lose against.
 
     The measured drop decides, and its interval says how certain that is. A limit is missed even if

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from importlib.metadata import version
 
 import edgepack
-from edgepack.base.machine import processor
+from edgepack.base.machine import find_processor
 from edgepack.builder.job import JudgedBundle
-from edgepack.builder.plan import bundle_digest, profile_digest
+from edgepack.builder.plan import hash_bundle, hash_profile
 from edgepack.bundle.manifest import (
     BuildHost,
     BundleFile,
@@ -68,7 +68,7 @@ def make_manifest(
         provider_sources=profile.runtime.providers,
         built_on=BuildHost(
             os=platform.system(),
-            processor=processor(),
+            processor=find_processor(),
             tools={
                 "edgepack": edgepack.__version__,
                 "python": platform.python_version(),
@@ -76,7 +76,7 @@ def make_manifest(
             },
         ),
         steps=_history(judged),
-        plan_digest=bundle_digest(judged.planned),
+        plan_digest=hash_bundle(judged.planned),
         provenance=_provenance(judged),
         files=files,
     )
@@ -99,7 +99,7 @@ def _provenance(judged: JudgedBundle) -> Provenance:
     made = [steps[step_id] for planned in shipped for step_id in planned.history]
     evaluated = [steps[planned.evaluation] for planned in shipped if planned.evaluation]
     return Provenance(
-        profile_sha256=profile_digest(judged.profile),
+        profile_sha256=hash_profile(judged.profile),
         calibration=_samples(
             judged,
             (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.job import JudgedBundle
-from edgepack.builder.judging import attempts
+from edgepack.builder.judging import list_attempts
 from edgepack.builder.model_files import ModelFiles
 from edgepack.builder.plan import PlannedVariant
 from edgepack.bundle.manifest import (
@@ -77,7 +77,7 @@ def _manifest_variant(
         layers=_layers(judged, planned),
         outside=_outside(judged, planned),
         input_ranges=_input_ranges(judged, planned),
-        tried=attempts(planned, judged.execution),
+        tried=list_attempts(planned, judged.execution),
     )
 
 

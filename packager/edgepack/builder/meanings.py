@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from edgepack.errors import ProfileError, nearest
+from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
-from edgepack.ondevice.runtime.edgepack_images import placement
+from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
 from edgepack.project.project import (
     ClassificationOutput,
@@ -72,14 +72,14 @@ class _Check:
     table_rows: Mapping[str, int]
 
     def image(self, name: str, image: ImageInput) -> None:
-        place = placement(1, 1, image.resize.model_dump())
+        place = find_placement(1, 1, image.resize.model_dump())
         channels = 1 if image.order == "GRAY" else 3
         made = (1, place.input_height, place.input_width, channels)
         if image.layout == "NCHW":
             made = (1, channels, place.input_height, place.input_width)
         spec = self.inputs[name]
         if not spec.dtype.startswith("float") or not _may_be(spec, made):
-            raise self._error(
+            raise self._make_error(
                 ("inputs", name, "image"),
                 f"the input is {spec}, and an image would become float32{list(made)}",
                 "change 'resize', 'order' or 'layout', or give 'dims' the sizes that it makes",
@@ -87,12 +87,12 @@ class _Check:
 
     def tokens(self, name: str, tokens: TokensInput, pad: float) -> None:
         place = ("inputs", name, "tokens")
-        text = self._file(tokens.file, (*place, "file"))
+        text = self._find_file(tokens.file, (*place, "file"))
         in_graph = name in self.loaded.project.texts
         try:
             tokenizer = parse_tokenizer(text) if in_graph else WordPiece.parse(text)
         except TokenizerError as error:
-            raise self._error(
+            raise self._make_error(
                 (*place, "file"),
                 f"{tokens.file!r} is not a tokenizer that runs"
                 f" {'in models' if in_graph else 'on devices'}: {error}",
@@ -100,7 +100,7 @@ class _Check:
             ) from error
         spec = self.inputs[name]
         if not _takes_ids(spec, "tokens"):
-            raise self._error(
+            raise self._make_error(
                 place, f"the input is {spec}, not ids [1, tokens]", "describe another input"
             )
         self._check_vocabulary(name, tokens, text)
@@ -108,7 +108,7 @@ class _Check:
         length = spec.shape[1] if spec.shape else "?"
         self._check_beside(name, tokens, length)
         if isinstance(length, str) and tokenizer.pad_id != pad and not in_graph:
-            raise self._error(
+            raise self._make_error(
                 place,
                 f"{tokens.file!r} fills up with {tokenizer.pad_id}, the loader with {pad:g}",
                 f"add pad: {tokenizer.pad_id} to the input {name!r}",
@@ -120,7 +120,7 @@ class _Check:
         word, highest = max(vocabulary.items(), key=lambda item: item[1])
         rows = self.table_rows.get(name, highest + 1)
         if highest >= rows:
-            raise self._error(
+            raise self._make_error(
                 ("inputs", name, "tokens", "file"),
                 f"{tokens.file!r} has ids up to {highest}, for {word!r}, and the model has a table"
                 f" of {rows} rows for {name!r}",
@@ -137,19 +137,19 @@ class _Check:
             place, spec = ("inputs", name, "tokens", key), self.inputs.get(beside)
             if spec is None and key in tokens.model_fields_set:
                 problem = f"the model has no input {beside!r}"
-                raise self._error(place, problem, nearest(beside, list(self.inputs)))
+                raise self._make_error(place, problem, suggest_nearest(beside, list(self.inputs)))
             if spec is not None and name in project.texts and beside in project.inputs:
-                raise self._error(
+                raise self._make_error(
                     ("inputs", beside),
                     f"{beside!r} is described, and the model makes it of the text",
                     f"remove {beside!r} from 'inputs'",
                 )
             if spec is not None and filled.count(beside) > 1:
-                raise self._error(
+                raise self._make_error(
                     place, f"{beside!r} would be filled twice", f"give {key!r} an input of its own"
                 )
             if spec is not None and not _takes_ids(spec, length):
-                raise self._error(
+                raise self._make_error(
                     place,
                     f"the input is {spec}, not int32 or int64 [1, {length}] as the ids are",
                     "leave 'tokens' out and give token ids",
@@ -159,20 +159,20 @@ class _Check:
         place = ("inputs", spec.name, "tokens", "length")
         size = spec.shape[1] if spec.shape else "?"
         if isinstance(size, int) and size != tokens.length:
-            raise self._error(
+            raise self._make_error(
                 place, f"the input is {spec}, with {size} tokens", f"give length: {size}"
             )
         project = self.loaded.project
         spans = {name: [span.max] for name, span in project.spans.items()}
         most = max({**project.buckets, **spans}.get(str(size), [tokens.length]))
         if tokens.length > most:
-            raise self._error(
+            raise self._make_error(
                 place,
                 f"{tokens.length} tokens are more than the largest size of {size!r}, {most}",
                 f"give length: {most}",
             )
         if tokens.length <= special:
-            raise self._error(
+            raise self._make_error(
                 place,
                 f"{tokens.length} tokens hold nothing beside the {special} special ones",
                 "give more",
@@ -187,7 +187,7 @@ class _Check:
             case EmbeddingOutput():
                 self._embedding(spec, meaning)
             case RawOutput():
-                self._labels(meaning.labels, ("outputs", spec.name))
+                self._count_labels(meaning.labels, ("outputs", spec.name))
             case _:
                 self._tensor(spec, meaning)
 
@@ -195,13 +195,13 @@ class _Check:
         """Check outputs that are read as they are."""
         floats = spec.dtype.startswith("float")
         if not floats and meaning.kind in ("regression", "probability", "signal"):
-            raise self._error(
+            raise self._make_error(
                 ("outputs", spec.name, "kind"),
                 f"the output is {spec}, and a {meaning.kind} has floats",
                 "describe the output that holds them, or remove the description",
             )
         if isinstance(meaning, TokensOutput) and floats and len(spec.shape or (1, 1)) < 2:
-            raise self._error(
+            raise self._make_error(
                 ("outputs", spec.name, "kind"),
                 f"the output is {spec}, and tokens are integers, or floats [..., ids]",
                 "describe the output that holds them, or remove the description",
@@ -209,17 +209,17 @@ class _Check:
 
     def _classification(self, spec: TensorSpec, meaning: ClassificationOutput) -> None:
         place = ("outputs", spec.name)
-        labels = self._labels(meaning.labels, place)
+        labels = self._count_labels(meaning.labels, place)
         shape = spec.shape or ()
         sizes = [size for size in shape[1:] or shape if size != 1]
         if len(sizes) > 1:
-            raise self._error(
+            raise self._make_error(
                 place,
                 f"the output is {spec}, and a classification is one row of scores",
                 "describe the output that holds the scores",
             )
         if labels and sizes and isinstance(sizes[0], int) and sizes[0] != labels:
-            raise self._error(
+            raise self._make_error(
                 (*place, "labels"),
                 f"{meaning.labels!r} has {labels} labels, the output {sizes[0]} classes",
                 "give one label a line for each class, in their order",
@@ -229,27 +229,27 @@ class _Check:
         place = ("outputs", spec.name)
         images = [name for name, d in self.loaded.project.inputs.items() if d.image is not None]
         if len(images) != 1:
-            raise self._error(
+            raise self._make_error(
                 place,
                 "a detection's boxes are in the pixels of a picture, and"
                 f" {len(images)} inputs are described as images",
                 "describe the input that takes the picture: inputs: {NAME: {image: ...}}",
             )
         if self.loaded.project.takes_files:
-            raise self._error(
+            raise self._make_error(
                 place,
                 "a detection's boxes are in the pixels of a picture, and the size of one that the"
                 " model decodes is not known outside it",
                 "leave 'decode_image' out: preprocess: {in_graph: true} takes pixels",
             )
-        labels = self._labels(meaning.labels, place)
+        labels = self._count_labels(meaning.labels, place)
         values: int | str = BEFORE_SCORES[meaning.layout] + labels if labels else "values"
         shapes: list[tuple[int | str, ...]] = [(1, "boxes", values)]
         if meaning.layout == "yolo":
             shapes.append((1, values, "boxes"))
         if not any(_may_be(spec, shape) for shape in shapes):
             wanted = " or ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
-            raise self._error(
+            raise self._make_error(
                 place,
                 f"the output is {spec}; the layout {meaning.layout!r} with {labels or 'no'} labels"
                 f" is {wanted}",
@@ -260,7 +260,7 @@ class _Check:
         place = ("outputs", spec.name)
         pooled = meaning.pooling != "none"
         if pooled and not _may_be(spec, ("batch", "positions", "values")):
-            raise self._error(
+            raise self._make_error(
                 (*place, "pooling"),
                 f"the output is {spec}, and pooling takes [batch, positions, values]",
                 "give pooling: none",
@@ -270,7 +270,7 @@ class _Check:
         for name, tokens in self.loaded.project.texts.items():
             sizes = self.inputs[name].shape
             if meaning.mask == tokens.attention_mask and sizes and isinstance(sizes[1], int):
-                raise self._error(
+                raise self._make_error(
                     (*place, "mask"),
                     f"{meaning.mask!r} is made in the model, up to {sizes[1]} tokens, and is not"
                     " known outside it",
@@ -279,25 +279,27 @@ class _Check:
                 )
         mask = self.inputs.get(meaning.mask)
         if mask is None or not _may_be(mask, ("batch", "positions")):
-            raise self._error(
+            raise self._make_error(
                 (*place, "mask"),
                 f"the model has no input {meaning.mask!r} [batch, positions]",
-                nearest(meaning.mask, list(self.inputs)),
+                suggest_nearest(meaning.mask, list(self.inputs)),
             )
 
-    def _labels(self, name: str | None, place: _Place) -> int:
+    def _count_labels(self, name: str | None, place: _Place) -> int:
         """Return how many labels there are."""
         if name is None:
             return 0
-        number = len(read_labels(self._file(name, (*place, "labels"))))
+        number = len(read_labels(self._find_file(name, (*place, "labels"))))
         if not number:
-            raise self._error((*place, "labels"), f"{name!r} is empty", "write one label a line")
+            raise self._make_error(
+                (*place, "labels"), f"{name!r} is empty", "write one label a line"
+            )
         return number
 
-    def _file(self, name: str, place: _Place) -> str:
+    def _find_file(self, name: str, place: _Place) -> str:
         files = self.loaded.project.files
         if name not in files or str(PurePosixPath(name)) != name:
-            raise self._error(
+            raise self._make_error(
                 place,
                 f"{name!r} is none of the project's files",
                 f"add it to the bundle, spelled alike in both places: files: [{name}]",
@@ -305,11 +307,11 @@ class _Check:
         try:
             return (self.loaded.folder / name).read_bytes().decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise self._error(
+            raise self._make_error(
                 place, f"cannot read {name!r} as text: {error}", "check the file: it is UTF-8"
             ) from error
 
-    def _error(self, place: _Place, problem: str, hint: str) -> ProfileError:
+    def _make_error(self, place: _Place, problem: str, hint: str) -> ProfileError:
         return ProfileError(problem, hint=hint, where=self.loaded.where(*place))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.base.machine import available_memory_bytes, cores
+from edgepack.base.machine import count_cores, read_available_memory
 from edgepack.model.workload import ActivationSizes
 from edgepack.steps.recipes.kind import MODEL_COPIES
 from edgepack.steps.recipes.recipes import RECIPES
@@ -37,7 +37,7 @@ class Subject:
     """Names of the steps that the build has."""
 
 
-def step_bytes(name: str, models: int, activations: ActivationSizes) -> int:
+def estimate_step_bytes(name: str, models: int, activations: ActivationSizes) -> int:
     """Return about how many bytes the processes of one step take.
 
     Measured with onnxruntime 1.31.1 on x86-64, 2026-11-23: a plain run of a network whose live
@@ -55,7 +55,7 @@ def step_bytes(name: str, models: int, activations: ActivationSizes) -> int:
     held = WORKER_BYTES + (kind.weight_copies if kind else MODEL_COPIES) * models
     if name == "calibration":
         shared = activations.total_bytes >= _SHARED_BYTES
-        processes = min(cores(), _CALIBRATING) if shared else 1
+        processes = min(count_cores(), _CALIBRATING) if shared else 1
         return processes * (held + activations.total_bytes)
     if kind and kind.holds_activations:
         return held + activations.total_bytes
@@ -74,28 +74,29 @@ def build_bytes(subject: Subject, activations: ActivationSizes, jobs: int) -> in
         activations: Bytes of one sample's activations.
         jobs: How many steps run at the same time.
     """
-    plain = step_bytes("", subject.weights, activations)
-    largest = max(step_bytes(name, subject.weights, activations) for name in subject.steps)
+    plain = estimate_step_bytes("", subject.weights, activations)
+    largest = max(estimate_step_bytes(name, subject.weights, activations) for name in subject.steps)
     return MAIN_BYTES + largest + (jobs - 1) * plain
 
 
-def default_jobs() -> int:
+def count_default_jobs() -> int:
     """Return how many steps of a build run at the same time by default."""
     return min(os.cpu_count() or 1, 4)
 
 
-def memory_text(needed: int) -> str:
+def format_memory(needed: int) -> str:
     """Return in a line what a build needs, with what to do where the machine has less."""
-    text = f"a build needs about {gigabytes(needed)} of memory"
-    free = available_memory_bytes()
+    text = f"a build needs about {format_gigabytes(needed)} of memory"
+    free = read_available_memory()
     if needed <= free:
         return text
     return (
-        f"{text}, and {gigabytes(free)} are available: try --jobs 1, smaller sizes in 'dims' of"
+        f"{text}, and {format_gigabytes(free)} are available: try --jobs 1, smaller sizes"
+        " in 'dims' of"
         " edgepack.yaml, or another machine"
     )
 
 
-def gigabytes(size: int) -> str:
+def format_gigabytes(size: int) -> str:
     """Return a size in GB with one digit behind the point, rounded up."""
     return f"{-(-size // 100_000_000) / 10:.1f} GB"

@@ -11,9 +11,9 @@ from edgepack.bundle.manifest import Bucket
 from edgepack.bundle.writing import BundleWriter
 from edgepack.model.files import MODEL, ORT_MODEL
 from edgepack.model.reading import (
-    external_files,
-    external_tensors,
-    model_digest,
+    hash_model,
+    list_external_files,
+    list_external_tensors,
     read_outline,
     read_structure,
 )
@@ -74,7 +74,7 @@ def _write_model(judged: JudgedBundle, planned: PlannedVariant, writer: BundleWr
         return ModelFiles(last.model, last.model_sha256, buckets, size)
     if variant.model_format == "onnx":
         path = add_onnx(writer, folder / MODEL, variant.id, f"{variant.id}.onnx")
-        digest = model_digest(writer.folder / path)
+        digest = hash_model(writer.folder / path)
         return ModelFiles(path, digest, [], _size_bytes(writer, [path]))
     data = (folder / ORT_MODEL).read_bytes()
     path = writer.add(f"models/{variant.id}.ort", data, role="model")
@@ -86,12 +86,12 @@ def _write_bucket(
 ) -> Bucket:
     name = f"{variant_id}.{'x'.join(map(str, dims.values()))}.onnx"
     path = add_onnx(writer, model, variant_id, name)
-    return Bucket(dims=dims, model=path, model_sha256=model_digest(writer.folder / path))
+    return Bucket(dims=dims, model=path, model_sha256=hash_model(writer.folder / path))
 
 
 def _size_bytes(writer: BundleWriter, models: list[str]) -> int:
     """Return the size of .onnx models together with the files that hold their weights."""
-    found = [external_files(read_outline(writer.folder / path)) for path in models]
+    found = [list_external_files(read_outline(writer.folder / path)) for path in models]
     paths = {*models, *(f"models/{name}" for names in found for name in names)}
     return sum(writer.files[path].size_bytes for path in paths)
 
@@ -105,7 +105,7 @@ def add_onnx(writer: BundleWriter, model: Path, variant: str, name: str) -> str:
     Returns:
         The model's path in the bundle.
     """
-    files = external_files(read_outline(model))
+    files = list_external_files(read_outline(model))
     if not files:
         return writer.add(f"models/{name}", model.read_bytes(), role="model")
     structure = read_structure(model)
@@ -114,7 +114,7 @@ def add_onnx(writer: BundleWriter, model: Path, variant: str, name: str) -> str:
         path = f"models/{variant}.{file.removeprefix(f'{MODEL}.').removeprefix('model.')}"
         data = (model.parent / file).read_bytes()
         places[file] = PurePosixPath(writer.add(path, data, role="model")).name
-    for tensor in external_tensors(structure):
+    for tensor in list_external_tensors(structure):
         for entry in tensor.external_data:
             if entry.key == "location":
                 entry.value = places[entry.value]

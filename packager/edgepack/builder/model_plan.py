@@ -6,24 +6,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edgepack.backends.registry import BACKENDS
-from edgepack.base.machine import processor
+from edgepack.base.machine import find_processor
 from edgepack.builder.inputs import PlanInputs
 from edgepack.builder.plan import MODEL_SOURCE, PROJECT_SOURCE, PlanBuilder
 from edgepack.builder.sample_plan import PlannedSamples, plan_tokenizers
-from edgepack.builder.shapes import with_shape_profiles
+from edgepack.builder.shapes import add_shape_profiles
 from edgepack.model.facts import TensorSpec
 from edgepack.project.profile import Profile, Variant
 from edgepack.project.project import ImageInput, Limits, PythonMetric
 from edgepack.quantization.search.outside import Outside
 from edgepack.steps.base import Step
 from edgepack.steps.graph.opset import AtLeastOpset
-from edgepack.steps.graph.prepared import sized
+from edgepack.steps.graph.prepared import fix_sizes
 from edgepack.steps.graph.rewritten import Rewritten
 from edgepack.steps.graph.simplified import Simplified
 from edgepack.steps.in_graph.in_graph import InGraph
 from edgepack.steps.in_graph.preprocessing import OPSET as OPSET_OF_PICTURES
 from edgepack.steps.proofs.golden_choice import GoldenChoice
-from edgepack.steps.recipes.bucketed import Bucketed, bucket_dims, wants_static
+from edgepack.steps.recipes.bucketed import Bucketed, find_bucket_dims, wants_static
 from edgepack.steps.recipes.kind import Asked, Given, LimitSearch
 from edgepack.steps.recipes.recipes import RECIPES
 
@@ -71,13 +71,13 @@ class ModelSteps:
         """Add the steps of one variant's model."""
         static = wants_static(variant, self.inputs.project.buckets)
         if not static:
-            variant = with_shape_profiles(variant, self.inputs.signature, self.inputs.project)
-        tensor_reference, before = self._float_model(variant)
-        steps = [*before, *self._recipe(profile, variant, before)]
+            variant = add_shape_profiles(variant, self.inputs.signature, self.inputs.project)
+        tensor_reference, before = self._add_float_steps(variant)
+        steps = [*before, *self._add_recipe_steps(profile, variant, before)]
         reference, recipe = tensor_reference, steps[-1]
         if self.inputs.in_graph:
-            reference = self._put_before(reference)
-            steps.append(self._put_before(recipe))
+            reference = self._add_in_graph(reference)
+            steps.append(self._add_in_graph(recipe))
         if last := BACKENDS[variant.backend].last_rewrites:
             steps.append(self._changed(Rewritten(last), steps[-1], self.samples.probes))
         return PlannedModel(
@@ -86,13 +86,13 @@ class ModelSteps:
             tensor_reference=tensor_reference,
             recipe=recipe,
             model=steps[-1],
-            bucketed=self._bucketed(variant, steps[-1], reference) if static else None,
+            bucketed=self._add_bucketed(variant, steps[-1], reference) if static else None,
             history=tuple(steps),
         )
 
     def choice(self, reference: str) -> str:
         """Add the step that chooses the samples for goldens."""
-        step = GoldenChoice(GOLDEN_COUNT, processor())
+        step = GoldenChoice(GOLDEN_COUNT, find_processor())
         return self.builder.step(step, model=reference, **self.golden_samples)
 
     @property
@@ -103,7 +103,7 @@ class ModelSteps:
     def _changed(self, step: Step, model: str, samples: str | None) -> str:
         return self.builder.step(step, model=model, samples=samples)
 
-    def _float_model(self, variant: Variant) -> tuple[str, list[str]]:
+    def _add_float_steps(self, variant: Variant) -> tuple[str, list[str]]:
         """Add the steps before quantization; return the fp32 reference, and all steps in order.
 
         All targets share them, except where a backend needs rewrites of the graph.
@@ -119,7 +119,9 @@ class ModelSteps:
             steps.append(self._changed(Rewritten(rewrites), steps[-1], samples))
         return reference, steps
 
-    def _recipe(self, profile: Profile, variant: Variant, before: list[str]) -> Iterator[str]:
+    def _add_recipe_steps(
+        self, profile: Profile, variant: Variant, before: list[str]
+    ) -> Iterator[str]:
         """Add the steps that change the number format, and yield them in order.
 
         A model that is quantized already is carried as it is.
@@ -131,8 +133,8 @@ class ModelSteps:
             variant,
             self.inputs.facts.op_counts,
             self.inputs.scores_output,
-            self._limit_search(),
-            unlike_samples(self.inputs),
+            self._make_limit_search(),
+            choose_changed_inputs(self.inputs),
         )
         given: dict[Given, str | None] = {
             "probes": self.samples.tensors,
@@ -155,7 +157,7 @@ class ModelSteps:
         taken = {name: given.get(what) for name, what in kind.given.items()}
         yield self.builder.step(kind.step(asked), model=model, **taken)
 
-    def _limit_search(self) -> LimitSearch | None:
+    def _make_limit_search(self) -> LimitSearch | None:
         """Return what the search for a model has to reach: the project's limits, if it has any."""
         project = self.inputs.project
         source = project.samples.evaluation
@@ -169,7 +171,7 @@ class ModelSteps:
             state=self.inputs.state_pairs,
         )
 
-    def _put_before(self, model: str) -> str:
+    def _add_in_graph(self, model: str) -> str:
         """Add the step that lets a model take pictures and texts."""
         project = self.inputs.project
         described = tuple(project.pictures.items()), tuple(project.texts.items())
@@ -177,9 +179,9 @@ class ModelSteps:
         tokenizers = plan_tokenizers(self.inputs, self.builder)
         return self.builder.step(step, model=model, samples=self.samples.probes, **tokenizers)
 
-    def _bucketed(self, variant: Variant, model: str, reference: str) -> str | None:
+    def _add_bucketed(self, variant: Variant, model: str, reference: str) -> str | None:
         """Add the step that makes a model for each size; None where all sizes are fixed."""
-        dims = bucket_dims(self.inputs.signature, self.inputs.project.buckets)
+        dims = find_bucket_dims(self.inputs.signature, self.inputs.project.buckets)
         if not dims:
             return None
         described = self.inputs.project.inputs.items()
@@ -199,7 +201,7 @@ def needs_calibration(inputs: PlanInputs, variant: Variant) -> bool:
     return inputs.facts.quantization is None and RECIPES[variant.recipe].needs_calibration
 
 
-def unlike_samples(inputs: PlanInputs) -> Outside:
+def choose_changed_inputs(inputs: PlanInputs) -> Outside:
     """Return the inputs to change: floats and pictures that are neither masks nor state."""
     project = inputs.project
     changed: list[tuple[str, ImageInput | None]] = []
@@ -211,7 +213,7 @@ def unlike_samples(inputs: PlanInputs) -> Outside:
             changed.append((spec.name, description.image if description else None))
     sizes = {name: (each[0], each[-1]) for name, each in project.buckets.items()}
     sizes |= {name: (span.min, span.max) for name, span in project.spans.items()}
-    signature = sized(inputs.facts.inputs, inputs.dims)
+    signature = fix_sizes(inputs.facts.inputs, inputs.dims)
     return Outside(tuple(changed), signature, tuple(sorted(sizes.items())))
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from edgepack.base.processes import Workers
 from edgepack.model.facts import ModelFacts
-from edgepack.model.workload import MATRIX_PRODUCTS, matrix_share
-from edgepack.project.profile import Profile, Variant, target_file
+from edgepack.model.workload import MATRIX_PRODUCTS, compute_matrix_share
+from edgepack.project.profile import Profile, Variant, find_target_file
 from edgepack.project.project import LoadedProject
 
 MAINLY = 0.5
@@ -41,11 +41,11 @@ def offer_int8_dynamic(
         named: Targets whose variants the project names: they stay as they are too.
         workers: The worker processes that read the model.
     """
-    changed = {p.id: new for p in profiles if p.id not in named and (new := _with_offer(p))}
+    changed = {p.id: new for p in profiles if p.id not in named and (new := _add_offer(p))}
     products = sum(facts.op_counts.get(op, 0) for op in MATRIX_PRODUCTS)
     if not changed or not products or facts.quantization is not None:
         return list(profiles), {}
-    share = workers.call(matrix_share, model)
+    share = workers.call(compute_matrix_share, model)
     if share <= MAINLY:
         return list(profiles), {}
     reason = (
@@ -57,13 +57,13 @@ def offer_int8_dynamic(
     )
 
 
-def named_targets(loaded: LoadedProject) -> set[str]:
+def find_named_targets(loaded: LoadedProject) -> set[str]:
     """Return the ids of the targets whose variants the project names."""
     entries = (entry for entry in loaded.project.targets if not isinstance(entry, str))
-    return {target_file(entry.id).stem for entry in entries}
+    return {find_target_file(entry.id).stem for entry in entries}
 
 
-def _with_offer(profile: Profile) -> Profile | None:
+def _add_offer(profile: Profile) -> Profile | None:
     """Return a profile with int8-dynamic before the CPU's first int8-static, if that is new."""
     recipes = [v.recipe if v.backend == "cpu" else "" for v in profile.variants]
     ids = [variant.id for variant in profile.variants]

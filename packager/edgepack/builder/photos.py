@@ -8,9 +8,9 @@ from pathlib import Path
 
 from edgepack.errors import SamplesError
 from edgepack.model.facts import ModelFacts
-from edgepack.samples.images import image_files, image_pixels, unreadable
-from edgepack.samples.labels import image_labels
-from edgepack.samples.spreading import spread
+from edgepack.samples.images import find_unreadable, list_image_files, read_image_pixels
+from edgepack.samples.labels import read_image_labels
+from edgepack.samples.spreading import choose_spread
 
 _LABELS = "labels.csv"
 _READ, _LOOKED_AT = 100, 32
@@ -48,28 +48,30 @@ class Photos:
             SamplesError: There is no image in it.
         """
         folder, project = folder.resolve(), project.resolve()
-        files = image_files(folder)
-        labels, why_not = _found_labels(folder, project, files, facts)
-        some = spread(files, _READ)
-        broken = unreadable(some)
-        whole = spread([path for path in some if path not in broken], _LOOKED_AT)
-        written = written_path(folder, project)
+        files = list_image_files(folder)
+        labels, why_not = _find_labels(folder, project, files, facts)
+        some = choose_spread(files, _READ)
+        broken = find_unreadable(some)
+        whole = choose_spread([path for path in some if path not in broken], _LOOKED_AT)
+        written = format_path(folder, project)
         return cls(folder, project, files, written, labels, why_not, whole, [*broken.values()])
 
     def have_size(self, height: int, width: int) -> bool:
         """Return whether the photos have this size already, judging by some of them."""
-        sizes = {image_pixels(path).shape[:2] for path in spread(self.looked_at, _MEASURED)}
+        sizes = {
+            read_image_pixels(path).shape[:2] for path in choose_spread(self.looked_at, _MEASURED)
+        }
         return sizes == {(height, width)}
 
-    def labels_of(self, files: Sequence[Path]) -> list[int] | None:
+    def find_labels(self, files: Sequence[Path]) -> list[int] | None:
         """Return the class of each of some photos; None where there are no labels."""
         if not self.labels:
             return None
-        found = image_labels(files, self.folder, self.labels, self.project)
+        found = read_image_labels(files, self.folder, self.labels, self.project)
         return [int(label) for label in found]
 
 
-def written_path(path: Path, project: Path) -> str:
+def format_path(path: Path, project: Path) -> str:
     """Return a path as a project file names it: relative where it is near, else absolute.
 
     Near is within the project's folder or the one above it: these are moved together. A path that
@@ -85,7 +87,7 @@ def written_path(path: Path, project: Path) -> str:
     return path.as_posix()
 
 
-def _found_labels(
+def _find_labels(
     folder: Path, project: Path, files: Sequence[Path], facts: ModelFacts
 ) -> tuple[str, str]:
     """Return the value for ``labels``, and why possible labels are not used."""
@@ -95,21 +97,21 @@ def _found_labels(
     classes = shape[1] if isinstance(shape[1], int) else None
     for table in dict.fromkeys((folder / _LABELS, folder.parent / _LABELS, project / _LABELS)):
         if table.is_file():
-            return _if_fitting(written_path(table, project), folder, project, files, classes)
+            return _check_labels(format_path(table, project), folder, project, files, classes)
     groups = {path.relative_to(folder).parts[0] for path in files if path.parent != folder}
     if len(groups) < 2 or any(path.parent == folder for path in files):
         return "", ""
     if classes is not None and len(groups) != classes:
         return "", f"{len(groups)} folders are not the model's {classes} classes: give labels.csv"
-    return _if_fitting("folders", folder, project, files, classes)
+    return _check_labels("folders", folder, project, files, classes)
 
 
-def _if_fitting(
+def _check_labels(
     labels: str, folder: Path, project: Path, files: Sequence[Path], classes: int | None
 ) -> tuple[str, str]:
     """Return the labels if each photo has a valid class, else why not."""
     try:
-        highest = int(image_labels(files, folder, labels, project).max())
+        highest = int(read_image_labels(files, folder, labels, project).max())
     except SamplesError as error:
         return "", f"{labels} was not taken: {error.problem.splitlines()[0]}"
     if classes is not None and highest >= classes:

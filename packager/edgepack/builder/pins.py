@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from edgepack.base.resources import targets_dir
+from edgepack.base.resources import find_targets_dir
 from edgepack.project.profile import Profile, read_profile, release
 
 _PACKAGE = "onnxruntime"
 
 
-def older_runtimes(profiles: Sequence[Profile], installed: str) -> Iterator[str]:
+def list_older_runtimes(profiles: Sequence[Profile], installed: str) -> Iterator[str]:
     """Yield a line if targets pin an older onnxruntime than the one that is installed here.
 
     The pin stays. It is the version that a profile's facts describe (the newest files it loads,
@@ -23,11 +23,11 @@ def older_runtimes(profiles: Sequence[Profile], installed: str) -> Iterator[str]
         installed: The version of the onnxruntime that builds.
     """
     older = {
-        p.id: pin for p in profiles if (pin := _pinned(p)) and release(pin) < release(installed)
+        p.id: pin for p in profiles if (pin := _find_pin(p)) and release(pin) < release(installed)
     }
     if not older:
         return
-    tried = max(filter(None, map(_pinned, _shipped())), key=release)
+    tried = max(filter(None, map(_find_pin, _list_shipped_profiles())), key=release)
     if release(installed) <= release(tried):
         return
     pins = ", ".join(f"{target} requires {pin}" for target, pin in older.items())
@@ -40,11 +40,11 @@ def older_runtimes(profiles: Sequence[Profile], installed: str) -> Iterator[str]
     )
 
 
-def _pinned(profile: Profile) -> str | None:
+def _find_pin(profile: Profile) -> str | None:
     """Return the version of the plain package that a target pins; None where it pins another."""
     name, pin = profile.runtime.onnxruntime or ("", "")
     return pin if name == _PACKAGE else None
 
 
-def _shipped() -> Iterator[Profile]:
-    return map(read_profile, sorted(targets_dir().glob("*.yaml")))
+def _list_shipped_profiles() -> Iterator[Profile]:
+    return map(read_profile, sorted(find_targets_dir().glob("*.yaml")))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgepack.bundle.unused import Unused
 from edgepack.project.profile import Profile, Variant
-from edgepack.steps.base import Step, settings_of
+from edgepack.steps.base import Step, find_settings
 
 MODEL_SOURCE = "model"
 """The id of the user's model among the sources."""
@@ -115,19 +115,19 @@ class Plan:
             {
                 "sources": {source.id: source.digest for source in self.sources},
                 "steps": [
-                    {"id": s.id, "inputs": dict(s.inputs), **settings_of(s.step)}
+                    {"id": s.id, "inputs": dict(s.inputs), **find_settings(s.step)}
                     for s in self.steps
                 ],
-                "bundles": [bundle_digest(bundle) for bundle in self.bundles],
+                "bundles": [hash_bundle(bundle) for bundle in self.bundles],
             }
         )
 
     def only(self, wanted: Collection[str]) -> Plan:
         """Return the plan of only these steps and all that they need; it makes no bundle."""
-        needed = self.needed_for(wanted)
+        needed = self.find_needed(wanted)
         return Plan(self.sources, tuple(s for s in self.steps if s.id in needed), ())
 
-    def needed_for(self, wanted: Collection[str]) -> set[str]:
+    def find_needed(self, wanted: Collection[str]) -> set[str]:
         """Return the ids of these steps and of all that they need."""
         by_id = {step.id: step for step in self.steps}
         needed: set[str] = set()
@@ -142,7 +142,7 @@ class Plan:
     @property
     def needed_by_all(self) -> set[str]:
         """The steps without which no bundle would have any variant."""
-        needs = [self.needed_for(v.steps) for bundle in self.bundles for v in bundle.variants]
+        needs = [self.find_needed(v.steps) for bundle in self.bundles for v in bundle.variants]
         return set.intersection(*needs) if needs else {step.id for step in self.steps}
 
     def describe(self) -> Iterator[str]:
@@ -163,12 +163,12 @@ class Plan:
                 yield f"bundle  {bundle.profile.id:24} ships {bundle.most} of them, the best"
 
 
-def profile_digest(profile: Profile) -> str:
+def hash_profile(profile: Profile) -> str:
     """Return the sha256 of a profile as JSON with sorted keys."""
     return _digest(profile.model_dump(mode="json"))
 
 
-def bundle_digest(bundle: PlannedBundle) -> str:
+def hash_bundle(bundle: PlannedBundle) -> str:
     """Return a digest of what decides one bundle besides its files."""
     return _digest(
         {
@@ -206,7 +206,7 @@ class PlanBuilder:
             name: self.sources[origin].digest if origin in self.sources else origin
             for name, origin in given.items()
         }
-        step_id = f"{step.name}-{_digest({**settings_of(step), 'inputs': digests})[:8]}"
+        step_id = f"{step.name}-{_digest({**find_settings(step), 'inputs': digests})[:8]}"
         self.steps.setdefault(step_id, PlannedStep(step_id, step, given))
         return step_id
 

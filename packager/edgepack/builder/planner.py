@@ -7,11 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edgepack.apps.names import require_assets, require_types, require_version
-from edgepack.base.machine import processor
+from edgepack.base.machine import find_processor
 from edgepack.builder.carrying import Carrying
-from edgepack.builder.extensions import with_extensions, without_extensions
+from edgepack.builder.extensions import add_extensions, explain_missing_extensions
 from edgepack.builder.inputs import PlanInputs, plan_inputs
-from edgepack.builder.model_plan import ModelSteps, PlannedModel, needs_calibration, unlike_samples
+from edgepack.builder.model_plan import (
+    ModelSteps,
+    PlannedModel,
+    choose_changed_inputs,
+    needs_calibration,
+)
 from edgepack.builder.offering import Offers
 from edgepack.builder.plan import (
     MODEL_SOURCE,
@@ -25,7 +30,7 @@ from edgepack.builder.sample_plan import NO_SAMPLES, PlannedSamples, plan_sample
 from edgepack.bundle.unused import Unused
 from edgepack.errors import EdgepackError, ModelError, ProfileError, UsageError
 from edgepack.model.facts import ModelFacts
-from edgepack.ondevice.runtime.edgepack_images import placement
+from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.profile import OrtFormat, Profile, Recipe, Variant
 from edgepack.project.project import DetectionOutput, LoadedProject, PythonMetric
 from edgepack.steps.graph.fusion import Fusion
@@ -38,7 +43,7 @@ from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.layer_errors import LayerErrors
 from edgepack.steps.proofs.outside import OutsideErrors
 from edgepack.steps.proofs.read_answers import ReadAnswers
-from edgepack.steps.recipes.bucketed import static_problem, wants_static
+from edgepack.steps.recipes.bucketed import find_static_problem, wants_static
 from edgepack.steps.recipes.recipes import RECIPES
 
 LAYER_SAMPLES = 16
@@ -72,7 +77,7 @@ def make_plan(
     facts = inputs.facts
     if all(facts.opset > profile.runtime.max_opset for profile in profiles):
         highest = max(profile.runtime.max_opset for profile in profiles)
-        raise ModelError(_too_new(facts, highest), hint=_export(highest), where=facts.name)
+        raise ModelError(_explain_too_new(facts, highest), hint=_export(highest), where=facts.name)
     for profile in profiles:
         require_types(profile, (*facts.inputs, *facts.outputs))
         require_assets(profile, loaded.project.files)
@@ -108,7 +113,7 @@ def draft_models(inputs: PlanInputs, profiles: Sequence[Profile]) -> tuple[Plan,
         not_carrying = _not_carrying(inputs, profile.variants)
         for variant in profile.variants:
             unused = (
-                _too_old_runtime(inputs, profile, variant)
+                _find_old_runtime(inputs, profile, variant)
                 or not_carrying.get(variant.id)
                 or _obstacle(inputs, profile, variant)
             )
@@ -126,7 +131,7 @@ def _builder(inputs: PlanInputs) -> PlanBuilder:
     return builder
 
 
-def _too_new(facts: ModelFacts, highest: int, least: int = 0) -> str:
+def _explain_too_new(facts: ModelFacts, highest: int, least: int = 0) -> str:
     loads = f"the target's runtime loads up to {highest}"
     if facts.opset < least:
         return f"preprocessing in the graph needs opset {least}; {loads}"
@@ -137,13 +142,13 @@ def _export(highest: int) -> str:
     return f"export it with opset {min(highest, 17)} to {highest}"
 
 
-def _too_old_runtime(inputs: PlanInputs, profile: Profile, variant: Variant) -> Unused | None:
+def _find_old_runtime(inputs: PlanInputs, profile: Profile, variant: Variant) -> Unused | None:
     """Return why a target's runtime loads no variant of the model."""
     highest = profile.runtime.max_opset
     least = OPSET_OF_PICTURES if inputs.in_graph else 0
     if max(least, inputs.facts.opset) <= highest:
         return None
-    return _refused(variant, _too_new(inputs.facts, highest, least), _export(highest))
+    return _refused(variant, _explain_too_new(inputs.facts, highest, least), _export(highest))
 
 
 def _not_carrying(inputs: PlanInputs, variants: Sequence[Variant]) -> dict[str, Unused]:
@@ -165,10 +170,10 @@ def _obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Unused 
     """Return what prevents a variant from being made, whatever samples there are."""
     sizes = inputs.project.buckets
     static = wants_static(variant, sizes)
-    if static and (problem := static_problem(variant, inputs.signature, sizes)):
+    if static and (problem := find_static_problem(variant, inputs.signature, sizes)):
         return _refused(variant, problem, "see 'dims' in edgepack.yaml")
     extensions = inputs.extensions
-    if extensions and (problem := without_extensions(extensions, profile, variant)):
+    if extensions and (problem := explain_missing_extensions(extensions, profile, variant)):
         hint = "build without the variant, or leave the operators out"
         return _refused(variant, problem, hint)
     return None
@@ -194,19 +199,19 @@ class _Planner:
         named = bool(wanted) or profile.id in self.inputs.named
         planned, unused = [], []
         for variant in chosen:
-            too_old = _too_old_runtime(self.inputs, profile, variant)
+            too_old = _find_old_runtime(self.inputs, profile, variant)
             lacking = not_carrying.get(variant.id) or _uncalibrated(self.inputs, variant)
             if lacking and named and not too_old:
-                raise self._unbuildable(lacking, wanted)
+                raise self._make_unbuildable_error(lacking, wanted)
             if found := too_old or lacking or _obstacle(self.inputs, profile, variant):
                 unused.append(found)
             else:
-                planned.append(self._variant(profile, variant, named=named))
+                planned.append(self._plan_variant(profile, variant, named=named))
         size = None if named else profile.bundle
         most = size.variants if size else None
         return PlannedBundle(profile, tuple(planned), tuple(unused), most)
 
-    def _unbuildable(self, unused: Unused, wanted: Sequence[str]) -> EdgepackError:
+    def _make_unbuildable_error(self, unused: Unused, wanted: Sequence[str]) -> EdgepackError:
         """Return the error for a variant that the user named, on the command line or in YAML."""
         problem = f"variant {unused.variant!r} cannot be built: {unused.reason}"
         otherwise = f"or {unused.hint}"
@@ -215,7 +220,7 @@ class _Planner:
         hint = f"remove it from 'variants', {otherwise}"
         return ProfileError(problem, hint=hint, where=self.inputs.loaded.where("targets"))
 
-    def _numbers(self, variant: Variant) -> Recipe:
+    def _find_recipe(self, variant: Variant) -> Recipe:
         """Return the recipe of a variant's numbers: with a model that is carried, the model's."""
         found = self.inputs.facts.quantization
         if found is None:
@@ -226,25 +231,25 @@ class _Planner:
     def _carried(self) -> bool:
         return self.inputs.facts.quantization is not None
 
-    def _variant(self, profile: Profile, variant: Variant, *, named: bool) -> PlannedVariant:
+    def _plan_variant(self, profile: Profile, variant: Variant, *, named: bool) -> PlannedVariant:
         models = ModelSteps(self.inputs, self.samples, self.builder)
         made = models.add(profile, variant)
         variant, model, cpu = made.variant, made.model, variant.backend == "cpu"
-        self._input_check(made.tensor_reference)
-        layers = self._layers(variant, made.recipe)
-        outside = self._outside(variant, made)
+        self._add_input_check(made.tensor_reference)
+        layers = self._add_layer_errors(variant, made.recipe)
+        outside = self._add_outside_errors(variant, made)
         fusion = None
         if cpu and RECIPES[variant.recipe].in_pairs:
             fusion = self.builder.step(Fusion(profile.device.arch), model=made.recipe)
         # The largest size represents all: what a provider takes does not depend on sizes.
         placed = None if cpu else self.builder.step(Placed(variant), model=made.judged)
-        variant, as_file = self._as_ort(variant, model)
-        kind = RECIPES[self._numbers(variant)]
+        variant, as_file = self._add_ort_step(variant, model)
+        kind = RECIPES[self._find_recipe(variant)]
         goldens = self.builder.step(
             Goldens(
                 kind.cpu_cap_db if cpu else kind.other_cap_db,
-                processor(),
-                session_config(variant) if as_file else (),
+                find_processor(),
+                make_session_config(variant) if as_file else (),
             ),
             model=model,
             shipped=as_file,
@@ -252,12 +257,12 @@ class _Planner:
             **models.golden_samples,
         )
         return PlannedVariant(
-            variant=with_extensions(variant) if self.inputs.extensions else variant,
+            variant=add_extensions(variant) if self.inputs.extensions else variant,
             model=model,
             shipped=as_file or made.judged,
             goldens=goldens,
             reference=made.reference,
-            evaluation=self._evaluation(
+            evaluation=self._add_evaluation(
                 None if self._carried else made.reference, as_file or model, variant
             ),
             placed=placed,
@@ -271,7 +276,7 @@ class _Planner:
             bucketed=made.bucketed,
         )
 
-    def _as_ort(self, variant: Variant, model: str) -> tuple[Variant, str | None]:
+    def _add_ort_step(self, variant: Variant, model: str) -> tuple[Variant, str | None]:
         """Add the step that writes ORT format, where a variant has it; return its settings too."""
         file_format = variant.model_format
         if not isinstance(file_format, OrtFormat):
@@ -280,7 +285,7 @@ class _Planner:
         file = self.builder.step(step, model=model, samples=self.samples.probes)
         return (_replaying(variant) if file_format.ort == "runtime" else variant), file
 
-    def _input_check(self, reference: str) -> None:
+    def _add_input_check(self, reference: str) -> None:
         """Add the step that checks for wrong preprocessing, where there are samples."""
         project = self.inputs.project
         source = project.samples.evaluation or project.samples.calibration
@@ -295,40 +300,40 @@ class _Planner:
             images=tuple(images) if made_here else (),
             scores_output=self.inputs.scores_output,
             detections=tuple(detections),
-            processor=processor(),
+            processor=find_processor(),
             called="the model" if self._carried else "fp32",
             state=self.inputs.state_pairs,
         )
         samples = self.samples.tensors
         self.builder.step(step, model=reference, samples=samples)
         if project.outputs:
-            sizes = [placement(1, 1, d.resize.model_dump())[-2:] for _, d in images]
+            sizes = [find_placement(1, 1, d.resize.model_dump())[-2:] for _, d in images]
             look = ReadAnswers(
-                self.inputs.described, sizes[0] if len(sizes) == 1 else None, processor()
+                self.inputs.described, sizes[0] if len(sizes) == 1 else None, find_processor()
             )
             self.builder.step(look, model=reference, samples=samples)
 
-    def _layers(self, variant: Variant, model: str) -> str | None:
+    def _add_layer_errors(self, variant: Variant, model: str) -> str | None:
         """Add the step that compares an int8 model's tensors with those of the float model."""
         if self._carried or not RECIPES[variant.recipe].in_pairs:
             return None
         reference = self.builder.steps[model].inputs["model"]
-        step = LayerErrors(LAYER_SAMPLES, processor())
+        step = LayerErrors(LAYER_SAMPLES, find_processor())
         samples = self.samples.tensors
         return self.builder.step(step, reference=reference, model=model, samples=samples)
 
-    def _outside(self, variant: Variant, made: PlannedModel) -> str | None:
+    def _add_outside_errors(self, variant: Variant, made: PlannedModel) -> str | None:
         """Add the step that runs an int8 model on inputs that no sample shows."""
         samples = self.samples.tensors
         if self._carried or samples is None or variant.dialect is None:
             return None
         step, reference = (
-            OutsideErrors(unlike_samples(self.inputs), processor()),
+            OutsideErrors(choose_changed_inputs(self.inputs), find_processor()),
             made.tensor_reference,
         )
         return self.builder.step(step, reference=reference, model=made.recipe, samples=samples)
 
-    def _evaluation(self, fp32: str | None, model: str, variant: Variant) -> str | None:
+    def _add_evaluation(self, fp32: str | None, model: str, variant: Variant) -> str | None:
         """Add the step that evaluates a variant, beside the fp32 model if there is one."""
         project = self.inputs.project
         source = project.samples.evaluation
@@ -341,8 +346,8 @@ class _Planner:
                 scores_output=self.inputs.scores_output,
                 described=self.inputs.described,
                 interpreter=project.interpreter,
-                processor=processor(),
-                config=session_config(variant) if variant.backend == "cpu" else (),
+                processor=find_processor(),
+                config=make_session_config(variant) if variant.backend == "cpu" else (),
                 state=self.inputs.state_pairs,
             ),
             reference=fp32,
@@ -357,7 +362,7 @@ def init_command(loaded: LoadedProject) -> str:
     return f"edgepack init {shlex.quote(str(loaded.model_path))} --images photos/"
 
 
-def unsampled(loaded: LoadedProject) -> Iterator[str]:
+def explain_unsampled(loaded: LoadedProject) -> Iterator[str]:
     """Yield what the figures mean where there are no samples."""
     if loaded.project.samples.calibration or loaded.project.samples.evaluation:
         return
@@ -369,7 +374,7 @@ def unsampled(loaded: LoadedProject) -> Iterator[str]:
     )
 
 
-def session_config(variant: Variant) -> tuple[tuple[str, str], ...]:
+def make_session_config(variant: Variant) -> tuple[tuple[str, str], ...]:
     """Return a variant's session config entries, sorted."""
     return tuple(sorted(variant.session.config.items()))
 

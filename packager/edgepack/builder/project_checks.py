@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from edgepack.builder.constants import holds
-from edgepack.errors import ProfileError, nearest
+from edgepack.builder.constants import can_hold
+from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import LoadedProject
 
@@ -29,7 +29,7 @@ def check_names(
         if name not in known:
             raise ProfileError(
                 f"the model has no {what} {name!r}",
-                hint=nearest(name, known),
+                hint=suggest_nearest(name, known),
                 where=loaded.where(f"{what}s", name),
             )
 
@@ -49,7 +49,7 @@ def check_fillings(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> None:
         if spec.name in masks and masks[spec.name] not in symbolic:
             raise ProfileError(
                 f"the mask {spec.name!r} has no symbolic dimension {masks[spec.name]!r}",
-                hint=nearest(str(masks[spec.name]), symbolic),
+                hint=suggest_nearest(str(masks[spec.name]), symbolic),
                 where=loaded.where("inputs", spec.name, "mask"),
             )
         if spec.name in masks and not symbolic <= known - {"?"}:
@@ -65,7 +65,7 @@ def check_fillings(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> None:
 def _check_pad(loaded: LoadedProject, spec: TensorSpec) -> None:
     description = loaded.project.inputs.get(spec.name)
     pad = description.pad if description else None
-    if pad is not None and not holds(pad, spec.dtype):
+    if pad is not None and not can_hold(pad, spec.dtype):
         raise ProfileError(
             f"the input {spec.name!r} is {spec.dtype}, which does not hold {pad!r}",
             hint="give a 'pad' that the input can hold",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
-from edgepack.apps.maven import KOTLIN_VERSION, licensed
+from edgepack.apps.maven import KOTLIN_VERSION, find_licenses
 from edgepack.apps.reduced_runtime import build_command
 from edgepack.apps.render import BundleContext, ProviderHelp, VariantLine
 from edgepack.backends.registry import BACKENDS
 from edgepack.base.schema import NotMeasured
-from edgepack.builder.example import example_inputs, prediction_lines
+from edgepack.builder.example import example_inputs, write_prediction_lines
 from edgepack.builder.job import JudgedBundle
 from edgepack.builder.model_files import ModelFiles, ort_operators
 from edgepack.bundle.manifest import Accuracy, BundleFile
@@ -49,10 +49,10 @@ def bundle_context(
         requirements=tuple(_pin(n, v) for n, v in judged.packages.items()),
         example_inputs=examples,
         state=tuple(project.state.items()),
-        prediction=prediction_lines(project, examples, outputs),
+        prediction=write_prediction_lines(project, examples, outputs),
         providers=tuple(_provider_help(profile)),
         reduced_build=_reduced_build(judged),
-        packages=licensed(profile.runtime.packages) if profile.family == "android" else (),
+        packages=find_licenses(profile.runtime.packages) if profile.family == "android" else (),
         kotlin_version=KOTLIN_VERSION,
         native_libraries=_native_libraries(profile),
         data_size=f"{sum(file.size_bytes for file in data) / 1e6:.2f} MB",

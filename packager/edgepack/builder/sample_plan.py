@@ -7,22 +7,22 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.base.machine import processor
+from edgepack.base.machine import find_processor
 from edgepack.builder.inputs import PlanInputs
 from edgepack.builder.plan import MODEL_SOURCE, PROJECT_SOURCE, PlanBuilder
 from edgepack.errors import ProfileError, SamplesError
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
 from edgepack.project.project import DetectionOutput, ImageInput, SampleSource
-from edgepack.samples.boxes import label_files
-from edgepack.samples.images import image_files
-from edgepack.samples.sources import selected_images
+from edgepack.samples.boxes import list_label_files
+from edgepack.samples.images import list_image_files
+from edgepack.samples.sources import select_images
 from edgepack.steps.comparing import PROBES
-from edgepack.steps.graph.prepared import sized
+from edgepack.steps.graph.prepared import fix_sizes
 from edgepack.steps.graph.unrolled import Unrolled
 from edgepack.steps.in_graph.picture_samples import InGraphProbes, TensorSamples
 from edgepack.steps.in_graph.pictures import PictureSamples
-from edgepack.steps.in_graph.texts import tokenizer_input
-from edgepack.steps.recipes.bucketed import bucket_dims
+from edgepack.steps.in_graph.texts import name_tokenizer_input
+from edgepack.steps.recipes.bucketed import find_bucket_dims
 from edgepack.steps.samples import ImageSamples, NpzSamples, OnnxTestData, Part, PythonSamples
 
 
@@ -87,8 +87,8 @@ def plan_tokenizers(inputs: PlanInputs, builder: PlanBuilder) -> dict[str, str]:
     """
     sources = {}
     for number, tokens in enumerate(inputs.project.texts.values()):
-        path, name = inputs.loaded.folder / tokens.file, tokenizer_input(number)
-        sources[name] = builder.source(name, path, file_digest(path))
+        path, name = inputs.loaded.folder / tokens.file, name_tokenizer_input(number)
+        sources[name] = builder.source(name, path, hash_file(path))
     return sources
 
 
@@ -102,11 +102,11 @@ class _Steps:
         if source is None:
             return None
         if source.path is not None:
-            return self._npz(role, source)
+            return self._add_npz(role, source)
         if source.images is not None:
-            return self._images(role, source)
+            return self._add_images(role, source)
         if source.test_data is not None:
-            return self._test_data(role, source)
+            return self._add_test_data(role, source)
         if source.python is None:
             raise TypeError("a sample source has exactly one origin")
         interpreter = self.inputs.project.interpreter
@@ -126,7 +126,7 @@ class _Steps:
             return samples
         project = self.inputs.project
         described = tuple(project.pictures.items()), tuple(project.texts.items())
-        step = TensorSamples(sized(self.inputs.facts.inputs, self.inputs.dims), *described)
+        step = TensorSamples(fix_sizes(self.inputs.facts.inputs, self.inputs.dims), *described)
         return self.builder.step(
             step, samples=samples, **plan_tokenizers(self.inputs, self.builder)
         )
@@ -136,19 +136,19 @@ class _Steps:
         if samples is None:
             return None
         model = self.builder.step(self.inputs.prepared, source=MODEL_SOURCE, samples=frames)
-        step = Unrolled(self.inputs.state_pairs, processor())
+        step = Unrolled(self.inputs.state_pairs, find_processor())
         return self.builder.step(step, model=model, samples=samples)
 
     def in_graph_probes(self, real: str | None) -> str:
-        sizes = bucket_dims(self.inputs.signature, self.inputs.project.buckets)
+        sizes = find_bucket_dims(self.inputs.signature, self.inputs.project.buckets)
         project = self.inputs.project
         pictures, texts = tuple(project.pictures), tuple(project.texts)
         step = InGraphProbes(self.inputs.signature, pictures, sizes, PROBES, texts)
         return self.builder.step(step, samples=real)
 
-    def _npz(self, role: str, source: SampleSource) -> str:
+    def _add_npz(self, role: str, source: SampleSource) -> str:
         path = self.inputs.loaded.folder / str(source.path)
-        origin = self.builder.source(role, path, file_digest(path))
+        origin = self.builder.source(role, path, hash_file(path))
         chosen = (
             self.inputs.signature,
             source.labels,
@@ -158,25 +158,25 @@ class _Steps:
         )
         return self.builder.step(NpzSamples(*chosen), source=origin)
 
-    def _images(self, role: Part, source: SampleSource) -> str:
+    def _add_images(self, role: Part, source: SampleSource) -> str:
         folder = self.inputs.loaded.folder / str(source.images)
         part: Part = role if self._shares_folder() else "all"
-        files = selected_images(folder, source.limit, part)
+        files = select_images(folder, source.limit, part)
         digest = hashlib.sha256()
         for path in files:
             digest.update(os.fsencode(path.relative_to(folder)))
-            digest.update(f"\0{file_digest(path)}\n".encode())
+            digest.update(f"\0{hash_file(path)}\n".encode())
         if source.labels:
             # Which labels the images get depends on the names of those not selected, too.
-            for path in image_files(folder):
+            for path in list_image_files(folder):
                 digest.update(os.fsencode(path.relative_to(folder)) + b"\0")
         if source.labels and source.labels != "folders":
             labels = self.inputs.loaded.folder / source.labels
-            for path in label_files(labels):
+            for path in list_label_files(labels):
                 digest.update(os.fsencode(path.relative_to(labels)))
-                digest.update(f"\0{file_digest(path)}\n".encode())
-        input_name, image = self._image_input()
-        classes = self._class_names() if source.labels else ()
+                digest.update(f"\0{hash_file(path)}\n".encode())
+        input_name, image = self._find_image_input()
+        classes = self._find_class_names() if source.labels else ()
         chosen = (self.inputs.signature, input_name, image, source.labels, source.limit, part)
         project = self.inputs.project
         step = (
@@ -196,7 +196,7 @@ class _Steps:
         )
         return bool(one) and one == other
 
-    def _class_names(self) -> tuple[str, ...]:
+    def _find_class_names(self) -> tuple[str, ...]:
         """Return the class names of the first detection; empty without names."""
         outputs = self.inputs.project.outputs.values()
         files = [each.labels for each in outputs if isinstance(each, DetectionOutput)]
@@ -204,7 +204,7 @@ class _Steps:
             return ()
         return tuple(read_labels(self.inputs.loaded.carried(files[0]).read_text(encoding="utf-8")))
 
-    def _image_input(self) -> tuple[str, ImageInput]:
+    def _find_image_input(self) -> tuple[str, ImageInput]:
         inputs = self.inputs.project.inputs.items()
         described = [(name, d.image) for name, d in inputs if d.image is not None]
         if len(described) != 1 or len(self.inputs.signature) != 1:
@@ -217,7 +217,7 @@ class _Steps:
             )
         return described[0]
 
-    def _test_data(self, role: str, source: SampleSource) -> str:
+    def _add_test_data(self, role: str, source: SampleSource) -> str:
         pattern = str(source.test_data)
         where = self.inputs.loaded.where("samples", role, "test_data")
         try:
@@ -242,13 +242,13 @@ class _Steps:
         for n, folder in enumerate(folders):
             digest = hashlib.sha256()
             for path in sorted(folder.glob("input_*.pb")):
-                digest.update(f"{path.name}\0{file_digest(path)}\n".encode())
+                digest.update(f"{path.name}\0{hash_file(path)}\n".encode())
             inputs[str(n)] = self.builder.source(f"{role}-{n}", folder, digest.hexdigest())
         step = OnnxTestData(self.inputs.whole_signature, self.inputs.constants, self.inputs.state)
         return self.builder.step(step, **inputs)
 
 
-def file_digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """Return the sha256 of a file.
 
     Raises:

@@ -14,13 +14,13 @@ from edgepack.base.files import SHARED, write_atomically, writing
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
 from edgepack.base.yaml_source import parse_yaml
-from edgepack.builder.guesses import Guess, told_guess, tried_guess
+from edgepack.builder.guesses import Guess, read_guess, try_guess
 from edgepack.builder.photos import Photos
 from edgepack.errors import UsageError
-from edgepack.model.checking import carrying_findings, session_findings
-from edgepack.model.facts import ModelFacts, TensorSpec, model_facts
+from edgepack.model.checking import check_carrying, check_session
+from edgepack.model.facts import ModelFacts, TensorSpec, read_model_facts
 from edgepack.ondevice.runtime.edgepack_wordpiece import WordPiece
-from edgepack.preprocessing.alternatives import yaml_lines
+from edgepack.preprocessing.alternatives import format_yaml_lines
 from edgepack.project.project import (
     PROJECT_FILE,
     ImageInput,
@@ -28,9 +28,9 @@ from edgepack.project.project import (
     Project,
     ShortSideCrop,
     Stretch,
-    project_for_model,
+    make_project,
 )
-from edgepack.samples.images import image_files
+from edgepack.samples.images import list_image_files
 
 _MARK = "   # guessed, check"
 NAMES = "names.txt"
@@ -52,7 +52,7 @@ def init(model: Path, *, images: Path | None = None, progress: Progress | None =
         SamplesError: There is no image in the folder.
         ToolError: The model's folder cannot be written to.
     """
-    facts = model_facts(model)
+    facts = read_model_facts(model)
     path = model.resolve().parent / PROJECT_FILE
     if path.exists():
         raise UsageError(f"{str(path)!r} is there already", hint="edit it, or move it away first")
@@ -60,13 +60,13 @@ def init(model: Path, *, images: Path | None = None, progress: Progress | None =
         _check_images(images, facts)
     photos = Photos.of(images, path.parent, facts) if images else None
     guess = _guess(model, facts, photos)
-    lines = [*_lines(project_for_model(model).project.name, facts, guess, photos)]
+    lines = [*_lines(make_project(model).project.name, facts, guess, photos)]
     lines += _tokens(facts, path.parent / TOKENIZER)
     text = "\n".join(lines) + "\n"
     parse_yaml(text, name=str(path)).parse(Project)
     names = path.with_name(NAMES)
     if _meaning(facts) and not names.exists():
-        _write_new(names, "".join(f"{name}\n" for name in class_names(facts)))
+        _write_new(names, "".join(f"{name}\n" for name in read_class_names(facts)))
     _write_new(path, text)
     for warning in _warnings(model, facts, photos):
         (progress or Silent()).note(f"warning: {warning}")
@@ -76,7 +76,7 @@ def init(model: Path, *, images: Path | None = None, progress: Progress | None =
 def _warnings(model: Path, facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
     """Yield problems at which a build would stop."""
     with Workers(1) as workers:
-        blocked = workers.call(session_findings, model) or carrying_findings(facts)
+        blocked = workers.call(check_session, model) or check_carrying(facts)
     for finding in blocked:
         yield f"a build refuses this model: {finding.reason}; {finding.remedy}"
     for error in photos.broken if photos else ():
@@ -88,7 +88,7 @@ def _check_images(images: Path, facts: ModelFacts) -> None:
         raise UsageError(
             f"there is no folder {str(images)!r}", hint="name a folder of images", where="--images"
         )
-    if image_input(facts) is None:
+    if find_image_input(facts) is None:
         described = f"{len(facts.inputs)} inputs: {', '.join(map(str, facts.inputs))}"
         raise UsageError(
             "the model does not take one float32 image whose sides are known, or have names that"
@@ -96,7 +96,7 @@ def _check_images(images: Path, facts: ModelFacts) -> None:
             hint="leave --images out, and give the samples as .npz: edgepack init MODEL",
             where="--images",
         )
-    if len(image_files(images)) < 2:
+    if len(list_image_files(images)) < 2:
         raise UsageError(
             f"there is only one image in {str(images)!r}",
             hint="give at least two different ones, to calibrate with and to evaluate with",
@@ -106,15 +106,15 @@ def _check_images(images: Path, facts: ModelFacts) -> None:
 
 def _guess(model: Path, facts: ModelFacts, photos: Photos | None) -> Guess | None:
     """Return how pictures become the input; None where the model takes none."""
-    found = image_input(facts)
+    found = find_image_input(facts)
     if found is None:
         return None
-    guess = told_guess(facts, model, _usual(found, facts, photos))
+    guess = read_guess(facts, model, _usual(found, facts, photos))
     if photos is None:
         return guess
     scores = facts.outputs[0].name if has_scores(facts) else None
-    labels = photos.labels_of(photos.looked_at)
-    return tried_guess(guess, model, facts.inputs[0], scores, photos.looked_at, labels)
+    labels = photos.find_labels(photos.looked_at)
+    return try_guess(guess, model, facts.inputs[0], scores, photos.looked_at, labels)
 
 
 def _usual(found: PictureInput, facts: ModelFacts, photos: Photos | None) -> ImageInput:
@@ -140,9 +140,9 @@ def _lines(
 ) -> Iterator[str]:
     yield "# What edgepack builds, and from what. Check with: edgepack build --dry-run"
     yield "schema_version: 1"
-    yield f"name: {_quoted(name)}"
+    yield f"name: {_quote_scalar(name)}"
     yield "version: 0.1.0"
-    yield f"model: {_quoted(facts.name)}"
+    yield f"model: {_quote_scalar(facts.name)}"
     yield from _dims(facts, photos)
     yield from _constants(facts)
     yield from _state(facts)
@@ -158,7 +158,7 @@ def _dims(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
     names = sorted({n for shape in shapes for n in shape if isinstance(n, str) and n != "?"})
     if not names:
         return
-    found = image_input(facts)
+    found = find_image_input(facts)
     sides = found.free if found else {}
     batch = {shape[0] for shape in shapes}
     known = {name: 1 for name in names if name in batch} | (sides if photos else {})
@@ -177,7 +177,7 @@ def _dims(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
 def _constants(facts: ModelFacts) -> Iterator[str]:
     """Yield how inputs of one number, which are settings often, become part of the model."""
     if settings := [spec.name for spec in facts.inputs if spec.shape == ()]:
-        values = ", ".join(f"{_quoted(name)}: 0" for name in settings)
+        values = ", ".join(f"{_quote_scalar(name)}: 0" for name in settings)
         yield "# An input that always has the same value can become part of the model."
         yield f"# constants: {{{values}}}"
 
@@ -189,7 +189,9 @@ def _state(facts: ModelFacts) -> Iterator[str]:
         if spec.name in output.name and spec.name not in pairs.values() and _alike(spec, output):
             pairs.setdefault(output.name, spec.name)
     if pairs and len(pairs) < len(facts.inputs):
-        words = ", ".join(f"{_quoted(made)}: {_quoted(given)}" for made, given in pairs.items())
+        words = ", ".join(
+            f"{_quote_scalar(made)}: {_quote_scalar(given)}" for made, given in pairs.items()
+        )
         yield "# Outputs that may be inputs of the next run; samples are frames of streams then."
         yield f"# state: {{{words}}}{_MARK}"
 
@@ -203,7 +205,9 @@ def _alike(one: TensorSpec, other: TensorSpec) -> bool:
 
 
 def _dims_line(sizes: Mapping[str, int]) -> str:
-    return f"dims: {{{', '.join(f'{_quoted(name)}: {size}' for name, size in sizes.items())}}}"
+    return (
+        f"dims: {{{', '.join(f'{_quote_scalar(name)}: {size}' for name, size in sizes.items())}}}"
+    )
 
 
 def _inputs(facts: ModelFacts, guess: Guess | None, photos: Photos | None) -> Iterator[str]:
@@ -214,14 +218,14 @@ def _inputs(facts: ModelFacts, guess: Guess | None, photos: Photos | None) -> It
     if not photos:
         yield "# Uncomment it when your samples are images."
     yield f"{hash_mark}inputs:"
-    yield f"{hash_mark}  {_quoted(facts.inputs[0].name)}:"
+    yield f"{hash_mark}  {_quote_scalar(facts.inputs[0].name)}:"
     yield f"{hash_mark}    image:"
     if guess.why:
         yield f"{hash_mark}      # {guess.why}"
-    for line in yaml_lines(guess.image):
+    for line in format_yaml_lines(guess.image):
         told = line.startswith("layout")
         yield f"{hash_mark}      {line}{'' if told else _MARK}"
-    if names := class_names(facts):
+    if names := read_class_names(facts):
         yield f"# the model knows {len(names)} classes: {', '.join(names[:5])}, ..."
 
 
@@ -233,14 +237,16 @@ def _outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
         hash_mark = "" if photos or "detection" not in meaning else "# "
         yield about
         yield f"{hash_mark}files: [{NAMES}]"
-        yield f"{hash_mark}outputs: {{{_quoted(output.name)}: {meaning}}}"
+        yield f"{hash_mark}outputs: {{{_quote_scalar(output.name)}: {meaning}}}"
     elif (output.shape or ())[1:] == (1,):
         yield "# One number: a score, or a decision (kind: probability, threshold: 0.5)."
-        yield f"# outputs: {{{_quoted(output.name)}: {{kind: regression}}}}"
-    elif image_input(facts) and has_scores(facts):
+        yield f"# outputs: {{{_quote_scalar(output.name)}: {{kind: regression}}}}"
+    elif find_image_input(facts) and has_scores(facts):
         yield about
-        yield f"# outputs: {{{_quoted(output.name)}: {{kind: classification, top: 5}}}}{_MARK}"
-    elif image_input(facts):
+        yield (
+            f"# outputs: {{{_quote_scalar(output.name)}: {{kind: classification, top: 5}}}}{_MARK}"
+        )
+    elif find_image_input(facts):
         yield "# The model does not say what its output means: without 'outputs', devices give"
         yield "# tensors, and int8 is judged by their numbers. See docs/answers.md, evaluating.md."
 
@@ -252,7 +258,7 @@ def _meaning(facts: ModelFacts) -> str:
     ``(batch, 4 + classes, boxes)``, a classification ``(batch, classes)`` after softmax
     (ultralytics/nn/modules/head.py, Detect and Classify, read 2026-11-22).
     """
-    task, classes = facts.metadata.get("task"), len(class_names(facts))
+    task, classes = facts.metadata.get("task"), len(read_class_names(facts))
     shape = facts.outputs[0].shape or ()
     if classes and task == "detect" and len(shape) == 3 and shape[1] == 4 + classes:
         return f"{{kind: detection, layout: yolo, labels: {NAMES}, score: 0.25, iou: 0.45}}"
@@ -283,15 +289,15 @@ def _samples(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
     if photos:
         yield "# One folder for both is split 80 to 20 by content."
         yield "samples:"
-        yield f"  calibration: {{images: {_quoted(photos.written)}, limit: 100}}"
-        evaluation = f"  evaluation: {{images: {_quoted(photos.written)}"
+        yield f"  calibration: {{images: {_quote_scalar(photos.written)}, limit: 100}}"
+        evaluation = f"  evaluation: {{images: {_quote_scalar(photos.written)}"
         if photos.labels:
-            labels = f"labels: {_quoted(photos.labels)}, metric: top1"
+            labels = f"labels: {_quote_scalar(photos.labels)}, metric: top1"
             yield f"{evaluation}, {labels}}}{_MARK}"
         else:
             yield f"{evaluation}}}   # {photos.unlabelled or 'labels: labels.csv, or folders'}"
         return
-    keys = ", ".join(f"{_quoted(spec.name)}" for spec in facts.inputs)
+    keys = ", ".join(f"{_quote_scalar(spec.name)}" for spec in facts.inputs)
     yield f"# An .npz has one array per input ({keys}); its leading axis counts the samples."
     yield "# samples:"
     yield "#   calibration: {path: calibration.npz}"
@@ -310,11 +316,11 @@ class PictureInput:
     """Symbolic dimensions, with the guess."""
 
 
-def image_input(facts: ModelFacts) -> PictureInput | None:
+def find_image_input(facts: ModelFacts) -> PictureInput | None:
     """Return what the model takes if it is one image, else None."""
     if len(facts.inputs) != 1 or facts.inputs[0].dtype != "float32":
         return None
-    shape = _filled(facts.inputs[0], facts)
+    shape = _fill_shape(facts.inputs[0], facts)
     if shape is None or len(shape) != 4 or not (shape[0] == 1 or isinstance(shape[0], str)):
         return None
     guessed = 224 if has_scores(facts) else 640
@@ -335,7 +341,7 @@ def has_scores(facts: ModelFacts) -> bool:
     return len(shape) == 2 or (len(shape) == 4 and shape[2:] == (1, 1))
 
 
-def _filled(spec: TensorSpec, facts: ModelFacts) -> tuple[int | str, ...] | None:
+def _fill_shape(spec: TensorSpec, facts: ModelFacts) -> tuple[int | str, ...] | None:
     """Return the shape, with the image size that ultralytics writes into the metadata."""
     size = _literal(facts.metadata.get("imgsz", ""))
     is_size = isinstance(size, list) and [type(side) for side in size] == [int, int]
@@ -345,7 +351,7 @@ def _filled(spec: TensorSpec, facts: ModelFacts) -> tuple[int | str, ...] | None
     return spec.shape
 
 
-def class_names(facts: ModelFacts) -> list[str]:
+def read_class_names(facts: ModelFacts) -> list[str]:
     """Return the class names in the model's metadata, by index; none where they are not numbered.
 
     Ultralytics writes a dict of index to name.
@@ -363,7 +369,7 @@ def _literal(text: str) -> object:
         return None
 
 
-def _quoted(text: str) -> str:
+def _quote_scalar(text: str) -> str:
     """Return text as a YAML scalar that reads back as itself: JSON strings are YAML."""
     plain = text.replace("-", "").replace("_", "").replace(".", "").isalnum() and text.isascii()
     if plain and text[0].isalpha() and not _is_word(text):

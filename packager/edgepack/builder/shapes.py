@@ -12,9 +12,7 @@ from edgepack.project.project import Project, Span
 _ENDS = ("min", "opt", "max")
 
 
-def with_shape_profiles(
-    variant: Variant, inputs: Sequence[TensorSpec], project: Project
-) -> Variant:
+def add_shape_profiles(variant: Variant, inputs: Sequence[TensorSpec], project: Project) -> Variant:
     """Return the variant with its backend's ``shape_options``, where the project gives all sizes.
 
     Without a size for each symbolic dimension the option stays unset, and the provider sees the

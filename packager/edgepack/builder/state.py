@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgepack.errors import ProfileError, nearest
+from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import LoadedProject
-from edgepack.steps.graph.prepared import sized
+from edgepack.steps.graph.prepared import fix_sizes
 
 
-def project_state(
+def find_project_state(
     loaded: LoadedProject, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, ...]:
     """Return the inputs that hold the state, in the model's order.
@@ -28,16 +28,19 @@ def project_state(
     if not project.state:
         return ()
     dims = project.fixed_dims
-    taken = {spec.name: spec for spec in sized(inputs, dims)}
-    made = {spec.name: spec for spec in sized(outputs, dims)}
+    taken = {spec.name: spec for spec in fix_sizes(inputs, dims)}
+    made = {spec.name: spec for spec in fix_sizes(outputs, dims)}
     for output, name in project.state.items():
         where = loaded.where("state", output)
         if output not in made:
-            hint = f"{nearest(output, made)}; 'state' maps an output to the input that it feeds"
+            hint = (
+                f"{suggest_nearest(output, made)}; 'state' maps an output to the input"
+                " that it feeds"
+            )
             raise ProfileError(f"the model has no output {output!r}", hint=hint, where=where)
         if name not in taken:
             raise ProfileError(
-                f"the model has no input {name!r}", hint=nearest(name, taken), where=where
+                f"the model has no input {name!r}", hint=suggest_nearest(name, taken), where=where
             )
         _require_same(made[output], taken[name], where)
         if several := [size for size in taken[name].shape or () if size in project.buckets]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgepack.base.machine import architecture, cpu_flags
+from edgepack.base.machine import find_architecture, read_cpu_flags
 from edgepack.base.processes import Workers
 from edgepack.base.statistics import median
 from edgepack.builder.execution import Execution
@@ -19,7 +19,7 @@ from edgepack.builder.plan import Plan, PlannedVariant
 from edgepack.bundle.unused import Unused
 from edgepack.model.files import MODEL
 from edgepack.project.profile import DeviceKind
-from edgepack.records.other_work import work_reason
+from edgepack.records.other_work import explain_work
 from edgepack.records.run import OtherWork
 
 _BUDGET_S = 1.2
@@ -106,14 +106,14 @@ def judge_turns(
     why = ""
     if "cores" in other_work:
         work = OtherWork.model_validate(other_work)
-        why = work_reason(work, threads=work.cores)
+        why = explain_work(work, threads=work.cores)
     if not why and min(medians_ms[0], medians_ms[3]) <= max(medians_ms[1:3]):
         said = ", ".join(f"{each:.3f}" for each in medians_ms)
         why = f"turns of one model differ as much as the two do: {said} ms (int8, fp32, fp32, int8)"
     return LatencyComparison(1e3 * median(int8_s), 1e3 * median(fp32_s), len(int8_s), why)
 
 
-def slower_variants(
+def list_slower_variants(
     plan: Plan, judged: Sequence[Verdict], execution: Execution
 ) -> Iterator[SlowerVariant]:
     """Yield the shipped int8 and int4 variants that took longer than fp32 on this machine.
@@ -138,9 +138,7 @@ def slower_variants(
                 yield SlowerVariant(verdict.target, variant.variant.id, measured[int8, fp32])
 
 
-def without_merit(
-    verdict: Verdict, slower: Sequence[SlowerVariant], execution: Execution
-) -> Verdict:
+def drop_slower(verdict: Verdict, slower: Sequence[SlowerVariant], execution: Execution) -> Verdict:
     """Return a verdict without int8 that nobody asked for, is slower than fp32, and no smaller."""
     unused = [*verdict.unused]
     times = {each.variant: each.measured for each in slower if each.target == verdict.target}
@@ -175,8 +173,8 @@ def _runs_here(planned: PlannedVariant, device: DeviceKind) -> bool:
         variant.backend == "cpu"
         and not planned.carried
         and is_quantized(planned)
-        and device.arch == architecture()
-        and set(variant.requires.cpu) <= cpu_flags()
+        and device.arch == find_architecture()
+        and set(variant.requires.cpu) <= read_cpu_flags()
     )
 
 
@@ -203,7 +201,9 @@ def _time_in_turns(
 
     def run(which: int, count: int) -> list[float]:
         # The first run of a turn meets cold caches, and the other session's threads still spinning.
-        return [_timed(lambda: run_session(sessions[which], feed)) for _ in range(count + 1)][1:]
+        return [_time_call(lambda: run_session(sessions[which], feed)) for _ in range(count + 1)][
+            1:
+        ]
 
     once = sum(run(0, 1) + run(1, 1))
     count = max(1, min(_MOST_RUNS, int(_BUDGET_S / (2 * once)) - 1))
@@ -212,7 +212,7 @@ def _time_in_turns(
     return turns_s, others.taken()
 
 
-def _timed(call: Callable[[], object]) -> float:
+def _time_call(call: Callable[[], object]) -> float:
     before = time.perf_counter()
     call()
     return time.perf_counter() - before

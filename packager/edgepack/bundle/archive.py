@@ -11,7 +11,7 @@ import zlib
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 
-from edgepack.bundle.writing import not_writable
+from edgepack.bundle.writing import make_write_error
 from edgepack.errors import BundleError
 
 # Weights hardly compress: higher levels take several times as long for a percent.
@@ -38,7 +38,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
         tar.addfile(entry, file)
 
 
-def folder_of(bundle: Path, stack: ExitStack) -> Path:
+def open_folder(bundle: Path, stack: ExitStack) -> Path:
     """Return a bundle's folder; an archive's is temporary, and is deleted with the stack.
 
     Raises:
@@ -110,7 +110,7 @@ def copy_file(source: Path, target: Path) -> None:
         Path(partial).chmod(0o644)
         os.replace(partial, target)  # noqa: PTH105  (atomic)
     except OSError as error:
-        raise not_writable(target.parent, error) from error
+        raise make_write_error(target.parent, error) from error
     finally:
         if partial:
             Path(partial).unlink(missing_ok=True)

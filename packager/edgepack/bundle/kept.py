@@ -34,7 +34,7 @@ class Kept(Generic[KeyT, ValueT]):
 
     Args:
         make: Returns the value.
-        stamp: Returns a value that changes when the files do, such as :func:`stamps`.
+        stamp: Returns a value that changes when the files do, such as :func:`read_stamps`.
     """
 
     def __init__(self, make: Callable[[KeyT], ValueT], stamp: Callable[[KeyT], object]) -> None:
@@ -63,7 +63,7 @@ class Kept(Generic[KeyT, ValueT]):
         pool.shutdown(wait=False)
 
 
-def stamps(*paths: Path) -> frozenset[_Stamp]:
+def read_stamps(*paths: Path) -> frozenset[_Stamp]:
     """Return name, inode, mode, size and times of files, and of everything below folders.
 
     Each write to a file changes its ``st_ctime_ns``, which no program can set.

@@ -13,7 +13,7 @@ _NAME_BYTES = 255
 """The longest name on ext4, f2fs and APFS."""
 
 
-def _inside(path: str) -> str:
+def _require_inside(path: str) -> str:
     """Return a relative path after checking that it stays inside its folder on every system."""
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in path:
@@ -25,7 +25,7 @@ def _inside(path: str) -> str:
     return path
 
 
-BundlePath = Annotated[str, Field(max_length=1024), AfterValidator(_inside)]
+BundlePath = Annotated[str, Field(max_length=1024), AfterValidator(_require_inside)]
 """Relative, with forward slashes, and inside the bundle."""
 
 
@@ -41,12 +41,12 @@ def require_apart(paths: Iterable[str]) -> None:
     folders: dict[str, str] = {}
     for path in paths:
         for parent in PurePosixPath(path).parents[:-1]:
-            name = folders.setdefault(_folded(str(parent)), str(parent))
+            name = folders.setdefault(_fold_path(str(parent)), str(parent))
             if name != str(parent):
                 raise ValueError(_clash(name, str(parent)))
-        if _folded(path) in files:
-            raise ValueError(_clash(files[_folded(path)], path))
-        files[_folded(path)] = path
+        if _fold_path(path) in files:
+            raise ValueError(_clash(files[_fold_path(path)], path))
+        files[_fold_path(path)] = path
     for key in files.keys() & folders.keys():
         raise ValueError(_clash(files[key], folders[key] + "/"))
 
@@ -57,6 +57,6 @@ def _clash(one: str, other: str) -> str:
     return f"{one!r} and {other!r} are one on some file systems"
 
 
-def _folded(path: str) -> str:
+def _fold_path(path: str) -> str:
     """Return the key that caseless matches of a path share (The Unicode Standard, D145)."""
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", path).casefold())

@@ -99,7 +99,7 @@ def verify(path: Path) -> Bundle:
         BundleError: A file is missing, altered, a link, of another mode, or not in the manifest.
     """
     bundle = load_bundle(path)
-    plain, links = _listed(path)
+    plain, links = _list_files(path)
     for entry in bundle.manifest.files:
         if entry.path not in plain:
             raise BundleError(
@@ -133,7 +133,7 @@ def _check_tensor(root: Path, tensor: GoldenTensor) -> None:
         )
 
 
-def _listed(root: Path) -> tuple[set[str], set[str]]:
+def _list_files(root: Path) -> tuple[set[str], set[str]]:
     """Return the plain files and the links below a folder; no link is followed."""
     plain, links = set(), set()
     for folder, folders, files in os.walk(root):

@@ -28,7 +28,7 @@ _MODEL = "source-model"
 _NOT_ON_PYPI = ("edgepack", "python")
 
 
-def sbom(manifest: Manifest) -> bytes:
+def make_sbom(manifest: Manifest) -> bytes:
     """Return the document for a manifest that does not list it yet.
 
     It has no time, and its serial number is made from the manifest: equal manifests give equal

@@ -53,7 +53,7 @@ class Signature:
         return f"signed by {self.signer} with {key}" if self.signer else f"signed with {key}"
 
 
-def default_allowed_signers() -> Path:
+def find_allowed_signers() -> Path:
     """Return the path of the user's allowed signers, if it exists."""
     return Path.home() / ".ssh" / "allowed_signers"
 
@@ -80,7 +80,7 @@ def sign(bundle: Path, key: Path | None = None) -> Signature:
         scratch = Path(folder)
         message = scratch / MANIFEST
         shutil.copyfile(bundle / MANIFEST, message)
-        chosen = _given(key) if key else _only_key(scratch)
+        chosen = _find_given_key(key) if key else _find_only_key(scratch)
         _sign(message, chosen)
         made = scratch / MANIFEST_SIGNATURE
         found = _check(message.read_bytes(), made, None)
@@ -104,8 +104,8 @@ def read_signature(bundle: Path, allowed_signers: Path | None = None) -> Signatu
     signature = bundle / MANIFEST_SIGNATURE
     if not signature.exists():
         return None
-    if allowed_signers is None and default_allowed_signers().is_file():
-        allowed_signers = default_allowed_signers()
+    if allowed_signers is None and find_allowed_signers().is_file():
+        allowed_signers = find_allowed_signers()
     if allowed_signers:
         _require_file(allowed_signers)
     return _check((bundle / MANIFEST).read_bytes(), signature, allowed_signers)
@@ -126,7 +126,7 @@ def require_signature(bundle: Path, allowed_signers: Path | None = None) -> Sign
         UsageError: There is no such file of allowed signers.
         ToolError: ssh-keygen is missing or too old.
     """
-    allowed = allowed_signers or default_allowed_signers()
+    allowed = allowed_signers or find_allowed_signers()
     _require_folder(bundle)
     _require_file(allowed)
     found = read_signature(bundle, allowed)
@@ -146,7 +146,7 @@ def require_signature(bundle: Path, allowed_signers: Path | None = None) -> Sign
 
 def _sign(message: Path, key: Path) -> None:
     argv = ["-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(message)]
-    result = _supported(
+    result = _require_supported(
         run_on_terminal(
             [_ssh_keygen(), *argv], timeout_s=TIMEOUT_S, asking_timeout_s=ASKING_TIMEOUT_S
         )
@@ -193,7 +193,9 @@ def _signer(message: bytes, signature: Path, allowed: Path) -> tuple[str | None,
 
 
 def _run(argv: list[str], message: bytes = b"") -> ProgramResult:
-    return _supported(run_program([_ssh_keygen(), *argv], timeout_s=TIMEOUT_S, input_bytes=message))
+    return _require_supported(
+        run_program([_ssh_keygen(), *argv], timeout_s=TIMEOUT_S, input_bytes=message)
+    )
 
 
 def _ssh_keygen() -> str:
@@ -202,7 +204,7 @@ def _ssh_keygen() -> str:
     return "ssh-keygen"
 
 
-def _supported(result: ProgramResult) -> ProgramResult:
+def _require_supported(result: ProgramResult) -> ProgramResult:
     """Return a result, unless ssh-keygen does not know an option and prints its usage."""
     if result.exit_code and b"usage: ssh-keygen" in result.stderr:
         raise ToolError(
@@ -211,7 +213,7 @@ def _supported(result: ProgramResult) -> ProgramResult:
     return result
 
 
-def _given(key: Path) -> Path:
+def _find_given_key(key: Path) -> Path:
     path = key.expanduser()
     if not path.is_file():
         raise UsageError(
@@ -222,7 +224,7 @@ def _given(key: Path) -> Path:
     return path
 
 
-def _only_key(scratch: Path) -> Path:
+def _find_only_key(scratch: Path) -> Path:
     """Return the user's only key: a file to name to ssh-keygen."""
     keys = _agent_keys(scratch)
     own = Path.home() / ".ssh" / "id_ed25519"

@@ -15,7 +15,7 @@ from typing import Literal
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, UNLISTED, BundleFile, Manifest
 from edgepack.bundle.paths import require_apart
 from edgepack.bundle.reading import parse_manifest
-from edgepack.bundle.sbom import SBOM, sbom
+from edgepack.bundle.sbom import SBOM, make_sbom
 from edgepack.errors import BundleError, ToolError, UsageError
 
 Role = Literal["model", "golden", "file", "loader", "harness", "document", "pins", "source"]
@@ -69,7 +69,7 @@ class BundleWriter:
                 hint="rename one of the 'files' in edgepack.yaml",
             ) from error
         manifest = make_manifest(self._listed())
-        self.add(SBOM, sbom(manifest), role="document")
+        self.add(SBOM, make_sbom(manifest), role="document")
         manifest = manifest.model_copy(update={"files": self._listed()})
         text = (manifest.model_dump_json(indent=2) + "\n").encode()
         parse_manifest(text)
@@ -123,13 +123,13 @@ def replacing(final: Path, mark: str = MANIFEST) -> Iterator[Path]:
         final.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
     except OSError as error:
-        raise not_writable(final.parent, error) from error
+        raise make_write_error(final.parent, error) from error
     try:
         partial.chmod(0o755)
         yield partial
         _swap(partial, final)
     except OSError as error:
-        raise not_writable(final.parent, error) from error
+        raise make_write_error(final.parent, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -151,7 +151,7 @@ def _swap(partial: Path, final: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def not_writable(folder: Path, error: OSError) -> ToolError:
+def make_write_error(folder: Path, error: OSError) -> ToolError:
     """Return the error for an output folder that cannot be written."""
     return ToolError(
         f"cannot write to {str(folder)!r}: {error.strerror or error}",

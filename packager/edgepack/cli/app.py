@@ -49,9 +49,9 @@ app.add_typer(audit_app, name="audit")
 
 def _print_version(value: bool) -> None:
     if value:
-        from edgepack.base.revision import version_text
+        from edgepack.base.revision import format_version
 
-        typer.echo(f"edgepack {version_text()}")
+        typer.echo(f"edgepack {format_version()}")
         raise typer.Exit
 
 
@@ -75,9 +75,9 @@ def init(
     ] = None,
 ) -> None:
     """Write an edgepack.yaml, filled in from the model."""
-    from edgepack.base.progress import terminal_progress
+    from edgepack.base.progress import make_terminal_progress
 
-    path = api.init(model, images=images, progress=terminal_progress())
+    path = api.init(model, images=images, progress=make_terminal_progress())
     command = f"edgepack build --project {shlex.quote(str(path))} --target host"
     typer.echo(f"wrote {path}; check it, then run: {command}")
 
@@ -129,7 +129,7 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """Build bundles: quantize, prove, evaluate, package."""
-    from edgepack.base.progress import terminal_progress
+    from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.building import print_build
     from edgepack.cli.printing import print_json, print_plan
 
@@ -154,7 +154,7 @@ def build(
         use_cache=not no_cache,
         aar=aar,
         jars=jars,
-        progress=terminal_progress(),
+        progress=make_terminal_progress(),
     )
     if as_json:
         print_json(result)

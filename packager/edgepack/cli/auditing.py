@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edgepack import api
-from edgepack.cli.options import JsonOption, moment_of
+from edgepack.cli.options import JsonOption, parse_moment
 
 audit_app = typer.Typer(
     help="The log of what was done to devices from this machine.",
@@ -27,9 +27,9 @@ def export(
     """List which bundle was current on which board from when to when, and all records."""
     from edgepack.cli.printing import print_json, write_line
 
-    begin = moment_of(since) if since else None
+    begin = parse_moment(since) if since else None
     log = api.read_audit_log()
-    spans = api.audit_intervals(log.records, begin)
+    spans = api.list_audit_intervals(log.records, begin)
     records = api.read_audit_log(since=begin).records
     if as_json:
         print_json(
@@ -63,7 +63,7 @@ def verify(
     if as_json:
         print_json({"records": len(log.records), "torn_lines": log.torn, "head": end})
         return
-    write_line(f"{len(log.records)} records, the chain is unbroken; {api.audit_log()}")
+    write_line(f"{len(log.records)} records, the chain is unbroken; {api.find_audit_log()}")
     write_line(f"head {end or 'of an empty log'}")
     _warn_of_torn(log)
 

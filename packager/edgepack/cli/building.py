@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edgepack import api
-from edgepack.base.terminal import printable
+from edgepack.base.terminal import make_printable
 from edgepack.cli.printing import print_table, write_line
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _print_bundle(
     table.columns[0].no_wrap = True  # an id is typed back as it stands
     print_table(table)
     lines = [
-        *dict.fromkeys(_about_accuracy(manifest)),
+        *dict.fromkeys(_list_accuracy_lines(manifest)),
         *(f"{unused.stage} {unused}" for unused in manifest.unused),
         *(_slower_text(slow) for slow in slower if slow.target == manifest.target),
     ]
@@ -77,7 +77,7 @@ def _print_tried(manifest: api.Manifest) -> None:
     from rich.text import Text
 
     for variant in manifest.variants:
-        stages = api.tried_stages(variant.tried)
+        stages = api.group_stages(variant.tried)
         if not stages:
             continue
         table = Table("tried", "kept", "found", "why", title=f"{manifest.target} {variant.id}")
@@ -86,12 +86,12 @@ def _print_tried(manifest: api.Manifest) -> None:
             table.add_row(Text(f"{stage.title}:", style="bold"))
             for row in stage.rows:
                 cells = (row.what, row.kept, row.found, row.why)
-                table.add_row(*(Text(printable(cell)) for cell in cells))
+                table.add_row(*(Text(make_printable(cell)) for cell in cells))
         print_table(table)
         write_line(api.NOT_COMPARABLE)
 
 
-def _about_accuracy(manifest: api.Manifest) -> Iterator[str]:
+def _list_accuracy_lines(manifest: api.Manifest) -> Iterator[str]:
     """Yield what else the metric's function found, and what is not known of variants, and why."""
     from edgepack.base.schema import NotMeasured
 
@@ -101,7 +101,7 @@ def _about_accuracy(manifest: api.Manifest) -> Iterator[str]:
             yield f"accuracy was not measured: {accuracy.reason}"
         elif isinstance(accuracy.fp32, NotMeasured):
             yield f"accuracy was not compared with fp32: {accuracy.fp32.reason}"
-        if isinstance(accuracy, api.Accuracy) and (others := api.others_text(accuracy)):
+        if isinstance(accuracy, api.Accuracy) and (others := api.format_others(accuracy)):
             yield f"{variant.id}: {others}"
         if isinstance(layers, NotMeasured):
             yield f"the errors of {variant.id}'s nodes were not measured: {layers.reason}"
@@ -119,8 +119,8 @@ def _bundle_table(manifest: api.Manifest) -> Table:
     columns = [
         ("variant", [variant.id for variant in manifest.variants]),
         ("size MB", [_size(variant, sizes) for variant in manifest.variants]),
-        ("nodes taken", [_on_provider(variant) for variant in manifest.variants]),
-        ("in int8", [_in_integers(variant) for variant in manifest.variants]),
+        ("nodes taken", [_format_on_provider(variant) for variant in manifest.variants]),
+        ("in int8", [_format_in_integers(variant) for variant in manifest.variants]),
     ]
     if judged:
         cells = zip(*(_accuracy_cells(v.accuracy) for v in manifest.variants), strict=True)
@@ -129,7 +129,7 @@ def _bundle_table(manifest: api.Manifest) -> Table:
     # Two figures of closeness are one too many for 80 columns; the report has both.
     empty = ({_NOT_KNOWN}, {_ALL})
     shown = [(title, texts) for title, texts in columns if {*texts} not in empty]
-    table = Table(caption=manifest.target + (f"; {_measured_text(judged[0])}" if judged else ""))
+    table = Table(caption=manifest.target + (f"; {_format_measured(judged[0])}" if judged else ""))
     for title, _ in shown:
         table.add_column(title, justify="left" if title == "variant" else "right", overflow="fold")
     for row in zip(*(texts for _, texts in shown), strict=True):
@@ -146,19 +146,19 @@ def _size(variant: api.ManifestVariant, sizes: Mapping[str, int]) -> str:
     return f"{size / 1e6:.2f}"
 
 
-def _measured_text(accuracy: api.Accuracy) -> str:
+def _format_measured(accuracy: api.Accuracy) -> str:
     """Return what the metric's column holds: fp32's value is the same for all variants."""
     of_output = f" of {accuracy.output}" if accuracy.output else ""
     found = f"{accuracy.metric}{of_output} on {accuracy.samples} samples, on this computer's CPU"
     return f"{found}; fp32 {accuracy.fp32:.4f}" if isinstance(accuracy.fp32, float) else found
 
 
-def _on_provider(variant: api.ManifestVariant) -> str:
+def _format_on_provider(variant: api.ManifestVariant) -> str:
     """Return how many nodes the provider is predicted to take; the CPU takes all."""
     return f"{variant.predicted.share:.0%}" if variant.predicted else _ALL
 
 
-def _in_integers(variant: api.ManifestVariant) -> str:
+def _format_in_integers(variant: api.ManifestVariant) -> str:
     return f"{variant.fused.coverage:.0%}" if variant.fused else _NOT_KNOWN
 
 
@@ -172,8 +172,10 @@ def _accuracy_cells(accuracy: api.Accuracy | NotMeasured) -> tuple[str, str, str
     return (
         f"{accuracy.value:.4f}",
         _NOT_KNOWN if same is None or accuracy.metric == "agreement" else f"{same:.1%}",
-        _NOT_KNOWN if accuracy.metric == "r2" else api.r2_text(accuracy) or _NOT_KNOWN,
-        api.near_text(accuracy.worst.sqnr_db) if accuracy.worst and not accuracy.r2 else _NOT_KNOWN,
+        _NOT_KNOWN if accuracy.metric == "r2" else api.format_r2(accuracy) or _NOT_KNOWN,
+        api.format_nearness(accuracy.worst.sqnr_db)
+        if accuracy.worst and not accuracy.r2
+        else _NOT_KNOWN,
     )
 
 

@@ -56,7 +56,7 @@ def compare(
 ) -> None:
     """Report whether a bundle is slower than another on a device: PASS, FAIL or INCONCLUSIVE."""
     from edgepack.base.files import ELSEWHERE, SHARED, require_writable, write_atomically, writing
-    from edgepack.base.progress import Lines, terminal_progress
+    from edgepack.base.progress import Lines, make_terminal_progress
     from edgepack.cli.printing import print_json
 
     question = api.CompareQuestion(
@@ -74,10 +74,13 @@ def compare(
     for path, option in ((junit, "--junit"), (markdown, "--markdown")):
         if path:
             require_writable(path, option)
-    progress = terminal_progress() if len(devices) == 1 else Lines()
+    progress = make_terminal_progress() if len(devices) == 1 else Lines()
 
     def show(found: api.Comparison) -> None:
-        for path, make in ((junit, api.comparison_junit), (markdown, api.comparison_markdown)):
+        for path, make in (
+            (junit, api.format_comparison_junit),
+            (markdown, api.format_comparison_markdown),
+        ):
             if path:
                 with writing("the comparison", path, ELSEWHERE):
                     write_atomically(path, make(found), mode=SHARED)
@@ -119,14 +122,14 @@ def _print_comparison(found: api.Comparison) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from edgepack.base.terminal import printable
+    from edgepack.base.terminal import make_printable
     from edgepack.cli.printing import print_table, write_line
 
     table = Table()
     for head in api.COMPARISON_HEADS:
         table.add_column(head)
-    for row in api.comparison_rows(found):
-        *cells, outcome = (printable(cell) for cell in row)
+    for row in api.format_comparison_rows(found):
+        *cells, outcome = (make_printable(cell) for cell in row)
         table.add_row(*map(Text, cells), Text(outcome, style=_OUTCOME_STYLES[outcome]))
     print_table(table)
     for device in found.devices:

@@ -33,7 +33,7 @@ def list_devices(as_json: JsonOption = False) -> None:
         host = getattr(device.host.entry, "host", "this machine")
         tags = f"  [{', '.join(device.entry.tags)}]" if device.entry.tags else ""
         write_line(f"{name:16} {device.target:16} {device.entry.transport:6} {host}{tags}")
-    write_line(f"from {api.described_inventory()}")
+    write_line(f"from {api.describe_inventory()}")
 
 
 @device_app.command(epilog="Example: edgepack device add pi5 bench@192.0.2.17")
@@ -91,7 +91,7 @@ def check(name: NameArgument, as_json: JsonOption = False) -> None:
     else:
         for line in (*checked.facts.lines(), *(f"problem: {p}" for p in checked.problems)):
             write_line(line)
-        for line in checked.absent_lines():
+        for line in checked.format_absent():
             write_line(line)
         for setting in checked.given_back:
             write_line(f"restored what a measurement had left changed: {setting}")
@@ -106,10 +106,10 @@ def provision(
     ] = None,
 ) -> None:
     """Install on a device the runtime that its target pins; the device needs no internet."""
-    from edgepack.base.progress import terminal_progress
+    from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import write_line
 
-    progress = terminal_progress()
+    progress = make_terminal_progress()
     made = api.provision_device(api.load_device(name), wheels=wheel or (), progress=progress.note)
     write_line(f"{name} has {made}")
 

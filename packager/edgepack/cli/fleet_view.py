@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgepack import api
 from edgepack.base.progress import Progress, Task, Work
-from edgepack.base.terminal import printable
+from edgepack.base.terminal import make_printable
 from edgepack.errors import EdgepackError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class DeviceRow:
         if isinstance(news, api.Start):
             self.state, self.tries = "running", news.number
             return
-        self.tries, self.said = news.tries, _said(news.error)
+        self.tries, self.said = news.tries, _format_error(news.error)
         if isinstance(news, api.Retry):
             self.state, self.said = "again", f"{self.said}; again in {news.wait_s:.1f} s"
         elif not (news.state == "done" and not self.sent):
@@ -87,7 +87,9 @@ class FleetLines(_Rows):
         if not isinstance(news, api.Start):
             row = self.rows[news.device]
             said = row.said or row.sent
-            sys.stderr.write(printable(f"{row.device}: {row.state}{said and f': {said}'}") + "\n")
+            sys.stderr.write(
+                make_printable(f"{row.device}: {row.state}{said and f': {said}'}") + "\n"
+            )
             sys.stderr.flush()
 
 
@@ -101,13 +103,13 @@ def _live(devices: Sequence[str]) -> Iterator[api.Watcher]:
 
     def table() -> Table:
         with rows.lock:
-            return rows_table(list(rows.rows.values()), most=max(1, console.height - 5))
+            return make_rows_table(list(rows.rows.values()), most=max(1, console.height - 5))
 
     with Live(get_renderable=table, console=console, refresh_per_second=4):
         yield rows
 
 
-def rows_table(rows: Sequence[DeviceRow], *, most: int) -> Table:
+def make_rows_table(rows: Sequence[DeviceRow], *, most: int) -> Table:
     """Return a table with a line per device.
 
     Args:
@@ -125,7 +127,7 @@ def rows_table(rows: Sequence[DeviceRow], *, most: int) -> Table:
     table.columns[-1].overflow = "ellipsis"
     for row in shown:
         cells = (row.device, row.state, row.sent, str(row.tries or ""), row.said)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+        table.add_row(*(Text(make_printable(cell)) for cell in cells))
     if len(shown) < len(rows):
         table.caption = f"and {len(rows) - len(shown)} more"
     return table
@@ -178,7 +180,7 @@ class _DeviceProgress(Progress):
         self._show(text)
 
 
-def _said(error: BaseException | None) -> str:
+def _format_error(error: BaseException | None) -> str:
     if isinstance(error, EdgepackError):
         return error.first_line
     return repr(error) if error else ""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from edgepack import api
-from edgepack.cli.options import JsonOption, ResultsOption, moment_of
+from edgepack.cli.options import JsonOption, ResultsOption, parse_moment
 
 runs_app = typer.Typer(
     help="The stored reports of runs.", no_args_is_help=True, rich_markup_mode=None
@@ -59,16 +59,16 @@ def list_runs(
         variant=variant,
         runtime=runtime,
         verdict=verdict,
-        since=moment_of(since) if since else None,
+        since=parse_moment(since) if since else None,
         limit=limit,
     )
     rows = api.list_runs(store, wanted)
     if as_json:
         print_json(rows)
         return
-    for line in api.rows_lines(rows):
+    for line in api.format_rows(rows):
         write_line(line)
-    for label in api.incomparable(store, rows):
+    for label in api.explain_incomparable(store, rows):
         write_line(label)
     more = f", the newest {limit}: --limit shows more" if len(rows) == limit else ""
     write_line(f"from {store.name}{more}")
@@ -83,7 +83,7 @@ def show(run: RunArgument, results: ResultsOption = None, as_json: JsonOption = 
     if as_json:
         print_json(report)
     else:
-        print_table(api.report_table(report))
+        print_table(api.make_report_table(report))
 
 
 @runs_app.command(
@@ -114,7 +114,7 @@ def prune(
         print_json(gone)
         return
     if gone:
-        for line in api.rows_lines(gone):
+        for line in api.format_rows(gone):
             write_line(line)
     write_line(f"{len(gone)} {'would be deleted' if dry_run else 'deleted'} from {store.name}")
 
@@ -184,13 +184,13 @@ def changes(
         project=project,
         device_model=device_model,
         variant=variant,
-        since=moment_of(since) if since else None,
+        since=parse_moment(since) if since else None,
     )
-    found = api.newest_changes(api.find_changes(open_store(results), wanted), last)
+    found = api.find_newest_changes(api.find_changes(open_store(results), wanted), last)
     if as_json:
         print_json(found)
     else:
-        for line in api.series_lines(found):
+        for line in api.format_series(found):
             write_line(line)
     if gate:
         api.require_no_slowdown(found)
@@ -226,7 +226,7 @@ def export(
     from edgepack.cli.printing import write_line
 
     store = open_store(results)
-    moment = moment_of(since) if since else None
+    moment = parse_moment(since) if since else None
     wanted = api.RunFilter(project=project, device=device, since=moment)
     ids = runs or [row.id for row in api.list_runs(store, wanted)]
     count = api.export_runs(store, ids, out, file_format, samples=samples, invalid=every)

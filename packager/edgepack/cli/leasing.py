@@ -55,7 +55,7 @@ def who(name: NameArgument, as_json: JsonOption = False) -> None:
     """Show who holds a device, for what and until when."""
     from edgepack.cli.printing import print_json, write_line
 
-    holders = api.who_holds(api.load_device(name))
+    holders = api.list_leases(api.load_device(name))
     if as_json:
         print_json(holders)
         return

@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from edgepack.base.bugs import TITLE
-from edgepack.base.terminal import printable
+from edgepack.base.terminal import make_printable
 from edgepack.errors import REPORT_IT, BugError, EdgepackError, ToolError
 
 INTERRUPTED = 130
@@ -60,7 +60,7 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except PermissionError as error:
-        sys.stderr.write(f"error: {printable(str(_forbidden(error)))}\n")
+        sys.stderr.write(f"error: {make_printable(str(_forbidden(error)))}\n")
         return ToolError.exit_code
     except Exception:  # noqa: BLE001  (the one last resort: a bug becomes a report)
         _report_bug(arguments)
@@ -72,7 +72,7 @@ def _tell(error: EdgepackError, arguments: list[str]) -> None:
     if isinstance(error, BugError) and TITLE not in error.problem:
         _report_bug(arguments)
     else:
-        sys.stderr.write(f"error: {printable(str(error))}\n")
+        sys.stderr.write(f"error: {make_printable(str(error))}\n")
 
 
 def _forbidden(error: PermissionError) -> ToolError:
@@ -116,7 +116,7 @@ def _terminate(_signal: int, _frame: object) -> NoReturn:
 def _report_bug(arguments: list[str]) -> None:
     import traceback
 
-    from edgepack.base.bugs import bug_text
+    from edgepack.base.bugs import format_bug
 
     command = f"command: edgepack {' '.join(arguments[:1])} ..."
-    sys.stderr.write(f"{bug_text(traceback.format_exc())}\n{command}\n{REPORT_IT}\n")
+    sys.stderr.write(f"{format_bug(traceback.format_exc())}\n{command}\n{REPORT_IT}\n")

@@ -83,7 +83,7 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a bundle on a device, with a verdict."""
-    from edgepack.base.progress import terminal_progress
+    from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_json, write_line
     from edgepack.errors import UsageError
 
@@ -126,7 +126,7 @@ def bench(
         perfetto=perfetto,
         tune=tune,
         wait_s=wait_s,
-        progress=terminal_progress(),
+        progress=make_terminal_progress(),
         on_unfinished=keep,
     )
     keep(report)
@@ -145,14 +145,14 @@ def _check_page(html: Path | None) -> None:
 def _self_test(
     bundle: Path, device: str, *, preset: str, variant: str | None, wait_s: float, as_json: bool
 ) -> None:
-    from edgepack.base.progress import terminal_progress
+    from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_json, write_line
     from edgepack.errors import InconclusiveError
 
     question = api.CompareQuestion(
         bundle, variant=variant, preset=api.find_preset(preset), wait_s=wait_s
     )
-    noise = api.measure_noise(question, api.load_device(device), progress=terminal_progress())
+    noise = api.measure_noise(question, api.load_device(device), progress=make_terminal_progress())
     if as_json:
         print_json(noise)
     else:
@@ -189,7 +189,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Measure the project's metric on a device."""
-    from edgepack.base.progress import terminal_progress
+    from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_evaluation, print_json, write_line
 
     store = open_store(results)
@@ -200,7 +200,7 @@ def evaluate(
         variant=variant,
         wait_s=wait_s,
         resume=not no_resume,
-        progress=terminal_progress(),
+        progress=make_terminal_progress(),
     )
     api.keep_report(store, report)
     if as_json:
@@ -215,11 +215,11 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the bundle and the report go.")] = Path("demo"),
 ) -> None:
     """Build, push and measure the bundled example on this machine."""
-    from edgepack.base.progress import terminal_progress
+    from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.building import print_build
     from edgepack.cli.printing import write_line
 
-    done = api.demo(out, progress=terminal_progress())
+    done = api.demo(out, progress=make_terminal_progress())
     print_build(done.build)
     _print_report(done.report)
     write_line(f"report: {done.html}")
@@ -228,4 +228,4 @@ def demo(
 def _print_report(report: api.RunReport) -> None:
     from edgepack.cli.printing import print_table
 
-    print_table(api.report_table(report))
+    print_table(api.make_report_table(report))

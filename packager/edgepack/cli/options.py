@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def complete_targets(incomplete: str) -> list[str]:
     """Return target ids for tab completion."""
-    return [name for name in ["all", "host", *api.target_files()] if name.startswith(incomplete)]
+    return [
+        name for name in ["all", "host", *api.find_target_files()] if name.startswith(incomplete)
+    ]
 
 
 def complete_devices(incomplete: str) -> list[str]:
@@ -23,12 +25,12 @@ def complete_devices(incomplete: str) -> list[str]:
     from edgepack.errors import EdgepackError
 
     try:
-        return [name for name in api.device_names() if name.startswith(incomplete)]
+        return [name for name in api.list_device_names() if name.startswith(incomplete)]
     except EdgepackError:
         return []
 
 
-def moment_of(since: str) -> datetime:
+def parse_moment(since: str) -> datetime:
     """Return what ``--since`` was given.
 
     Raises:
@@ -37,7 +39,7 @@ def moment_of(since: str) -> datetime:
     from edgepack.errors import UsageError
 
     try:
-        return api.moment(since)
+        return api.parse_moment(since)
     except ValueError as error:
         raise UsageError(
             f"{since!r} is no date",

@@ -10,8 +10,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from edgepack import api
-from edgepack.base.terminal import printable
-from edgepack.errors import EdgepackError, listed
+from edgepack.base.terminal import make_printable
+from edgepack.errors import EdgepackError, format_list
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,7 +48,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
 
 def write_line(text: str = "") -> None:
     """Write one line on stdout, without what a terminal would obey."""
-    sys.stdout.write(printable(text) + "\n")
+    sys.stdout.write(make_printable(text) + "\n")
 
 
 def print_table(table: Table) -> None:
@@ -63,7 +63,7 @@ def print_inspection(inspection: api.Inspection) -> None:
     """Write facts and findings."""
     _print_facts(inspection.facts, inspection.constants)
     if inspection.memory_bytes:
-        write_line(api.memory_text(inspection.memory_bytes))
+        write_line(api.format_memory(inspection.memory_bytes))
     for line in _finding_lines(inspection.findings):
         write_line(line)
     said: dict[tuple[str, ...], str] = {}
@@ -136,7 +136,7 @@ def _nodes(group: Sequence[api.Finding]) -> str:
     names = [found.node for found in group]
     if len(names) == 1:
         return f"node {names[0]}"
-    return f"{len(names)} nodes, {listed(names, NODES_SHOWN)}"
+    return f"{len(names)} nodes, {format_list(names, NODES_SHOWN)}"
 
 
 def print_plan(plan: api.Plan, *, as_json: bool) -> None:
@@ -166,13 +166,15 @@ def print_evaluation(report: api.EvaluationReport) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from edgepack.base.terminal import printable
+    from edgepack.base.terminal import make_printable
 
-    table = Table(title=Text(printable(f"{report.bundle} on {report.device}")), show_header=False)
+    table = Table(
+        title=Text(make_printable(f"{report.bundle} on {report.device}")), show_header=False
+    )
     table.add_column("what", style="bold", no_wrap=True)
     table.add_column("value", overflow="fold")
     for what, value in _evaluation_rows(report):
-        table.add_row(what, Text(printable(value)))
+        table.add_row(what, Text(make_printable(value)))
     print_table(table)
 
 
@@ -199,13 +201,13 @@ def _evaluation_rows(report: api.EvaluationReport) -> Iterator[tuple[str, str]]:
         if isinstance(host, NotMeasured)
         else f"{host.value:.4f}" + (f" ({host.metric})" if host.metric != found.metric else ""),
     )
-    if others := api.others_text(found):
+    if others := api.format_others(found):
         yield "other values", others
     if isinstance(found.fp32, float):
         yield "fp32", f"{found.fp32:.4f}"
     if found.worst:
         yield "worst output", f"{found.worst.output} {found.worst.sqnr_db:.1f} dB from fp32's"
-    if found.metric != "r2" and (r2 := api.r2_text(found)):
+    if found.metric != "r2" and (r2 := api.format_r2(found)):
         yield "R²", f"{r2}, of the worst output"
     if found.says_nothing:
         yield "no better than a constant", found.says_nothing

@@ -47,7 +47,7 @@ def push(
     from edgepack.cli.rollouts import push_to_fleet
 
     devices = api.select_devices(device)
-    bundles = api.bundles_by_target(bundle)
+    bundles = api.load_bundles_by_target(bundle)
     options = api.PushOptions(
         self_test=not no_self_test,
         warm_up_s=min(api.PushOptions().warm_up_s, deadline) if warm_up is None else warm_up,
@@ -72,11 +72,11 @@ def push(
 def _push_to_one(
     bundles: dict[str, api.Bundle], device: api.Device, options: api.PushOptions, *, as_json: bool
 ) -> None:
-    from edgepack.base.progress import terminal_progress
+    from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_json, write_line
     from edgepack.errors import EdgepackError
 
-    progress = terminal_progress()
+    progress = make_terminal_progress()
     try:
         pushed = api.push_as_rollout(
             bundles, device, api.RolloutStore(), options=options, progress=progress

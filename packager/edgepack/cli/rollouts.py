@@ -10,7 +10,13 @@ import typer
 
 from edgepack import api
 from edgepack.cli.options import JsonOption
-from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError, UsageError, one_line
+from edgepack.errors import (
+    DeviceError,
+    EdgepackError,
+    RemoteCommandError,
+    UsageError,
+    format_one_line,
+)
 
 rollout_app = typer.Typer(
     help="Pushes to several devices.", no_args_is_help=True, rich_markup_mode=None
@@ -126,7 +132,7 @@ def list_rollouts(as_json: JsonOption = False) -> None:
 @rollout_app.command(epilog="Example: edgepack rollout status 7")
 def status(number: NumberArgument = None, as_json: JsonOption = False) -> None:
     """Show how far a rollout is [default: the newest]; the exit code shows it too."""
-    _end([api.rollout_status(number, api.RolloutStore())], as_json=as_json)
+    _end([api.read_rollout(number, api.RolloutStore())], as_json=as_json)
 
 
 @rollout_app.command(epilog="Example for cron: edgepack rollout resume")
@@ -208,7 +214,7 @@ def _lines(rollout: api.Rollout) -> list[str]:
     lines = [_headline(rollout)]
     for name, record in rollout.devices.items():
         if record.state in ("failed", "pending"):
-            problem = one_line(record.problem) or "not started"
+            problem = format_one_line(record.problem) or "not started"
             lines.append(f"{name} {record.state}: {problem}")
             if record.state == "failed" and record.hint:
                 lines.append(f"  hint: {record.hint}")

@@ -74,4 +74,4 @@ def schema() -> None:
     """Print the JSON Schema of profiles."""
     from edgepack.cli.printing import print_json
 
-    print_json(api.target_schema())
+    print_json(api.make_target_schema())

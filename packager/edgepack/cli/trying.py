@@ -48,18 +48,18 @@ def try_bundle(
     as_json: JsonOption = False,
 ) -> None:
     """Show what fp32 and each variant of a bundle answer to the same photo, text or sound."""
-    from edgepack.base.progress import terminal_progress
+    from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_json, write_line
 
     trial = api.try_bundle(
         bundle,
         given or (),
-        inputs=_by_name(inputs or []),
+        inputs=_group_by_name(inputs or []),
         variants=variant or (),
         limit=limit,
         html=html,
         out=out,
-        progress=terminal_progress(),
+        progress=make_terminal_progress(),
     )
     if as_json:
         print_json(trial.document())
@@ -78,7 +78,7 @@ def try_bundle(
     trial.require_whole()
 
 
-def _by_name(given: list[str]) -> dict[str, str]:
+def _group_by_name(given: list[str]) -> dict[str, str]:
     from edgepack.errors import UsageError
 
     found: dict[str, str] = {}
@@ -128,7 +128,7 @@ def _table(tried: api.InputTrial) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from edgepack.base.terminal import printable
+    from edgepack.base.terminal import make_printable
 
     rows = [[Text("output"), *map(Text, tried.columns)]]
     sections = []
@@ -136,14 +136,17 @@ def _table(tried: api.InputTrial) -> Table:
         for number, row in enumerate(block.rows):
             label = f"{block.output if not number else ''} {row.label}".strip()
             rows.append(
-                [Text(printable(label)), *(_styled(cell.text, cell.level) for cell in row.cells)]
+                [
+                    Text(make_printable(label)),
+                    *(_style_text(cell.text, cell.level) for cell in row.cells),
+                ]
             )
         if block.kind not in _LISTED and len(block.compared) > 1:
             against = map(_beside, block.compared[1:])
             rows.append([Text(f"beside {tried.columns[0]}"), Text(), *against])
         sections.append(len(rows) - 2)
     widths = _widths(rows)
-    table = Table(title=Text(printable(tried.name)), title_justify="left")
+    table = Table(title=Text(make_printable(tried.name)), title_justify="left")
     table.min_width = sum(widths) + _BORDERS * len(widths) + 1
     for head, width in zip(rows[0], widths, strict=True):
         table.add_column(head, width=width, overflow="fold")
@@ -177,13 +180,13 @@ _NARROWEST = 16
 
 def _beside(compared: api.Compared) -> Text:
 
-    return _styled(compared.words, compared.level)
+    return _style_text(compared.words, compared.level)
 
 
-def _styled(text: str, level: str) -> Text:
+def _style_text(text: str, level: str) -> Text:
     from rich.text import Text
 
-    from edgepack.base.terminal import printable
+    from edgepack.base.terminal import make_printable
 
     style = {"differs": "bold red", "near": "yellow"}.get(level, "")
-    return Text(printable(text), style=style)
+    return Text(make_printable(text), style=style)

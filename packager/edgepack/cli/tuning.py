@@ -42,12 +42,12 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Search for the session settings with which a bundle is fastest on a device."""
-    from edgepack.base.progress import terminal_progress
+    from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_json
 
     path = _project_file(project)
     if write and path is None:
-        raise _no_project()
+        raise _make_project_error()
     name = api.load_bundle(bundle).manifest.name
     question = api.TuneQuestion(
         bundle,
@@ -67,9 +67,9 @@ def tune(
         kept = api.keep_tuning(report)
         print_json(report) if as_json else _print_report(report, kept)
 
-    report = api.tune(question, chosen, progress=terminal_progress(), on_unfinished=show)
+    report = api.tune(question, chosen, progress=make_terminal_progress(), on_unfinished=show)
     show(report)
-    if path is not None and _name_of(path) == report.project:
+    if path is not None and _find_project_name(path) == report.project:
         _override(path, bundle, report, write=write, quiet=as_json)
 
 
@@ -88,7 +88,7 @@ def _project_file(given: Path | None) -> Path | None:
     return given or (here if here.is_file() else None)
 
 
-def _no_project() -> Exception:
+def _make_project_error() -> Exception:
     from edgepack.errors import UsageError
 
     return UsageError(
@@ -98,7 +98,7 @@ def _no_project() -> Exception:
     )
 
 
-def _name_of(path: Path) -> str:
+def _find_project_name(path: Path) -> str:
 
     return api.read_project(path).project.name
 
@@ -170,7 +170,7 @@ def _print_plan(plan: api.TunePlan) -> None:
         f" {plan.topology.count} processors"
     )
     for settings in plan.candidates:
-        write_line(f"  {settings.variant}: {api.settings_text(settings)}")
+        write_line(f"  {settings.variant}: {api.format_settings(settings)}")
     for unused in plan.unused:
         write_line(f"{unused.stage} {unused}")
 
@@ -179,7 +179,7 @@ def _print_report(report: api.TuneReport, kept: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from edgepack.base.terminal import printable
+    from edgepack.base.terminal import make_printable
     from edgepack.cli.printing import print_table, write_line
 
     table = Table()
@@ -187,12 +187,12 @@ def _print_report(report: api.TuneReport, kept: Path) -> None:
     for head in heads:
         table.add_column(head)
     facts = {variant.id: variant for variant in report.variants}
-    for number in _shown(report):
+    for number in _choose_shown(report):
         one = report.candidate(number)
         cells = _cells(one, facts[one.settings.variant])
         marks = _marks(report, one)
-        row = (one.settings.variant, api.settings_text(one.settings), *cells, marks)
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        row = (one.settings.variant, api.format_settings(one.settings), *cells, marks)
+        table.add_row(*(Text(make_printable(cell)) for cell in row))
     print_table(table)
     write_line("best trade-off: nothing else is better in one column and no worse in the others")
     _print_lines(report)
@@ -208,19 +208,19 @@ def _print_lines(report: api.TuneReport) -> None:
     lines = [
         f"{tried} of {len(report.candidates)} candidates ran in {report.elapsed_s:.0f} s",
         *(
-            f"out: {one.settings.variant} ({api.settings_text(one.settings)}): {one.problem}"
+            f"out: {one.settings.variant} ({api.format_settings(one.settings)}): {one.problem}"
             for one in report.candidates
             if one.problem
         ),
         *(f"{unused.stage} {unused}" for unused in report.unused),
         *(f"note: {note}" for note in report.notes),
         *([f"UNFINISHED: {report.unfinished}"] if report.unfinished else []),
-        f"answer: {answer.settings.variant} ({api.settings_text(answer.settings)}): {report.why}",
+        f"answer: {answer.settings.variant} ({api.format_settings(answer.settings)}): {report.why}",
     ]
     if isinstance(report.confirmation, api.Confirmation):
         base = report.candidate(report.confirmation.base).settings
         lines += [
-            f"  {metric.name} over that of {base.variant} ({api.settings_text(base)}):"
+            f"  {metric.name} over that of {base.variant} ({api.format_settings(base)}):"
             f" {_ratio(metric)}"
             for metric in report.confirmation.metrics
         ]
@@ -234,7 +234,7 @@ def _ratio(metric: api.ComparedMetric) -> str:
     return f"{metric.ratio:.3f} ({metric.low:.3f} to {metric.high:.3f})"
 
 
-def _shown(report: api.TuneReport) -> list[int]:
+def _choose_shown(report: api.TuneReport) -> list[int]:
     """Return the numbers of the front, the answer, the defaults and the present settings."""
     others = [
         one.number

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.base.progress import Progress, Silent
-from edgepack.base.resources import example_dir
+from edgepack.base.resources import find_example_dir
 from edgepack.builder.build import BuildResult, build
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.push import push
 from edgepack.devices.inventory import Device, SshEntry
 from edgepack.measure.bench.run import bench
-from edgepack.project.profile import host_target
+from edgepack.project.profile import find_host_target
 from edgepack.records.run import RunReport
 from edgepack.results.page.html import write_html
 from edgepack.results.store.store import ResultsStore, keep_report
@@ -43,8 +43,8 @@ def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -
     progress = progress or Silent()
     progress.note("building examples/digits for this machine")
     built = build(
-        project=example_dir() / "edgepack.yaml",
-        targets=[host_target()],
+        project=find_example_dir() / "edgepack.yaml",
+        targets=[find_host_target()],
         out=out,
         progress=progress,
     )
@@ -77,6 +77,6 @@ def demo_device(server: LoopbackServer) -> Device:
         host_key=server.host_key_fingerprint,
         ssh_config="/dev/null",
         python=sys.executable,
-        target=host_target(),
+        target=find_host_target(),
     )
     return Device("demo", entry)

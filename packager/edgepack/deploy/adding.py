@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from edgepack.deploy.operations import audited
-from edgepack.devices.checking import kind_mismatch
+from edgepack.devices.checking import find_kind_mismatch
 from edgepack.devices.inventory import Device, SshEntry, find_inventory, require_free_name
 from edgepack.devices.inventory import add_device as write_device
 from edgepack.devices.probing import ProbedFacts, probe, propose_target
@@ -94,7 +94,7 @@ def add_device(  # noqa: PLR0913  (the command's options)
 
 
 def _require_kind(name: str, facts: ProbedFacts, profile: Profile) -> None:
-    mismatch = kind_mismatch(facts, profile)
+    mismatch = find_kind_mismatch(facts, profile)
     if mismatch:
         raise DeviceError(
             mismatch,

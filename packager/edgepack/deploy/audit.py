@@ -44,14 +44,14 @@ _COMPARE = (
 Action = Literal["push", "switch", "rollback", "self-test", "provision", "add", "trust", "tune"]
 
 
-def _bounded(value: object) -> object:
+def _bound_value(value: object) -> object:
     """Return a text that is valid Unicode and not too long; anything else as it is."""
     if not isinstance(value, str):
         return value
     return value.encode("utf-8", "backslashreplace").decode()[:MAX_TEXT]
 
 
-Text = Annotated[str, BeforeValidator(_bounded)]
+Text = Annotated[str, BeforeValidator(_bound_value)]
 
 
 class Event(BaseModel):
@@ -91,7 +91,7 @@ class Record(Event):
     previous: str
 
 
-def audit_log() -> Path:
+def find_audit_log() -> Path:
     """Return the log's file, which need not exist yet."""
     import platformdirs
 
@@ -106,8 +106,8 @@ def record(event: Event, path: Path | None = None) -> Record:
     Raises:
         ToolError: The log cannot be written.
     """
-    with _opened(path or audit_log()) as log:
-        last = _last_line(log)
+    with _opened(path or find_audit_log()) as log:
+        last = _read_last_line(log)
         made = Record(
             **event.model_dump(),
             time=utc_now(),
@@ -127,7 +127,7 @@ def require_writable(path: Path | None = None) -> None:
     Raises:
         ToolError: It cannot be written.
     """
-    with _opened(path or audit_log()):
+    with _opened(path or find_audit_log()):
         pass
 
 
@@ -144,7 +144,7 @@ def _opened(path: Path) -> Iterator[int]:
             os.close(log)
 
 
-def _last_line(log: int) -> bytes:
+def _read_last_line(log: int) -> bytes:
     """Return the last line with its end, if it has one; nothing of an empty log."""
     tail = b""
     start = os.fstat(log).st_size
@@ -210,13 +210,13 @@ def read_audit_log(since: datetime | None = None, path: Path | None = None) -> A
     Raises:
         ToolError: The file cannot be read.
     """
-    path = path or audit_log()
+    path = path or find_audit_log()
     lines = _lines(path)
     records = [_parse(line) for line in lines]
     torn = [number for number in range(1, len(lines) + 1) if _is_torn(number, lines, records)]
     first_wrong = next(_breaks(lines, records, torn), None)
     kept = tuple(
-        found for found in records if found and (since is None or moment(found.time) >= since)
+        found for found in records if found and (since is None or parse_moment(found.time) >= since)
     )
     return AuditLog(
         records=kept,
@@ -245,7 +245,7 @@ def verify_audit_log(path: Path | None = None, *, head: str | None = None) -> Au
             f"no line of the audit log has the digest {head}: its last lines were altered or"
             " removed since that was printed",
             hint=_COMPARE,
-            where=str(path or audit_log()),
+            where=str(path or find_audit_log()),
         )
     return log
 
@@ -268,7 +268,7 @@ def _lines(path: Path) -> list[bytes]:
 def _parse(line: bytes) -> Record | None:
     try:
         found = Record.model_validate_json(line)
-        moment(found.time)
+        parse_moment(found.time)
     except (ValidationError, ValueError):
         return None
     return found
@@ -308,7 +308,7 @@ def _broken(number: int, problem: str, path: Path) -> BundleError:
     )
 
 
-def moment(text: str) -> datetime:
+def parse_moment(text: str) -> datetime:
     """Return a time of the log, or what was asked for; without a zone it is UTC.
 
     Raises:
@@ -342,7 +342,9 @@ class UseInterval:
 UNKNOWN_SWITCH = "a switch that was not made from here"
 
 
-def audit_intervals(records: Iterable[Record], since: datetime | None = None) -> list[UseInterval]:
+def list_audit_intervals(
+    records: Iterable[Record], since: datetime | None = None
+) -> list[UseInterval]:
     """Return which bundle was current on which board and when, in order of the beginnings.
 
     Args:
@@ -373,7 +375,9 @@ def audit_intervals(records: Iterable[Record], since: datetime | None = None) ->
             found.append(replace(elsewhere, end=one.time, ended_by=one.action))
         running[place] = len(found)
         found.append(boards.interval(one, one.release, start=one.time))
-    return [one for one in found if since is None or one.end is None or moment(one.end) >= since]
+    return [
+        one for one in found if since is None or one.end is None or parse_moment(one.end) >= since
+    ]
 
 
 class _Boards:

@@ -25,13 +25,13 @@ from pydantic import Field, model_validator
 
 from edgepack.base.progress import Progress, Silent
 from edgepack.base.schema import StrictModel
-from edgepack.base.terminal import printable
-from edgepack.devices.answers import bad_answer, read_answer
+from edgepack.base.terminal import make_printable
+from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.programs import device_program
 from edgepack.devices.transport import Stream, Transport
 from edgepack.devices.transports import connect
-from edgepack.errors import BusyError, DeviceError, EdgepackError, listed
+from edgepack.errors import BusyError, DeviceError, EdgepackError, format_list
 
 LEASE_S = 180.0
 """Seconds after which a lease expires that nobody renews."""
@@ -67,7 +67,7 @@ class Lease(StrictModel):
     def __str__(self) -> str:
         kind = "reserved" if self.reserved else "exclusive" if self.exclusive else "shared"
         end = "until" if self.reserved else "and, unless renewed, until"
-        return printable(
+        return make_printable(
             f"{self.owner} for {self.purpose!r} ({kind}) since {self.taken_at} {end}"
             f" {self.until_at} by its own clock, {self.left_s:.0f} s from now"
         )
@@ -119,7 +119,7 @@ def leased(
     """
     wish = _wish(purpose, exclusive=exclusive, wait_s=wait_s)
     with _asked(device, transport, wish) as stream:
-        lease = _taken(stream, device, progress)
+        lease = _read_taken_lease(stream, device, progress)
         renewal = _Renewal(stream, device)
         try:
             yield lease
@@ -160,7 +160,7 @@ def reserve(device: Device, transport: Transport, *, for_s: float, purpose: str)
     """
     wish = {**_wish(purpose, exclusive=True), "do": "reserve", "reserved": True}
     with _asked(device, transport, {**wish, "ttl_s": for_s}) as stream:
-        return _taken(stream, device)
+        return _read_taken_lease(stream, device)
 
 
 def release(device: Device, transport: Transport, *, force: bool = False) -> tuple[Lease, ...]:
@@ -175,7 +175,8 @@ def release(device: Device, transport: Transport, *, force: bool = False) -> tup
         left = _receive(stream, device, "left")
     if left.leases and not released.leases:
         raise DeviceError(
-            f"you have no reservation there ({lease_owner()}); it is leased{_by(left.leases)}",
+            f"you have no reservation there ({lease_owner()}); it is"
+            f" leased{_format_holders(left.leases)}",
             hint="a command's lease ends with the command: stop that. If its owner is gone for"
             f" good: edgepack device release {device.name} --force",
             where=device.name,
@@ -183,7 +184,7 @@ def release(device: Device, transport: Transport, *, force: bool = False) -> tup
     return tuple(released.leases)
 
 
-def who(device: Device, transport: Transport) -> tuple[Lease, ...]:
+def read_leases(device: Device, transport: Transport) -> tuple[Lease, ...]:
     """Return who holds a device, the longest first."""
     with _asked(device, transport, {"do": "list"}) as stream:
         return tuple(_receive(stream, device, "left").leases)
@@ -220,20 +221,20 @@ def release_device(device: Device, *, force: bool = False) -> tuple[Lease, ...]:
         return release(device.host, transport, force=force)
 
 
-def who_holds(device: Device) -> tuple[Lease, ...]:
+def list_leases(device: Device) -> tuple[Lease, ...]:
     """Return who holds a device, the longest first.
 
     Raises:
         DeviceError: It cannot be reached.
     """
     with connect(device.host) as transport:
-        return who(device.host, transport)
+        return read_leases(device.host, transport)
 
 
-def _held_by_others(device: Device, holders: Sequence[Lease]) -> DeviceError:
+def _make_held_error(device: Device, holders: Sequence[Lease]) -> DeviceError:
     """Return the error for a device that others hold."""
     return BusyError(
-        f"it is leased{_by(holders)}",
+        f"it is leased{_format_holders(holders)}",
         hint=f"wait with --wait SECONDS; 'edgepack device who {device.name}' shows who holds it;"
         " if its owner is gone for good: edgepack device release"
         f" {device.name} --force",
@@ -241,10 +242,10 @@ def _held_by_others(device: Device, holders: Sequence[Lease]) -> DeviceError:
     )
 
 
-def _by(holders: Sequence[Lease]) -> str:
+def _format_holders(holders: Sequence[Lease]) -> str:
     if len(holders) == 1:
         return f" by {holders[0]}"
-    return " by:\n    " + listed([str(lease) for lease in holders], most=8, separator="\n    ")
+    return " by:\n    " + format_list([str(lease) for lease in holders], most=8, separator="\n    ")
 
 
 def _asked(device: Device, transport: Transport, wish: _Wish) -> AbstractContextManager[Stream]:
@@ -252,32 +253,32 @@ def _asked(device: Device, transport: Transport, wish: _Wish) -> AbstractContext
     return device_program(transport, device, *words, timeout_s=_ANSWER_S)
 
 
-def _taken(stream: Stream, device: Device, progress: Progress | None = None) -> Lease:
+def _read_taken_lease(stream: Stream, device: Device, progress: Progress | None = None) -> Lease:
     while True:
         message = _receive(stream, device, "taken", "refused", "waiting")
         if message.answer == "taken":
             return message.leases[0]
         if message.answer == "refused":
-            raise _held_by_others(device, message.leases)
+            raise _make_held_error(device, message.leases)
         (progress or Silent()).note(f"{device.name} is leased by {message.leases[0]}: waiting")
 
 
 def _receive(stream: Stream, device: Device, *expected: _Answer) -> _Message:
     head = stream.read(4)
     if len(head) < 4:
-        raise _ended(stream, device)
+        raise _make_ended_error(stream, device)
     (length,) = struct.unpack(">I", head)
     if length > _MAX_MESSAGE_BYTES:
-        raise bad_answer("this is not an answer about leases", head, device=device.name)
+        raise make_answer_error("this is not an answer about leases", head, device=device.name)
     data = stream.read(length)
     what = "the answer about leases"
     message = read_answer(_Message, data, device=device.name, what=what)
     if message.answer not in expected:
-        raise bad_answer(f"{what} is {message.answer!r}", data, device=device.name)
+        raise make_answer_error(f"{what} is {message.answer!r}", data, device=device.name)
     return message
 
 
-def _ended(stream: Stream, device: Device) -> EdgepackError:
+def _make_ended_error(stream: Stream, device: Device) -> EdgepackError:
     stream.wait().check(
         "taking a lease",
         device=device.name,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgepack.bundle.kept import Kept, stamps
+from edgepack.bundle.kept import Kept, read_stamps
 from edgepack.bundle.reading import load_bundle
-from edgepack.bundle.signing import Signature, default_allowed_signers, read_signature
+from edgepack.bundle.signing import Signature, find_allowed_signers, read_signature
 from edgepack.deploy import audit
 from edgepack.deploy.audit import Action, Event
 from edgepack.devices import checking, provisioning
@@ -109,17 +109,17 @@ def audited(
 
 def _read_signature(bundle_and_signers: tuple[Path, Path]) -> Signature | None:
     bundle, allowed = bundle_and_signers
-    return read_signature(bundle, allowed if allowed != default_allowed_signers() else None)
+    return read_signature(bundle, allowed if allowed != find_allowed_signers() else None)
 
 
 # Once for a whole fleet: it starts several programs.
-_signature = Kept(_read_signature, lambda paths: stamps(*paths))
+_signature = Kept(_read_signature, lambda paths: read_stamps(*paths))
 
 
 def _signer(bundle: Path, allowed_signers: Path | None) -> str | None:
     """Return who signed a bundle and with which key; None if nobody did."""
     try:
-        found = _signature((bundle, allowed_signers or default_allowed_signers()))
+        found = _signature((bundle, allowed_signers or find_allowed_signers()))
     except ToolError as error:
         return f"not checked: {error.problem}"
     if found is None:

@@ -26,7 +26,7 @@ from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import Operation, audited
 from edgepack.deploy.transfer import client
 from edgepack.deploy.transfer.client import PushedRelease, Switched
-from edgepack.devices.checking import require_kind, runtime_python
+from edgepack.devices.checking import find_runtime_python, require_kind
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
@@ -181,7 +181,7 @@ class _SelfTest:
         facts = probe(self.device, self.transport)
         self.operation.describe(serial=facts.serial or None)
         require_kind(self.device, facts)
-        return runtime_python(self.device, facts)
+        return find_runtime_python(self.device, facts)
 
     def run(self, staged: PushedRelease) -> PushedRelease:
         """Return the release with the variant that the loader takes.
@@ -237,10 +237,10 @@ def _finish_or_take_back(
     try:
         _run_hooks(device, transport)
     except RemoteCommandError as error:
-        raise _taken_back(pushed, device, operation, error, nullcontext(transport)) from error
+        raise _take_back(pushed, device, operation, error, nullcontext(transport)) from error
     except DeviceError as error:
         # The connection is gone: what was asked for may have restarted the network.
-        raise _taken_back(pushed, device, operation, error, connect(device)) from error
+        raise _take_back(pushed, device, operation, error, connect(device)) from error
 
 
 def _run_hooks(device: Device, transport: Transport) -> None:
@@ -266,7 +266,7 @@ def _run_hook(argv: list[str], device: Device, transport: Transport) -> CommandR
         return transport.run(argv, timeout_s=timeout_s, supervisor="shell")
 
 
-def _taken_back(
+def _take_back(
     pushed: PushedRelease,
     device: Device,
     operation: Operation,

@@ -47,7 +47,7 @@ def push_as_rollout(
     It is pending if the device was not reached or is in use, and failed if it went wrong otherwise.
 
     Args:
-        bundles: By target; :func:`bundles_by_target` reads them.
+        bundles: By target; :func:`load_bundles_by_target` reads them.
         device: Where.
         store: Where the rollout is kept.
         options: How it is pushed.
@@ -91,7 +91,7 @@ def list_rollouts(store: RolloutStore) -> RolloutListing:
     return store.all()
 
 
-def rollout_status(number: int | None, store: RolloutStore) -> Rollout:
+def read_rollout(number: int | None, store: RolloutStore) -> Rollout:
     """Return the state of a rollout.
 
     Args:

@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from edgepack.base.schema import StrictModel
-from edgepack.devices.answers import bad_answer, read_json
+from edgepack.devices.answers import make_answer_error, read_json
 from edgepack.devices.inventory import Device
 from edgepack.devices.programs import device_program
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
-from edgepack.errors import BundleError, UsageError, nearest
+from edgepack.errors import BundleError, UsageError, suggest_nearest
 
 HASH_S = 1800.0
 """How long a device may take: an SD card gives some 40 MB/s."""
@@ -152,15 +152,16 @@ def verify_releases(
         device=device.name,
         hint=f"look at the message above; bundles are in {device.entry.root} on the device",
     )
-    answer = _read(result.stdout, device)
+    answer = _parse_answer(result.stdout, device)
     if project is not None and project not in answer.all:
         raise UsageError(
-            f"there is no project {project!r} on {device.name}", hint=nearest(project, answer.all)
+            f"there is no project {project!r} on {device.name}",
+            hint=suggest_nearest(project, answer.all),
         )
     return DeviceState(device.name, tuple(answer.projects))
 
 
-def _read(data: bytes, device: Device) -> _Answer:
+def _parse_answer(data: bytes, device: Device) -> _Answer:
     what = "what it says of its releases"
     document = read_json(data, device=device.name, what=what)
     try:
@@ -169,4 +170,4 @@ def _read(data: bytes, device: Device) -> _Answer:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         problem = f"{what} is wrong at {place}: {first['msg']}"
-        raise bad_answer(problem, data, device=device.name) from error
+        raise make_answer_error(problem, data, device=device.name) from error

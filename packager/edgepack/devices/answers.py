@@ -67,7 +67,7 @@ def read_json(
     try:
         return parse_json(data, max_bytes=max_bytes, max_depth=max_depth)
     except ValueError as error:
-        raise bad_answer(f"{what} {error}", data, device=device) from error
+        raise make_answer_error(f"{what} {error}", data, device=device) from error
 
 
 def parse_answer(model: type[_Answer], data: bytes, *, max_bytes: int = MAX_BYTES) -> _Answer:
@@ -96,10 +96,10 @@ def read_answer(
     try:
         return parse_answer(model, data, max_bytes=max_bytes)
     except ValueError as error:
-        raise bad_answer(f"{what} {error}", data, device=device) from error
+        raise make_answer_error(f"{what} {error}", data, device=device) from error
 
 
-def bad_answer(problem: str, data: bytes, *, device: str) -> DeviceError:
+def make_answer_error(problem: str, data: bytes, *, device: str) -> DeviceError:
     """Return the error for an answer that is not what was requested."""
     return DeviceError(
         f"{problem}; it begins with {data[:60]!r}",

@@ -21,7 +21,7 @@ class CanaryRun(StrictModel):
     median_ns: Annotated[int, Field(gt=0)]
 
 
-def joined(runs: Sequence[CanaryRun | NotMeasured]) -> Canary | NotMeasured:
+def join_runs(runs: Sequence[CanaryRun | NotMeasured]) -> Canary | NotMeasured:
     """Return the canary of a session; where any of its runs failed, why.
 
     A canary from one side of the measurement alone could miss the device's change during it.

@@ -63,7 +63,7 @@ class Checked:
     given_back: tuple[str, ...] = ()
     """Settings that a killed measurement had left changed, and that are restored now."""
 
-    def absent_lines(self) -> list[str]:
+    def format_absent(self) -> list[str]:
         """Return the absent providers as lines for people, commands that several share once."""
         lines: list[str] = []
         shown: dict[tuple[str, ...], str] = {}
@@ -105,13 +105,13 @@ def check(device: Device) -> Checked:
         has_python = not isinstance(facts.python, Missing)
         given_back = give_back_clocks(transport, device) if has_python else []
     problems = find_problems(device, facts, profile)
-    absent = absent_providers(facts, profile)
+    absent = find_absent_providers(facts, profile)
     return Checked(
         device.name, profile.id, facts, tuple(problems), tuple(absent), tuple(given_back)
     )
 
 
-def absent_providers(facts: ProbedFacts, profile: Profile) -> list[AbsentProvider]:
+def find_absent_providers(facts: ProbedFacts, profile: Profile) -> list[AbsentProvider]:
     """Return the providers that variants put first and the device's onnxruntime lacks."""
     if isinstance(facts.python, Missing):
         return []
@@ -160,7 +160,7 @@ def require_kind(device: Device, facts: ProbedFacts) -> None:
         )
 
 
-def runtime_python(device: Device, facts: ProbedFacts) -> str:
+def find_runtime_python(device: Device, facts: ProbedFacts) -> str:
     """Return the interpreter that runs bundles on the device.
 
     Raises:
@@ -184,7 +184,7 @@ def _provision(device: Device) -> str:
 
 
 def _kind_problems(facts: ProbedFacts, profile: Profile) -> list[str]:
-    mismatch = kind_mismatch(facts, profile)
+    mismatch = find_kind_mismatch(facts, profile)
     if not mismatch:
         return []
     try:
@@ -194,7 +194,7 @@ def _kind_problems(facts: ProbedFacts, profile: Profile) -> list[str]:
     return [f"{mismatch}: {remedy}"]
 
 
-def kind_mismatch(facts: ProbedFacts, profile: Profile) -> str:
+def find_kind_mismatch(facts: ProbedFacts, profile: Profile) -> str:
     """Return how a device's kind differs from its target's; empty if it does not."""
     wanted = profile.device
     if (facts.os, facts.arch) == (wanted.os, wanted.arch):
@@ -226,10 +226,10 @@ def _package_problems(device: Device, facts: ProbedFacts, profile: Profile) -> l
         for backend in BACKENDS.values():
             if backend.plugin in facts.python.distributions:
                 pins.pop(backend.plugin_replaces, None)
-    return [f"{problem}: {_provision(device)}" for problem in unmet_pins(facts.python, pins)]
+    return [f"{problem}: {_provision(device)}" for problem in find_unmet_pins(facts.python, pins)]
 
 
-def unmet_pins(python: PythonFacts, pins: Mapping[str, str]) -> list[str]:
+def find_unmet_pins(python: PythonFacts, pins: Mapping[str, str]) -> list[str]:
     """Return which pinned packages an interpreter lacks or has in another version."""
     problems = []
     for name, specifier in pins.items():

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from edgepack.base.schema import StrictModel
-from edgepack.devices.answers import bad_answer, read_answer
+from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.programs import device_program
 from edgepack.devices.transport import Stream, Transport
@@ -125,7 +125,7 @@ def _receive(stream: Stream, device: Device) -> _Answer:
         stream.wait().check(
             "holding the device's clocks", device=device.name, hint="measure without --tune"
         )
-        raise bad_answer("the answer about clocks is missing", line, device=device.name)
+        raise make_answer_error("the answer about clocks is missing", line, device=device.name)
     found = read_answer(_Answer, line, device=device.name, what="the answer about clocks")
     if found.problem:
         raise DeviceError(found.problem, hint=found.hint, where=device.name)

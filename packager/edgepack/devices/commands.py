@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self
 
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.devices.pipes import (
     READ_BYTES,
     CommandStream,
@@ -23,11 +23,11 @@ from edgepack.devices.pipes import (
     Pipes,
     end,
     feed,
-    left,
-    too_slow,
-    with_python,
+    find_time_left,
+    make_timeout_error,
+    require_python,
 )
-from edgepack.devices.transport import CommandResult, Supervisor, file_chunks
+from edgepack.devices.transport import CommandResult, Supervisor, read_chunks
 
 # The size is compared so that a connection lost during the copy leaves the old file.
 _PUT = """
@@ -40,7 +40,7 @@ mv -f "$partial" "$1"
 """
 
 
-def command_line(argv: Sequence[str]) -> str:
+def format_command(argv: Sequence[str]) -> str:
     """Return an argv as the one string that SSH carries, quoted for a POSIX shell.
 
     After ``exec`` the first word is always a program. Without it, quoted or not, ``a=b`` would be
@@ -84,7 +84,9 @@ class CommandTransport:
         if supervisor == "python":
             started = self._supervised("--run", argv)
         else:
-            source = (ondevice_dir() / "agent/edgepack_supervisor.sh").read_text(encoding="utf-8")
+            source = (find_ondevice_dir() / "agent/edgepack_supervisor.sh").read_text(
+                encoding="utf-8"
+            )
             started = ["sh", "-c", source, "sh", *argv]
         pipes = self._start(started, timeout_s=timeout_s)
         return self._finish(pipes, argv, timeout_s=timeout_s, on_stderr=on_stderr)
@@ -113,7 +115,7 @@ class CommandTransport:
     def put(self, local: Path, remote: PurePosixPath, *, timeout_s: float) -> None:
         """Copy one file to the device, replacing what is there atomically."""
         argv = ["sh", "-c", _PUT, "sh", str(remote), str(local.stat().st_size)]
-        self.send(argv, file_chunks(local), timeout_s=timeout_s).check(
+        self.send(argv, read_chunks(local), timeout_s=timeout_s).check(
             f"copying {local.name!r} to {remote}",
             device=self.name,
             hint="look at the message above: free space and permissions are the usual reasons",
@@ -137,7 +139,7 @@ class CommandTransport:
             partial.replace(local)
 
     def _supervised(self, mode: str, argv: Sequence[str]) -> list[str]:
-        source = (ondevice_dir() / "agent/edgepack_supervisor.py").read_text(encoding="utf-8")
+        source = (find_ondevice_dir() / "agent/edgepack_supervisor.py").read_text(encoding="utf-8")
         return [self._python, "-IS", "-c", source, mode, *argv]
 
     def _finish(
@@ -155,13 +157,13 @@ class CommandTransport:
             if chunks is not None:
                 feed(pipes, chunks, outputs, deadline)
             while outputs.open:
-                outputs.take(left(deadline))
-            code = pipes.wait(left(deadline))
+                outputs.take(find_time_left(deadline))
+            code = pipes.wait(find_time_left(deadline))
         except TimeoutError as error:
-            raise too_slow(argv, timeout_s, self.name) from error
+            raise make_timeout_error(argv, timeout_s, self.name) from error
         finally:
             end(pipes)
         result = CommandResult(
             tuple(argv), code, bytes(outputs.data["stdout"]), bytes(outputs.data["stderr"])
         )
-        return with_python(result, self._python, self.name)
+        return require_python(result, self._python, self.name)

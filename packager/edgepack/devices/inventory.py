@@ -15,8 +15,8 @@ from pydantic import Field, model_validator
 from edgepack.base.files import write_atomically, writing
 from edgepack.base.schema import Id, StrictModel
 from edgepack.base.yaml_source import YamlSource, parse_yaml, read_yaml
-from edgepack.errors import ProfileError, ToolError, UsageError, nearest
-from edgepack.project.profile import host_target
+from edgepack.errors import ProfileError, ToolError, UsageError, suggest_nearest
+from edgepack.project.profile import find_host_target
 
 INVENTORY_FILE = "devices.yaml"
 LOCAL = "local"
@@ -191,7 +191,7 @@ def find_inventory(path: Path | None = None) -> Path:
     return here if here.is_file() else platformdirs.user_config_path("edgepack") / INVENTORY_FILE
 
 
-def described_inventory(path: Path | None = None) -> str:
+def describe_inventory(path: Path | None = None) -> str:
     """Return where the inventory is, in words, or that there is none yet."""
     found = find_inventory(path)
     return str(found) if found.exists() else f"{found}, which is not there yet"
@@ -214,11 +214,11 @@ def load_devices(path: Path | None = None) -> dict[str, Device]:
     entries: dict[str, AnyEntry] = dict(load_inventory(path).devices)
     if LOCAL not in entries:
         with contextlib.suppress(ToolError):  # this machine fits no target: it is not offered
-            entries[LOCAL] = LocalEntry(transport="local", target=host_target())
+            entries[LOCAL] = LocalEntry(transport="local", target=find_host_target())
     return {name: Device(name, entry) for name, entry in sorted(entries.items())}
 
 
-def device_names() -> list[str]:
+def list_device_names() -> list[str]:
     """Return the names of all devices."""
     return list(load_devices())
 
@@ -233,8 +233,8 @@ def load_device(name: str, path: Path | None = None) -> Device:
     devices = load_devices(path)
     if name not in devices:
         raise UsageError(
-            f"there is no device {name!r} in {described_inventory(path)}",
-            hint=f"{nearest(name, devices)} (edgepack device list), or add it:"
+            f"there is no device {name!r} in {describe_inventory(path)}",
+            hint=f"{suggest_nearest(name, devices)} (edgepack device list), or add it:"
             f" edgepack device add {name} USER@HOST",
             where="--device",
         )

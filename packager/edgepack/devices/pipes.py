@@ -79,7 +79,7 @@ class CommandStream:
         try:
             self._pipes.write(data)
         except TimeoutError as error:
-            raise too_slow(self._argv, self._timeout_s, self._device) from error
+            raise make_timeout_error(self._argv, self._timeout_s, self._device) from error
         except BrokenPipeError as error:
             raise self._ended_early() from error
 
@@ -99,7 +99,7 @@ class CommandStream:
             while len(data) < size and (chunk := self._pipes.read(size - len(data))):
                 data += chunk
         except TimeoutError as error:
-            raise too_slow(self._argv, self._timeout_s, self._device) from error
+            raise make_timeout_error(self._argv, self._timeout_s, self._device) from error
         return bytes(data)
 
     def wait(self) -> CommandResult:
@@ -112,14 +112,14 @@ class CommandStream:
         self.close_stdin()
         stdout = self.read(MAX_OUTPUT_BYTES + 1)
         if len(stdout) > MAX_OUTPUT_BYTES:
-            raise _too_much("stdout", self._device)
+            raise _make_overflow_error("stdout", self._device)
         try:
             code = self._pipes.wait(self._timeout_s)
         except TimeoutError as error:
-            raise too_slow(self._argv, self._timeout_s, self._device) from error
+            raise make_timeout_error(self._argv, self._timeout_s, self._device) from error
         self._drain.join(_STOP_S)
         result = CommandResult(self._argv, code, stdout, bytes(self._stderr))
-        return with_python(result, self._python, self._device)
+        return require_python(result, self._python, self._device)
 
     def _drain_stderr(self) -> None:
         while chunk := _read_patiently(self._pipes.read_stderr):
@@ -163,7 +163,7 @@ class Outputs:
             raise TimeoutError from error
         self.data[name] += chunk
         if len(self.data[name]) > MAX_OUTPUT_BYTES:
-            raise _too_much(name)
+            raise _make_overflow_error(name)
         if name == "stderr":
             self._report(chunk)
         if not chunk:
@@ -203,7 +203,7 @@ def feed(pipes: Pipes, chunks: Iterable[bytes], outputs: Outputs, deadline: floa
         for chunk in chunks:
             pipes.write(chunk)
             outputs.take_what_is_there()
-            left(deadline)
+            find_time_left(deadline)
     except BrokenPipeError:
         pass  # it ended early: its exit code and its stderr say why
     pipes.close_stdin()
@@ -220,7 +220,7 @@ def end(pipes: Pipes) -> None:
         pipes.close()
 
 
-def with_python(result: CommandResult, python: str, device: str) -> CommandResult:
+def require_python(result: CommandResult, python: str, device: str) -> CommandResult:
     """Return a result after checking that the supervisor's Python was there."""
     said = result.stderr.decode("utf-8", "replace")
     if result.exit_code == 127 and (f"{python}: " in said or f"not found: {python}" in said):
@@ -232,7 +232,7 @@ def with_python(result: CommandResult, python: str, device: str) -> CommandResul
     return result
 
 
-def left(deadline: float) -> float:
+def find_time_left(deadline: float) -> float:
     """Return the seconds to a deadline.
 
     Raises:
@@ -244,7 +244,7 @@ def left(deadline: float) -> float:
     return left
 
 
-def _too_much(output: str, device: str = "") -> RemoteCommandError:
+def _make_overflow_error(output: str, device: str = "") -> RemoteCommandError:
     return RemoteCommandError(
         f"the command printed more than {MAX_OUTPUT_BYTES >> 20} MiB on {output}",
         hint="let it write a file on the device instead",
@@ -252,7 +252,7 @@ def _too_much(output: str, device: str = "") -> RemoteCommandError:
     )
 
 
-def too_slow(argv: Sequence[str], timeout_s: float, device: str) -> TooSlowError:
+def make_timeout_error(argv: Sequence[str], timeout_s: float, device: str) -> TooSlowError:
     """Return the error for a program that had to be stopped."""
     shown = argv[0] if len(argv) == 1 or "\n" in argv[1] else " ".join(argv[:2])
     return TooSlowError(

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from edgepack.base.schema import StrictModel
-from edgepack.devices.answers import bad_answer, read_answer
+from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import Transport
 from edgepack.errors import DeviceError
@@ -225,7 +225,7 @@ def _free_bytes(said: dict[str, str], device: Device) -> int:
     free_kib = said.get("free_kib") or "0"
     if not re.fullmatch("[0-9]{1,15}", free_kib):
         problem = f"its free space, in KiB, is {free_kib[:60]!r}"
-        raise bad_answer(problem, free_kib.encode(), device=device.name)
+        raise make_answer_error(problem, free_kib.encode(), device=device.name)
     return int(free_kib) * 1024
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import Stream, Transport
 from edgepack.errors import RemoteCommandError
@@ -41,7 +41,7 @@ def device_program(
     ``modules`` are those of ``ondevice/agent`` that it imports, in their order. If the program
     ends early, its output says why.
     """
-    folder = ondevice_dir() / "agent"
+    folder = find_ondevice_dir() / "agent"
     sources = {each: (folder / f"{each}.py").read_bytes() for each in (*modules, name)}
     sizes = ",".join(f"{each}:{len(source)}" for each, source in sources.items())
     argv = [device.plain_python, "-IS", "-c", BOOTSTRAP, sizes, *arguments]

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from packaging.specifiers import SpecifierSet
 
 from edgepack.base.processes import run_program
-from edgepack.devices.checking import unmet_pins
+from edgepack.devices.checking import find_unmet_pins
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import ProbedFacts, PythonFacts, probe, probe_python
 from edgepack.devices.transport import Transport
@@ -184,7 +184,7 @@ def _fetch(
     argv += ["--python-version=" + ".".join(base.version.split(".")[:2])]
     argv += [f"--platform={tag}" for tag in _platform_tags(facts)]
     argv += ["--no-index"] if offline else []
-    pip = _bundled_pip() if offline else ["pip"]
+    pip = _find_bundled_pip() if offline else ["pip"]
     result = run_program([*argv, *wanted, *pip], timeout_s=FETCH_S)
     if result.exit_code:
         raise ToolError(
@@ -194,7 +194,7 @@ def _fetch(
         )
 
 
-def _bundled_pip() -> list[str]:
+def _find_bundled_pip() -> list[str]:
     """Return the pip wheel that Python or its system ships; some have none.
 
     Source: ``ensurepip`` of Python 3.11 and newer, which looks at ``WHEEL_PKG_DIR`` first, as
@@ -241,7 +241,7 @@ def _is_proven(place: PurePosixPath, site: _Site) -> bool:
         found = probe_python(str(place / "bin" / "python"), site.device, site.transport)
     except RemoteCommandError:
         return False
-    return not unmet_pins(found, site.profile.runtime.packages)
+    return not find_unmet_pins(found, site.profile.runtime.packages)
 
 
 def _push_wheels(folder: Path, site: _Site) -> None:
@@ -271,7 +271,7 @@ def _install(place: PurePosixPath, files: Sequence[str], site: _Site) -> None:
 def _switch(place: PurePosixPath, site: _Site) -> Provisioned:
     """Prove an environment and make it the one that is used."""
     found = probe_python(str(place / "bin" / "python"), site.device, site.transport)
-    problems = unmet_pins(found, site.profile.runtime.packages)
+    problems = find_unmet_pins(found, site.profile.runtime.packages)
     if problems:
         raise DeviceError(
             f"the runtime was installed but does not work: {problems[0]}",

@@ -116,7 +116,7 @@ class Transport(Protocol):
         """Copy one file from the device, replacing what is there atomically."""
 
 
-def file_chunks(path: Path, size_bytes: int = 1 << 17) -> Iterator[bytes]:
+def read_chunks(path: Path, size_bytes: int = 1 << 17) -> Iterator[bytes]:
     """Yield a file in pieces. 128 KiB is where paramiko's ``sendall`` is fastest."""
     with path.open("rb") as file:
         while chunk := file.read(size_bytes):

@@ -46,18 +46,18 @@ def array_sqnr_db(reference: Array, output: Array) -> float:
         return EQUAL_SQNR_DB if same >= 0.99 else -math.inf
     if np.array_equal(reference, output, equal_nan=True):
         return EQUAL_SQNR_DB
-    ref, out = _without_equal_infinities(reference, output)
+    ref, out = _drop_equal_infinities(reference, output)
     return sqnr_db(float(np.sum(ref**2)), float(np.sum((ref - out) ** 2)))
 
 
-def _without_equal_infinities(reference: Array, output: Array) -> tuple[Array, Array]:
+def _drop_equal_infinities(reference: Array, output: Array) -> tuple[Array, Array]:
     """Return both in float64, with 0 where both have the same NaN or infinity (a mask, say)."""
     ref, out = reference.astype(np.float64), output.astype(np.float64)
     same = ~np.isfinite(ref) & ((ref == out) | (np.isnan(ref) & np.isnan(out)))
     return np.where(same, 0.0, ref), np.where(same, 0.0, out)
 
 
-def class_scores(output: Array) -> Array | None:
+def find_class_scores(output: Array) -> Array | None:
     """Return an output of one sample as a vector of class scores, or None if it is not one.
 
     They have the shape (1, classes) or (1, classes, 1, 1). An output with three axes would be a
@@ -98,7 +98,7 @@ class OutputCloseness:
         """Add one sample; an output of another shape counts as all 0."""
         if output.shape != reference.shape:
             output = np.zeros_like(reference)
-        ref, out = map(_by_channel, _without_equal_infinities(reference, output))
+        ref, out = map(_split_by_channel, _drop_equal_infinities(reference, output))
         zeros = np.zeros(ref.shape[0])
         sums = self.sums.setdefault(ref.shape[0], _Sums(zeros, zeros, zeros))
         sums.signal = sums.signal + np.sum(ref**2, axis=1)
@@ -132,7 +132,7 @@ class OutputCloseness:
             (
                 sqnr_db(float(sums.signal[group].sum()), float(sums.noise[group].sum()))
                 for sums in self.sums.values()
-                for group in range_groups(sums.peak)
+                for group in group_by_range(sums.peak)
             ),
             default=EQUAL_SQNR_DB,
         )
@@ -253,8 +253,11 @@ class OutputR2:
     def add(self, reference: Array, output: Array) -> None:
         """Add one sample."""
         same = reference.shape == output.shape
-        ref, out = _without_equal_infinities(reference, output if same else reference)
-        ref, out = _few(_by_quantity(ref)), _few(_by_quantity(out))
+        ref, out = _drop_equal_infinities(reference, output if same else reference)
+        ref, out = (
+            _choose_columns(_split_by_quantity(ref)),
+            _choose_columns(_split_by_quantity(out)),
+        )
         growth = self.variation.add(ref).sum(axis=1)
         own = ref.sum(axis=1), np.sum(ref**2, axis=1), ref.shape[1]
         if self.sums is None or self.squares is None:
@@ -270,7 +273,7 @@ class OutputR2:
 
     def values(self) -> list[float]:
         """Return each sample's part of the coefficient, which is their mean; empty if unknown."""
-        worst = self._worst()
+        worst = self._find_worst()
         return [] if worst is None else (1 - worst[0]).tolist()
 
     def found(self) -> R2 | None:
@@ -280,7 +283,7 @@ class OutputR2:
         linearizing the ratio, because both are estimates. Source: Cochran, Sampling Techniques, 3rd
         edition, 1977, 6.4.
         """
-        worst = self._worst()
+        worst = self._find_worst()
         if worst is None:
             return None
         shares, growths = worst
@@ -300,19 +303,19 @@ class OutputR2:
     @property
     def is_of_one_quantity(self) -> bool:
         """Whether all channels that vary have one unit, judging by their deviations."""
-        found = self._by_sample()
-        return found is None or len(quantities(found[1], found[2])) <= 1
+        found = self._split_by_sample()
+        return found is None or len(find_quantities(found[1], found[2])) <= 1
 
-    def _worst(self) -> tuple[Array, Array] | None:
+    def _find_worst(self) -> tuple[Array, Array] | None:
         """Return, of the worst quantity, each sample's share of the variance that is lost.
 
         Also, as ``(N,)`` too, by how much it varies more with each sample; 1 where nobody knows.
         """
-        found = self._by_sample()
+        found = self._split_by_sample()
         if found is None:
             return None
         noise, varied, energy = found
-        told = quantities(varied, energy)
+        told = find_quantities(varied, energy)
         if not told:
             return None
         lost = [
@@ -328,7 +331,7 @@ class OutputR2:
     def _by_element(self) -> bool:
         return self.variation.same_shape and len(self.errors) > 1
 
-    def _by_sample(self) -> tuple[Array, Array, Array] | None:
+    def _split_by_sample(self) -> tuple[Array, Array, Array] | None:
         """Return errors by sample and channel, and by channel what varies and the energy."""
         if self.sums is None or self.squares is None or not self.same_channels:
             return None
@@ -344,7 +347,7 @@ class OutputR2:
         return np.array(noise), varied, self.squares
 
 
-def quantities(varied: Array, energy: Array, gap: float = _OTHER_QUANTITY) -> list[Array]:
+def find_quantities(varied: Array, energy: Array, gap: float = _OTHER_QUANTITY) -> list[Array]:
     """Return groups of channels that vary, by energies: those of one quantity each.
 
     Args:
@@ -358,9 +361,9 @@ def quantities(varied: Array, energy: Array, gap: float = _OTHER_QUANTITY) -> li
     return [group for group in np.split(order, gaps) if group.size]
 
 
-def _by_quantity(array: Array) -> Array:
+def _split_by_quantity(array: Array) -> Array:
     """Return ``(channels, everything else)``, where each value of a vector is a channel."""
-    channels = _by_channel(array)
+    channels = _split_by_channel(array)
     return channels.T if len(channels) == 1 and channels.size <= _MOST_CHANNELS else channels
 
 
@@ -385,14 +388,17 @@ class Deviation:
     @classmethod
     def of(cls, outputs: Sequence[Array]) -> Deviation | None:
         """Return that of an output in some samples; None if it is about the same in all of them."""
-        rows = [_few(_by_channel(np.where(np.isfinite(o), o, 0).astype(float))) for o in outputs]
+        rows = [
+            _choose_columns(_split_by_channel(np.where(np.isfinite(o), o, 0).astype(float)))
+            for o in outputs
+        ]
         if len(rows) < 2 or len({len(row) for row in rows}) > 1:
             return None
         same = len({row.shape for row in rows}) == 1
         values = np.stack(rows) if same else np.concatenate(rows, axis=1)[None]
         mean = values.mean(axis=0) if same else values.mean(axis=2, keepdims=True)
         squares = ((values - mean) ** 2).mean(axis=(0, 2))
-        groups = quantities(squares, (values**2).mean(axis=(0, 2)))
+        groups = find_quantities(squares, (values**2).mean(axis=(0, 2)))
         return cls(tuple(groups), squares) if groups else None
 
     def error(self, pairs: Sequence[tuple[Array, Array]]) -> Array:
@@ -406,7 +412,9 @@ class Deviation:
         for reference, output in pairs:
             if reference.shape != output.shape:
                 return np.full(len(self.groups), math.inf)
-            error = _few(_by_channel((reference.astype(float) - output.astype(float)) ** 2))
+            error = _choose_columns(
+                _split_by_channel((reference.astype(float) - output.astype(float)) ** 2)
+            )
             by_channel = error.mean(axis=1)
             if len(by_channel) == len(self.squares):
                 sums += [by_channel[g].mean() / self.squares[g].mean() for g in self.groups]
@@ -451,27 +459,27 @@ _ENOUGH = 8
 """The fewest samples with which an interval of their errors is meaningful."""
 
 
-def _few(rows: Array) -> Array:
+def _choose_columns(rows: Array) -> Array:
     """Return the columns of ``(channels, values)``, or some of them."""
     return rows[:, :: 1 + (rows.size - 1) // _MOST_VALUES] if rows.size else rows
 
 
-def _by_channel(array: Array) -> Array:
+def _split_by_channel(array: Array) -> Array:
     """Return ``(channels, everything else)``."""
-    axis = quantity_axis(array.shape)
+    axis = find_quantity_axis(array.shape)
     if axis is None:
         return array.reshape(1, -1)
     return np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
 
 
-def quantity_axis(shape: Sequence[int]) -> int | None:
+def find_quantity_axis(shape: Sequence[int]) -> int | None:
     """Return the axis of an output's channels; None of a vector, see :class:`OutputCloseness`."""
     if 0 in shape or sum(size > 1 for size in shape) < 2:
         return None
     return 2 if len(shape) == 3 and shape[2] < shape[1] else min(1, len(shape) - 1)
 
 
-def range_groups(peak: Array) -> list[Array]:
+def group_by_range(peak: Array) -> list[Array]:
     """Return groups of channel indices: in each, peaks differ by a factor of at most 16.
 
     Channels that are always zero join the group of the smallest peaks: a variant's values there are
@@ -507,7 +515,7 @@ class Drop:
     """Paired 95 % interval; None where there is no value per sample."""
 
 
-def paired_drop(fp32: Sequence[float], variant: Sequence[float]) -> Drop:
+def compute_paired_drop(fp32: Sequence[float], variant: Sequence[float]) -> Drop:
     """Return the mean drop of a higher-is-better metric with values per sample.
 
     The interval is the normal one on the paired differences. If hits and misses do not differ at
@@ -526,7 +534,7 @@ def paired_drop(fp32: Sequence[float], variant: Sequence[float]) -> Drop:
     return Drop(mean, (mean - half, mean + half))
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+def compute_mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean of independent samples' values; None of a single one.
 
     Of hits and misses it is Wilson's score interval, which holds near 0 and 1 too and where all are

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from edgepack.base.arrays import Array
-from edgepack.metrics.accuracy import class_scores
+from edgepack.metrics.accuracy import find_class_scores
 from edgepack.metrics.base import OutputMetric
 from edgepack.metrics.classes import Agreement
 from edgepack.metrics.decisions import Decisions
@@ -39,7 +39,7 @@ METRIC_TEXTS: Mapping[str, str] = {
 """What each metric's value means, in words, by name."""
 
 
-def metric_for(
+def choose_metric(
     description: OutputDescription | None, reference: Array, *, may_be_scores: bool
 ) -> OutputMetric:
     """Return the metric of an output.
@@ -54,6 +54,6 @@ def metric_for(
         return _BY_KIND[description.kind](description)
     if reference.dtype.kind != "f":
         return EqualMetric()
-    if may_be_scores and class_scores(reference) is not None:
+    if may_be_scores and find_class_scores(reference) is not None:
         return Agreement()
     return R2Metric()

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.metrics.accuracy import mean_interval
+from edgepack.metrics.accuracy import compute_mean_interval
 from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
 
 
@@ -54,7 +54,7 @@ class Agreement(OutputMetric):
         gains = [same - (best == common) for same, best in zip(self.same, self.best, strict=True)]
         if sum(gains) <= 0 or len(gains) < _ENOUGH or sum(self.same) >= _SURE * len(gains):
             return sum(gains) > 0
-        interval = mean_interval(gains)
+        interval = compute_mean_interval(gains)
         return interval is not None and interval[0] > 0
 
 

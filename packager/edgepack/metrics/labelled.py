@@ -14,12 +14,12 @@ from edgepack.metrics.base import Arrays
 from edgepack.metrics.precision import (
     PLANE,
     Matched,
-    all_objects,
-    average_precision,
-    f1_score,
-    matched,
+    compute_average_precision,
+    compute_f1,
+    find_all_objects,
+    match_objects,
 )
-from edgepack.metrics.sequences import are_shares, log_shares
+from edgepack.metrics.sequences import are_shares, compute_log_shares
 from edgepack.ondevice.runtime.edgepack_answers import rows
 from edgepack.project.project import OutputDescription, PythonMetric
 from edgepack.samples.sample_set import SampleSet
@@ -50,7 +50,7 @@ class LabelledMetric(ABC):
         """Return values of some of the samples, fp32's and the variant's; the first decides."""
 
 
-def labelled_metric(
+def choose_labelled_metric(
     metric: str | PythonMetric | None,
     samples: SampleSet,
     described: Mapping[str, OutputDescription],
@@ -68,21 +68,21 @@ def labelled_metric(
     if metric is None and boxes and "detection" in of_kind:
         metric = "map50"
     if metric in PRECISIONS:
-        output = _required(metric, of_kind.get("detection"), "detection")
+        output = _require_labels(metric, of_kind.get("detection"), "detection")
         if labels is None or not boxes:
             raise _wrong_labels(
                 metric, labels, "(samples, boxes, 5), each class, left, top, right, bottom"
             )
         return MeanPrecision(metric, output, described[output].model_dump(), samples)
     if metric == "perplexity":
-        output = _required(metric, of_kind.get("tokens"), "tokens")
+        output = _require_labels(metric, of_kind.get("tokens"), "tokens")
         if labels is None or labels.ndim < 2 or labels.dtype.kind not in "iu":
             raise _wrong_labels(metric, labels, "integers (samples, positions), each an id")
         return Perplexity(output, labels)
     return None
 
 
-def _required(metric: str, output: str | None, kind: str) -> str:
+def _require_labels(metric: str, output: str | None, kind: str) -> str:
     if output is None:
         raise SamplesError(
             f"the metric {metric} is of a {kind}, and no output is described as one",
@@ -141,8 +141,8 @@ class MeanPrecision(LabelledMetric):
         for pictures, boxes in zip(self.pictures, (ours, theirs), strict=True):
             found = []
             if boxes.shape == ours.shape:
-                found = all_objects(boxes, self.description, self.labels, self.places[number])
-            pictures.append(matched(found, self.truth[number]))
+                found = find_all_objects(boxes, self.description, self.labels, self.places[number])
+            pictures.append(match_objects(found, self.truth[number]))
 
     def _check_classes(self, output: Array) -> None:
         _, scores = rows(output, self.description["layout"], len(self.labels))
@@ -157,8 +157,8 @@ class MeanPrecision(LabelledMetric):
     def values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
         """Return both means, and F1 of what applications get; the requested one comes first."""
         given = [[pictures[number] for number in chosen] for pictures in self.pictures]
-        ours, theirs = map(average_precision, given)
-        one, other = (f1_score(pictures, self.description["score"]) for pictures in given)
+        ours, theirs = map(compute_average_precision, given)
+        one, other = (compute_f1(pictures, self.description["score"]) for pictures in given)
         found = {
             "map50": (float(ours[0]), float(theirs[0])),
             "map": (float(ours.mean()), float(theirs.mean())),
@@ -202,7 +202,7 @@ class Perplexity(LabelledMetric):
         shares = are_shares(ours)
         for logs, scores in zip(self.logs, (ours, theirs), strict=True):
             whole = scores if scores.shape == ours.shape else np.full(ours.shape, np.nan)
-            logs.append(log_shares(whole, ids, shares=shares))
+            logs.append(compute_log_shares(whole, ids, shares=shares))
 
     def values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
         """Return the perplexity; 1 where no position has a label."""

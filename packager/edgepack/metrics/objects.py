@@ -12,11 +12,11 @@ from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
 from edgepack.metrics.precision import (
     PLANE,
     Matched,
-    all_objects,
-    as_rows,
-    average_precision,
-    matched,
-    overlaps,
+    compute_average_precision,
+    compute_overlaps,
+    find_all_objects,
+    make_rows,
+    match_objects,
 )
 from edgepack.ondevice.runtime.edgepack_answers import Box, Detection, detections
 
@@ -48,10 +48,10 @@ class Objects(OutputMetric):
         ours = detections(reference, self.description, self.labels, PLANE)
         found = []
         if output.shape == reference.shape:
-            found = all_objects(output, self.description, self.labels, PLANE)
-        self.pictures.append(matched(found, as_rows(ours)))
+            found = find_all_objects(output, self.description, self.labels, PLANE)
+        self.pictures.append(match_objects(found, make_rows(ours)))
         theirs = self._certain(found)
-        same = tuple(_same(ours, theirs, least) for least in OVERLAPS)
+        same = tuple(_count_same(ours, theirs, least) for least in OVERLAPS)
         self.counts.append((len(ours), len(theirs), same))
 
     def _certain(self, found: Sequence[Detection]) -> list[Detection]:
@@ -76,19 +76,19 @@ class Objects(OutputMetric):
             f"f1@{least:g}": float(np.mean(values))
             for least, values in zip(OVERLAPS[1:], f1[1:], strict=True)
         }
-        others["map50"] = float(average_precision(self.pictures)[0])
+        others["map50"] = float(compute_average_precision(self.pictures)[0])
         others |= {"objects": float(ours), "kept": float(kept)}
         no_better = "" if kept else f"it finds none of the {ours} objects that fp32 finds"
         return Found(f1[0], others=others, no_better=no_better)
 
 
-def _same(ours: Sequence[Detection], theirs: Sequence[Detection], least: float) -> int:
+def _count_same(ours: Sequence[Detection], theirs: Sequence[Detection], least: float) -> int:
     """Return how many objects of one class overlap, each taken once, the nearest first."""
     pairs = sorted(
         (-share, i, j)
         for i, one in enumerate(ours)
         for j, other in enumerate(theirs)
-        if one.index == other.index and (share := overlap(one.box, other.box)) >= least
+        if one.index == other.index and (share := compute_overlap(one.box, other.box)) >= least
     )
     left, right = set(range(len(ours))), set(range(len(theirs)))
     for _, i, j in pairs:
@@ -98,6 +98,6 @@ def _same(ours: Sequence[Detection], theirs: Sequence[Detection], least: float) 
     return len(ours) - len(left)
 
 
-def overlap(one: Box, other: Box) -> float:
+def compute_overlap(one: Box, other: Box) -> float:
     """Return the intersection of two boxes over their union, 0 to 1; 0 where neither has area."""
-    return float(overlaps(np.array([one]), np.array([other])).item())
+    return float(compute_overlaps(np.array([one]), np.array([other])).item())

@@ -37,7 +37,7 @@ class Matched(NamedTuple):
     """The classes of the objects that are there: int64 ``(M,)``."""
 
 
-def all_objects(
+def find_all_objects(
     output: Array, description: Mapping[str, Any], labels: Sequence[str], place: Placement
 ) -> list[Detection]:
     """Return the objects in a picture, those with low scores too.
@@ -53,7 +53,7 @@ def all_objects(
     return detections(output, {**description, "score": low, "most": most}, labels, place)
 
 
-def matched(found: Sequence[Detection], truth: Array) -> Matched:
+def match_objects(found: Sequence[Detection], truth: Array) -> Matched:
     """Return which objects are right: each takes the one of its class that it overlaps most.
 
     Args:
@@ -63,7 +63,7 @@ def matched(found: Sequence[Detection], truth: Array) -> Matched:
     found = found[:MOST]
     classes = np.array([each.index for each in found], np.int64)
     wanted = truth[:, 0].astype(np.int64)
-    shares = overlaps(np.array([each.box for each in found]).reshape(-1, 4), truth[:, 1:])
+    shares = compute_overlaps(np.array([each.box for each in found]).reshape(-1, 4), truth[:, 1:])
     shares[classes[:, None] != wanted] = 0.0
     right = np.zeros((len(OVERLAPS), len(found)), bool)
     near = np.flatnonzero(shares.max(axis=1, initial=0.0) >= OVERLAPS[0])
@@ -77,7 +77,7 @@ def matched(found: Sequence[Detection], truth: Array) -> Matched:
     return Matched(classes, np.array([each.score for each in found]), right, wanted)
 
 
-def average_precision(pictures: Sequence[Matched]) -> Array:
+def compute_average_precision(pictures: Sequence[Matched]) -> Array:
     """Return the mean over classes of average precision, at each overlap: float64 ``(10,)``.
 
     Of each class that is in any of the pictures: the mean, over 101 recalls from 0 to 1, of the
@@ -101,7 +101,7 @@ def average_precision(pictures: Sequence[Matched]) -> Array:
     return np.mean(found, axis=0) if found else np.zeros(len(OVERLAPS))
 
 
-def f1_score(pictures: Sequence[Matched], score: float) -> float:
+def compute_f1(pictures: Sequence[Matched], score: float) -> float:
     """Return F1 of all objects with a score or better, at an overlap of 0.5; 0 where none is."""
     taken = [each.scores >= score for each in pictures]
     right = sum(int(each.right[0, own].sum()) for each, own in zip(pictures, taken, strict=True))
@@ -109,7 +109,7 @@ def f1_score(pictures: Sequence[Matched], score: float) -> float:
     return 2 * right / there if there else 0.0
 
 
-def overlaps(ours: Array, theirs: Array) -> Array:
+def compute_overlaps(ours: Array, theirs: Array) -> Array:
     """Return the intersection over union of boxes ``(N, 4)`` with others ``(M, 4)``: ``(N, M)``."""
     low = np.maximum(ours[:, None, :2], theirs[:, :2])
     high = np.minimum(ours[:, None, 2:], theirs[:, 2:])
@@ -122,7 +122,7 @@ def _areas(boxes: Array) -> Array:
     return np.asarray(np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1))
 
 
-def as_rows(found: Sequence[Detection]) -> Array:
+def make_rows(found: Sequence[Detection]) -> Array:
     """Return objects as labels have them: float64 ``(N, 5)``."""
     rows: list[tuple[float, *Box]] = [(each.index, *each.box) for each in found]
     return np.array(rows, np.float64).reshape(-1, 5)

@@ -27,12 +27,12 @@ class Tokens(OutputMetric):
         del feed
         ours, theirs = _ids(reference), _ids(output)
         self.references.append(ours)
-        self.values.append(_kept(ours, theirs))
+        self.values.append(_compute_kept(ours, theirs))
         if reference.dtype.kind == "f":
             shares = are_shares(reference)
             whole = output if output.shape == reference.shape else np.full(reference.shape, np.nan)
             for logs, scores in zip(self.logs, (reference, whole), strict=True):
-                logs.append(log_shares(scores, ours, shares=shares))
+                logs.append(compute_log_shares(scores, ours, shares=shares))
 
     def found(self) -> Found | Nothing:
         """Return the mean, and how much larger the perplexity of fp32's tokens is than fp32's."""
@@ -43,7 +43,7 @@ class Tokens(OutputMetric):
         if len(self.values) > 1:
             constants = [np.frombuffer(raw, np.int64) for raw, _ in commonest]
             constant = max(
-                float(np.mean([_kept(o, c) for o in self.references])) for c in constants
+                float(np.mean([_compute_kept(o, c) for o in self.references])) for c in constants
             )
             if share <= constant:
                 no_better = (
@@ -61,7 +61,7 @@ _CONSTANTS = 8
 """How many of fp32's commonest sequences are tried as a constant answer."""
 
 
-def _kept(ours: Array, theirs: Array) -> float:
+def _compute_kept(ours: Array, theirs: Array) -> float:
     longer = max(len(ours), len(theirs))
     return 1 - edit_distance(ours, theirs) / longer if longer else 1.0
 
@@ -82,7 +82,7 @@ _LEAST_LOG = -100.0
 """The share that counts for an id without one, or with a NaN."""
 
 
-def log_shares(scores: Array, ids: Array, *, shares: bool) -> Array:
+def compute_log_shares(scores: Array, ids: Array, *, shares: bool) -> Array:
     """Return the natural logarithm of what scores give to ids: float64 ``(M,)``.
 
     Args:

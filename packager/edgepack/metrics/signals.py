@@ -29,9 +29,9 @@ class Signal(OutputMetric):
         del feed
         ours = reference.astype(np.float64)
         theirs = output.astype(np.float64) if output.shape == reference.shape else 0 * ours
-        self.energies.append((self._energy(ours), self._energy(ours - theirs)))
+        self.energies.append((self._compute_energy(ours), self._compute_energy(ours - theirs)))
 
-    def _energy(self, values: Array) -> Array:
+    def _compute_energy(self, values: Array) -> Array:
         """Return the energy of each window; the last one may be shorter."""
         rows = values.reshape(-1, values.shape[-1] if values.ndim else 1)
         starts = np.arange(0, rows.shape[1], self.window)

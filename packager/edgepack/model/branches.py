@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from edgepack.model.inferring import inferred_graph
+from edgepack.model.inferring import infer_graph
 
 if TYPE_CHECKING:
     import onnx
@@ -32,14 +32,14 @@ def inline_known_branches(model: onnx.ModelProto) -> int:
     """
     count = 0
     while any(node.op_type == "If" for node in model.graph.node):
-        known = _known_values(model)
+        known = _find_known_values(model)
         nodes: list[onnx.NodeProto] = []
         found = 0
         for node in model.graph.node:
             if node.op_type == "If" and node.input[0] in known:
                 taken = "then_branch" if known[node.input[0]].all() else "else_branch"
                 branch = next(a.g for a in node.attribute if a.name == taken)
-                nodes += _inlined(model.graph, node, branch, f"inlined{count + found}")
+                nodes += _inline_branch(model.graph, node, branch, f"inlined{count + found}")
                 found += 1
             else:
                 nodes.append(node)
@@ -52,21 +52,21 @@ def inline_known_branches(model: onnx.ModelProto) -> int:
     return count
 
 
-def _known_values(model: onnx.ModelProto) -> dict[str, Array]:
+def _find_known_values(model: onnx.ModelProto) -> dict[str, Array]:
     """Return the small tensors whose values follow from constants and fixed shapes."""
     import numpy as np
     from onnx import numpy_helper
     from onnx.shape_inference import InferenceError
 
-    from edgepack.model.facts import default_opset, tensor_spec
+    from edgepack.model.facts import find_default_opset, read_tensor_spec
 
     try:
-        graph = inferred_graph(model)
+        graph = infer_graph(model)
     except InferenceError:
         graph = model.graph
-    opset = default_opset(model)
+    opset = find_default_opset(model)
     values = (*graph.input, *graph.value_info, *graph.output)
-    shapes = {value.name: tensor_spec(value).shape for value in values}
+    shapes = {value.name: read_tensor_spec(value).shape for value in values}
     known = {
         tensor.name: numpy_helper.to_array(tensor)
         for tensor in model.graph.initializer
@@ -78,13 +78,13 @@ def _known_values(model: onnx.ModelProto) -> dict[str, Array]:
         if node.op_type in ("Shape", "Size") and shape is not None:
             sizes = np.array([size for size in shape if isinstance(size, int)], np.int64)
             if len(sizes) == len(shape):
-                known |= _evaluated(node, {node.input[0]: np.empty(sizes, np.bool_)}, opset)
+                known |= _evaluate_node(node, {node.input[0]: np.empty(sizes, np.bool_)}, opset)
         elif node.op_type in _FOLDED and all(name in known for name in node.input if name):
-            known |= _evaluated(node, {name: known[name] for name in node.input if name}, opset)
+            known |= _evaluate_node(node, {name: known[name] for name in node.input if name}, opset)
     return known
 
 
-def _evaluated(node: onnx.NodeProto, feed: dict[str, Array], opset: int) -> dict[str, Array]:
+def _evaluate_node(node: onnx.NodeProto, feed: dict[str, Array], opset: int) -> dict[str, Array]:
     """Return the outputs of a node, or nothing where they are large or it cannot be computed."""
     from onnx.reference import ReferenceEvaluator
 
@@ -96,7 +96,7 @@ def _evaluated(node: onnx.NodeProto, feed: dict[str, Array], opset: int) -> dict
     return {name: array for name, array in outputs.items() if array.size <= _SMALL}
 
 
-def _inlined(
+def _inline_branch(
     graph: onnx.GraphProto, node: onnx.NodeProto, branch: onnx.GraphProto, prefix: str
 ) -> Iterator[onnx.NodeProto]:
     """Yield a branch's nodes under names that nothing else has; its weights go into the graph."""

@@ -9,14 +9,14 @@ from edgepack.errors import ModelError
 from edgepack.model.facts import ModelFacts, require_plain_signature
 from edgepack.model.finding import Finding
 from edgepack.model.ir import loadable
-from edgepack.model.reading import external_files, fits_a_message, read_model, read_outline
+from edgepack.model.reading import fits_a_message, list_external_files, read_model, read_outline
 from edgepack.model.running import make_session
 
 if TYPE_CHECKING:
     import onnx
 
 
-def checker_findings(model: Path) -> list[Finding]:
+def run_checker(model: Path) -> list[Finding]:
     """Return a note if the checker refuses a model, else nothing: onnxruntime decides.
 
     Raises:
@@ -42,13 +42,13 @@ def _checkable(model: Path) -> onnx.ModelProto | str:
     """
     import onnx
 
-    if not external_files(read_outline(model)):
+    if not list_external_files(read_outline(model)):
         return str(model)
     loaded = read_model(model)
     return loaded if fits_a_message(loaded, onnx.checker.MAXIMUM_PROTOBUF) else str(model)
 
 
-def carrying_findings(facts: ModelFacts) -> list[Finding]:
+def check_carrying(facts: ModelFacts) -> list[Finding]:
     """Return a blocking finding if no bundle can carry the model's inputs or outputs."""
     try:
         require_plain_signature(facts)
@@ -57,7 +57,7 @@ def carrying_findings(facts: ModelFacts) -> list[Finding]:
     return []
 
 
-def session_findings(model: Path) -> list[Finding]:
+def check_session(model: Path) -> list[Finding]:
     """Return a blocking finding if onnxruntime makes no session of a model, else nothing."""
     try:
         with loadable(model) as source:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgepack.errors import listed
-from edgepack.model.facts import tensor_spec
+from edgepack.errors import format_list
+from edgepack.model.facts import read_tensor_spec
 from edgepack.model.finding import Finding
 from edgepack.model.reading import read_outline
 
@@ -38,7 +38,7 @@ _OF_SHAPES = ("Shape", "Size")
 _SHOWN = 3
 
 
-def shape_findings(path: Path, constants: Collection[str] = ()) -> list[Finding]:
+def find_shape_inputs(path: Path, constants: Collection[str] = ()) -> list[Finding]:
     """Return a note for each input whose values decide a shape, and one for outputs that vary.
 
     It skips bodies of If, Loop and Scan, and inputs in ``constants``.
@@ -47,7 +47,7 @@ def shape_findings(path: Path, constants: Collection[str] = ()) -> list[Finding]
         ModelError: The file cannot be read as a model.
     """
     graph = read_outline(path).graph
-    deciders, sized = _followed(graph)
+    deciders, sized = _follow_inputs(graph)
     found = [
         Finding(
             "edgepack",
@@ -61,13 +61,14 @@ def shape_findings(path: Path, constants: Collection[str] = ()) -> list[Finding]
     ]
     outputs = [v.name for v in graph.output if v.name in sized and not _is_static(v)]
     if outputs:
-        makers = listed(sorted({sized[name] for name in outputs}), _SHOWN)
+        makers = format_list(sorted({sized[name] for name in outputs}), _SHOWN)
         found.append(
             Finding(
                 "edgepack",
                 "note",
                 makers,
-                f"the size of {listed([repr(name) for name in outputs], _SHOWN)} may depend on the"
+                f"the size of {format_list([repr(name) for name in outputs], _SHOWN)} may"
+                " depend on the"
                 " data",
                 "nothing, on a CPU; what wants static shapes leaves such nodes to it",
             )
@@ -76,11 +77,11 @@ def shape_findings(path: Path, constants: Collection[str] = ()) -> list[Finding]
 
 
 def _is_static(value: onnx.ValueInfoProto) -> bool:
-    shape = tensor_spec(value).shape
+    shape = read_tensor_spec(value).shape
     return shape is not None and all(isinstance(size, int) for size in shape)
 
 
-def _followed(graph: onnx.GraphProto) -> tuple[dict[str, str], dict[str, str]]:
+def _follow_inputs(graph: onnx.GraphProto) -> tuple[dict[str, str], dict[str, str]]:
     """Return inputs that decide a shape, and tensors whose shape the data decide, with a node."""
     constants = {tensor.name for tensor in graph.initializer}
     values = {v.name: {v.name} for v in graph.input if v.name not in constants}

@@ -25,13 +25,13 @@ def free_name(stem: str, taken: set[str]) -> str:
     return name
 
 
-def constants_to_initializers(model: onnx.ModelProto) -> None:
+def move_constants_to_initializers(model: onnx.ModelProto) -> None:
     """Make initializers of Constant nodes, and let IR 3 have initializers that are not inputs."""
     from onnx import numpy_helper
 
     kept = []
     for node in model.graph.node:
-        array = float_constant(node)
+        array = read_float_constant(node)
         if array is None:
             kept.append(node)
         else:
@@ -41,7 +41,7 @@ def constants_to_initializers(model: onnx.ModelProto) -> None:
     model.ir_version = max(model.ir_version, _MIN_IR)
 
 
-def float_constant(node: onnx.NodeProto) -> np.ndarray[Any, Any] | None:
+def read_float_constant(node: onnx.NodeProto) -> np.ndarray[Any, Any] | None:
     """Return the float32 value of a Constant node; None for other nodes and values."""
     from onnx import TensorProto, numpy_helper
 

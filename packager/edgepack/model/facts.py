@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.errors import ModelError
-from edgepack.model.quantized import Quantization, nested_nodes, quantization_of
-from edgepack.model.reading import external_files, model_digest, read_outline
+from edgepack.model.quantized import Quantization, find_quantization, walk_nested
+from edgepack.model.reading import hash_model, list_external_files, read_outline
 
 if TYPE_CHECKING:
     import onnx
@@ -80,17 +80,17 @@ class ModelFacts:
     has. Inputs that are changed by arithmetic first are left out."""
 
 
-def model_facts(path: Path) -> ModelFacts:
+def read_model_facts(path: Path) -> ModelFacts:
     """Return the facts of a model file.
 
     Raises:
         ModelError: The file cannot be read as a model (see :mod:`edgepack.model.reading`).
     """
     # Before the model is read: this reads it too.
-    digest = model_digest(path)
+    digest = hash_model(path)
     model = read_outline(path)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
-    inputs, outputs = signature(model)
+    inputs, outputs = read_signature(model)
     return ModelFacts(
         name=path.name,
         sha256=digest,
@@ -102,34 +102,34 @@ def model_facts(path: Path) -> ModelFacts:
         inputs=inputs,
         outputs=outputs,
         op_counts=dict(
-            sorted(Counter(_op_name(node) for node in nested_nodes(model.graph.node)).items())
+            sorted(Counter(_op_name(node) for node in walk_nested(model.graph.node)).items())
         ),
         initializer_bytes=sum(_tensor_bytes(t) for t in model.graph.initializer),
-        quantization=quantization_of(model),
-        external_data=tuple(external_files(model)),
+        quantization=find_quantization(model),
+        external_data=tuple(list_external_files(model)),
         metadata={entry.key: entry.value for entry in model.metadata_props},
         table_rows=_table_rows(model.graph),
     )
 
 
-def default_opset(model: onnx.ModelProto) -> int:
+def find_default_opset(model: onnx.ModelProto) -> int:
     """Return the version of the default operator set, 0 if there is none."""
     return max((e.version for e in model.opset_import if e.domain in STANDARD), default=0)
 
 
-def signature(
+def read_signature(
     model: onnx.ModelProto,
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Return the inputs (without those that have an initializer) and outputs of a model."""
     constants = {tensor.name for tensor in model.graph.initializer}
     constants |= {tensor.values.name for tensor in model.graph.sparse_initializer}
     return (
-        tuple(tensor_spec(v) for v in model.graph.input if v.name not in constants),
-        tuple(tensor_spec(v) for v in model.graph.output),
+        tuple(read_tensor_spec(v) for v in model.graph.input if v.name not in constants),
+        tuple(read_tensor_spec(v) for v in model.graph.output),
     )
 
 
-def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
+def read_tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     """Return the type of one graph input or output."""
     import onnx
 
@@ -192,7 +192,7 @@ def _tensor_bytes(tensor: onnx.TensorProto) -> int:
 _ZIP_MAP = "ai.onnx.ml:ZipMap"
 
 
-def _unmapped(facts: ModelFacts) -> str:
+def _explain_unmapped(facts: ModelFacts) -> str:
     """Return how a classifier is converted so that its probabilities are a tensor.
 
     Sources: skl2onnx's documentation, "Choose appropriate output of a classifier"; onnxmltools,
@@ -223,7 +223,7 @@ def require_plain_signature(facts: ModelFacts) -> None:
                 raise ModelError(
                     f"the {role} {spec.name!r} is {article} {spec.dtype}, which bundles cannot"
                     " carry",
-                    hint=_unmapped(facts)
+                    hint=_explain_unmapped(facts)
                     if role == "output" and spec.dtype == "sequence" and _ZIP_MAP in facts.op_counts
                     else "edgepack takes tensors of numbers and bools: export the model without"
                     f" that {role}, or do that part outside the model",

@@ -10,6 +10,6 @@ ORT_MODEL = "model.ort"
 """The file that a step writes which converts to onnxruntime's own format."""
 
 
-def model_file(folder: Path) -> Path:
+def find_model_file(folder: Path) -> Path:
     """Return the model in a step's folder, in whichever format it is."""
     return next((folder / n for n in (ORT_MODEL, MODEL) if (folder / n).is_file()), folder / MODEL)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from edgepack.model.graph import Graph, Node, read_graph
 from edgepack.model.reading import read_model
-from edgepack.model.running import runtime_errors
+from edgepack.model.running import list_runtime_errors
 
 Architecture = Literal["x86-64", "aarch64"]
 
@@ -101,7 +101,7 @@ class FusionCoverage:
         }
 
 
-def fusion_coverage(model: Path, cpu: Architecture) -> FusionCoverage:
+def measure_fusion_coverage(model: Path, cpu: Architecture) -> FusionCoverage:
     """Return what onnxruntime's optimizer makes of a QDQ model for a CPU of an architecture.
 
     All optimizations run as in a session on that CPU, but for the two that only change the layout
@@ -114,10 +114,10 @@ def fusion_coverage(model: Path, cpu: Architecture) -> FusionCoverage:
     with tempfile.TemporaryDirectory(prefix="edgepack-fusion-") as folder:
         optimized = Path(folder) / "optimized.onnx"
         _optimize(model, optimized, cpu)
-        return coverage_of(read_graph(read_model(optimized)), read_graph(read_model(model)))
+        return count_coverage(read_graph(read_model(optimized)), read_graph(read_model(model)))
 
 
-def coverage_of(optimized: Graph, source: Graph) -> FusionCoverage:
+def count_coverage(optimized: Graph, source: Graph) -> FusionCoverage:
     """Return the coverage of an optimized graph; names are those of the graph it came from."""
     operators = [node for node in optimized.nodes if node.op not in (QUANTIZE, DEQUANTIZE)]
     integer = [node for node in operators if _INTEGER.match(node.op)]
@@ -162,7 +162,7 @@ def _optimize(model: Path, optimized: Path, cpu: Architecture) -> None:
         options.add_session_config_entry(key, value)
     try:
         onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-    except runtime_errors() as error:
+    except list_runtime_errors() as error:
         raise ModelError(
             f"onnxruntime {onnxruntime.__version__} does not optimize the model: {blame(error)}",
             hint="this is a fault in edgepack or in onnxruntime: please report it with the model",

@@ -1,7 +1,7 @@
 """A model's main graph as execution providers see it: nodes with types, shapes and constants.
 
 onnxruntime offers nodes to a provider after its basic optimizations: constants folded, identities
-removed, Q/DQ pairs moved. :func:`partitioned_graph` makes onnxruntime do this.
+removed, Q/DQ pairs moved. :func:`make_partitioned_graph` makes onnxruntime do this.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepack.model.facts import STANDARD, TensorSpec, default_opset, tensor_spec
-from edgepack.model.inferring import inferred_graph
+from edgepack.model.facts import STANDARD, TensorSpec, find_default_opset, read_tensor_spec
+from edgepack.model.inferring import infer_graph
 
 if TYPE_CHECKING:
     import onnx
@@ -109,7 +109,7 @@ def read_graph(model: onnx.ModelProto) -> Graph:
     values = (*graph.value_info, *graph.input, *graph.output)
     # Operators of other domains cause an error: then only the shapes in the file itself are known.
     with contextlib.suppress(onnx.shape_inference.InferenceError):
-        found = inferred_graph(model)
+        found = infer_graph(model)
         values = (*found.value_info, *found.input, *found.output)
     # From IR 4 on, a caller may override an initializer that is also an input: it is no constant.
     overridable = {value.name for value in graph.input if model.ir_version >= _SEPARATE_IR}
@@ -120,32 +120,32 @@ def read_graph(model: onnx.ModelProto) -> Graph:
             constants[proto.output[0]] = _constant_node(proto)
         else:
             nodes.append(_node(len(nodes), proto))
-    tensors = {value.name: tensor_spec(value) for value in values}
+    tensors = {value.name: read_tensor_spec(value) for value in values}
     for name, array in constants.items():
         tensors[name] = TensorSpec(name, array.dtype.name, array.shape)
     return Graph(
         nodes=tuple(nodes),
         inputs=tuple(tensors[v.name] for v in graph.input if v.name not in constants),
         outputs=tuple(value.name for value in graph.output),
-        opset=default_opset(model),
+        opset=find_default_opset(model),
         tensors=tensors,
         constants=constants,
     )
 
 
-def partitioned_graph(model: Path) -> Graph:
+def make_partitioned_graph(model: Path) -> Graph:
     """Return the graph that onnxruntime shows to execution providers for a model file.
 
     Raises:
         ModelError: onnxruntime refuses the model.
     """
-    from edgepack.model.reading import external_files, read_model, read_outline
+    from edgepack.model.reading import list_external_files, read_model, read_outline
     from edgepack.model.running import make_session
 
     with tempfile.TemporaryDirectory(prefix="edgepack-graph-") as folder:
         optimized = Path(folder) / "basic.onnx"
         config = {}
-        if external_files(read_outline(model)):
+        if list_external_files(read_outline(model)):
             # Else the saved graph would still point at the file beside the model.
             config["session.optimized_model_external_initializers_file_name"] = "weights.bin"
         make_session(model, save_basic=optimized, config=config)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _SMALL = 1024
 
 
-def inferred_graph(model: onnx.ModelProto) -> onnx.GraphProto:
+def infer_graph(model: onnx.ModelProto) -> onnx.GraphProto:
     """Return the main graph with the types and shapes that onnx infers, without large constants.
 
     onnx serializes its input, and protobuf is limited to 2 GiB: so constants of more than 1024

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.errors import ModelError
 from edgepack.model.reading import read_model, read_outline, write_model
-from edgepack.model.running import runtime_errors
+from edgepack.model.running import list_runtime_errors
 
 if TYPE_CHECKING:
     import onnx
@@ -44,7 +44,7 @@ def lower_ir(model: onnx.ModelProto, highest: int) -> str:
 
 
 @cache
-def highest_ir() -> int:
+def find_highest_ir() -> int:
     """Return the highest IR version that the onnxruntime here loads, as its own error says it."""
     import onnx
     import onnxruntime
@@ -54,7 +54,7 @@ def highest_ir() -> int:
     model = onnx.helper.make_model(graph, ir_version=10_000)
     try:
         onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    except runtime_errors() as error:
+    except list_runtime_errors() as error:
         if said := _HIGHEST.search(str(error)):
             return int(said[1])
     return onnx.IR_VERSION
@@ -69,11 +69,11 @@ def loadable(model: Path) -> Iterator[Path]:
     Raises:
         ModelError: A weight has a type that came with a later IR version.
     """
-    if read_outline(model).ir_version <= highest_ir():
+    if read_outline(model).ir_version <= find_highest_ir():
         yield model
         return
     with tempfile.TemporaryDirectory(prefix="edgepack-ir-") as folder:
         lowered = read_model(model)
-        lower_ir(lowered, highest_ir())
+        lower_ir(lowered, find_highest_ir())
         write_model(lowered, Path(folder) / model.name)
         yield Path(folder) / model.name

@@ -62,13 +62,13 @@ class Quantization:
         return f"{self.form}{': ' if parts else ''}{', '.join(parts)}"
 
 
-def quantization_of(model: onnx.ModelProto) -> Quantization | None:
+def find_quantization(model: onnx.ModelProto) -> Quantization | None:
     """Return how a model is quantized, or None for a float32 one; nothing is executed.
 
     A model without its external data is enough: tensors state their types. Types that a constant
     outside the main graph gives are not found.
     """
-    nodes = quantized_nodes(model)
+    nodes = find_quantized_nodes(model)
     if not nodes:
         return Quantization("float16") if _is_float16(model) else None
     ops = {node.op_type for node in nodes}
@@ -76,7 +76,7 @@ def quantization_of(model: onnx.ModelProto) -> Quantization | None:
     if not plain:
         dynamic = bool(ops & _INTEGER_PRODUCTS) or any(op.startswith("Dynamic") for op in ops)
         return Quantization("dynamic" if dynamic else "QOperator", len(nodes))
-    activations, weights = _converted(model, nodes)
+    activations, weights = _find_converted(model, nodes)
     if not activations:
         return Quantization("weight-only", len(nodes))
     return _qdq(_constants(model), len(nodes), activations, weights)
@@ -90,7 +90,7 @@ def _is_float16(model: onnx.ModelProto) -> bool:
     return sizes["float16"] > sizes["float"]
 
 
-def _converted(
+def _find_converted(
     model: onnx.ModelProto, nodes: list[onnx.NodeProto]
 ) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
     """Return the nodes that quantize activations, and those that quantize weights.
@@ -122,7 +122,7 @@ def _qdq(
     return Quantization(
         "QDQ",
         count,
-        activations=tuple(sorted({_made_by(node, constants) for node in activations})),
+        activations=tuple(sorted({_find_made_type(node, constants) for node in activations})),
         weights=tuple(sorted({dtype for _, dtype in types})),
         symmetric=all(_zero_point_is_0(node, constants) for node in activations),
         per_channel=any(
@@ -139,7 +139,7 @@ def _qdq(
 def _type_of_weights(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> str:
     if node.op_type == _DEQUANTIZE:
         return _dtype(constants[node.input[0]])
-    return _made_by(node, constants)
+    return _find_made_type(node, constants)
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
@@ -156,7 +156,7 @@ def _dtype(tensor: onnx.TensorProto) -> str:
     return str(TensorProto.DataType.Name(tensor.data_type)).lower()
 
 
-def _made_by(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> str:
+def _find_made_type(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> str:
     """Return the type that a QuantizeLinear makes: its zero point's, else uint8."""
     from onnx import TensorProto
 
@@ -177,29 +177,29 @@ def _zero_point_is_0(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto
     return not outside and not np.any(numpy_helper.to_array(zero))
 
 
-def quantized_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+def find_quantized_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     """Return the nodes that compute in, or convert to or from, small integers.
 
     Those of subgraphs and of the model's own functions are among them.
     """
     return [
         node
-        for node in every_node(model)
+        for node in walk_nodes(model)
         if node.op_type in _QUANTIZED_OPS or node.op_type.startswith(_QUANTIZED_PREFIXES)
     ]
 
 
-def every_node(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+def walk_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of the graph, of its subgraphs and of the model's functions."""
-    yield from nested_nodes(model.graph.node)
+    yield from walk_nested(model.graph.node)
     for function in model.functions:
-        yield from nested_nodes(function.node)
+        yield from walk_nested(function.node)
 
 
-def nested_nodes(nodes: Any) -> Iterator[onnx.NodeProto]:  # noqa: ANN401  (a protobuf container)
+def walk_nested(nodes: Any) -> Iterator[onnx.NodeProto]:  # noqa: ANN401  (a protobuf container)
     """Yield nodes, each followed by those of its subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
-                yield from nested_nodes(graph.node)
+                yield from walk_nested(graph.node)

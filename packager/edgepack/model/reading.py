@@ -28,7 +28,7 @@ def read_model(path: Path) -> onnx.ModelProto:
     from onnx.external_data_helper import load_external_data_for_model
 
     model = read_structure(path)
-    for tensor in external_tensors(model):
+    for tensor in list_external_tensors(model):
         _check_external(tensor, path)
     load_external_data_for_model(model, str(path.resolve().parent))
     return model
@@ -48,9 +48,9 @@ def read_structure(path: Path) -> onnx.ModelProto:
     try:
         model.ParseFromString(data)
     except (DecodeError, RecursionError) as error:
-        raise _not_onnx(path, data) from error
+        raise _make_not_onnx_error(path, data) from error
     if model.ir_version <= 0 or not (model.graph.node or model.graph.input or model.graph.output):
-        raise _not_onnx(path, data)
+        raise _make_not_onnx_error(path, data)
     return model
 
 
@@ -203,7 +203,7 @@ _OTHERS = (
 )
 
 
-def _not_onnx(path: Path, data: bytes) -> ModelError:
+def _make_not_onnx_error(path: Path, data: bytes) -> ModelError:
     problem = f"{str(path)!r} ({len(data)} bytes) is not a whole ONNX model"
     if path.suffix in (".yaml", ".yml"):
         return ModelError(problem, hint=f"name a project file with --project {path.name}")
@@ -221,16 +221,16 @@ def _not_onnx(path: Path, data: bytes) -> ModelError:
     )
 
 
-def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+def list_external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor whose data lies in another file, in subgraphs and functions too."""
     import onnx
 
-    for tensor in _all_tensors(model):
+    for tensor in _walk_tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             yield tensor
 
 
-def _all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+def _walk_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         for node in function.node:
@@ -297,29 +297,29 @@ def _check_external(tensor: onnx.TensorProto, model_path: Path) -> None:
         )
 
 
-def external_files(model: onnx.ModelProto) -> list[str]:
+def list_external_files(model: onnx.ModelProto) -> list[str]:
     """Return the names of the files that hold external data, sorted."""
     return sorted(
         {
             entry.value
-            for tensor in external_tensors(model)
+            for tensor in list_external_tensors(model)
             for entry in tensor.external_data
             if entry.key == "location"
         }
     )
 
 
-def model_digest(path: Path) -> str:
+def hash_model(path: Path) -> str:
     """Return the sha256 of a model: of its file alone, or of its file and its external data.
 
     Raises:
         ModelError: As :func:`read_model`.
     """
     model = read_outline(path)
-    for tensor in external_tensors(model):
+    for tensor in list_external_tensors(model):
         _check_external(tensor, path)
     digest = _file_sha256(path)
-    for name in external_files(model):
+    for name in list_external_files(model):
         digest.update(_file_sha256(path.resolve().parent / name).digest())
     return digest.hexdigest()
 

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgepack.errors import ModelError, listed
+from edgepack.errors import ModelError, format_list
 from edgepack.model.facts import EXTENSION_DOMAINS
-from edgepack.model.quantized import every_node, nested_nodes
+from edgepack.model.quantized import walk_nested, walk_nodes
 from edgepack.model.reading import read_structure
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _UNRELEASED = re.compile(r"Opset (\d+) is under development.* is till opset (\d+
 _NO_LOCALE = re.compile(r"Failed to construct locale with name:([^:]+):")
 
 
-def explained(path: Path, message: str) -> ModelError | None:
+def explain_refusal(path: Path, message: str) -> ModelError | None:
     """Return what is wrong with a model that onnxruntime refuses, None where that is not known.
 
     Args:
@@ -36,10 +36,10 @@ def explained(path: Path, message: str) -> ModelError | None:
     """
     model = read_structure(path)
     error = (
-        _no_opset(model, path)
-        or _compiled_for_one_runtime(model)
-        or _same_names(model, path)
-        or _said(message, path)
+        _find_missing_opset(model, path)
+        or _find_compiled_node(model)
+        or _find_same_names(model, path)
+        or _explain_message(message, path)
         or _unknown_operators(model)
     )
     if error is not None:
@@ -47,7 +47,7 @@ def explained(path: Path, message: str) -> ModelError | None:
     return error
 
 
-def _no_opset(model: onnx.ModelProto, path: Path) -> ModelError | None:
+def _find_missing_opset(model: onnx.ModelProto, path: Path) -> ModelError | None:
     if model.opset_import:
         return None
     return ModelError(
@@ -65,9 +65,9 @@ def _edit(path: Path, change: str) -> str:
     return f"python -c {shlex.quote(code)}"
 
 
-def _compiled_for_one_runtime(model: onnx.ModelProto) -> ModelError | None:
+def _find_compiled_node(model: onnx.ModelProto) -> ModelError | None:
     """Source: onnxruntime.ai/docs/execution-providers/EP-Context-Design.html."""
-    found = [n for n in every_node(model) if (n.domain, n.op_type) == _EP_CONTEXT]
+    found = [n for n in walk_nodes(model) if (n.domain, n.op_type) == _EP_CONTEXT]
     if not found:
         return None
     sources = sorted(
@@ -85,14 +85,14 @@ _NAMELESS = '[n.ClearField("name") for n in m.graph.node]'
 _EP_CONTEXT = ("com.microsoft", "EPContext")
 
 
-def _same_names(model: onnx.ModelProto, path: Path) -> ModelError | None:
+def _find_same_names(model: onnx.ModelProto, path: Path) -> ModelError | None:
     for nodes in _graphs(model.graph.node):
         by_name = defaultdict(list)
         for node in nodes:
             by_name[node.name].append(node)
         for name, group in by_name.items():
             if name and len(group) > 1:
-                ops = listed([f"{_op(n)} that makes {_makes(n)}" for n in group], _SHOWN)
+                ops = format_list([f"{_op(n)} that makes {_makes(n)}" for n in group], _SHOWN)
                 return ModelError(
                     f"{len(group)} nodes have the name {name!r}: {ops}",
                     hint="give each node a name of its own, or none, as this does: "
@@ -110,7 +110,7 @@ def _graphs(nodes: Sequence[onnx.NodeProto]) -> Iterator[Sequence[onnx.NodeProto
                 yield from _graphs(graph.node)
 
 
-def _said(message: str, path: Path) -> ModelError | None:
+def _explain_message(message: str, path: Path) -> ModelError | None:
     """Return what onnxruntime's own message means."""
     text = " ".join(message.split())
     if found := _UNRELEASED.search(text):
@@ -143,7 +143,7 @@ def _unknown_operators(model: onnx.ModelProto) -> ModelError | None:
         versions = known.get((domain, node.op_type), {})
         if not versions:
             (missing if domain in domains else foreign).append(node)
-        elif problem := _outside(node, versions, opset):
+        elif problem := _find_outside_opset(node, versions, opset):
             return problem
     if foreign:
         theirs = ", ".join(sorted({repr(node.domain) for node in foreign}))
@@ -158,7 +158,7 @@ def _nodes_with_opset(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, 
     """Yield every node and the version of its operator set, 1 where none is said."""
     for part, nodes in ((model, model.graph.node), *((f, f.node) for f in model.functions)):
         imported = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in part.opset_import}
-        yield from ((node, imported.get(_domain(node), 1)) for node in nested_nodes(nodes))
+        yield from ((node, imported.get(_domain(node), 1)) for node in walk_nested(nodes))
 
 
 def _missing(
@@ -178,7 +178,9 @@ def _missing(
     )
 
 
-def _outside(node: onnx.NodeProto, versions: Mapping[int, Any], opset: int) -> ModelError | None:
+def _find_outside_opset(
+    node: onnx.NodeProto, versions: Mapping[int, Any], opset: int
+) -> ModelError | None:
     """Return that an operator is not in the opset that a model says, if it is not."""
     name = _nodes([node])
     since = [version for version in versions if version <= opset]
@@ -216,10 +218,10 @@ def _nodes(nodes: Sequence[onnx.NodeProto]) -> str:
     for node in nodes:
         by_op[_op(node)].append(repr(node.name) if node.name else f"for {_makes(node)}")
     found = [
-        f"{op} ({'node' if len(names) == 1 else 'nodes'} {listed(names, _SHOWN)})"
+        f"{op} ({'node' if len(names) == 1 else 'nodes'} {format_list(names, _SHOWN)})"
         for op, names in by_op.items()
     ]
-    return listed(found, _SHOWN)
+    return format_list(found, _SHOWN)
 
 
 def _makes(node: onnx.NodeProto) -> str:

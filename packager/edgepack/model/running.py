@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepack.base.machine import has_vnni, processor
+from edgepack.base.machine import find_processor, has_vnni
 from edgepack.errors import ModelError, UsageError
 from edgepack.model.facts import EXTENSION_DOMAINS, STANDARD, TensorSpec
-from edgepack.model.refusals import explained
+from edgepack.model.refusals import explain_refusal
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -71,7 +71,7 @@ def make_session(
         UsageError: ``EDGEPACK_THREADS`` is not a number.
     """
     given = dict(config or {})
-    saturates = processor() == "x86-64" and not has_vnni()
+    saturates = find_processor() == "x86-64" and not has_vnni()
     # With the key onnxruntime 1.31.1 fails at models whose nodes share an int8 constant. Without it
     # these may saturate, which the golden outputs show: they are compared with plain kernels' ones.
     configs = [{_PRECISE: "1", **given}, given] if saturates else [given]
@@ -100,11 +100,11 @@ def _open(
     providers = ["CPUExecutionProvider"]
     try:
         for each in options[:-1]:
-            with contextlib.suppress(*runtime_errors()):
+            with contextlib.suppress(*list_runtime_errors()):
                 return onnxruntime.InferenceSession(str(model), each, providers=providers)
         return onnxruntime.InferenceSession(str(model), options[-1], providers=providers)
-    except runtime_errors() as error:
-        if told := explained(model, str(error)):
+    except list_runtime_errors() as error:
+        if told := explain_refusal(model, str(error)):
             raise told from error
         raise ModelError(
             f"onnxruntime {onnxruntime.__version__} does not load the model: {blame(error)}",
@@ -158,14 +158,14 @@ def run_session(
     names = outputs or [output.name for output in session.get_outputs()]
     try:
         return dict(zip(names, session.run(names, dict(feed)), strict=True))
-    except runtime_errors() as error:
+    except list_runtime_errors() as error:
         raise ModelError(
             f"onnxruntime does not run the model: {blame(error)}",
             hint="check the samples' shapes and values, and 'dims' in edgepack.yaml",
         ) from error
 
 
-def runtime_errors() -> tuple[type[Exception], ...]:
+def list_runtime_errors() -> tuple[type[Exception], ...]:
     """Return what a session raises: onnxruntime's own classes have only Exception in common."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
@@ -185,19 +185,19 @@ def blame(error: Exception) -> str:
     short = re.sub(r"Load model from \S+ failed:", "", short)
     if found := _IN_NODE.search(text):
         name, op, domain = found.groups()
-        return f"node {name!r} ({_qualified(domain, op)}): {short}"
+        return f"node {name!r} ({_format_operator(domain, op)}): {short}"
     if found := _RUNNING_NODE.search(text):
         return f"node {found[2]!r} ({found[1]}): {short}"
     if found := _UNREGISTERED.search(text):
-        return f"operator {_qualified(found[1], found[2])}: {short}"
+        return f"operator {_format_operator(found[1], found[2])}: {short}"
     return short
 
 
-def _qualified(domain: str, op: str) -> str:
+def _format_operator(domain: str, op: str) -> str:
     return f"{domain}:{op}" if domain not in STANDARD else op
 
 
-def random_inputs(inputs: Sequence[TensorSpec], *, seed: int) -> Arrays:
+def make_random_inputs(inputs: Sequence[TensorSpec], *, seed: int) -> Arrays:
     """Return seeded random inputs; symbolic and unknown dimensions become 1.
 
     Floats are standard normal, integers 0 or 1 (they may be indices), bools either.

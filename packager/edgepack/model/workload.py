@@ -25,7 +25,7 @@ _SMALL = 1024
 Dims = Sequence[int | str]
 
 
-def matrix_share(path: Path) -> float:
+def compute_matrix_share(path: Path) -> float:
     """Return the part of a model's multiply-adds that is in matrix products, 0 to 1.
 
     Matrix products are MatMul and Gemm with constant weights; the others are convolutions,
@@ -40,7 +40,7 @@ def matrix_share(path: Path) -> float:
 def multiply_adds(path: Path, sizes: Mapping[str, int]) -> float:
     """Return about how often a run multiplies and adds, with ``sizes`` for symbolic dimensions.
 
-    See :func:`matrix_share`.
+    See :func:`compute_matrix_share`.
     """
     return sum(_counts(path, sizes))
 
@@ -51,7 +51,7 @@ def _counts(path: Path, sizes: Mapping[str, int]) -> tuple[float, float]:
     if sizes:
         _give(model, sizes)
     weights = {t.name: tuple(t.dims) for t in model.graph.initializer}
-    shapes = _Shapes(_inferred(model), weights)
+    shapes = _Shapes(_infer_shapes(model), weights)
     counts = {True: 0.0, False: 0.0}
     for node in model.graph.node:
         if node.domain in STANDARD:
@@ -70,11 +70,12 @@ class ActivationSizes:
     """The most bytes that are needed at the same time."""
 
 
-def activations(path: Path, sizes: Mapping[str, int]) -> ActivationSizes:
+def find_activation_sizes(path: Path, sizes: Mapping[str, int]) -> ActivationSizes:
     """Return the size of a model's activations, with ``sizes`` for symbolic dimensions.
 
     Every value counts as a float32. Other sizes that nobody knows count as 1 on the first axis,
-    which is a batch's as a rule, and as 64 elsewhere; see :func:`matrix_share` for the rest.
+    which is a batch's as a rule, and as 64 elsewhere; see :func:`compute_matrix_share` for the
+    rest.
     """
     model = read_outline(path)
     free = {
@@ -84,7 +85,7 @@ def activations(path: Path, sizes: Mapping[str, int]) -> ActivationSizes:
         if dim.dim_param
     }
     _give(model, {**free, **sizes})
-    shapes = _Shapes(_inferred(model), {})
+    shapes = _Shapes(_infer_shapes(model), {})
     nodes = model.graph.node
     last = {name: k for k, node in enumerate(nodes) for name in node.input}
     last.update((value.name, len(nodes)) for value in model.graph.output)
@@ -110,7 +111,7 @@ def _give(model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:
     del model.graph.value_info[:]
 
 
-def _inferred(model: onnx.ModelProto) -> Mapping[str, Dims]:
+def _infer_shapes(model: onnx.ModelProto) -> Mapping[str, Dims]:
     """Return the shapes of activations; the model's weights are taken out of it."""
     import onnx
 

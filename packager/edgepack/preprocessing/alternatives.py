@@ -57,17 +57,17 @@ class Alternative:
     flipped: int | None = None
     """The axis of such tensors along which the order of the channels is turned round."""
 
-    def made_of(self, given: Array, own: ImageInput | None) -> Array:
+    def make_input(self, given: Array, own: ImageInput | None) -> Array:
         """Return the input as it would be; ``own`` describes the one that there is."""
         if self.image is None:
             turned = given if self.flipped is None else np.flip(given, self.flipped)
             return np.ascontiguousarray(turned * np.asarray(self.factor, given.dtype))
         if own is None:
             raise TypeError("tensors that nobody described hold no picture")
-        return normalized(pixels_in(given, own), self.image).astype(given.dtype)
+        return normalize_pixels(find_pixels(given, own), self.image).astype(given.dtype)
 
 
-def pixels_in(tensor: Array, image: ImageInput) -> Array:
+def find_pixels(tensor: Array, image: ImageInput) -> Array:
     """Return the pixels that a tensor was made of: uint8 ``(H, W, C)``, RGB or gray.
 
     ``image`` describes the tensor, ``(1, C, H, W)`` or ``(1, H, W, C)``; its ``scale`` is not 0.
@@ -83,13 +83,13 @@ def pixels_in(tensor: Array, image: ImageInput) -> Array:
     return np.asarray(pixels[:, :, ::-1] if image.order == "BGR" else pixels)
 
 
-def normalized(pixels: Array, image: ImageInput) -> Array:
-    """Return what :func:`pixels_in` undoes: float32, with the batch's axis."""
-    made: Array = images.normalized(pixels, image.model_dump())
+def normalize_pixels(pixels: Array, image: ImageInput) -> Array:
+    """Return what :func:`find_pixels` undoes: float32, with the batch's axis."""
+    made: Array = images.normalize_pixels(pixels, image.model_dump())
     return made
 
 
-def image_alternatives(
+def list_image_alternatives(
     own: ImageInput, layouts: Sequence[Literal["NCHW", "NHWC"]] = ()
 ) -> list[Alternative]:
     """Return what else pictures could become; ``layouts`` are those that the model's input takes.
@@ -100,19 +100,19 @@ def image_alternatives(
         return []
     found: list[ImageInput] = []
     for image in _candidates(own, layouts):
-        if not any(_same(image, other) for other in (own, *found)):
+        if not any(_is_same(image, other) for other in (own, *found)):
             found.append(image)
     return [
         Alternative(
-            seen(image) + (f" in {image.layout}" if image.layout != own.layout else ""),
-            f"image: {flow(image)}",
+            describe_image(image) + (f" in {image.layout}" if image.layout != own.layout else ""),
+            f"image: {format_flow(image)}",
             image,
         )
         for image in found
     ]
 
 
-def tensor_alternatives(shape: Sequence[int | str] | None) -> list[Alternative]:
+def list_tensor_alternatives(shape: Sequence[int | str] | None) -> list[Alternative]:
     """Return what else can be made of tensors that nobody described, of a shape."""
     axis = _channel_axis(shape)
     found = []
@@ -151,7 +151,7 @@ def _candidates(
         yield own.model_copy(update={"scale": _LEVEL})
 
 
-def _same(first: ImageInput, second: ImageInput) -> bool:
+def _is_same(first: ImageInput, second: ImageInput) -> bool:
     """Return whether both make the same of pictures, up to rounding."""
     if (first.order, first.layout) != (second.order, second.layout):
         return False
@@ -169,7 +169,7 @@ def _ends(image: ImageInput) -> tuple[Array, Array]:
     return (0.0 - mean) / std, (255 * image.scale - mean) / std
 
 
-def seen(image: ImageInput) -> str:
+def describe_image(image: ImageInput) -> str:
     """Return in words what the model sees of pictures: order and range, of all channels."""
     low, high = _ends(image)
     lowest, highest = min(low.min(), high.min()), max(low.max(), high.max())
@@ -177,12 +177,12 @@ def seen(image: ImageInput) -> str:
     return f"{image.order} from {_number(lowest)} to {_number(highest)}{turned}"
 
 
-def flow(image: ImageInput) -> str:
-    """Return a description as YAML on one line; see :func:`yaml_lines`."""
-    return "{" + ", ".join(yaml_lines(image)) + "}"
+def format_flow(image: ImageInput) -> str:
+    """Return a description as YAML on one line; see :func:`format_yaml_lines`."""
+    return "{" + ", ".join(format_yaml_lines(image)) + "}"
 
 
-def yaml_lines(image: ImageInput) -> list[str]:
+def format_yaml_lines(image: ImageInput) -> list[str]:
     """Return a description as lines of YAML, a key each, without an empty mean or std."""
     given = image.model_dump()
     if given["resize"].get("pad") == Letterbox.model_fields["pad"].default:

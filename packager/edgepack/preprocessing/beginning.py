@@ -61,7 +61,7 @@ class Beginning:
         return 1.0 if abs(factor - 1) < 1e-6 and -1 <= shift <= -0.2 else None
 
 
-def beginning(model: onnx.ModelProto, name: str) -> Beginning:
+def find_beginning(model: onnx.ModelProto, name: str) -> Beginning:
     """Return what a model does to one of its inputs first."""
     walk = _Walk(model, name)
     nodes = list(walk)

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from edgepack.preprocessing.alternatives import Alternative
-from edgepack.preprocessing.signs import likelihood, most_information, sign_test
+from edgepack.preprocessing.signs import compute_likelihood, compute_most_information, sign_test
 from edgepack.preprocessing.verdict import FAR, PreprocessingSign, Seen, Setting
 
 OFFSETS = (0, -1, 1)
@@ -41,7 +41,7 @@ class RankedWay:
     hits: tuple[bool, ...] = ()
     """With labels, whether each sample is right."""
     likelihood: float = 0.0
-    """With labels, besides; see :func:`~edgepack.preprocessing.signs.likelihood`."""
+    """With labels, besides; see :func:`~edgepack.preprocessing.signs.compute_likelihood`."""
     most: float = 0.0
     """What ``value`` can be at most, of information; of detections, what counts at least."""
     span: float = 0.0
@@ -62,7 +62,11 @@ def rank(seen: Sequence[tuple[Alternative | None, Seen]], setting: Setting) -> l
     detections' scores, or by the distance from the first BatchNormalization, whichever there is
     first. Empty where there is none of these.
     """
-    tried = [entry for alternative, found in seen for entry in _valued(alternative, found, setting)]
+    tried = [
+        entry
+        for alternative, found in seen
+        for entry in _rank_alternatives(alternative, found, setting)
+    ]
     ordered = sorted(tried, key=lambda entry: -entry.value)
     if ordered and ordered[0].measure == "labels":
         # With few samples, ways that are nearly as often right cannot be ranked: there, likelihoods
@@ -87,11 +91,16 @@ def _is_far(entry: RankedWay, tried: Sequence[RankedWay]) -> bool:
     return entry.divergence is not None and entry.divergence > _FAR_NEARER * min(known)
 
 
-def _valued(alternative: Alternative | None, seen: Seen, setting: Setting) -> list[RankedWay]:
+def _rank_alternatives(
+    alternative: Alternative | None, seen: Seen, setting: Setting
+) -> list[RankedWay]:
     if seen.scores and setting.labels is not None:
         return [_right(alternative, seen, setting.labels, offset) for offset in OFFSETS]
     if seen.scores:
-        bits, most = seen.information, most_information(len(seen.scores), seen.scores[0].size)
+        bits, most = (
+            seen.information,
+            compute_most_information(len(seen.scores), seen.scores[0].size),
+        )
         shown = f"predictions tell {bits:.2f} of at most {most:.2f} bits of the sample"
         if seen.divergence is not None:
             shown += f", {seen.divergence:.2g} nats from the first BatchNormalization"
@@ -116,7 +125,7 @@ def _right(
 ) -> RankedWay:
     hits = tuple(a == b + offset for a, b in zip(seen.answers, labels, strict=True))
     shown = f"right for {sum(hits)} of {len(hits)}"
-    sure = likelihood(np.stack(seen.scores), [label + offset for label in labels])
+    sure = compute_likelihood(np.stack(seen.scores), [label + offset for label in labels])
     return RankedWay(alternative, offset, "labels", sum(hits), shown, hits, sure)
 
 
@@ -126,7 +135,7 @@ def _differences(first: RankedWay, second: RankedWay) -> tuple[int, int]:
     return sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)
 
 
-def clearly_better(best: RankedWay, own: RankedWay, tried: int) -> bool:
+def is_clearly_better(best: RankedWay, own: RankedWay, tried: int) -> bool:
     """Return whether one of several that were ``tried`` is better than the project's own, for sure.
 
     With labels by a sign test, at 5 % for all that were tried together; else by a wide margin.
@@ -159,7 +168,9 @@ class Described:
     """Whether the input has the shape of a picture, and nothing says how one becomes it."""
 
 
-def told(finding: PreprocessingSign, ranked: Sequence[RankedWay], described: Described) -> str:
+def format_warning(
+    finding: PreprocessingSign, ranked: Sequence[RankedWay], described: Described
+) -> str:
     """Return the warning, in lines; empty if there is nothing to warn about.
 
     There is no warning if labels prove the preprocessing right. If it is only in doubt, there is a
@@ -167,7 +178,7 @@ def told(finding: PreprocessingSign, ranked: Sequence[RankedWay], described: Des
     """
     own = next((entry for entry in ranked if entry.is_own), None)
     tried = described.ways + len(OFFSETS) - 1
-    better = own is not None and clearly_better(ranked[0], own, tried)
+    better = own is not None and is_clearly_better(ranked[0], own, tried)
     cleared = own is not None and own.measure == "labels" and not finding.by_chance
     if not better and (cleared or not finding.reasons):
         return ""
@@ -177,7 +188,7 @@ def told(finding: PreprocessingSign, ranked: Sequence[RankedWay], described: Des
     if own is None:
         lines.append("nothing else could be tried: check how the samples are made")
     else:
-        lines += _compared(ranked, own, described, better=better)
+        lines += _list_compared(ranked, own, described, better=better)
     if described.may_be_picture:
         lines.append(
             "nothing describes how the samples were made: check it; if they are pictures, give a"
@@ -189,7 +200,7 @@ def told(finding: PreprocessingSign, ranked: Sequence[RankedWay], described: Des
     return "\n    ".join(lines)
 
 
-def _compared(
+def _list_compared(
     ranked: Sequence[RankedWay], own: RankedWay, described: Described, *, better: bool
 ) -> list[str]:
     """Return what was tried and what follows, by line."""
@@ -210,11 +221,11 @@ def _compared(
     also = f" (nearly as good: {'; '.join(near[:2])})" if near else ""
     return [
         f"best of {what} {tried} is {found}{also}; {as_it_is}",
-        _written(best, described),
+        _format_entry(best, described),
     ]
 
 
-def finalists(ranked: Sequence[RankedWay]) -> list[Alternative]:
+def choose_finalists(ranked: Sequence[RankedWay]) -> list[Alternative]:
     """Return the few best alternatives, to be tried on more samples, in order."""
     others = [entry.alternative for entry in ranked if entry.alternative]
     return list({id(alternative): alternative for alternative in others}.values())[:FINALISTS]
@@ -225,7 +236,7 @@ def _sees(entry: RankedWay, described: Described) -> str:
     return f"{text}, labels {entry.offset:+d}" if entry.offset else text
 
 
-def _written(entry: RankedWay, described: Described) -> str:
+def _format_entry(entry: RankedWay, described: Described) -> str:
     steps = []
     if entry.alternative and entry.alternative.image:
         steps.append(f"write inputs: {{{described.name}: {{{entry.alternative.write}}}}}")

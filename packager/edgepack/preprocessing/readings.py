@@ -74,7 +74,7 @@ class Reading(ABC):
         return None
 
 
-def reading_of(description: OutputDescription, size: tuple[int, int] | None) -> Reading | None:
+def choose_reading(description: OutputDescription, size: tuple[int, int] | None) -> Reading | None:
     """Return what reads an output; None of kinds whose values say nothing about themselves.
 
     Args:
@@ -141,7 +141,7 @@ class Boxes(Reading):
         faults = {
             "scores above 1": best > 1 + _SLACK,
             "boxes without area": boxes[:, 2:].min(axis=1, initial=np.inf) < LEAST_SIDE,
-            "boxes outside the picture": _inside(boxes, self.size) < LEAST_INSIDE,
+            "boxes outside the picture": _compute_share_inside(boxes, self.size) < LEAST_INSIDE,
             "boxes that fit the picture as corners only": np.full(
                 len(boxes), _are_corners(boxes, self.size)
             ),
@@ -188,7 +188,7 @@ class Boxes(Reading):
         )
 
 
-def _inside(boxes: Array, size: tuple[int, int]) -> Array:
+def _compute_share_inside(boxes: Array, size: tuple[int, int]) -> Array:
     """Return the share of each box's area that lies in the picture."""
     half = np.maximum(boxes[:, 2:], 0) / 2
     low, high = boxes[:, :2] - half, boxes[:, :2] + half

@@ -10,7 +10,7 @@ from math import comb, log2
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.metrics.accuracy import mean_interval
+from edgepack.metrics.accuracy import compute_mean_interval
 
 FEWEST = 8
 """The fewest samples for findings that depend on how outputs differ."""
@@ -50,7 +50,7 @@ class Chance:
         high = self.interval[1]
         # Where nearly all labels are one class, answers that are right cannot show much.
         telling = high <= self.unrelated + _REACH and self.unrelated <= 1 - _REACH
-        by_chance = at_least(self.right, self.count, self.unrelated) > _UNLIKELY
+        by_chance = compute_tail_probability(self.right, self.count, self.unrelated) > _UNLIKELY
         return (telling and by_chance) or high < self.constant
 
     def __str__(self) -> str:
@@ -62,16 +62,18 @@ class Chance:
         )
 
 
-def chance(answers: Sequence[int], labels: Sequence[int]) -> Chance:
+def compare_with_chance(answers: Sequence[int], labels: Sequence[int]) -> Chance:
     """Compare answers with labels; both are class indices, one per sample."""
     hits = [float(a == b) for a, b in zip(answers, labels, strict=True)]
     given, wanted, count = Counter(answers), Counter(labels), len(hits)
     unrelated = sum(given[label] * wanted[label] for label in wanted) / count**2
-    interval = mean_interval(hits) or (0.0, 1.0)
+    interval = compute_mean_interval(hits) or (0.0, 1.0)
     return Chance(int(sum(hits)), count, interval, unrelated, max(wanted.values()) / count)
 
 
-def one_answer(answers: Sequence[int], classes: int, labels: Sequence[int] | None) -> int | None:
+def find_one_answer(
+    answers: Sequence[int], classes: int, labels: Sequence[int] | None
+) -> int | None:
     """Return the class that nearly all samples get although they should not, or None.
 
     Without labels, this applies only to many classes: samples of a few classes may be of one.
@@ -95,7 +97,7 @@ def probabilities(scores: Array) -> Array:
         return np.asarray(np.nan_to_num(powers / powers.sum(axis=1, keepdims=True)))
 
 
-def information(scores: Array) -> float:
+def compute_information(scores: Array) -> float:
     """Return how many bits the predicted class has in common with the sample, over some samples.
 
     It is the entropy of the mean prediction less the mean entropy of predictions: large where a
@@ -106,7 +108,7 @@ def information(scores: Array) -> float:
     return max(0.0, _entropy(found.mean(axis=0)) - float(np.mean([_entropy(p) for p in found])))
 
 
-def likelihood(scores: Array, labels: Sequence[int]) -> float:
+def compute_likelihood(scores: Array, labels: Sequence[int]) -> float:
     """Return the mean logarithm to base 2 of the probability that labels get, from -10 to 0.
 
     That of a sample counts no less; a label that is no class has the probability 0.
@@ -116,8 +118,8 @@ def likelihood(scores: Array, labels: Sequence[int]) -> float:
     return float(np.mean([log2(max(probability, 2.0**-10)) for probability in given]))
 
 
-def most_information(samples: int, classes: int) -> float:
-    """Return the most bits that :func:`information` can be."""
+def compute_most_information(samples: int, classes: int) -> float:
+    """Return the most bits that :func:`compute_information` can be."""
     return log2(max(2, min(samples, classes)))
 
 
@@ -131,10 +133,10 @@ def sign_test(better: int, worse: int) -> float:
 
     One-sided, with even odds for each: the exact form of McNemar's test.
     """
-    return at_least(better, better + worse, 0.5)
+    return compute_tail_probability(better, better + worse, 0.5)
 
 
-def at_least(successes: int, count: int, probability: float) -> float:
+def compute_tail_probability(successes: int, count: int, probability: float) -> float:
     """Return how probable as many successes or more are of ``count`` independent trials."""
     fewer = (
         comb(count, k) * probability**k * (1 - probability) ** (count - k) for k in range(successes)
@@ -142,7 +144,7 @@ def at_least(successes: int, count: int, probability: float) -> float:
     return max(0.0, 1.0 - sum(fewer))
 
 
-def divergence(mean: Array, variance: Array, expected: Array, spread: Array) -> float:
+def compute_divergence(mean: Array, variance: Array, expected: Array, spread: Array) -> float:
     """Return the median over channels of how far statistics are from those expected, in nats.
 
     Per channel, the Kullback-Leibler divergence of two normal distributions: of the samples' mean

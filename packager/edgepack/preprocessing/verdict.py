@@ -12,10 +12,10 @@ from edgepack.preprocessing.beginning import Beginning
 from edgepack.preprocessing.signs import (
     FEWEST,
     LITTLE,
-    chance,
-    information,
-    most_information,
-    one_answer,
+    compare_with_chance,
+    compute_information,
+    compute_most_information,
+    find_one_answer,
 )
 
 _GOOD_ENOUGH = 0.75
@@ -37,7 +37,8 @@ class Seen:
     variations: dict[str, Variation] = field(default_factory=dict)
     """By float output."""
     divergence: float | None = None
-    """From the first BatchNormalization; see :func:`~edgepack.preprocessing.signs.divergence`."""
+    """From the first BatchNormalization; see
+    :func:`~edgepack.preprocessing.signs.compute_divergence`."""
     lowest: float = np.inf
     highest: float = -np.inf
     """Of the input."""
@@ -54,8 +55,8 @@ class Seen:
 
     @property
     def information(self) -> float:
-        """Bits; see :func:`~edgepack.preprocessing.signs.information`."""
-        return information(np.stack(self.scores))
+        """Bits; see :func:`~edgepack.preprocessing.signs.compute_information`."""
+        return compute_information(np.stack(self.scores))
 
 
 @dataclass(frozen=True)
@@ -96,15 +97,15 @@ def find(seen: Seen, setting: Setting) -> PreprocessingSign:
     reasons, in_doubt, by_chance, right = [], False, False, ""
     if seen.scores:
         classes = seen.scores[0].size
-        answer = one_answer(seen.answers, classes, setting.labels)
+        answer = find_one_answer(seen.answers, classes, setting.labels)
         if setting.labels is not None:
-            found = chance(seen.answers, setting.labels)
+            found = compare_with_chance(seen.answers, setting.labels)
             by_chance = found.is_chance
             in_doubt = found.right < _GOOD_ENOUGH * found.count
             right = f"{setting.called} is right for {found.right} of {found.count} samples"
             reasons += [f"{setting.called} is at chance level: {found}"] if by_chance else []
         else:
-            most = most_information(len(seen.scores), classes)
+            most = compute_most_information(len(seen.scores), classes)
             in_doubt = len(seen.scores) >= FEWEST and seen.information < 0.3 * most
         if answer is not None:
             often = f"{seen.answers.count(answer)} of {len(seen.scores)} different samples"

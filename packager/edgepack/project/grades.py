@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from edgepack.base.resources import targets_dir
+from edgepack.base.resources import find_targets_dir
 from edgepack.base.schema import Id, StrictModel
 from edgepack.errors import ProfileError
 from edgepack.project.profile import Profile
@@ -87,7 +87,7 @@ def read_evidence() -> list[Evidence]:
         ProfileError: A file is not what it should be.
     """
     found = []
-    for path in sorted((targets_dir() / "evidence").glob("*.json")):
+    for path in sorted((find_targets_dir() / "evidence").glob("*.json")):
         try:
             found.append(Evidence.model_validate_json(path.read_text(encoding="utf-8")))
         except ValidationError as error:
@@ -99,7 +99,7 @@ def read_evidence() -> list[Evidence]:
     return found
 
 
-def best_evidence(profile: Profile, evidence: list[Evidence]) -> Evidence | None:
+def find_best_evidence(profile: Profile, evidence: list[Evidence]) -> Evidence | None:
     """Return the evidence that a target's grade rests on, or None.
 
     A device counts only if it is the target's kind of machine.
@@ -113,12 +113,12 @@ def best_evidence(profile: Profile, evidence: list[Evidence]) -> Evidence | None
     return min(fitting, key=lambda seen: GRADES.index(seen.grade), default=None)
 
 
-def target_grade(profile: Profile, evidence: list[Evidence], path: Path) -> Grade:
+def find_target_grade(profile: Profile, evidence: list[Evidence], path: Path) -> Grade:
     """Return the grade of the profile in a file.
 
     Evidence is about what edgepack ships: another file of the same id is ``rendered``.
     """
-    if path.resolve().parent != targets_dir().resolve():
+    if path.resolve().parent != find_targets_dir().resolve():
         return "rendered"
-    best = best_evidence(profile, evidence)
+    best = find_best_evidence(profile, evidence)
     return best.grade if best else "rendered"

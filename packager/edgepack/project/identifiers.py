@@ -12,29 +12,29 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Literal
 
-from edgepack.base.resources import templates_dir
+from edgepack.base.resources import find_templates_dir
 
 Language = Literal["kotlin", "swift"]
 
 
-def _set(words: str) -> frozenset[str]:
+def _split_words(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
 # Hard keywords: kotlinlang.org/docs/keyword-reference.html. Soft keywords are fine as names.
-_KOTLIN_WORDS = _set(
+_KOTLIN_WORDS = _split_words(
     "as break class continue do else false for fun if in interface is null object package return"
     " super this throw true try typealias typeof val var when while"
 )
 # JLS 17, 3.9: a package's name stands in Java code that the Android build generates.
-_JAVA_WORDS = _set(
+_JAVA_WORDS = _split_words(
     "abstract assert boolean break byte case catch char class const continue default do double"
     " else enum extends final finally float for goto if implements import instanceof int interface"
     " long native new package private protected public return short static strictfp super switch"
     " synchronized this throw throws transient try void volatile while true false null"
 )
 # The Swift Programming Language, "Keywords and Punctuation": declarations, statements, expressions.
-_SWIFT_WORDS = _set(
+_SWIFT_WORDS = _split_words(
     "associatedtype borrowing class consuming deinit enum extension fileprivate func import init"
     " inout internal let nonisolated open operator precedencegroup private protocol public"
     " rethrows static struct subscript typealias var break case catch continue default defer do"
@@ -42,11 +42,11 @@ _SWIFT_WORDS = _set(
     " is nil self some super throws true try"
 )
 # Members that the classes of inputs and outputs have, and names that their code uses.
-_KOTLIN_MEMBERS = _set(
+_KOTLIN_MEMBERS = _split_words(
     "answers clone close copy equals feed finalize getClass hashCode javaClass listOf notify"
     " notifyAll shape toString variant wait"
 )
-_SWIFT_MEMBERS = _set(
+_SWIFT_MEMBERS = _split_words(
     "answers close debugDescription description feed hash hashValue place variant"
 )
 _RESERVED: dict[Language, frozenset[str]] = {
@@ -54,12 +54,12 @@ _RESERVED: dict[Language, frozenset[str]] = {
     "swift": _SWIFT_WORDS | _SWIFT_MEMBERS,
 }
 # Android's build generates these into a module's package.
-_GENERATED_TYPES = _set("BuildConfig R")
+_GENERATED_TYPES = _split_words("BuildConfig R")
 _NO_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 """Comments and strings, in Kotlin and in Swift."""
 
 
-def identifiers(names: Sequence[str], language: Language, role: str) -> tuple[str, ...]:
+def make_identifiers(names: Sequence[str], language: Language, role: str) -> tuple[str, ...]:
     """Return a valid identifier for each name, none of them twice, in camelCase.
 
     A name that is left without a letter at its beginning, or that the language or the classes
@@ -72,7 +72,7 @@ def identifiers(names: Sequence[str], language: Language, role: str) -> tuple[st
     """
     wanted = [_camel(name) for name in names]
     made: list[str] = []
-    for identifier in (_allowed(word, _RESERVED[language], role) for word in wanted):
+    for identifier in (_make_allowed(word, _RESERVED[language], role) for word in wanted):
         number, unique = 2, identifier
         while unique in made or (unique != identifier and unique in wanted):
             unique = f"{identifier}{number}"
@@ -81,24 +81,24 @@ def identifiers(names: Sequence[str], language: Language, role: str) -> tuple[st
     return tuple(made)
 
 
-def type_name(name: str) -> str:
+def make_type_name(name: str) -> str:
     """Return the name of a project's type, valid in both languages."""
     words = "".join(word[0].upper() + word[1:] for word in _words(name))
     named = words if words[:1].isalpha() else f"Model{words}"
-    return f"{named}Model" if named in taken_types() else named
+    return f"{named}Model" if named in find_taken_types() else named
 
 
 @cache
-def taken_types() -> frozenset[str]:
+def find_taken_types() -> frozenset[str]:
     """Return the types that bundles' sources declare or use, which no app's type may hide."""
-    folder = templates_dir()
+    folder = find_templates_dir()
     sources = [*folder.glob("android/kotlin/*"), *folder.glob("apple/**/*.swift*")]
     code = (_NO_CODE.sub(" ", source.read_text("utf-8")) for source in sources)
     used = {word for text in code for word in re.findall(r"\b[A-Z]\w*", text)}
     return _GENERATED_TYPES | used
 
 
-def package_segment(name: str) -> str:
+def make_package_segment(name: str) -> str:
     """Return a project's name as one segment of a Java package's."""
     segment = "_".join(word.lower() for word in _words(name))
     if not segment or segment[0].isdigit():
@@ -111,7 +111,7 @@ def is_reserved_in_packages(segment: str) -> bool:
     return segment in _KOTLIN_WORDS | _JAVA_WORDS
 
 
-def comment(text: str) -> str:
+def make_comment(text: str) -> str:
     """Return a text that neither ends nor begins a comment, nor a line or code in one."""
     line = "".join(c if c.isprintable() else " " for c in text)
     return line.replace("*/", "* /").replace("/*", "/ *").replace("`", "'")
@@ -128,7 +128,7 @@ def _camel(name: str) -> str:
     return lowered + "".join(word[0].upper() + word[1:] for word in rest)
 
 
-def _allowed(word: str, reserved: Iterable[str], role: str) -> str:
+def _make_allowed(word: str, reserved: Iterable[str], role: str) -> str:
     if not word[:1].isalpha():
         return f"{role}{word}"
     # Data classes have members component1 and so on.

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from edgepack.base.resources import targets_dir
+from edgepack.base.resources import find_targets_dir
 from edgepack.base.schema import Id, StrictModel
 from edgepack.base.yaml_source import YamlSource, read_yaml
-from edgepack.errors import ProfileError, ToolError, UsageError, nearest
+from edgepack.errors import ProfileError, ToolError, UsageError, suggest_nearest
 from edgepack.project.recipes import RECIPE_RULES
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _VERSION = re.compile(r"\d+(?:[.+-]?[0-9A-Za-z]+)*")
 
 def _require_recipe(name: str) -> str:
     if name not in RECIPE_RULES:
-        raise ValueError(f"'recipe' cannot be {name!r} | {nearest(name, RECIPE_RULES)}")
+        raise ValueError(f"'recipe' cannot be {name!r} | {suggest_nearest(name, RECIPE_RULES)}")
     return name
 
 
@@ -274,12 +274,12 @@ class Profile(StrictModel):
                 return variant
         raise UsageError(
             f"target {self.id!r} has no variant {variant_id!r}",
-            hint=nearest(variant_id, [variant.id for variant in self.variants]),
+            hint=suggest_nearest(variant_id, [variant.id for variant in self.variants]),
             where="--variant",
         )
 
 
-def changed(profile: Profile, changes: Sequence[VariantChange]) -> Profile:
+def change_profile(profile: Profile, changes: Sequence[VariantChange]) -> Profile:
     """Return a profile with other variants, in the order given.
 
     What a change leaves out comes from the profile's variant of the same backend and recipe, else
@@ -319,26 +319,26 @@ def _variant(profile: Profile, change: VariantChange) -> Variant:
     return Variant.model_validate({**values, **given})
 
 
-def target_files() -> dict[str, Path]:
+def find_target_files() -> dict[str, Path]:
     """Return every known target id with its file; ``./targets`` comes before the shipped ones."""
     files: dict[str, Path] = {}
-    for folder in (Path("targets"), targets_dir()):
+    for folder in (Path("targets"), find_targets_dir()):
         if folder.is_dir():
             for path in sorted(folder.glob("*.yaml")):
                 files.setdefault(path.stem, path)
     return dict(sorted(files.items()))
 
 
-def target_ids(targets: Sequence[str]) -> list[str]:
+def find_target_ids(targets: Sequence[str]) -> list[str]:
     """Return target ids, each once; ``all`` means every known one."""
-    known = list(target_files()) if "all" in targets else []
+    known = list(find_target_files()) if "all" in targets else []
     return list(dict.fromkeys(t for name in targets for t in (known if name == "all" else [name])))
 
 
-def own_profile_file(target: str) -> Path | None:
+def find_own_profile(target: str) -> Path | None:
     """Return the file of a known target if it is not one that edgepack ships."""
-    path = target_files()[target]
-    return None if path.resolve().parent == targets_dir().resolve() else path
+    path = find_target_files()[target]
+    return None if path.resolve().parent == find_targets_dir().resolve() else path
 
 
 def load_profile(target: str) -> Profile:
@@ -348,21 +348,21 @@ def load_profile(target: str) -> Profile:
         UsageError: There is no such target.
         ProfileError: Its file is wrong.
     """
-    return read_profile(target_file(target))
+    return read_profile(find_target_file(target))
 
 
-def target_file(target: str) -> Path:
+def find_target_file(target: str) -> Path:
     """Return the file of a target; ``host`` means this machine.
 
     Raises:
         UsageError: There is no such target.
     """
-    target = host_target() if target == "host" else target
-    files = target_files()
+    target = find_host_target() if target == "host" else target
+    files = find_target_files()
     if target not in files:
         raise UsageError(
             f"there is no target {target!r}",
-            hint=nearest(target, [*files, "host"]) + " (edgepack targets list)",
+            hint=suggest_nearest(target, [*files, "host"]) + " (edgepack targets list)",
             where="--target",
         )
     return files[target]
@@ -401,7 +401,7 @@ _HOSTS = {
 }
 
 
-def host_target() -> str:
+def find_host_target() -> str:
     """Return the id of the target that this machine is.
 
     Raises:

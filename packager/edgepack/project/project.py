@@ -15,7 +15,7 @@ from edgepack.base.schema import Id, StrictModel
 from edgepack.base.yaml_source import YamlSource, read_yaml
 from edgepack.errors import ProfileError, UsageError
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
-from edgepack.project.identifiers import is_reserved_in_packages, taken_types
+from edgepack.project.identifiers import find_taken_types, is_reserved_in_packages
 from edgepack.project.profile import VariantChange
 
 PROJECT_FILE = "edgepack.yaml"
@@ -60,7 +60,7 @@ def _package(name: str) -> str:
 def _type(name: str) -> str:
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
         raise ValueError(f"{name!r} is no type's name | letters and digits, such as Detector")
-    if name in taken_types():
+    if name in find_taken_types():
         raise ValueError(f"{name!r} is a type that the code uses | call it {name}Model")
     return name
 
@@ -602,9 +602,9 @@ class LoadedProject:
         Raises:
             ProfileError: A file of labels is not there.
         """
-        return {name: self._counted(meaning) for name, meaning in self.project.outputs.items()}
+        return {name: self._count_labels(meaning) for name, meaning in self.project.outputs.items()}
 
-    def _counted(self, meaning: OutputDescription) -> OutputDescription:
+    def _count_labels(self, meaning: OutputDescription) -> OutputDescription:
         if not isinstance(meaning, DetectionOutput) or meaning.labels is None:
             return meaning
         count = len(read_labels(self.carried(meaning.labels).read_text(encoding="utf-8")))
@@ -640,7 +640,7 @@ def read_project(path: Path) -> LoadedProject:
     return LoadedProject(source.parse(Project), path.resolve().parent, source)
 
 
-def project_for_model(model: Path) -> LoadedProject:
+def make_project(model: Path) -> LoadedProject:
     """Make up a project for a bare model file: its name and nothing else.
 
     Raises:
@@ -674,7 +674,7 @@ def find_project(model: Path | None, project_file: Path | None) -> LoadedProject
     if project_file is not None:
         return read_project(project_file)
     if model is not None:
-        return project_for_model(model)
+        return make_project(model)
     if Path(PROJECT_FILE).is_file():
         return read_project(Path(PROJECT_FILE))
     raise UsageError(

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.bundle.unused import Unused
-from edgepack.records.deciding import Outcome, overall
+from edgepack.records.deciding import Outcome, decide_overall
 from edgepack.records.run import Count, DeviceFacts, Name, Placement, ProcessRun
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -101,4 +101,4 @@ class Comparison(StrictModel):
     def outcome(self) -> Outcome:
         """FAIL if one device fails, PASS if all pass and none was not compared."""
         others: list[Outcome] = ["INCONCLUSIVE"] * len(self.not_compared)
-        return overall([*(device.outcome for device in self.devices), *others])
+        return decide_overall([*(device.outcome for device in self.devices), *others])

@@ -99,7 +99,7 @@ def decide(ratios: Mapping[Metric, Sequence[float]], rule: Rule) -> list[MetricD
     ]
 
 
-def settled(ratios: Mapping[Metric, Sequence[float]], rule: Rule, *, families: int = 1) -> bool:
+def is_settled(ratios: Mapping[Metric, Sequence[float]], rule: Rule, *, families: int = 1) -> bool:
     """Return whether more pairs would change nothing on one device.
 
     Args:
@@ -116,14 +116,14 @@ def settled(ratios: Mapping[Metric, Sequence[float]], rule: Rule, *, families: i
     return "FAIL" in answers or set(answers) == {"PASS"}
 
 
-def overall(outcomes: Sequence[Outcome]) -> Outcome:
+def decide_overall(outcomes: Sequence[Outcome]) -> Outcome:
     """Return the outcome of a whole comparison: one FAIL fails it, all have to pass."""
     if "FAIL" in outcomes:
         return "FAIL"
     return "PASS" if outcomes and set(outcomes) == {"PASS"} else "INCONCLUSIVE"
 
 
-def smallest_slowdown(ratios: Sequence[float], rule: Rule, margin: float = 0.0) -> float:
+def find_smallest_slowdown(ratios: Sequence[float], rule: Rule, margin: float = 0.0) -> float:
     """Return the least slowdown that such pairs would show in most cases, by ``max_pairs``.
 
     It is the slowdown at whose last look FAIL is said in 95 % of comparisons, as far as the log-
@@ -154,13 +154,13 @@ def _p_values(ratios: Sequence[float], margin: float, rule: Rule) -> _PValues:
     for pairs in rule.looks:
         if pairs > len(logs):
             break
-        below = _chance_below(logs[:pairs])
+        below = _compute_chance_below(logs[:pairs])
         fail = min(fail, len(rule.looks) * (1 - below))
         passed = min(passed, len(rule.looks) * below)
     return _PValues(fail, passed)
 
 
-def _chance_below(logs: Sequence[float]) -> float:
+def _compute_chance_below(logs: Sequence[float]) -> float:
     """Return the chance of a t statistic below the one found, if the true mean were 0."""
     centre, spread = mean(logs), standard_deviation(logs)
     if spread == 0:

@@ -20,7 +20,7 @@ NOTED_CORES = 0.1
 """What others may use of any cores without being noted: memory, caches and power are shared."""
 
 
-def threads_of(variant: ManifestVariant, scenario: Scenario, cpu_count: int) -> int:
+def count_threads(variant: ManifestVariant, scenario: Scenario, cpu_count: int) -> int:
     """Return on how many cores a variant's inferences run at once.
 
     Of a backend that is not known here, one thread is taken to drive something else.
@@ -31,7 +31,7 @@ def threads_of(variant: ManifestVariant, scenario: Scenario, cpu_count: int) -> 
     return cores(options, session_threads, cpu_count) * scenario.threads
 
 
-def taken_share(work: OtherWork, threads: int) -> float:
+def compute_taken_share(work: OtherWork, threads: int) -> float:
     """Return what part others took of the cores that so many threads run on.
 
     What others use of the cores that the threads leave competes with nobody. A host takes cores
@@ -42,9 +42,9 @@ def taken_share(work: OtherWork, threads: int) -> float:
     return min(1.0, (competing + work.stolen_cores) / wanted)
 
 
-def work_reason(work: OtherWork, threads: int) -> str:
+def explain_work(work: OtherWork, threads: int) -> str:
     """Return why a time is not the model's alone; nothing if others took too little for that."""
-    share = taken_share(work, threads)
+    share = compute_taken_share(work, threads)
     if share < TAKEN_SHARE:
         return ""
     wanted = min(threads, work.cores)
@@ -61,16 +61,18 @@ def work_reason(work: OtherWork, threads: int) -> str:
     )
 
 
-def work_notes(runs: Sequence[ProcessRun], threads: int, *, judged: bool) -> list[str]:
+def list_work_notes(runs: Sequence[ProcessRun], threads: int, *, judged: bool) -> list[str]:
     """Return a sentence on how much others used at most, if they used any.
 
     Where it is ``judged``, work that counts against the runs is not reported again.
     """
     known = [run.other_work for run in runs if isinstance(run.other_work, OtherWork)]
-    most = max(known, key=lambda work: (taken_share(work, threads), work.other_cores), default=None)
+    most = max(
+        known, key=lambda work: (compute_taken_share(work, threads), work.other_cores), default=None
+    )
     if most is None:
         return []
-    share = taken_share(most, threads)
+    share = compute_taken_share(most, threads)
     used = max(work.other_cores for work in known)
     is_reason = judged and share >= TAKEN_SHARE
     if is_reason or (share < NOTED_SHARE and used < NOTED_CORES):

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from edgepack.base.statistics import MIN_SAMPLES_P99, samples_needed
-from edgepack.errors import UsageError, nearest
+from edgepack.base.statistics import MIN_SAMPLES_P99, count_samples_needed
+from edgepack.errors import UsageError, suggest_nearest
 from edgepack.records.run import Scenario
-from edgepack.records.scenarios import harness_arguments
+from edgepack.records.scenarios import make_harness_arguments
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Preset:
             f"--warm-up-s={self.warm_up_s:g}",
             f"--window-s={self.window_s:g}",
             f"--warm-up-cap-s={self.warm_up_cap_s:g}",
-            *harness_arguments(self.scenario),
+            *make_harness_arguments(self.scenario),
         ]
 
     @property
@@ -54,7 +54,7 @@ class Preset:
 
     def with_samples_for(self, percents: Iterable[float]) -> Preset:
         """Return the preset with as many iterations as the percentiles need."""
-        needed = (samples_needed(percent) for percent in percents)
+        needed = (count_samples_needed(percent) for percent in percents)
         return replace(self, iterations=max(self.iterations, *needed))
 
     def under(self, scenario: Scenario) -> Preset:
@@ -99,6 +99,6 @@ def find_preset(name: str) -> Preset:
     """
     if name not in PRESETS:
         raise UsageError(
-            f"there is no preset {name!r}", hint=nearest(name, PRESETS), where="--preset"
+            f"there is no preset {name!r}", hint=suggest_nearest(name, PRESETS), where="--preset"
         )
     return PRESETS[name]

@@ -249,7 +249,7 @@ class ProcessRun(StrictModel):
         return self.inferences / len(self.latencies_ns)
 
 
-def all_latencies_ns(runs: Sequence[ProcessRun]) -> list[int]:
+def list_latencies_ns(runs: Sequence[ProcessRun]) -> list[int]:
     """Return all latencies of process runs, in order."""
     return [latency for run in runs for latency in run.latencies_ns]
 
@@ -424,7 +424,7 @@ class RunReport(StrictModel):
     @property
     def latencies_ns(self) -> list[int]:
         """All latencies of all process runs, in order."""
-        return all_latencies_ns(self.runs)
+        return list_latencies_ns(self.runs)
 
 
 class EvaluationReport(StrictModel):

@@ -12,7 +12,7 @@ from typing import Literal
 
 from edgepack.base import statistics
 from edgepack.bundle.manifest import ManifestVariant
-from edgepack.errors import UsageError, nearest
+from edgepack.errors import UsageError, suggest_nearest
 from edgepack.records.run import ProcessRun, Scenario
 
 SAMPLES_PER_QUERY = 8
@@ -39,7 +39,7 @@ def make_scenario(
     """
     if name not in NAMES:
         raise UsageError(
-            f"there is no scenario {name!r}", hint=nearest(name, NAMES), where="--scenario"
+            f"there is no scenario {name!r}", hint=suggest_nearest(name, NAMES), where="--scenario"
         )
     owned: list[tuple[str, float | None, str]] = [
         ("--qps", queries_per_s, "server"),
@@ -72,7 +72,7 @@ def make_scenario(
     )
 
 
-def with_threads(scenario: Scenario, cpu_count: int, variant: ManifestVariant) -> Scenario:
+def set_threads(scenario: Scenario, cpu_count: int, variant: ManifestVariant) -> Scenario:
     """Return the scenario with as many inferences at once as fill the processor's cores.
 
     Each takes the threads of the variant's session; one that takes a thread per core is run alone.
@@ -82,7 +82,7 @@ def with_threads(scenario: Scenario, cpu_count: int, variant: ManifestVariant) -
     return scenario.model_copy(update={"threads": threads})
 
 
-def harness_arguments(scenario: Scenario) -> list[str]:
+def make_harness_arguments(scenario: Scenario) -> list[str]:
     """Return the harness's arguments: none for a single stream."""
     if scenario.name == "single-stream":
         return []
@@ -94,7 +94,7 @@ def harness_arguments(scenario: Scenario) -> list[str]:
     return arguments
 
 
-def command_options(scenario: Scenario) -> list[str]:
+def format_command_options(scenario: Scenario) -> list[str]:
     """Return the options of ``edgepack bench`` that ask for the scenario."""
     if scenario.name == "single-stream":
         return []
@@ -107,7 +107,7 @@ def command_options(scenario: Scenario) -> list[str]:
     return options
 
 
-def scenario_reasons(scenario: Scenario, runs: Sequence[ProcessRun]) -> Iterator[str]:
+def list_scenario_reasons(scenario: Scenario, runs: Sequence[ProcessRun]) -> Iterator[str]:
     """Yield why the runs do not show that the scenario's bound is kept, a sentence each."""
     if scenario.latency_bound_ms is None:
         return

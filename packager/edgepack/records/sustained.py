@@ -43,25 +43,25 @@ class Sustained:
     first minute; None if none were."""
 
 
-def sustained(run: ProcessRun) -> Sustained | None:
+def measure_sustained(run: ProcessRun) -> Sustained | None:
     """Return how a run went on; None unless it has two full minutes."""
-    ends_s = query_ends_s(run)
-    minutes = tuple(windows(run.latencies_ns, ends_s, MINUTE_S))
+    ends_s = compute_query_ends(run)
+    minutes = tuple(split_windows(run.latencies_ns, ends_s, MINUTE_S))
     if len(minutes) < 2:
         return None
     first = minutes[0].p50_ns
     return Sustained(
         minutes=minutes,
         slowdown=minutes[-1].p50_ns / max(1.0, first) - 1,
-        onset_s=_onset_s(list(windows(run.latencies_ns, ends_s, STEP_S)), first),
+        onset_s=_onset_s(list(split_windows(run.latencies_ns, ends_s, STEP_S)), first),
     )
 
 
-def sustained_notes(runs: Sequence[ProcessRun]) -> list[str]:
+def list_sustained_notes(runs: Sequence[ProcessRun]) -> list[str]:
     """Return a sentence for each run of several minutes: how it went on."""
     notes = []
     for number, run in enumerate(runs, 1):
-        found = sustained(run)
+        found = measure_sustained(run)
         if found is None:
             continue
         first, last = found.minutes[0], found.minutes[-1]
@@ -76,7 +76,7 @@ def sustained_notes(runs: Sequence[ProcessRun]) -> list[str]:
     return notes
 
 
-def query_ends_s(run: ProcessRun) -> list[float]:
+def compute_query_ends(run: ProcessRun) -> list[float]:
     """Return when each query ended, in seconds since the first began.
 
     What passed between two queries is not recorded; where the whole time is known, it is spread
@@ -92,7 +92,7 @@ def query_ends_s(run: ProcessRun) -> list[float]:
     return [(total + number * between_ns) / 1e9 for number, total in enumerate(totals, 1)]
 
 
-def windows(
+def split_windows(
     latencies_ns: Sequence[int], ends_s: Sequence[float], length_s: float
 ) -> Iterator[Window]:
     """Yield the full windows of a length; the last is full if it lacks 1 % or less.
@@ -104,7 +104,7 @@ def windows(
     """
     full = int((ends_s[-1] + 0.01 * length_s) / length_s)
     pairs = zip(latencies_ns, ends_s, strict=True)
-    for number, group in itertools.groupby(pairs, lambda pair: _window_of(pair[1], length_s)):
+    for number, group in itertools.groupby(pairs, lambda pair: _find_window(pair[1], length_s)):
         found = [latency for latency, _ in group]
         if number < full:
             yield Window(
@@ -115,7 +115,7 @@ def windows(
             )
 
 
-def _window_of(end_s: float, length_s: float) -> int:
+def _find_window(end_s: float, length_s: float) -> int:
     """Return the number of the window in which a query ended; its end belongs to it."""
     return max(0, math.ceil(end_s / length_s) - 1)
 

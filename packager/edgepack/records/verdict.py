@@ -11,7 +11,7 @@ from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.errors import InconclusiveError
-from edgepack.records.other_work import threads_of, work_reason
+from edgepack.records.other_work import count_threads, explain_work
 from edgepack.records.presets import PRESETS, Preset
 from edgepack.records.run import (
     LOW_POWER,
@@ -29,7 +29,7 @@ from edgepack.records.run import (
     Selection,
     Valid,
 )
-from edgepack.records.scenarios import command_options, scenario_reasons
+from edgepack.records.scenarios import format_command_options, list_scenario_reasons
 
 NOTED_SPREAD = 0.1
 """Between the fastest and the slowest run median; from here on it is noted."""
@@ -91,12 +91,12 @@ def judge(
         return Inconclusive(reason=EMULATED)
     if not preset.conclusive:
         return Inconclusive(reason=f"preset {preset.name!r} is too short to conclude anything")
-    if _spread(runs) > TOO_WIDE_SPREAD:
-        return Inconclusive(reason=f"run medians differ by {_spread(runs):.0%}")
+    if _compute_spread(runs) > TOO_WIDE_SPREAD:
+        return Inconclusive(reason=f"run medians differ by {_compute_spread(runs):.0%}")
     return Valid()
 
 
-def reasons_against(
+def list_reasons_against(
     selection: Selection,
     runs: Sequence[ProcessRun],
     placement: Placement | NotMeasured,
@@ -118,11 +118,11 @@ def _reasons(
     return [
         *_run_reasons(runs, variant, preset),
         *_work_reasons(selection, runs, variant, preset),
-        *(_Reason("queries", why) for why in scenario_reasons(preset.scenario, runs)),
-        *(() if preset.heats else _sampled_reasons(runs)),
-        *_changed_settings(runs),
+        *(_Reason("queries", why) for why in list_scenario_reasons(preset.scenario, runs)),
+        *(() if preset.heats else _list_sampled_reasons(runs)),
+        *_list_changed_settings(runs),
         *_boot_reasons(selection, runs),
-        *(_Reason(placed, why) for why in placement_reasons(placement, variant)),
+        *(_Reason(placed, why) for why in list_placement_reasons(placement, variant)),
     ]
 
 
@@ -147,10 +147,10 @@ def require_valid(report: RunReport, bundle: Path) -> None:
         problem = "the measurement is INVALID" + "".join(f"\n  - {why}" for why in verdict.reasons)
     else:
         problem = f"the measurement is INCONCLUSIVE: {verdict.reason}"
-    raise InconclusiveError(problem, hint=remedy(report, bundle), where=report.device)
+    raise InconclusiveError(problem, hint=find_remedy(report, bundle), where=report.device)
 
 
-def remedy(report: RunReport, bundle: Path) -> str:
+def find_remedy(report: RunReport, bundle: Path) -> str:
     """Return what to do about a verdict, with the one command for it; nothing if it is VALID."""
     match report.verdict:
         case Valid():
@@ -201,7 +201,7 @@ def _again(
     if variant is None and report.variant_requested == report.variant_used:
         variant = report.variant_used
     argv += ["--variant", variant] if variant else []
-    argv += command_options(report.scenario)
+    argv += format_command_options(report.scenario)
     argv += ["--tune"] if tune or report.tuned else []
     return shlex.join(argv)
 
@@ -222,7 +222,7 @@ def _run_reasons(
         if isinstance(samples, int) and samples < preset.iterations:
             why = f"run {number} has {samples} samples, not {preset.iterations}"
             yield _Reason("conditions", why)
-        for cause, why in _throttling(run.before, run.after, _timed_samples(run)):
+        for cause, why in _throttling(run.before, run.after, _list_timed_samples(run)):
             if cause == "supply" or not preset.heats:
                 yield _Reason(cause, f"run {number}: {why}")
 
@@ -244,10 +244,10 @@ def _work_reasons(
     selection: Selection, runs: Sequence[ProcessRun], variant: ManifestVariant, preset: Preset
 ) -> Iterator[_Reason]:
     """Yield the runs in which others took much of the cores that the model runs on."""
-    threads = threads_of(variant, preset.scenario, selection.device.cpu_count)
+    threads = count_threads(variant, preset.scenario, selection.device.cpu_count)
     for number, run in enumerate(runs, 1):
         if preset.conclusive and isinstance(run.other_work, OtherWork):
-            why = work_reason(run.other_work, threads)
+            why = explain_work(run.other_work, threads)
             yield from [_Reason("work", f"run {number}: {why}")] if why else []
 
 
@@ -273,22 +273,24 @@ def _throttling(
         yield _Reason(of_supply, f"the device was slowed down: {', '.join(sorted(causes))}")
 
 
-def _sampled_reasons(runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
+def _list_sampled_reasons(runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
     """Yield which zones came near to where the system slows down, and which clocks dropped."""
     for number, run in enumerate(runs, 1):
         for zone, (hottest, trip) in _hottest(run).items():
             if hottest >= trip - TRIP_MARGIN_C:
                 why = f"{zone} reached {hottest:.1f} °C, and slows down from {trip:.1f} °C on"
                 yield _Reason("conditions", f"run {number}: {why}")
-    for name in sorted({name for run in runs for s in _timed_samples(run) for name in s.clocks_hz}):
-        yield from _dropped(name, runs)
+    for name in sorted(
+        {name for run in runs for s in _list_timed_samples(run) for name in s.clocks_hz}
+    ):
+        yield from _list_dropped(name, runs)
 
 
-def _dropped(name: str, runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
+def _list_dropped(name: str, runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
     """Yield the runs in which a clock was lower than in the first window, while it had work."""
     expected_hz = None
     for number, run in enumerate(runs, 1):
-        samples = _timed_samples(run)
+        samples = _list_timed_samples(run)
         working = [sample for sample in samples if sample.busy.get(name, 0.0) >= WORKING]
         clocks = [sample.clocks_hz[name] for sample in working if name in sample.clocks_hz]
         if expected_hz is None and len(clocks) >= FIRST_WINDOW:
@@ -308,13 +310,15 @@ def _hottest(run: ProcessRun) -> dict[str, tuple[float, float]]:
     trips = {} if isinstance(run.sampling, NotMeasured) else run.sampling.trip_points_c
     found = {}
     for zone, trip in trips.items():
-        celsius = [s.temperatures_c[zone] for s in _timed_samples(run) if zone in s.temperatures_c]
+        celsius = [
+            s.temperatures_c[zone] for s in _list_timed_samples(run) if zone in s.temperatures_c
+        ]
         if celsius:
             found[zone] = (max(celsius), trip)
     return found
 
 
-def _timed_samples(run: ProcessRun) -> list[Sample]:
+def _list_timed_samples(run: ProcessRun) -> list[Sample]:
     """Return the sensors' values in the timed part of a run."""
     begun_ns, ended_ns = run.timed_from_ns, run.timed_to_ns
     if (
@@ -326,7 +330,7 @@ def _timed_samples(run: ProcessRun) -> list[Sample]:
     return [sample for sample in run.sampling.samples if begun_ns <= sample.at_ns <= ended_ns]
 
 
-def _changed_settings(runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
+def _list_changed_settings(runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
     moments = [moment for run in runs for moment in (run.before, run.after)]
     settings: tuple[tuple[Cause, str, list[str | NotMeasured]], ...] = (
         ("settings", "frequency governor", [moment.governor for moment in moments]),
@@ -348,7 +352,7 @@ def _boot_reasons(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[
         yield _Reason("conditions", "the device was restarted during the benchmark")
 
 
-def placement_reasons(
+def list_placement_reasons(
     placement: Placement | NotMeasured, variant: ManifestVariant
 ) -> Iterator[str]:
     """Yield how the placement of nodes is not what the variant asks for."""
@@ -368,19 +372,20 @@ def placement_reasons(
         yield f"no node ran on {provider}"
 
 
-def spread_notes(runs: Sequence[ProcessRun]) -> list[str]:
+def list_spread_notes(runs: Sequence[ProcessRun]) -> list[str]:
     """Return a sentence if the process runs disagree so much that their interval is wide."""
-    if _spread(runs) <= NOTED_SPREAD:
+    if _compute_spread(runs) <= NOTED_SPREAD:
         return []
     return [
         (
-            f"run medians differ by {_spread(runs):.0%}: other work on the device, or its clock,"
+            f"run medians differ by {_compute_spread(runs):.0%}: other work on the device,"
+            " or its clock,"
             " changed between runs; measure again when it is idle"
         )
     ]
 
 
-def heavy_tail(scenario: Scenario, p50_ns: float, p99_ns: float) -> str:
+def explain_heavy_tail(scenario: Scenario, p50_ns: float, p99_ns: float) -> str:
     """Return why only p50 may be used of a run's times; nothing if all of them may.
 
     Of ``server`` all may: waiting belongs to its latencies, and its bound is one on p99.
@@ -393,20 +398,20 @@ def heavy_tail(scenario: Scenario, p50_ns: float, p99_ns: float) -> str:
     )
 
 
-def heavy_tail_of(scenario: Scenario, latencies_ns: Sequence[int]) -> str:
+def explain_heavy_tail_of(scenario: Scenario, latencies_ns: Sequence[int]) -> str:
     """Return the same of latencies, of all process runs together."""
     ordered = sorted(latencies_ns)
     p50_ns, p99_ns = (statistics.ranked(ordered, percent) for percent in (50, 99))
-    return heavy_tail(scenario, p50_ns, p99_ns)
+    return explain_heavy_tail(scenario, p50_ns, p99_ns)
 
 
-def _spread(runs: Sequence[ProcessRun]) -> float:
+def _compute_spread(runs: Sequence[ProcessRun]) -> float:
     """Return how much slower the slowest run's median is than the fastest one's; 0.1 is 10 %."""
     medians = [statistics.median(run.latencies_ns) / run.samples_per_query for run in runs]
     return max(medians) / max(1, min(medians)) - 1
 
 
-def condition_notes(
+def list_condition_notes(
     selection: Selection, runs: Sequence[ProcessRun] = (), preset: Preset | None = None
 ) -> list[str]:
     """Return what the reader has to know about variant and device, a sentence each."""

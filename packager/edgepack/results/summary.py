@@ -18,7 +18,7 @@ from edgepack.records.run import (
     RunReport,
     Scenario,
 )
-from edgepack.records.verdict import heavy_tail
+from edgepack.records.verdict import explain_heavy_tail
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,30 +79,30 @@ def summarize(report: RunReport) -> Summary:
         run_medians_ms=medians,
         run_p90s_ms=tuple(_ranked(run_ms, 90) for run_ms in runs_ms),
         median_interval_ms=_interval(medians),
-        session_create_ms=_median_ms(warm_creations_ns(report)),
+        session_create_ms=_median_ms(list_warm_creations(report)),
         cold_create_ms=_cold(report),
         first_inference_ms=_median_ms([run.first_inference_ns for run in report.runs]),
         throughput=_throughput(report.runs),
         energy_mj=_energy(report.runs),
-        heavy_tail=heavy_tail(
+        heavy_tail=explain_heavy_tail(
             report.scenario, *(_ranked(latencies_ms, each) * NS_PER_MS for each in (50, 99))
         ),
     )
 
 
-def warm_creations_ns(report: RunReport) -> list[int]:
+def list_warm_creations(report: RunReport) -> list[int]:
     """Return how long making a session took each time, with the model's file in memory."""
     apart = [] if isinstance(report.creation, NotMeasured) else report.creation.warm_ns
     return [*apart, *(run.session_create_ns for run in report.runs)]
 
 
-def cold_creations_ns(report: RunReport) -> list[int] | NotMeasured:
+def list_cold_creations(report: RunReport) -> list[int] | NotMeasured:
     """Return how long making a session took each time, with the model's file not in memory."""
     return report.creation if isinstance(report.creation, NotMeasured) else report.creation.cold_ns
 
 
 def _cold(report: RunReport) -> float | NotMeasured:
-    cold = cold_creations_ns(report)
+    cold = list_cold_creations(report)
     return cold if isinstance(cold, NotMeasured) else _median_ms(cold)
 
 
@@ -165,12 +165,12 @@ def _total(values: Iterable[float | NotMeasured]) -> float | NotMeasured:
     return total
 
 
-def verdict_word(report: RunReport) -> str:
+def format_verdict(report: RunReport) -> str:
     """Return VALID, INVALID or INCONCLUSIVE."""
     return report.verdict.kind.upper()
 
 
-def verdict_reasons(report: RunReport) -> list[str]:
+def list_verdict_reasons(report: RunReport) -> list[str]:
     """Return why a report is not valid; nothing if it is."""
     match report.verdict:
         case Invalid(reasons=reasons):
@@ -181,7 +181,7 @@ def verdict_reasons(report: RunReport) -> list[str]:
             return []
 
 
-def scenario_text(scenario: Scenario) -> str:
+def format_scenario(scenario: Scenario) -> str:
     """Return how queries arrive, in words."""
     parts: list[str] = [scenario.name]
     if scenario.samples_per_query > 1:
@@ -195,7 +195,7 @@ def scenario_text(scenario: Scenario) -> str:
     return ", ".join(parts)
 
 
-def but_p50(
+def mark_not_p50(
     summary: Summary,
     value: float | NotMeasured,
     text: Callable[[float | NotMeasured], str],
@@ -205,69 +205,73 @@ def but_p50(
     return f"{text(value)} (inconclusive)" if doubtful else text(value)
 
 
-def throughput_text(value: float | NotMeasured) -> str:
+def format_throughput(value: float | NotMeasured) -> str:
     """Return a throughput with its unit."""
-    return known(value) if isinstance(value, NotMeasured) else f"{rate(value)} inferences/s"
+    return (
+        format_fact(value)
+        if isinstance(value, NotMeasured)
+        else f"{format_rate(value)} inferences/s"
+    )
 
 
-def rate(value: float) -> str:
+def format_rate(value: float) -> str:
     """Return how often something happens a second, without the unit."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def energy_text(value: float | NotMeasured) -> str:
+def format_energy(value: float | NotMeasured) -> str:
     """Return what one inference takes, with its unit."""
-    return known(value) if isinstance(value, NotMeasured) else f"{value:.3g} mJ per inference"
+    return format_fact(value) if isinstance(value, NotMeasured) else f"{value:.3g} mJ per inference"
 
 
-def milliseconds(value: float | NotMeasured) -> str:
+def format_milliseconds(value: float | NotMeasured) -> str:
     """Return a duration with four significant digits and its unit."""
     if isinstance(value, NotMeasured):
         return f"n/a ({value.reason})"
     return f"{value:#.4g} ms" if value < 999.95 else f"{value:,.0f} ms"
 
 
-def interval_text(value: Interval | NotMeasured) -> str:
+def format_interval(value: Interval | NotMeasured) -> str:
     """Return an interval of durations."""
     if isinstance(value, NotMeasured):
         return f"n/a ({value.reason})"
     return f"{value.low:#.4g} to {value.high:#.4g} ms"
 
 
-def peak_memory(report: RunReport) -> str:
+def format_peak_memory(report: RunReport) -> str:
     """Return the peak of resident memory."""
     if isinstance(report.memory, NotMeasured):
         return f"n/a ({report.memory.reason})"
-    return mebibytes(report.memory.peak_bytes)
+    return format_mebibytes(report.memory.peak_bytes)
 
 
-def memory_text(report: RunReport) -> str:
+def format_memory(report: RunReport) -> str:
     """Return how much of the peak memory is the model's."""
     if isinstance(report.memory, NotMeasured):
         return "not measured"
-    return f"{mebibytes(report.memory.model_bytes)} for the model"
+    return f"{format_mebibytes(report.memory.model_bytes)} for the model"
 
 
-def mebibytes(size_bytes: int) -> str:
+def format_mebibytes(size_bytes: int) -> str:
     """Return a size in MiB, or in KiB where that is clearer."""
     kib = size_bytes / 1024
     return f"{kib:.1f} KiB" if kib < 1024 else f"{kib / 1024:.1f} MiB"
 
 
-def placement_text(report: RunReport | EvaluationReport) -> str:
+def format_placement(report: RunReport | EvaluationReport) -> str:
     """Return how many nodes ran on each provider."""
     if isinstance(report.placement, NotMeasured):
-        return known(report.placement)
+        return format_fact(report.placement)
     counts = report.placement.counts.items()
-    return ", ".join(f"{provider_word(name)} {count}" for name, count in counts)
+    return ", ".join(f"{shorten_provider(name)} {count}" for name, count in counts)
 
 
-def provider_word(provider: str) -> str:
+def shorten_provider(provider: str) -> str:
     """Return a provider's name without the words that all of them share."""
     return provider.removesuffix("ExecutionProvider") or provider
 
 
-def known(value: object) -> str:
+def format_fact(value: object) -> str:
     """Return a fact as text; what was not measured is ``unknown`` with the reason."""
     if isinstance(value, NotMeasured):
         return f"unknown ({value.reason})"

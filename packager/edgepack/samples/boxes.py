@@ -9,9 +9,9 @@ import numpy as np
 from pydantic import BaseModel, FiniteFloat, ValidationError
 
 from edgepack.base.arrays import Array
-from edgepack.errors import SamplesError, listed
+from edgepack.errors import SamplesError, format_list
 from edgepack.ondevice.runtime.edgepack_images import Placement
-from edgepack.samples.labels import by_path
+from edgepack.samples.labels import match_by_path
 
 _SHOWN = 5
 _ROUNDED = 1e-3
@@ -23,12 +23,12 @@ def holds_boxes(labels: Path) -> bool:
     return labels.suffix == ".json" or labels.is_dir()
 
 
-def label_files(labels: Path) -> list[Path]:
+def list_label_files(labels: Path) -> list[Path]:
     """Return the files that labels are read from, sorted by path."""
     return sorted(labels.rglob("*.txt")) if labels.is_dir() else [labels]
 
 
-def image_boxes(
+def read_image_boxes(
     files: Sequence[Path],
     folder: Path,
     labels: Path,
@@ -59,7 +59,9 @@ def image_boxes(
     else:
         given = _read_coco(labels)
         table = {PurePosixPath(image.file_name).as_posix(): image for image in given.images}
-        found = _coco(labels, given, by_path(files, folder, table, labels.name), sizes, classes)
+        found = _coco(
+            labels, given, match_by_path(files, folder, table, labels.name), sizes, classes
+        )
     padded = np.full((len(found), max(map(len, found), default=0), 5), np.nan)
     for rows, boxes in zip(padded, found, strict=True):
         rows[: len(boxes)] = boxes
@@ -123,7 +125,7 @@ def _coco(
     sizes: Sequence[_Size],
     classes: Sequence[str],
 ) -> list[Array]:
-    index = _class_of(path, given, classes)
+    index = _map_categories(path, given, classes)
     boxes: dict[int | str, list[list[float]]] = {image.id: [] for image in given.images}
     for each in given.annotations:
         if not each.iscrowd and each.image_id in boxes:
@@ -138,7 +140,7 @@ def _coco(
     return found
 
 
-def _class_of(path: Path, given: _Coco, classes: Sequence[str]) -> dict[int, int]:
+def _map_categories(path: Path, given: _Coco, classes: Sequence[str]) -> dict[int, int]:
     """Return the class of each category that there are boxes of, by the category's id."""
     names = {category.id: category.name for category in given.categories}
     used = {each.category_id for each in given.annotations if not each.iscrowd}
@@ -146,7 +148,8 @@ def _class_of(path: Path, given: _Coco, classes: Sequence[str]) -> dict[int, int
     wrong = [names.get(id_, f"id {id_}") for id_ in sorted(used) if names.get(id_) not in order]
     if wrong:
         raise SamplesError(
-            f"{str(path)!r} has boxes of {listed([repr(name) for name in wrong], _SHOWN)}, which"
+            f"{str(path)!r} has boxes of"
+            f" {format_list([repr(name) for name in wrong], _SHOWN)}, which"
             f" {'is' if len(wrong) == 1 else 'are'} none of the {len(order)} classes",
             hint="name categories as the model's labels are named (labels of the output, in"
             " edgepack.yaml), or take their annotations out",

@@ -133,7 +133,7 @@ _SCALED = {f"times {scale:g}": scale for scale in (0.25, 2.0)}
 _CONSTANT = ("silence", "black", "white")
 
 
-def changed_feeds(
+def make_changed_feeds(
     feeds: Sequence[Feed],
     images: Mapping[str, ImageInput | None],
     specs: Sequence[TensorSpec],
@@ -166,11 +166,11 @@ def changed_feeds(
     for place, kind in enumerate(("shortest", "longest")):
         ends = {name: pair[place] for name, pair in sizes.items()}
         for feed in feeds:
-            if resized := _resized(feed, specs, ends):
+            if resized := _resize_feed(feed, specs, ends):
                 yield kind, resized
 
 
-def _resized(feed: Feed, specs: Sequence[TensorSpec], ends: Mapping[str, int]) -> Feed | None:
+def _resize_feed(feed: Feed, specs: Sequence[TensorSpec], ends: Mapping[str, int]) -> Feed | None:
     """Return a sample of other sizes, cut or repeated; None if it has these."""
     made = {}
     for spec in specs:
@@ -183,7 +183,7 @@ def _resized(feed: Feed, specs: Sequence[TensorSpec], ends: Mapping[str, int]) -
     return {**feed, **made} if made else None
 
 
-def sizes_of(samples: SampleSet, specs: Sequence[TensorSpec]) -> dict[str, tuple[int, int]]:
+def find_sizes(samples: SampleSet, specs: Sequence[TensorSpec]) -> dict[str, tuple[int, int]]:
     """Return the smallest and the largest size that symbolic dimensions have in samples."""
     found: dict[str, tuple[int, int]] = {}
     for shapes in samples.shapes:

@@ -32,7 +32,7 @@ class Constant:
             return np.full([int(size) for size in self.spec.shape], value)
         return value
 
-    def others_in(self, given: Array) -> Array:
+    def find_others(self, given: Array) -> Array:
         """Return what an array holds that is not the value, and be that once for each sample."""
         own = np.ravel(np.array(self.value))
         if given.size == 0 or given.size % own.size or given.dtype.kind not in "biuf":
@@ -43,7 +43,7 @@ class Constant:
         return others
 
 
-def constant_arrays(constants: Iterable[Constant]) -> dict[str, Array]:
+def make_constant_arrays(constants: Iterable[Constant]) -> dict[str, Array]:
     """Return the values by the inputs' names."""
     return {constant.spec.name: constant.array for constant in constants}
 
@@ -59,7 +59,7 @@ def free_inputs(
     fixed = {constant.spec.name: constant for constant in constants}
     for name in fixed.keys() & inputs.keys():
         given, value = np.asarray(inputs[name]), fixed[name].value
-        others = fixed[name].others_in(given)
+        others = fixed[name].find_others(given)
         if others.size or not given.size:
             example = ", ".join(map(str, others.ravel()[:3].tolist())) or "nothing"
             raise SamplesError(
@@ -70,7 +70,7 @@ def free_inputs(
     return {name: array for name, array in inputs.items() if name not in fixed}
 
 
-def without_constants(samples: Iterable[Sample], constants: Sequence[Constant]) -> Iterator[Sample]:
+def drop_constants(samples: Iterable[Sample], constants: Sequence[Constant]) -> Iterator[Sample]:
     """Yield samples without the inputs that are constant.
 
     Raises:

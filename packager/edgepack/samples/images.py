@@ -19,7 +19,7 @@ import numpy as np
 from edgepack.errors import SamplesError
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput
-from edgepack.samples.spreading import spread
+from edgepack.samples.spreading import choose_spread
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,54 +31,54 @@ one it makes all before it is cut, which may be gigabytes."""
 SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".webp"})
 
 
-def image_tensor(path: Path, description: ImageInput) -> np.ndarray[Any, Any]:
+def read_image_tensor(path: Path, description: ImageInput) -> np.ndarray[Any, Any]:
     """Return one image as a float32 tensor ``(1, C, H, W)`` or ``(1, H, W, C)``.
 
     Raises:
         SamplesError: The file is no whole image, is too large, or has more than 8 bits a channel.
     """
-    image = _read(path, "L" if description.order == "GRAY" else "RGB")
+    image = _read_image(path, "L" if description.order == "GRAY" else "RGB")
     described = description.model_dump()
-    place = images.placement(*image.size, described["resize"])
-    pixels = images.placed(_resized(image, place), place, described["resize"])
-    return images.normalized(pixels, described)
+    place = images.find_placement(*image.size, described["resize"])
+    pixels = images.place_pixels(_resize_image(image, place), place, described["resize"])
+    return images.normalize_pixels(pixels, described)
 
 
-def _resized(image: Image.Image, place: images.Placement) -> np.ndarray[Any, Any]:
+def _resize_image(image: Image.Image, place: images.Placement) -> np.ndarray[Any, Any]:
     """Return ``(h, w, C)`` of the scaled image: what the input shows of it."""
     from PIL import Image
 
     rows, columns = place.rows, place.columns
     if place.width * place.height > _LARGEST * place.input_width * place.input_height:
         pixels = np.atleast_3d(np.asarray(image))
-        return images.resized(pixels, place.width, place.height, columns, rows)
+        return images.resize_pixels(pixels, place.width, place.height, columns, rows)
     scaled = np.asarray(image.resize((place.width, place.height), Image.Resampling.BILINEAR))
     return np.atleast_3d(scaled)[rows.start : rows.stop, columns.start : columns.stop]
 
 
-def image_pixels(path: Path) -> np.ndarray[Any, Any]:
+def read_image_pixels(path: Path) -> np.ndarray[Any, Any]:
     """Return one image as it is: uint8 ``(H, W, 3)``, RGB, upright and opaque.
 
     Raises:
-        SamplesError: As :func:`image_tensor`.
+        SamplesError: As :func:`read_image_tensor`.
     """
-    return np.asarray(_read(path, "RGB"))
+    return np.asarray(_read_image(path, "RGB"))
 
 
-def file_pixels(data: bytes, name: str) -> np.ndarray[Any, Any]:
-    """Return an image file's content as :func:`image_pixels` does; ``name`` is for messages.
+def decode_pixels(data: bytes, name: str) -> np.ndarray[Any, Any]:
+    """Return an image file's content as :func:`read_image_pixels` does; ``name`` is for messages.
 
     Raises:
-        SamplesError: As :func:`image_tensor`.
+        SamplesError: As :func:`read_image_tensor`.
     """
-    return np.asarray(_read(Path(name), "RGB", io.BytesIO(data)))
+    return np.asarray(_read_image(Path(name), "RGB", io.BytesIO(data)))
 
 
-def image_size(path: Path) -> tuple[int, int]:
+def read_image_size(path: Path) -> tuple[int, int]:
     """Return width and height of an image as it is upright; its pixels are not decoded.
 
     Raises:
-        SamplesError: As :func:`image_tensor`.
+        SamplesError: As :func:`read_image_tensor`.
     """
     with _opened(path) as image:
         is_turned = image.getexif().get(_ORIENTATION) in _TURNED
@@ -89,7 +89,9 @@ def image_size(path: Path) -> tuple[int, int]:
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)
 
 
-def _read(path: Path, mode: Literal["L", "RGB"], file: io.BytesIO | None = None) -> Image.Image:
+def _read_image(
+    path: Path, mode: Literal["L", "RGB"], file: io.BytesIO | None = None
+) -> Image.Image:
     from PIL import ImageOps
 
     with _opened(path, file) as image:
@@ -138,18 +140,18 @@ def _opaque(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, image.convert("RGBA"))
 
 
-def unreadable(files: Iterable[Path]) -> dict[Path, SamplesError]:
+def find_unreadable(files: Iterable[Path]) -> dict[Path, SamplesError]:
     """Return the files that are no whole image, and why."""
     found = {}
     for path in files:
         try:
-            image_pixels(path)
+            read_image_pixels(path)
         except SamplesError as error:
             found[path] = error
     return found
 
 
-def image_files(folder: Path, limit: int | None = None) -> list[Path]:
+def list_image_files(folder: Path, limit: int | None = None) -> list[Path]:
     """Return the images under a folder, sorted by path; with a limit, evenly spread over them.
 
     Raises:
@@ -167,4 +169,4 @@ def image_files(folder: Path, limit: int | None = None) -> list[Path]:
             f"there are no images in {str(folder)!r}",
             hint=f"images end in {', '.join(sorted(SUFFIXES))}",
         )
-    return spread(files, limit)
+    return choose_spread(files, limit)

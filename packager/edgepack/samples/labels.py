@@ -12,13 +12,13 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError
-from edgepack.samples.images import image_files
+from edgepack.samples.images import list_image_files
 
 T = TypeVar("T")
 _INT64_MAX = 2**63 - 1
 
 
-def image_labels(files: Sequence[Path], folder: Path, labels: str, project: Path) -> Array:
+def read_image_labels(files: Sequence[Path], folder: Path, labels: str, project: Path) -> Array:
     """Return the class index of each image: from a CSV of ``file,label``, or from its folder.
 
     With ``folders`` the classes are all subfolders of ``folder`` that hold images, sorted, even
@@ -29,21 +29,23 @@ def image_labels(files: Sequence[Path], folder: Path, labels: str, project: Path
         SamplesError: An image is in no class's folder, or the CSV is missing or wrong, has no row
             for an image, or does not say which image a row is for.
     """
-    images = image_files(folder)
+    images = list_image_files(folder)
     if labels == "folders":
         classes = _classes(images, folder)
         return np.array([classes.index(path.relative_to(folder).parts[0]) for path in files])
-    return np.array(by_path(files, folder, _read_label_table(project / labels), labels))
+    return np.array(match_by_path(files, folder, _read_label_table(project / labels), labels))
 
 
-def by_path(files: Sequence[Path], folder: Path, table: Mapping[str, T], labels: str) -> list[T]:
+def match_by_path(
+    files: Sequence[Path], folder: Path, table: Mapping[str, T], labels: str
+) -> list[T]:
     """Return what a table has for each image: by its path within the folder, or its name alone.
 
     Raises:
         SamplesError: It has no row for an image, or several, or a name without a folder fits
             several images.
     """
-    same_name = Counter(path.name for path in image_files(folder))
+    same_name = Counter(path.name for path in list_image_files(folder))
     found = [_label(path.relative_to(folder), table, same_name[path.name]) for path in files]
     known = [label for label in found if label is not None]
     if len(known) < len(files):

@@ -112,7 +112,7 @@ def write_sample_set(
             shapes.append({})
             offsets.append({})
             for spec, file in zip(signature, files, strict=True):
-                array = _checked(title, spec, np.asarray(inputs[spec.name]))
+                array = _check_array(title, spec, np.asarray(inputs[spec.name]))
                 shapes[-1][spec.name] = array.shape
                 offsets[-1][spec.name] = file.tell()
                 file.write(np.ascontiguousarray(array).tobytes())
@@ -136,7 +136,7 @@ def write_sample_set(
         np.save(folder / "labels.npy", labels, allow_pickle=False)
 
 
-def text_bytes(text: str) -> Array:
+def encode_text(text: str) -> Array:
     """Return a text as a model takes it: its UTF-8 bytes, uint8 ``(N,)``."""
     return np.frombuffer(text.encode(), np.uint8)
 
@@ -159,14 +159,14 @@ def _check_names(title: str, inputs: Mapping[str, Array], signature: Sequence[Te
         )
 
 
-def _checked(title: str, spec: TensorSpec, array: Array) -> Array:
+def _check_array(title: str, spec: TensorSpec, array: Array) -> Array:
     """Return the array as the model takes it.
 
     Python numbers arrive as float64 or int64, so those are narrowed where nothing is lost. A text
     counts as its bytes.
     """
     if array.dtype.kind == "U" and array.size == 1 and _takes_bytes(spec):
-        array = text_bytes(str(array.item()))
+        array = encode_text(str(array.item()))
     if array.dtype != spec.dtype:
         narrow = array.dtype in ("float64", "int64") and array.astype(spec.dtype)
         same_kind = array.dtype.kind == np.dtype(spec.dtype).kind

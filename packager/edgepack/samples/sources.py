@@ -19,16 +19,21 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.base.processes import run_supervised
 from edgepack.base.worker import tell
-from edgepack.errors import SamplesError, listed
+from edgepack.errors import SamplesError, format_list
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput
 from edgepack.samples import hook
 from edgepack.samples.constants import Constant, free_inputs
-from edgepack.samples.images import image_files, image_pixels, image_tensor, unreadable
+from edgepack.samples.images import (
+    find_unreadable,
+    list_image_files,
+    read_image_pixels,
+    read_image_tensor,
+)
 from edgepack.samples.sample_set import Sample
-from edgepack.samples.spreading import spread
-from edgepack.samples.streams import STREAM, first_state
+from edgepack.samples.spreading import choose_spread
+from edgepack.samples.streams import STREAM, make_first_state
 
 HOOK_TIMEOUT_S = 3600.0
 _SHOWN = 5
@@ -36,7 +41,7 @@ MOST_LINES = 100
 """Of what one call of a hook prints."""
 
 
-def npz_samples(
+def read_npz_samples(
     path: Path,
     signature: Sequence[TensorSpec],
     labels_key: str | None,
@@ -83,7 +88,7 @@ def npz_samples(
             hint="give each sample one label",
         )
     taken = min(count, limit or count)
-    zeros = first_state(state)
+    zeros = make_first_state(state)
 
     def samples() -> Iterator[Sample]:
         for k in range(taken):
@@ -114,7 +119,7 @@ def _take(array: Array, k: int, shape: tuple[int | str, ...] | None) -> Array:
     return array[k : k + 1] if keep_axis else array[k]
 
 
-def selected_images(folder: Path, limit: int | None, part: str) -> list[Path]:
+def select_images(folder: Path, limit: int | None, part: str) -> list[Path]:
     """Return the images of one part of a folder: ``all``, or one side of the 80 to 20 split.
 
     The split is by content, so that it stays when files are renamed and hardly moves when some
@@ -124,9 +129,9 @@ def selected_images(folder: Path, limit: int | None, part: str) -> list[Path]:
         SamplesError: There is no such folder, or nothing in this part.
     """
     if part == "all":
-        return image_files(folder, limit)
-    digests = {path: _digest(path) for path in image_files(folder)}
-    held_out = _held_out(set(digests.values()))
+        return list_image_files(folder, limit)
+    digests = {path: _digest(path) for path in list_image_files(folder)}
+    held_out = _find_held_out(set(digests.values()))
     files = [
         path for path, digest in digests.items() if (digest in held_out) == (part == "evaluation")
     ]
@@ -135,10 +140,10 @@ def selected_images(folder: Path, limit: int | None, part: str) -> list[Path]:
             f"splitting {str(folder)!r} leaves no image for {part}",
             hint="add a different image, or name a folder for each of calibration and evaluation",
         )
-    return spread(files, limit)
+    return choose_spread(files, limit)
 
 
-def _held_out(digests: set[bytes]) -> set[bytes]:
+def _find_held_out(digests: set[bytes]) -> set[bytes]:
     """Return the contents to evaluate with: one in five, and neither none nor all of several."""
     chosen = {digest for digest in digests if digest[0] % 5 == 0}
     return chosen if chosen and chosen != digests else {min(digests)}
@@ -153,7 +158,7 @@ def _digest(path: Path) -> bytes:
         ) from error
 
 
-def image_samples(
+def read_image_samples(
     files: Sequence[Path], input_name: str, description: ImageInput
 ) -> Iterator[Sample]:
     """Yield one sample per image file.
@@ -163,7 +168,7 @@ def image_samples(
     """
     for path in files:
         with _naming_all(files):
-            tensor = image_tensor(path, description)
+            tensor = read_image_tensor(path, description)
         yield path.name, {input_name: tensor}
 
 
@@ -173,13 +178,13 @@ def _naming_all(files: Sequence[Path]) -> Iterator[None]:
     try:
         yield
     except SamplesError as error:
-        if len(broken := unreadable(files)) > 1:
-            names = listed([repr(path.name) for path in broken], _SHOWN)
+        if len(broken := find_unreadable(files)) > 1:
+            names = format_list([repr(path.name) for path in broken], _SHOWN)
             error.problem = f"{len(broken)} images cannot be read: {names}; {error.problem}"
         raise
 
 
-def picture_samples(
+def read_picture_samples(
     files: Sequence[Path], input_name: str, description: ImageInput, *, as_files: bool = False
 ) -> Iterator[Sample]:
     """Yield one sample per image file: its pixels, or the bytes of the file.
@@ -191,10 +196,10 @@ def picture_samples(
     resize = description.model_dump()["resize"]
     for path in files:
         with _naming_all(files):
-            pixels = image_pixels(path)
+            pixels = read_image_pixels(path)
         height, width, _ = pixels.shape
         try:
-            images.check_scaled(images.placement(width, height, resize))
+            images.check_scaled(images.find_placement(width, height, resize))
         except ValueError as error:
             raise SamplesError(
                 str(error), hint="cut it, or take it out of the folder", where=str(path)
@@ -216,7 +221,7 @@ def _file_bytes(path: Path) -> Array:
     return np.frombuffer(data, np.uint8)
 
 
-def onnx_test_data(
+def read_onnx_test_data(
     folders: Sequence[Path], signature: Sequence[TensorSpec], optional: Collection[str] = ()
 ) -> Iterator[Sample]:
     """Yield one sample per ONNX test data folder: ``input_<n>.pb`` is the model's n-th input.
@@ -248,7 +253,7 @@ def onnx_test_data(
         yield folder.name, inputs
 
 
-def python_samples(
+def run_python_samples(
     name: str, project: Path, interpreter: str | None, limit: int | None, scratch: Path
 ) -> tuple[Iterator[Sample], Array | None]:
     """Return what a hook yields, after running it to its end in a separate process.

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def spread(items: Sequence[T], most: int | None) -> list[T]:
+def choose_spread(items: Sequence[T], most: int | None) -> list[T]:
     """Return at most so many of the items, evenly spread over them and in their order.
 
     The first one is always among them. The same items and number give the same answer.

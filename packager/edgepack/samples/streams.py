@@ -18,7 +18,7 @@ STREAM = "stream"
 """What an array of an ``.npz`` is called that has a number for each frame: its stream's."""
 
 
-def first_state(state: Sequence[TensorSpec]) -> dict[str, Array]:
+def make_first_state(state: Sequence[TensorSpec]) -> dict[str, Array]:
     """Return zeros for each input of the state; symbolic and unknown sizes are 1."""
     return {
         spec.name: np.zeros([s if isinstance(s, int) else 1 for s in spec.shape or ()], spec.dtype)
@@ -26,7 +26,7 @@ def first_state(state: Sequence[TensorSpec]) -> dict[str, Array]:
     }
 
 
-def in_streams(
+def add_first_state(
     samples: Iterable[Sample], state: Sequence[TensorSpec], begins: list[int]
 ) -> Iterator[Sample]:
     """Yield samples with zeros for the inputs of the state that they do not hold.
@@ -36,7 +36,7 @@ def in_streams(
         state: Inputs that an output of the run before feeds; none leaves samples as they are.
         begins: Gets the numbers of the samples that begin a stream.
     """
-    zeros = first_state(state)
+    zeros = make_first_state(state)
     for number, (title, inputs) in enumerate(samples):
         if state and (number == 0 or zeros.keys() & inputs.keys()):
             begins.append(number)

@@ -18,7 +18,7 @@ from edgepack.ondevice.runtime.edgepack_wordpiece import (
     Tokenizer,
     TokenizerError,
     WordPiece,
-    template,
+    read_template,
 )
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -87,7 +87,7 @@ class BytePairs(Tokenizer):
             if self._whole or word in merged or word in _BYTE_OF
         }
         self.pattern = _pattern(tokenizer["pre_tokenizer"])
-        self.around = _around(tokenizer.get("post_processor"))
+        self.around = _read_around(tokenizer.get("post_processor"))
         added = tokenizer.get("added_tokens") or []
         self._composed = tokenizer.get("normalizer") is not None
         self.added = {token["content"]: token for token in added}
@@ -109,7 +109,7 @@ class BytePairs(Tokenizer):
                 ids += self._pieces("".join(BYTES[byte] for byte in word.encode()))
         return ids
 
-    def unreachable(self) -> Iterator[str]:
+    def list_unreachable(self) -> Iterator[str]:
         """Yield texts that are a word of the vocabulary, but not by merging their bytes."""
         for token in () if self._whole else self.words:
             word = bytes(_BYTE_OF[char] for char in token)
@@ -207,7 +207,7 @@ def _pattern(given: Mapping[str, Any] | None) -> str:
     return str(pattern)
 
 
-def _around(processor: Mapping[str, Any] | None) -> Around:
+def _read_around(processor: Mapping[str, Any] | None) -> Around:
     kind = (processor or {"type": "ByteLevel"})["type"]
     if processor is None or kind == "ByteLevel":
         return Around([], 0, [])
@@ -215,12 +215,12 @@ def _around(processor: Mapping[str, Any] | None) -> Around:
         rest = [each for each in processor["processors"] if each["type"] != "ByteLevel"]
         if len(rest) > 1:
             raise TokenizerError(f"its post_processor is {' and '.join(r['type'] for r in rest)}")
-        return _around(rest[0] if rest else None)
+        return _read_around(rest[0] if rest else None)
     if kind == "RobertaProcessing":
         return Around([(processor["cls"][1], 0)], 0, [(processor["sep"][1], 0)])
     if kind != "TemplateProcessing":
         raise TokenizerError(f"its post_processor is {kind}, not TemplateProcessing")
-    return template(processor)
+    return read_template(processor)
 
 
 def _spelt_out(pattern: str, text: str) -> str:

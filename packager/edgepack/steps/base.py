@@ -75,7 +75,7 @@ def draft_step(step: Step, inputs: Inputs, out: Path) -> None:
         step.run(inputs, out)
 
 
-def settings_of(step: Step) -> dict[str, Any]:
+def find_settings(step: Step) -> dict[str, Any]:
     """Return all that decides a step's output besides its inputs, as JSON-ready values."""
     fields = dataclasses.asdict(step)  # type: ignore[call-overload]  # steps are dataclasses
     return {

@@ -9,13 +9,17 @@ from pathlib import Path
 from edgepack.base.arrays import Array
 from edgepack.errors import BugError, StepError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, array_cosine, min_sqnr_db
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.reading import read_outline, read_structure
-from edgepack.model.running import Arrays, make_session, random_inputs, run_session
+from edgepack.model.running import Arrays, make_random_inputs, make_session, run_session
 from edgepack.quantization.search.closeness import MOST_HELD_OUT, Chosen, FloatOutputs, HeldOut
 from edgepack.samples.sample_set import SampleSet
-from edgepack.samples.spreading import spread
-from edgepack.steps.embeddings import embedding_outputs, normalized_outputs, sentence_vectors
+from edgepack.samples.spreading import choose_spread
+from edgepack.steps.embeddings import (
+    find_embedding_outputs,
+    find_normalized_outputs,
+    find_sentence_vectors,
+)
 from edgepack.steps.quantized import is_finite_as
 
 SEED = 20260101
@@ -42,12 +46,12 @@ NEARER_EMBEDDINGS = (
 def probe_inputs(model: Path, samples: Path | None, count: int) -> Iterator[Arrays]:
     """Yield up to ``count`` inputs: real samples, evenly spread, or seeded random ones."""
     if samples is None:
-        specs, _ = signature(read_outline(model))
+        specs, _ = read_signature(read_outline(model))
         for n in range(min(count, 2)):
-            yield random_inputs(specs, seed=SEED + n)
+            yield make_random_inputs(specs, seed=SEED + n)
         return
     real = SampleSet.read(samples)
-    for index in spread(range(len(real)), count):
+    for index in choose_spread(range(len(real)), count):
         yield real.inputs(index)
 
 
@@ -124,7 +128,7 @@ def compare(before: Path, after: Path, samples: Path | None) -> OutputComparison
         ModelError: One of the two does not load or run.
     """
     old, new = make_session(before), make_session(after)
-    found = _Running(normalized_outputs(read_structure(before)))
+    found = _Running(find_normalized_outputs(read_structure(before)))
     for feed in _probes(before, samples):
         if found.inputs == PROBES and not found.embeddings:
             break
@@ -146,8 +150,8 @@ def _probes(model: Path, samples: Path | None) -> Iterator[Arrays]:
         yield from probe_inputs(model, None, PROBES)
         return
     real = SampleSet.read(samples)
-    chosen = spread(range(len(real)), EMBEDDING_PROBES)
-    for index in dict.fromkeys([*spread(chosen, PROBES), *chosen]):
+    chosen = choose_spread(range(len(real)), EMBEDDING_PROBES)
+    for index in dict.fromkeys([*choose_spread(chosen, PROBES), *chosen]):
         yield real.inputs(index)
 
 
@@ -173,7 +177,7 @@ class _Running:
                 self.worst = min(self.worst, (array_cosine(expected, given), name))
         embedded = {
             name: self._embedding_cosine(name, reference[name], outputs[name])
-            for name in embedding_outputs(reference, self.normalized)
+            for name in find_embedding_outputs(reference, self.normalized)
         }
         known = self.embeddings if self.inputs else embedded
         self.embeddings = {n: min(embedded[n], known[n]) for n in embedded.keys() & known.keys()}
@@ -184,7 +188,7 @@ class _Running:
         if given.shape != expected.shape:
             return 0.0
         pooled = (
-            sentence_vectors(values, is_normalized=name in self.normalized)
+            find_sentence_vectors(values, is_normalized=name in self.normalized)
             for values in (expected, given)
         )
         return min(array_cosine(*pair) for pair in zip(*pooled, strict=True))
@@ -210,13 +214,13 @@ def require_signal(before: Path, after: Path, samples: Path | None, hint: str) -
     if real is None or len(real) < 2:
         compare(before, after, samples).require_close(hint)
         return
-    chosen = Chosen(real, tuple(spread(range(len(real)), MOST_HELD_OUT)))
+    chosen = Chosen(real, tuple(choose_spread(range(len(real)), MOST_HELD_OUT)))
     found = HeldOut(FloatOutputs(before, chosen)).closeness(after)
     if found.ruin:
         raise StepError(f"on {len(chosen)} samples {found.ruin}", hint=hint)
 
 
-def worst_sqnr_db(
+def measure_worst_sqnr(
     before: Path, after: Path, samples: Path | None, beside: Mapping[str, Array] | None = None
 ) -> float:
     """Return the worst SQNR of ``after`` against ``before`` over outputs and probe inputs.

@@ -36,7 +36,7 @@ _NORMALIZATIONS = {
 _PRODUCTS = {"Attention", "Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "MatMul", "RNN"}
 
 
-def normalized_outputs(model: onnx.ModelProto) -> frozenset[str]:
+def find_normalized_outputs(model: onnx.ModelProto) -> frozenset[str]:
     """Return the outputs that have a normalization behind the last product with constant weights.
 
     They are an encoder's: a vector for each word, or what pooling makes of these.
@@ -70,8 +70,8 @@ def holds_embeddings(values: Array, *, is_normalized: bool) -> bool:
 
     Args:
         values: The output.
-        is_normalized: Whether it is one of :func:`normalized_outputs`: then its last axis is that
-            of a vector. Others hold an embedding if they are one vector of length 1.
+        is_normalized: Whether it is one of :func:`find_normalized_outputs`: then its last axis is
+            that of a vector. Others hold an embedding if they are one vector of length 1.
     """
     if values.dtype.kind != "f" or not (values < 0).any():
         return False
@@ -82,12 +82,12 @@ def holds_embeddings(values: Array, *, is_normalized: bool) -> bool:
     return vector.ndim == 1 and vector.size > 1 and abs(length - 1) < _UNIT
 
 
-def embedding_outputs(outputs: Arrays, normalized: Collection[str]) -> list[str]:
+def find_embedding_outputs(outputs: Arrays, normalized: Collection[str]) -> list[str]:
     """Return which outputs of one sample hold embeddings, in their order.
 
     Args:
         outputs: By name.
-        normalized: The :func:`normalized_outputs` of the model.
+        normalized: The :func:`find_normalized_outputs` of the model.
     """
     return [
         name
@@ -96,7 +96,7 @@ def embedding_outputs(outputs: Arrays, normalized: Collection[str]) -> list[str]
     ]
 
 
-def sentence_vectors(values: Array, *, is_normalized: bool) -> Array:
+def find_sentence_vectors(values: Array, *, is_normalized: bool) -> Array:
     """Return the embeddings in an output that holds such, float (vectors, width).
 
     Where there is a vector for each word, (sentences, words, width), a sentence's is their mean.

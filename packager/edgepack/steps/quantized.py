@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.errors import StepError
-from edgepack.model.quantized import quantization_of, quantized_nodes
+from edgepack.model.quantized import find_quantization, find_quantized_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -19,10 +19,10 @@ def require_unquantized(model: onnx.ModelProto) -> None:
     Raises:
         StepError: Says how many nodes are, and names the first.
     """
-    found = quantized_nodes(model)
+    found = find_quantized_nodes(model)
     if found:
         raise StepError(
-            f"the model is quantized already ({quantization_of(model)}): {len(found)} such nodes,"
+            f"the model is quantized already ({find_quantization(model)}): {len(found)} such nodes,"
             f" {found[0].name!r} ({found[0].op_type}) first",
             hint="give the float model, or carry this one as it is: --variant cpu-fp32",
         )

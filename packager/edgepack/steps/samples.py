@@ -12,19 +12,19 @@ from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput
-from edgepack.samples.boxes import holds_boxes, image_boxes
-from edgepack.samples.constants import Constant, constant_arrays, without_constants
-from edgepack.samples.images import image_size
-from edgepack.samples.labels import image_labels
+from edgepack.samples.boxes import holds_boxes, read_image_boxes
+from edgepack.samples.constants import Constant, drop_constants, make_constant_arrays
+from edgepack.samples.images import read_image_size
+from edgepack.samples.labels import read_image_labels
 from edgepack.samples.sample_set import Sample, SampleSet, write_sample_set
 from edgepack.samples.sources import (
-    image_samples,
-    npz_samples,
-    onnx_test_data,
-    python_samples,
-    selected_images,
+    read_image_samples,
+    read_npz_samples,
+    read_onnx_test_data,
+    run_python_samples,
+    select_images,
 )
-from edgepack.samples.streams import in_streams
+from edgepack.samples.streams import add_first_state
 from edgepack.steps.base import Inputs, Notes
 
 Part = Literal["all", "calibration", "evaluation"]
@@ -74,9 +74,9 @@ class NpzSamples(SamplesStep):
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
         chosen = (self.signature, self.labels_key, self.limit, self.constants, self.state)
-        samples, labels = npz_samples(inputs["source"], *chosen)
+        samples, labels = read_npz_samples(inputs["source"], *chosen)
         begins: list[int] = []
-        frames = in_streams(samples, self.state, begins)
+        frames = add_first_state(samples, self.state, begins)
         write_sample_set(out, self.signature, frames, labels, begins)
         return set_notes(out, inputs["source"].name)
 
@@ -98,13 +98,13 @@ class FolderSamples(SamplesStep):
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
         folder = inputs["source"]
-        files = selected_images(folder, self.limit, self.part)
+        files = select_images(folder, self.limit, self.part)
         labels, places = None, self._places(files, inputs["project"])
         if self.labels and places:
             path = inputs["project"] / self.labels
-            labels = image_boxes(files, folder, path, places, self.classes)
+            labels = read_image_boxes(files, folder, path, places, self.classes)
         elif self.labels:
-            labels = image_labels(files, folder, self.labels, inputs["project"])
+            labels = read_image_labels(files, folder, self.labels, inputs["project"])
         names = (path.relative_to(folder).as_posix() for path in files)
         samples = zip(names, (inputs for _, inputs in self.samples(files)), strict=True)
         write_sample_set(out, self.signature, samples, labels, places=places)
@@ -115,7 +115,7 @@ class FolderSamples(SamplesStep):
         if not self.labels or not holds_boxes(project / self.labels):
             return []
         resize = self.image.model_dump()["resize"]
-        return [images.placement(*image_size(path), resize) for path in files]
+        return [images.find_placement(*read_image_size(path), resize) for path in files]
 
     def samples(self, files: Sequence[Path]) -> Iterable[Sample]:
         """Return what the model takes for each file."""
@@ -130,7 +130,7 @@ class ImageSamples(FolderSamples):
 
     def samples(self, files: Sequence[Path]) -> Iterable[Sample]:
         """Return the tensor of each file."""
-        return image_samples(files, self.input_name, self.image)
+        return read_image_samples(files, self.input_name, self.image)
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,12 @@ class OnnxTestData(SamplesStep):
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
         folders = [inputs[str(n)] for n in range(len(inputs))]
-        fixed = constant_arrays(self.constants)
+        fixed = make_constant_arrays(self.constants)
         free = [spec for spec in self.signature if spec.name not in fixed]
         optional = {*fixed, *(spec.name for spec in self.state)}
-        samples = onnx_test_data(folders, self.signature, optional)
+        samples = read_onnx_test_data(folders, self.signature, optional)
         begins: list[int] = []
-        frames = in_streams(without_constants(samples, self.constants), self.state, begins)
+        frames = add_first_state(drop_constants(samples, self.constants), self.state, begins)
         write_sample_set(out, free, frames, streams=begins)
         return set_notes(out, "ONNX test data")
 
@@ -176,11 +176,11 @@ class PythonSamples(SamplesStep):
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Run the hook, then write the set."""
         with tempfile.TemporaryDirectory() as scratch:
-            samples, labels = python_samples(
+            samples, labels = run_python_samples(
                 self.hook, inputs["project"], self.interpreter, self.limit, Path(scratch)
             )
             begins: list[int] = []
-            free = without_constants(samples, self.constants)
-            frames = in_streams(free, self.state, begins)
+            free = drop_constants(samples, self.constants)
+            frames = add_first_state(free, self.state, begins)
             write_sample_set(out, self.signature, frames, labels, begins)
         return set_notes(out, self.hook)

@@ -52,13 +52,13 @@ def run_streams(
         yield feed, outputs
 
 
-def answers(outputs: Mapping[str, Array], state: StatePairs) -> Arrays:
+def select_answers(outputs: Mapping[str, Array], state: StatePairs) -> Arrays:
     """Return the outputs that are no state; all, if there are no others."""
     feeding = {output for output, _ in state}
     return {name: array for name, array in outputs.items() if name not in feeding} or dict(outputs)
 
 
-def drift(outputs: Mapping[str, OutputR2], samples: SampleSet) -> Drift | None:
+def measure_drift(outputs: Mapping[str, OutputR2], samples: SampleSet) -> Drift | None:
     """Return how errors grow along streams, for the output where they grow most.
 
     Args:
@@ -82,10 +82,12 @@ def drift(outputs: Mapping[str, OutputR2], samples: SampleSet) -> Drift | None:
                 sum(values[number] for number in numbers) / len(numbers)
                 for numbers in (first, last)
             )
-            found.append(Drift(output=name, first=_bounded(at_first), last=_bounded(at_last)))
+            found.append(
+                Drift(output=name, first=_bound_value(at_first), last=_bound_value(at_last))
+            )
     return max(found, key=lambda each: each.first - each.last, default=None)
 
 
-def _bounded(value: float) -> float:
+def _bound_value(value: float) -> float:
     """Return a value as JSON holds it, which has no infinity; NaN is the worst."""
     return max(-_WORST_R2, value)

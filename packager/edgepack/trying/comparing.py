@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any
 
 from edgepack.base.arrays import Array
-from edgepack.metrics.objects import overlap
+from edgepack.metrics.objects import compute_overlap
 from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
 from edgepack.trying import tensors
 from edgepack.trying.maps import MapKind
 from edgepack.trying.matching import Row as Object
-from edgepack.trying.matching import matched
+from edgepack.trying.matching import match_detections
 from edgepack.trying.verdicts import REFERENCE, Block, Compared, Level, Numbers, TrialCell, TrialRow
 
 SHOWN = 30
@@ -28,7 +28,9 @@ NEAR_OVERLAP = 0.75
 """An overlap of boxes below which an answer is near, not the same."""
 
 
-def block(output: str, kind: str, answers: Sequence[Any], shown: MapKind | None = None) -> Block:
+def make_block(
+    output: str, kind: str, answers: Sequence[Any], shown: MapKind | None = None
+) -> Block:
     """Return one output's answers side by side.
 
     Args:
@@ -43,11 +45,11 @@ def block(output: str, kind: str, answers: Sequence[Any], shown: MapKind | None 
     if kind == "detection":
         return _objects(output, answers)
     if kind == "embedding":
-        return _columns(output, kind, answers, tensors.vector_cells, tensors.vectors)
+        return _columns(output, kind, answers, tensors.make_vector_cells, tensors.compare_vectors)
     if shown is not None and shown.kind == "classes":
-        pixels = partial(tensors.pixel_classes, shown)
-        return _columns(output, kind, answers, tensors.tensor_cells, pixels)
-    return _columns(output, kind, answers, tensors.tensor_cells, tensors.tensors)
+        pixels = partial(tensors.compare_pixel_classes, shown)
+        return _columns(output, kind, answers, tensors.make_tensor_cells, pixels)
+    return _columns(output, kind, answers, tensors.make_tensor_cells, tensors.compare_tensors)
 
 
 def _columns(
@@ -64,13 +66,13 @@ def _columns(
     return Block(output, kind, tuple(rows), compared)
 
 
-def named(found: Class | Detection) -> str:
+def format_class(found: Class | Detection) -> str:
     """Return a class's label, or its index where it has none."""
     return found.label if found.label is not None else f"#{found.index}"
 
 
-def _scored(found: Class | Detection) -> str:
-    return f"{named(found)} {_score(found.score)}"
+def _format_score(found: Class | Detection) -> str:
+    return f"{format_class(found)} {_score(found.score)}"
 
 
 def _score(score: float) -> str:
@@ -88,17 +90,17 @@ def _classes(output: str, answers: Sequence[Sequence[Class]]) -> Block:
             for answer in answers
         ]
         rows.append(TrialRow(f"{rank + 1}.", tuple(cells)))
-    compared = (REFERENCE, *(_compared_classes(reference, other) for other in answers[1:]))
+    compared = (REFERENCE, *(_compare_classes(reference, other) for other in answers[1:]))
     return Block(output, "classification", tuple(rows), compared)
 
 
 def _class_cell(found: Class, rank: int, wanted: int | None) -> TrialCell:
     if found.index == wanted:
-        return TrialCell(_scored(found))
-    return TrialCell(f"{_scored(found)}  (other)", "near" if rank else "differs")
+        return TrialCell(_format_score(found))
+    return TrialCell(f"{_format_score(found)}  (other)", "near" if rank else "differs")
 
 
-def _compared_classes(reference: Sequence[Class], other: Sequence[Class]) -> Compared:
+def _compare_classes(reference: Sequence[Class], other: Sequence[Class]) -> Compared:
     best, found = reference[0], other[0]
     numbers: Numbers = {
         "top": found.index,
@@ -109,7 +111,9 @@ def _compared_classes(reference: Sequence[Class], other: Sequence[Class]) -> Com
     if not math.isfinite(found.score):
         return Compared("differs", f"the best score is {found.score}", numbers)
     if found.index != best.index:
-        return Compared("differs", f"says {_scored(found)} for {_scored(best)}", numbers)
+        return Compared(
+            "differs", f"says {_format_score(found)} for {_format_score(best)}", numbers
+        )
     words = f"the same top class, {_score(found.score)} for {_score(best.score)}"
     ranked, wanted = [each.index for each in other], [each.index for each in reference]
     if ranked != wanted:
@@ -127,9 +131,11 @@ def _farthest(reference: Sequence[Class], other: Sequence[Class]) -> float:
 
 
 def _objects(output: str, answers: Sequence[Sequence[Detection]]) -> Block:
-    objects = matched(answers)
+    objects = match_detections(answers)
     rows = [
-        TrialRow(f"{number}.", tuple(object_cell(each, column) for column in range(len(answers))))
+        TrialRow(
+            f"{number}.", tuple(make_object_cell(each, column) for column in range(len(answers)))
+        )
         for number, each in enumerate(objects[:SHOWN], 1)
     ]
     if len(objects) > SHOWN:
@@ -139,25 +145,25 @@ def _objects(output: str, answers: Sequence[Sequence[Detection]]) -> Block:
         rows.append(TrialRow("", tuple(TrialCell("no object") for _ in answers)))
     compared = (
         REFERENCE,
-        *(_compared_objects(objects, column) for column in range(1, len(answers))),
+        *(_compare_objects(objects, column) for column in range(1, len(answers))),
     )
     return Block(output, "detection", tuple(rows), compared)
 
 
-def object_cell(row: Object, column: int) -> TrialCell:
+def make_object_cell(row: Object, column: int) -> TrialCell:
     """Return what one detection has for an object: itself, missing, added, or of another class."""
     wanted, found = row[0], row[column]
     if found is None:
         return TrialCell("(missing)", "differs") if wanted else TrialCell("")
     if wanted is None:
-        return TrialCell(f"{_scored(found)}  (added)", "differs")
+        return TrialCell(f"{_format_score(found)}  (added)", "differs")
     if wanted.index != found.index:
-        return TrialCell(f"{_scored(found)}  (other)", "differs")
+        return TrialCell(f"{_format_score(found)}  (other)", "differs")
     if not column:
-        return TrialCell(_scored(found))
-    share = overlap(wanted.box, found.box)
+        return TrialCell(_format_score(found))
+    share = compute_overlap(wanted.box, found.box)
     return TrialCell(
-        f"{_scored(found)}  (overlap {share:.2f})", _object_level(wanted, found, share)
+        f"{_format_score(found)}  (overlap {share:.2f})", _object_level(wanted, found, share)
     )
 
 
@@ -166,13 +172,13 @@ def _object_level(wanted: Detection, found: Detection, share: float) -> Level:
     return "near" if near else "same"
 
 
-def _compared_objects(objects: Sequence[Object], column: int) -> Compared:
+def _compare_objects(objects: Sequence[Object], column: int) -> Compared:
     pairs = [(row[0], row[column]) for row in objects if row[0] or row[column]]
     missing = [wanted for wanted, found in pairs if wanted and not found]
     added = [found for wanted, found in pairs if found and not wanted]
     both = [(wanted, found) for wanted, found in pairs if wanted and found]
     other = [(wanted, found) for wanted, found in both if wanted.index != found.index]
-    overlaps = [overlap(wanted.box, found.box) for wanted, found in both]
+    overlaps = [compute_overlap(wanted.box, found.box) for wanted, found in both]
     numbers: Numbers = {
         "reference_objects": len(both) + len(missing),
         "objects": len(both) + len(added),
@@ -182,9 +188,11 @@ def _compared_objects(objects: Sequence[Object], column: int) -> Compared:
         "least_overlap": min(overlaps, default=None),
     }
     total = len(both) + len(missing)
-    parts = [f"misses {len(missing)} of {total} ({_listed(missing)})"] if missing else []
-    parts += [f"adds {len(added)} ({_listed(added)})"] if added else []
-    parts += [f"says {_scored(found)} for {_scored(wanted)}" for wanted, found in other[:3]]
+    parts = [f"misses {len(missing)} of {total} ({_format_objects(missing)})"] if missing else []
+    parts += [f"adds {len(added)} ({_format_objects(added)})"] if added else []
+    parts += [
+        f"says {_format_score(found)} for {_format_score(wanted)}" for wanted, found in other[:3]
+    ]
     if parts:
         return Compared("differs", ", ".join(parts), numbers)
     if not total:
@@ -199,6 +207,6 @@ def _compared_objects(objects: Sequence[Object], column: int) -> Compared:
     )
 
 
-def _listed(objects: Sequence[Detection]) -> str:
+def _format_objects(objects: Sequence[Detection]) -> str:
     more = ", ..." if len(objects) > 3 else ""
-    return ", ".join(_scored(found) for found in objects[:3]) + more
+    return ", ".join(_format_score(found) for found in objects[:3]) + more

@@ -19,7 +19,7 @@ from edgepack.base.arrays import Array
 from edgepack.ondevice.runtime.edgepack_answers import Box, Detection
 from edgepack.ondevice.runtime.edgepack_images import Placement
 from edgepack.trying import maps
-from edgepack.trying.comparing import named
+from edgepack.trying.comparing import format_class
 from edgepack.trying.matching import Row
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ class BoxMark:
     look: Look
 
 
-def marks(rows: Sequence[Row], column: int) -> list[BoxMark]:
+def make_marks(rows: Sequence[Row], column: int) -> list[BoxMark]:
     """Return the boxes of one variant: its own, and those of the reference that it misses.
 
     Args:
-        rows: As :func:`edgepack.trying.matching.matched` returns them.
+        rows: As :func:`edgepack.trying.matching.match_detections` returns them.
         column: Of the variant; 0 is the reference, all of whose boxes agree.
     """
     found = [_mark(row[0], row[column]) for row in rows]
@@ -78,11 +78,11 @@ def _text(found: Detection) -> str:
 
 def _name(found: Detection) -> str:
     """Return a label, or the number of the class where the font lacks one of its characters."""
-    label = named(found)
+    label = format_class(found)
     return label if label.isascii() and label.isprintable() else f"#{found.index}"
 
 
-def scaled(pixels: Array) -> Image.Image:
+def scale_photo(pixels: Array) -> Image.Image:
     """Return a photo in the size in which it is drawn on; small ones keep their pixels' edges."""
     from PIL import Image
 
@@ -99,14 +99,14 @@ def scaled(pixels: Array) -> Image.Image:
     return image.resize(size, filter_)
 
 
-def with_boxes(pixels: Array, boxes: Sequence[BoxMark]) -> Image.Image:
+def draw_boxes(pixels: Array, boxes: Sequence[BoxMark]) -> Image.Image:
     """Return a photo with boxes and their labels."""
     from PIL import ImageDraw
 
-    image = scaled(pixels)
+    image = scale_photo(pixels)
     ratio = image.width / pixels.shape[1], image.height / pixels.shape[0]
     draw = ImageDraw.Draw(image)
-    places = [_on_image(mark.box, ratio) for mark in boxes]
+    places = [_scale_box(mark.box, ratio) for mark in boxes]
     for mark, place in zip(boxes, places, strict=True):
         _draw_box(draw, mark, place)
     taken: list[Box] = []
@@ -116,7 +116,7 @@ def with_boxes(pixels: Array, boxes: Sequence[BoxMark]) -> Image.Image:
     return image
 
 
-def _on_image(box: Box, ratio: tuple[float, float]) -> Box:
+def _scale_box(box: Box, ratio: tuple[float, float]) -> Box:
     return box[0] * ratio[0], box[1] * ratio[1], box[2] * ratio[0], box[3] * ratio[1]
 
 
@@ -124,19 +124,19 @@ def _draw_box(draw: ImageDraw.ImageDraw, mark: BoxMark, place: Box) -> None:
     width = 2 if mark.look == "agrees" else 5
     colour = COLOURS[mark.look]
     if mark.look == "missing":
-        _dashed(draw, place, colour, width)
+        _draw_dashed(draw, place, colour, width)
         return
     # Black around it shows it on whatever the photo has there.
-    draw.rectangle(_ordered(place, 1), outline="black", width=width + 2)
-    draw.rectangle(_ordered(place), outline=colour, width=width)
+    draw.rectangle(_sort_corners(place, 1), outline="black", width=width + 2)
+    draw.rectangle(_sort_corners(place), outline=colour, width=width)
 
 
-def _ordered(place: Box, margin: float = 0) -> Box:
+def _sort_corners(place: Box, margin: float = 0) -> Box:
     left, top = place[0] - margin, place[1] - margin
     return left, top, max(left, place[2] + margin), max(top, place[3] + margin)
 
 
-def _dashed(
+def _draw_dashed(
     draw: ImageDraw.ImageDraw, place: Box, colour: tuple[int, int, int], width: int
 ) -> None:
     left, top, right, bottom = place
@@ -192,7 +192,7 @@ def _meet(one: Box, other: Box) -> bool:
     )
 
 
-def with_overlay(pixels: Array, layer: Array, place: Placement) -> Image.Image:
+def draw_overlay(pixels: Array, layer: Array, place: Placement) -> Image.Image:
     """Return a photo under a layer that covers the model's input.
 
     Args:
@@ -202,7 +202,7 @@ def with_overlay(pixels: Array, layer: Array, place: Placement) -> Image.Image:
     """
     from PIL import Image
 
-    image = scaled(pixels).convert("RGBA")
+    image = scale_photo(pixels).convert("RGBA")
     over = Image.fromarray(layer)
     across = layer.shape[1] / place.input_width, layer.shape[0] / place.input_height
     # For each pixel of the photo, the place in the layer.
@@ -218,29 +218,29 @@ def with_overlay(pixels: Array, layer: Array, place: Placement) -> Image.Image:
     return Image.alpha_composite(image, laid).convert("RGB")
 
 
-def map_picture(
+def draw_map(
     output: Array, kind: maps.MapKind, reference: Array, photo: tuple[Array, Placement] | None
 ) -> Image.Image:
     """Return what an output shows: itself as a picture, or laid over the photo."""
     from PIL import Image
 
     if kind.kind == "picture":
-        return scaled(maps.picture(output, kind))
-    layer = maps.overlay(output, kind, reference)
+        return scale_photo(maps.draw_picture(output, kind))
+    layer = maps.make_overlay(output, kind, reference)
     if photo is not None:
-        return with_overlay(photo[0], layer, photo[1])
+        return draw_overlay(photo[0], layer, photo[1])
     opaque = np.dstack([layer[..., :3], np.full(layer.shape[:2], 255, np.uint8)])
-    return scaled(np.asarray(Image.fromarray(opaque).convert("RGB")))
+    return scale_photo(np.asarray(Image.fromarray(opaque).convert("RGB")))
 
 
-def as_data(image: Image.Image) -> str:
+def encode_data_url(image: Image.Image) -> str:
     """Return a picture as a ``data:`` URL, JPEG."""
     file = io.BytesIO()
     image.save(file, "JPEG", quality=_JPEG_QUALITY)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def as_png(image: Image.Image) -> bytes:
+def encode_png(image: Image.Image) -> bytes:
     """Return a picture as the bytes of a PNG file."""
     file = io.BytesIO()
     image.save(file, "PNG")

@@ -51,7 +51,7 @@ class MapKind:
         return f"{name}, {self.low:.3g} to {self.high:.3g}"
 
 
-def kind_of(output: Array, size: tuple[int, int] | None) -> MapKind | None:
+def find_kind(output: Array, size: tuple[int, int] | None) -> MapKind | None:
     """Return how an output is shown; None where it is not like a picture.
 
     Three channels are a picture. One channel is a heat map of the input, or a picture where it is
@@ -114,36 +114,36 @@ def _range(output: Array) -> tuple[float, float]:
     return (low, high) if low < high else (0.0, 1.0)
 
 
-def planes(output: Array, kind: MapKind) -> Array:
+def split_planes(output: Array, kind: MapKind) -> Array:
     """Return an output as ``(H, W, C)``."""
     if kind.channel_axis is None:
         return np.asarray(output[0][..., None])
     return np.moveaxis(output[0], kind.channel_axis - 1, -1)
 
 
-def best_classes(output: Array, kind: MapKind) -> Array:
+def find_best_classes(output: Array, kind: MapKind) -> Array:
     """Return the class of each pixel: int64 ``(H, W)``; the first of equal scores."""
-    values = planes(output, kind)
+    values = split_planes(output, kind)
     best = values[..., 0] if values.shape[2] == 1 else values.argmax(axis=2)
     return np.asarray(best, np.int64)
 
 
-def picture(output: Array, kind: MapKind) -> Array:
+def draw_picture(output: Array, kind: MapKind) -> Array:
     """Return a picture as uint8 ``(H, W, 3)``, in the range that the reference was given."""
-    values = 255 * _share(planes(output, kind), kind)
+    values = 255 * _share(split_planes(output, kind), kind)
     return np.broadcast_to(np.rint(values).astype(np.uint8), (*values.shape[:2], 3))
 
 
-def overlay(output: Array, kind: MapKind, reference: Array) -> Array:
+def make_overlay(output: Array, kind: MapKind, reference: Array) -> Array:
     """Return a heat map or classes as RGBA, uint8 ``(H, W, 4)``, to lay over the photo.
 
     Pixels whose class is not the reference's cover more of it.
     """
     if kind.kind == "classes":
-        classes = best_classes(output, kind)
-        alpha = np.where(classes == best_classes(reference, kind), AGREES, DIFFERS)
-        return np.dstack([class_colours(classes), alpha.astype(np.uint8)])
-    share = _share(planes(output, kind)[..., 0], kind)
+        classes = find_best_classes(output, kind)
+        alpha = np.where(classes == find_best_classes(reference, kind), AGREES, DIFFERS)
+        return np.dstack([choose_colours(classes), alpha.astype(np.uint8)])
+    share = _share(split_planes(output, kind)[..., 0], kind)
     places = np.linspace(0, 1, len(HEAT))
     colours = [np.interp(share, places, HEAT[:, channel]) for channel in range(3)]
     return np.dstack([*colours, 40 + share * 190]).astype(np.uint8)
@@ -154,7 +154,7 @@ def _share(values: Array, kind: MapKind) -> Array:
     return np.clip(scaled, 0, 1)
 
 
-def class_colours(classes: Array) -> Array:
+def choose_colours(classes: Array) -> Array:
     """Return the colours of classes: uint8, one more axis; from the ninth on they are paler."""
     turns = (classes // len(COLOURS)) % 3
     colours = COLOURS[classes % len(COLOURS)].astype(np.int64)

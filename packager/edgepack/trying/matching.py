@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgepack.metrics.objects import overlap
+from edgepack.metrics.objects import compute_overlap
 from edgepack.ondevice.runtime.edgepack_answers import Detection
 
 LEAST_OVERLAP = 0.5
@@ -14,7 +14,7 @@ Row = list[Detection | None]
 """One object: what each detection has for it, None where it has nothing."""
 
 
-def matched(detections: Sequence[Sequence[Detection]]) -> list[Row]:
+def match_detections(detections: Sequence[Sequence[Detection]]) -> list[Row]:
     """Return the objects of several detections, each with what every detection has for it.
 
     Each detection is compared with the first one; objects that are not in it are compared with
@@ -28,24 +28,24 @@ def matched(detections: Sequence[Sequence[Detection]]) -> list[Row]:
     for column, objects in enumerate(detections):
         left = list(objects)
         for same_class in (True, False):
-            left = _taken(rows, column, left, same_class=same_class)
+            left = _take_objects(rows, column, left, same_class=same_class)
         rows += [[*[None] * column, found] for found in left]
         for row in rows:
             row.extend([None] * (column + 1 - len(row)))
     return rows
 
 
-def _taken(
+def _take_objects(
     rows: Sequence[Row], column: int, objects: Sequence[Detection], *, same_class: bool
 ) -> list[Detection]:
     """Put objects into the rows that they belong to; return those that belong to none."""
     pairs = sorted(
         (
-            (-overlap(known.box, found.box), number, index)
+            (-compute_overlap(known.box, found.box), number, index)
             for number, row in enumerate(rows)
             for index, found in enumerate(objects)
             if len(row) == column
-            for known in [_first(row)]
+            for known in [_find_first(row)]
             if not same_class or known.index == found.index
         ),
     )
@@ -57,5 +57,5 @@ def _taken(
     return [found for index, found in enumerate(objects) if index not in taken]
 
 
-def _first(row: Row) -> Detection:
+def _find_first(row: Row) -> Detection:
     return next(found for found in row if found is not None)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.base.files import ELSEWHERE, SHARED, write_atomically, writing
-from edgepack.base.resources import templates_dir
-from edgepack.base.terminal import printable
-from edgepack.trying.drawing import as_data, as_png
+from edgepack.base.resources import find_templates_dir
+from edgepack.base.terminal import make_printable
+from edgepack.trying.drawing import encode_data_url, encode_png
 from edgepack.trying.trial import Drawn, InputTrial, Trial
 
 if TYPE_CHECKING:
@@ -40,15 +40,15 @@ def write_pictures(trial: Trial, folder: Path) -> list[Path]:
         ToolError: A file cannot be written.
     """
     written = []
-    for name, drawn in _named(trial):
+    for name, drawn in _name_pictures(trial):
         path = folder / name
         with writing("the picture", path, ELSEWHERE):
-            write_atomically(path, as_png(drawn.draw()), mode=SHARED)
+            write_atomically(path, encode_png(drawn.draw()), mode=SHARED)
         written.append(path)
     return written
 
 
-def _named(trial: Trial) -> Iterator[tuple[str, Drawn]]:
+def _name_pictures(trial: Trial) -> Iterator[tuple[str, Drawn]]:
     stems = [_file_name(Path(tried.name).stem) for tried in trial.inputs]
     for number, tried in enumerate(trial.inputs):
         stem = stems[number]
@@ -70,19 +70,23 @@ def _environment() -> jinja2.Environment:
 
     environment = jinja2.Environment(
         # The report's style is the page's, too.
-        loader=jinja2.FileSystemLoader([templates_dir() / "trial", templates_dir() / "report"]),
+        loader=jinja2.FileSystemLoader(
+            [find_templates_dir() / "trial", find_templates_dir() / "report"]
+        ),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=lambda value: (
-            printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+            make_printable(value)
+            if isinstance(value, str) and not isinstance(value, Markup)
+            else value
         ),
     )
-    environment.filters["data"] = as_data
-    environment.filters["of_variant"] = _of_variant
+    environment.filters["data"] = encode_data_url
+    environment.filters["of_variant"] = _filter_by_variant
     return environment
 
 
-def _of_variant(tried: InputTrial, variant: str) -> list[Drawn]:
+def _filter_by_variant(tried: InputTrial, variant: str) -> list[Drawn]:
     return [drawn for drawn in tried.drawn if drawn.variant == variant]

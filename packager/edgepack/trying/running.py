@@ -111,7 +111,7 @@ def run_variant(
         if twin:
             return VariantRun(variant, entry["recipe"], on_cpu=reason, same_as=twin)
         try:
-            model = _on_cpu(bundle, entry)
+            model = _open_cpu_model(bundle, entry)
         except loader.Refused as failure:
             problem = f"{reason}; its model on the CPU: {_line(failure)}"
             return VariantRun(variant, entry["recipe"], problem=problem)
@@ -120,7 +120,7 @@ def run_variant(
     return VariantRun(variant, entry["recipe"], tuple(_outputs(model, feeds)), on_cpu=reason)
 
 
-def _on_cpu(bundle: Bundle, entry: dict[str, Any]) -> Model:
+def _open_cpu_model(bundle: Bundle, entry: dict[str, Any]) -> Model:
     """Return a variant's model on this machine's CPU, whatever the variant asks for."""
     from edgepack.ondevice.runtime import edgepack_loader as loader
 
@@ -131,7 +131,7 @@ def _on_cpu(bundle: Bundle, entry: dict[str, Any]) -> Model:
         "requires": {**entry["requires"], "cpu": []},
         "session": {**entry["session"], "config": {}},
     }
-    sessions = [loader.open_session(bundle, single) for single in loader.single_models(plain)]
+    sessions = [loader.open_session(bundle, single) for single in loader.split_models(plain)]
     return loader.Model(bundle, plain, sessions)
 
 

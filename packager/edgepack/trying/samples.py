@@ -15,17 +15,17 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.bundle.reading import Bundle
-from edgepack.errors import SamplesError, UsageError, nearest
+from edgepack.errors import SamplesError, UsageError, suggest_nearest
 from edgepack.model.facts import TensorSpec as FactsSpec
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.ondevice.runtime.edgepack_meaning import Feed, Meaning
-from edgepack.ondevice.runtime.edgepack_shapes import InputShapes, TensorSpec, shapes_of
+from edgepack.ondevice.runtime.edgepack_shapes import InputShapes, TensorSpec, find_shapes
 from edgepack.project.project import ImageInput
 from edgepack.samples.constants import Constant
-from edgepack.samples.images import SUFFIXES, image_files
-from edgepack.samples.sources import npz_samples
+from edgepack.samples.images import SUFFIXES, list_image_files
+from edgepack.samples.sources import read_npz_samples
 from edgepack.trying.taking import Inputs
-from edgepack.trying.values import InputValue, filled, read_value, shown
+from edgepack.trying.values import InputValue, fill_array, find_picture, read_value
 
 _FILES = frozenset({".npy", ".wav", *SUFFIXES})
 
@@ -112,7 +112,7 @@ class Reader:
         if name not in self.inputs.specs:
             raise UsageError(
                 f"the model has no input {name!r}",
-                hint=nearest(name, self.inputs.specs),
+                hint=suggest_nearest(name, self.inputs.specs),
                 where="--input",
             )
         return name
@@ -121,10 +121,10 @@ class Reader:
         """Return a folder's photos; none if the argument is no folder, or no photo is taken."""
         if not self.inputs.of_kind("image", free) or not Path(text).is_dir():
             return []
-        found = len(image_files(Path(text)))
+        found = len(list_image_files(Path(text)))
         if found > limit:
             said.append(f"{limit} of the {found} photos in {text}: --limit {found} takes all")
-        return [str(path) for path in image_files(Path(text), limit)]
+        return [str(path) for path in list_image_files(Path(text), limit)]
 
     def _input_for(self, text: str, free: list[str]) -> str:
         """Return the input that an argument is for."""
@@ -163,7 +163,7 @@ class Reader:
         picture = place = None
         if len(photos) == 1:
             description = self.inputs.descriptions[photos[0]].image
-            picture = shown(values[photos[0]], description)
+            picture = find_picture(values[photos[0]], description)
             place = feed.place or _place(values[photos[0]], description, picture)
             feed = feed._replace(place=place)
         texts = [str(values[name].given) for name in self.inputs.of_kind("text", list(values))]
@@ -185,12 +185,12 @@ class Reader:
         try:
             feed = self.meaning.feed(made)
             arrays = {**feed.arrays, **tensors}
-            sizes = self.shapes.sizes(shapes_of(arrays))
+            sizes = self.shapes.sizes(find_shapes(arrays))
             full = {name: self._full(name, number, sizes) for name, number in numbers.items()}
             arrays = {**arrays, **full}
             for name, array in arrays.items():
                 self.inputs.specs[name].check(array)
-            arrays = self.shapes.with_masks(arrays)
+            arrays = self.shapes.add_masks(arrays)
         except (ValueError, TypeError, KeyError) as error:
             raise SamplesError(str(error), hint=self.inputs.command()) from error
         notes = [
@@ -203,7 +203,7 @@ class Reader:
     def _full(self, name: str, number: float, sizes: Mapping[str, int]) -> Array:
         spec = self.inputs.specs[name]
         shape = [sizes.get(side, 1) if isinstance(side, str) else side for side in spec.shape]
-        return filled(spec, shape, number)
+        return fill_array(spec, shape, number)
 
     def _arrays(
         self, path: Path, shared: Mapping[str, InputValue], limit: int, said: list[str]
@@ -211,7 +211,7 @@ class Reader:
         """Yield samples of an ``.npz``, as ``samples`` in edgepack.yaml takes it."""
         signature = [FactsSpec(s.name, s.dtype, s.shape) for s in self.inputs.specs.values()]
         state = [spec for spec in signature if spec.name in self.first]
-        found, _ = npz_samples(path, signature, None, None, self.constants, state)
+        found, _ = read_npz_samples(path, signature, None, None, self.constants, state)
         samples = list(found)
         if len(samples) > limit:
             said.append(f"{limit} of the {len(samples)} samples in {path}: --limit takes more")
@@ -238,4 +238,4 @@ def _place(
     height, width, _ = picture.shape
     if isinstance(value.given, np.ndarray):
         return images.Placement(width, height, width, height, 0, 0, width, height)
-    return images.placement(width, height, description.model_dump()["resize"])
+    return images.find_placement(width, height, description.model_dump()["resize"])

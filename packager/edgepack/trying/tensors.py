@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.trying.maps import MapKind, best_classes
+from edgepack.trying.maps import MapKind, find_best_classes
 from edgepack.trying.verdicts import Compared, Level, Numbers
 
 SAME_COSINE, NEAR_COSINE = 0.999, 0.99
@@ -17,18 +17,18 @@ SAME_SHARE, NEAR_SHARE = 0.99, 0.95
 """Of values that have to be equal, such as the class of a pixel."""
 
 
-def vector_cells(vectors: Array) -> dict[str, str]:
+def make_vector_cells(vectors: Array) -> dict[str, str]:
     """Return what there is to say about an embedding alone."""
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
     words = ", ".join(f"{norm:.4g}" for norm in norms[:3])
     return {"vector": f"{vectors.shape[1]} values, norm {words}"}
 
 
-def vectors(reference: Array, other: Array) -> Compared:
+def compare_vectors(reference: Array, other: Array) -> Compared:
     """Compare vectors ``(B, D)`` by their cosines; the worst sample counts."""
     if reference.shape != other.shape:
-        return _other_shape(other)
-    cosines = [cosine(one, two) for one, two in zip(reference, other, strict=True)]
+        return _report_other_shape(other)
+    cosines = [compute_cosine(one, two) for one, two in zip(reference, other, strict=True)]
     known = [each for each in cosines if each is not None]
     worst = min(known) if len(known) == len(cosines) and known else None
     norm = float(np.linalg.norm(other.astype(np.float64)))
@@ -41,7 +41,7 @@ def vectors(reference: Array, other: Array) -> Compared:
     return Compared(level, f"cosine {worst:.4f}", numbers)
 
 
-def tensor_cells(array: Array) -> dict[str, str]:
+def make_tensor_cells(array: Array) -> dict[str, str]:
     """Return what there is to say about a tensor alone."""
     values = array.astype(np.float64).reshape(-1)
     finite = values[np.isfinite(values)]
@@ -59,10 +59,10 @@ def _is_row(array: Array) -> bool:
     return 2 < array.size == max(array.shape, default=1)
 
 
-def tensors(reference: Array, other: Array) -> Compared:
+def compare_tensors(reference: Array, other: Array) -> Compared:
     """Compare tensors: floats by cosine and worst difference, others by how many are equal."""
     if reference.shape != other.shape:
-        return _other_shape(other)
+        return _report_other_shape(other)
     if reference.dtype.kind != "f":
         return _share(reference, other, "of the values are equal")
     one, two = reference.astype(np.float64).ravel(), other.astype(np.float64).ravel()
@@ -76,7 +76,7 @@ def tensors(reference: Array, other: Array) -> Compared:
     one, two = one[known], two[known]
     worst = float(np.abs(one - two).max(initial=0.0))
     extent = float(np.ptp(one)) if one.size else 0.0
-    found = cosine(one, two)
+    found = compute_cosine(one, two)
     numbers: Numbers = {
         "cosine": found,
         "worst_difference": worst,
@@ -108,11 +108,11 @@ def _nearness(found: float | None, farthest: float) -> tuple[Level, str]:
     return "differs", f"{'differs' if found >= 0.9 else 'far off'}: {shown}, "
 
 
-def pixel_classes(shown: MapKind, reference: Array, other: Array) -> Compared:
+def compare_pixel_classes(shown: MapKind, reference: Array, other: Array) -> Compared:
     """Compare the best class of each pixel."""
     if reference.shape != other.shape:
-        return _other_shape(other)
-    one, two = best_classes(reference, shown), best_classes(other, shown)
+        return _report_other_shape(other)
+    one, two = find_best_classes(reference, shown), find_best_classes(other, shown)
     return _share(one, two, "of the pixels have the same class")
 
 
@@ -128,12 +128,12 @@ def _percent(share: float) -> str:
     return f"{math.floor(share * 1000) / 10:.1f} %"
 
 
-def _other_shape(other: Array) -> Compared:
+def _report_other_shape(other: Array) -> Compared:
     shape = list(other.shape)
     return Compared("differs", f"has another shape: {shape}", {"shape": shape})
 
 
-def cosine(one: Array, two: Array) -> float | None:
+def compute_cosine(one: Array, two: Array) -> float | None:
     """Return the cosine between two arrays' values; None where one has no length."""
     a, b = one.astype(np.float64).ravel(), two.astype(np.float64).ravel()
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgepack.errors import ToolError
-from edgepack.trying.verdicts import Block, Level, worst
+from edgepack.trying.verdicts import Block, Level, find_worst
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -47,7 +47,7 @@ class InputTrial:
     def level(self, variant: str) -> Level:
         """Return how near a variant is to the reference in its worst output."""
         column = self.columns.index(variant)
-        return worst([block.compared[column].level for block in self.blocks])
+        return find_worst([block.compared[column].level for block in self.blocks])
 
 
 @dataclass(frozen=True)

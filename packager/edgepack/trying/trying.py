@@ -12,15 +12,15 @@ import numpy as np
 
 from edgepack.base.files import require_writable
 from edgepack.base.progress import Progress, Silent
-from edgepack.bundle.archive import folder_of
+from edgepack.bundle.archive import open_folder
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.reading import Bundle, verify
 from edgepack.bundle.writing import require_writable_folder
-from edgepack.errors import ModelError, SamplesError, ToolError, UsageError, nearest
+from edgepack.errors import ModelError, SamplesError, ToolError, UsageError, suggest_nearest
 from edgepack.ondevice.runtime.edgepack_answers import as_json
 from edgepack.trying import drawing, maps
-from edgepack.trying.comparing import block
-from edgepack.trying.matching import matched
+from edgepack.trying.comparing import make_block
+from edgepack.trying.matching import match_detections
 from edgepack.trying.page import write_page, write_pictures
 from edgepack.trying.running import Arrays, VariantRun, run_variants
 from edgepack.trying.samples import Reader, TrialInput
@@ -70,13 +70,13 @@ def try_bundle(  # noqa: PLR0913  (as the command has them)
     if out is not None:
         require_writable_folder(out)
     with ExitStack() as stack:
-        bundle = verify(folder_of(path, stack))
+        bundle = verify(open_folder(path, stack))
         reader = Reader(bundle)
-        chosen = _chosen(bundle, variants)
+        chosen = _choose_variants(bundle, variants)
         samples, said = reader.read(given, inputs or {}, limit)
         feeds = [sample.feed.arrays for sample in samples]
         ran = run_variants(bundle.path, chosen, feeds, progress or Silent())
-        trial = _trial(bundle, path, reader, samples, _in_order(ran), said)
+        trial = _trial(bundle, path, reader, samples, _sort_runs(ran), said)
     if html is not None:
         write_page(trial, html)
     if out is not None:
@@ -84,7 +84,7 @@ def try_bundle(  # noqa: PLR0913  (as the command has them)
     return trial
 
 
-def _chosen(bundle: Bundle, wanted: Sequence[str]) -> list[ManifestVariant]:
+def _choose_variants(bundle: Bundle, wanted: Sequence[str]) -> list[ManifestVariant]:
     """Return the variants to run: those that are asked for, and one that is fp32."""
     listed = bundle.manifest.variants
     known = [variant.id for variant in listed]
@@ -92,7 +92,7 @@ def _chosen(bundle: Bundle, wanted: Sequence[str]) -> list[ManifestVariant]:
         if name not in known:
             raise UsageError(
                 f"the bundle has no variant {name!r}",
-                hint=nearest(name, known),
+                hint=suggest_nearest(name, known),
                 where="--variant",
             )
     plain = [variant.id for variant in listed if variant.recipe == "fp32"]
@@ -100,7 +100,7 @@ def _chosen(bundle: Bundle, wanted: Sequence[str]) -> list[ManifestVariant]:
     return [v for v in listed if not wanted or v.id in {*wanted, *beside}]
 
 
-def _in_order(ran: Sequence[VariantRun]) -> list[VariantRun]:
+def _sort_runs(ran: Sequence[VariantRun]) -> list[VariantRun]:
     """Return what ran with the reference first: fp32, as a device runs it where that can be.
 
     Raises:
@@ -141,7 +141,7 @@ def _trial(
             Column(each.variant, each.recipe, bool(each.outputs), each.crash, each.words)
             for each in ran
         ),
-        inputs=tuple(_tried(reader, sample, k, ran) for k, sample in enumerate(samples)),
+        inputs=tuple(_try_sample(reader, sample, k, ran) for k, sample in enumerate(samples)),
         said=tuple(notes),
     )
 
@@ -150,7 +150,7 @@ def _has_fp32(bundle: Bundle) -> bool:
     return any(variant.recipe == "fp32" for variant in bundle.manifest.variants)
 
 
-def _tried(
+def _try_sample(
     reader: Reader, sample: TrialInput, number: int, ran: Sequence[VariantRun]
 ) -> InputTrial:
     found = {each.variant: each.outputs[number] for each in ran if each.outputs}
@@ -195,9 +195,9 @@ def _side_by_side(
     as_written: dict[str, dict[str, Any]] = {}
     for name, output in first.items():
         kind = reader.kinds.get(name, "raw")
-        shown = maps.kind_of(output, _input_size(sample)) if kind not in _ANSWERED else None
+        shown = maps.find_kind(output, _input_size(sample)) if kind not in _ANSWERED else None
         given = [answers[column][name] for column in columns]
-        blocks.append(block(name, kind, given, shown))
+        blocks.append(make_block(name, kind, given, shown))
         listed = kind in ("classification", "detection")
         as_written[name] = {
             column: as_json(answers[column][name]) if listed else None for column in columns
@@ -214,7 +214,7 @@ def _side_by_side(
         problems=problems,
         blocks=tuple(blocks),
         answers=as_written,
-        photo=partial(drawing.scaled, sample.picture) if sample.picture is not None else None,
+        photo=partial(drawing.scale_photo, sample.picture) if sample.picture is not None else None,
         drawn=tuple(drawn),
     )
 
@@ -233,13 +233,13 @@ def _input_size(sample: TrialInput) -> tuple[int, int] | None:
 def _boxes(
     output: str, columns: Sequence[str], answers: Sequence[Any], pixels: np.ndarray[Any, Any]
 ) -> list[Drawn]:
-    rows = matched(answers)
+    rows = match_detections(answers)
     return [
         Drawn(
             output,
             name,
             "",
-            partial(drawing.with_boxes, pixels, drawing.marks(rows, column)),
+            partial(drawing.draw_boxes, pixels, drawing.make_marks(rows, column)),
         )
         for column, name in enumerate(columns)
     ]
@@ -253,7 +253,7 @@ def _maps(
     photo: Photo | None,
 ) -> list[Drawn]:
     return [
-        Drawn(output, name, kind.words, partial(drawing.map_picture, array, kind, arrays[0], photo))
+        Drawn(output, name, kind.words, partial(drawing.draw_map, array, kind, arrays[0], photo))
         for name, array in zip(columns, arrays, strict=True)
         if array.shape == arrays[0].shape
     ]

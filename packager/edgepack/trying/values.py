@@ -14,7 +14,7 @@ from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError
 from edgepack.ondevice.runtime.edgepack_shapes import TensorSpec
 from edgepack.project.project import ImageInput
-from edgepack.samples.images import SUFFIXES, image_pixels
+from edgepack.samples.images import SUFFIXES, read_image_pixels
 from edgepack.trying.sound import is_row, read_sound
 from edgepack.trying.taking import Inputs
 
@@ -45,7 +45,7 @@ def read_value(text: str, name: str, inputs: Inputs) -> InputValue:
     if path.suffix == ".npy":
         return InputValue(_array_file(path), path.name)
     if path.suffix == ".npz":
-        return InputValue(_array_in(path, name), path.name)
+        return InputValue(_read_array(path, name), path.name)
     if kind == "image":
         return _picture(path, as_file=len(spec.shape) == 1)
     if kind == "text":
@@ -61,7 +61,7 @@ def _picture(path: Path, *, as_file: bool) -> InputValue:
             f"there is no file {str(path)!r}, and the model takes a picture",
             hint=f"name a photo ({', '.join(sorted(SUFFIXES))}) or a folder of photos",
         )
-    pixels = image_pixels(path)
+    pixels = read_image_pixels(path)
     said = f"{pixels.shape[1]} x {pixels.shape[0]} pixels"
     if not as_file:
         return InputValue(pixels, path.name, (said,), pixels)
@@ -109,7 +109,7 @@ def _number(text: str, name: str, inputs: Inputs) -> InputValue:
     return InputValue(number, text)
 
 
-def shown(value: InputValue, description: ImageInput | None) -> Array | None:
+def find_picture(value: InputValue, description: ImageInput | None) -> Array | None:
     """Return the picture of a value for an input with ``image``, to draw on; None without one.
 
     Of a tensor, what its description did to a picture is undone, but for the resizing.
@@ -129,7 +129,7 @@ def shown(value: InputValue, description: ImageInput | None) -> Array | None:
     return np.broadcast_to(ordered, (*ordered.shape[:2], 3)).astype(np.uint8)
 
 
-def filled(spec: TensorSpec, shape: Sequence[int], number: float) -> Array:
+def fill_array(spec: TensorSpec, shape: Sequence[int], number: float) -> Array:
     """Return an array full of a number.
 
     Raises:
@@ -161,7 +161,7 @@ def _array_file(path: Path) -> Array:
     return np.asarray(loaded)
 
 
-def _array_in(path: Path, name: str) -> Array:
+def _read_array(path: Path, name: str) -> Array:
     """Return the array of an ``.npz`` that is named as an input, or the only one."""
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -51,6 +51,6 @@ class Block:
 REFERENCE = Compared("reference", "what the others are compared with")
 
 
-def worst(levels: Sequence[Level]) -> Level:
+def find_worst(levels: Sequence[Level]) -> Level:
     """Return the worst of some levels; ``reference`` where there are none."""
     return max(levels, key=LEVELS.index, default="reference")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgepack.base.machine import processor
+from edgepack.base.machine import find_processor
 from edgepack.base.processes import Workers
 from edgepack.bundle import reading
-from edgepack.bundle.archive import folder_of
+from edgepack.bundle.archive import open_folder
 from edgepack.bundle.signing import Signature, read_signature, require_signature
 from edgepack.errors import BundleError
 
@@ -55,7 +55,7 @@ def verify(path: Path, allowed_signers: Path | None = None) -> Verification:
         ToolError: It is signed, and ssh-keygen is missing or too old.
     """
     with ExitStack() as stack:
-        folder = folder_of(path, stack)
+        folder = open_folder(path, stack)
         bundle = reading.verify(folder)
         check_signature = require_signature if allowed_signers else read_signature
         signature = check_signature(folder, allowed_signers)
@@ -85,7 +85,7 @@ def check_goldens(folder: Path, variant: str) -> GoldenCheck:
     except loader.Refused as refusal:
         return GoldenCheck(variant, passed=None, outcome=f"not run here: {refusal}")
     check = _run_goldens(opened, entry)
-    if check.passed is False and saturates(entry, processor()):
+    if check.passed is False and saturates(entry, find_processor()):
         return GoldenCheck(
             variant, passed=None, outcome=f"not proven here: {check.outcome}; {_ARM}"
         )
@@ -94,7 +94,7 @@ def check_goldens(folder: Path, variant: str) -> GoldenCheck:
 
 def _run_goldens(bundle: Bundle, entry: dict[str, Any]) -> GoldenCheck:
     from edgepack.ondevice.runtime import edgepack_loader as loader
-    from edgepack.results.page.table import near_text
+    from edgepack.results.page.table import format_nearness
 
     variant: str = entry["id"]
     try:
@@ -105,7 +105,7 @@ def _run_goldens(bundle: Bundle, entry: dict[str, Any]) -> GoldenCheck:
     except loader.ORT_ERRORS as error:
         return GoldenCheck(variant, passed=False, outcome=f"inference failed: {error}")
     limit_db = entry["min_sqnr_db"]
-    near = near_text(worst_db)
+    near = format_nearness(worst_db)
     outcome = f"{bundle.goldens} golden samples, the worst {near} ({limit_db:g} dB needed)"
     return GoldenCheck(variant, passed=worst_db >= limit_db, outcome=outcome)
 

@@ -18,7 +18,7 @@ from edgepack.apps.aar.archive import write_aar
 from edgepack.apps.aar.toolchain import Toolchain
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import build, dry_run
-from edgepack.builder.judging import Verdict, with_most
+from edgepack.builder.judging import Verdict, ship_most
 from edgepack.bundle.manifest import MANIFEST, Manifest
 from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
@@ -93,7 +93,7 @@ def verdict(*ids: str) -> Verdict:
 def test_verdict_when_too_many_variants_came_out_keeps_the_best_and_one_for_the_cpu(
     built, most, shipped
 ):
-    found = with_most(verdict(*built), most)
+    found = ship_most(verdict(*built), most)
     assert [planned.variant.id for planned, _ in found.shipped] == shipped
     left_out = [(name, "left out") for name in built if name not in shipped]
     assert [(each.variant, each.stage) for each in found.unused] == left_out

@@ -18,8 +18,8 @@ from edgepack.builder.model_files import add_onnx
 from edgepack.bundle.reading import verify
 from edgepack.bundle.writing import BundleWriter
 from edgepack.errors import EdgepackError, ModelError, ProfileError, StepError
-from edgepack.model.facts import signature
-from edgepack.project.profile import VariantChange, changed, load_profile
+from edgepack.model.facts import read_signature
+from edgepack.project.profile import VariantChange, change_profile, load_profile
 from edgepack.trying.verify import verify as verify_here
 from onnx import TensorProto, helper
 
@@ -144,7 +144,7 @@ def test_variant_when_static_has_a_model_for_each_combination_smallest_first(bun
     assert not variant.exact
     for bucket in variant.buckets:
         model = onnx.load(bundle / bucket.model)
-        shapes = [spec.shape for specs in signature(model) for spec in specs]
+        shapes = [spec.shape for specs in read_signature(model) for spec in specs]
         batch, sequence = bucket.dims.values()
         assert shapes == [
             (batch, sequence, 8),
@@ -403,9 +403,9 @@ def test_shapes_when_a_project_changes_a_variant_are_the_profiles_unless_given()
     intel = load_profile("intel")
     npu = VariantChange(backend="openvino", recipe="fp16", id="openvino-fp16")
     assert intel.variant("openvino-npu-fp16").shapes == "static"
-    assert changed(intel, [npu]).variants[0].shapes == "any"
+    assert change_profile(intel, [npu]).variants[0].shapes == "any"
     static = npu.model_copy(update={"shapes": "static"})
-    assert changed(intel, [static]).variants[0].shapes == "static"
+    assert change_profile(intel, [static]).variants[0].shapes == "static"
 
 
 def test_example_in_the_readme_when_masks_and_sizes_are_described_runs(bundle):

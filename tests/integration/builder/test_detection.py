@@ -19,8 +19,8 @@ from edgepack.metrics.accuracy import OutputCloseness
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session, run_session
-from edgepack.quantization.methods.spread import spread_tensors
-from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.methods.spread import find_spread_tensors
+from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.ranges.statistics import read_statistics
 from edgepack.steps.recipes.calibration import STATISTICS
@@ -84,10 +84,10 @@ def one_conv(tmp_path_factory) -> Detector:
 def plainly_written(found: Detector, out: Path, name: str, *, spread: bool) -> Path:
     """Write int8 from lowest and highest values, with or without regard to unequal ranges."""
     dialect, rules = int8_nets.DIALECTS[name], int8_nets.rules_of(name)
-    model = quantizable(read_model(found.model))
+    model = prepare_model(read_model(found.model))
     statistics = read_statistics(found.inputs["statistics"] / STATISTICS)
     ranges = {name: (known.low, known.high) for name, known in statistics.items()}
-    unpaired = frozenset(spread_tensors(model, statistics)) if spread else frozenset()
+    unpaired = frozenset(find_spread_tensors(model, statistics)) if spread else frozenset()
     writer = QdqWriter(model, ranges, dialect, unpaired=unpaired, **rules)
     write_model(writer.write(writer.unusable()), out / MODEL)
     return out / MODEL

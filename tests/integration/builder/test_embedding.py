@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edgepack.errors import StepError
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session, run_session
-from edgepack.quantization.methods.spread import spread_tensors
-from edgepack.quantization.qdq.preparation import quantizable
-from edgepack.quantization.qdq.writer import QdqWriter, observed_tensors
+from edgepack.quantization.methods.spread import find_spread_tensors
+from edgepack.quantization.qdq.preparation import prepare_model
+from edgepack.quantization.qdq.writer import QdqWriter, find_observed_tensors
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps import comparing
 from edgepack.steps.comparing import LEAST_COSINE, NEARER_EMBEDDINGS, compare
-from edgepack.steps.embeddings import holds_embeddings, normalized_outputs
+from edgepack.steps.embeddings import find_normalized_outputs, holds_embeddings
 from edgepack.steps.graph.rewritten import Rewritten
 from edgepack.steps.recipes.fp16 import Fp16
 from edgepack.steps.recipes.int8_dynamic import Int8Dynamic
@@ -58,7 +58,7 @@ def encoder(tmp_path_factory) -> Encoder:
     made, smooth, samples = (folder / name for name in ("made", "smooth", "samples"))
     samples.mkdir()
     path = encoder_nets.encoder(made / MODEL)
-    inputs, _ = signature(read_structure(path))
+    inputs, _ = read_signature(read_structure(path))
     named = [(f"{n}", feed) for n, feed in enumerate(encoder_nets.sentences(16, seed=100))]
     write_sample_set(samples, inputs, named)
     int8_nets.run(Rewritten(("smooth-norms",)), {"model": made, "samples": samples}, smooth)
@@ -99,11 +99,11 @@ def test_fp16_when_made_keeps_embeddings(encoder, tmp_path):
 
 def written(encoder, folder: Path, out: Path, dialect) -> Path:
     """Write one of the encoders in a dialect, as its ranges say, streams float."""
-    model = quantizable(read_model(folder / MODEL))
+    model = prepare_model(read_model(folder / MODEL))
     feeds = SampleSet.read(encoder.samples)
-    statistics = collect(folder / MODEL, feeds, observed_tensors(model))
+    statistics = collect(folder / MODEL, feeds, find_observed_tensors(model))
     ranges = {tensor: (found.low, found.high) for tensor, found in statistics.items()}
-    unpaired = frozenset(spread_tensors(model, statistics))
+    unpaired = frozenset(find_spread_tensors(model, statistics))
     writer = QdqWriter(model, ranges, dialect, unpaired=unpaired)
     write_model(writer.write(writer.unusable()), out / MODEL)
     return out
@@ -227,7 +227,7 @@ SPELT_OUT = [
 )
 def test_output_when_a_norm_is_its_end_is_an_encoders(tmp_path, nodes, is_normalized):
     model = read_structure(behind_a_product(*nodes)(tmp_path / MODEL))
-    assert normalized_outputs(model) == ({"y"} if is_normalized else set())
+    assert find_normalized_outputs(model) == ({"y"} if is_normalized else set())
 
 
 @pytest.mark.parametrize(
@@ -264,6 +264,6 @@ def test_comparison_when_lengths_are_1_in_one_sample_only_has_no_embeddings(tmp_
     feeds = [{"x": np.array([x], np.float32)} for x in ([0.6, -0.8], [6.0, -8.0])]
     samples = tmp_path / "samples"
     samples.mkdir()
-    inputs, _ = signature(read_structure(path))
+    inputs, _ = read_signature(read_structure(path))
     write_sample_set(samples, inputs, [(f"{n}", feed) for n, feed in enumerate(feeds)])
     assert comparing.compare(path, path, samples).embeddings == {}

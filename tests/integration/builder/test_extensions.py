@@ -16,10 +16,10 @@ from edgepack.builder.build import build, dry_run
 from edgepack.errors import ModelError, ProfileError, StepError
 from edgepack.model.running import make_session
 from edgepack.project.project import ImageInput, read_project
-from edgepack.samples.images import image_pixels
+from edgepack.samples.images import read_image_pixels
 from edgepack.samples.tokenizers import parse_tokenizer
-from edgepack.steps.in_graph.in_graph import picture_session, require_equal
-from edgepack.steps.in_graph.pictures import made_pictures
+from edgepack.steps.in_graph.in_graph import open_picture_session, require_equal
+from edgepack.steps.in_graph.pictures import make_pictures
 from onnx import TensorProto, helper
 from PIL import Image
 
@@ -37,7 +37,7 @@ DECODING = "preprocess: {in_graph: true, extensions: [decode_image]}"
 def write(folder: Path, *lines: str) -> Path:
     conv_net(folder / "net.onnx")
     (folder / "photos").mkdir()
-    for number, pixels in enumerate(made_pictures(["h", "w", 3], [(30, 50), (64, 33), (9, 8)])):
+    for number, pixels in enumerate(make_pictures(["h", "w", 3], [(30, 50), (64, 33), (9, 8)])):
         Image.fromarray(pixels).save(folder / "photos" / f"{number}.png")
     path = folder / "edgepack.yaml"
     text = [
@@ -135,7 +135,7 @@ def test_model_when_given_a_file_decodes_it_and_gives_what_its_pixels_give(tmp_p
     for path in sorted((tmp_path / "files" / "photos").glob("*.png")):
         file = np.frombuffer(path.read_bytes(), np.uint8)
         found = models["files"]({"image": file})["scores"]
-        assert np.array_equal(found, models["pixels"]({"image": image_pixels(path)})["scores"])
+        assert np.array_equal(found, models["pixels"]({"image": read_image_pixels(path)})["scores"])
 
 
 def file_of(image: Image.Image, form: str, **options: object) -> np.ndarray:
@@ -157,7 +157,7 @@ GRADIENT = Image.fromarray(np.add.outer(np.arange(60), np.arange(90)).astype(np.
 @pytest.mark.parametrize("form", ["png", "jpeg"])
 def test_proof_when_a_file_is_gray_takes_it(tmp_path, form, order):
     image = ImageInput.model_validate({"resize": {"letterbox": 16}, "order": order})
-    session = picture_session(image, tmp_path, as_file=True)
+    session = open_picture_session(image, tmp_path, as_file=True)
     require_equal("image", image, file_of(GRADIENT, form), session)
 
 
@@ -169,7 +169,7 @@ def test_proof_when_a_file_is_no_upright_opaque_picture_says_what_to_do(tmp_path
         if what == "turned"
         else file_of(Image.merge("LA", (GRADIENT, GRADIENT)), "png")
     )
-    session = picture_session(image, tmp_path, as_file=True)
+    session = open_picture_session(image, tmp_path, as_file=True)
     with pytest.raises(StepError, match=r"a picture of [0-9]+ bytes is") as caught:
         require_equal("image", image, given, session)
     assert "save it upright and opaque" in caught.value.hint

@@ -7,15 +7,15 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from edgepack.base.machine import architecture
+from edgepack.base.machine import find_architecture
 from edgepack.builder.build import build, dry_run
 from edgepack.bundle.manifest import Manifest
 from edgepack.devices.inventory import load_device
 from edgepack.errors import EdgepackError, ProfileError, SamplesError
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.project.project import ImageInput, read_project
-from edgepack.samples.images import image_pixels, image_tensor
-from edgepack.steps.in_graph.pictures import made_pictures
+from edgepack.samples.images import read_image_pixels, read_image_tensor
+from edgepack.steps.in_graph.pictures import make_pictures
 from edgepack.trying.verify import verify as verify_here
 from onnx import TensorProto, helper
 from PIL import Image
@@ -25,7 +25,7 @@ from tests.support.reports.tiny_bundle import import_loader
 
 IMAGE = "{resize: {letterbox: 8, pad: 114}, scale: 0.0039, mean: [0.4, 0.5, 0.6]}"
 IN_GRAPH = "preprocess: {in_graph: true}"
-PLATFORM = "arm" if architecture() == "aarch64" else "amd64"
+PLATFORM = "arm" if find_architecture() == "aarch64" else "amd64"
 RECIPES = """targets:
 - id: host
   variants: [{backend: cpu, recipe: fp32}, {backend: cpu, recipe: int8-static}]
@@ -53,7 +53,7 @@ def photos(folder: Path, count: int = 12) -> None:
     random = np.random.default_rng(2)
     sizes = random.integers(5, 90, (count, 2)).tolist()
     folder.mkdir()
-    for number, pixels in enumerate(made_pictures(["h", "w", 3], sizes)):
+    for number, pixels in enumerate(make_pictures(["h", "w", 3], sizes)):
         Image.fromarray(pixels).save(folder / f"{number}.png")
     rows = "".join(f"{number}.png,{number % 4}\n" for number in range(count))
     (folder / "labels.csv").write_text("file,label\n" + rows)
@@ -109,7 +109,7 @@ def test_build_when_preprocessing_is_in_the_graph_takes_pictures(built):
     assert found.goldens_from == "samples"
     golden = found.goldens[0].inputs[0]
     data = np.fromfile(built["host"] / golden.path, np.uint8).reshape(golden.shape)
-    assert any(np.array_equal(data, image_pixels(path)) for path in photo_files(built))
+    assert any(np.array_equal(data, read_image_pixels(path)) for path in photo_files(built))
 
 
 def photo_files(built: dict[str, Path]) -> list[Path]:
@@ -142,9 +142,9 @@ def test_model_when_given_a_photograph_gives_what_the_plain_one_gives_of_its_ten
     )
     model, plain = (loader.load(built[name], variant=variant) for name in ("host", "plain"))
     for path in photo_files(built):
-        found = model({"image": image_pixels(path)})["scores"]
-        expected = plain({"image": image_tensor(path, image)})["scores"]
-        assert np.array_equal(model.predict(image_pixels(path))["scores"], found)
+        found = model({"image": read_image_pixels(path)})["scores"]
+        expected = plain({"image": read_image_tensor(path, image)})["scores"]
+        assert np.array_equal(model.predict(read_image_pixels(path))["scores"], found)
         # A level of 255 in some pixels, and where int8 rounds.
         assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
 
@@ -177,7 +177,7 @@ def test_build_when_samples_are_pixels_in_a_npz_takes_them(tmp_path, loader, dim
         "targets: [host]",
         dims,
     )
-    pixels = np.stack(list(made_pictures([20, 30, 3], [(20, 30)] * 8)))
+    pixels = np.stack(list(make_pictures([20, 30, 3], [(20, 30)] * 8)))
     np.savez(tmp_path / "eval.npz", image=pixels)
     result = build(project=project, variants=["cpu-fp32"], out=tmp_path / "dist")
     result.require_all()

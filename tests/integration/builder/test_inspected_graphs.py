@@ -21,7 +21,7 @@ from edgepack.builder.inspect import inspect
 from edgepack.builder.plan import Plan
 from edgepack.builder.planner import draft_models
 from edgepack.model.files import MODEL
-from edgepack.steps.base import Notes, Step, settings_of
+from edgepack.steps.base import Notes, Step, find_settings
 from edgepack.steps.graph.rewritten import Rewritten
 from edgepack.steps.graph.simplified import Simplified
 from edgepack.steps.recipes.bucketed import WEIGHTS, Bucketed
@@ -176,7 +176,7 @@ def judged_by_build(plan: Plan, cache: StepCache) -> set[tuple[str, str]]:
 
 def executed(plan: Plan, steps: Sequence[str], cache: StepCache) -> Execution:
     """Do steps of a plan; one that refuses its model stops no variant that does without."""
-    needed = plan.needed_for(steps)
+    needed = plan.find_needed(steps)
     chosen = replace(plan, steps=tuple(each for each in plan.steps if each.id in needed))
     return execute(chosen, cache=cache, jobs=1, progress=Silent())
 
@@ -188,7 +188,7 @@ def int8_steps_of_inspect(project: Path, patch: pytest.MonkeyPatch) -> list[obje
 
     def looked_on(step: Step, inputs, out: Path):
         if isinstance(step, Int8Static | Calibration):
-            found.append((settings_of(step), digest(inputs["model"])))
+            found.append((find_settings(step), digest(inputs["model"])))
         draft(step, inputs, out)
 
     patch.setattr(inspecting, "Workers", Here)
@@ -200,7 +200,7 @@ def int8_steps_of_inspect(project: Path, patch: pytest.MonkeyPatch) -> list[obje
 def int8_steps_of_build(plan: Plan, cache: StepCache) -> list[object]:
     steps = [each for each in plan.steps if isinstance(each.step, Int8Static | Calibration)]
     done = executed(plan, [each.inputs["model"] for each in steps], cache).artifacts
-    given = [(settings_of(s.step), digest(done[s.inputs["model"]].path)) for s in steps]
+    given = [(find_settings(s.step), digest(done[s.inputs["model"]].path)) for s in steps]
     return sorted(given, key=str)
 
 

@@ -79,8 +79,8 @@ def test_model_of_constants_is_not_said_to_be_impossible(tmp_path, capsys):
 
 def test_memory_that_a_build_says_first_is_what_inspect_says(tmp_path, monkeypatch):
     # To the byte, and with one core: else the calibration's processes outweigh all other steps.
-    monkeypatch.setattr(memory, "gigabytes", str)
-    monkeypatch.setattr(memory, "cores", lambda: 1)
+    monkeypatch.setattr(memory, "format_gigabytes", str)
+    monkeypatch.setattr(memory, "count_cores", lambda: 1)
     project, said = tiny_models.write_project(tmp_path), []
 
     class Noted(Silent):

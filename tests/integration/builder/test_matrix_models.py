@@ -11,7 +11,7 @@ from edgepack.builder.build import build, dry_run
 from edgepack.builder.inspect import inspect
 from edgepack.builder.offering import offer_int8_dynamic
 from edgepack.builder.plan import PlannedBundle
-from edgepack.model.facts import model_facts
+from edgepack.model.facts import read_model_facts
 from edgepack.project.profile import load_profile
 from onnx import TensorProto, helper
 
@@ -73,7 +73,9 @@ def test_offer_when_a_profile_names_its_variants_otherwise_has_an_id_of_its_own(
     named = [static.model_copy(update={"id": name}) for name in ("fast", "faster")]
     changed = profile.model_copy(update={"variants": [*named, *others]})
     with Workers(1) as workers:
-        (found,), offers = offer_int8_dynamic(model, model_facts(model), [changed], (), workers)
+        (found,), offers = offer_int8_dynamic(
+            model, read_model_facts(model), [changed], (), workers
+        )
     expected = ["cpu-int8-dynamic", "fast", "faster", *(variant.id for variant in others)]
     assert [variant.id for variant in found.variants] == expected
     assert set(offers) == {("linux-x86-64", "cpu-int8-dynamic")}

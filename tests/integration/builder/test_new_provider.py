@@ -16,7 +16,7 @@ from pathlib import Path
 
 import edgepack
 import pytest
-from edgepack.base.resources import data_root
+from edgepack.base.resources import find_data_root
 
 from tests.support.nets import tiny_models
 
@@ -92,7 +92,7 @@ def checkout(tmp_path_factory) -> Path:
     package = root / "packager" / "edgepack"
     shutil.copytree(edgepack.__path__[0], package, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in ("targets", "templates"):
-        (root / folder).symlink_to(data_root() / folder)
+        (root / folder).symlink_to(find_data_root() / folder)
     (package / "backends" / "abacus.py").write_text(MODULE)
     registry = package / "backends" / "registry.py"
     text, count = re.subn(

@@ -9,7 +9,7 @@ from typing import get_args
 from edgepack.bundle.reading import load_bundle
 from edgepack.bundle.unused import Stage
 from edgepack.cli.main import run
-from edgepack.project.profile import target_file
+from edgepack.project.profile import find_target_file
 
 from tests.support.nets import tiny_models
 
@@ -40,7 +40,7 @@ def test_variant_when_it_is_not_used_has_its_stage_in_json_manifest_and_page(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    profile = target_file("linux-x86-64").read_text()
+    profile = find_target_file("linux-x86-64").read_text()
     (tmp_path / "targets").mkdir()
     own = re.sub(r"variants:\n.*?(?=^sources:)", VARIANTS, profile, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "targets" / "linux-x86-64.yaml").write_text(own)

@@ -33,7 +33,7 @@ from edgepack.measure.evaluate import evaluate as device_accuracy
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.measure.phones.plans import Planner
 from edgepack.model.facts import TensorSpec
-from edgepack.ondevice.harness.edgepack_load import not_finite_goldens
+from edgepack.ondevice.harness.edgepack_load import find_nonfinite_goldens
 from edgepack.ondevice.runtime.edgepack_loader import Bundle as LoadedBundle
 from edgepack.ondevice.runtime.edgepack_loader import load
 from edgepack.records.presets import Preset
@@ -389,11 +389,11 @@ def test_harness_leaves_out_what_is_infinite_in_a_golden(growing, tmp_path):
     folder = tmp_path / "bundle"
     shutil.copytree(growing.path, folder)
     model = load(growing.path, "cpu-fp32")
-    assert not_finite_goldens(model) == set()
+    assert find_nonfinite_goldens(model) == set()
     [tensor] = [t for t in growing.manifest.goldens[-1].outputs["cpu-fp32"] if t.name == "y"]
     np.array([[-np.inf]], np.float32).tofile(folder / tensor.path)
     model.bundle = LoadedBundle(folder)
-    assert not_finite_goldens(model) == {"y"}
+    assert find_nonfinite_goldens(model) == {"y"}
 
 
 def test_harness_when_the_model_bears_no_longer_stream_says_after_how_many_frames(tmp_path):

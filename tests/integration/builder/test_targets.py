@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from edgepack.base.machine import processor
+from edgepack.base.machine import find_processor
 from edgepack.builder.build import build
 from edgepack.builder.inspect import inspect
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ModelError
-from edgepack.project.profile import OrtFormat, load_profile, target_files
+from edgepack.project.profile import OrtFormat, find_target_files, load_profile
 from edgepack.trying.verify import saturates
 from edgepack.trying.verify import verify as verify_here
 from onnx import helper
@@ -33,7 +33,7 @@ FIXED = "dims: {batch: 1}"
 def bundles(tmp_path_factory):
     """One bundle for every target, by target, with all its variants: phones get two by default."""
     folder: Path = tmp_path_factory.mktemp("targets")
-    phones = [load_profile(target) for target in target_files()]
+    phones = [load_profile(target) for target in find_target_files()]
     named = [
         {"id": p.id, "variants": [v.model_dump(exclude_none=True) for v in p.variants]}
         for p in phones
@@ -59,7 +59,7 @@ def zero_points(model: onnx.ModelProto) -> list[np.ndarray]:
     return [constants[n.input[2]] for n in model.graph.node if n.op_type == "QuantizeLinear"]
 
 
-@pytest.mark.parametrize("target", sorted(target_files()))
+@pytest.mark.parametrize("target", sorted(find_target_files()))
 def test_target_when_built_is_a_bundle_that_verifies_here(bundles, target):
     bundle = bundles[target]
     manifest = verify(bundle.path).manifest
@@ -97,7 +97,7 @@ def test_verify_when_int8_for_arm_misses_its_goldens_blames_it_only_where_it_cou
     bundles, tmp_path
 ):
     folder = spoiled(bundles["android"], tmp_path / "copy", "cpu-int8-static")
-    if processor() == "x86-64":
+    if find_processor() == "x86-64":
         checks = {check.variant: check for check in verify_here(folder).goldens}
         assert checks["cpu-int8-static"].passed is None
         assert "saturate on x86-64 without VNNI" in checks["cpu-int8-static"].outcome
@@ -318,7 +318,7 @@ def test_all_when_built_together_shares_preparation_and_calibration(tmp_path):
     project = tiny_models.write_project(tmp_path, FIXED)
     plan = dry_run(project=project, targets=["all"])
     counts = Counter(step.step.name for step in plan.steps)
-    assert len(plan.bundles) == len(target_files())
+    assert len(plan.bundles) == len(find_target_files())
     assert (counts["prepared"], counts["simplified"]) == (1, 1)
     # Operators of every type are quantized for QNN alone.
     observed = [s.step.every_op for s in plan.steps if s.step.name == "calibration"]  # type: ignore[attr-defined]
@@ -332,7 +332,7 @@ def test_rebuild_when_one_profile_changes_redoes_only_what_it_touches(tmp_path, 
     names = ["raspberry-pi", "intel", "linux-x86-64"]
     first = build(project=project, targets=names, out=tmp_path / "a")
     (tmp_path / "targets").mkdir()
-    text = target_files()["intel"].read_text()
+    text = find_target_files()["intel"].read_text()
     changed = text.replace("per_channel: true", "per_channel: false", 1)
     (tmp_path / "targets/intel.yaml").write_text(changed)
     again = build(project=project, targets=names, out=tmp_path / "b")

@@ -19,7 +19,7 @@ from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import DeviceError, InconclusiveError, UnreachableError
 from edgepack.measure.bench.run import bench
 from edgepack.measure.compare.comparing import CompareQuestion, compare
-from edgepack.project.profile import host_target
+from edgepack.project.profile import find_host_target
 from edgepack.records import presets
 from edgepack.records.comparison import Comparison
 from edgepack.records.deciding import Rule
@@ -51,7 +51,7 @@ def short_preset(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     bundle = write_tiny_bundle(tmp_path / "bundle")
-    change_manifest(bundle, lambda manifest: manifest.update(target=host_target()))
+    change_manifest(bundle, lambda manifest: manifest.update(target=find_host_target()))
     return bundle
 
 
@@ -72,7 +72,7 @@ def over_wire(tmp_path: Path) -> Iterator[tuple[Device, Callable[[], None]]]:
     with LoopbackServer(tmp_path / "server") as server, FaultProxy(server.port) as proxy:
         root = str(tmp_path / "root")
         device = ssh_device(
-            server, port=proxy.port, target=host_target(), root=root, python=sys.executable
+            server, port=proxy.port, target=find_host_target(), root=root, python=sys.executable
         )
         yield device, proxy.__exit__
 
@@ -99,7 +99,7 @@ def inventory(folder: Path, **devices: list[str]) -> None:
     entries = {
         name: {
             "transport": "local",
-            "target": host_target(),
+            "target": find_host_target(),
             "root": str(folder / name),
             "python": sys.executable,
             "run_prefix": prefix,
@@ -205,7 +205,7 @@ def test_compare_when_the_first_pair_is_not_whole_raises_what_ended_it(
 ) -> None:
     prefix = prefix_that(tmp_path, 2, "exit 5")
     root = str(tmp_path / "root")
-    entry = LocalEntry(transport="local", target=host_target(), root=root, run_prefix=prefix)
+    entry = LocalEntry(transport="local", target=find_host_target(), root=root, run_prefix=prefix)
     with pytest.raises(Exception, match="exit code 5"):
         compare(asked(bundle), [Device("board", entry)])
 

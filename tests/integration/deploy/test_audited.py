@@ -17,12 +17,18 @@ import pytest
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy import adding, operations
-from edgepack.deploy.audit import Record, audit_intervals, audit_log, moment, read_audit_log
+from edgepack.deploy.audit import (
+    Record,
+    find_audit_log,
+    list_audit_intervals,
+    parse_moment,
+    read_audit_log,
+)
 from edgepack.deploy.push import push, rollback
 from edgepack.devices import probing
 from edgepack.devices.inventory import Device, LocalEntry, add_device
 from edgepack.errors import BundleError, DeviceError, EdgepackError, ToolError
-from edgepack.project.profile import host_target
+from edgepack.project.profile import find_host_target
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 from tests.support.servers.loopback import ssh_device
@@ -107,7 +113,7 @@ def test_digests_when_releases_are_switched_and_rolled_back_have_their_intervals
     for one in (bundle, bundle, other):
         push_untried(one, device)
     rollback("tiny", device)
-    found = audit_intervals(records())
+    found = list_audit_intervals(records())
     assert [(one.digest, one.ended_by) for one in found] == [
         (digest_of(bundle), "switch"), (digest_of(other), "rollback"), (digest_of(bundle), None),
     ]  # fmt: skip
@@ -135,7 +141,7 @@ def test_rollback_when_what_follows_it_fails_is_recorded_as_done_and_its_failure
     with pytest.raises(EdgepackError):
         rollback("tiny", Device("board", entry))
     assert what(records())[-2:] == [("rollback", "done"), ("rollback", "failed")]
-    assert audit_intervals(records())[-1].digest == digest_of(bundle)
+    assert list_audit_intervals(records())[-1].digest == digest_of(bundle)
 
 
 def test_release_when_it_is_another_than_the_operations_has_not_its_digest(
@@ -158,7 +164,7 @@ def test_interruption_when_something_is_done_is_recorded(device: Device) -> None
 def test_log_when_it_cannot_be_written_keeps_anything_from_being_done(
     device: Device, bundle: Path, tmp_path: Path
 ) -> None:
-    audit_log().mkdir(parents=True)
+    find_audit_log().mkdir(parents=True)
     with pytest.raises(ToolError, match="cannot write the audit log") as caught:
         push_untried(bundle, device)
     assert "XDG_DATA_HOME" in caught.value.hint
@@ -186,7 +192,7 @@ def test_added_device_is_recorded_with_the_trust_in_its_key(
     assert what([trusted, added]) == [("trust", "done"), ("add", "done")]
     assert {trusted.host_key, added.host_key} == {server.host_key_fingerprint}
     assert trusted.detail == f"the ssh-ed25519 key of [127.0.0.1]:{server.port}"
-    assert added.detail == f"as {host_target()}"
+    assert added.detail == f"as {find_host_target()}"
 
 
 def test_board_when_it_has_a_serial_number_is_told_by_it(
@@ -201,7 +207,7 @@ def test_board_when_it_has_a_serial_number_is_told_by_it(
     add(server, tmp_path)
     assert records()[-1].serial == "100000008a3c"
     push_untried(bundle, ssh_device(server, root=str(tmp_path / "root")))
-    assert [one.serial for one in audit_intervals(records())] == ["100000008a3c"]
+    assert [one.serial for one in list_audit_intervals(records())] == ["100000008a3c"]
 
 
 def test_board_when_it_was_added_elsewhere_tells_its_serial_number_when_it_tries_a_release(
@@ -270,10 +276,10 @@ def test_process_when_killed_while_it_records_leaves_a_chain_that_goes_on() -> N
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A bundle that was put on a device of devices.yaml, here; the bundle."""
     monkeypatch.chdir(tmp_path)
-    entry = LocalEntry(transport="local", target=host_target(), root=str(tmp_path / "root"))
+    entry = LocalEntry(transport="local", target=find_host_target(), root=str(tmp_path / "root"))
     add_device(tmp_path / "devices.yaml", "board", entry)
     bundle = write_tiny_bundle(tmp_path / "bundle")
-    change_manifest(bundle, lambda manifest: manifest.update(target=host_target()))
+    change_manifest(bundle, lambda manifest: manifest.update(target=find_host_target()))
     push_untried(bundle, Device("board", entry))
     return bundle
 
@@ -299,7 +305,7 @@ def test_export_when_asked_since_a_time_has_what_lasted_then(
     assert run(["audit", "export", "--since", later, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (len(document["intervals"]), document["records"]) == (1, [])
-    assert moment(document["intervals"][0]["start"]) < moment(later)
+    assert parse_moment(document["intervals"][0]["start"]) < parse_moment(later)
     assert run(["audit", "export", "--since", "yesterday"]) == 2
     assert "'yesterday' is no date" in capsys.readouterr().err
 
@@ -309,16 +315,16 @@ def test_log_when_it_was_altered_is_refused_with_the_line_and_exits_with_7(
 ) -> None:
     assert run(["audit", "verify", "--json"]) == 0
     head = json.loads(capsys.readouterr().out)["head"]
-    lines = audit_log().read_bytes().splitlines(keepends=True)
-    audit_log().write_bytes(lines[0])
+    lines = find_audit_log().read_bytes().splitlines(keepends=True)
+    find_audit_log().write_bytes(lines[0])
     assert run(["audit", "verify"]) == 0
     assert run(["audit", "verify", "--head", head]) == 7
-    audit_log().write_bytes(lines[0].replace(b'"switch"', b'"add"') + lines[1])
+    find_audit_log().write_bytes(lines[0].replace(b'"switch"', b'"add"') + lines[1])
     capsys.readouterr()
     for command in (["verify"], ["export", "--json"]):
         assert run(["audit", *command]) == 7
         streams = capsys.readouterr()
-        assert f"{audit_log()}:2" in streams.err
+        assert f"{find_audit_log()}:2" in streams.err
     assert len(json.loads(streams.out)["records"]) == 2
 
 
@@ -330,7 +336,7 @@ def test_head_when_records_followed_is_still_in_the_log(
     with operations.audited("push", "board"):
         pass
     assert run(["audit", "verify", "--head", head]) == 0
-    with audit_log().open("ab") as file:
+    with find_audit_log().open("ab") as file:
         file.write(b'{"cut')
     assert run(["audit", "verify"]) == 0
     assert "line 4 of the audit log was cut off" in capsys.readouterr().err

@@ -138,7 +138,7 @@ def test_release_that_fails_in_use_is_taken_back(
     root = tmp_path / "root"
     first = push(bundle, device(root), self_test=False)
     log = tmp_path / "log"
-    only_first = f"readlink {root}/tiny/current >> {log}; grep -q 1.0.0 {root}/tiny/current/*.json"
+    only_first = f"readlink {root}/tiny/current >> {log}; grep -qF 1.0.0 {root}/tiny/current/*.json"
     failing = device(root, hook_timeout_s=3.0, **{hook: sh(f"{only_first} || {script}")})
     wanted = rf"{first.release} is current again"
     with pytest.raises(RemoteCommandError, match=wanted) as caught:

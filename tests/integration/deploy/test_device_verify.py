@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.transfer.client import send_release, switch_back
@@ -19,7 +19,7 @@ from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import Device, LocalEntry, add_device
 from edgepack.devices.transports import connect
 from edgepack.errors import BundleError, DeviceError, UsageError
-from edgepack.project.profile import host_target
+from edgepack.project.profile import find_host_target
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 from tests.support.servers.loopback import ssh_device
@@ -222,7 +222,7 @@ def test_device_when_it_has_no_python_says_so(
             verify_device(ssh_device(server))
 
 
-DRIFT = (ondevice_dir() / "agent/edgepack_drift.py").read_text(encoding="utf-8")
+DRIFT = (find_ondevice_dir() / "agent/edgepack_drift.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_answer_when_it_is_none_is_refused(
     lying = f"print(open({str(tmp_path / 'answer')!r}).read())"
     (tmp_path / "agent").mkdir()
     (tmp_path / "agent/edgepack_drift.py").write_text(lying)
-    monkeypatch.setattr("edgepack.devices.programs.ondevice_dir", lambda: tmp_path)
+    monkeypatch.setattr("edgepack.devices.programs.find_ondevice_dir", lambda: tmp_path)
     with pytest.raises(DeviceError, match=problem):
         verify_device(device)
 
@@ -253,8 +253,8 @@ def test_program_when_the_release_goes_meanwhile_does_not_report_it(
     device: Device, pushed: Path
 ) -> None:
     program = DRIFT.replace(
-        "    entries = listed(folder, digest)\n",
-        "    entries = listed(folder, digest)\n"
+        "    entries = read_listed(folder, digest)\n",
+        "    entries = read_listed(folder, digest)\n"
         f"    import shutil; shutil.rmtree(folder) if {pushed.name!r} in folder else None\n",
     )
     assert program != DRIFT
@@ -272,10 +272,10 @@ def test_command_when_a_file_was_altered_names_it_and_exits_with_7(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    entry = LocalEntry(transport="local", target=host_target(), root=str(root))
+    entry = LocalEntry(transport="local", target=find_host_target(), root=str(root))
     add_device(tmp_path / "devices.yaml", "board", entry)
     bundle = write_tiny_bundle(tmp_path / "bundle")
-    change_manifest(bundle, lambda manifest: manifest.update(target=host_target()))
+    change_manifest(bundle, lambda manifest: manifest.update(target=find_host_target()))
     assert run(["push", str(bundle), "--device", "board"]) == 0
     capsys.readouterr()
     assert run(["device", "verify", "board"]) == 0

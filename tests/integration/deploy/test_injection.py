@@ -15,7 +15,7 @@ import pytest
 from edgepack.base.processes import run_program
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.leases import leased
-from edgepack.devices.commands import command_line
+from edgepack.devices.commands import format_command
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, load_inventory
 from edgepack.devices.probing import probe
@@ -63,7 +63,7 @@ def board(server: LoopbackServer) -> Iterator[Transport]:
 @given(words=WORDS)
 @example(words=ATTACKS)
 def test_argv_when_a_real_shell_reads_its_line_is_the_same(words: list[str]) -> None:
-    line = command_line(["printf", r"%s\0", *words])
+    line = format_command(["printf", r"%s\0", *words])
     for shell in filter(shutil.which, ("sh", "bash", "dash", "busybox")):
         argv = [shell, "sh"] if shell == "busybox" else [shell]
         result = run_program([*argv, "-c", line], timeout_s=20)
@@ -83,14 +83,14 @@ def test_program_when_a_shell_has_its_name_for_itself_is_still_a_program(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = [name, f"touch {CANARY}"]
-    result = run_program(["sh", "-c", command_line(argv)], timeout_s=20, cwd=tmp_path)
+    result = run_program(["sh", "-c", format_command(argv)], timeout_s=20, cwd=tmp_path)
     assert result.exit_code in (126, 127)
     if name != ".":
         program = tmp_path / name
         program.write_text('#!/bin/sh\nprintf "ran %s" "$1"\n')
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        result = run_program(["sh", "-c", command_line(argv)], timeout_s=20, cwd=tmp_path)
+        result = run_program(["sh", "-c", format_command(argv)], timeout_s=20, cwd=tmp_path)
         assert result.stdout == f"ran touch {CANARY}".encode()
     assert not (tmp_path / CANARY).exists()
 
@@ -207,11 +207,11 @@ def test_lease_when_its_words_are_anything_comes_back(
 
 def test_lease_program_when_sent_fits_a_command_line_of_dropbear() -> None:
     """Dropbear's MAX_CMD_LEN is 9,000; the supervisor takes its part of that."""
-    from edgepack.base.resources import ondevice_dir
+    from edgepack.base.resources import find_ondevice_dir
     from edgepack.deploy import leases
     from edgepack.devices.programs import BOOTSTRAP
 
-    supervisor = (ondevice_dir() / "agent/edgepack_supervisor.py").read_text()
+    supervisor = (find_ondevice_dir() / "agent/edgepack_supervisor.py").read_text()
     wish = leases._wish("x" * 500, exclusive=True)
     words = [supervisor, BOOTSTRAP, "/" + "r" * 1000, json.dumps(wish)]
     assert len(shlex.join(words)) < 8500

@@ -16,7 +16,7 @@ import pytest
 from edgepack.base.progress import Silent
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy import leases as leases_module
-from edgepack.deploy.leases import lease_owner, leased, release, reserve, who
+from edgepack.deploy.leases import lease_owner, leased, read_leases, release, reserve
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
@@ -70,7 +70,7 @@ def as_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_exclusive_lease_when_held_refuses_others_and_says_who_holds_it(device: Device) -> None:
     with connect(device) as transport:
         with leased(transport, device, "bench digits") as lease:
-            assert who(device, transport)[0].id == lease.id
+            assert read_leases(device, transport)[0].id == lease.id
             for exclusive in (True, False):
                 with pytest.raises(DeviceError) as caught:
                     take(transport, device, "again", exclusive=exclusive)
@@ -79,7 +79,7 @@ def test_exclusive_lease_when_held_refuses_others_and_says_who_holds_it(device: 
         assert f"since {lease.taken_at}" in said
         assert f"edgepack device release {device.name} --force" in said
         assert "--wait" in said
-        assert who(device, transport) == ()
+        assert read_leases(device, transport) == ()
 
 
 def test_shared_leases_when_held_share_and_refuse_an_exclusive_one(device: Device) -> None:
@@ -88,7 +88,10 @@ def test_shared_leases_when_held_share_and_refuse_an_exclusive_one(device: Devic
             leased(transport, device, "push a", exclusive=False),
             leased(transport, device, "push b", exclusive=False),
         ):
-            assert [lease.purpose for lease in who(device, transport)] == ["push a", "push b"]
+            assert [lease.purpose for lease in read_leases(device, transport)] == [
+                "push a",
+                "push b",
+            ]
             with pytest.raises(DeviceError, match=r"push a.*\n.*push b"):
                 take(transport, device, "bench")
         take(transport, device, "bench")
@@ -101,7 +104,7 @@ def test_lease_when_its_holder_ends_within_the_wait_is_taken(device: Device) -> 
         timer = threading.Timer(0.5, stack.close)
         timer.start()
         with leased(transport, device, "second", wait_s=20, progress=notes) as lease:
-            assert [found.id for found in who(device, transport)] == [lease.id]
+            assert [found.id for found in read_leases(device, transport)] == [lease.id]
         timer.join()
     assert "for 'first'" in notes.lines[0]
 
@@ -116,7 +119,7 @@ def test_lease_when_the_connection_is_cut_is_released(tmp_path: Path) -> None:
         ):
             server.drop_connections()
         with connect(device) as transport:
-            assert wait_until(lambda: who(device, transport) == ())
+            assert wait_until(lambda: read_leases(device, transport) == ())
 
 
 HOLD = """
@@ -137,9 +140,9 @@ def test_lease_when_its_client_is_killed_is_released(here: Device, transport: Tr
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as client:
         assert client.stdout
         assert client.stdout.readline() == b"held\n"
-        assert len(who(here, transport)) == 1
+        assert len(read_leases(here, transport)) == 1
         client.kill()
-    assert wait_until(lambda: who(here, transport) == ())
+    assert wait_until(lambda: read_leases(here, transport) == ())
 
 
 def test_lease_when_nobody_renews_it_expires_and_its_holder_is_told(
@@ -170,7 +173,7 @@ def test_lease_when_released_by_force_is_reported_lost(here: Device, transport: 
         with pytest.raises(DeviceError, match="you have no reservation there"):
             release(here, transport)
         assert len(release(here, transport, force=True)) == 1
-    assert who(here, transport) == ()
+    assert read_leases(here, transport) == ()
 
 
 def test_shared_lease_when_lost_leaves_what_was_done_as_it_is(
@@ -190,7 +193,7 @@ def test_lease_when_the_work_fails_raises_the_works_own_error(
 
     with pytest.raises(ZeroDivisionError):
         work()
-    assert who(here, transport) == ()
+    assert read_leases(here, transport) == ()
 
 
 def test_reservation_when_made_excludes_others_but_not_its_owner(
@@ -200,7 +203,7 @@ def test_reservation_when_made_excludes_others_but_not_its_owner(
         first = reserve(device, transport, for_s=600, purpose="by hand")
         second = reserve(device, transport, for_s=60, purpose="by hand")
         assert (first.reserved, round(first.left_s), round(second.left_s)) == (True, 600, 60)
-        assert [lease.id for lease in who(device, transport)] == [second.id]
+        assert [lease.id for lease in read_leases(device, transport)] == [second.id]
         take(transport, device, "bench")
         as_somebody_else(monkeypatch)
         with pytest.raises(DeviceError, match=r"'by hand' \(reserved\)"):
@@ -299,9 +302,9 @@ def test_bench_when_others_hold_the_device_is_refused_and_holds_it_itself(
 
     class Watch(Watched):
         def ended(self, part: str) -> None:
-            seen.append((part, who(here, transport)))
+            seen.append((part, read_leases(here, transport)))
 
     bench(bundle, here, preset="smoke", progress=Watch())
     purposes = {tuple((one.purpose, one.exclusive) for one in found) for _, found in seen}
     assert purposes == {(("bench tiny-1.0.0-linux-x86-64", True),)}
-    assert who(here, transport) == ()
+    assert read_leases(here, transport) == ()

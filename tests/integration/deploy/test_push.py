@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edgepack.base.progress import Lines
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.bundle import reading
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import load_bundle
@@ -415,7 +415,7 @@ def test_root_that_cannot_be_written_is_explained(
         push_to(device, bundle)
 
 
-AGENT_FOLDER = ondevice_dir() / "agent"
+AGENT_FOLDER = find_ondevice_dir() / "agent"
 AGENT = (AGENT_FOLDER / "edgepack_agent.py").read_text(encoding="utf-8")
 # The same program on a disk without space: too little at the start, or none while files are made.
 FULL_DISKS = {
@@ -439,7 +439,7 @@ def test_full_disk_is_named_and_leaves_no_release(
     assert full != AGENT
     shutil.copytree(AGENT_FOLDER, tmp_path / "agent")
     (tmp_path / "agent/edgepack_agent.py").write_text(full)
-    monkeypatch.setattr("edgepack.devices.programs.ondevice_dir", lambda: tmp_path)
+    monkeypatch.setattr("edgepack.devices.programs.find_ondevice_dir", lambda: tmp_path)
     with pytest.raises(DeviceError, match="no space left on the device") as caught:
         push_to(device, bundle)
     assert "'root' in" in caught.value.hint

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.transfer.client import switch_back
-from edgepack.deploy.transfer.shell_agent import agent_source
+from edgepack.deploy.transfer.shell_agent import read_agent_source
 from edgepack.deploy.verify import verify_device
 from edgepack.devices.checking import check
-from edgepack.devices.commands import command_line
+from edgepack.devices.commands import format_command
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
 
@@ -60,7 +60,7 @@ def bundle(tmp_path: Path) -> Path:
 
 def test_agent_fits_a_command_line_of_dropbear() -> None:
     # MAX_CMD_LEN of dropbear's sysoptions.h is 9000.
-    assert len(command_line(["env", "sh", "-c", agent_source(), "sh"])) < 8500
+    assert len(format_command(["env", "sh", "-c", read_agent_source(), "sh"])) < 8500
 
 
 def test_bundle_without_python_is_pushed_linked_and_kept(board: Board, bundle: Path) -> None:
@@ -124,7 +124,7 @@ def test_history_when_power_was_lost_goes_on_unbroken(
     first, second = (board.push(with_file(bundle, bytes([n]))).release for n in range(2))
     history = board.project / "history.jsonl"
     history.write_bytes(history.read_bytes()[:-cut] + bytes(zeros))
-    drift = [sys.executable, "-IS", str(ondevice_dir() / "agent/edgepack_drift.py")]
+    drift = [sys.executable, "-IS", str(find_ondevice_dir() / "agent/edgepack_drift.py")]
     for release in (first, second):
         with connect(board.device) as transport:
             assert switch_back("tiny", board.device, transport, release=release).release == release
@@ -226,9 +226,9 @@ def test_bundle_that_was_altered_on_the_way_is_refused(
     weights = with_file(bundle, b"weights") / "files" / "a file.bin"
     from edgepack.deploy.transfer import shell_agent
 
-    chunks = shell_agent.file_chunks
+    chunks = shell_agent.read_chunks
     altered = lambda path: iter([b"Weights"]) if path == weights else chunks(path)  # noqa: E731
-    monkeypatch.setattr(shell_agent, "file_chunks", altered)
+    monkeypatch.setattr(shell_agent, "read_chunks", altered)
     with pytest.raises(RemoteCommandError, match="hash of a file is wrong"):
         board.push(bundle)
     assert board.releases() == []

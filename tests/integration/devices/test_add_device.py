@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from edgepack.base.machine import architecture
+from edgepack.base.machine import find_architecture
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.adding import add_device
 from edgepack.devices.checking import check
 from edgepack.devices.inventory import load_device
 from edgepack.errors import DeviceError, UsageError
-from edgepack.project.profile import host_target, target_files
+from edgepack.project.profile import find_host_target, find_target_files
 
 
 @pytest.fixture
@@ -43,16 +43,16 @@ def add(server: LoopbackServer, inventory: Path, **changes: object) -> object:
 def test_added_device_can_be_used_by_its_name(server: LoopbackServer, inventory: Path) -> None:
     add(server, inventory)
     device = load_device("board", inventory)
-    assert device.target == host_target()
+    assert device.target == find_host_target()
     assert check(device).facts.os == "linux"
 
 
 def test_target_can_be_said(
     server: LoopbackServer, inventory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    profile = target_files()[host_target()].read_text(encoding="utf-8")
+    profile = find_target_files()[find_host_target()].read_text(encoding="utf-8")
     (tmp_path / "targets").mkdir()
-    mine = profile.replace(f"id: {host_target()}", "id: my-board")
+    mine = profile.replace(f"id: {find_host_target()}", "id: my-board")
     (tmp_path / "targets" / "my-board.yaml").write_text(mine, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     add(server, inventory, target="my-board")
@@ -62,10 +62,10 @@ def test_target_can_be_said(
 def test_target_of_another_kind_of_machine_is_refused(
     server: LoopbackServer, inventory: Path
 ) -> None:
-    other = "linux-x86-64" if architecture() == "aarch64" else "raspberry-pi"
+    other = "linux-x86-64" if find_architecture() == "aarch64" else "raspberry-pi"
     with pytest.raises(DeviceError, match=f"target '{other}' is linux on") as caught:
         add(server, inventory, target=other)
-    assert f"it seems to be a {host_target()}" in caught.value.hint
+    assert f"it seems to be a {find_host_target()}" in caught.value.hint
     assert not inventory.exists()
 
 

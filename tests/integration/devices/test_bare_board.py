@@ -148,7 +148,7 @@ def test_disk_that_fills_up_meanwhile_leaves_the_release_before(
     first = board.push(bundle)
     from edgepack.deploy.transfer import shell_agent
 
-    chunks = shell_agent.file_chunks
+    chunks = shell_agent.read_chunks
 
     def fill_up(path: Path) -> Iterator[bytes]:
         if filling == "blocks":
@@ -160,7 +160,7 @@ def test_disk_that_fills_up_meanwhile_leaves_the_release_before(
                     (small_disk / f"filling-{number}").touch()
         return chunks(path)
 
-    monkeypatch.setattr(shell_agent, "file_chunks", fill_up)
+    monkeypatch.setattr(shell_agent, "read_chunks", fill_up)
     for number in range(10):
         with_file(bundle, b"%d" % number * 100_000, name=f"new {number}")
     with pytest.raises(DeviceError, match="no space left"):
@@ -221,7 +221,7 @@ def test_release_that_fails_in_use_is_taken_back_without_python(
     board: Board, bundle: Path, hook: str
 ) -> None:
     first = push(bundle, board.device, self_test=False).release
-    script = "grep -q 1.0.0 /data/tiny/current/manifest.json || { echo broken >&2; exit 3; }"
+    script = "grep -qF 1.0.0 /data/tiny/current/manifest.json || { echo broken >&2; exit 3; }"
     failing = hooked(board, **{hook: script})
     with pytest.raises(RemoteCommandError, match=f"{first} is current again") as caught:
         push(version_of(bundle, "2.0.0"), failing.device, self_test=False)
@@ -233,7 +233,7 @@ def test_release_that_fails_in_use_is_taken_back_without_python(
 @pytest.mark.slow(reason="starts a server of its own")
 def test_hook_that_hangs_is_stopped_with_what_it_started(board: Board, bundle: Path) -> None:
     first = push(bundle, board.device, self_test=False).release
-    script = "grep -q 1.0.0 /data/tiny/current/manifest.json || { sleep 4321 & sleep 4322; }"
+    script = "grep -qF 1.0.0 /data/tiny/current/manifest.json || { sleep 4321 & sleep 4322; }"
     hanging = hooked(board, health=script).changed(hook_timeout_s=1.0)
     with pytest.raises(RemoteCommandError, match="took longer than 1 s"):
         push(version_of(bundle, "2.0.0"), hanging.device, self_test=False)

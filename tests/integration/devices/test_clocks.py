@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.demo.server import LoopbackServer
 from edgepack.devices.clocks import give_back_clocks, held_clocks
 from edgepack.devices.inventory import Device, LocalEntry
@@ -22,7 +22,7 @@ from edgepack.ondevice.agent import edgepack_clocks as clocks
 from tests.support.servers.loopback import CuttingProxy, ssh_device, wait_until
 from tests.support.servers.sysfs import CPUFREQ, JETSON, write_tree
 
-SCRIPT = ondevice_dir() / "agent/edgepack_clocks.py"
+SCRIPT = find_ondevice_dir() / "agent/edgepack_clocks.py"
 HELD = {"policy0": "performance", "policy4": "performance"}
 BEFORE = {"policy0": "schedutil", "policy4": "ondemand"}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from edgepack.devices.ssh.certificates import find_flaw, parse_certificate
-from edgepack.devices.ssh.host_keys import HostKey, own_known_hosts, write_trusted
+from edgepack.devices.ssh.host_keys import HostKey, find_own_known_hosts, write_trusted
 from edgepack.devices.ssh.trust import trust
 from edgepack.errors import DeviceError
 
@@ -157,7 +157,7 @@ def test_host_when_it_shows_a_certificate_is_trusted_as_stock_ssh_does(
     said = host.refusal(config)
     assert (said == "") == (expected == "") == host.stock_ssh_trusts(config)
     assert expected in said
-    assert ("its certificate 'board' is no good" in said) == bool(expected)
+    assert ("its certificate 'board' cannot be used" in said) == bool(expected)
 
 
 def test_authority_when_its_line_leaves_the_port_out_counts_as_for_stock_ssh(host):
@@ -275,7 +275,7 @@ def test_revoked_host_keys_when_they_cannot_be_read_let_no_host_be_trusted(host,
 
 def test_trusting_a_host_when_the_own_file_names_authorities_and_revoked_keys_keeps_these():
     lines = "@cert-authority * ssh-ed25519 YQ==\n@revoked board ssh-ed25519 Yg==\n"
-    own_known_hosts().parent.mkdir(parents=True)
-    own_known_hosts().write_text(f"{lines}board ssh-ed25519 Yw==\n")
+    find_own_known_hosts().parent.mkdir(parents=True)
+    find_own_known_hosts().write_text(f"{lines}board ssh-ed25519 Yw==\n")
     write_trusted("board", HostKey("ssh-ed25519", b"d"))
-    assert own_known_hosts().read_text() == f"{lines}board ssh-ed25519 ZA==\n"
+    assert find_own_known_hosts().read_text() == f"{lines}board ssh-ed25519 ZA==\n"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from edgepack.demo.server import LoopbackServer
 from edgepack.devices import provisioning
-from edgepack.devices.checking import check, runtime_python
+from edgepack.devices.checking import check, find_runtime_python
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
 from edgepack.devices.provisioning import Provisioned, provision
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
-from edgepack.project.profile import host_target, load_profile
+from edgepack.project.profile import find_host_target, load_profile
 
 from tests.support.servers.loopback import ssh_device
 
@@ -25,7 +25,7 @@ ONNXRUNTIME = PINS["onnxruntime"].removeprefix("==")
 PROVIDERS = "def get_available_providers():\n    return ['CPUExecutionProvider']\n"
 
 pytestmark = pytest.mark.skipif(
-    not provisioning._bundled_pip(),
+    not provisioning._find_bundled_pip(),
     reason="this Python carries no pip wheel, which --offline needs",
 )
 
@@ -64,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackServer]
 
 @pytest.fixture
 def device(server: LoopbackServer, tmp_path: Path) -> Device:
-    return ssh_device(server, target=host_target(), root=str(tmp_path / "root"))
+    return ssh_device(server, target=find_host_target(), root=str(tmp_path / "root"))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def first(
 ) -> tuple[Path, Provisioned]:
     """The root of a provisioned device, and what was made there."""
     root = tmp_path_factory.mktemp("first") / "root"
-    device = ssh_device(server, target=host_target(), root=str(root))
+    device = ssh_device(server, target=find_host_target(), root=str(root))
     return root, provision(device, wheels=wheels, offline=True)
 
 
@@ -94,12 +94,12 @@ def test_provisioned_device_is_ready(
     with pytest.raises(DeviceError, match="edgepack device provision board"):
         check(device).require_ready()
     root, made = first
-    device = ssh_device(server, target=host_target(), root=str(root))
+    device = ssh_device(server, target=find_host_target(), root=str(root))
     assert made.packages == {"onnxruntime": ONNXRUNTIME, "numpy": "2.0.0"}
     assert made.providers == ("CPUExecutionProvider",)
     assert check(device).problems == ()
     with connect(device) as transport:
-        assert runtime_python(device, probe(device, transport)) == str(made.python)
+        assert find_runtime_python(device, probe(device, transport)) == str(made.python)
     assert names(root) == sorted(["venv", str((root / "venv").readlink())])
 
 

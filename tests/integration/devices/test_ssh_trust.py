@@ -13,7 +13,7 @@ import paramiko
 import pytest
 from edgepack.demo.server import LoopbackServer, make_key
 from edgepack.devices.inventory import Device
-from edgepack.devices.ssh.host_keys import own_known_hosts
+from edgepack.devices.ssh.host_keys import find_own_known_hosts
 from edgepack.devices.ssh.trust import trust
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, UsageError
@@ -118,7 +118,7 @@ def test_trust_by_fingerprint_then_connects(server: LoopbackServer) -> None:
     device = ssh_device(server, host_key=None)
     said = trust(device, server.host_key_fingerprint, lambda _: False)
     assert f"[127.0.0.1]:{server.port} is trusted" in said
-    assert own_known_hosts().read_text() == server.known_hosts_line + "\n"
+    assert find_own_known_hosts().read_text() == server.known_hosts_line + "\n"
     assert answers(device)
     assert "trusted already" in trust(device, None, lambda _: False)
 
@@ -142,7 +142,7 @@ def test_nothing_is_trusted_when_the_key_is_not_accepted(
 ) -> None:
     with pytest.raises(DeviceError, match="nothing was trusted"):
         trust(ssh_device(server, host_key=None), fingerprint, lambda _: False)
-    assert not own_known_hosts().exists()
+    assert not find_own_known_hosts().exists()
 
 
 def test_trust_replaces_the_old_key_of_that_host_only(
@@ -150,12 +150,12 @@ def test_trust_replaces_the_old_key_of_that_host_only(
 ) -> None:
     other = make_key(tmp_path / "other")
     key = f"{other.get_name()} {other.get_base64()}"
-    own_known_hosts().parent.mkdir(parents=True)
-    own_known_hosts().write_text(f"# boards\nnas {key}\n[127.0.0.1]:{server.port} {key}\n")
+    find_own_known_hosts().parent.mkdir(parents=True)
+    find_own_known_hosts().write_text(f"# boards\nnas {key}\n[127.0.0.1]:{server.port} {key}\n")
     device = ssh_device(server, host_key=None)
     assert "has changed" in refusal(device)
     trust(device, server.host_key_fingerprint, lambda _: False)
-    assert own_known_hosts().read_text() == f"# boards\nnas {key}\n{server.known_hosts_line}\n"
+    assert find_own_known_hosts().read_text() == f"# boards\nnas {key}\n{server.known_hosts_line}\n"
     assert answers(device)
 
 

@@ -21,7 +21,7 @@ from edgepack.measure.phones.apple import write_project
 from edgepack.measure.phones.phones import open_phone
 from edgepack.records.presets import find_preset
 from edgepack.records.run import DeviceFacts
-from edgepack.results.page.table import device_rows
+from edgepack.results.page.table import list_device_rows
 
 from tests.support.doubles.phone_doubles import UDID, PhoneDouble, make_apple
 from tests.support.reports.example_report import example_report
@@ -64,7 +64,7 @@ def test_iphone_is_measured_by_a_test_of_the_measuring_app(
     assert len(run.latencies_ns) == 20
     assert (run.before.throttled_now, run.before.power_mode) == ([], "normal")
     assert run.after.battery_percent == 84
-    shown = dict(device_rows(example_report(facts=selection.device)))
+    shown = dict(list_device_rows(example_report(facts=selection.device)))
     assert (shown["system"], shown["model"]) == ("iOS 18.1", "iPhone16,1")
     assert (shown["slowed down now"], shown["power mode"]) == ("thermal state fair", "low power")
     assert shown["battery (%)"] == "84.0"

@@ -26,7 +26,7 @@ from edgepack.measure.phones.phones import open_phone
 from edgepack.records.presets import find_preset
 from edgepack.records.run import Inconclusive, NotMeasured
 from edgepack.records.scenarios import make_scenario
-from edgepack.results.page.table import device_rows
+from edgepack.results.page.table import list_device_rows
 
 from tests.support.doubles.phone_doubles import (
     CANNED,
@@ -87,7 +87,7 @@ def test_bench_on_a_phone_makes_a_report(bundle: Path, phone: PhoneDouble, tmp_p
     assert [event["name"] for event in events if event.get("cat") == "Node"] == ["n"]
     assert (report.device, report.variant_used) == ("pixel", "cpu-int8-static")
     assert not report.facts.emulated
-    shown = dict(device_rows(report))
+    shown = dict(list_device_rows(report))
     assert shown["system"] == "Android 15 (API 35)"
     assert (shown["model"], shown["processor"]) == (
         "Google Pixel 8",

@@ -25,7 +25,7 @@ from edgepack.devices.inventory import load_device
 from edgepack.devices.probing import probe
 from edgepack.devices.transports import connect
 from edgepack.errors import EdgepackError
-from edgepack.project.profile import host_target
+from edgepack.project.profile import find_host_target
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
@@ -71,7 +71,7 @@ class Board:
     def write_inventory(self, **changes: object) -> None:
         entry = {
             "transport": "ssh",
-            "target": host_target(),
+            "target": find_host_target(),
             "host": self.server.host,
             "port": self.server.port,
             "user": self.server.user,
@@ -165,7 +165,7 @@ def require_unseen(board: Board, logged: str) -> None:
 
 def write_bundle(folder: Path) -> Path:
     bundle = write_tiny_bundle(folder)
-    change_manifest(bundle, lambda manifest: manifest.update(target=host_target()))
+    change_manifest(bundle, lambda manifest: manifest.update(target=find_host_target()))
     return bundle
 
 

@@ -11,10 +11,10 @@ from types import ModuleType
 import numpy as np
 import onnx
 import pytest
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import load_bundle
-from edgepack.devices.canary import CANARY, CanaryRun, joined
+from edgepack.devices.canary import CANARY, CanaryRun, join_runs
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.local import LocalTransport
@@ -32,7 +32,7 @@ SHA256 = "2b9529419e565bb72cc87947b119c97779d9864e59a1931e40bb7c77e9f28ae0"
 def canary_module() -> ModuleType:
     import importlib.util
 
-    path = ondevice_dir() / "harness/edgepack_canary.py"
+    path = find_ondevice_dir() / "harness/edgepack_canary.py"
     spec = importlib.util.spec_from_file_location("edgepack_canary", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -103,7 +103,7 @@ def test_canary_weights_when_loaded_are_constants_and_not_computed_each_time(tmp
 
 def test_canary_script_when_run_prints_one_document():
     done = subprocess.run(
-        [sys.executable, "-B", str(ondevice_dir() / "harness/edgepack_canary.py")],
+        [sys.executable, "-B", str(find_ondevice_dir() / "harness/edgepack_canary.py")],
         capture_output=True,
         check=True,
     )
@@ -136,9 +136,9 @@ def test_canary_when_it_fails_leaves_the_measurement_whole(bundle):
 
 def test_canary_of_a_session_when_measured_on_both_sides_has_both_medians():
     runs = [CanaryRun(model_sha256=SHA256, median_ns=ns) for ns in (1_000, 1_100)]
-    assert joined(runs) == Canary(model_sha256=SHA256, medians_ns=[1_000, 1_100])
+    assert join_runs(runs) == Canary(model_sha256=SHA256, medians_ns=[1_000, 1_100])
     failed = NotMeasured(reason="the canary failed: exit 1")
-    assert joined([runs[0], failed]) == failed
+    assert join_runs([runs[0], failed]) == failed
     assert isinstance(
-        joined(Measurements.__dataclass_fields__["canary"].default_factory()), NotMeasured
+        join_runs(Measurements.__dataclass_fields__["canary"].default_factory()), NotMeasured
     )

@@ -17,7 +17,7 @@ from edgepack.errors import BundleError, DeviceError, EdgepackError, UsageError
 from edgepack.measure.compare import noise
 from edgepack.measure.compare.comparing import CompareQuestion, compare
 from edgepack.measure.compare.noise import measure_noise
-from edgepack.project.profile import host_target
+from edgepack.project.profile import find_host_target
 from edgepack.records import presets
 from edgepack.records.comparison import Comparison
 from edgepack.records.deciding import Rule
@@ -73,13 +73,13 @@ def write_bundle(
     folder: Path, save: Callable[[Path, int], None] = save_model, **changes: Any
 ) -> Path:
     bundle = write_tiny_bundle(folder, size=64, save=save)
-    change_manifest(bundle, lambda manifest: manifest.update(target=host_target(), **changes))
+    change_manifest(bundle, lambda manifest: manifest.update(target=find_host_target(), **changes))
     return bundle
 
 
 @pytest.fixture
 def device(tmp_path: Path) -> Device:
-    entry = LocalEntry(transport="local", target=host_target(), root=str(tmp_path / "root"))
+    entry = LocalEntry(transport="local", target=find_host_target(), root=str(tmp_path / "root"))
     return Device("board", entry)
 
 
@@ -212,7 +212,7 @@ def test_self_test_command_when_the_device_cannot_be_used_prints_no_document(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    entry = {"transport": "local", "target": host_target(), "python": str(tmp_path / "none")}
+    entry = {"transport": "local", "target": find_host_target(), "python": str(tmp_path / "none")}
     inventory = {"schema_version": 1, "devices": {"board": entry}}
     Path("devices.yaml").write_text(json.dumps(inventory))
     assert run(["bench", str(bundle), "--device", "board", "--self-test", "--json"]) != 0

@@ -18,7 +18,7 @@ from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import load_device
 from edgepack.errors import BundleError, DeviceError, SamplesError, UsageError
 from edgepack.measure.evaluate.evaluate import evaluate
-from edgepack.project.profile import host_target
+from edgepack.project.profile import find_host_target
 from edgepack.records.run import EvaluationReport
 from edgepack.results.store.store import ResultsStore
 
@@ -132,7 +132,7 @@ def kept_files(home):
 @pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_when_the_connection_is_lost_goes_on_from_there(built, tmp_path, own_home):
     project, bundle = built
-    given = {"target": host_target(), "root": str(tmp_path / "root"), "python": sys.executable}
+    given = {"target": find_host_target(), "root": str(tmp_path / "root"), "python": sys.executable}
     with LoopbackServer(tmp_path / "board") as server:
         with FaultProxy(server.port, to_client=SLOW) as proxy:
             progress = CutsAfter(50, proxy.__exit__)
@@ -152,7 +152,7 @@ def test_evaluate_when_the_connection_is_lost_goes_on_from_there(built, tmp_path
 @pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_when_the_connection_is_lost_after_the_last_answer_keeps_all(built, tmp_path):
     project, bundle = built
-    given = {"target": host_target(), "root": str(tmp_path / "root"), "python": sys.executable}
+    given = {"target": find_host_target(), "root": str(tmp_path / "root"), "python": sys.executable}
     with LoopbackServer(tmp_path / "board") as server, FaultProxy(server.port) as proxy:
         progress = CutsAtTheEnd(SAMPLES, proxy.__exit__)
         device = ssh_device(server, port=proxy.port, **given)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import load_bundle
 from edgepack.deploy import audit
@@ -220,7 +220,7 @@ def test_device_check_gives_back_what_a_killed_measurement_left(
     board: tuple[Device, Path],
 ) -> None:
     device, sysfs = board
-    script = ondevice_dir() / "agent/edgepack_clocks.py"
+    script = find_ondevice_dir() / "agent/edgepack_clocks.py"
     argv = [sys.executable, "-IS", script, "hold", device.entry.root, sysfs, "60"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as guard:
         assert guard.stdout is not None

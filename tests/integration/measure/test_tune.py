@@ -28,11 +28,11 @@ from edgepack.errors import (
     UsageError,
 )
 from edgepack.measure.tune import searching
-from edgepack.measure.tune.keeping import load_tuning, tunings_dir
+from edgepack.measure.tune.keeping import find_tunings_dir, load_tuning
 from edgepack.measure.tune.searching import TuneQuestion
-from edgepack.measure.tune.space import AFFINITIES, BLOCK_BASE, SPINNING, settings_text
+from edgepack.measure.tune.space import AFFINITIES, BLOCK_BASE, SPINNING, format_settings
 from edgepack.measure.tune.tuning import plan_tuning, tune
-from edgepack.project.profile import host_target
+from edgepack.project.profile import find_host_target
 from edgepack.project.project import Limits
 from edgepack.records.presets import Preset
 from edgepack.records.run import Conditions, DeviceFacts, Memory, ProcessRun, Selection
@@ -78,14 +78,16 @@ def bundle(tmp_path: Path) -> Path:
 
 def write_bundle(folder: Path) -> Path:
     bundle = write_tiny_bundle(folder)
-    change_manifest(bundle, lambda manifest: manifest.update(target=host_target()))
+    change_manifest(bundle, lambda manifest: manifest.update(target=find_host_target()))
     return bundle
 
 
 @pytest.fixture
 def device(tmp_path: Path) -> Device:
     root = str(tmp_path / "root")
-    entry = LocalEntry(transport="local", target=host_target(), root=root, python=sys.executable)
+    entry = LocalEntry(
+        transport="local", target=find_host_target(), root=root, python=sys.executable
+    )
     return Device("board", entry)
 
 
@@ -152,7 +154,7 @@ def best_is_bound(session: dict[str, Any], _: Preset) -> float:
 
 
 def settings_of(report: TuneReport) -> str:
-    return settings_text(report.candidate(report.answer).settings)
+    return format_settings(report.candidate(report.answer).settings)
 
 
 def test_fastest_settings_when_confirmed_are_the_answer(
@@ -201,7 +203,7 @@ def test_device_over_ssh_when_it_vanishes_leaves_what_was_measured(
         over_ssh = ssh_device(
             server,
             port=proxy.port,
-            target=host_target(),
+            target=find_host_target(),
             root=str(tmp_path / "root"),
             python=sys.executable,
         )
@@ -253,7 +255,7 @@ def test_candidate_when_it_is_fast_and_wrong_or_crashes_is_out(
     Simulated(monkeypatch, ms, sqnr_db, lasts=lasts)
     report = tune(TuneQuestion(bundle), device)
     problems = {
-        settings_text(one.settings): one.problem for one in report.candidates if one.problem
+        format_settings(one.settings): one.problem for one in report.candidates if one.problem
     }
     assert problems["2 threads"] == "the harness failed with exit code 139"
     wrong = "its outputs are 12.0 dB near the golden ones, 40.0 dB are needed"
@@ -372,7 +374,7 @@ def test_what_was_measured_when_it_ends_early_is_kept_and_the_defaults_are_the_a
     assert "UNFINISHED" in said.out
     assert words_of_it in said.out
     assert "search 1/" in said.err
-    (path,) = tunings_dir().iterdir()
+    (path,) = find_tunings_dir().iterdir()
     report = load_tuning(path)
     assert report.unfinished
     assert report.candidate(report.answer).defaults
@@ -513,7 +515,7 @@ def test_loader_when_given_settings_that_are_none_refuses_them(
 
 
 def test_harness_when_given_settings_measures_with_them_and_serves_without(bundle: Path):
-    here = Device("here", LocalEntry(transport="local", target=host_target()))
+    here = Device("here", LocalEntry(transport="local", target=find_host_target()))
     settings = '{"session": {"config": {"session.intra_op_thread_affinities": "1;2"}}}'
     brief = Preset("brief", 1, 0.01, 5, warm_up_s=0.01, warm_up_cap_s=0)
     with connect(here) as transport:
@@ -531,8 +533,8 @@ def test_harness_when_given_settings_measures_with_them_and_serves_without(bundl
 def test_tuning_for_real_answers_with_what_is_no_slower_than_the_defaults(
     bundle: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ):
-    every = searching.settings_to_try
-    monkeypatch.setattr(searching, "settings_to_try", lambda *given: every(*given)[:4])
+    every = searching.list_settings
+    monkeypatch.setattr(searching, "list_settings", lambda *given: every(*given)[:4])
     monkeypatch.setattr(searching, "MOST_PAIRS", 6)
     monkeypatch.setattr(TuneQuestion, "confirm", TuneQuestion.search)
     report = tune(TuneQuestion(bundle, variants=["cpu-fp32"]), device)

@@ -115,7 +115,7 @@ def test_load_measures_share_by_profile_when_onnxruntime_does_not_tell(
     bundle: Path, loader: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_manifest(bundle, first_provider(AZURE, 0.5))
-    monkeypatch.setattr(loader, "_assigned_providers", lambda session: [])
+    monkeypatch.setattr(loader, "_find_assigned_providers", lambda session: [])
     assert "runs 0% of the nodes" in loader.load(bundle).passed_over[0][1]
 
 
@@ -386,7 +386,7 @@ def test_emulated_is_an_arm_system_on_an_x86_kernel(
     loader: ModuleType, monkeypatch: pytest.MonkeyPatch, machine: str, line: str, *, emulated: bool
 ) -> None:
     monkeypatch.setattr(loader.providers.platform, "machine", lambda: machine)
-    monkeypatch.setattr(loader.providers, "cpuinfo_lines", lambda: [line])
+    monkeypatch.setattr(loader.providers, "read_cpuinfo", lambda: [line])
     assert loader.providers.is_emulated() is emulated
 
 
@@ -395,10 +395,10 @@ def test_session_config_asks_for_exact_kernels_when_x86_has_no_vnni(
 ) -> None:
     entry = loader.Bundle(bundle).variants(None)[0]
     monkeypatch.setattr(loader.providers.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(loader.providers, "cpu_flags", lambda: {"avx2"})
+    monkeypatch.setattr(loader.providers, "read_cpu_flags", lambda: {"avx2"})
     assert loader.session_config(entry) == {"session.x64quantprecision": "1"}
-    monkeypatch.setattr(loader.providers, "cpu_flags", lambda: {"avx2", "avx_vnni"})
+    monkeypatch.setattr(loader.providers, "read_cpu_flags", lambda: {"avx2", "avx_vnni"})
     assert loader.session_config(entry) == {}
     monkeypatch.setattr(loader.providers.platform, "machine", lambda: "aarch64")
-    monkeypatch.setattr(loader.providers, "cpu_flags", lambda: {"asimd"})
+    monkeypatch.setattr(loader.providers, "read_cpu_flags", lambda: {"asimd"})
     assert loader.session_config(entry) == {}

@@ -12,10 +12,10 @@ from edgepack.builder.cache import StepCache
 from edgepack.builder.execution import execute
 from edgepack.builder.plan import PlanBuilder
 from edgepack.errors import StepError
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
-from edgepack.model.running import random_inputs
+from edgepack.model.running import make_random_inputs
 from edgepack.quantization.ranges.statistics import read_statistics, write_statistics
 from edgepack.samples.sample_set import write_sample_set
 from edgepack.steps.base import run_step
@@ -36,7 +36,7 @@ def given(folder, model, feeds):
         path.mkdir(parents=True)
     shutil.copyfile(model, inputs["model"] / MODEL)
     named = [(f"sample {n}", feed) for n, feed in enumerate(feeds)]
-    write_sample_set(inputs["samples"], signature(read_structure(model))[0], named)
+    write_sample_set(inputs["samples"], read_signature(read_structure(model))[0], named)
     return inputs
 
 
@@ -223,8 +223,8 @@ def test_calibration_when_a_build_runs_it_moves_the_bar_of_its_step(tmp_path):
 def feed_of(model, seed, **shapes):
     """Seeded random inputs; ``shapes`` are those that the model leaves open."""
     random = np.random.default_rng(seed)
-    inputs, _ = signature(read_structure(model))
-    feed = random_inputs([spec for spec in inputs if spec.name not in shapes], seed=seed)
+    inputs, _ = read_signature(read_structure(model))
+    feed = make_random_inputs([spec for spec in inputs if spec.name not in shapes], seed=seed)
     dtypes = {spec.name: spec.dtype for spec in inputs}
     for name, shape in shapes.items():
         feed[name] = random.integers(0, 2, shape).astype(dtypes[name])

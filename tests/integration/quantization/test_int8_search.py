@@ -8,7 +8,7 @@ import pytest
 from edgepack.builder.build import build, dry_run
 from edgepack.errors import LimitError, ModelError, StepError
 from edgepack.metrics.accuracy import min_sqnr_db
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, run_session
@@ -138,7 +138,7 @@ def test_metric_when_it_is_a_function_is_asked_of_fp32_once(tmp_path):
     project.mkdir()
     (project / "mymetric.py").write_text(METRIC)
     named = [(str(n), feed) for n, feed in enumerate(dead_channel_feeds(4, seed=8))]
-    write_sample_set(evaluation, signature(read_structure(model))[0], named)
+    write_sample_set(evaluation, read_signature(read_structure(model))[0], named)
     metric = PythonMetric(python="mymetric:score", higher_is_better=True)
     step = Int8Static(
         int8_nets.CPU, 13, search=LimitSearch(Limits(metric_drop=0.0), metric, interpreter=None)

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from edgepack.quantization.methods.rounding import round_weights
-from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
@@ -81,7 +81,7 @@ class Net:
             self.constants,
         )
         opset = [helper.make_opsetid("", 17)]
-        return quantizable(helper.make_model(graph, opset_imports=opset, ir_version=9))
+        return prepare_model(helper.make_model(graph, opset_imports=opset, ir_version=9))
 
 
 def residual():
@@ -157,7 +157,7 @@ def photographs(folder, count):
 @pytest.mark.parametrize(("name", "least_gain_db"), [("cpu", 4), ("qnn-8", 8)])
 def test_mobilenet_when_its_weights_are_fitted_gains_much(shared_data, name, least_gain_db):
     folder = shared_data / "imagenet"
-    model = quantizable(onnx.load(folder / "mobilenet_v1_0.25_128_fp32.onnx"))
+    model = prepare_model(onnx.load(folder / "mobilenet_v1_0.25_128_fp32.onnx"))
     feeds = photographs(folder, 48)
     nearest, fitted = gain(model, int8_nets.DIALECTS[name], feeds[:24], feeds[24:])
     assert fitted > nearest + least_gain_db
@@ -173,7 +173,7 @@ def test_product_whose_addend_is_computed_is_rounded_without_a_bias(tmp_path):
     value = (TensorProto.FLOAT, [1, 16])
     path = tiny_models.save(tmp_path / "net.onnx", nodes, [("x", *value)], [("y", *value)], weights)
     feeds = [{"x": random.standard_normal((1, 16)).astype(FLOAT)} for _ in range(24)]
-    model = quantizable(onnx.load(path))
+    model = prepare_model(onnx.load(path))
     for dialect in (int8_nets.QNN_8, int8_nets.CPU):
         plain, fitted = gain(model, dialect, feeds[:16], feeds[16:])
         assert fitted > plain - 1

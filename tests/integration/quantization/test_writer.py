@@ -18,13 +18,13 @@ import onnxruntime
 import pytest
 from edgepack.errors import StepError
 from edgepack.metrics.accuracy import min_sqnr_db
-from edgepack.model.facts import default_opset, signature
-from edgepack.model.fusion import fusion_coverage
+from edgepack.model.facts import find_default_opset, read_signature
+from edgepack.model.fusion import measure_fusion_coverage
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.quantization.qdq.dialect import require_dialect
-from edgepack.quantization.qdq.preparation import quantizable
-from edgepack.quantization.qdq.writer import QdqWriter, observed_tensors
+from edgepack.quantization.qdq.preparation import prepare_model
+from edgepack.quantization.qdq.writer import QdqWriter, find_observed_tensors
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.steps.graph.opset import AtLeastOpset
 from edgepack.steps.graph.simplified import simplify
@@ -61,7 +61,7 @@ def x_feeds(*shape, count=4):
 
 def written(model, dialect, feeds, *, excluded=(), ranges=None, **settings):
     """The QDQ model, proven to be in the dialect, and the writer."""
-    model = quantizable(model)
+    model = prepare_model(model)
     writer = QdqWriter(model, ranges or extreme_ranges(model, feeds), dialect, **settings)
     out = writer.write({*writer.unusable(), *excluded})
     require_dialect(out, dialect, settings.get("per_tensor_ops", ()), settings.get("wide", ()))
@@ -335,7 +335,7 @@ def real(shared_data, tmp_path_factory):
             folder = tmp_path_factory.mktemp(name)
             file, dims = REAL[name]
             model = onnx.load(shared_data / file)
-            if default_opset(model) < 13:
+            if find_default_opset(model) < 13:
                 onnx.save(model, folder / "model.onnx")
                 AtLeastOpset(13).run({"model": folder}, out := tmp_path_factory.mktemp("out"))
                 model = onnx.load(out / "model.onnx")
@@ -356,7 +356,7 @@ def sized(model, dims):
     feeds = []
     for seed in range(2):
         feed = {}
-        for spec in signature(model)[0]:
+        for spec in read_signature(model)[0]:
             shape = [size if isinstance(size, int) else dims.get(size, 1) for size in spec.shape]
             whole = np.random.default_rng(seed).integers(0, 2, shape)
             feed[spec.name] = whole.astype(spec.dtype)
@@ -390,7 +390,8 @@ def test_real_network_when_written_is_what_onnxruntime_writes(real, tmp_path, ne
         onnx.save(theirs, tmp_path / "theirs.onnx")
         for cpu in ("x86-64", "aarch64"):
             mine, other = (
-                fusion_coverage(tmp_path / file, cpu) for file in ("ours.onnx", "theirs.onnx")
+                measure_fusion_coverage(tmp_path / file, cpu)
+                for file in ("ours.onnx", "theirs.onnx")
             )
             assert mine.facts() == other.facts()
 
@@ -425,8 +426,10 @@ def test_model_when_its_weights_are_larger_than_2_gib_is_calibrated_and_written(
         # The rest is a hole: it reads as 0 and takes no room on the disk.
         file.truncate(4 * rows * columns)
     feeds = [{"ids": np.array([0, rows - 1])}]
-    statistics = collect(path, feeds, observed_tensors(onnx.load(path, load_external_data=False)))
-    model = quantizable(read_model(path))
+    statistics = collect(
+        path, feeds, find_observed_tensors(onnx.load(path, load_external_data=False))
+    )
+    model = prepare_model(read_model(path))
     writer = QdqWriter(model, {n: (s.low, s.high) for n, s in statistics.items()}, int8_nets.CPU)
     write_model(writer.write(writer.unusable()), tmp_path / "int8.onnx")
     assert (tmp_path / "int8.onnx").stat().st_size < 1.01 * rows * columns
@@ -463,7 +466,7 @@ def calls(length, tmp_path):
 
     sys.setprofile(counting)
     try:
-        writer = QdqWriter(quantizable(model), {**ranges, "x": (-1.0, 1.0)}, int8_nets.CPU)
+        writer = QdqWriter(prepare_model(model), {**ranges, "x": (-1.0, 1.0)}, int8_nets.CPU)
         out = writer.write(writer.unusable())
         require_dialect(out, int8_nets.CPU)
     finally:
@@ -479,7 +482,7 @@ def test_work_when_a_graph_is_four_times_as_long_is_four_times_as_much(tmp_path)
 def test_model_when_prepared_and_written_is_not_copied_or_changed(tmp_path):
     nodes, constants, last = chain(3)
     model = saved(tmp_path, nodes, constants, x=(1, 2, 3, 3), outputs=(last,))
-    assert quantizable(model) is model
+    assert prepare_model(model) is model
     before = model.SerializeToString(deterministic=True)
     out, _ = written(model, int8_nets.CPU, x_feeds(1, 2, 3, 3))
     assert model.SerializeToString(deterministic=True) == before
@@ -654,7 +657,7 @@ def untyped_net(folder):
 
 def test_tensor_when_its_type_is_unknown_is_float_if_it_has_a_range(tmp_path):
     model, feeds = untyped_net(tmp_path), x_feeds(1, 4, 6, 6)
-    assert observed_tensors(model) == {"x", "c", "g", "y"}
+    assert find_observed_tensors(model) == {"x", "c", "g", "y"}
     out, writer = written(model, int8_nets.CPU, feeds)
     assert not writer.unusable()
     assert {"x", "c", "g", "y_QuantizeLinear_Input"} == File(out).paired()
@@ -671,7 +674,7 @@ def with_type(model, name):
 
 
 def test_opset_when_it_has_no_scales_per_channel_is_refused(tmp_path):
-    model = quantizable(onnx.load(tiny_models.conv_net(tmp_path / "net.onnx", opset=11)))
+    model = prepare_model(onnx.load(tiny_models.conv_net(tmp_path / "net.onnx", opset=11)))
     with pytest.raises(StepError, match="opset is 11"):
         QdqWriter(model, {}, int8_nets.CPU).write(())
 
@@ -711,7 +714,7 @@ def everything(model, feed):
 @pytest.mark.parametrize("every_op", [False, True])
 def test_pairs_when_written_in_any_dialect_are_of_observed_tensors(tmp_path, every_op):
     path = int8_nets.mixed_net(tmp_path / "net.onnx")
-    observed = observed_tensors(onnx.load(path), every_op=every_op)
+    observed = find_observed_tensors(onnx.load(path), every_op=every_op)
     constants = {tensor.name for tensor in onnx.load(path).graph.initializer}
     assert not observed & constants
     for dialect in int8_nets.DIALECTS.values():
@@ -889,7 +892,7 @@ def test_session_when_pairs_are_wide_keeps_the_integer_kernels_elsewhere(tmp_pat
     for wide in ((), ("k",)):
         out, _ = written(model, int8_nets.CPU, feeds, wide=frozenset(wide))
         onnx.save(out, tmp_path / "wide.onnx")
-        counts.append(fusion_coverage(tmp_path / "wide.onnx", "x86-64"))
+        counts.append(measure_fusion_coverage(tmp_path / "wide.onnx", "x86-64"))
     assert counts[1].integer_products == counts[0].integer_products == 5
     assert onnxruntime.InferenceSession(
         str(tmp_path / "wide.onnx"), providers=["CPUExecutionProvider"]

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.errors import ModelError, StepError
-from edgepack.model.facts import TensorSpec, signature
+from edgepack.model.facts import TensorSpec, read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.running import make_session, run_session
 from edgepack.samples.sample_set import write_sample_set
@@ -56,7 +56,7 @@ def test_model_when_converted_keeps_float32_inputs_and_outputs_and_halves_its_we
     conv_net(tmp_path / "in" / MODEL, batch=1)
     notes = half(tmp_path)
     model = made(tmp_path)
-    assert signature(model) == signature(onnx.load(tmp_path / "in" / MODEL))
+    assert read_signature(model) == read_signature(onnx.load(tmp_path / "in" / MODEL))
     assert {t.data_type for t in model.graph.initializer} == {TensorProto.FLOAT16}
     assert notes.facts["float16_nodes"] == 6
     assert notes.facts["float32_nodes"] == []

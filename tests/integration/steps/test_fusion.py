@@ -12,13 +12,13 @@ import onnxruntime
 import pytest
 from edgepack.builder.timing import compare_latency
 from edgepack.errors import ModelError, StepError
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
-from edgepack.model.fusion import coverage_of, fusion_coverage
+from edgepack.model.fusion import count_coverage, measure_fusion_coverage
 from edgepack.model.graph import read_graph
 from edgepack.model.reading import read_model, read_structure
 from edgepack.project.project import ImageInput
-from edgepack.samples.images import image_tensor
+from edgepack.samples.images import read_image_tensor
 from edgepack.steps.graph.fusion import FUSION, Fusion
 from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import TensorProto, helper
@@ -84,21 +84,21 @@ def test_u8s8_when_fused_is_all_integers(plain, tmp_path, cpu):
 def test_coverage_when_layouts_change_too_counts_the_same(mixed, tmp_path, cpu, name):
     int8_nets.run(Int8Static(int8_nets.DIALECTS[name], MAX_IR), mixed, tmp_path / "int8")
     path = tmp_path / "int8" / MODEL
-    found, counts = fusion_coverage(path, cpu), op_counts(path, cpu, tmp_path)
+    found, counts = measure_fusion_coverage(path, cpu), op_counts(path, cpu, tmp_path)
     assert found.leftover_quantize == counts["QuantizeLinear"]
     assert found.leftover_dequantize == counts["DequantizeLinear"]
     assert found.integer_products == sum(
         counts[op] for op in ("QLinearConv", "QLinearMatMul", "QGemm")
     )
     whole = read_graph(onnx.load(tmp_path / "optimized.onnx"))
-    assert coverage_of(whole, read_graph(read_model(path))).facts() == found.facts()
+    assert count_coverage(whole, read_graph(read_model(path))).facts() == found.facts()
 
 
 def test_s8s8_when_the_cpu_is_x86_64_is_reported_as_float_islands(residual, tmp_path):
     int8_nets.run(Int8Static(int8_nets.XNNPACK, MAX_IR), residual, tmp_path / "int8")
     path = tmp_path / "int8" / MODEL
-    assert fusion_coverage(path, "aarch64").coverage == 1
-    found = fusion_coverage(path, "x86-64")
+    assert measure_fusion_coverage(path, "aarch64").coverage == 1
+    found = measure_fusion_coverage(path, "x86-64")
     assert {"first", "second"} <= set(found.islands)
     assert found.integer_products == 0
     assert all(n.is_product == (n.name in ("first", "second")) for n in found.float_nodes)
@@ -128,8 +128,8 @@ def test_operator_when_the_cpu_has_no_kernel_is_left_float_with_float_weights(mi
     types = {t.name: t.data_type for t in model.graph.initializer}
     up = next(node for node in model.graph.node if node.name == "up")
     assert [types[name] for name in up.input[1:]] == [TensorProto.FLOAT] * 2
-    before = fusion_coverage(unfitted(mixed, tmp_path), cpu)
-    after = fusion_coverage(tmp_path / "int8" / MODEL, cpu)
+    before = measure_fusion_coverage(unfitted(mixed, tmp_path), cpu)
+    after = measure_fusion_coverage(tmp_path / "int8" / MODEL, cpu)
     assert after.integer_ops == before.integer_ops
     # HardSwish lies between two quantized tensors in either, as two operators.
     assert after.islands == before.islands == ("up", "swish")
@@ -156,7 +156,7 @@ def test_nodes_when_left_float_beside_quantized_ones_keep_their_own_constants(mi
     assert "pointwise" not in notes.facts["left_float"]
     # Before anything is left float for accuracy.
     fit, unfit = (
-        fusion_coverage(first(each, mixed, tmp_path / f"first-{each.cpu}"), "x86-64")
+        measure_fusion_coverage(first(each, mixed, tmp_path / f"first-{each.cpu}"), "x86-64")
         for each in (step, replace(step, cpu=None))
     )
     assert fit.integer_ops == unfit.integer_ops
@@ -207,7 +207,7 @@ def test_integer_kernels_when_alone_among_float_ones_are_not_quantized(tmp_path)
     feeds = [{"x": random.standard_normal((4, 8)).astype(np.float32)} for _ in range(4)]
     inputs = int8_nets.calibrated(tmp_path / "steps", model, feeds)
     unfitted = first(Int8Static(int8_nets.CPU, MAX_IR), inputs, tmp_path / "unfitted")
-    assert fusion_coverage(unfitted, "x86-64").lone == ("alone",)
+    assert measure_fusion_coverage(unfitted, "x86-64").lone == ("alone",)
     notes = int8_nets.run(Int8Static(int8_nets.CPU, MAX_IR, "x86-64"), inputs, tmp_path / "int8")
     assert list(notes.facts["left_float"]) == ["alone"]
     assert notes.facts["integer_products"] == notes.facts["leftover_quantize"] == 1
@@ -236,7 +236,7 @@ def test_coverage_when_onnxruntime_refuses_the_model_says_why(tmp_path):
     value = (TensorProto.FLOAT, [1, 1, 2, 2])
     model = tiny_models.save(tmp_path / "net.onnx", nodes, [("x", *value)], [("y", *value)])
     with pytest.raises(ModelError, match="missing"):
-        fusion_coverage(model, "x86-64")
+        measure_fusion_coverage(model, "x86-64")
 
 
 def test_names_when_fusions_and_layouts_decorate_them_are_those_of_the_model(tmp_path):
@@ -261,7 +261,7 @@ def test_names_when_fusions_and_layouts_decorate_them_are_those_of_the_model(tmp
     )
     op_counts(model, "x86-64", tmp_path)
     whole = read_graph(onnx.load(tmp_path / "optimized.onnx"))
-    found = coverage_of(whole, read_graph(read_model(model)))
+    found = count_coverage(whole, read_graph(read_model(model)))
     assert [node.name for node in found.float_nodes] == ["conv", "matmul"]
     assert all(node.is_product and not node.is_island for node in found.float_nodes)
 
@@ -314,9 +314,9 @@ def real(request, shared_data, tmp_path):
     folder = shared_data / "imagenet"
     image = ImageInput.model_validate(description, strict=False)
     model = folder / file
-    (name,) = (spec.name for spec in signature(read_structure(model))[0])
+    (name,) = (spec.name for spec in read_signature(read_structure(model))[0])
     photos = sorted((folder / "images").iterdir())[::100][:8]
-    feeds = [{name: image_tensor(photo, image)} for photo in photos]
+    feeds = [{name: read_image_tensor(photo, image)} for photo in photos]
     return int8_nets.calibrated(tmp_path / "steps", model, feeds)
 
 

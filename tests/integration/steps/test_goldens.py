@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import onnx
 import pytest
-from edgepack.base.machine import processor
+from edgepack.base.machine import find_processor
 from edgepack.builder.build import build
 from edgepack.bundle.reading import load_bundle
 from edgepack.model.facts import TensorSpec
@@ -231,14 +231,14 @@ def test_goldens_hold_the_one_sample_that_reaches_a_layer_or_say_that_they_do_no
     write_sample_set(samples, [spec], named)
     inputs = {"model": tmp_path, "samples": samples, "choice": tmp_path / "choice"}
     (tmp_path / "choice").mkdir()
-    run_step(GoldenChoice(4, processor()), inputs, tmp_path / "choice")
+    run_step(GoldenChoice(4, find_processor()), inputs, tmp_path / "choice")
     chosen = read_choice(tmp_path / "choice")
     assert 9 in chosen
 
     def untold(choice: list[int], out: Path) -> list[str]:
         (tmp_path / "choice" / CHOICE).write_text(json.dumps(choice))
         out.mkdir()
-        run_step(Goldens(60.0, processor()), inputs, out)
+        run_step(Goldens(60.0, find_processor()), inputs, out)
         return [what for what, told_by in read_goldens(out)["faults"] if told_by is None]
 
     assert untold(chosen, tmp_path / "all") == []

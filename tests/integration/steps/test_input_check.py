@@ -14,14 +14,14 @@ from edgepack.errors import ProfileError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
-from edgepack.preprocessing.alternatives import flow, normalized
+from edgepack.preprocessing.alternatives import format_flow, normalize_pixels
 from edgepack.project.project import DetectionOutput, ImageInput
 from edgepack.samples.sample_set import write_sample_set
-from edgepack.samples.sources import image_samples
+from edgepack.samples.sources import read_image_samples
 from edgepack.steps.base import run_step
 from edgepack.steps.graph.prepared import fix_dims
 from edgepack.steps.proofs.input_check import InputCheck
-from edgepack.steps.proofs.input_runs import best_score
+from edgepack.steps.proofs.input_runs import find_best_score
 from edgepack.steps.proofs.read_answers import ReadAnswers
 from onnx import TensorProto, helper
 
@@ -44,7 +44,7 @@ def warned(tmp_path):
     def run(image, *, labels=None, described=True, tensors=None, model=None, **net):
         pictures, classes = brightness_nets.pictures(40)
         if tensors is None:
-            tensors = [normalized(picture, image) for picture in pictures]
+            tensors = [normalize_pixels(picture, image) for picture in pictures]
         for name in ("model", "samples", "out"):
             (tmp_path / name).mkdir()
         brightness_nets.save(tmp_path / "model" / "model.onnx", **net)
@@ -71,8 +71,8 @@ def test_check_when_the_scale_is_missing_says_so_and_which_line_is_right(warned)
     assert "suspects are order, scale, mean and std, layout, or labels that are one off" in text
     assert "is RGB from -1 to 1: right for 40 of 40" in text
     assert "as it is, RGB from 0 to 255: right for 10 of 40" in text
-    assert f"write inputs: {{image: {{image: {flow(RIGHT)}}}}}" in text
-    assert image_of(flow(RIGHT)).scale == pytest.approx(1 / 127.5, rel=1e-5)
+    assert f"write inputs: {{image: {{image: {format_flow(RIGHT)}}}}}" in text
+    assert image_of(format_flow(RIGHT)).scale == pytest.approx(1 / 127.5, rel=1e-5)
     assert text.endswith("every number of this build is of a model that sees RGB from 0 to 255")
 
 
@@ -101,7 +101,7 @@ def never_by_chance(answers, labels):
 
 def test_check_when_the_model_is_too_large_to_try_others_tries_other_labels(warned, monkeypatch):
     # As where one answer of few is right by luck: then it is not clear that all are by chance.
-    monkeypatch.setattr("edgepack.preprocessing.verdict.chance", never_by_chance)
+    monkeypatch.setattr("edgepack.preprocessing.verdict.compare_with_chance", never_by_chance)
     monkeypatch.setattr("edgepack.steps.proofs.input_runs._BUDGET", 0.0)
     _, classes = brightness_nets.pictures(40)
     [text] = warned(RIGHT, labels=classes + 1, classes=6)
@@ -174,8 +174,8 @@ def test_best_detection_when_an_output_has_boxes_is_the_one_with_the_best_score(
     output = np.zeros((1, 6, 9), np.float32)
     output[0, :, 5] = 8, 9, 6, 4, 0.2, 0.7
     meaning = DetectionOutput(kind="detection", layout="yolo")
-    assert best_score(output, meaning) == pytest.approx(0.7)
-    assert best_score(np.zeros((1, 6, 0), np.float32), meaning) == 0
+    assert find_best_score(output, meaning) == pytest.approx(0.7)
+    assert find_best_score(np.zeros((1, 6, 0), np.float32), meaning) == 0
 
 
 def test_check_when_scores_are_described_as_boxes_warns(tmp_path):
@@ -210,7 +210,7 @@ def test_build_when_the_scale_is_missing_warns_with_the_line_to_write(tmp_path, 
     result = build(project=path, targets=["host"], variants=["cpu-fp32"], out=tmp_path / "dist")
     [text] = result.warnings
     assert text.startswith("preprocessing: fp32 is at chance level")
-    assert f"write inputs: {{image: {{image: {flow(RIGHT)}}}}}" in text
+    assert f"write inputs: {{image: {{image: {format_flow(RIGHT)}}}}}" in text
 
 
 IMAGENET = {"short_side": 146, "crop": 128}
@@ -233,7 +233,7 @@ def mobilenet_warned(tmp_path, shared_data):
         write_model(prepared, tmp_path / "model" / "model.onnx")
         spec = TensorSpec("input", "float32", (1, 3, 128, 128))
         labels = np.array([int(row[1]) for row in rows]) if labelled else None
-        samples = image_samples(files, "input", image)
+        samples = read_image_samples(files, "input", image)
         write_sample_set(tmp_path / "samples", (spec,), samples, labels)
         step = InputCheck((("input", image),), "output", (), "x86-64")
         inputs = {"model": tmp_path / "model", "samples": tmp_path / "samples"}

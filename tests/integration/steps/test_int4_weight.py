@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from edgepack.backends.targets import misfits
+from edgepack.backends.targets import find_misfits
 from edgepack.builder.build import build
 from edgepack.bundle.manifest import Accuracy
 from edgepack.errors import StepError
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session, run_session
-from edgepack.project.profile import VariantChange, changed, load_profile
+from edgepack.project.profile import VariantChange, change_profile, load_profile
 from edgepack.samples.sample_set import write_sample_set
 from edgepack.steps.base import Notes, run_step
 from edgepack.steps.recipes.int4_weight import Int4Weight
@@ -66,7 +66,7 @@ def encoder(path: Path) -> Path:
 @pytest.fixture
 def folder(tmp_path) -> Path:
     encoder(tmp_path / "in" / MODEL)
-    inputs, _ = signature(read_structure(tmp_path / "in" / MODEL))
+    inputs, _ = read_signature(read_structure(tmp_path / "in" / MODEL))
     for name, count, seed in (("calibration", 160, 30), ("samples", 32, 90)):
         (tmp_path / name).mkdir()
         rows = [(str(n), {"x": row[None]}) for n, row in enumerate(activations(count, seed))]
@@ -108,7 +108,7 @@ def test_model_when_a_calibration_set_is_of_one_sample_is_rounded_to_nearest_or_
     nodes = [node("MatMul", ["x", "w"], ["y"], "m")]
     value = ("x", TensorProto.FLOAT, [1, 64])
     save(tmp_path / "in" / MODEL, nodes, [value], [("y", TensorProto.FLOAT, [1, 48])], weights)
-    inputs, _ = signature(read_structure(tmp_path / "in" / MODEL))
+    inputs, _ = read_signature(read_structure(tmp_path / "in" / MODEL))
     (tmp_path / "calibration").mkdir()
     write_sample_set(tmp_path / "calibration", inputs, [("0", {"x": normal(1, 64, seed=2)})])
     assert quantize(tmp_path, "calibration").facts["worst_cosine"] > 0.98
@@ -171,7 +171,7 @@ def test_encoder_when_rounded_twice_has_the_same_bytes(folder):
 
 
 def int4_target(pin: str):
-    profile = changed(
+    profile = change_profile(
         load_profile("linux-x86-64"), [VariantChange(backend="cpu", recipe="int4-weight")]
     )
     runtime = profile.runtime.model_copy(update={"packages": {"onnxruntime": pin}})
@@ -181,7 +181,7 @@ def int4_target(pin: str):
 @pytest.mark.parametrize("pin", ["==1.22.1", ">=1.20,<2"])
 def test_variant_when_the_pinned_runtime_is_too_old_is_refused(pin):
     profile = int4_target(pin)
-    found = misfits(profile.variants[0], profile)
+    found = find_misfits(profile.variants[0], profile)
     assert [misfit.key for misfit in found] == [("recipe",)]
     assert "does not load weights in blocks of 4 bits" in found[0].problem
 
@@ -189,7 +189,7 @@ def test_variant_when_the_pinned_runtime_is_too_old_is_refused(pin):
 @pytest.mark.parametrize("pin", ["==1.23.2", "==1.31.1"])
 def test_variant_when_the_pinned_runtime_is_new_enough_fits(pin):
     profile = int4_target(pin)
-    assert misfits(profile.variants[0], profile) == []
+    assert find_misfits(profile.variants[0], profile) == []
 
 
 PROJECT = """

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, read_structure
 from edgepack.model.running import make_session, run_session
 from edgepack.samples.sample_set import write_sample_set
-from edgepack.samples.spreading import spread
-from edgepack.steps.proofs.layer_errors import LayerErrors, compared_tensors, read_layer_errors
+from edgepack.samples.spreading import choose_spread
+from edgepack.steps.proofs.layer_errors import LayerErrors, find_compared_tensors, read_layer_errors
 from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import TensorProto, helper
 
@@ -41,7 +41,7 @@ def expected_db(steps, float_name, int8_name):
         model.graph.output.append(onnx.ValueInfoProto(name=name))
         onnx.save(model, folder / "one.onnx")
         session = make_session(folder / "one.onnx")
-        feeds = spread(int8_nets.image_feeds(), SAMPLES)
+        feeds = choose_spread(int8_nets.image_feeds(), SAMPLES)
         outputs.append(np.stack([run_session(session, feed)[name] for feed in feeds]))
         (folder / "one.onnx").unlink()
     exact, found = (output.astype(np.float64) for output in outputs)
@@ -50,7 +50,7 @@ def expected_db(steps, float_name, int8_name):
 
 def test_errors_when_recomputed_tensor_by_tensor_are_the_same(steps):
     layers = read_layer_errors(steps["layers"])
-    pairs = compared_tensors(
+    pairs = find_compared_tensors(
         read_structure(steps["reference"] / MODEL), read_structure(steps["model"] / MODEL)
     )
     assert [layer["tensor"] for layer in layers] == list(pairs)
@@ -90,7 +90,7 @@ def test_errors_when_a_tensor_has_equal_infinities_are_those_of_its_numbers(tmp_
         tiny_models.save(folders[name] / MODEL, nodes, *ends, [mask, ("f", np.float32([level]))])
     feed = {"x": np.array([[1, 2]], np.float32)}
     (tmp_path / "samples").mkdir()
-    inputs = signature(onnx.load(folders["model"] / MODEL))[0]
+    inputs = read_signature(onnx.load(folders["model"] / MODEL))[0]
     write_sample_set(tmp_path / "samples", inputs, [("one", feed)])
     given = {**folders, "samples": tmp_path / "samples"}
     int8_nets.run(LayerErrors(SAMPLES, "x86-64"), given, tmp_path / "out")

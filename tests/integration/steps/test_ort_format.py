@@ -16,17 +16,17 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.base.machine import architecture
+from edgepack.base.machine import find_architecture
 from edgepack.errors import StepError
 from edgepack.model.files import ORT_MODEL
 from edgepack.model.running import make_session, run_session
 from edgepack.steps.base import run_step
 from edgepack.steps.graph.ort_file import (
-    kernels,
-    normalized,
-    operators,
+    count_saved_optimizations,
+    find_kernels,
+    find_operators,
+    normalize_file,
     read_config,
-    saved_optimizations,
     write_config,
 )
 from edgepack.steps.graph.ort_format import OPERATORS, REPLAY, AsOrt
@@ -124,7 +124,7 @@ def test_as_ort_when_run_computes_the_same_and_lists_all_operators(
     assert (notes.facts["style"], notes.facts["platform"]) == (style, platform)
     assert notes.facts["repeatable"]
     listed = read_config(tmp_path / "out" / OPERATORS)
-    assert set(operators([file])) | kernels(file.read_bytes()) <= set(listed)
+    assert set(find_operators([file])) | find_kernels(file.read_bytes()) <= set(listed)
     assert notes.facts["operators"] == len({(domain, name) for domain, _, name in listed})
     written = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert written == [ORT_MODEL, "notes.json", OPERATORS]
@@ -140,13 +140,13 @@ def test_as_ort_when_the_config_is_read_tells_the_types(fp32, tmp_path):
 def test_as_ort_when_int8_and_runtime_leaves_optimizations_to_the_session(int8, tmp_path):
     converted(AsOrt("runtime", "arm"), int8, tmp_path / "runtime")
     converted(AsOrt("fixed", "arm"), int8, tmp_path / "fixed")
-    assert saved_optimizations((tmp_path / "runtime" / ORT_MODEL).read_bytes()) > 0
-    assert saved_optimizations((tmp_path / "fixed" / ORT_MODEL).read_bytes()) == 0
+    assert count_saved_optimizations((tmp_path / "runtime" / ORT_MODEL).read_bytes()) > 0
+    assert count_saved_optimizations((tmp_path / "fixed" / ORT_MODEL).read_bytes()) == 0
 
 
 def test_as_ort_when_int8_and_runtime_lists_what_the_session_replays(int8, tmp_path):
     converted(AsOrt("runtime", "arm"), int8, tmp_path / "out")
-    before = {name for _, _, name in operators([tmp_path / "out" / ORT_MODEL])}
+    before = {name for _, _, name in find_operators([tmp_path / "out" / ORT_MODEL])}
     listed = read_config(tmp_path / "out" / OPERATORS)
     assert "QLinearConv" not in before
     assert {"ai.onnx", "com.microsoft"} == {d for d, _, name in listed if name == "QLinearConv"}
@@ -218,13 +218,13 @@ PORTABLE = ("optimization.disable_specified_optimizers", "NchwcTransformer")
 
 
 def test_normalized_when_applied_twice_changes_nothing_more(fp32, tmp_path):
-    once = normalized(raw(fp32 / "model.onnx", tmp_path / "a.ort", [PORTABLE]).read_bytes())
-    assert normalized(once) == once
+    once = normalize_file(raw(fp32 / "model.onnx", tmp_path / "a.ort", [PORTABLE]).read_bytes())
+    assert normalize_file(once) == once
 
 
 def test_normalized_when_loaded_computes_exactly_what_it_did(fp32, tmp_path):
     file = raw(fp32 / "model.onnx", tmp_path / "a.ort", [PORTABLE])
-    (tmp_path / "b.ort").write_bytes(normalized(file.read_bytes()))
+    (tmp_path / "b.ort").write_bytes(normalize_file(file.read_bytes()))
     feed = {"image": images(1)}
     first, second = (
         run_session(make_session(tmp_path / name), feed) for name in ("a.ort", "b.ort")
@@ -255,7 +255,7 @@ def lie_about_weights(folder: Path, tmp_path: Path) -> None:
             tensor.CopyFrom(onnx.numpy_helper.from_array(array.astype(np.float32), "w2"))
     onnx.save(model, tmp_path / "other.onnx")
     file = raw(tmp_path / "other.onnx", tmp_path / "other.ort", [PORTABLE])
-    (folder / ORT_MODEL).write_bytes(normalized(file.read_bytes()))
+    (folder / ORT_MODEL).write_bytes(normalize_file(file.read_bytes()))
 
 
 def lie_about_layout(folder: Path, tmp_path: Path) -> None:
@@ -311,12 +311,12 @@ def test_verify_when_a_fixed_file_leaves_work_to_the_session_refuses_it(int8, tm
         fixed.verify({"model": int8}, tmp_path / "out")
 
 
-@pytest.mark.skipif(architecture() != "x86-64", reason="onnxruntime does it on x86-64 alone")
+@pytest.mark.skipif(find_architecture() != "x86-64", reason="onnxruntime does it on x86-64 alone")
 def test_verify_when_the_file_fits_one_vector_width_refuses_it(fp32, tmp_path):
     step = AsOrt("fixed", "amd64")
     converted(step, fp32, tmp_path / "out")
     file = raw(fp32 / "model.onnx", tmp_path / "wide.ort")
-    (tmp_path / "out" / ORT_MODEL).write_bytes(normalized(file.read_bytes()))
+    (tmp_path / "out" / ORT_MODEL).write_bytes(normalize_file(file.read_bytes()))
     with pytest.raises(StepError, match="one processor's vector width"):
         step.verify({"model": fp32}, tmp_path / "out")
 

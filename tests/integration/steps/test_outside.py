@@ -10,8 +10,8 @@ from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import build, dry_run
 from edgepack.cli.building import print_build
 from edgepack.errors import StepError
-from edgepack.measure.bench.assemble import variant_facts
-from edgepack.model.facts import signature
+from edgepack.measure.bench.assemble import make_variant_facts
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, run_session
@@ -87,7 +87,7 @@ def quantized(folder: Path, model: Path, samples: np.ndarray, *, mends: bool):
     """The folder of an int8 model, the outside of its inputs, and what that breaks."""
     feeds = [{"x": sample} for sample in samples]
     given = int8_nets.calibrated(folder, model, feeds)
-    outside = Outside((("x", None),), signature(read_structure(model))[0], ())
+    outside = Outside((("x", None),), read_signature(read_structure(model))[0], ())
     step = Int8Static(int8_nets.CPU, 13, cpu="x86-64", outside=outside if mends else None)
     int8_nets.run(step, given, folder / "int8")
     inputs = {"reference": given["model"], "model": folder / "int8", "samples": given["samples"]}
@@ -150,7 +150,7 @@ def test_healthy_model_when_run_on_inputs_unlike_the_samples_says_nothing(tmp_pa
     given = int8_nets.calibrated(tmp_path / "steps", model, feeds)
     int8_nets.run(Int8Static(int8_nets.CPU, 13, cpu="x86-64"), given, tmp_path / "int8")
     picture = ImageInput(resize=Stretch(width=8, height=8))
-    outside = Outside((("image", picture),), signature(read_structure(model))[0], ())
+    outside = Outside((("image", picture),), read_signature(read_structure(model))[0], ())
     inputs = {"reference": given["model"], "model": tmp_path / "int8", "samples": given["samples"]}
     notes = int8_nets.run(OutsideErrors(outside, "x86-64"), inputs, tmp_path / "outside")
     assert read_outside(tmp_path / "outside") == []
@@ -196,7 +196,7 @@ def test_build_when_silence_breaks_a_variant_warns_and_the_loader_counts_what_li
     model(np.zeros(SHAPE, np.float32))
     model(np.full(SHAPE, np.nan, np.float32))
     assert model.outside == {"x": 2}
-    facts = variant_facts(bundle.manifest, variant)
+    facts = make_variant_facts(bundle.manifest, variant)
     assert facts.outside == variant.outside
     assert facts.untold == variant.untold
     page = render_html([example_report(variants=[facts], variant_used=variant.id)])

@@ -6,12 +6,18 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.errors import StepError
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
-from edgepack.model.running import make_session, random_inputs, run_session
+from edgepack.model.running import make_random_inputs, make_session, run_session
 from edgepack.steps.base import Notes, run_step
 from edgepack.steps.graph import rewritten
-from edgepack.steps.graph.rewritten import CACHE_KEY, REWRITES, Rewritten, content_key, set_metadata
+from edgepack.steps.graph.rewritten import (
+    CACHE_KEY,
+    REWRITES,
+    Rewritten,
+    hash_content,
+    set_metadata,
+)
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.nets.tiny_models import conv_net, save
@@ -174,9 +180,9 @@ def test_cache_key_when_written_is_short_repeatable_and_follows_every_weight(tmp
     assert key.isalnum()
     assert key.isascii()
     assert len(key) <= 64
-    assert content_key(first) == key
+    assert hash_content(first) == key
     set_metadata(first, CACHE_KEY, "other")
-    assert content_key(first) == key
+    assert hash_content(first) == key
     keys = {key}
     for n in range(len(first.graph.initializer)):
         changed = onnx.ModelProto()
@@ -185,9 +191,9 @@ def test_cache_key_when_written_is_short_repeatable_and_follows_every_weight(tmp
         values = numpy_helper.to_array(tensor).copy()
         values.flat[-1] = np.nextafter(values.flat[-1], np.float32(9))
         tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-        keys.add(content_key(changed))
+        keys.add(hash_content(changed))
     first.graph.node[0].attribute[0].ints[0] = 2
-    keys.add(content_key(first))
+    keys.add(hash_content(first))
     assert len(keys) == len(first.graph.initializer) + 2
 
 
@@ -264,8 +270,8 @@ def test_public_model_when_rewritten_computes_the_same(file, gone, shared_data, 
     onnx.save(onnx.load(shared_data / file), tmp_path / "in" / MODEL)
     rewrite(tmp_path, *REWRITES)
     assert not gone & set(ops(tmp_path))
-    inputs, _ = signature(made(tmp_path))
-    feed = random_inputs(inputs, seed=9)
+    inputs, _ = read_signature(made(tmp_path))
+    feed = make_random_inputs(inputs, seed=9)
     old, new = (run_session(make_session(tmp_path / part / MODEL), feed) for part in ("in", "out"))
     for name, values in old.items():
         assert np.allclose(values, new[name], rtol=1e-3, atol=1e-4)

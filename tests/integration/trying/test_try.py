@@ -130,7 +130,7 @@ def test_boxes_when_the_photo_came_as_a_tensor_are_drawn_on_what_it_was_made_of(
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [("0.5", "does not hold 0.5"), ("nan", "nothing that")]
+    ("number", "said"), [("0.5", "does not hold 0.5"), ("nan", "cannot become")]
 )
 def test_number_when_the_input_does_not_hold_it_is_an_error(tmp_path, number, said):
     bundle = write_bundle(tmp_path / "bundle", {"cpu-fp32": text_net(tmp_path / "a.onnx")})

@@ -7,7 +7,7 @@ import math
 import random
 from collections import Counter
 
-from edgepack.records.deciding import Metric, Outcome, Rule, decide, settled
+from edgepack.records.deciding import Metric, Outcome, Rule, decide, is_settled
 
 COMPARISONS = 500
 DRIFT = 0.06
@@ -34,7 +34,7 @@ def pairs(seed: int, slowdown: float, deviation: float, rule: Rule) -> list[floa
             slow = 1 + slowdown if side == "B" else 1
             sides[side] = math.exp(generator.gauss(0, deviation)) * warm * slow
         ratios.append(sides["B"] / sides["A"])
-        if len(ratios) in rule.looks and settled({P50: ratios}, rule):
+        if len(ratios) in rule.looks and is_settled({P50: ratios}, rule):
             break
     return ratios
 

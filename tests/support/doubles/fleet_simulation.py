@@ -39,14 +39,14 @@ def simulate(schedule: Schedule, script: Script) -> Simulated:
             took, error = script(start)
             heapq.heappush(ends, (now + took, start.device, start, error))
         found.most_at_once = max(found.most_at_once, len(ends))
-        wakes = schedule.wakes()
+        wakes = schedule.find_next_wake()
         if wakes is not None and (not ends or wakes < ends[0][0]):
             now = wakes
             schedule.give_up_overdue(now)
         elif ends:
             now, _, start, error = heapq.heappop(ends)
             schedule.ended(start, error, now)
-        for news in schedule.news():
+        for news in schedule.take_news():
             if isinstance(news, Retry):
                 found.retries.append((now, news))
             else:

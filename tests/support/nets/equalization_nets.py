@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 from edgepack.model.reading import write_model
-from edgepack.quantization.qdq.preparation import quantizable
-from edgepack.quantization.qdq.writer import observed_tensors
+from edgepack.quantization.qdq.preparation import prepare_model
+from edgepack.quantization.qdq.writer import find_observed_tensors
 from edgepack.quantization.ranges.collecting import collect
 from onnx import TensorProto, helper, numpy_helper
 
@@ -56,7 +56,7 @@ class Net:
         model = helper.make_model(graph, opset_imports=opset, ir_version=9)
         model = onnx.shape_inference.infer_shapes(model)
         onnx.checker.check_model(model)
-        return quantizable(model)
+        return prepare_model(model)
 
 
 def images(count, shape=(1, 3, 8, 8), seed=1):
@@ -79,7 +79,7 @@ def run(model, feeds):
 def statistics_of(model, feeds, folder):
     """What a calibration finds out."""
     write_model(model, folder / "model.onnx")
-    return collect(folder / "model.onnx", feeds, observed_tensors(model))
+    return collect(folder / "model.onnx", feeds, find_observed_tensors(model))
 
 
 def sqnr_db(expected, found):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from edgepack.backends.registry import BACKENDS
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.project.profile import Dialect
@@ -139,7 +139,7 @@ def calibrated(folder: Path, model: Path, feeds, *, simplify: bool = True) -> di
     for path in paths.values():
         path.mkdir(parents=True)
     shutil.copyfile(model, paths["raw"] / MODEL)
-    inputs, _ = signature(read_structure(model))
+    inputs, _ = read_signature(read_structure(model))
     named = [(f"sample {n}", feed) for n, feed in enumerate(feeds)]
     write_sample_set(paths["samples"], inputs, named)
     if simplify:

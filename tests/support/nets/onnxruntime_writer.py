@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import onnx
 import onnxruntime
-from edgepack.quantization.qdq.dialect import CHANNELED, weight_axes
+from edgepack.quantization.qdq.dialect import CHANNELED, find_weight_axes
 from onnx import TensorProto
 from onnxruntime.quantization import QuantType
 from onnxruntime.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
@@ -53,7 +53,7 @@ def written_by_onnxruntime(
         options = {**config.extra_options, **options, "TensorQuantOverrides": overrides}
     if dialect.per_channel:
         dims = {t.name: tuple(t.dims) for t in copy.graph.initializer if t.data_type == 1}
-        for name, axis in weight_axes(copy.graph.node, dims, per_tensor_ops).items():
+        for name, axis in find_weight_axes(copy.graph.node, dims, per_tensor_ops).items():
             if axis is None:
                 # A lone override without an axis tells it to take one scale for all.
                 options["TensorQuantOverrides"].setdefault(name, [{"symmetric": signed}])

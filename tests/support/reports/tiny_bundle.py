@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import (
     MANIFEST,
@@ -48,7 +48,7 @@ ROLES: dict[str, Literal["model", "golden", "harness"]] = {
 
 def import_loader() -> ModuleType:
     """Import the loader as a user of a bundle does, from its file."""
-    path = ondevice_dir() / "runtime/edgepack_loader.py"
+    path = find_ondevice_dir() / "runtime/edgepack_loader.py"
     spec = importlib.util.spec_from_file_location("edgepack_loader", path)
     assert spec is not None
     assert spec.loader is not None
@@ -66,7 +66,7 @@ def write_tiny_bundle(
     """
     for name in ("models", "golden", "harness"):
         (folder / name).mkdir(parents=True)
-    for path in ondevice_dir().glob("*/edgepack_*.py"):
+    for path in find_ondevice_dir().glob("*/edgepack_*.py"):
         shutil.copy(path, folder if path.name in LOADER else folder / "harness")
     (save or save_model)(folder / "models" / "cpu-fp32.onnx", size)
     goldens = [_golden(folder, index, size) for index in range(2)]

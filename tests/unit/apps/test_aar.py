@@ -7,8 +7,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from edgepack.apps.aar.archive import zipped
-from edgepack.apps.aar.toolchain import ONNXRUNTIME, find_toolchain, maven_repository
+from edgepack.apps.aar.archive import make_zip
+from edgepack.apps.aar.toolchain import ONNXRUNTIME, find_maven_repository, find_toolchain
 from edgepack.errors import ToolError
 
 PINS = {ONNXRUNTIME: "1.29.0"}
@@ -126,7 +126,7 @@ def test_toolchain_when_the_target_pins_no_onnxruntime_is_an_error(tmp_path):
 
 def test_toolchain_when_no_folder_is_named_looks_into_mavens_own(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert maven_repository() == tmp_path / ".m2" / "repository"
+    assert find_maven_repository() == tmp_path / ".m2" / "repository"
     with pytest.raises(ToolError) as caught:
         find_toolchain(PINS)
     assert str(tmp_path / ".m2" / "repository") in caught.value.problem
@@ -135,7 +135,7 @@ def test_toolchain_when_no_folder_is_named_looks_into_mavens_own(tmp_path, monke
 
 def test_zip_when_written_twice_is_equal_and_holds_files_as_they_are():
     files = {"b/x.bin": bytes(range(256)) * 8, "a.txt": b"text"}
-    first, second = zipped(files), zipped(dict(reversed(files.items())))
+    first, second = make_zip(files), make_zip(dict(reversed(files.items())))
     assert first == second
     with zipfile.ZipFile(io.BytesIO(first)) as archive:
         assert archive.namelist() == ["a.txt", "b/x.bin"]

@@ -4,16 +4,16 @@ import plistlib
 import re
 
 import pytest
-from edgepack.apps.names import App, app_of, require_version
+from edgepack.apps.names import App, make_app, require_version
 from edgepack.apps.render import BundleContext, RenderedFile, render_family
-from edgepack.base.resources import targets_dir, templates_dir
+from edgepack.base.resources import find_targets_dir, find_templates_dir
 from edgepack.base.yaml_source import read_yaml
 from edgepack.errors import ProfileError
 from edgepack.model.facts import TensorSpec
 from edgepack.project.profile import load_profile, read_profile
 from edgepack.project.project import Project
 
-APPLE = templates_dir() / "apple"
+APPLE = find_templates_dir() / "apple"
 MODEL = "Sources/EdgepackDetector/Model.swift"
 HOSTILE = 'x "\\(y)*/ \n'
 
@@ -24,7 +24,7 @@ def app(**project: object) -> App:
     )
     inputs = [TensorSpec(HOSTILE, "float32", (1, 3, 8, 8)), TensorSpec("mask", "int64", ("n",))]
     outputs = [TensorSpec("class", "float16", (1, 3)), TensorSpec("2", "bool", ())]
-    return app_of(described, load_profile("ios"), inputs, outputs)
+    return make_app(described, load_profile("ios"), inputs, outputs)
 
 
 def app_of_three(tokens: object) -> App:
@@ -34,7 +34,7 @@ def app_of_three(tokens: object) -> App:
     shapes = {"other": (1, 3), "ids": (1, "n"), "mask": (1, "n")}
     inputs = [TensorSpec(name, "int64", shape) for name, shape in shapes.items()]
     outputs = [TensorSpec("y", "float32", (1,))]
-    return app_of(Project.model_validate(project), load_profile("ios"), inputs, outputs)
+    return make_app(Project.model_validate(project), load_profile("ios"), inputs, outputs)
 
 
 def rendered(given: App) -> dict[str, RenderedFile]:
@@ -172,7 +172,7 @@ def test_privacy_manifest_says_that_nothing_is_collected():
 
 
 def test_profile_when_an_archive_has_no_checksum_is_refused(tmp_path):
-    text = (targets_dir() / "ios.yaml").read_text()
+    text = (find_targets_dir() / "ios.yaml").read_text()
     path = tmp_path / "ios.yaml"
     path.write_text(re.sub(r"  checksums:\n    onnxruntime-c: \w+\n", "", text))
     with pytest.raises(ProfileError, match="onnxruntime-c") as refused:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 
 import pytest
-from edgepack.apps.names import app_of
+from edgepack.apps.names import make_app
 from edgepack.apps.render import FamilyFile
-from edgepack.base.resources import templates_dir
+from edgepack.base.resources import find_templates_dir
 from edgepack.base.yaml_source import read_yaml
 from edgepack.errors import ModelError, ProfileError
 from edgepack.model.facts import TensorSpec
 from edgepack.project.identifiers import (
-    comment,
-    identifiers,
+    find_taken_types,
     is_reserved_in_packages,
-    package_segment,
-    taken_types,
-    type_name,
+    make_comment,
+    make_identifiers,
+    make_package_segment,
+    make_type_name,
 )
 from edgepack.project.profile import load_profile
 from edgepack.project.project import Project
@@ -45,7 +45,7 @@ NAMES = st.one_of(
 @example(["in", "inInput", "IN", "in 2"], "kotlin")
 @example(["", " ", "输入", "input", "0", "٣"], "swift")
 def test_identifiers_when_names_are_anything_are_valid_unique_and_not_reserved(names, language):
-    found = identifiers(names, language, "input")
+    found = make_identifiers(names, language, "input")
     assert len(found) == len(names) == len(set(found))
     assert all(re.fullmatch(r"[a-z][A-Za-z0-9]*", name) for name in found)
     assert not set(found) & KEYWORDS[language]
@@ -55,7 +55,7 @@ def test_identifiers_when_names_are_anything_are_valid_unique_and_not_reserved(n
 
 @given(st.lists(NAMES, unique=True), LANGUAGES)
 def test_identifiers_when_asked_again_are_the_same(names, language):
-    assert identifiers(names, language, "x") == identifiers(names, language, "x")
+    assert make_identifiers(names, language, "x") == make_identifiers(names, language, "x")
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,16 @@ def test_identifiers_when_asked_again_are_the_same(names, language):
     ],
 )
 def test_identifiers_when_a_name_is_awkward_stay_readable(name, wanted):
-    assert identifiers([name], "kotlin", "input") == (wanted,)
+    assert make_identifiers([name], "kotlin", "input") == (wanted,)
 
 
 def test_identifiers_when_two_names_mend_alike_keeps_the_one_that_needs_no_number():
-    assert identifiers(["a b", "aB", "a-b2", "aB2"], "swift", "x") == ("aB", "aB3", "aB2", "aB22")
+    assert make_identifiers(["a b", "aB", "a-b2", "aB2"], "swift", "x") == (
+        "aB",
+        "aB3",
+        "aB2",
+        "aB22",
+    )
 
 
 @given(st.from_regex(r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*", fullmatch=True))
@@ -88,9 +93,9 @@ def test_identifiers_when_two_names_mend_alike_keeps_the_one_that_needs_no_numbe
 @example("3d-net")
 @example("class")
 def test_type_and_package_when_a_project_has_any_name_are_valid(name):
-    named, segment = type_name(name), package_segment(name)
+    named, segment = make_type_name(name), make_package_segment(name)
     assert re.fullmatch(r"[A-Z][A-Za-z0-9]*", named)
-    assert named not in taken_types()
+    assert named not in find_taken_types()
     assert re.fullmatch(r"[a-z_][a-z0-9_]*", segment)
     assert segment != "_"
     assert not is_reserved_in_packages(segment)
@@ -98,12 +103,12 @@ def test_type_and_package_when_a_project_has_any_name_are_valid(name):
 
 @pytest.mark.parametrize("name", ["session", "string", "Tensor", "manifest", "data", "r"])
 def test_type_when_its_name_is_one_that_the_sources_use_is_another(name):
-    assert type_name(name) == f"{name[0].upper()}{name[1:]}Model"
+    assert make_type_name(name) == f"{name[0].upper()}{name[1:]}Model"
 
 
 @pytest.mark.parametrize("name", ["returns", "the", "detector"])
 def test_type_when_its_name_is_in_comments_alone_is_free(name):
-    assert type_name(name) == name.capitalize()
+    assert make_type_name(name) == name.capitalize()
 
 
 @given(st.text())
@@ -111,7 +116,7 @@ def test_type_when_its_name_is_in_comments_alone_is_free(name):
 @example("/**/*/")
 @example("x\ny")
 def test_comment_when_a_text_is_anything_neither_ends_a_comment_nor_a_line(text):
-    found = comment(text)
+    found = make_comment(text)
     assert "*/" not in found
     assert "/*" not in found
     assert "`" not in found
@@ -126,7 +131,7 @@ def app(takes=(), gives=(), target="android", **project):
     wanted = Project.model_validate(
         {"schema_version": 1, "name": "my-net", "version": "2.1", "model": "m.onnx", **project}
     )
-    return app_of(wanted, load_profile(target), list(takes), list(gives))
+    return make_app(wanted, load_profile(target), list(takes), list(gives))
 
 
 def test_app_when_the_project_names_nothing_has_names_that_follow_from_its_own():
@@ -165,7 +170,7 @@ def test_project_when_its_app_has_a_name_that_no_compiler_takes_says_so(names, w
 
 @pytest.mark.parametrize("name", ["device", "Images", "wordpiece"])
 def test_android_files_when_the_project_is_called_as_one_of_them_have_a_path_each(name):
-    files = read_yaml(templates_dir() / "android" / "family.yaml").parse(FamilyFile).files
+    files = read_yaml(find_templates_dir() / "android" / "family.yaml").parse(FamilyFile).files
     paths = [Template(file.output).render(app=app(name=name)) for file in files]
     # Some file systems take names as equal that differ in case.
     assert len({path.lower() for path in paths}) == len(files)
@@ -261,7 +266,7 @@ def test_app_when_the_target_pins_no_onnxruntime_says_so():
     profile = load_profile("android")
     runtime = profile.runtime.model_copy(update={"packages": {"com.acme:runtime": "1.0"}})
     with pytest.raises(ProfileError, match="pins no package of onnxruntime"):
-        app_of(wanted, profile.model_copy(update={"runtime": runtime}), [], [])
+        make_app(wanted, profile.model_copy(update={"runtime": runtime}), [], [])
 
 
 def test_tensor_when_its_name_would_end_a_comment_is_described_harmlessly():

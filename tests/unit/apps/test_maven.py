@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.apps.maven import MavenArtifact, licensed, maven_artifact
+from edgepack.apps.maven import MavenArtifact, find_licenses, find_maven_artifact
 from edgepack.errors import ProfileError
 
 
@@ -26,14 +26,14 @@ def test_artifact_when_asked_has_the_place_that_repositories_have_it_in():
 )
 def test_artifact_when_a_profile_names_none_is_an_error_with_an_example(name, version):
     with pytest.raises(ProfileError) as caught:
-        maven_artifact(name, version)
+        find_maven_artifact(name, version)
     assert repr(name) in caught.value.problem
     assert "onnxruntime-android" in caught.value.hint
 
 
 def test_licenses_when_known_name_the_release_and_when_not_say_so():
     name = "com.microsoft.onnxruntime:onnxruntime-android"
-    runtime, other = licensed({"org.example:thing": "2.0", name: "1.29.0"})
+    runtime, other = find_licenses({"org.example:thing": "2.0", name: "1.29.0"})
     assert runtime.artifact.coordinates == f"{name}:1.29.0"
     assert runtime.license.startswith("MIT")
     assert "/v1.29.0/" in runtime.notices

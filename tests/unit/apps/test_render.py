@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 @given(st.text())
 def test_kotlin_string_when_read_back_is_the_text(text):
-    literal = render.kotlin_string(text)
+    literal = render.format_kotlin_string(text)
     assert literal.isascii()
     assert "$" not in literal
     # Of Kotlin's escapes just those of JSON are used, surrogate pairs included.
@@ -25,7 +25,7 @@ def test_kotlin_string_when_read_back_is_the_text(text):
 
 @given(st.text())
 def test_swift_string_when_read_back_is_the_text(text):
-    literal = render.swift_string(text)
+    literal = render.format_swift_string(text)
     assert literal.isascii()
     # Swift's u{1f600} is Python's U0001f600; there are no other escapes.
     python = re.sub(r"\\u\{([0-9a-f]+)\}", lambda found: rf"\U{int(found[1], 16):08x}", literal)
@@ -36,7 +36,7 @@ def test_swift_string_when_read_back_is_the_text(text):
 @pytest.fixture
 def family(tmp_path, monkeypatch):
     """A function that writes a family's files, and returns what is rendered of it."""
-    monkeypatch.setattr(render, "templates_dir", lambda: tmp_path)
+    monkeypatch.setattr(render, "find_templates_dir", lambda: tmp_path)
     (tmp_path / "tiny").mkdir()
 
     def rendered(yaml: str, **files: bytes):

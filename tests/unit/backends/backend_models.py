@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from edgepack.backends.base import Backend
-from edgepack.model.graph import Graph, partitioned_graph, read_graph
+from edgepack.model.graph import Graph, make_partitioned_graph, read_graph
 from edgepack.project.profile import Dialect, Provider, SessionSettings, Variant
 from onnx import TensorProto, helper, load
 
@@ -136,4 +136,4 @@ def quantized(
 
 def quantized_graph(folder: Path, activations: str, weights: str, **options) -> Graph:
     """:func:`residual_net`, quantized, as execution providers see it."""
-    return partitioned_graph(quantized(residual_net(folder), activations, weights, **options))
+    return make_partitioned_graph(quantized(residual_net(folder), activations, weights, **options))

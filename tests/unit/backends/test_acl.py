@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from edgepack.backends import acl
-from edgepack.model.graph import partitioned_graph
+from edgepack.model.graph import make_partitioned_graph
 from edgepack.project.profile import DeviceKind
 
 from tests.unit.backends.backend_models import (
@@ -25,7 +25,7 @@ def why(graph, **more) -> str:
 
 
 def test_float_net_when_its_opset_is_new_keeps_what_has_kernels(tmp_path):
-    found = reasons(acl.BACKEND, partitioned_graph(residual_net(tmp_path)))
+    found = reasons(acl.BACKEND, make_partitioned_graph(residual_net(tmp_path)))
     assert set(found) == {"relu", "add", "flatten", "linear", "softmax"}
     assert "version 14; kernels are there for 6" in found["relu"]
     assert "no kernel for Add" in found["add"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from edgepack.backends import coreml
 from edgepack.backends.base import predict
-from edgepack.model.graph import partitioned_graph
+from edgepack.model.graph import make_partitioned_graph
 from edgepack.project.profile import DeviceKind
 from onnx import TensorProto, helper
 
@@ -53,19 +53,19 @@ def test_pad_when_it_puts_zeros_before_a_convolution_is_joined_with_it_by_onnxru
     ]
     ends = [("x", FLOAT, IMAGE)], [("y", FLOAT, None)]
     path = save(tmp_path / "m.onnx", nodes, *ends, constants)
-    assert [node.op for node in partitioned_graph(path).nodes] == ["Conv"]
+    assert [node.op for node in make_partitioned_graph(path).nodes] == ["Conv"]
 
 
 def test_float_net_when_network_goes_to_coreml_in_one_piece(tmp_path):
     placement = predict(
-        coreml.BACKEND, partitioned_graph(residual_net(tmp_path)), variant_of(coreml.BACKEND)
+        coreml.BACKEND, make_partitioned_graph(residual_net(tmp_path)), variant_of(coreml.BACKEND)
     )
     assert placement.share == 1
     assert placement.partitions == 1
 
 
 def test_float_net_when_program_is_split_by_its_flatten_which_edgepack_rewrites(tmp_path):
-    graph = partitioned_graph(residual_net(tmp_path))
+    graph = make_partitioned_graph(residual_net(tmp_path))
     placement = predict(coreml.BACKEND, graph, variant_of(coreml.BACKEND, options=PROGRAM))
     (left,) = [placed for placed in placement.nodes if placed.refusal]
     assert left.node.name == "flatten"

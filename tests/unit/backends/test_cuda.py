@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from edgepack.backends import cuda, op_table
 from edgepack.backends.base import predict
-from edgepack.model.graph import partitioned_graph
+from edgepack.model.graph import make_partitioned_graph
 from edgepack.project.profile import DeviceKind
 from onnx import TensorProto, helper
 
@@ -32,7 +32,7 @@ def why(graph, **more) -> str:
 
 
 def test_float_net_when_its_batch_is_unknown_goes_to_cuda_in_one_piece(tmp_path):
-    graph = partitioned_graph(conv_net(tmp_path / "net.onnx"))
+    graph = make_partitioned_graph(conv_net(tmp_path / "net.onnx"))
     placement = predict(cuda.BACKEND, graph, variant_of(cuda.BACKEND))
     assert placement.share == 1
     assert placement.partitions == 1
@@ -170,5 +170,5 @@ def test_kernel_when_its_range_is_open_serves_newer_versions():
 
 def test_operator_version_when_the_opset_is_between_is_the_last_before(tmp_path):
     graph = one(tmp_path, "Conv", IMAGE, [("w", randoms(4, 4, 3, 3))], opset=17)
-    assert op_table.op_version(graph.nodes[0], 17) == 11
-    assert op_table.op_version(graph.nodes[0], 0) is None
+    assert op_table.find_op_version(graph.nodes[0], 17) == 11
+    assert op_table.find_op_version(graph.nodes[0], 0) is None

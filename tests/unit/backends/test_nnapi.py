@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from edgepack.backends import nnapi
 from edgepack.backends.base import predict
-from edgepack.model.graph import partitioned_graph
+from edgepack.model.graph import make_partitioned_graph
 from edgepack.project.profile import DeviceKind
 from onnx import TensorProto, helper
 
@@ -39,7 +39,7 @@ def weights(*shape: int) -> list:
 
 
 def test_float_net_when_static_goes_to_nnapi_in_one_piece(tmp_path):
-    graph = partitioned_graph(residual_net(tmp_path))
+    graph = make_partitioned_graph(residual_net(tmp_path))
     placement = predict(nnapi.BACKEND, graph, variant_of(nnapi.BACKEND))
     assert placement.share == 1
     assert placement.partitions == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from edgepack.backends import openvino
 from edgepack.backends.base import predict
-from edgepack.model.graph import partitioned_graph, read_graph
+from edgepack.model.graph import make_partitioned_graph, read_graph
 from edgepack.project.profile import DeviceKind, Dialect, Provider, Variant
 from onnx import TensorProto, helper, numpy_helper
 
@@ -321,7 +321,7 @@ def test_half_model_when_partitioned_has_no_casts_of_the_cpu(tmp_path):
         helper.make_node("Abs", ["a"], ["y"], "b"),
     ]
     path = save(tmp_path / "half.onnx", nodes, [("x", *half)], [("y", *half)])
-    found = partitioned_graph(path)
+    found = make_partitioned_graph(path)
     assert [node.op for node in found.nodes] == ["Relu", "Abs"]
     assert {found.dtype(name) for name in ("x", "a", "y")} == {"float16"}
 

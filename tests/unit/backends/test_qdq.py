@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 from edgepack.backends.base import Refusal
-from edgepack.backends.qdq import NodeUnit, node_units, same_quantization, spread
-from edgepack.model.graph import partitioned_graph
+from edgepack.backends.qdq import NodeUnit, find_node_units, has_same_quantization, spread_refusals
+from edgepack.model.graph import make_partitioned_graph
 from onnx import TensorProto, helper, load
 
 from tests.unit.backends.backend_models import (
@@ -43,12 +43,12 @@ def unary(folder, op: str, shape, result_shape=None, *, scale="s", more=(), extr
 
 
 def group_of(graph) -> NodeUnit | None:
-    return next((unit for unit in node_units(graph) if unit.is_group), None)
+    return next((unit for unit in find_node_units(graph) if unit.is_group), None)
 
 
 def test_quantized_net_when_read_is_one_unit_per_operator(tmp_path):
     graph = quantized_graph(tmp_path, "uint8", "int8")
-    units = node_units(graph)
+    units = find_node_units(graph)
     ops = [unit.op for unit in units]
     assert ops == [
         "QuantizeLinear",
@@ -76,13 +76,15 @@ def test_groups_when_the_cpu_has_them_all_are_those_that_onnxruntime_fuses(tmp_p
     options.log_severity_level = 4
     onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     fused = [node.op_type for node in load(tmp_path / "fused.onnx").graph.node]
-    alone = [unit.op for unit in node_units(partitioned_graph(model)) if not unit.is_group]
+    alone = [
+        unit.op for unit in find_node_units(make_partitioned_graph(model)) if not unit.is_group
+    ]
     assert sorted(alone) == sorted(op for op in fused if op.endswith("eLinear"))
 
 
 def test_conv_group_when_read_names_quantized_tensors_and_scales(tmp_path):
     graph = quantized_graph(tmp_path, "uint8", "int8")
-    conv = node_units(graph)[1]
+    conv = find_node_units(graph)[1]
     assert len(conv.dequantizers) == 3
     assert [graph.dtype(value.tensor) for value in conv.inputs] == ["uint8", "int8", "int32"]
     assert all(graph.is_constant(value.scale) for value in (*conv.inputs, *conv.outputs))
@@ -90,7 +92,7 @@ def test_conv_group_when_read_names_quantized_tensors_and_scales(tmp_path):
 
 
 def test_signed_net_when_read_is_grouped_too(tmp_path):
-    units = node_units(quantized_graph(tmp_path, "int8", "int8", symmetric=True))
+    units = find_node_units(quantized_graph(tmp_path, "int8", "int8", symmetric=True))
     assert {"Conv", "Relu", "Gemm", "Softmax"} <= {unit.op for unit in units if unit.is_group}
 
 
@@ -178,7 +180,9 @@ def test_qlinear_operator_when_alone_names_its_own_scales(tmp_path):
     nodes = [helper.make_node("QLinearConv", names, ["y"], "conv")]
     shape = (TensorProto.UINT8, [1, 1, 2, 2])
     constants = [SCALE, OTHER, ZERO, *weights]
-    (unit,) = node_units(graph_of(tmp_path, nodes, [("x", *shape)], [("y", *shape)], constants))
+    (unit,) = find_node_units(
+        graph_of(tmp_path, nodes, [("x", *shape)], [("y", *shape)], constants)
+    )
     assert not unit.is_group
     assert [value.tensor for value in unit.inputs] == ["x", "w", "bias"]
     assert unit.outputs[0].scale == "s2"
@@ -187,11 +191,11 @@ def test_qlinear_operator_when_alone_names_its_own_scales(tmp_path):
 def test_refusals_when_spread_reach_every_node_of_the_unit(tmp_path):
     unit = group_of(unary(tmp_path, "Sigmoid", [1, 4]))
     refusal = Refusal("no", "remedy")
-    assert spread({unit: refusal}) == dict.fromkeys((0, 1, 2), refusal)
+    assert spread_refusals({unit: refusal}) == dict.fromkeys((0, 1, 2), refusal)
 
 
 def test_quantization_when_scales_are_equal_is_the_same(tmp_path):
     graph = unary(tmp_path, "Sigmoid", [1, 4])
     other = unary(tmp_path, "Sigmoid", [1, 4], scale="s2")
-    assert same_quantization(graph, graph.nodes[2], graph.nodes[0])
-    assert not same_quantization(other, other.nodes[2], other.nodes[0])
+    assert has_same_quantization(graph, graph.nodes[2], graph.nodes[0])
+    assert not has_same_quantization(other, other.nodes[2], other.nodes[0])

@@ -7,7 +7,7 @@ import pytest
 from edgepack.backends import qnn
 from edgepack.backends.base import predict
 from edgepack.model.facts import TensorSpec
-from edgepack.model.graph import partitioned_graph, read_graph
+from edgepack.model.graph import make_partitioned_graph, read_graph
 from edgepack.project.profile import DeviceKind
 from onnx import TensorProto, helper, load
 
@@ -32,14 +32,14 @@ def why(graph, **more) -> str:
 
 def test_float_net_when_static_goes_to_qnn_in_one_piece(tmp_path):
     placement = predict(
-        qnn.BACKEND, partitioned_graph(residual_net(tmp_path)), variant_of(qnn.BACKEND)
+        qnn.BACKEND, make_partitioned_graph(residual_net(tmp_path)), variant_of(qnn.BACKEND)
     )
     assert placement.share == 1
     assert placement.partitions == 1
 
 
 def test_float_net_when_the_batch_is_unknown_stays_on_the_cpu(tmp_path):
-    graph = partitioned_graph(conv_net(tmp_path / "net.onnx"))
+    graph = make_partitioned_graph(conv_net(tmp_path / "net.onnx"))
     found = reasons(qnn.BACKEND, graph)
     assert len(found) == len(graph.nodes)
     assert "all of it must be known" in found["conv"]

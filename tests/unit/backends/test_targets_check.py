@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edgepack.backends.targets import check_target, load_target, project_targets
-from edgepack.base.resources import targets_dir
+from edgepack.backends.targets import check_target, load_target, read_project_targets
+from edgepack.base.resources import find_targets_dir
 from edgepack.builder.build import dry_run
 from edgepack.cli.main import run
 from edgepack.errors import ProfileError
-from edgepack.project.profile import target_files
+from edgepack.project.profile import find_target_files
 from edgepack.project.project import read_project
 
 from tests.support.nets import tiny_models
 
 SYMMETRIC = "{activations: int8, weights: int8, symmetric: true, per_channel: true}"
-SHIPPED = sorted(path.stem for path in targets_dir().glob("*.yaml"))
+SHIPPED = sorted(path.stem for path in find_targets_dir().glob("*.yaml"))
 
 
 @pytest.mark.parametrize("target", SHIPPED)
@@ -25,7 +25,7 @@ def test_shipped_profile_when_checked_is_one_that_its_backends_take(target):
 
 
 def own(tmp_path: Path, target: str, *changes: tuple[str, str]) -> Path:
-    text = (targets_dir() / f"{target}.yaml").read_text()
+    text = (find_targets_dir() / f"{target}.yaml").read_text()
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new, 1)
@@ -114,7 +114,7 @@ def test_command_when_a_profile_is_wrong_exits_with_3(tmp_path, capsys):
     path = own(tmp_path, "ios", ("MLComputeUnits: ALL", "MLComputeUnits: All"))
     assert run(["targets", "check", str(path)]) == 3
     assert "MLComputeUnits" in capsys.readouterr().err
-    assert run(["targets", "check", *map(str, target_files().values())]) == 0
+    assert run(["targets", "check", *map(str, find_target_files().values())]) == 0
 
 
 def test_build_when_a_profile_is_wrong_is_refused_before_anything_runs(tmp_path, monkeypatch):
@@ -127,7 +127,7 @@ def test_build_when_a_profile_is_wrong_is_refused_before_anything_runs(tmp_path,
 
 
 def profiles(tmp_path: Path, targets: str):
-    return list(project_targets(read_project(tiny_models.write_project(tmp_path, targets))))
+    return list(read_project_targets(read_project(tiny_models.write_project(tmp_path, targets))))
 
 
 def test_project_when_it_changes_a_targets_variants_gets_just_those(tmp_path):
@@ -143,7 +143,9 @@ def test_project_when_it_changes_a_targets_variants_gets_just_those(tmp_path):
 
 
 def test_project_when_it_names_all_gets_every_target(tmp_path):
-    assert [profile.id for profile in profiles(tmp_path, "targets: [all]")] == [*target_files()]
+    assert [profile.id for profile in profiles(tmp_path, "targets: [all]")] == [
+        *find_target_files()
+    ]
 
 
 def test_project_when_it_gives_all_of_a_variant_needs_nothing_of_the_profile(tmp_path):

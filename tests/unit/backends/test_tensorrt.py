@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from edgepack.backends import tensorrt
 from edgepack.backends.base import predict
-from edgepack.model.graph import Graph, partitioned_graph
+from edgepack.model.graph import Graph, make_partitioned_graph
 from edgepack.project.profile import DeviceKind, Provider
 from onnx import TensorProto, helper
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
@@ -51,14 +51,14 @@ def symmetric_graph(folder: Path) -> Graph:
         per_channel=True,
         extra_options={"ActivationSymmetric": True, "QuantizeBias": False},
     )
-    return partitioned_graph(path)
+    return make_partitioned_graph(path)
 
 
 # --- models -----------------------------------------------------------------------------------
 
 
 def test_float_net_when_its_batch_is_unknown_goes_to_tensorrt_in_one_piece(tmp_path):
-    graph = partitioned_graph(conv_net(tmp_path / "net.onnx"))
+    graph = make_partitioned_graph(conv_net(tmp_path / "net.onnx"))
     placement = predict(tensorrt.BACKEND, graph, variant_of(tensorrt.BACKEND))
     assert placement.share == 1
     assert placement.partitions == 1

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from edgepack.backends.wheel_tables import op_table, parse_table
+from edgepack.backends.wheel_tables import load_op_table, parse_table
 from edgepack.errors import ToolError
 
 TABLE = """
@@ -30,9 +30,9 @@ def test_table_when_spelt_oddly_is_mended_and_says_so():
 
 
 def test_lists_of_the_wheel_when_read_have_what_1_31_is_known_for():
-    nnapi = op_table("nnapi_supported_ops")
-    program = op_table("coreml_supported_mlprogram_ops")
-    network = op_table("coreml_supported_neuralnetwork_ops")
+    nnapi = load_op_table("nnapi_supported_ops")
+    program = load_op_table("coreml_supported_mlprogram_ops")
+    network = load_op_table("coreml_supported_neuralnetwork_ops")
     assert {"Conv", "QuantizeLinear", "com.microsoft:QLinearAdd"} <= set(nnapi.notes)
     assert {"ArgMax", "Erf", "com.microsoft:FusedConv"} <= set(program.notes)
     assert "Flatten" in network
@@ -43,19 +43,19 @@ def test_lists_of_the_wheel_when_read_have_what_1_31_is_known_for():
 
 def test_list_when_missing_is_an_error_that_names_version_and_remedy(tmp_path):
     with pytest.raises(ToolError, match=r"onnxruntime \d.*nnapi_supported_ops") as caught:
-        op_table("nnapi_supported_ops", tmp_path)
+        load_op_table("nnapi_supported_ops", tmp_path)
     assert "pip install" in caught.value.hint
 
 
 def test_list_when_without_rows_is_an_error(tmp_path):
     (tmp_path / "nnapi_supported_ops.md").write_text("nothing\n")
     with pytest.raises(ToolError, match="no rows"):
-        op_table("nnapi_supported_ops", tmp_path)
+        load_op_table("nnapi_supported_ops", tmp_path)
 
 
 def test_lists_when_read_do_not_load_onnxruntime():
     code = (
-        "import sys; from edgepack.backends.wheel_tables import op_table;"
-        "op_table('nnapi_supported_ops'); assert 'onnxruntime' not in sys.modules"
+        "import sys; from edgepack.backends.wheel_tables import load_op_table;"
+        "load_op_table('nnapi_supported_ops'); assert 'onnxruntime' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from edgepack.backends import xnnpack
 from edgepack.backends.base import predict
-from edgepack.model.graph import partitioned_graph
+from edgepack.model.graph import make_partitioned_graph
 from edgepack.project.profile import DeviceKind
 from onnx import TensorProto, helper
 
@@ -45,7 +45,7 @@ def floats(*values: float) -> np.ndarray:
 
 
 def test_float_net_when_static_keeps_convolutions_pools_and_the_end(tmp_path):
-    graph = partitioned_graph(residual_net(tmp_path))
+    graph = make_partitioned_graph(residual_net(tmp_path))
     placement = predict(xnnpack.BACKEND, graph, variant_of(xnnpack.BACKEND))
     taken = [p.node.name for p in placement.nodes if p.refusal is None]
     assert taken == ["conv1", "relu", "max", "conv2", "linear", "softmax"]
@@ -83,9 +83,11 @@ def test_quantized_transpose_when_per_channel_is_refused(tmp_path):
     values = [("w", randoms(3, 4, 3, 3)), ("b", randoms(4))]
     ends = [("x", FLOAT, [1, 3, 8, 8])], [("y", FLOAT, [1, 4, 10, 10])]
     model = save(tmp_path / "float.onnx", nodes, *ends, values)
-    graph = partitioned_graph(quantized(model, "int8", "int8", per_channel=True, symmetric=True))
+    graph = make_partitioned_graph(
+        quantized(model, "int8", "int8", per_channel=True, symmetric=True)
+    )
     assert "one scale per channel" in why(graph, recipe="int8-static")
-    graph = partitioned_graph(quantized(model, "int8", "int8", symmetric=True))
+    graph = make_partitioned_graph(quantized(model, "int8", "int8", symmetric=True))
     assert not why(graph, recipe="int8-static")
 
 

@@ -73,11 +73,11 @@ def test_outliers_are_counted_by_modified_z() -> None:
     scale = 1.4826
     values = [9.0, 10.0, 11.0, 9.0, 11.0, 10.0 + 4 * scale, 10.0 - 15 * scale]
     assert statistics.mad(values) == 1.0
-    assert statistics.outliers(values) == statistics.Outliers(listed=2, flagged=1)
+    assert statistics.count_outliers(values) == statistics.Outliers(listed=2, flagged=1)
 
 
 def test_outliers_are_none_when_all_values_are_equal() -> None:
-    assert statistics.outliers([5.0] * 9) == statistics.Outliers(0, 0)
+    assert statistics.count_outliers([5.0] * 9) == statistics.Outliers(0, 0)
 
 
 def test_log_t_interval_is_the_textbook_one() -> None:
@@ -123,6 +123,6 @@ def test_samples_needed_when_counted_by_the_binomial_leave_two_above(
             for count in (0, 1)
         )
 
-    assert statistics.samples_needed(percent) == needed
+    assert statistics.count_samples_needed(percent) == needed
     assert chance_of_fewer_than_two(needed) <= 0.01 < chance_of_fewer_than_two(needed - 1)
-    assert statistics.samples_needed(99) == statistics.MIN_SAMPLES_P99
+    assert statistics.count_samples_needed(99) == statistics.MIN_SAMPLES_P99

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.base.pace import Pace, time_left
+from edgepack.base.pace import Pace, format_time_left
 
 
 def test_left_when_no_part_of_a_kind_is_done_is_unknown():
@@ -75,8 +75,8 @@ def test_left_when_a_part_tells_of_one_of_its_stages_only_is_unknown():
     ],
 )
 def test_time_left_in_words_is_rounded_up(seconds, text):
-    assert time_left(seconds) == text
+    assert format_time_left(seconds) == text
 
 
 def test_time_left_when_it_may_end_earlier_says_so():
-    assert time_left(2.5 * 3600, at_most=True) == "at most 2.5 h left"
+    assert format_time_left(2.5 * 3600, at_most=True) == "at most 2.5 h left"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import edgepack
 import pytest
-from edgepack.base.revision import Revision, revision, version_text
+from edgepack.base.revision import Revision, format_version, read_revision
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 
@@ -95,7 +95,7 @@ def in_a_packed_worktree(folder: Path) -> Path:
 )
 def test_revision_of_a_checkout_is_gits(tmp_path, state):
     folder = state(checkout(tmp_path / "checkout"))
-    assert revision(folder) == Revision(git(folder, "rev-parse", "HEAD"))
+    assert read_revision(folder) == Revision(git(folder, "rev-parse", "HEAD"))
 
 
 @needs_git
@@ -103,30 +103,30 @@ def test_revision_when_names_are_sha256_is_gits(tmp_path):
     folder = packed(checkout(tmp_path / "checkout", "--object-format=sha256"))
     commit = git(folder, "rev-parse", "HEAD")
     assert len(commit) == 64
-    assert revision(folder) == Revision(commit)
+    assert read_revision(folder) == Revision(commit)
 
 
 @needs_git
 def test_revision_when_there_is_none_is_none(tmp_path):
-    assert revision(tmp_path) is None
-    assert revision(checkout(tmp_path / "checkout", messages=())) is None
+    assert read_revision(tmp_path) is None
+    assert read_revision(checkout(tmp_path / "checkout", messages=())) is None
 
 
 @needs_git
 def test_revision_when_noted_by_a_build_is_that(tmp_path):
     folder = checkout(tmp_path / "checkout")
     (folder / "commit.txt").write_text(f"{'ab' * 20} 2026-01-02\n")
-    assert str(revision(folder)) == "commit abababa, 2026-01-02"
+    assert str(read_revision(folder)) == "commit abababa, 2026-01-02"
 
 
 @needs_git
 def test_version_text_when_git_files_are_damaged_is_the_version(tmp_path, monkeypatch):
     folder = checkout(tmp_path / "checkout")
     commit = git(folder, "rev-parse", "HEAD")
-    monkeypatch.setattr("edgepack.base.revision.data_root", lambda: folder)
-    assert version_text() == f"{edgepack.__version__} (commit {commit[:7]})"
+    monkeypatch.setattr("edgepack.base.revision.find_data_root", lambda: folder)
+    assert format_version() == f"{edgepack.__version__} (commit {commit[:7]})"
     (folder / ".git/HEAD").write_bytes(b"\xff damaged")
-    assert version_text() == edgepack.__version__
+    assert format_version() == edgepack.__version__
 
 
 def test_python_when_too_old_is_told_which_one_is_needed():

@@ -6,7 +6,7 @@ from pkgutil import walk_packages
 import edgepack.steps
 import pytest
 from edgepack.builder.build import dry_run
-from edgepack.builder.doing import LONG, Doing, described, words_of
+from edgepack.builder.doing import LONG, Doing, describe_step, describe_variants
 
 from tests.support.nets import tiny_models
 
@@ -23,7 +23,7 @@ from tests.support.nets import tiny_models
     ],
 )
 def test_step_says_for_whom_it_is(variants, found):
-    assert described(variants, 4) == found
+    assert describe_variants(variants, 4) == found
 
 
 def test_steps_of_a_plan_are_said_in_words(tmp_path):
@@ -45,5 +45,5 @@ def test_words_are_there_for_every_step():
     classes = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
     names = {one.name for one in classes if hasattr(one, "libraries") and hasattr(one, "name")}
     assert len(names) > 20
-    assert all(map(words_of, names))
+    assert all(map(describe_step, names))
     assert names >= LONG

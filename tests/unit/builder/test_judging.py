@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.execution import Execution
-from edgepack.builder.judging import Verdict, unproven, unworthy, with_most
-from edgepack.builder.timing import LatencyComparison, SlowerVariant, without_merit
+from edgepack.builder.judging import Verdict, explain_unproven, explain_unworthy, ship_most
+from edgepack.builder.timing import LatencyComparison, SlowerVariant, drop_slower
 from edgepack.bundle.manifest import Accuracy, Closeness, MetricValue
 from edgepack.project.project import Limits
 
@@ -65,15 +65,15 @@ def ids(found):
     ],
 )
 def test_variant_that_nothing_shows_to_be_as_good_is_unproven(name, found, why):
-    said = unproven(planned(name), found, Limits(metric_drop=0.01))
+    said = explain_unproven(planned(name), found, Limits(metric_drop=0.01))
     assert said.startswith(why) if why else not said
 
 
 @pytest.mark.parametrize(("drop", "why"), [(0.04, ""), (0.23, "it loses 23% of fp32's f1@0.5")])
 def test_variant_without_limits_is_unproven_where_it_loses_much(drop, why):
-    said = unproven(planned("cpu-int8-static"), accuracy(drop, (0, 1)), Limits())
+    said = explain_unproven(planned("cpu-int8-static"), accuracy(drop, (0, 1)), Limits())
     assert said.startswith(why) if why else not said
-    assert not unproven(planned("cpu-fp16"), accuracy(drop, (0, 1)), Limits())
+    assert not explain_unproven(planned("cpu-fp16"), accuracy(drop, (0, 1)), Limits())
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_variant_without_limits_is_unproven_where_it_loses_much(drop, why):
 )
 def test_variant_that_says_little_is_not_worth_shipping_unless_it_is_named(changes, named, why):
     found = accuracy().model_copy(update=changes)
-    said = unworthy(planned("cpu-int8-static", named=named), found)
+    said = explain_unworthy(planned("cpu-int8-static", named=named), found)
     assert said.startswith(why) if why else not said
 
 
@@ -108,14 +108,16 @@ def test_scores_that_are_all_lower_count_though_their_order_is_the_same(f1, weak
     }
     found = accuracy().model_copy(update={"metric": "map50", "output": "", "values": values})
     variant = planned("cpu-int8-static")
-    assert (f"of fp32's {weak}" in unproven(variant, found, Limits())) is bool(weak)
-    assert (f"of fp32's {gone}" in unworthy(variant, found)) is bool(gone)
+    assert (f"of fp32's {weak}" in explain_unproven(variant, found, Limits())) is bool(weak)
+    assert (f"of fp32's {gone}" in explain_unworthy(variant, found)) is bool(gone)
     # A limit of the metric that decides says nothing of the other.
-    assert (f"of fp32's {weak}" in unproven(variant, found, Limits(metric_drop=0.1))) is bool(weak)
+    assert (
+        f"of fp32's {weak}" in explain_unproven(variant, found, Limits(metric_drop=0.1))
+    ) is bool(weak)
     bundle = verdict(("npu-int8-static", found), ("cpu-int8-static", found), ("cpu-fp32", found))
-    assert ("cpu-fp32" in ids(with_most(bundle, 2))) is bool(weak)
+    assert ("cpu-fp32" in ids(ship_most(bundle, 2))) is bool(weak)
     hooked = found.model_copy(update={"metric": "mine"})
-    assert not unproven(variant, hooked, Limits())
+    assert not explain_unproven(variant, hooked, Limits())
 
 
 @pytest.mark.parametrize("found", [accuracy(0.075, (0.02, 0.13)), NOT_MEASURED])
@@ -126,7 +128,7 @@ def test_bundle_of_few_when_int8_loses_keeps_one_in_float(found):
         ("npu-fp16", accuracy()),
         ("cpu-fp32", accuracy()),
     )
-    assert ids(with_most(given, 2)) == ["npu-int8-static", "cpu-fp32"]
+    assert ids(ship_most(given, 2)) == ["npu-int8-static", "cpu-fp32"]
 
 
 def test_bundle_of_few_when_int8_loses_nothing_needs_none_in_float():
@@ -135,7 +137,7 @@ def test_bundle_of_few_when_int8_loses_nothing_needs_none_in_float():
         ("cpu-int8-static", accuracy(0.002, (0, 0.004))),
         ("cpu-fp32", accuracy()),
     )
-    assert ids(with_most(given, 2)) == ["npu-int8-static", "cpu-int8-static"]
+    assert ids(ship_most(given, 2)) == ["npu-int8-static", "cpu-int8-static"]
 
 
 @pytest.mark.parametrize("first", ["cpu-int8-static", "npu-int8-static"])
@@ -143,12 +145,12 @@ def test_bundle_of_few_without_one_that_is_both_for_the_cpu_and_in_float_holds_o
     found = accuracy(0.075, (0.02, 0.13))
     second = {"cpu-int8-static", "npu-int8-static"} - {first}
     given = verdict((first, found), (*second, found), ("npu-fp16", accuracy()))
-    assert sorted(ids(with_most(given, 2))) == ["cpu-int8-static", "npu-fp16"]
+    assert sorted(ids(ship_most(given, 2))) == ["cpu-int8-static", "npu-fp16"]
 
 
 @pytest.mark.parametrize("drop", [1 / 7, 0.0512, 0.23, 0.999])
 def test_limit_that_is_named_allows_what_it_is_named_for(drop):
-    said = unproven(planned("cpu-int8-static"), accuracy(drop, (0, 1)), Limits())
+    said = explain_unproven(planned("cpu-int8-static"), accuracy(drop, (0, 1)), Limits())
     limit = float(re.search(r"metric_drop: ([\d.]+)}", said)[1])
     assert drop <= limit < 1.1 * drop
 
@@ -165,7 +167,7 @@ def slow_and(tmp_path: Path, bytes_of_int8: int, *, named=False, others=True):
     shipped = (int8, (planned("cpu-fp32"), accuracy())) if others else (int8,)
     slower = SlowerVariant("phone", "cpu-int8-static", LatencyComparison(2.0, 1.0, 40))
     execution = Execution(artifacts, frozenset(), {})
-    return without_merit(Verdict("phone", shipped, (), ()), [slower], execution)
+    return drop_slower(Verdict("phone", shipped, (), ()), [slower], execution)
 
 
 def test_int8_that_is_larger_and_slower_is_left_out_with_both_numbers(tmp_path):

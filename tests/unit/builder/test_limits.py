@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from edgepack.builder.judging import missed_limit, unsettled
+from edgepack.builder.judging import explain_missed_limit, explain_unsettled
 from edgepack.bundle.manifest import Accuracy, Closeness
 from edgepack.project.project import Limits
 
@@ -40,13 +40,13 @@ def found(drop, sqnr_db):
     ],
 )
 def test_limit_when_it_is_missed_says_why(limits, drop, sqnr_db, missed):
-    reason = missed_limit(found(drop, sqnr_db), limits)
+    reason = explain_missed_limit(found(drop, sqnr_db), limits)
     assert reason.startswith(missed)
     assert bool(reason) == bool(missed) == (limits.excess(drop, sqnr_db) > NOTHING)
 
 
 def test_limit_when_there_is_none_is_not_missed():
-    assert missed_limit(found(0.9, -50.0), Limits()) == ""
+    assert explain_missed_limit(found(0.9, -50.0), Limits()) == ""
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_limit_when_samples_are_too_few_to_show_it_says_how_many_would(
     drop, interval, sqnr_db, samples
 ):
     accuracy = found(drop, sqnr_db).model_copy(update={"drop_interval": interval})
-    told = unsettled(accuracy, DROP)
+    told = explain_unsettled(accuracy, DROP)
     assert samples in told
     assert bool(told) == bool(samples)
 
@@ -86,5 +86,5 @@ def test_samples_that_settle_a_limit_settle_it():
     enough = 40
     half = 0.16 * math.sqrt(few.samples / enough)
     many = {"drop_interval": (0.02 - half, 0.02 + half - 1e-9), "samples": enough}
-    assert "40" in unsettled(few, DROP)
-    assert unsettled(few.model_copy(update=many), DROP) == ""
+    assert "40" in explain_unsettled(few, DROP)
+    assert explain_unsettled(few.model_copy(update=many), DROP) == ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.builder.shapes import with_shape_profiles
+from edgepack.builder.shapes import add_shape_profiles
 from edgepack.model.facts import TensorSpec
 from edgepack.project.profile import load_profile
 from edgepack.project.project import Project
@@ -18,7 +18,7 @@ def project(**dims) -> Project:
 
 def options(variant_id: str, inputs, **dims) -> dict[str, str]:
     variant = load_profile("jetson").variant(variant_id)
-    return with_shape_profiles(variant, inputs, project(**dims)).providers[0].options
+    return add_shape_profiles(variant, inputs, project(**dims)).providers[0].options
 
 
 def test_shape_profiles_when_every_dimension_has_sizes_name_every_dynamic_input():

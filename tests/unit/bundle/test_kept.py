@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from edgepack.bundle.kept import MOST, Kept, stamps
+from edgepack.bundle.kept import MOST, Kept, read_stamps
 
 
 def reader() -> tuple[Kept[Path, str], list[Path]]:
@@ -16,7 +16,7 @@ def reader() -> tuple[Kept[Path, str], list[Path]]:
         read.append(folder)
         return "".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
 
-    return Kept(make, stamps), read
+    return Kept(make, read_stamps), read
 
 
 def test_value_when_nothing_changed_is_not_made_again(tmp_path):
@@ -41,14 +41,14 @@ def test_value_when_a_file_has_another_content_and_the_same_size_and_time_is_mad
 @pytest.mark.parametrize("change", ["added", "removed", "mode"])
 def test_stamps_when_a_file_comes_goes_or_has_another_mode_differ(tmp_path, change):
     (tmp_path / "a").write_text("1")
-    before = stamps(tmp_path)
+    before = read_stamps(tmp_path)
     if change == "added":
         (tmp_path / "b").mkdir()
     elif change == "removed":
         (tmp_path / "a").unlink()
     else:
         (tmp_path / "a").chmod(0o755)
-    assert stamps(tmp_path) != before
+    assert read_stamps(tmp_path) != before
 
 
 def test_value_when_threads_ask_at_the_same_time_is_made_once(tmp_path):
@@ -59,7 +59,7 @@ def test_value_when_threads_ask_at_the_same_time_is_made_once(tmp_path):
         assert going_on.wait(30)
         return len(made)
 
-    kept = Kept(make, stamps)
+    kept = Kept(make, read_stamps)
     found: list[int] = []
     threads = [threading.Thread(target=lambda: found.append(kept(tmp_path))) for _ in range(4)]
     for thread in threads:
@@ -71,7 +71,7 @@ def test_value_when_threads_ask_at_the_same_time_is_made_once(tmp_path):
 
 
 def test_error_when_one_is_raised_is_not_kept(tmp_path):
-    kept = Kept(lambda path: path.read_text(), stamps)
+    kept = Kept(lambda path: path.read_text(), read_stamps)
     with pytest.raises(FileNotFoundError):
         kept(tmp_path / "a")
     (tmp_path / "a").write_text("1")

@@ -14,7 +14,7 @@ from edgepack.bundle.paths import BundlePath, require_apart
 from edgepack.bundle.reading import load_bundle, parse_manifest, verify
 from edgepack.bundle.writing import BundleWriter
 from edgepack.errors import BundleError, UsageError
-from edgepack.project.project import project_for_model
+from edgepack.project.project import make_project
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
@@ -120,7 +120,7 @@ def test_manifest_when_its_name_would_be_another_folder_is_refused(
 
 def test_model_when_named_like_a_folder_of_edgepacks_own_names_no_project(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"project after .venv-3\.onnx"):
-        project_for_model(tmp_path / "venv-3.onnx")
+        make_project(tmp_path / "venv-3.onnx")
 
 
 def test_manifest_when_nested_too_deeply_is_refused() -> None:

@@ -17,7 +17,7 @@ from edgepack.bundle.manifest import (
     SamplesUsed,
 )
 from edgepack.bundle.reading import parse_manifest
-from edgepack.bundle.sbom import sbom
+from edgepack.bundle.sbom import make_sbom
 
 from tests.support.reports.tiny_bundle import write_tiny_bundle
 
@@ -31,7 +31,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 
 def document(manifest: Manifest, **changes: Any) -> dict[str, Any]:
-    found = json.loads(sbom(manifest.model_copy(update=changes)))
+    found = json.loads(make_sbom(manifest.model_copy(update=changes)))
     assert isinstance(found, dict)
     return found
 
@@ -73,8 +73,8 @@ def test_document_when_read_is_a_bom_of_cyclonedx_whose_references_hold(manifest
 
 
 def test_document_when_made_again_is_the_same_and_names_its_content(manifest):
-    assert sbom(manifest) == sbom(manifest)
-    assert b"timestamp" not in sbom(manifest)
+    assert make_sbom(manifest) == make_sbom(manifest)
+    assert b"timestamp" not in make_sbom(manifest)
     serial = document(manifest)["serialNumber"]
     # Version 5 is the one that is made from a name, and the variant is RFC 4122's.
     assert re.fullmatch(

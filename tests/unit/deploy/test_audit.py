@@ -20,9 +20,9 @@ from edgepack.deploy.audit import (
     UNKNOWN_SWITCH,
     Event,
     Record,
-    audit_intervals,
-    audit_log,
-    moment,
+    find_audit_log,
+    list_audit_intervals,
+    parse_moment,
     read_audit_log,
     record,
     verify_audit_log,
@@ -33,7 +33,7 @@ from edgepack.errors import BundleError, ToolError
 def write(count: int) -> list[bytes]:
     for number in range(count):
         record(Event(action="push", device=f"board{number}"))
-    return audit_log().read_bytes().splitlines(keepends=True)
+    return find_audit_log().read_bytes().splitlines(keepends=True)
 
 
 def sha256(data: bytes) -> str:
@@ -47,8 +47,8 @@ def test_record_when_written_has_who_and_when_and_the_hash_of_the_line_before():
     assert [one["previous"] for one in found] == ["", sha256(lines[0]), sha256(lines[1])]
     assert {one["user"] for one in found} == {pwd.getpwuid(os.getuid()).pw_name}
     assert {one["host"] for one in found} == {socket.gethostname()}
-    assert all(before <= moment(one["time"]) <= datetime.now(UTC) for one in found)
-    assert audit_log().stat().st_mode & 0o777 == 0o600
+    assert all(before <= parse_moment(one["time"]) <= datetime.now(UTC) for one in found)
+    assert find_audit_log().stat().st_mode & 0o777 == 0o600
     log = verify_audit_log()
     assert [one.device for one in log.records] == ["board0", "board1", "board2"]
     assert log.digests[-1] == sha256(lines[2])
@@ -73,10 +73,10 @@ def test_log_when_there_is_none_is_whole_and_empty():
 )
 def test_chain_when_a_line_was_tampered_with_breaks_there(change, line):
     lines = write(4)
-    audit_log().write_bytes(b"".join(change(lines)))
+    find_audit_log().write_bytes(b"".join(change(lines)))
     with pytest.raises(BundleError, match=rf"line {line} ") as caught:
         verify_audit_log()
-    assert caught.value.where == f"{audit_log()}:{line}"
+    assert caught.value.where == f"{find_audit_log()}:{line}"
     assert read_audit_log().records
 
 
@@ -84,11 +84,11 @@ def test_chain_when_a_line_was_tampered_with_breaks_there(change, line):
 def test_torn_last_line_when_records_follow_is_kept_and_reported(cut):
     lines = write(2)
     torn = lines[1][:-cut]
-    audit_log().write_bytes(lines[0] + torn)
+    find_audit_log().write_bytes(lines[0] + torn)
     assert read_audit_log().torn == (2,)
     record(Event(action="push", device="next"))
     record(Event(action="push", device="last"))
-    now = audit_log().read_bytes().splitlines(keepends=True)
+    now = find_audit_log().read_bytes().splitlines(keepends=True)
     assert now[:2] == [lines[0], torn + b"\n"]
     assert json.loads(now[2])["previous"] == sha256(torn)
     log = verify_audit_log()
@@ -98,10 +98,10 @@ def test_torn_last_line_when_records_follow_is_kept_and_reported(cut):
 
 def test_torn_line_when_its_rest_was_altered_breaks_the_chain():
     lines = write(2)
-    audit_log().write_bytes(lines[0] + lines[1][:-40])
+    find_audit_log().write_bytes(lines[0] + lines[1][:-40])
     write(1)
-    text = audit_log().read_bytes()
-    audit_log().write_bytes(text.replace(lines[1][:-40], lines[1][:-41]))
+    text = find_audit_log().read_bytes()
+    find_audit_log().write_bytes(text.replace(lines[1][:-40], lines[1][:-41]))
     with pytest.raises(BundleError, match="line 2 is no record"):
         verify_audit_log()
 
@@ -124,7 +124,7 @@ def test_disk_when_it_is_full_leaves_the_log_as_it_was(monkeypatch):
     monkeypatch.setattr(audit.os, "write", half)
     with pytest.raises(ToolError, match="No space left"):
         record(Event(action="push", device="board"))
-    assert audit_log().read_bytes() == before
+    assert find_audit_log().read_bytes() == before
 
 
 def test_log_when_several_processes_write_has_every_record():
@@ -156,8 +156,8 @@ def test_text_when_it_is_long_or_no_unicode_is_bounded_and_can_be_read_back():
 
 def test_record_when_a_newer_edgepack_added_fields_is_read():
     write(1)
-    newer = json.loads(audit_log().read_bytes()) | {"weather": "fine"}
-    audit_log().write_text(json.dumps(newer) + "\n")
+    newer = json.loads(find_audit_log().read_bytes()) | {"weather": "fine"}
+    find_audit_log().write_text(json.dumps(newer) + "\n")
     write(1)
     assert len(verify_audit_log().records) == 2
 
@@ -173,9 +173,11 @@ def at(hour: int, action: str, release: str, **changes: object) -> Record:
 
 def spans(*records: Record) -> list[tuple[str, int | None, int | None, str | None]]:
     def hour(text: str | None) -> int | None:
-        return None if text is None else moment(text).hour
+        return None if text is None else parse_moment(text).hour
 
-    return [(s.release, hour(s.start), hour(s.end), s.ended_by) for s in audit_intervals(records)]
+    return [
+        (s.release, hour(s.start), hour(s.end), s.ended_by) for s in list_audit_intervals(records)
+    ]
 
 
 def test_intervals_when_releases_follow_each_other_end_where_the_next_begins():
@@ -199,7 +201,7 @@ def test_intervals_when_somebody_else_switched_between_say_so():
 
 
 def test_intervals_when_boards_and_projects_differ_are_kept_apart():
-    found = audit_intervals(
+    found = list_audit_intervals(
         [
             at(1, "switch", "a"),
             at(2, "switch", "b", project="other"),
@@ -213,7 +215,7 @@ def test_intervals_when_boards_and_projects_differ_are_kept_apart():
 
 
 def test_intervals_when_other_records_know_digest_signer_and_serial_have_them():
-    (found,) = audit_intervals(
+    (found,) = list_audit_intervals(
         [
             at(1, "add", "", serial="100000001"),
             at(2, "push", "a", digest="a" * 64, signer="me", host_key="SHA256:other"),
@@ -227,4 +229,4 @@ def test_records_when_asked_since_a_time_are_those_from_then_on():
     write(2)
     assert len(read_audit_log(since=datetime.now(UTC) - timedelta(hours=1)).records) == 2
     assert read_audit_log(since=datetime.now(UTC) + timedelta(hours=1)).records == ()
-    assert verify_audit_log(Path(audit_log())).records
+    assert verify_audit_log(Path(find_audit_log())).records

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from edgepack.base.progress import Progress, Silent
 from edgepack.bundle.reading import Bundle
-from edgepack.deploy.fleet.bundles import bundles_by_target
+from edgepack.deploy.fleet.bundles import load_bundles_by_target
 from edgepack.deploy.fleet.rollout import Unwatched, push_to_one, run_rollout, start_rollout
 from edgepack.deploy.fleet.run import News
 from edgepack.deploy.fleet.schedule import RolloutSettings, Settled
@@ -94,7 +94,7 @@ def for_target(bundle: Path, folder: Path, **changes: str) -> Path:
 def begin(
     store: RolloutStore, bundle: Path, *names: str, settings: RolloutSettings = QUICK
 ) -> Rollout:
-    bundles, devices = bundles_by_target([bundle]), load_devices()
+    bundles, devices = load_bundles_by_target([bundle]), load_devices()
     chosen = [devices[name] for name in names]
     return start_rollout(bundles, chosen, store, settings=settings, options=OPTIONS)
 
@@ -280,7 +280,7 @@ def test_bug_when_one_push_has_it_is_raised_after_the_others_are_stored(store, i
 @pytest.mark.parametrize(("error", "state"), [(None, "done"), (OFF, "pending"), (FULL, "failed")])
 def test_push_to_one_device_is_kept_as_a_rollout(store, inventory, bundle, error, state):
     push = ScriptedPush(a=error) if error else ScriptedPush()
-    bundles, device = bundles_by_target([bundle]), load_devices()["a"]
+    bundles, device = load_bundles_by_target([bundle]), load_devices()["a"]
     if error:
         with pytest.raises(type(error), match=error.problem):
             push_to_one(bundles, device, store, push, options=OPTIONS, progress=Silent())
@@ -298,7 +298,7 @@ def test_push_to_one_device_when_interrupted_is_not_done_later(store, inventory,
 
     with pytest.raises(KeyboardInterrupt):
         push_to_one(
-            bundles_by_target([bundle]),
+            load_bundles_by_target([bundle]),
             load_devices()["a"],
             store,
             ScriptedPush(a=interrupt),
@@ -309,7 +309,7 @@ def test_push_to_one_device_when_interrupted_is_not_done_later(store, inventory,
 
 
 def test_rollouts_when_many_begin_at_once_have_different_numbers(store, inventory, bundle):
-    bundles, targets = bundles_by_target([bundle]), {"a": "linux-x86-64"}
+    bundles, targets = load_bundles_by_target([bundle]), {"a": "linux-x86-64"}
     numbers: list[int] = []
     threads = [
         threading.Thread(
@@ -338,7 +338,7 @@ def test_listing_when_a_file_is_broken_still_has_the_others(store, inventory, bu
 
 
 def bundles_of(*paths: Path) -> dict[str, Bundle]:
-    return bundles_by_target(paths)
+    return load_bundles_by_target(paths)
 
 
 def test_bundles_when_they_cannot_be_told_apart_are_refused(bundle, tmp_path):

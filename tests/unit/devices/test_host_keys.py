@@ -7,7 +7,7 @@ import pytest
 from edgepack.devices.ssh.host_keys import (
     HostKey,
     KnownHost,
-    own_known_hosts,
+    find_own_known_hosts,
     read_known_hosts,
     write_trusted,
 )
@@ -79,7 +79,7 @@ def test_written_key_is_read_back_and_replaces_only_its_host() -> None:
     write_trusted("b", KEY)
     other = HostKey("ssh-ed25519", b"another")
     write_trusted("a", other)
-    assert [(e.names, e.key) for e in read_known_hosts(own_known_hosts())] == [
+    assert [(e.names, e.key) for e in read_known_hosts(find_own_known_hosts())] == [
         ("b", KEY),
         ("a", other),
     ]

@@ -8,14 +8,14 @@ from edgepack.devices.inventory import (
     LocalEntry,
     SshEntry,
     add_device,
-    described_inventory,
+    describe_inventory,
     find_inventory,
     load_device,
     load_devices,
     load_inventory,
 )
 from edgepack.errors import ProfileError, ToolError, UsageError
-from edgepack.project.profile import host_target
+from edgepack.project.profile import find_host_target
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +56,7 @@ def test_entries_are_read_with_their_types(inventory: Path) -> None:
 
 
 def test_local_is_this_machine_unless_the_inventory_has_one(inventory: Path) -> None:
-    assert load_device("local").target == host_target()
+    assert load_device("local").target == find_host_target()
     inventory.write_text(FULL + "  local: {transport: local, target: raspberry-pi}\n")
     assert load_device("local").target == "raspberry-pi"
 
@@ -74,7 +74,7 @@ def test_inventory_is_found_here_then_in_the_users_folder(
     assert find_inventory() == Path("devices.yaml")
     inventory.unlink()
     assert own_home in find_inventory().parents
-    assert described_inventory() == f"{find_inventory()}, which is not there yet"
+    assert describe_inventory() == f"{find_inventory()}, which is not there yet"
     assert list(load_devices()) == ["local"]
 
 

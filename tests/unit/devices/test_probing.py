@@ -7,19 +7,19 @@ from pathlib import Path, PurePosixPath
 
 import onnxruntime
 import pytest
-from edgepack.base.machine import architecture, cpu_flags
+from edgepack.base.machine import find_architecture, read_cpu_flags
 from edgepack.devices.checking import (
     Checked,
-    absent_providers,
     check,
+    find_absent_providers,
     find_problems,
-    runtime_python,
+    find_runtime_python,
 )
 from edgepack.devices.inventory import Device, LocalEntry, load_device
 from edgepack.devices.probing import Missing, ProbedFacts, PythonFacts, probe, propose_target
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
-from edgepack.project.profile import host_target, load_profile
+from edgepack.project.profile import find_host_target, load_profile
 
 PYTHON = PythonFacts(
     "3.11.2",
@@ -46,14 +46,14 @@ def test_this_machine_is_probed_as_python_sees_it(own_home: Path) -> None:
     device = load_device("local")
     with connect(device) as transport:
         facts = probe(device, transport)
-    assert (facts.arch, set(facts.cpu_flags)) == (architecture(), cpu_flags())
+    assert (facts.arch, set(facts.cpu_flags)) == (find_architecture(), read_cpu_flags())
     assert facts.python_path == sys.executable
     assert isinstance(facts.python, PythonFacts)
     assert facts.python.version == platform.python_version()
     assert facts.python.packages["onnxruntime"] == onnxruntime.__version__
     assert list(facts.python.providers) == onnxruntime.get_available_providers()
     assert facts.root == PurePosixPath(own_home / ".local/share/edgepack")
-    assert propose_target(facts) == host_target()
+    assert propose_target(facts) == find_host_target()
     assert facts.free_bytes > 0
 
 
@@ -64,7 +64,9 @@ def test_check_finds_this_machine_ready() -> None:
 
 
 def test_device_without_python_is_told_what_to_install(own_home: Path) -> None:
-    device = Device("here", LocalEntry(transport="local", target=host_target(), python="/no/py"))
+    device = Device(
+        "here", LocalEntry(transport="local", target=find_host_target(), python="/no/py")
+    )
     with connect(device) as transport:
         facts = probe(device, transport)
     assert facts.python == Missing("there is no Python")
@@ -75,7 +77,7 @@ def test_python_that_does_not_run_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    entry = LocalEntry(transport="local", target=host_target(), python=str(broken))
+    entry = LocalEntry(transport="local", target=find_host_target(), python=str(broken))
     device = Device("here", entry)
     with connect(device) as transport:
         assert probe(device, transport).python == Missing(f"{broken} does not run")
@@ -123,7 +125,7 @@ def test_problem_is_named_with_what_to_do(facts: ProbedFacts, problem: str) -> N
 
 def test_ready_device_has_no_problems() -> None:
     assert find_problems(DEVICE, PI, load_profile("raspberry-pi")) == []
-    assert runtime_python(DEVICE, PI) == "/usr/bin/python3"
+    assert find_runtime_python(DEVICE, PI) == "/usr/bin/python3"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_ready_device_has_no_problems() -> None:
 )
 def test_missing_runtime_says_how_to_get_it(device: Device, hint: str) -> None:
     with pytest.raises(DeviceError, match="no usable onnxruntime: why") as caught:
-        runtime_python(device, with_packages(onnxruntime=Missing("why")))
+        find_runtime_python(device, with_packages(onnxruntime=Missing("why")))
     assert hint in caught.value.hint
 
 
@@ -140,14 +142,14 @@ def test_provider_that_is_absent_is_named_with_where_it_comes_from() -> None:
     ready = replace(PYTHON, packages=PYTHON.packages | {"onnxruntime": "1.23.2"})
     profile = load_profile("jetson")
     assert find_problems(DEVICE, replace(PI, python=ready), profile) == []
-    tensorrt, cuda = absent_providers(replace(PI, python=ready), profile)
+    tensorrt, cuda = find_absent_providers(replace(PI, python=ready), profile)
     assert tensorrt.provider == "TensorrtExecutionProvider"
     assert tensorrt.variants == ("tensorrt-fp16", "tensorrt-int8-static")
     assert "No wheel on PyPI has it for Jetson" in tensorrt.lines()[1]
     assert any("--use_tensorrt" in line for line in tensorrt.lines())
     assert cuda.variants == ("cuda-fp16",)
     checked = Checked("orin", "jetson", replace(PI, python=ready), (), (tensorrt, cuda))
-    lines = checked.absent_lines()
+    lines = checked.format_absent()
     assert lines[: len(tensorrt.lines())] == tensorrt.lines()
     assert lines[-1] == "  the commands for TensorrtExecutionProvider"
     assert sum("git clone" in line for line in lines) == 1
@@ -156,10 +158,10 @@ def test_provider_that_is_absent_is_named_with_where_it_comes_from() -> None:
 def test_provider_of_a_plugin_package_is_not_absent() -> None:
     intel = load_profile("intel")
     without = replace(PI, python=PYTHON)
-    [absent] = absent_providers(without, intel)
+    [absent] = find_absent_providers(without, intel)
     assert absent.provider == "OpenVINOExecutionProvider"
     plugin = replace(PYTHON, distributions={"onnxruntime-ep-openvino": "1.8.1"})
-    assert absent_providers(replace(PI, python=plugin), intel) == []
+    assert find_absent_providers(replace(PI, python=plugin), intel) == []
 
 
 def test_package_of_another_name_is_looked_for_by_that_name() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from edgepack.devices.inventory import SshEntry
-from edgepack.devices.ssh.config import SshSettings, resolve, settings_for
+from edgepack.devices.ssh.config import SshSettings, find_settings, resolve
 from edgepack.devices.ssh.connect import find_route
 from edgepack.errors import DeviceError
 
@@ -174,6 +174,6 @@ def test_key_of_the_inventory_is_the_only_one(reader: str, tmp_path: Path) -> No
         ssh_config=str(tmp_path / "config"),
         target="linux-aarch64",
     )
-    settings = settings_for(entry, "device")
+    settings = find_settings(entry, "device")
     assert settings.identity_files == (tmp_path / "key",)
     assert settings.identities_only

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 
 from tests.support.servers.loopback import lives, wait_until
 
-SOURCE = (ondevice_dir() / "agent/edgepack_supervisor.py").read_text(encoding="utf-8")
+SOURCE = (find_ondevice_dir() / "agent/edgepack_supervisor.py").read_text(encoding="utf-8")
 SLEEP = 'echo $$ > "$1"; echo ready; exec sleep 600'
 
 
@@ -92,6 +92,6 @@ def test_program_that_is_not_there_or_no_program_has_the_shells_codes(tmp_path: 
 def test_programs_for_devices_parse_as_python_3_8(name: str) -> None:
     import ast
 
-    source = (ondevice_dir() / "agent" / name).read_text(encoding="utf-8")
+    source = (find_ondevice_dir() / "agent" / name).read_text(encoding="utf-8")
     ast.parse(source, feature_version=(3, 8))
     assert len(os.fsencode(source)) < 1 << 17  # Linux takes no longer argument

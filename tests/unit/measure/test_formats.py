@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from edgepack.measure.compare.formats import comparison_junit, comparison_markdown
+from edgepack.measure.compare.formats import format_comparison_junit, format_comparison_markdown
 from edgepack.records.comparison import (
     ComparedMetric,
     Comparison,
@@ -77,7 +77,9 @@ def test_junit_when_devices_differ_has_a_failure_a_skip_and_a_pass() -> None:
         on("pi5", "PASS", 0.99), on("orin", "FAIL", 1.2), on("nuc", "INCONCLUSIVE", 1.03)
     )
     assert found.outcome == "FAIL"
-    suites = {suite.get("name"): suite for suite in ElementTree.fromstring(comparison_junit(found))}
+    suites = {
+        suite.get("name"): suite for suite in ElementTree.fromstring(format_comparison_junit(found))
+    }
     counts = {
         name: (suite.get("tests"), suite.get("failures"), suite.get("skipped"))
         for name, suite in suites.items()
@@ -91,7 +93,7 @@ def test_junit_when_devices_differ_has_a_failure_a_skip_and_a_pass() -> None:
 def test_junit_when_the_candidate_is_wrong_fails_although_it_is_fast() -> None:
     wrong = side(reasons=["run 1: outputs are 3.0 dB near the golden ones, 20.0 dB are needed"])
     found = comparison(on("pi5", "FAIL", 0.5, candidate=wrong, metrics=[metric("PASS", 0.5)]))
-    (suite,) = ElementTree.fromstring(comparison_junit(found))
+    (suite,) = ElementTree.fromstring(format_comparison_junit(found))
     cases = {case.get("name"): [child.tag for child in case] for case in suite}
     assert cases == {"usable": ["failure"], "p50": ["skipped"]}
 
@@ -104,8 +106,12 @@ def test_side_computes_something_wrong_when_its_state_did_not_last() -> None:
 def test_formats_when_a_device_says_markup_show_it_as_text() -> None:
     evil = "<b>|`x`\x1b[2J</b>"
     found = comparison(on(evil, "FAIL", 1.2, reasons=[evil]))
-    assert ElementTree.fromstring(comparison_junit(found))[0].get("name", "").startswith("<b>|`x`")
-    text = comparison_markdown(found)
+    assert (
+        ElementTree.fromstring(format_comparison_junit(found))[0]
+        .get("name", "")
+        .startswith("<b>|`x`")
+    )
+    text = format_comparison_markdown(found)
     assert "<b>" not in text.replace("\\<b\\>", "")
     assert "\x1b" not in text
     assert r"\<b\>\|\`x\`" in text
@@ -113,7 +119,7 @@ def test_formats_when_a_device_says_markup_show_it_as_text() -> None:
 
 
 def test_markdown_when_written_says_what_ran_and_how_sure_it_is() -> None:
-    text = comparison_markdown(comparison(on("pi5", "PASS", 0.99)))
+    text = format_comparison_markdown(comparison(on("pi5", "PASS", 0.99)))
     assert text.startswith("**edgepack compare: PASS**")
     assert "tiny-1.0.0-raspberry-pi cpu-int8-static, 6 pairs of process runs" in text
     assert "| pi5 | p50 | 10 ms | 10 ms | -1.0% | -2.0% to +0.0% | +3% | PASS |" in text
@@ -123,9 +129,13 @@ def test_formats_when_a_device_was_missed_say_so_and_nothing_passes() -> None:
     lost = NotCompared(device="orin", problem="the connection to orin broke", hint="try again")
     found = comparison(on("pi5", "PASS", 0.99), not_compared=[lost])
     assert found.outcome == "INCONCLUSIVE"
-    suites = {suite.get("name"): suite for suite in ElementTree.fromstring(comparison_junit(found))}
+    suites = {
+        suite.get("name"): suite for suite in ElementTree.fromstring(format_comparison_junit(found))
+    }
     error = suites["orin"].find("testcase/error")
     assert error is not None
     assert error.get("message") == "the connection to orin broke"
     assert suites["orin"].get("errors") == "1"
-    assert "orin was not compared: the connection to orin broke" in comparison_markdown(found)
+    assert "orin was not compared: the connection to orin broke" in format_comparison_markdown(
+        found
+    )

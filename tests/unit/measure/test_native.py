@@ -13,7 +13,7 @@ from edgepack.bundle.reading import load_bundle
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError
 from edgepack.measure.phones.android import is_emulator
-from edgepack.measure.phones.conditions import android_conditions
+from edgepack.measure.phones.conditions import parse_android_conditions
 from edgepack.measure.phones.native import About, NativeHarness, ProgramRun
 from edgepack.measure.phones.plans import PhonePlan
 from edgepack.records.presets import find_preset
@@ -61,7 +61,7 @@ class FakePhone:
         )
 
     def conditions(self) -> Conditions:
-        return android_conditions({})
+        return parse_android_conditions({})
 
     def boot_id(self) -> str | NotMeasured:
         return "b"

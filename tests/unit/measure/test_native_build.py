@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.errors import BundleError, DeviceError, ToolError
 from edgepack.measure.phones.app_build import build_app
 from edgepack.measure.phones.native_build import build_measure, find_compiler, find_package
@@ -124,9 +124,9 @@ def test_app_is_made_of_the_newest_tools_and_signed_with_one_key(
 
 
 def test_app_loads_onnxruntime_after_telemetry_is_off() -> None:
-    source = ondevice_dir() / "native" / "android" / "MeasureInstrumentation.java"
+    source = find_ondevice_dir() / "native" / "android" / "MeasureInstrumentation.java"
     assert 'loadLibrary("onnxruntime")' not in source.read_text()
-    program = (ondevice_dir() / "native" / "edgepack_measure.c").read_text()
+    program = (find_ondevice_dir() / "native" / "edgepack_measure.c").read_text()
     entry = program[program.index("int edgepack_measure(") :]
     assert entry.index("ORT_DISABLE_TELEMETRY") < entry.index("in_mode(")
 

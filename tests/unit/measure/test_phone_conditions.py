@@ -11,9 +11,9 @@ import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.measure.phones.conditions import (
     ANDROID_COMMANDS,
-    android_conditions,
-    android_temperatures_c,
-    ios_conditions,
+    parse_android_conditions,
+    parse_android_temperatures,
+    parse_ios_conditions,
 )
 from edgepack.records.run import Conditions
 
@@ -80,7 +80,7 @@ OUTPUTS = {
 
 def test_android_conditions_are_those_of_its_services() -> None:
     assert OUTPUTS.keys() == ANDROID_COMMANDS.keys()
-    found = android_conditions(OUTPUTS)
+    found = parse_android_conditions(OUTPUTS)
     assert found.governor == "performance+sched_pixel"
     assert found.temperature_c == 32.6
     assert found.throttled_now == []
@@ -90,7 +90,7 @@ def test_android_conditions_are_those_of_its_services() -> None:
 
 
 def test_android_conditions_are_all_unknown_when_nothing_answers() -> None:
-    found = android_conditions({})
+    found = parse_android_conditions({})
     for name in Conditions.model_fields:
         assert isinstance(getattr(found, name), NotMeasured), name
 
@@ -98,23 +98,23 @@ def test_android_conditions_are_all_unknown_when_nothing_answers() -> None:
 def test_android_status_means_nothing_when_its_hal_is_not_ready() -> None:
     """As an emulator or a tablet without sensors prints it."""
     text = "Thermal Status: 0\nCached temperatures:\nHAL Ready: false\n"
-    found = android_conditions({"thermal": text})
+    found = parse_android_conditions({"thermal": text})
     assert isinstance(found.throttled_now, NotMeasured)
     assert "HAL is not ready" in found.throttled_now.reason
 
 
 def test_android_names_the_status_and_the_saver_when_it_slows_down() -> None:
-    found = android_conditions({"thermal": PIXEL, "low power": "1"})
+    found = parse_android_conditions({"thermal": PIXEL, "low power": "1"})
     assert found.throttled_now == ["thermal status moderate"]
     assert found.power_mode == "low power"
 
 
 def test_android_temperatures_are_those_of_now_and_only_of_sensors_that_are_there() -> None:
     temperatures = {"AP": 25.6, "BAT": 23.8, "PA": 25.7}
-    assert android_temperatures_c({"thermal": SAMSUNG}) == temperatures
-    assert android_temperatures_c({"thermal": PIXEL}) == {"skin1": 41.25}
+    assert parse_android_temperatures({"thermal": SAMSUNG}) == temperatures
+    assert parse_android_temperatures({"thermal": PIXEL}) == {"skin1": 41.25}
     cached = SAMSUNG.partition("Current temperatures")[0]
-    assert android_temperatures_c({"thermal": cached}) == {"AP": 35.6, "BAT": 23.8}
+    assert parse_android_temperatures({"thermal": cached}) == {"AP": 35.6, "BAT": 23.8}
 
 
 def test_android_temperatures_are_not_what_a_phone_says_of_volts_and_amperes() -> None:
@@ -129,7 +129,7 @@ Current temperatures from HAL:
 \tTemperature{mValue=-99.9, mType=5, mName=PA, mStatus=0}
 \tTemperature{mValue=-3.4028235E38, mType=1, mName=GPU, mStatus=0}
 """
-    found = android_temperatures_c({"thermal": lines})
+    found = parse_android_temperatures({"thermal": lines})
     assert found == {"BIG": 61.000004, "VIRTUAL-SKIN-CHARGE": 22.771002}
 
 
@@ -145,7 +145,7 @@ def test_ios_conditions_are_those_of_its_process_info(
     said: str, throttled: list[str], mode: str
 ) -> None:
     printed = f"Test Case started.\n2026-11-22 app[1:2] edgepack-conditions {said}\npassed\n"
-    found = ios_conditions(printed)
+    found = parse_ios_conditions(printed)
     assert (found.throttled_now, found.power_mode) == (throttled, mode)
     assert isinstance(found.temperature_c, NotMeasured)
 
@@ -154,6 +154,6 @@ def test_ios_conditions_are_those_of_its_process_info(
     "printed", ["", "edgepack-conditions {}", 'edgepack-conditions {"thermal_state": 9}']
 )
 def test_ios_conditions_are_unknown_when_the_test_bundle_does_not_say_them(printed: str) -> None:
-    found = ios_conditions(printed)
+    found = parse_ios_conditions(printed)
     assert isinstance(found.throttled_now, NotMeasured)
     assert isinstance(found.power_mode, NotMeasured)

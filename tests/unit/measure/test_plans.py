@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from edgepack.bundle.reading import Bundle, load_bundle
-from edgepack.measure.phones.plans import Planner, files_of
+from edgepack.measure.phones.plans import Planner, list_files
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
@@ -146,7 +146,7 @@ def test_reshaped_inputs_have_no_outputs_to_be_near(folder: Path) -> None:
 
 
 def test_files_of_a_phone_are_models_and_goldens(folder: Path) -> None:
-    assert set(files_of(load_bundle(folder))) == {
+    assert set(list_files(load_bundle(folder))) == {
         "models/cpu-fp32.onnx",
         *(f"golden/{index}-{name}.bin" for index in range(2) for name in "xy"),
     }

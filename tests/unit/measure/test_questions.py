@@ -23,7 +23,7 @@ def test_compare_when_a_tail_is_compared_makes_as_many_iterations_as_it_needs(
         asked.append(session.question.preset.iterations)
         return [DeviceError("gone", hint="find it")]
 
-    monkeypatch.setattr(comparing, "_on_all", on_all)
+    monkeypatch.setattr(comparing, "_compare_on_all", on_all)
     here = Path("bundle")
     with pytest.raises(DeviceError, match="gone"):
         compare(CompareQuestion(here, base=here, margins={metric: 0.03}), [DEVICE])

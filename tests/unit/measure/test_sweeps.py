@@ -9,7 +9,7 @@ import pytest
 from edgepack.bundle.manifest import GoldenTensor, Manifest, Tensor
 from edgepack.bundle.reading import load_bundle
 from edgepack.errors import UsageError
-from edgepack.measure.bench.sweeps import batch_of, sweep_points
+from edgepack.measure.bench.sweeps import find_batch, make_sweep_points
 from edgepack.project.project import ImageInput, InputDescription, Preprocess, TokensInput
 
 from tests.support.reports.tiny_bundle import write_tiny_bundle
@@ -40,19 +40,19 @@ def text(manifest: Manifest) -> Manifest:
 
 
 def test_batch_when_its_dimension_has_a_name_changes_it_in_every_input(text: Manifest) -> None:
-    point, other = sweep_points(text, [4, 1], [])
+    point, other = make_sweep_points(text, [4, 1], [])
     assert point == {"ids": [4, 12], "mask": [4, 12]}
-    assert (batch_of(text, point), batch_of(text, other)) == (4, 1)
+    assert (find_batch(text, point), find_batch(text, other)) == (4, 1)
 
 
 def test_batch_when_its_dimension_is_fixed_changes_what_has_its_size(manifest: Manifest) -> None:
     fixed = with_inputs(manifest, {"x": ([1, 3, 8], [1, 3, 8]), "s": ([2], [2]), "k": ([], [])})
-    assert sweep_points(fixed, [4], []) == [{"x": [4, 3, 8], "s": [2], "k": []}]
+    assert make_sweep_points(fixed, [4], []) == [{"x": [4, 3, 8], "s": [2], "k": []}]
 
 
 def test_shape_when_given_takes_other_inputs_along(text: Manifest) -> None:
-    assert sweep_points(text, [], ["ids=2x64"]) == [{"ids": [2, 64], "mask": [2, 64]}]
-    both = sweep_points(text, [], ["ids=2x64,mask=2x32"])
+    assert make_sweep_points(text, [], ["ids=2x64"]) == [{"ids": [2, 64], "mask": [2, 64]}]
+    both = make_sweep_points(text, [], ["ids=2x64,mask=2x32"])
     assert both == [{"ids": [2, 64], "mask": [2, 32]}]
 
 
@@ -71,13 +71,13 @@ def test_sweep_when_a_point_is_none_says_what_is_wrong(
     manifest: Manifest, batches: list[int], shapes: list[str], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        sweep_points(manifest, batches, shapes)
+        make_sweep_points(manifest, batches, shapes)
     assert caught.value.hint
 
 
 def test_batch_when_the_input_is_a_number_says_so(manifest: Manifest) -> None:
     with pytest.raises(UsageError, match="a single number"):
-        sweep_points(with_inputs(manifest, {"k": ([], [])}), [2], [])
+        make_sweep_points(with_inputs(manifest, {"k": ([], [])}), [2], [])
 
 
 def test_batch_when_the_first_input_is_a_picture_is_one_and_cannot_be_changed(
@@ -89,9 +89,9 @@ def test_batch_when_the_first_input_is_a_picture_is_one_and_cannot_be_changed(
     described = {"image": InputDescription(image=image)}
     update = {"input_descriptions": described, "preprocess": Preprocess(in_graph=True)}
     pictures = plain.model_copy(update=update)
-    assert batch_of(pictures, {"image": [480, 640, 3]}) == 1
+    assert find_batch(pictures, {"image": [480, 640, 3]}) == 1
     with pytest.raises(UsageError, match="is one picture"):
-        sweep_points(pictures, [4], [])
+        make_sweep_points(pictures, [4], [])
 
 
 def test_batch_when_the_first_input_is_a_text_is_one_however_long_it_is(manifest: Manifest) -> None:
@@ -99,4 +99,4 @@ def test_batch_when_the_first_input_is_a_text_is_one_however_long_it_is(manifest
     tokens = TokensInput(file="tokenizer.json", length=128)
     described = {"ids": InputDescription(tokens=tokens)}
     update = {"input_descriptions": described, "preprocess": Preprocess(extensions=["tokenize"])}
-    assert batch_of(plain.model_copy(update=update), {"ids": [80]}) == 1
+    assert find_batch(plain.model_copy(update=update), {"ids": [80]}) == 1

@@ -45,7 +45,7 @@ def compared(
     """Compare runs as if they had been measured on one device."""
     selection = Selection(variant="cpu-int8-static", unused=[], device=example_facts())
     found = comparing._Found(DEVICE, selection, side(base), side(candidate), "")
-    monkeypatch.setattr(comparing, "_on_all", lambda *_: [found])
+    monkeypatch.setattr(comparing, "_compare_on_all", lambda *_: [found])
     return compare(CompareQuestion(Path("c"), base=Path("b"), margins=margins), [DEVICE])
 
 

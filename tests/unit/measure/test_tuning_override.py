@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 import pytest
-from edgepack.backends.targets import project_targets
+from edgepack.backends.targets import read_project_targets
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.errors import UsageError
 from edgepack.measure.tune.writing import make_override, write_override
@@ -102,12 +102,12 @@ def test_file_when_the_target_has_no_variants_gains_lines_and_keeps_the_others(
     for line in removed:
         comment = line.partition("#")[2]
         assert any(comment in other for other in new.splitlines())
-    profiles = {p.id: p for p in project_targets(read_project(tmp_path / "edgepack.yaml"))}
+    profiles = {p.id: p for p in read_project_targets(read_project(tmp_path / "edgepack.yaml"))}
     shipped = load_profile(TARGET)
     first, second = profiles[TARGET].variants
     assert first == shipped.variant("cpu-fp32").model_copy(update={"session": SESSION})
     assert second == shipped.variant("cpu-int8-static")
-    others = {p.id for p in project_targets(read_project(_copy(tmp_path, old)))} - {TARGET}
+    others = {p.id for p in read_project_targets(read_project(_copy(tmp_path, old)))} - {TARGET}
     assert set(profiles) == others | {TARGET}
 
 
@@ -158,7 +158,7 @@ def test_variant_when_the_file_has_it_first_gets_the_session_in_its_place(
     assert line.startswith(expected)
     assert found.text.count("#") == old.count("#")
     write_override(found)
-    (profile,) = project_targets(read_project(tmp_path / "edgepack.yaml"))
+    (profile,) = read_project_targets(read_project(tmp_path / "edgepack.yaml"))
     assert profile.variants[0].session == SESSION
 
 
@@ -219,7 +219,7 @@ def test_defaults_when_they_are_the_answer_take_the_session_of_the_file_back(tmp
     )
     found = override(tmp_path, old, answer("cpu-fp32", SessionSettings()))
     write_override(found)
-    (profile,) = project_targets(read_project(tmp_path / "edgepack.yaml"))
+    (profile,) = read_project_targets(read_project(tmp_path / "edgepack.yaml"))
     assert profile.variants[0].session == SessionSettings()
 
 
@@ -232,7 +232,7 @@ def test_options_of_a_provider_when_they_are_the_answer_are_written_whole(tmp_pa
     path = _copy(tmp_path, HEAD)
     found = make_override(path, manifest(target), settings, ABOUT)
     write_override(found)
-    (profile,) = project_targets(read_project(path))
+    (profile,) = read_project_targets(read_project(path))
     assert profile.variants[0] == given.model_copy(update={"providers": providers})
     assert profile.variants[1:] == load_profile(target).variants[1:]
 
@@ -252,5 +252,5 @@ def test_file_when_it_is_a_link_with_carriage_returns_keeps_both(tmp_path: Path)
     assert path.is_symlink()
     assert new.count(b"\n") == new.count(b"\r\n") > old.count(b"\n")
     assert new.startswith(old.partition(b"  - host")[0])
-    (profile,) = project_targets(read_project(path))
+    (profile,) = read_project_targets(read_project(path))
     assert profile.variants[0].session == SESSION

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from edgepack.measure.tune.confirming import Pairs, make_pairs
-from edgepack.measure.tune.front import CandidatePoint, pareto_front
+from edgepack.measure.tune.front import CandidatePoint, find_pareto_front
 from edgepack.records.deciding import Rule
 from edgepack.records.tuning import RunTimes
 
@@ -75,10 +75,10 @@ def test_front_holds_what_nothing_is_better_than_fastest_first():
         point(2, 6.0, memory=9, size=1, loss=0.3),
         point(3, 9.5, memory=4, size=4, loss=0.1),
     ]
-    assert pareto_front(points) == [1, 0, 3]
+    assert find_pareto_front(points) == [1, 0, 3]
 
 
 def test_front_when_something_is_not_known_of_all_does_not_count_it():
     points = [point(0, 5.0, memory=9), point(1, 6.0, memory=None), point(2, 7.0, memory=1)]
-    assert pareto_front(points) == [0]
-    assert pareto_front([point(0, 5.0, loss=None), point(1, 5.0, loss=-1.0)]) == [0]
+    assert find_pareto_front(points) == [0]
+    assert find_pareto_front([point(0, 5.0, loss=None), point(1, 5.0, loss=-1.0)]) == [0]

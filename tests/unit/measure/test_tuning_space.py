@@ -8,13 +8,16 @@ from edgepack.bundle.manifest import ManifestVariant
 from edgepack.measure.tune.space import (
     AFFINITIES,
     SPINNING,
-    changes,
-    defaults,
-    present,
-    settings_text,
-    settings_to_try,
+    count_changes,
+    find_default_settings,
+    find_present_settings,
+    format_settings,
+    list_settings,
 )
-from edgepack.ondevice.runtime.edgepack_names import provider_option_problem, session_key_problem
+from edgepack.ondevice.runtime.edgepack_names import (
+    find_provider_option_problem,
+    find_session_key_problem,
+)
 from edgepack.project.profile import OrtFormat, Provider, Requires, SessionSettings, load_profile
 from edgepack.records.topology import Processor, Topology
 
@@ -53,7 +56,7 @@ TWO, BIG_LITTLE = topology(1, 1), topology(*[18] * 4, *[24] * 2)
 
 def test_settings_on_two_cores_are_each_once_with_the_defaults_and_the_present_ones_first():
     own = SessionSettings(intra_op_num_threads=1, config={SPINNING: "0"})
-    found = settings_to_try(variant(session=own), TWO)
+    found = list_settings(variant(session=own), TWO)
     assert found[0].session == SessionSettings()
     assert found[1].session == own
     assert len({settings.key for settings in found}) == len(found)
@@ -63,7 +66,7 @@ def test_settings_on_two_cores_are_each_once_with_the_defaults_and_the_present_o
 
 
 def test_affinities_when_there_are_clusters_take_the_fast_processors_first():
-    found = settings_to_try(variant(), BIG_LITTLE)
+    found = list_settings(variant(), BIG_LITTLE)
     by_threads = {
         s.session.intra_op_num_threads: s.session.config[AFFINITIES]
         for s in found
@@ -87,7 +90,7 @@ def test_order_when_cores_have_siblings_takes_each_core_once_first():
 
 
 def test_affinities_when_the_system_binds_no_threads_are_not_tried():
-    found = settings_to_try(variant(), Topology(count=4, processors=[]))
+    found = list_settings(variant(), Topology(count=4, processors=[]))
     assert not any(AFFINITIES in s.session.config for s in found)
 
 
@@ -104,16 +107,16 @@ def test_defaults_keep_what_makes_the_variant_and_drop_what_is_tuned():
         recipe="fp16",
         session=SessionSettings(intra_op_num_threads=3, config=config),
     )
-    base = defaults(given)
+    base = find_default_settings(given)
     assert base.session == SessionSettings(config={"session.disable_prepacking": "1"})
     assert base.providers[0].options == {"trt_fp16_enable": "True"}
     assert base.providers[1:] == given.providers[1:]
-    assert present(given).session == given.session
+    assert find_present_settings(given).session == given.session
 
 
 def test_graph_level_when_the_file_is_optimized_already_is_not_tried():
     fixed = variant(model_format=OrtFormat(ort="fixed", platform="arm"))
-    levels = {s.session.graph_optimization_level for s in settings_to_try(fixed, TWO)}
+    levels = {s.session.graph_optimization_level for s in list_settings(fixed, TWO)}
     assert levels == {"all"}
 
 
@@ -123,7 +126,7 @@ def test_threads_of_openvino_are_tuned_only_on_the_cpu():
         options = {"device_type": device_type}
         openvino = Provider(name="OpenVINOExecutionProvider", options=options)
         given = variant(openvino, Provider(name=CPU), id="openvino-fp32", backend="openvino")
-        found = settings_to_try(given, TWO)
+        found = list_settings(given, TWO)
         tuned[device_type] = any("num_of_threads" in s.providers[0].options for s in found)
     assert tuned == {"CPU": True, "GPU": False, "NPU": False}
 
@@ -139,20 +142,23 @@ def test_settings_of_shipped_targets_are_all_known_to_onnxruntime(target: str):
             dialect=each.dialect,
             session=each.session,
         )
-        found = settings_to_try(given, BIG_LITTLE)
-        assert {present(given).key, defaults(given).key} <= {s.key for s in found}
+        found = list_settings(given, BIG_LITTLE)
+        assert {find_present_settings(given).key, find_default_settings(given).key} <= {
+            s.key for s in found
+        }
         for settings in found:
             assert [p.name for p in settings.providers] == [p.name for p in each.providers]
             for key, value in settings.session.config.items():
-                assert not session_key_problem(key, value)
+                assert not find_session_key_problem(key, value)
             for provider in settings.providers:
                 for key, value in provider.options.items():
-                    assert not provider_option_problem(provider.name, key, value)
+                    assert not find_provider_option_problem(provider.name, key, value)
 
 
 def test_changes_when_counted_are_those_from_the_defaults():
     by_words = {
-        settings_text(s): changes(s, defaults(variant())) for s in settings_to_try(variant(), TWO)
+        format_settings(s): count_changes(s, find_default_settings(variant()))
+        for s in list_settings(variant(), TWO)
     }
     assert by_words["defaults"] == 0
     assert by_words["1 thread"] == by_words["graph basic"] == by_words["no spinning"] == 1
@@ -164,7 +170,7 @@ def test_words_say_what_is_tuned_and_nothing_else():
     session = SessionSettings(
         intra_op_num_threads=2, graph_optimization_level="basic", config=config
     )
-    assert settings_text(present(variant(session=session))) == (
+    assert format_settings(find_present_settings(variant(session=session))) == (
         "2 threads, no spinning, bound to 2, graph basic"
     )
-    assert settings_text(present(variant())) == "defaults"
+    assert format_settings(find_present_settings(variant())) == "defaults"

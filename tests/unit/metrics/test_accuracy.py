@@ -11,10 +11,10 @@ from edgepack.metrics.accuracy import (
     Variation,
     array_cosine,
     array_sqnr_db,
-    class_scores,
-    mean_interval,
-    paired_drop,
-    range_groups,
+    compute_mean_interval,
+    compute_paired_drop,
+    find_class_scores,
+    group_by_range,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,7 +66,7 @@ def test_closeness_when_a_silent_channel_becomes_loud_counts_it_as_noise():
 
 @given(hnp.arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 1e6)))
 def test_range_groups_when_formed_hold_every_channel_once_and_similar_peaks(peak):
-    groups = range_groups(peak)
+    groups = group_by_range(peak)
     assert sorted(np.concatenate(groups)) == list(range(len(peak)))
     for group in groups:
         live = peak[group][peak[group] > 0]
@@ -74,22 +74,22 @@ def test_range_groups_when_formed_hold_every_channel_once_and_similar_peaks(peak
 
 
 def test_class_scores_when_axes_of_length_one_surround_them_are_found():
-    assert class_scores(np.zeros((1, 10, 1, 1), np.float32)).shape == (10,)
-    assert class_scores(np.zeros((1, 3, 4), np.float32)) is None
-    assert class_scores(np.zeros((1, 10), np.int64)) is None
+    assert find_class_scores(np.zeros((1, 10, 1, 1), np.float32)).shape == (10,)
+    assert find_class_scores(np.zeros((1, 3, 4), np.float32)) is None
+    assert find_class_scores(np.zeros((1, 10), np.int64)) is None
 
 
 def test_paired_drop_when_computed_has_the_normal_interval_of_the_differences():
     fp32, variant = [1, 1, 1, 0, 1, 0, 1, 1], [1, 0, 1, 0, 1, 1, 1, 0]
     difference = np.array(fp32) - np.array(variant)
-    drop = paired_drop(fp32, variant)
+    drop = compute_paired_drop(fp32, variant)
     half = 1.96 * difference.std(ddof=1) / math.sqrt(8)
     assert drop.value == pytest.approx(0.125)
     assert drop.interval == pytest.approx((0.125 - half, 0.125 + half))
 
 
 def test_paired_drop_when_nothing_differs_is_three_in_n():
-    assert paired_drop([1] * 300, [1] * 300).interval == pytest.approx((-0.01, 0.01))
+    assert compute_paired_drop([1] * 300, [1] * 300).interval == pytest.approx((-0.01, 0.01))
 
 
 def test_closeness_when_class_scores_are_rarely_high_judges_them_as_one_quantity():
@@ -122,7 +122,7 @@ def test_whole_closeness_when_channels_differ_in_range_is_that_of_all_together()
 def test_interval_of_hits_ends_where_the_found_share_is_two_sigma_away(count, part):
     hits = round(part * count)
     share = hits / count
-    low, high = mean_interval([1.0] * hits + [0.0] * (count - hits))
+    low, high = compute_mean_interval([1.0] * hits + [0.0] * (count - hits))
     assert 0 <= low <= share <= high <= 1
     assert low < high
     for end in (low, high):
@@ -133,11 +133,11 @@ def test_interval_of_hits_ends_where_the_found_share_is_two_sigma_away(count, pa
 
 def test_interval_of_other_values_is_students():
     values = [0.91, 0.97, 0.99, 0.95]
-    low, high = mean_interval(values)
+    low, high = compute_mean_interval(values)
     centre, deviation = np.mean(values), np.std(values, ddof=1)
     assert (low + high) / 2 == pytest.approx(centre)
     assert high - centre == pytest.approx(3.182446 * deviation / 2, rel=1e-5)  # t, 3 degrees
-    assert mean_interval([0.5]) is None
+    assert compute_mean_interval([0.5]) is None
 
 
 def r2_of(reference, output):

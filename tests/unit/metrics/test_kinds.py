@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.metrics.base import Found, Nothing
-from edgepack.metrics.choosing import metric_for
+from edgepack.metrics.choosing import choose_metric
 from edgepack.metrics.sequences import edit_distance
 from edgepack.project.project import (
     DetectionOutput,
@@ -29,7 +29,7 @@ def random():
 def found(description, pairs, *, may_be_scores=False, feed=None):
     """What the metric of a description finds in pairs of fp32's and a variant's outputs."""
     first = np.asarray(pairs[0][0])
-    metric = metric_for(description, first, may_be_scores=may_be_scores)
+    metric = choose_metric(description, first, may_be_scores=may_be_scores)
     for ours, theirs in pairs:
         metric.add(np.asarray(ours), np.asarray(theirs), feed or {})
     return metric.found()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.errors import SamplesError
-from edgepack.metrics.choosing import metric_for
-from edgepack.metrics.labelled import labelled_metric
+from edgepack.metrics.choosing import choose_metric
+from edgepack.metrics.labelled import choose_labelled_metric
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import TokensOutput
 from edgepack.samples.sample_set import SampleSet, write_sample_set
@@ -49,7 +49,7 @@ def judged(tmp_path, labels, ours, theirs):
     (tmp_path / "s").mkdir()
     write_sample_set(tmp_path / "s", [TensorSpec("x", "float32", (1,))], samples, labels)
     given = SampleSet.read(tmp_path / "s")
-    of_labels = labelled_metric("perplexity", given, {"o": TOKENS})
+    of_labels = choose_labelled_metric("perplexity", given, {"o": TOKENS})
     judge = Judge(labels, None, {"o": TOKENS}, keep_outputs=False, labelled=of_labels)
     for one, other in zip(ours, theirs, strict=True):
         judge.add({"o": one}, {"o": other}, {})
@@ -117,7 +117,7 @@ def test_perplexity_when_the_output_is_ids_says_what_it_takes(tmp_path, logits, 
 
 
 def unlabelled(ours, theirs):
-    metric = metric_for(TOKENS, ours[0], may_be_scores=False)
+    metric = choose_metric(TOKENS, ours[0], may_be_scores=False)
     for one, other in zip(ours, theirs, strict=True):
         metric.add(one, other, {})
     return metric.found()

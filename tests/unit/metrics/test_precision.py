@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.builder.judging import missed_limit
+from edgepack.builder.judging import explain_missed_limit
 from edgepack.errors import SamplesError
-from edgepack.metrics.choosing import metric_for
-from edgepack.metrics.labelled import labelled_metric
-from edgepack.metrics.precision import average_precision, matched
+from edgepack.metrics.choosing import choose_metric
+from edgepack.metrics.labelled import choose_labelled_metric
+from edgepack.metrics.precision import compute_average_precision, match_objects
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime.edgepack_answers import Detection
-from edgepack.ondevice.runtime.edgepack_images import placement
+from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.project import DetectionOutput, LabelledDetection, Limits, RegressionOutput
 from edgepack.samples.sample_set import SampleSet, write_sample_set
-from edgepack.steps.proofs.evaluation_result import as_accuracy
+from edgepack.steps.proofs.evaluation_result import make_accuracy
 from edgepack.steps.proofs.judge import GROUPS, Judge
 
 YOLO = DetectionOutput(kind="detection", layout="yolo")
@@ -38,48 +38,48 @@ def test_precision_of_one_class_is_what_is_worked_out_by_hand():
     # Right, wrong, right, of three that are there: precision 1 up to a recall of 1/3, then 2/3 up
     # to 2/3, and 0 beyond. Of the recalls 0, 0.01, ... 1, 34 lie up to 1/3 and 33 up to 2/3.
     found = [thing(0.9, A), thing(0.8, NOWHERE), thing(0.7, B)]
-    value = average_precision([matched(found, truth(A, B, C))])[0]
+    value = compute_average_precision([match_objects(found, truth(A, B, C))])[0]
     assert value == pytest.approx((34 * 1 + 33 * 2 / 3) / 101)
 
 
 def test_precision_when_an_object_is_found_twice_counts_the_second_as_wrong():
     # The better of the two is right: right, wrong, right.
     found = [thing(0.9, A), thing(0.8, (0, 0, 10, 9)), thing(0.7, B)]
-    value = average_precision([matched(found, truth(A, B))])[0]
+    value = compute_average_precision([match_objects(found, truth(A, B))])[0]
     assert value == pytest.approx((51 * 1 + 50 * 2 / 3) / 101)
 
 
 def test_precision_when_an_object_overlaps_two_takes_the_nearer_one():
     low, high = (0, 0, 10, 10), (0, 4, 10, 14)
     found = [thing(0.9, (0, 3, 10, 13)), thing(0.8, (0, 0, 10, 9))]
-    assert matched(found, truth(low, high)).right[0].tolist() == [True, True]
+    assert match_objects(found, truth(low, high)).right[0].tolist() == [True, True]
 
 
 def test_precision_orders_all_pictures_by_score_together():
     pictures = [
-        matched([thing(0.5, A)], truth(A)),
-        matched([thing(0.9, NOWHERE)], truth(B)),
-        matched([thing(0.7, NOWHERE)], truth()),
+        match_objects([thing(0.5, A)], truth(A)),
+        match_objects([thing(0.9, NOWHERE)], truth(B)),
+        match_objects([thing(0.7, NOWHERE)], truth()),
     ]
     # Wrong, wrong, right: a third, up to half of what is there.
-    assert average_precision(pictures)[0] == pytest.approx(51 / 3 / 101)
+    assert compute_average_precision(pictures)[0] == pytest.approx(51 / 3 / 101)
 
 
 def test_precision_is_the_mean_over_classes_that_are_there():
     boxes = np.vstack([truth(A), truth(B, index=3)])
     found = [thing(0.9, A), thing(0.8, NOWHERE, index=3), thing(0.7, C, index=5)]
-    assert average_precision([matched(found, boxes)])[0] == pytest.approx(0.5)
+    assert compute_average_precision([match_objects(found, boxes)])[0] == pytest.approx(0.5)
 
 
 def test_precision_when_a_box_is_near_falls_with_the_overlap_that_is_asked_for():
     # 90 of 110 are shared: 0.818, which is enough for 0.5 to 0.8.
-    value = average_precision([matched([thing(0.9, (1, 0, 11, 10))], truth(A))])
+    value = compute_average_precision([match_objects([thing(0.9, (1, 0, 11, 10))], truth(A))])
     assert value.tolist() == [1] * 7 + [0] * 3
 
 
 def test_precision_when_nothing_is_there_is_nothing():
-    assert average_precision([matched([thing(0.9, A)], truth())]).tolist() == [0] * 10
-    assert average_precision([matched([], truth(A))]).tolist() == [0] * 10
+    assert compute_average_precision([match_objects([thing(0.9, A)], truth())]).tolist() == [0] * 10
+    assert compute_average_precision([match_objects([], truth(A))]).tolist() == [0] * 10
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def sample_set(folder, labels, places=()):
 
 def judged(samples, metric, pairs, described=YOLO):
     """What an evaluation finds in pairs of fp32's and the variant's outputs, and its judge."""
-    of_labels = labelled_metric(metric, samples, {"o": described})
+    of_labels = choose_labelled_metric(metric, samples, {"o": described})
     judge = Judge(samples.labels, None, {"o": described}, keep_outputs=False, labelled=of_labels)
     for ours, theirs in pairs:
         judge.add(ours, theirs, {})
@@ -175,9 +175,9 @@ def test_map_when_boxes_are_shifted_by_a_tenth_falls_and_map50_does_not(tmp_path
 
 def test_limit_is_about_map_where_that_is_the_metric(tmp_path, scenes):
     samples = sample_set(tmp_path / "s", labels_of(scenes))
-    accuracy = as_accuracy(judged(samples, "map", same(scenes, shift=0.1))[0])
-    assert missed_limit(accuracy, Limits(metric_drop=0.35)) == ""
-    assert "map drops by 0.3" in missed_limit(accuracy, Limits(metric_drop=0.25))
+    accuracy = make_accuracy(judged(samples, "map", same(scenes, shift=0.1))[0])
+    assert explain_missed_limit(accuracy, Limits(metric_drop=0.35)) == ""
+    assert "map drops by 0.3" in explain_missed_limit(accuracy, Limits(metric_drop=0.25))
 
 
 def test_map_when_all_scores_are_low_stays_and_f1_tells(tmp_path, scenes):
@@ -224,7 +224,7 @@ def test_map_when_samples_are_few_has_no_interval(tmp_path, scenes):
 
 
 def test_map_of_pictures_is_in_their_pixels(tmp_path, scenes):
-    place = placement(1280, 640, {"letterbox": SIDE})
+    place = find_placement(1280, 640, {"letterbox": SIDE})
     labels = labels_of(scenes)
     inside = (labels[..., 1:] - [0, place.top] * 2) * 4
     labels[..., 1:] = inside.clip(0, [1280, 640] * 2)
@@ -281,7 +281,7 @@ def test_map_when_a_variants_output_has_another_shape_is_nothing(tmp_path, scene
 
 
 def unlabelled(scenes, **changed):
-    metric = metric_for(YOLO, output(scenes[0])["o"], may_be_scores=False)
+    metric = choose_metric(YOLO, output(scenes[0])["o"], may_be_scores=False)
     for ours, theirs in same(scenes, **changed):
         metric.add(ours["o"], theirs["o"], {})
     return metric.found()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.model.deciding import shape_findings
+from edgepack.model.deciding import find_shape_inputs
 from onnx import TensorProto, helper
 
 from tests.support.nets import tiny_models
@@ -13,7 +13,7 @@ FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
 def reasons(path):
-    return [(found.node, found.reason) for found in shape_findings(path)]
+    return [(found.node, found.reason) for found in find_shape_inputs(path)]
 
 
 @pytest.mark.parametrize(

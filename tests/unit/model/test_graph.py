@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from edgepack.backends.base import partitions
-from edgepack.model.graph import partitioned_graph, read_graph
+from edgepack.backends.base import find_partitions
+from edgepack.model.graph import make_partitioned_graph, read_graph
 from onnx import TensorProto, helper
 
 from tests.support.nets import tiny_models
@@ -50,16 +50,16 @@ def test_graph_when_it_has_constant_nodes_holds_them_as_constants(tmp_path):
 
 def test_partitioned_graph_when_read_has_no_identity_left(tmp_path):
     path = chain(tmp_path, ["Relu", "Identity", "Sigmoid"])
-    assert [node.op for node in partitioned_graph(path).nodes] == ["Relu", "Sigmoid"]
+    assert [node.op for node in make_partitioned_graph(path).nodes] == ["Relu", "Sigmoid"]
 
 
 def test_partitions_when_a_node_is_left_out_are_two_on_either_side(tmp_path):
     graph = read_graph(onnx.load(chain(tmp_path, ["Relu", "Sigmoid", "Sin", "Relu", "Exp"])))
     taken = [node for node in graph.nodes if node.op != "Sin"]
-    names = [[node.name for node in piece] for piece in partitions(graph, taken)]
+    names = [[node.name for node in piece] for piece in find_partitions(graph, taken)]
     assert names == [["Relu-0", "Sigmoid-1"], ["Relu-3", "Exp-4"]]
-    assert partitions(graph, []) == []
-    assert len(partitions(graph, graph.nodes)) == 1
+    assert find_partitions(graph, []) == []
+    assert len(find_partitions(graph, graph.nodes)) == 1
 
 
 def test_partitions_when_a_branch_goes_around_join_what_does_not_wait_for_it(tmp_path):
@@ -73,5 +73,5 @@ def test_partitions_when_a_branch_goes_around_join_what_does_not_wait_for_it(tmp
     path = tiny_models.save(tmp_path / "m.onnx", nodes, [("x", *spec)], [("y", *spec)])
     graph = read_graph(onnx.load(path))
     taken = [node for node in graph.nodes if node.name != "outside"]
-    names = [[node.name for node in piece] for piece in partitions(graph, taken)]
+    names = [[node.name for node in piece] for piece in find_partitions(graph, taken)]
     assert names == [["first", "beside"], ["last"]]

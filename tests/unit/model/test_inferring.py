@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.model.graph import read_graph
-from edgepack.model.inferring import inferred_graph
+from edgepack.model.inferring import infer_graph
 from edgepack.steps.graph.prepared import fix_dims
-from edgepack.steps.recipes.bucketed import fixed
+from edgepack.steps.recipes.bucketed import fix_model
 from onnx import TensorProto, helper
 
 from tests.support.nets import tiny_models
@@ -42,7 +42,7 @@ def reshaped_product(path, width):
 
 def test_shapes_when_inferred_without_large_weights_are_those_that_onnx_infers(tmp_path):
     model = reshaped_product(tmp_path / "net.onnx", 1024)
-    found, wanted = inferred_graph(model), onnx.shape_inference.infer_shapes(model).graph
+    found, wanted = infer_graph(model), onnx.shape_inference.infer_shapes(model).graph
     assert found.ByteSize() < 1024
     assert shapes(found.value_info) == shapes(wanted.value_info) == {"p": ["batch", 1024]}
     assert shapes(found.output) == shapes(wanted.output)
@@ -51,7 +51,7 @@ def test_shapes_when_inferred_without_large_weights_are_those_that_onnx_infers(t
 
 def test_graph_when_a_copy_gets_sizes_keeps_its_weights(tmp_path):
     model = reshaped_product(tmp_path / "net.onnx", 1024)
-    copy = fixed(model, {"batch": 3})
+    copy = fix_model(model, {"batch": 3})
     assert shapes(copy.graph.output) == {"y": [3, 2, 512]}
     assert shapes(copy.graph.value_info) == {"p": [3, 1024]}
     assert list(copy.graph.initializer) == list(model.graph.initializer)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from edgepack.model.facts import model_facts
-from edgepack.model.quantized import Quantization, quantization_of
+from edgepack.model.facts import read_model_facts
+from edgepack.model.quantized import Quantization, find_quantization
 from onnx import TensorProto, helper
 
 from tests.support.nets.tiny_models import conv_net, relu, save
@@ -31,7 +31,7 @@ def qdq(path, activations, weights, *, zero=0, scales=1, shift=0):
         ("wz", np.full(scales, shift, weights)),
     ]
     save(path, nodes, [("x", FLOAT, [1, 4])], [("y", FLOAT, [1, 4])], constants)
-    return quantization_of(onnx.load(path))
+    return find_quantization(onnx.load(path))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def trained(path, *, quantized_input=True, between=()):
         ("wz", np.zeros(4, np.int8)),
     ]
     save(path, nodes, [("x", FLOAT, [1, 4])], [("y", FLOAT, [1, 4])], constants)
-    return quantization_of(onnx.load(path))
+    return find_quantization(onnx.load(path))
 
 
 @pytest.mark.parametrize("between", [(), (node("Transpose", ["w"], ["wt"]),)])
@@ -92,7 +92,7 @@ def test_model_when_only_weights_have_quantize_nodes_is_weight_only(tmp_path):
 
 @pytest.mark.parametrize("model", [conv_net, relu])
 def test_float_model_when_read_is_not_quantized(tmp_path, model):
-    assert model_facts(model(tmp_path / "m.onnx")).quantization is None
+    assert read_model_facts(model(tmp_path / "m.onnx")).quantization is None
 
 
 def test_model_when_most_constants_are_float16_is_said_to_be(tmp_path):
@@ -104,7 +104,7 @@ def test_model_when_most_constants_are_float16_is_said_to_be(tmp_path):
     constants = [("w", np.ones((4, 4), np.float16)), ("b", np.ones(4, np.float32))]
     inputs = [("x", TensorProto.FLOAT16, [1, 4])]
     save(tmp_path / "m.onnx", nodes, inputs, [("y", FLOAT, [1, 4])], constants)
-    found = quantization_of(onnx.load(tmp_path / "m.onnx"))
+    found = find_quantization(onnx.load(tmp_path / "m.onnx"))
     assert found == Quantization("float16")
     assert found.state == "float16 already"
 
@@ -121,6 +121,6 @@ def test_model_when_most_constants_are_float16_is_said_to_be(tmp_path):
     ],
 )
 def test_public_model_when_quantized_is_recognized(shared_data, file, form, types):
-    found = model_facts(shared_data / "awkward" / "ort" / f"{file}.onnx").quantization
+    found = read_model_facts(shared_data / "awkward" / "ort" / f"{file}.onnx").quantization
     assert found is not None
     assert (found.form, (found.activations, found.weights)) == (form, types)

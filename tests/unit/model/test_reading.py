@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.errors import ModelError
-from edgepack.model.facts import model_facts, require_plain_signature
+from edgepack.model.facts import read_model_facts, require_plain_signature
 from edgepack.model.reading import fits_a_message, read_model, read_outline, write_model
 from onnx import TensorProto, helper, numpy_helper
 
@@ -64,7 +64,7 @@ def test_read_when_external_data_lies_beside_reads_it(tmp_path):
     path, raw = with_external_data(tmp_path, "weights.bin")
     (tmp_path / "weights.bin").write_bytes(raw)
     assert read_model(path).graph.initializer[0].raw_data == raw
-    assert model_facts(path).external_data == ("weights.bin",)
+    assert read_model_facts(path).external_data == ("weights.bin",)
 
 
 @pytest.mark.parametrize("location", ["../secret.bin", "/etc/passwd", "a/../../secret.bin", ""])
@@ -99,13 +99,13 @@ def test_read_when_external_data_is_missing_or_short_says_which_file(tmp_path):
 def test_digest_when_external_data_changes_is_another(tmp_path):
     path, raw = with_external_data(tmp_path, "weights.bin")
     (tmp_path / "weights.bin").write_bytes(raw)
-    before = model_facts(path).sha256
+    before = read_model_facts(path).sha256
     (tmp_path / "weights.bin").write_bytes(raw[::-1])
-    assert model_facts(path).sha256 != before
+    assert read_model_facts(path).sha256 != before
 
 
 def test_facts_when_read_name_signature_operators_and_sizes(tmp_path):
-    facts = model_facts(tiny_models.conv_net(tmp_path / "net.onnx"))
+    facts = read_model_facts(tiny_models.conv_net(tmp_path / "net.onnx"))
     assert [str(spec) for spec in facts.inputs] == ["image: float32[batch, 3, 8, 8]"]
     assert [str(spec) for spec in facts.outputs] == ["scores: float32[batch, 4]"]
     assert facts.op_counts["Conv"] == 1
@@ -114,7 +114,7 @@ def test_facts_when_read_name_signature_operators_and_sizes(tmp_path):
 
 def test_facts_when_inputs_choose_rows_tell_how_many_the_smallest_table_has(tmp_path):
     path = text_nets.text_net(tmp_path / "text.onnx")
-    assert model_facts(path).table_rows == {"input_ids": 300}
+    assert read_model_facts(path).table_rows == {"input_ids": 300}
     model = onnx.load(path)
     nodes = [
         helper.make_node("Cast", ["input_ids"], ["narrow"], to=TensorProto.INT32),
@@ -130,7 +130,7 @@ def test_facts_when_inputs_choose_rows_tell_how_many_the_smallest_table_has(tmp_
     for name, value in constants.items():
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
     onnx.save(model, path)
-    assert model_facts(path).table_rows == {"input_ids": 7}
+    assert read_model_facts(path).table_rows == {"input_ids": 7}
 
 
 def test_write_when_read_again_is_the_same_model(tmp_path):
@@ -170,7 +170,7 @@ def test_plain_signature_when_a_classifier_gives_dictionaries_names_the_option(
 ):
     path = with_zip_map(tmp_path / "classifier.onnx", producer)
     with pytest.raises(ModelError, match="'probabilities' is a sequence") as caught:
-        require_plain_signature(model_facts(path))
+        require_plain_signature(read_model_facts(path))
     first, _, _ = caught.value.hint.partition(" (or")
     assert first.endswith(line)
 
@@ -260,7 +260,7 @@ def test_outline_of_a_file_that_is_cut_off_is_an_error(tmp_path, kept):
 
 
 def test_facts_of_a_large_file_are_those_of_all_of_it(tmp_path):
-    facts = model_facts(large_model(tmp_path / "large.onnx"))
+    facts = read_model_facts(large_model(tmp_path / "large.onnx"))
     assert facts.initializer_bytes == (8 << 20) + 4
 
 

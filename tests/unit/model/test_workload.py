@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.model.workload import activations, matrix_share
+from edgepack.model.workload import compute_matrix_share, find_activation_sizes
 from onnx import TensorProto, helper
 
 from tests.support.nets.tiny_models import conv_net, relu, save
@@ -20,12 +20,12 @@ def ones(*shape):
 def test_share_when_a_convolution_and_a_head_are_counted_is_that_of_the_head(tmp_path):
     # 8 x 8 places of 8 channels, each from 3 x 3 x 3 values; the head multiplies 8 by 4.
     convolution, head = 8 * 8 * 8 * 27, 8 * 4
-    share = matrix_share(conv_net(tmp_path / "m.onnx", batch=1))
+    share = compute_matrix_share(conv_net(tmp_path / "m.onnx", batch=1))
     assert share == pytest.approx(head / (head + convolution))
 
 
 def test_share_when_there_is_no_product_is_0(tmp_path):
-    assert matrix_share(relu(tmp_path / "m.onnx")) == 0
+    assert compute_matrix_share(relu(tmp_path / "m.onnx")) == 0
 
 
 def test_share_when_activations_are_multiplied_with_each_other_leaves_them_out(tmp_path):
@@ -37,7 +37,7 @@ def test_share_when_activations_are_multiplied_with_each_other_leaves_them_out(t
     value = ("x", FLOAT, [1, 10, 16])
     save(tmp_path / "m.onnx", nodes, [value], [("y", FLOAT, [1, 10, 10])], [("w", ones(16, 16))])
     weights, scores = 10 * 16 * 16, 10 * 10 * 16
-    assert matrix_share(tmp_path / "m.onnx") == pytest.approx(weights / (weights + scores))
+    assert compute_matrix_share(tmp_path / "m.onnx") == pytest.approx(weights / (weights + scores))
 
 
 def test_share_when_the_sequence_has_no_size_counts_64_places(tmp_path):
@@ -52,7 +52,7 @@ def test_share_when_the_sequence_has_no_size_counts_64_places(tmp_path):
     inputs, outputs = [("x", FLOAT, [1, 4, "time"])], [("z", FLOAT, [1, 6])]
     save(tmp_path / "m.onnx", nodes, inputs, outputs, constants)
     convolution, head = 64 * 16 * 4, 6 * 16
-    assert matrix_share(tmp_path / "m.onnx") == pytest.approx(head / (head + convolution))
+    assert compute_matrix_share(tmp_path / "m.onnx") == pytest.approx(head / (head + convolution))
 
 
 def test_share_when_a_layer_is_recurrent_counts_both_its_weights(tmp_path):
@@ -63,7 +63,7 @@ def test_share_when_a_layer_is_recurrent_counts_both_its_weights(tmp_path):
     constants = [("w", ones(1, 32, 16)), ("r", ones(1, 32, 8)), ("v", ones(8, 4))]
     save(tmp_path / "m.onnx", nodes, [("x", FLOAT, [5, 2, 16])], [("y", FLOAT, None)], constants)
     recurrent, matrix = 5 * 2 * (32 * 16 + 32 * 8), 5 * 2 * 8 * 4
-    assert matrix_share(tmp_path / "m.onnx") == pytest.approx(matrix / (matrix + recurrent))
+    assert compute_matrix_share(tmp_path / "m.onnx") == pytest.approx(matrix / (matrix + recurrent))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_share_when_a_layer_is_recurrent_counts_both_its_weights(tmp_path):
     ],
 )
 def test_public_model_when_counted_is_of_the_kind_it_is(shared_data, file, mainly):
-    assert (matrix_share(shared_data / file) > 0.5) == mainly
+    assert (compute_matrix_share(shared_data / file) > 0.5) == mainly
 
 
 def test_activations_are_counted_together_and_while_they_are_needed(tmp_path):
@@ -91,7 +91,9 @@ def test_activations_are_counted_together_and_while_they_are_needed(tmp_path):
     value = ("x", FLOAT, ["batch", 3, "size"])
     save(tmp_path / "m.onnx", nodes, [value], [("y", FLOAT, ["batch", 3, "size"])])
     one = 4 * 3 * 10
-    found = activations(tmp_path / "m.onnx", {"size": 10})
+    found = find_activation_sizes(tmp_path / "m.onnx", {"size": 10})
     # a is needed by the last node, so it is there beside two others.
     assert (found.total_bytes, found.live_bytes) == (4 * one, 3 * one)
-    assert activations(tmp_path / "m.onnx", {"size": 10, "batch": 2}).live_bytes == 6 * one
+    assert (
+        find_activation_sizes(tmp_path / "m.onnx", {"size": 10, "batch": 2}).live_bytes == 6 * one
+    )

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.ondevice.harness import (
     edgepack_conditions,
@@ -56,7 +56,7 @@ def add_program(folder: Path, name: str, printed: str) -> None:
 
 
 def read_conditions(root: Path) -> Conditions:
-    return Conditions.model_validate(edgepack_conditions.conditions(root))
+    return Conditions.model_validate(edgepack_conditions.read_conditions(root))
 
 
 def test_conditions_of_a_raspberry_pi_when_vcgencmd_is_there(
@@ -169,11 +169,13 @@ def test_sample_counts_the_cores_of_a_cluster_that_worked(tmp_path: Path) -> Non
 
 
 def test_trip_points_are_those_that_slow_the_device_down(tmp_path: Path) -> None:
-    jetson = edgepack_sensors.trip_points_c(write_tree(tmp_path / "jetson", JETSON))
+    jetson = edgepack_sensors.read_trip_points(write_tree(tmp_path / "jetson", JETSON))
     assert jetson == {"cpu-thermal": 99.0, "gpu-thermal": 99.5, "cv0-thermal": 99.0}
-    assert edgepack_sensors.trip_points_c(write_tree(tmp_path / "pi", RASPBERRY_PI)) == {}
+    assert edgepack_sensors.read_trip_points(write_tree(tmp_path / "pi", RASPBERRY_PI)) == {}
     x86 = {**X86, f"{THERMAL}/thermal_zone2/trip_point_0_temp": "60000\n"}
-    assert edgepack_sensors.trip_points_c(write_tree(tmp_path / "x86", x86)) == {"acpitz 1": 95.0}
+    assert edgepack_sensors.read_trip_points(write_tree(tmp_path / "x86", x86)) == {
+        "acpitz 1": 95.0
+    }
 
 
 def test_every_kind_of_sensor_is_unknown_with_a_reason_when_there_is_none(tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ def test_energy_by_rapl_is_right_when_the_counter_begins_again(
         write_tree(root, {f"{RAPL}/energy_uj": f"{energy_uj}\n"})
         samples.append(reader.sample())
     sampling = {"samples": samples, "unknown": reader.unknown}
-    found = edgepack_sampler.energy(sampling, samples[0]["at_ns"], samples[-1]["at_ns"])
+    found = edgepack_sampler.compute_energy(sampling, samples[0]["at_ns"], samples[-1]["at_ns"])
     energy = Energy.model_validate(found)
     assert energy.joules == pytest.approx(0.15)
     assert energy.source == "RAPL package-0"
@@ -232,7 +234,7 @@ def test_energy_by_rapl_is_right_when_the_counter_begins_again(
 def test_energy_is_that_of_the_timed_part_only() -> None:
     watts = [{}, {"VDD_IN": 4.0}, {"VDD_IN": 6.0}, {"VDD_IN": 10.0}]
     samples = [{"at_ns": i * SECOND, "power_w": power} for i, power in enumerate(watts)]
-    found = edgepack_sampler.energy(
+    found = edgepack_sampler.compute_energy(
         {"samples": samples, "unknown": {}}, SECOND // 2, SECOND * 5 // 2
     )
     assert found == {"joules": 0.5 * 4 + 6 + 0.5 * 10, "source": "INA3221 VDD_IN"}
@@ -250,7 +252,7 @@ def test_energy_is_that_of_the_timed_part_only() -> None:
 def test_energy_is_unknown_with_a_reason_when_it_cannot_be_computed(
     sampling: dict[str, Any], reason: str
 ) -> None:
-    found = edgepack_sampler.energy(sampling, 5, 15)
+    found = edgepack_sampler.compute_energy(sampling, 5, 15)
     assert found["kind"] == "not-measured"
     assert reason in found["reason"]
 
@@ -329,7 +331,7 @@ def test_sampler_ends_when_the_harness_is_killed(tmp_path: Path) -> None:
         "-B",
         "-c",
         source,
-        str((ondevice_dir() / "harness/edgepack_sampler.py").parent),
+        str((find_ondevice_dir() / "harness/edgepack_sampler.py").parent),
     ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as harness:
         assert harness.stdout is not None
@@ -353,7 +355,7 @@ def test_sampler_document_is_a_sampling_of_the_report(tmp_path: Path) -> None:
     argv = [
         sys.executable,
         "-IS",
-        str(ondevice_dir() / "harness/edgepack_sampler.py"),
+        str(find_ondevice_dir() / "harness/edgepack_sampler.py"),
         "0.5",
     ]
     root = write_tree(tmp_path, JETSON, COMMON)
@@ -427,7 +429,7 @@ def test_other_work_when_the_system_does_not_tell_says_so(
 ) -> None:
     told = [{k: v for k, v in state.items() if k != lacking} for state in (BEFORE, AFTER)]
     found = taken_between(monkeypatch, tmp_path, *told)
-    assert (found[field] if field else found) == edgepack_sysfs.not_measured(reason)
+    assert (found[field] if field else found) == edgepack_sysfs.make_not_measured(reason)
     assert field is None or found["other_cores"] == 0.28
 
 

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 from edgepack.ondevice.runtime import edgepack_answers as answers
-from edgepack.ondevice.runtime.edgepack_images import placement
+from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.project import OutputDescription
 from pydantic import TypeAdapter
 
-WHOLE = placement(64, 64, {"width": 64, "height": 64})
+WHOLE = find_placement(64, 64, {"width": 64, "height": 64})
 """A picture that is the input."""
 
 
@@ -159,14 +159,14 @@ def test_detections_when_there_is_a_score_for_an_object_at_all_multiply_it():
 
 def test_detections_when_letterboxed_are_in_the_pixels_of_the_picture():
     # The picture is 200 by 100, in the input 64 by 32 from row 16 on: 3.125 pixels for one.
-    place = placement(200, 100, {"letterbox": 64, "pad": 0})
+    place = find_placement(200, 100, {"letterbox": 64, "pad": 0})
     (found,) = detections([[32, 32, 16, 8, 1]], ["a"], place)
     assert found.box == pytest.approx((75, 37.5, 125, 62.5))
 
 
 def test_detections_when_cropped_are_clipped_to_the_picture():
     # 300 by 150 becomes 80 by 40, cut from (24, 4): 3.75 pixels for one.
-    place = placement(300, 150, {"short_side": 40, "crop": 32})
+    place = find_placement(300, 150, {"short_side": 40, "crop": 32})
     (found,) = detections([[16, 2, 8, 20, 1]], ["a"], place)
     assert found.box == pytest.approx((135, 0, 165, 60))
 

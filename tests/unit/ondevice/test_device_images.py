@@ -35,7 +35,7 @@ def test_resize_when_sizes_are_drawn_is_pillows_bit_for_bit():
     sizes = np.random.default_rng(SEED).integers(1, 70, (120, 4)).tolist()
     for n, (width, height, to_width, to_height) in enumerate(sizes):
         pixels = noise(width, height * (1 + 6 * (n % 5 == 0)), n)
-        found = images.resized(pixels, to_width, to_height)
+        found = images.resize_pixels(pixels, to_width, to_height)
         expected = by_pillow(pixels, to_width, to_height)
         if BEFORE_13:
             assert np.abs(found.astype(int) - expected).max() <= 1
@@ -51,12 +51,12 @@ def test_resize_when_height_loses_twice_what_width_loses_changes_the_order_as_pi
     for seed in range(5):
         pixels = noise(60, 90, seed)
         expected = by_pillow(pixels, 40, 90 - lost_height)
-        assert np.array_equal(images.resized(pixels, 40, 90 - lost_height), expected)
+        assert np.array_equal(images.resize_pixels(pixels, 40, 90 - lost_height), expected)
 
 
 def test_resize_when_the_size_is_the_same_keeps_every_value():
     pixels = noise(17, 9)
-    assert np.array_equal(images.resized(pixels, 17, 9), pixels)
+    assert np.array_equal(images.resize_pixels(pixels, 17, 9), pixels)
 
 
 def cut_out(scaled, place, side):
@@ -69,9 +69,9 @@ def test_tensor_when_cut_is_that_of_the_whole_scaled_picture():
     for n, (width, height, side, crop) in enumerate(drawn):
         resize = {"short_side": max(side, crop), "crop": min(side, crop)}
         pixels = noise(width, height, n)
-        place = images.placement(width, height, resize)
-        whole = images.resized(pixels, place.width, place.height)
-        found = images.tensor(pixels, described(resize=resize, layout="NHWC"))[0]
+        place = images.find_placement(width, height, resize)
+        whole = images.resize_pixels(pixels, place.width, place.height)
+        found = images.make_tensor(pixels, described(resize=resize, layout="NHWC"))[0]
         assert np.array_equal(found, cut_out(whole, place, resize["crop"])), (pixels.shape, resize)
 
 
@@ -80,9 +80,9 @@ def test_tensor_when_the_picture_is_long_and_thin_takes_no_more_memory_than_its_
     pixels = noise(width, height)
     # Scaled it has 32 by 96,000 pixels: Pillow makes them all.
     resize = {"short_side": 32, "crop": 24}
-    place = images.placement(width, height, resize)
+    place = images.find_placement(width, height, resize)
     tracemalloc.start()
-    found = images.tensor(pixels, described(resize=resize, layout="NHWC"))[0]
+    found = images.make_tensor(pixels, described(resize=resize, layout="NHWC"))[0]
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     expected = cut_out(by_pillow(pixels, place.width, place.height), place, 24)
@@ -94,34 +94,34 @@ def test_gray_when_compared_is_pillows_for_every_colour_of_a_grid():
     steps = np.arange(0, 256, 15, np.uint8)
     grid = np.stack(np.meshgrid(steps, steps, steps), -1).reshape(-1, 18, 3)
     assert np.array_equal(
-        images.gray(grid)[:, :, 0], np.asarray(Image.fromarray(grid).convert("L"))
+        images.make_gray(grid)[:, :, 0], np.asarray(Image.fromarray(grid).convert("L"))
     )
 
 
 def test_placement_when_letterboxed_is_in_the_middle_and_keeps_the_shape():
     # 200 * 0.32 = 64 and 100 * 0.32 = 32, so 16 rows are left above and below.
-    place = images.placement(200, 100, {"letterbox": 64, "pad": 0})
+    place = images.find_placement(200, 100, {"letterbox": 64, "pad": 0})
     assert place == (200, 100, 64, 32, 0, 16, 64, 64)
 
 
 def test_placement_when_cropped_starts_left_of_the_input():
     # 300 by 150 becomes 80 by 40, of which the middle 32 are kept: 24 and 4 are cut before them.
-    place = images.placement(300, 150, {"short_side": 40, "crop": 32})
+    place = images.find_placement(300, 150, {"short_side": 40, "crop": 32})
     assert place == (300, 150, 80, 40, -24, -4, 32, 32)
 
 
 def test_placement_when_a_side_is_half_way_between_two_sizes_takes_the_even_one():
-    assert images.placement(5, 10, {"letterbox": 5, "pad": 0}).width == 2
-    assert images.placement(7, 10, {"letterbox": 5, "pad": 0}).width == 4
+    assert images.find_placement(5, 10, {"letterbox": 5, "pad": 0}).width == 2
+    assert images.find_placement(7, 10, {"letterbox": 5, "pad": 0}).width == 4
 
 
 def test_placement_when_a_picture_is_a_thread_keeps_one_pixel():
-    assert images.placement(1, 900, {"letterbox": 30, "pad": 0}).width == 1
+    assert images.find_placement(1, 900, {"letterbox": 30, "pad": 0}).width == 1
 
 
 def test_tensor_when_letterboxed_is_filled_around_before_it_is_normalized():
     image = described(resize={"letterbox": 8, "pad": 100}, scale=0.5, mean=[1, 2, 3], std=[2, 4, 5])
-    tensor = images.tensor(noise(8, 4), image)
+    tensor = images.make_tensor(noise(8, 4), image)
     expected = (np.float32(50) - np.array([1, 2, 3], np.float32)) / np.array([2, 4, 5], np.float32)
     assert tensor.shape == (1, 3, 8, 8)
     assert np.array_equal(tensor[0, :, 0, 0], expected)
@@ -138,7 +138,7 @@ def test_tensor_when_order_and_layout_are_given_is_what_numpy_gives(order, layou
     expected = channels[order].astype(np.float32)[None] * np.float32(0.25)
     if layout == "NCHW":
         expected = expected.transpose(0, 3, 1, 2)
-    tensor = images.tensor(pixels, image)
+    tensor = images.make_tensor(pixels, image)
     assert tensor.dtype == np.float32
     assert tensor.flags.c_contiguous
     assert np.array_equal(tensor, expected)
@@ -155,7 +155,7 @@ def test_tensor_when_order_and_layout_are_given_is_what_numpy_gives(order, layou
 )
 def test_tensor_when_it_is_no_picture_says_what_one_is(wrong):
     with pytest.raises(ValueError, match=r"expected uint8 \[height, width, 3\] with RGB"):
-        images.tensor(wrong, described(resize={"letterbox": 8}))
+        images.make_tensor(wrong, described(resize={"letterbox": 8}))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 
-FILES = sorted(ondevice_dir().glob("*/edgepack_*.py"))
+FILES = sorted(find_ondevice_dir().glob("*/edgepack_*.py"))
 OWN = {path.stem for path in FILES}
 ALLOWED = {*sys.stdlib_module_names, "numpy", "onnxruntime", *OWN}
 

@@ -79,14 +79,14 @@ def test_offline_when_all_samples_are_there_is_one_query() -> None:
     fake = FakeTime(constant(3 * MS))
     timed = load.offline(fake.pool(), 10)
     assert timed == load.Timed([30 * MS], 5_000, 5_000 + 30 * MS, 10)
-    assert load.offline_samples(timed, duration_s=1.5, samples=10) in (550, 551)
-    assert load.offline_samples(timed, duration_s=0.001, samples=10) == 10
+    assert load.count_offline_samples(timed, duration_s=1.5, samples=10) in (550, 551)
+    assert load.count_offline_samples(timed, duration_s=0.001, samples=10) == 10
 
 
 def test_poisson_schedule_when_seeded_has_exponential_gaps_and_repeats() -> None:
-    schedule = load.poisson_schedule(100.0, 50.0, 1, seed=4)
-    assert schedule == load.poisson_schedule(100.0, 50.0, 1, seed=4)
-    assert schedule != load.poisson_schedule(100.0, 50.0, 1, seed=5)
+    schedule = load.make_poisson_schedule(100.0, 50.0, 1, seed=4)
+    assert schedule == load.make_poisson_schedule(100.0, 50.0, 1, seed=4)
+    assert schedule != load.make_poisson_schedule(100.0, 50.0, 1, seed=5)
     assert schedule == sorted(schedule)
     assert schedule[-1] < 50e9
     gaps = [b - a for a, b in zip([0, *schedule], schedule, strict=False)]
@@ -98,7 +98,7 @@ def test_poisson_schedule_when_seeded_has_exponential_gaps_and_repeats() -> None
 
 
 def test_poisson_schedule_when_the_duration_is_short_has_the_least_number() -> None:
-    assert len(load.poisson_schedule(10.0, 0.0, 662, seed=0)) == 662
+    assert len(load.make_poisson_schedule(10.0, 0.0, 662, seed=0)) == 662
 
 
 def test_pool_when_it_has_threads_runs_at_once_and_answers_every_sample_once() -> None:
@@ -189,11 +189,11 @@ def test_pool_when_a_sample_fails_says_so_and_ends() -> None:
 
 def test_reshaped_when_sizes_differ_repeats_and_cuts() -> None:
     feed = {"x": np.arange(6).reshape(2, 3), "n": np.array(7)}
-    changed = load.reshaped(feed, {"x": [3, 2], "n": []})
+    changed = load.reshape_feed(feed, {"x": [3, 2], "n": []})
     np.testing.assert_array_equal(changed["x"], [[0, 1], [3, 4], [0, 1]])
     assert changed["n"] == 7
     with pytest.raises(ValueError, match="no input 'x' with 3 dimensions"):
-        load.reshaped(feed, {"x": [1, 2, 3]})
+        load.reshape_feed(feed, {"x": [1, 2, 3]})
 
 
 @pytest.mark.parametrize(
@@ -238,4 +238,4 @@ def test_steady_when_latencies_settle_slowly_waits_and_when_they_only_vary_does_
 def test_theil_sen_when_one_window_is_far_off_follows_the_others() -> None:
     points = [(second, 10 + 0.25 * second) for second in range(9)]
     points[4] = (4, 99.0)
-    assert load.theil_sen(points) == pytest.approx(0.25)
+    assert load.estimate_theil_sen(points) == pytest.approx(0.25)

@@ -13,8 +13,8 @@ from edgepack.ondevice.runtime.edgepack_names import (
     OPENVINO_PROPERTIES,
     PROVIDER_OPTIONS,
     SESSION_KEYS,
-    provider_option_problem,
-    session_key_problem,
+    find_provider_option_problem,
+    find_session_key_problem,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +58,7 @@ def test_session_keys_when_looked_up_in_onnxruntime_are_there():
     ],
 )
 def test_session_key_when_known_has_no_problem(key: str, value: str):
-    assert session_key_problem(key, value) == ""
+    assert find_session_key_problem(key, value) == ""
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_session_key_when_known_has_no_problem(key: str, value: str):
     ],
 )
 def test_session_key_when_wrong_is_explained(key: str, value: str, said: str):
-    assert said in session_key_problem(key, value)
+    assert said in find_session_key_problem(key, value)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_session_key_when_wrong_is_explained(key: str, value: str, said: str):
     ],
 )
 def test_provider_option_when_known_has_no_problem(provider: str, key: str, value: str):
-    assert provider_option_problem(provider, key, value) == ""
+    assert find_provider_option_problem(provider, key, value) == ""
 
 
 @pytest.mark.parametrize(
@@ -123,14 +123,14 @@ def test_provider_option_when_known_has_no_problem(provider: str, key: str, valu
     ],
 )
 def test_provider_option_when_wrong_is_explained(provider: str, key: str, value: str, said: str):
-    assert said in provider_option_problem(provider, key, value)
+    assert said in find_provider_option_problem(provider, key, value)
 
 
 @given(st.sampled_from(sorted(SESSION_KEYS)), st.integers(0, 200))
 def test_session_key_when_a_letter_is_doubled_is_a_problem_that_names_it(key: str, place: int):
     place %= len(key)
     misspelt = key[:place] + key[place] + key[place:]
-    problem = session_key_problem(misspelt, "1")
+    problem = find_session_key_problem(misspelt, "1")
     assert problem.startswith("onnxruntime knows no session config key")
     assert "is it " in problem
 
@@ -139,4 +139,6 @@ def test_openvino_options_that_the_plugin_has_as_properties_are_options():
     options = PROVIDER_OPTIONS["OpenVINOExecutionProvider"]
     assert set(OPENVINO_PROPERTIES) < set(options)
     for precision in OPENVINO_PRECISIONS:
-        assert provider_option_problem("OpenVINOExecutionProvider", "precision", precision) == ""
+        assert (
+            find_provider_option_problem("OpenVINOExecutionProvider", "precision", precision) == ""
+        )

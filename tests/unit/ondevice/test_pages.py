@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="macOS cannot d
 def share(path: Path) -> float:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        return float(edgepack_pages.resident_share(descriptor))
+        return float(edgepack_pages.measure_resident_share(descriptor))
     finally:
         os.close(descriptor)
 

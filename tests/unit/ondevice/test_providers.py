@@ -34,13 +34,13 @@ def test_driver_version_when_the_system_says_it_is_read(
     tmp_path: Path, path: str, text: str, version: str
 ):
     write(tmp_path / path, text)
-    assert providers.driver_version(tmp_path) == version
+    assert providers.read_driver_version(tmp_path) == version
 
 
 def test_device_model_when_there_is_a_board_is_the_boards(tmp_path: Path):
     write(tmp_path / "proc/device-tree/model", "Raspberry Pi 5 Model B Rev 1.0\0")
     write(tmp_path / "proc/cpuinfo", "model name\t: Some CPU\n")
-    assert providers.device_model(tmp_path) == "Raspberry Pi 5 Model B Rev 1.0"
+    assert providers.read_device_model(tmp_path) == "Raspberry Pi 5 Model B Rev 1.0"
 
 
 def test_device_model_when_there_is_no_board_is_gpu_and_processor(
@@ -48,11 +48,11 @@ def test_device_model_when_there_is_no_board_is_gpu_and_processor(
 ):
     monkeypatch.setattr(providers.platform, "system", lambda: "Linux")
     write(tmp_path / "proc/cpuinfo", "processor\t: 0\nmodel name\t: Some CPU\n" * 2)
-    assert providers.device_model(tmp_path) == "Some CPU"
+    assert providers.read_device_model(tmp_path) == "Some CPU"
     gpu = "Model: \t\t NVIDIA L4\nIRQ:   \t\t 33\n"
     write(tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0/information", gpu)
-    assert providers.device_model(tmp_path) == "NVIDIA L4 Some CPU"
-    assert providers.device_model(tmp_path / "absent") == ""
+    assert providers.read_device_model(tmp_path) == "NVIDIA L4 Some CPU"
+    assert providers.read_device_model(tmp_path / "absent") == ""
 
 
 def variant(**options: str) -> dict[str, object]:
@@ -65,10 +65,10 @@ def variant(**options: str) -> dict[str, object]:
 
 
 def test_cache_folder_when_settings_differ_is_another(tmp_path: Path):
-    plain = providers.cache_folder(variant(), tmp_path)
-    assert plain == providers.cache_folder(variant(), tmp_path)
+    plain = providers.find_cache_folder(variant(), tmp_path)
+    assert plain == providers.find_cache_folder(variant(), tmp_path)
     assert plain.parent == tmp_path / ("0" * 64)
-    others = {providers.cache_folder(variant(level=level), tmp_path) for level in "345"}
+    others = {providers.find_cache_folder(variant(level=level), tmp_path) for level in "345"}
     assert len(others | {plain}) == 4
 
 
@@ -78,7 +78,7 @@ def test_cache_folder_when_macos_is_updated_is_another(
     names = []
     for version in ("15.1", "15.2"):
         monkeypatch.setattr(providers.platform, "mac_ver", lambda version=version: (version,))
-        names.append(providers.cache_folder(variant(), tmp_path).name)
+        names.append(providers.find_cache_folder(variant(), tmp_path).name)
     assert ["_macOS-15.1_" in names[0], "_macOS-15.2_" in names[1]] == [True, True]
 
 
@@ -110,7 +110,7 @@ def cached_variant() -> dict[str, object]:
 
 def refused_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, also_empty: bool) -> Path:
     """Make a cache with a torn engine, which the provider refuses as TensorRT's does."""
-    folder = providers.cache_folder(cached_variant(), tmp_path)
+    folder = providers.find_cache_folder(cached_variant(), tmp_path)
     write(folder / "engine", "torn")
 
     class Session:
@@ -163,12 +163,12 @@ def write(path: Path, text: str) -> None:
 def test_openvino_options_when_for_the_plugin_are_properties(
     settings: dict[str, str], config: dict[str, dict[str, str]]
 ):
-    passed = providers.openvino_plugin_options(settings)
+    passed = providers.make_plugin_options(settings)
     assert json.loads(passed.get("load_config", "{}")) == config
     assert set(passed) <= {"load_config"}
 
 
 def test_openvino_options_when_the_plugin_has_them_not_are_refused():
-    assert providers.openvino_plugin_options({"reshape_input": "x[1]"}) == {"reshape_input": "x[1]"}
+    assert providers.make_plugin_options({"reshape_input": "x[1]"}) == {"reshape_input": "x[1]"}
     with pytest.raises(providers.Refused, match="no option 'enable_causallm'"):
-        providers.openvino_plugin_options({"enable_causallm": "True"})
+        providers.make_plugin_options({"enable_causallm": "True"})

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from edgepack.base.yaml_source import parse_yaml
 from edgepack.preprocessing.alternatives import (
-    flow,
-    image_alternatives,
-    normalized,
-    pixels_in,
-    seen,
-    tensor_alternatives,
+    describe_image,
+    find_pixels,
+    format_flow,
+    list_image_alternatives,
+    list_tensor_alternatives,
+    normalize_pixels,
 )
 from edgepack.project.project import ImageInput
 
@@ -35,7 +35,9 @@ def test_pixels_when_a_tensor_is_undone_are_the_pictures_own(given):
     described = image(**given)
     channels = 1 if described.order == "GRAY" else 3
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, channels)).astype(np.uint8)
-    np.testing.assert_array_equal(pixels_in(normalized(pixels, described), described), pixels)
+    np.testing.assert_array_equal(
+        find_pixels(normalize_pixels(pixels, described), described), pixels
+    )
 
 
 @pytest.mark.parametrize("given", IMAGES, ids=str)
@@ -44,8 +46,8 @@ def test_alternatives_when_listed_differ_from_each_other_and_from_the_own(given)
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
     if own.order == "GRAY":
         pixels = pixels[:, :, :1]
-    tensor = normalized(pixels, own)
-    found = [tensor, *(a.made_of(tensor, own) for a in image_alternatives(own))]
+    tensor = normalize_pixels(pixels, own)
+    found = [tensor, *(a.make_input(tensor, own) for a in list_image_alternatives(own))]
     assert len(found) > 5
     assert all(
         not np.allclose(one, other, rtol=1e-3)
@@ -55,34 +57,34 @@ def test_alternatives_when_listed_differ_from_each_other_and_from_the_own(given)
 
 
 def test_alternatives_when_the_input_takes_both_layouts_hold_the_other_one():
-    [other, *_] = image_alternatives(image(), ["NCHW", "NHWC"])
+    [other, *_] = list_image_alternatives(image(), ["NCHW", "NHWC"])
     assert other.image == image(layout="NHWC")
     assert other.sees == "RGB from 0 to 255 in NHWC"
 
 
 def test_alternatives_when_the_scale_is_zero_are_none():
-    assert image_alternatives(image(scale=0.0)) == []
+    assert list_image_alternatives(image(scale=0.0)) == []
 
 
 @pytest.mark.parametrize("given", IMAGES, ids=str)
 def test_flow_when_read_as_yaml_is_the_description(given):
     own = image(**given)
-    read = parse_yaml(flow(own), name="edgepack.yaml").parse(ImageInput)
+    read = parse_yaml(format_flow(own), name="edgepack.yaml").parse(ImageInput)
     assert (read.order, read.layout, read.resize) == (own.order, own.layout, own.resize)
     assert read.scale == pytest.approx(own.scale, rel=1e-5)
     assert (read.mean, read.std) == (pytest.approx(own.mean), pytest.approx(own.std))
 
 
 def test_seen_when_gray_is_inverted_says_so():
-    assert seen(image(order="GRAY", scale=-1.0, mean=[-255.0])) == (
+    assert describe_image(image(order="GRAY", scale=-1.0, mean=[-255.0])) == (
         "GRAY from 0 to 255, white for black"
     )
 
 
 def test_tensor_alternatives_when_there_are_no_channels_only_scale():
-    flipped = [a for a in tensor_alternatives((1, 8, 8, 3)) if a.flipped == 3]
+    flipped = [a for a in list_tensor_alternatives((1, 8, 8, 3)) if a.flipped == 3]
     assert len(flipped) == 3
-    [down, up] = tensor_alternatives((1, 40))
+    [down, up] = list_tensor_alternatives((1, 40))
     given = np.array([[0.0, 255.0]], np.float32)
-    np.testing.assert_allclose(down.made_of(given, None), given / 255)
-    np.testing.assert_allclose(up.made_of(given, None), given * 255)
+    np.testing.assert_allclose(down.make_input(given, None), given / 255)
+    np.testing.assert_allclose(up.make_input(given, None), given * 255)

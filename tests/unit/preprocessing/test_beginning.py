@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from edgepack.preprocessing.beginning import beginning
+from edgepack.preprocessing.beginning import find_beginning
 from onnx import TensorProto, helper
 
 from tests.support.nets import tiny_models
@@ -42,13 +42,13 @@ def headed(path, head):
 
 @pytest.mark.parametrize(("head", "highest"), HEADS.values(), ids=HEADS)
 def test_beginning_when_nodes_scale_the_input_tells_what_they_take(tmp_path, head, highest):
-    found = beginning(headed(tmp_path / "m.onnx", head), "x")
+    found = find_beginning(headed(tmp_path / "m.onnx", head), "x")
     assert found.highest == highest
     assert found.nodes == tuple(f"n{number}" for number in range(len(head)))
 
 
 def test_beginning_when_it_is_affine_computes_what_the_nodes_do(tmp_path):
-    found = beginning(headed(tmp_path / "m.onnx", HEADS["pixels to imagenet"][0]), "x")
+    found = find_beginning(headed(tmp_path / "m.onnx", HEADS["pixels to imagenet"][0]), "x")
     given = np.array([0.0, 100.0, 255.0])
     expected = (given / 255 - MEAN.ravel()) / STD.ravel()
     np.testing.assert_allclose(given * found.scale + found.offset, expected, rtol=1e-5)
@@ -56,7 +56,7 @@ def test_beginning_when_it_is_affine_computes_what_the_nodes_do(tmp_path):
 
 def test_beginning_when_a_normalization_is_behind_a_conv_finds_it(tmp_path):
     model = onnx.load(tiny_models.conv_net(tmp_path / "m.onnx"))
-    found = beginning(model, "image").normalization
+    found = find_beginning(model, "image").normalization
     assert (found.node, found.tensor, found.direct) == ("bn", "c", False)
     np.testing.assert_allclose(found.variance, np.full(8, 1.5))
 
@@ -64,4 +64,4 @@ def test_beginning_when_a_normalization_is_behind_a_conv_finds_it(tmp_path):
 def test_beginning_when_several_nodes_read_the_input_tells_nothing(tmp_path):
     model = headed(tmp_path / "m.onnx", HEADS["pixels"][0])
     model.graph.node.append(helper.make_node("Abs", ["x"], ["z"]))
-    assert beginning(model, "x").nodes == ()
+    assert find_beginning(model, "x").nodes == ()

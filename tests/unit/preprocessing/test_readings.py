@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.preprocessing.readings import reading_of
+from edgepack.preprocessing.readings import choose_reading
 from edgepack.project.project import (
     ClassificationOutput,
     DetectionOutput,
@@ -39,7 +39,7 @@ def yolo(boxes, scores):
 
 
 def read(description, outputs):
-    reading = reading_of(description, SIZE)
+    reading = choose_reading(description, SIZE)
     for output in outputs:
         reading.add(np.asarray(output))
     return reading
@@ -117,5 +117,5 @@ def test_classes_whose_softmax_is_done_already_are_refused(random):
 
 
 def test_kinds_whose_values_say_nothing_are_not_read():
-    assert reading_of(EmbeddingOutput(kind="embedding", pooling="none"), SIZE) is None
-    assert reading_of(YOLO, None) is None
+    assert choose_reading(EmbeddingOutput(kind="embedding", pooling="none"), SIZE) is None
+    assert choose_reading(YOLO, None) is None

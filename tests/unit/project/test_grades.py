@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.base.resources import targets_dir
+from edgepack.base.resources import find_targets_dir
 from edgepack.project.grades import (
     GRADES,
     HOW,
     Evidence,
-    best_evidence,
+    find_best_evidence,
+    find_target_grade,
     read_evidence,
-    target_grade,
 )
 from edgepack.project.profile import load_profile
 
@@ -43,23 +43,23 @@ def test_evidence_when_shipped_is_read_and_names_known_targets_and_variants():
 
 
 def test_grade_when_there_is_no_evidence_is_none():
-    assert best_evidence(load_profile("raspberry-pi"), []) is None
-    assert best_evidence(load_profile("raspberry-pi-acl"), [evidence()]) is None
+    assert find_best_evidence(load_profile("raspberry-pi"), []) is None
+    assert find_best_evidence(load_profile("raspberry-pi-acl"), [evidence()]) is None
 
 
 def test_grade_when_there_are_several_is_that_of_the_best():
     emulated = evidence("emulation", "INVALID")
-    best = best_evidence(load_profile("raspberry-pi"), [emulated, evidence()])
+    best = find_best_evidence(load_profile("raspberry-pi"), [emulated, evidence()])
     assert best is not None
     assert best.grade == "verified"
-    assert best_evidence(load_profile("raspberry-pi"), [emulated]) == emulated
+    assert find_best_evidence(load_profile("raspberry-pi"), [emulated]) == emulated
 
 
 def test_grade_when_code_was_compiled_for_another_system_is_below_compiled():
     elsewhere, compiled = (
         evidence(how, "not measured") for how in ("compiler-elsewhere", "compiler")
     )
-    assert best_evidence(load_profile("raspberry-pi"), [elsewhere, compiled]) == compiled
+    assert find_best_evidence(load_profile("raspberry-pi"), [elsewhere, compiled]) == compiled
     assert elsewhere.grade == "compiled-elsewhere"
     assert [*HOW.values(), "rendered"] == list(GRADES)
 
@@ -72,15 +72,15 @@ def test_phones_when_graded_claim_no_more_than_code_compiled_on_another_system()
 
 def test_grade_when_a_target_has_evidence_is_its_grade_for_the_shipped_profile_only(tmp_path):
     profile, seen = load_profile("raspberry-pi"), [evidence("emulation", "INVALID")]
-    shipped = targets_dir() / "raspberry-pi.yaml"
-    assert target_grade(profile, seen, shipped) == "emulated"
-    assert target_grade(profile, [], shipped) == "rendered"
-    assert target_grade(profile, seen, tmp_path / "raspberry-pi.yaml") == "rendered"
+    shipped = find_targets_dir() / "raspberry-pi.yaml"
+    assert find_target_grade(profile, seen, shipped) == "emulated"
+    assert find_target_grade(profile, [], shipped) == "rendered"
+    assert find_target_grade(profile, seen, tmp_path / "raspberry-pi.yaml") == "rendered"
 
 
 def test_device_when_it_is_another_kind_of_machine_shows_nothing():
     other = evidence().model_copy(update={"arch": "x86-64"})
-    assert best_evidence(load_profile("raspberry-pi"), [other]) is None
+    assert find_best_evidence(load_profile("raspberry-pi"), [other]) is None
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 from edgepack.backends.registry import BACKENDS
 from edgepack.base.progress import Lines
-from edgepack.base.resources import targets_dir
+from edgepack.base.resources import find_targets_dir
 from edgepack.builder.build import build, dry_run
 from edgepack.cli.main import run
 from edgepack.errors import ProfileError, UsageError
 from edgepack.project.profile import (
     Runtime,
+    find_own_profile,
+    find_target_files,
     load_profile,
-    own_profile_file,
     read_profile,
-    target_files,
 )
 
 from tests.support.nets import tiny_models
 
-SHIPPED = sorted(path.stem for path in targets_dir().glob("*.yaml"))
+SHIPPED = sorted(path.stem for path in find_targets_dir().glob("*.yaml"))
 
 
 @pytest.mark.parametrize("target", SHIPPED)
@@ -59,7 +59,7 @@ def own_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder ``targets`` here, with a profile that has a shipped one's name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "targets").mkdir()
-    text = (targets_dir() / "linux-x86-64.yaml").read_text().replace("title: ", "title: My ")
+    text = (find_targets_dir() / "linux-x86-64.yaml").read_text().replace("title: ", "title: My ")
     (tmp_path / "targets" / "linux-x86-64.yaml").write_text(text)
     return tmp_path / "targets"
 
@@ -73,19 +73,19 @@ def test_build_when_the_profile_is_not_a_shipped_one_says_which_file(own_targets
 
 
 def test_own_profile_file_when_here_is_the_shipped_folder_is_none(monkeypatch):
-    monkeypatch.chdir(targets_dir().parent)
-    assert own_profile_file("linux-x86-64") is None
+    monkeypatch.chdir(find_targets_dir().parent)
+    assert find_own_profile("linux-x86-64") is None
 
 
 def test_targets_when_listed_show_their_files(own_targets, capsys):
     assert run(["targets", "list"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert lines["linux-x86-64"].endswith(str(Path("targets", "linux-x86-64.yaml")))
-    assert lines["raspberry-pi"].endswith(str(targets_dir() / "raspberry-pi.yaml"))
+    assert lines["raspberry-pi"].endswith(str(find_targets_dir() / "raspberry-pi.yaml"))
 
 
 def test_targets_when_one_is_broken_are_listed_all_the_same(own_targets, capsys):
-    text = (targets_dir() / "raspberry-pi.yaml").read_text()
+    text = (find_targets_dir() / "raspberry-pi.yaml").read_text()
     broken = text.replace("schema_version: 1", "schema_version: 2")
     (own_targets / "foo.yaml").write_text(broken)
     assert run(["targets", "list"]) == 3
@@ -110,10 +110,10 @@ def test_project_when_it_names_an_unknown_target_says_where(tmp_path):
 def test_own_targets_folder_when_present_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "targets").mkdir()
-    text = (targets_dir() / "raspberry-pi.yaml").read_text().replace("title: ", "title: My ")
+    text = (find_targets_dir() / "raspberry-pi.yaml").read_text().replace("title: ", "title: My ")
     (tmp_path / "targets" / "raspberry-pi.yaml").write_text(text)
     assert load_profile("raspberry-pi").title.startswith("My ")
-    assert target_files()["raspberry-pi"].parent.name == "targets"
+    assert find_target_files()["raspberry-pi"].parent.name == "targets"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_own_targets_folder_when_present_comes_first(tmp_path, monkeypatch):
     ],
 )
 def test_profile_when_wrong_says_what_and_where(tmp_path, old, new, problem):
-    text = (targets_dir() / "raspberry-pi.yaml").read_text().replace(old, new, 1)
+    text = (find_targets_dir() / "raspberry-pi.yaml").read_text().replace(old, new, 1)
     path = tmp_path / "raspberry-pi.yaml"
     path.write_text(text)
     with pytest.raises(ProfileError, match=problem) as caught:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.quantization.qdq.blockwise import BLOCK, Blocks, compensated, fitted, nearest
+from edgepack.quantization.qdq.blockwise import (
+    BLOCK,
+    Blocks,
+    fit_scales,
+    round_compensated,
+    round_to_nearest,
+)
 from onnxruntime.capi._pybind_state import quantize_matmul_4bits
 
 
@@ -36,21 +42,21 @@ def by_onnxruntime(rows):
 @pytest.mark.parametrize("shape", [(8, 64), (5, 96), (3, 40), (1, 1), (7, 33)])
 def test_nearest_when_compared_with_onnxruntime_has_the_same_error(shape):
     rows = normal(*shape)
-    ours = np.sum((rows - nearest(rows).values(shape[1])) ** 2)
+    ours = np.sum((rows - round_to_nearest(rows).values(shape[1])) ** 2)
     theirs = np.sum((rows - by_onnxruntime(rows)) ** 2)
     assert ours == pytest.approx(theirs, rel=0.02, abs=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(8, 64), (3, 40)])
 def test_values_when_packed_and_unpacked_by_hand_are_the_same(shape):
-    found = fitted(normal(*shape))
+    found = fit_scales(normal(*shape))
     blocks = found.scales.shape[1]
-    zeros = unpacked(found.packed_zero_points())[:, :blocks, None]
-    steps = unpacked(found.packed_codes()).astype(np.float32) - zeros
+    zeros = unpacked(found.pack_zero_points())[:, :blocks, None]
+    steps = unpacked(found.pack_codes()).astype(np.float32) - zeros
     by_hand = (steps * found.scales[..., None]).reshape(shape[0], -1)[:, : shape[1]]
     assert np.array_equal(found.values(shape[1]), by_hand)
-    assert found.packed_codes().shape == (shape[0], blocks, BLOCK // 2)
-    assert found.packed_zero_points().shape == (shape[0], -(-blocks // 2))
+    assert found.pack_codes().shape == (shape[0], blocks, BLOCK // 2)
+    assert found.pack_zero_points().shape == (shape[0], -(-blocks // 2))
 
 
 @pytest.mark.parametrize("columns", [32, 100, 256])
@@ -62,7 +68,7 @@ def test_fitted_when_compared_with_nearest_is_never_further_in_any_block(columns
         whole = found.values(padded.shape[1] * BLOCK).reshape(padded.shape)
         return np.sum((padded - whole) ** 2, -1)
 
-    plain, better = errors(nearest(rows)), errors(fitted(rows))
+    plain, better = errors(round_to_nearest(rows)), errors(fit_scales(rows))
     assert np.all(better <= plain * (1 + 1e-5))
     assert better.sum() < 0.97 * plain.sum()
 
@@ -77,7 +83,7 @@ def test_fitted_when_compared_with_nearest_is_never_further_in_any_block(columns
     ],
 )
 def test_fitted_when_all_weights_are_one_value_keeps_it(rows):
-    assert fitted(rows).values(64) == pytest.approx(rows, rel=1e-5)
+    assert fit_scales(rows).values(64) == pytest.approx(rows, rel=1e-5)
 
 
 def correlated(rows, columns, seed):
@@ -94,9 +100,9 @@ def product_error(weights, found: Blocks, activations):
 @pytest.mark.parametrize("columns", [64, 80])
 def test_compensated_when_judged_on_other_activations_is_nearer_than_fitted(columns):
     weights, seen = normal(48, columns), correlated(400, columns, seed=7)
-    found = compensated(weights, (seen.T @ seen).astype(np.float64))
+    found = round_compensated(weights, (seen.T @ seen).astype(np.float64))
     others = correlated(400, columns, seed=8)
-    ours, theirs = (product_error(weights, f, others) for f in (found, fitted(weights)))
+    ours, theirs = (product_error(weights, f, others) for f in (found, fit_scales(weights)))
     assert ours < 0.5 * theirs
     assert found.codes.shape == (48, -(-columns // BLOCK), BLOCK)
 
@@ -104,12 +110,12 @@ def test_compensated_when_judged_on_other_activations_is_nearer_than_fitted(colu
 def test_compensated_when_an_input_is_always_zero_rounds_its_weights_all_the_same():
     weights, seen = normal(8, 64), correlated(100, 64, seed=7)
     seen[:, 5] = 0
-    found = compensated(weights, (seen.T @ seen).astype(np.float64))
+    found = round_compensated(weights, (seen.T @ seen).astype(np.float64))
     step = found.scales[:, 0]
     assert np.all(np.abs(weights[:, 5] - found.values(64)[:, 5]) <= step)
 
 
 def test_compensated_when_all_inputs_are_zero_is_near():
     weights = normal(8, 64)
-    found = compensated(weights, np.zeros((64, 64)))
+    found = round_compensated(weights, np.zeros((64, 64)))
     assert np.sum((weights - found.values(64)) ** 2) < 0.02 * np.sum(weights**2)

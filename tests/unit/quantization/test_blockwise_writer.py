@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.quantization.qdq.blockwise import fitted
+from edgepack.quantization.qdq.blockwise import fit_scales
 from edgepack.quantization.qdq.blockwise_writer import PRODUCT, TABLE, BlockwiseWriter
-from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.preparation import prepare_model
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.nets.tiny_models import save
@@ -25,7 +25,7 @@ def floats(*shape, seed=2):
 
 def writer_of(path: Path, nodes, constants, inputs) -> BlockwiseWriter:
     save(path / "m.onnx", nodes, inputs, [(nodes[-1].output[0], FLOAT, None)], constants)
-    return BlockwiseWriter.of(quantizable(onnx.load(path / "m.onnx")))
+    return BlockwiseWriter.of(prepare_model(onnx.load(path / "m.onnx")))
 
 
 def run(model, feed):
@@ -43,7 +43,7 @@ def with_rounded(model, names):
         if tensor.name in names:
             values, turned = numpy_helper.to_array(tensor), names[tensor.name]
             rows = np.ascontiguousarray(values.T if turned else values)
-            back = fitted(rows).values(rows.shape[1])
+            back = fit_scales(rows).values(rows.shape[1])
             back = np.ascontiguousarray(back.T if turned else back)
             tensor.CopyFrom(numpy_helper.from_array(back, tensor.name))
     return rounded
@@ -104,7 +104,7 @@ def test_table_when_written_gives_what_4_bits_leave(tmp_path, kind):
     writer = writer_of(tmp_path, nodes, [("words", table)], inputs)
     written = writer.write({})
     assert [n.op_type for n in written.graph.node] == [TABLE]
-    assert run(written, {"ids": ids}) == pytest.approx(fitted(table).values(64)[ids], abs=1e-6)
+    assert run(written, {"ids": ids}) == pytest.approx(fit_scales(table).values(64)[ids], abs=1e-6)
 
 
 def test_table_when_the_head_reads_it_too_is_in_4_bits_for_both(tmp_path):

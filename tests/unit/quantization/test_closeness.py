@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.reading import read_structure
 from edgepack.quantization.search.closeness import (
     Chosen,
@@ -194,7 +194,7 @@ def test_gain_when_only_one_model_has_class_scores_is_that_of_the_error():
 
 def held_out(folder, model, feeds, scores_output=None):
     folder.mkdir()
-    inputs, _ = signature(read_structure(model))
+    inputs, _ = read_signature(read_structure(model))
     write_sample_set(folder, inputs, [(f"sample {n}", feed) for n, feed in enumerate(feeds)])
     samples = SampleSet.read(folder)
     chosen = Chosen(samples, tuple(range(len(samples))))

@@ -112,7 +112,7 @@ def test_collect_when_samples_are_gathered_or_reordered_gives_the_same_bytes(tmp
 def three_processes(monkeypatch):
     """Have two others help with whatever there is to count."""
     monkeypatch.setattr(collecting, "_SHARED_VALUES", 0)
-    monkeypatch.setattr(collecting, "cores", lambda: 3)
+    monkeypatch.setattr(collecting, "count_cores", lambda: 3)
 
 
 @pytest.mark.usefixtures("three_processes")
@@ -121,7 +121,7 @@ def test_collect_when_processes_share_the_samples_gives_the_same_bytes(tmp_path,
     samples, done = feeds(9), []
     shared = collect(model, samples, NAMES, lambda: done.append(1))
     assert len(done) == 9
-    monkeypatch.setattr(collecting, "cores", lambda: 1)
+    monkeypatch.setattr(collecting, "count_cores", lambda: 1)
     alone = collect(model, samples, NAMES)
     assert npz(shared, tmp_path / "a.npz") == npz(alone, tmp_path / "b.npz")
 

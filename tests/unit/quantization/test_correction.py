@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 from edgepack.quantization.methods.bias_correction import (
-    corrected_bias,
-    corrected_weights,
-    joined,
-    moments,
+    correct_bias,
+    correct_weights,
+    join_moments,
+    measure_moments,
 )
 
 FLOAT = np.float32
@@ -36,9 +36,10 @@ def test_moments_when_parts_are_joined_are_those_of_all_positions(centred):
     exact = normal(3, 50, 4) + 2
     quantized = exact + normal(3, 50, 4) - 1
     parts = [
-        moments(exact[:, k], quantized[:, k], centred=centred) for k in (slice(20), slice(20, 50))
+        measure_moments(exact[:, k], quantized[:, k], centred=centred)
+        for k in (slice(20), slice(20, 50))
     ]
-    found = joined(parts)
+    found = join_moments(parts)
     assert found.count == 50
     x, q = exact.astype(float), quantized.astype(float)
     if centred:
@@ -53,9 +54,10 @@ def test_weights_when_inputs_are_distorted_alike_everywhere_take_it_back():
     mixing = np.eye(5, dtype=FLOAT) * FLOAT(0.5) + normal(2, 5, 5) / 10
     quantized = exact @ mixing + 1
     parts = [
-        moments(exact[:, k], quantized[:, k], centred=True) for k in (slice(200), slice(200, 400))
+        measure_moments(exact[:, k], quantized[:, k], centred=True)
+        for k in (slice(200), slice(200, 400))
     ]
-    found = corrected_weights(rows, parts)
+    found = correct_weights(rows, parts)
 
     fresh = normal(2, 100, 5)
     wanted = outputs(rows, fresh)
@@ -67,9 +69,10 @@ def test_weights_when_there_is_chance_alone_do_not_follow_it():
     rows, exact = normal(1, 8, 64).astype(float), normal(1, 60, 64)
     quantized = exact + normal(1, 60, 64) / 100
     parts = [
-        moments(exact[:, k], quantized[:, k], centred=True) for k in (slice(30), slice(30, 60))
+        measure_moments(exact[:, k], quantized[:, k], centred=True)
+        for k in (slice(30), slice(30, 60))
     ]
-    found = corrected_weights(rows, parts)
+    found = correct_weights(rows, parts)
 
     fresh = normal(1, 4000, 64)
     noisy = fresh + normal(1, 4000, 64) / 100
@@ -79,21 +82,23 @@ def test_weights_when_there_is_chance_alone_do_not_follow_it():
 
 def test_weights_when_nothing_can_judge_stay():
     exact, rows = normal(1, 20, 3), normal(1, 2, 3).astype(float)
-    assert corrected_weights(rows, [moments(exact, exact / 2, centred=True)]) is rows
+    assert correct_weights(rows, [measure_moments(exact, exact / 2, centred=True)]) is rows
 
 
 def test_weights_when_an_input_is_always_zero_stay_finite():
     exact = np.zeros((2, 40, 3), FLOAT)
     exact[0, :, 0] = normal(40)
-    parts = [moments(exact[:, k], exact[:, k], centred=True) for k in (slice(20), slice(20, 40))]
+    parts = [
+        measure_moments(exact[:, k], exact[:, k], centred=True) for k in (slice(20), slice(20, 40))
+    ]
     rows = normal(2, 2, 3).astype(float)
-    np.testing.assert_allclose(corrected_weights(rows, parts), rows)
+    np.testing.assert_allclose(correct_weights(rows, parts), rows)
 
 
 def test_bias_when_outputs_are_shifted_has_them_back():
     exact = normal(3, 100)
     shift = np.array([1.0, -2.0, 0.25], FLOAT)
-    found = corrected_bias(np.ones(3, FLOAT), exact, exact + shift[:, None])
+    found = correct_bias(np.ones(3, FLOAT), exact, exact + shift[:, None])
     assert found.dtype == FLOAT
     np.testing.assert_allclose(found, 1 - shift, atol=1e-5)
 
@@ -103,12 +108,12 @@ def test_bias_when_a_relu_follows_counts_only_what_comes_through():
     # What the Relu lets through is too high by 0.5, what it cuts off too low by 1.
     quantized = np.where(exact > 0, exact + FLOAT(0.5), exact - FLOAT(1))
     limits = (0.0, np.inf)
-    found = corrected_bias(np.zeros(1, FLOAT), exact, quantized, limits)
+    found = correct_bias(np.zeros(1, FLOAT), exact, quantized, limits)
     np.testing.assert_allclose(found, -0.5, atol=0.02)
-    assert corrected_bias(np.zeros(1, FLOAT), exact, quantized)[0] > 0.5
+    assert correct_bias(np.zeros(1, FLOAT), exact, quantized)[0] > 0.5
 
 
 def test_bias_when_an_output_never_comes_through_has_the_mean():
     exact = normal(1, 200) / 10 - 50
-    found = corrected_bias(np.zeros(1, FLOAT), exact, exact + 1, (0.0, 6.0))
+    found = correct_bias(np.zeros(1, FLOAT), exact, exact + 1, (0.0, 6.0))
     np.testing.assert_allclose(found, -1, atol=1e-4)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import pytest
-from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut
 from edgepack.quantization.search.costs import Costs, PlaceStretch, find_costs, place_costs
@@ -121,7 +121,7 @@ def chain(path, weights):
 
 
 def costs_of(folder, weights, ranges):
-    model = quantizable(chain(folder / "net.onnx", weights))
+    model = prepare_model(chain(folder / "net.onnx", weights))
     samples = feeds()
     chosen = Chosen(Samples(samples), tuple(range(len(samples))))
     held_out = HeldOut(FloatOutputs(folder / "net.onnx", chosen))

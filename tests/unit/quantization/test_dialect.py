@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.errors import StepError
-from edgepack.quantization.qdq.dialect import require_dialect, wide_type
-from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.dialect import find_wide_type, require_dialect
+from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper
 
@@ -32,7 +32,7 @@ def model(tmp_path):
         [("y", TensorProto.FLOAT, [1, 5])],
         constants,
     )
-    return quantizable(onnx.load(path))
+    return prepare_model(onnx.load(path))
 
 
 def written(model, dialect, **settings):
@@ -45,7 +45,7 @@ def test_pairs_when_wide_speak_the_dialect_only_if_they_are_named(model, name):
     dialect = int8_nets.DIALECTS[name]
     out = written(model, dialect, wide=frozenset(["s"]))
     require_dialect(out, dialect, wide=["s"])
-    with pytest.raises(StepError, match=f"is {wide_type(dialect)}"):
+    with pytest.raises(StepError, match=f"is {find_wide_type(dialect)}"):
         require_dialect(out, dialect)
     with pytest.raises(StepError, match=f"'c_QuantizeLinear'.*is {dialect.activations}"):
         require_dialect(out, dialect, wide=["c"])

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.project.profile import Dialect
-from edgepack.quantization.methods.channels import channel_groups
-from edgepack.quantization.methods.cross_layer_equalization import equalized
+from edgepack.quantization.methods.channels import find_channel_groups
+from edgepack.quantization.methods.cross_layer_equalization import equalize_layers
 from edgepack.quantization.qdq.kept_float import keep_float, write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import numpy_helper
@@ -55,7 +55,7 @@ def limits(statistics):
 def test_equalized_when_all_operators_pass_factors_on_computes_the_same(tmp_path):
     model = ended(chain())
     feeds = images(8)
-    found = equalized(model, statistics_of(model, feeds, tmp_path), 1.0)
+    found = equalize_layers(model, statistics_of(model, feeds, tmp_path), 1.0)
     assert {"a", "ar", "d", "dr", "p", "e", "c", "t", "n", "r", "q", "h", "l"} <= set(found.factors)
     assert found.factors["ar"].max() > 10
     np.testing.assert_allclose(run(found.model, feeds), run(model, feeds), rtol=1e-3, atol=1e-5)
@@ -65,7 +65,7 @@ def test_equalized_when_run_has_the_ranges_it_says_and_none_is_wider(tmp_path):
     model = ended(chain())
     feeds = images(8)
     before = statistics_of(model, feeds, tmp_path)
-    found = equalized(model, before, 1.0)
+    found = equalize_layers(model, before, 1.0)
     after = statistics_of(found.model, feeds, tmp_path)
     assert {"ar", "dr", "c", "n"} <= set(found.ranges)
     for name, (low, high) in found.ranges.items():
@@ -86,7 +86,7 @@ def test_equalized_when_narrow_channels_matter_makes_uint8_activations_more_exac
     before = statistics_of(model, images(32), tmp_path)
     feeds = images(32, seed=2)
     expected = run(model, feeds)
-    found = equalized(model, before, 0.75)
+    found = equalize_layers(model, before, 0.75)
     plain = run(with_activations_rounded(model, limits(before)), feeds)
     ranges = {**limits(before), **found.ranges}
     better = run(with_activations_rounded(found.model, ranges), feeds)
@@ -103,8 +103,8 @@ def test_equalized_when_below_a_clip_leaves_what_it_cuts_off_and_keeps_the_rest_
     model = net.model("out")
     feeds = images(8)
     before = statistics_of(model, feeds, tmp_path)
-    assert equalized(model, before, 1.0).factors == {}
-    found = equalized(model, before, 1.0, below_clips=True)
+    assert equalize_layers(model, before, 1.0).factors == {}
+    found = equalize_layers(model, before, 1.0, below_clips=True)
     cut = before["ar"].channel_high >= 6
     assert cut.any()
     assert not cut.all()
@@ -117,7 +117,7 @@ def test_equalized_when_below_a_clip_leaves_what_it_cuts_off_and_keeps_the_rest_
 def test_equalized_when_a_branch_is_added_shares_its_factors():
     net = Net().conv("x", "a", (4, 3, 1, 1)).conv("x", "b", (4, 3, 1, 1)).add("Add", "a b", "s")
     net.conv("s", "out", (2, 4, 1, 1))
-    groups = channel_groups(net.model("out"))
+    groups = find_channel_groups(net.model("out"))
     assert (groups.channels["a"] == groups.channels["b"]).all()
     assert (groups.channels["s"] == groups.channels["b"]).all()
     assert len(set(groups.channels["a"].tolist())) == 4
@@ -129,7 +129,7 @@ def test_groups_when_an_operator_does_not_commute_are_fixed_and_behind_a_gate_ar
     net.add("GlobalAveragePool", "x", "m").conv("m", "e", (4, 3, 1, 1)).add("Sigmoid", "e", "gate")
     net.add("Mul", "ar gate", "k").conv("k", "b", (4, 4, 1, 1)).add("Tanh", "b", "t")
     net.conv("t", "out", (2, 4, 1, 1))
-    groups = channel_groups(net.model("out"))
+    groups = find_channel_groups(net.model("out"))
     for name, fixed in (("ar", False), ("k", False), ("e", True), ("b", True), ("out", True)):
         assert groups.fixed[groups.channels[name]].tolist() == [fixed] * len(groups.channels[name])
     assert "t" not in groups.channels
@@ -140,7 +140,7 @@ def test_equalized_when_slopes_are_an_activation_leaves_what_makes_them(tmp_path
     net = Net().conv("x", "a", (3, 3, 1, 1), spread=2).add("Relu", "a", "slopes")
     model = net.add("PRelu", "x slopes", "p").conv("p", "out", (2, 3, 1, 1)).model("out")
     feeds = images(4)
-    found = equalized(model, statistics_of(model, feeds, tmp_path), 1.0)
+    found = equalize_layers(model, statistics_of(model, feeds, tmp_path), 1.0)
     assert "slopes" not in found.factors
     np.testing.assert_allclose(run(found.model, feeds), run(model, feeds), rtol=1e-3, atol=1e-5)
 
@@ -150,7 +150,7 @@ def test_equalized_when_weights_are_shared_gives_each_reader_its_own(tmp_path):
     net.add("Conv", "ar w_a b_a", "b").add("Relu", "b", "br").conv("br", "out", (2, 3, 1, 1))
     model = net.model("out")
     feeds = images(4)
-    found = equalized(model, statistics_of(model, feeds, tmp_path), 1.0)
+    found = equalize_layers(model, statistics_of(model, feeds, tmp_path), 1.0)
     assert found.factors
     np.testing.assert_allclose(run(found.model, feeds), run(model, feeds), rtol=1e-3, atol=1e-5)
     shared = {t.name: t for t in found.model.graph.initializer}["w_a"]
@@ -159,7 +159,7 @@ def test_equalized_when_weights_are_shared_gives_each_reader_its_own(tmp_path):
 
 def test_equalized_when_nothing_can_be_scaled_returns_the_model_as_it_is(tmp_path):
     model = Net().conv("x", "a", (3, 3, 1, 1), spread=2).add("Tanh", "a", "out").model("out")
-    found = equalized(model, statistics_of(model, images(2), tmp_path), 0.75)
+    found = equalize_layers(model, statistics_of(model, images(2), tmp_path), 0.75)
     assert (found.factors, found.ranges) == ({}, {})
     assert found.model.SerializeToString() == model.SerializeToString()
 
@@ -169,6 +169,6 @@ def test_equalized_when_a_channel_is_always_zero_leaves_it(tmp_path):
     net.constants["w_a"][1] = 0
     net.constants["b_a"][1] = -1
     model = net.conv("ar", "out", (2, 3, 1, 1)).model("out")
-    found = equalized(model, statistics_of(model, images(2), tmp_path), 0.75)
+    found = equalize_layers(model, statistics_of(model, images(2), tmp_path), 0.75)
     assert found.factors["ar"][1] == 1
     onnx.checker.check_model(found.model)

@@ -7,7 +7,14 @@ import math
 import numpy as np
 import onnx
 from edgepack.quantization.ranges.collecting import collect
-from edgepack.quantization.ranges.following import Bounds, Join, clamps, cut, joins, moves
+from edgepack.quantization.ranges.following import (
+    Bounds,
+    Join,
+    cut,
+    find_clamps,
+    find_joins,
+    find_moves,
+)
 from onnx import TensorProto, helper
 
 from tests.support.nets import tiny_models
@@ -36,15 +43,15 @@ def test_clamps_when_bounds_are_constants_are_found_in_both_forms(tmp_path):
     constants = [("two", np.array(2, np.float32))]
     outputs = {name: [1, 4] for name in ("again", "b", "c", "d")}
     model, names = inferred(tmp_path / "a.onnx", nodes, {**shape, "free": []}, outputs, constants)
-    assert clamps(model, names) == {
+    assert find_clamps(model, names) == {
         "a": Bounds("x", 0.0, math.inf),
         "b": Bounds("x", -math.inf, 2.0),
         "c": Bounds("x", 2.0, math.inf),
     }
-    assert clamps(model, ["a", "b"]) == {}, "what they read is not observed"
+    assert find_clamps(model, ["a", "b"]) == {}, "what they read is not observed"
     nodes = [helper.make_node("Clip", ["x"], ["y"], min=-1.0, max=6.0)]
     old, names = inferred(tmp_path / "b.onnx", nodes, shape, {"y": [1, 4]}, opset=10)
-    assert clamps(old, names) == {"y": Bounds("x", -1.0, 6.0)}
+    assert find_clamps(old, names) == {"y": Bounds("x", -1.0, 6.0)}
 
 
 def test_cut_when_something_else_reads_a_tensor_is_not(tmp_path):
@@ -86,7 +93,7 @@ def test_joins_when_a_part_is_not_observed_or_has_no_channels_are_none(tmp_path)
     outputs = {"twice": [1, 4, 3, 3], "mixed": [1, 3, 3, 3], "low": [1, 10, 6]}
     constants = [("w", np.ones((1, 1, 3, 3), np.float32))]
     model, names = inferred(tmp_path / "net.onnx", nodes, inputs, outputs, constants)
-    assert joins(model, names) == {"twice": Join(("x", "x"), 1)}
+    assert find_joins(model, names) == {"twice": Join(("x", "x"), 1)}
 
 
 def test_moves_when_only_the_output_shows_channels_are_none(tmp_path):
@@ -99,7 +106,7 @@ def test_moves_when_only_the_output_shows_channels_are_none(tmp_path):
     inputs = {"x": [1, 2, 3, 4], "flat": [1, 24]}
     outputs = {"t": [1, 6, 4], "shown": [1, 4, 6]}
     model, names = inferred(tmp_path / "net.onnx", nodes, inputs, outputs, constants)
-    assert moves(model, names) == {"r": "x", "t": "r"}
+    assert find_moves(model, names) == {"r": "x", "t": "r"}
     feeds = [
         {
             name: np.random.default_rng(n).standard_normal(shape, np.float32)
@@ -123,7 +130,7 @@ def test_join_when_a_part_is_empty_at_first_is_as_if_observed(tmp_path):
     dims = [1, "heads", "steps", 4]
     outputs = {name: [1, "h", "s", 4] for name in ("rows", "heads")}
     model, _ = inferred(tmp_path / "net.onnx", nodes, {"past": dims, "new": dims}, outputs)
-    assert joins(model, ["past", "new", "rows", "heads"]).keys() == {"rows", "heads"}
+    assert find_joins(model, ["past", "new", "rows", "heads"]).keys() == {"rows", "heads"}
     random = np.random.default_rng(0)
     for axis, name in ((2, "rows"), (1, "heads")):
         feeds = []

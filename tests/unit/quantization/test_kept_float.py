@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.quantization.qdq.kept_float import write_qdq
-from edgepack.quantization.qdq.mixed_width import wide_names
-from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.mixed_width import find_wide_names
+from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.search.pairs import find_pairs
 from onnx import TensorProto, helper
@@ -59,7 +59,7 @@ def optimized_db(model, feed):
 @pytest.mark.parametrize("activation", [None, "Relu"])
 @pytest.mark.parametrize("middle", ["Conv", "ConvTranspose"])
 def test_product_when_left_float_is_what_onnxruntime_computes(tmp_path, middle, activation):
-    model = quantizable(three_products(tmp_path / "net.onnx", middle, activation))
+    model = prepare_model(three_products(tmp_path / "net.onnx", middle, activation))
     feed = {"x": np.random.default_rng(1).standard_normal((1, 4, 4, 4)).astype(FLOAT)}
     ranges = {"x": (-4.0, 4.0), "a": (-8.0, 8.0), "y": (-8.0, 8.0)}
     ranges |= {"m": (0.0 if activation else -400.0, 400.0), "n": (0.0, 400.0)}
@@ -73,7 +73,7 @@ def test_product_when_left_float_is_what_onnxruntime_computes(tmp_path, middle, 
 
 
 def test_model_when_nothing_is_left_float_is_not_changed(tmp_path):
-    model = quantizable(onnx.load(tiny_models.conv_net(tmp_path / "net.onnx", batch=1)))
+    model = prepare_model(onnx.load(tiny_models.conv_net(tmp_path / "net.onnx", batch=1)))
     names = {name for node in model.graph.node for name in node.output} | {"image"}
     writer = QdqWriter(model, dict.fromkeys(names, (-8.0, 8.0)), int8_nets.CPU)
     assert write_qdq(writer, ()) == writer.write(())
@@ -81,7 +81,7 @@ def test_model_when_nothing_is_left_float_is_not_changed(tmp_path):
 
 def left_float(path):
     """The float model, and the QDQ model in which its second product stays float."""
-    model = quantizable(three_products(path, "Conv", "Relu"))
+    model = prepare_model(three_products(path, "Conv", "Relu"))
     ranges = {"x": (-4.0, 4.0), "a": (-8.0, 8.0), "n": (0.0, 400.0), "y": (-8.0, 8.0)}
     return model, write_qdq(QdqWriter(model, ranges, int8_nets.CPU), {"middle", "activation"})
 
@@ -94,9 +94,9 @@ def test_tensor_when_its_product_is_left_float_keeps_its_name_before_the_pair(tm
 
 
 def test_wide_tensor_when_its_product_is_left_float_is_known_by_its_name(tmp_path):
-    model = quantizable(three_products(tmp_path / "net.onnx", "Conv"))
+    model = prepare_model(three_products(tmp_path / "net.onnx", "Conv"))
     ranges = {"x": (-4.0, 4.0), "a": (-8.0, 8.0), "m": (-400.0, 400.0), "y": (-8.0, 8.0)}
     writer = QdqWriter(model, ranges, int8_nets.CPU, wide=frozenset({"m"}))
     written = write_qdq(writer, {"middle"})
     assert any(node.op_type == "Max" for node in written.graph.node)
-    assert "m" in wide_names(written)
+    assert "m" in find_wide_names(written)

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from edgepack.errors import ModelError
-from edgepack.quantization.methods.layers import Passage, product_of
+from edgepack.quantization.methods.layers import Passage, find_product
 from onnx import TensorProto, helper, numpy_helper
 
 FLOAT = np.float32
@@ -98,7 +98,7 @@ def test_product_when_it_is_computed_from_patches_is_onnxruntimes(name):
     node = helper.make_node(op, ["x", "w"], ["y"], **attributes)
     expected = run(model_of([node], ["x"], ["y"], [("w", weights)]), {"x": values})[0]
 
-    product = product_of(node, dims)
+    product = find_product(node, dims)
     count = product.positions(values.shape)
     at = np.arange(count)[::2]
     rows, patches = product.rows(weights), product.patches(values, at)
@@ -125,7 +125,7 @@ def test_product_when_it_is_computed_from_patches_is_onnxruntimes(name):
 )
 def test_product_when_it_is_no_matrix_problem_is_none(op, dims, attributes):
     node = helper.make_node(op, ["x", "w"], ["y"], **attributes)
-    assert product_of(node, dims) is None
+    assert find_product(node, dims) is None
 
 
 class Some:

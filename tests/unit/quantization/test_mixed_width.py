@@ -9,8 +9,8 @@ import pytest
 from edgepack.errors import StepError
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.quantization.qdq.dialect import require_dialect
-from edgepack.quantization.qdq.mixed_width import require_one_width, unify_widths, wide_names
-from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.mixed_width import find_wide_names, require_one_width, unify_widths
+from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper, numpy_helper
 
@@ -30,7 +30,7 @@ def run(model, feed):
 
 @pytest.fixture
 def writer(tmp_path):
-    model = quantizable(onnx.load(int8_nets.mixed_net(tmp_path / "net.onnx")))
+    model = prepare_model(onnx.load(int8_nets.mixed_net(tmp_path / "net.onnx")))
     watched = onnx.ModelProto()
     watched.CopyFrom(model)
     made = [name for node in model.graph.node for name in node.output]
@@ -72,7 +72,7 @@ def test_operator_when_it_touches_16_bits_has_no_activation_of_8(writer):
     assert all(len(kinds) <= 1 for kinds in found.values())
     wide = {name for name, kinds in found.items() if kinds == {"uint16"}}
     assert wide == {"pointwise", "add", "pointwise2", "add2"}
-    require_dialect(model, int8_nets.QNN_8, wide=wide_names(model))
+    require_dialect(model, int8_nets.QNN_8, wide=find_wide_names(model))
 
 
 def test_operator_when_widened_computes_what_it_did(writer):
@@ -108,7 +108,7 @@ def test_model_when_it_has_one_width_is_not_changed(writer):
     before = narrow.SerializeToString()
     unify_widths(narrow)
     assert narrow.SerializeToString() == before
-    assert not wide_names(narrow)
+    assert not find_wide_names(narrow)
 
 
 def test_require_one_width_when_an_operator_has_two_names_it(writer):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from edgepack.quantization.qdq.grid import range_grid
+from edgepack.quantization.qdq.grid import make_range_grid
 from edgepack.quantization.qdq.operators import (
     QUANTIZED_OPS,
     Options,
+    find_role,
     is_quantized,
     place_integers,
     read_tensors,
-    role_of,
-    settled_ranges,
+    settle_ranges,
 )
-from edgepack.quantization.qdq.preparation import inferred_types
+from edgepack.quantization.qdq.preparation import infer_types
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.nets.onnxruntime_writer import OP_TYPES
@@ -52,9 +52,9 @@ def placed(model, *, low=-1.0, ranges=(), unpaired=(), wide=(), excluded=(), **c
 
     def grid_of(name):
         ends = given.get(name, (low, 1.0))
-        return range_grid(*map(np.float32, ends), "uint8", symmetric=False)
+        return make_range_grid(*map(np.float32, ends), "uint8", symmetric=False)
 
-    return place_integers(nodes, read_tensors(model, inferred_types(model), ()), options, grid_of)
+    return place_integers(nodes, read_tensors(model, infer_types(model), ()), options, grid_of)
 
 
 WEIGHTS = [("w", np.ones((4, 4, 1, 1), np.float32)), ("b", np.ones(4, np.float32))]
@@ -84,11 +84,11 @@ def test_operator_when_asked_about_is_quantized_by_type_and_domain(op, domain, s
 
 def test_roles_when_an_operator_has_weights_are_told_by_place():
     conv = helper.make_node("Conv", ["x", "w", "b"], ["y"])
-    assert [role_of(conv, place) for place in range(3)] == ["data", "weight", "bias"]
+    assert [find_role(conv, place) for place in range(3)] == ["data", "weight", "bias"]
     clip = helper.make_node("Clip", ["x", "low", "high"], ["y"])
-    assert [role_of(clip, place) for place in range(3)] == ["data", "plain", "plain"]
+    assert [find_role(clip, place) for place in range(3)] == ["data", "plain", "plain"]
     odd = helper.make_node("Conv", ["x", "w"], ["y"], domain="example")
-    assert role_of(odd, 1) == "data"
+    assert find_role(odd, 1) == "data"
 
 
 def test_relu_when_its_grid_begins_at_zero_goes_into_it():
@@ -208,10 +208,10 @@ def test_ranges_when_a_relu_or_clip_cuts_them_are_what_it_leaves():
     ]
     model = graph(nodes, WEIGHTS, outputs=("y", "a"))
     ranges = dict.fromkeys("xcraoy", (-3.0, 4.0)) | {"r": (0.0, 4.0), "o": (0.0, 4.0)}
-    tensors = read_tensors(model, inferred_types(model), ranges)
-    found = settled_ranges(nodes, range(5), tensors, ranges)
+    tensors = read_tensors(model, infer_types(model), ranges)
+    found = settle_ranges(nodes, range(5), tensors, ranges)
     assert found == {**ranges, "c": (0.0, 4.0), "y": (0.0, 1.0)}, "a is an output: it is not cut"
-    assert settled_ranges(nodes, [0, 2], tensors, ranges) == ranges
+    assert settle_ranges(nodes, [0, 2], tensors, ranges) == ranges
 
 
 def test_tensors_when_unpaired_keep_float_what_holds_the_same_values_and_no_more():

@@ -8,10 +8,10 @@ import onnxruntime
 import pytest
 from edgepack.model.editing import free_name
 from edgepack.quantization.qdq.preparation import (
-    body_reads,
-    declared_types,
-    inferred_types,
-    quantizable,
+    infer_types,
+    list_body_reads,
+    prepare_model,
+    read_declared_types,
 )
 from onnx import TensorProto, helper, numpy_helper
 
@@ -54,7 +54,7 @@ def test_constants_when_they_are_nodes_become_initializers(tmp_path, kind):
     ]
     model = made(tmp_path, nodes, y=(2, 4))
     before = outputs_of(model, random(2, 4))
-    model = quantizable(model)
+    model = prepare_model(model)
     assert [node.op_type for node in model.graph.node] == ["Add"]
     (tensor,) = model.graph.initializer
     assert tensor.name == "c"
@@ -70,7 +70,7 @@ def test_constants_when_they_are_outputs_stay_outputs(tmp_path):
     ]
     model = made(tmp_path, nodes, y=(2, 4))
     model.graph.output.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, (2, 4)))
-    model = quantizable(model)
+    model = prepare_model(model)
     assert len(model.graph.node) == 1
     np.testing.assert_array_equal(outputs_of(model, random(2, 4))[1], random(2, 4))
 
@@ -80,7 +80,7 @@ def test_constants_when_they_are_text_or_sparse_stay_nodes(tmp_path):
         helper.make_node("Constant", [], ["c"], value_string="text"),
         helper.make_node("Relu", ["x"], ["y"]),
     ]
-    model = quantizable(made(tmp_path, nodes, y=(2, 4)))
+    model = prepare_model(made(tmp_path, nodes, y=(2, 4)))
     assert [node.op_type for node in model.graph.node] == ["Constant", "Relu"]
 
 
@@ -89,7 +89,7 @@ def test_initializers_when_they_are_inputs_of_an_old_ir_are_inputs_no_more(tmp_p
     model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, (4, 5)))
     model.ir_version = 3
     before = outputs_of(model, random(2, 4))
-    model = quantizable(model)
+    model = prepare_model(model)
     assert [value.name for value in model.graph.input] == ["x"]
     assert model.ir_version == 4
     np.testing.assert_array_equal(outputs_of(model, random(2, 4))[0], before[0])
@@ -102,7 +102,7 @@ def test_nodes_when_without_names_or_with_the_same_get_their_own(tmp_path):
         helper.make_node("Relu", [tensors[k]], [tensors[k + 1]], name)
         for k, name in enumerate(names)
     ]
-    model = quantizable(made(tmp_path, nodes, y=(2, 4)))
+    model = prepare_model(made(tmp_path, nodes, y=(2, 4)))
     found = [node.name for node in model.graph.node]
     assert len(set(found)) == 5
     assert found[1:3] == ["Relu_0", "same"]
@@ -126,7 +126,7 @@ def test_gemm_when_its_factors_and_bias_are_unusual_is_made_plain(tmp_path, kind
     ]
     model = made(tmp_path, nodes, [("w", random(4, 5)), ("b", random(*shape))])
     (before,) = outputs_of(model, random(2, 4))
-    model = quantizable(model)
+    model = prepare_model(model)
     shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     for node in model.graph.node[:2]:
         assert not node.attribute
@@ -136,7 +136,7 @@ def test_gemm_when_its_factors_and_bias_are_unusual_is_made_plain(tmp_path, kind
 
 def test_gemm_when_its_bias_has_many_rows_keeps_it(tmp_path):
     nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], "g", beta=2.0)]
-    model = quantizable(made(tmp_path, nodes, [("w", random(4, 5)), ("b", random(2, 5))]))
+    model = prepare_model(made(tmp_path, nodes, [("w", random(4, 5)), ("b", random(2, 5))]))
     assert model.graph.node[0].input[2] == "b"
     assert model.graph.node[0].attribute[0].f == 2.0
 
@@ -155,8 +155,8 @@ def test_types_when_inferred_need_no_weights(tmp_path):
     weights.ClearField("raw_data")
     weights.data_location = TensorProto.EXTERNAL
     weights.external_data.add(key="location", value="nowhere.bin")
-    model = quantizable(model)
-    types = declared_types(model)
+    model = prepare_model(model)
+    types = read_declared_types(model)
     assert (types["a"], types["c"]) == (TensorProto.FLOAT, TensorProto.INT64)
     shapes = {
         value.name: [d.dim_value for d in value.type.tensor_type.shape.dim]
@@ -171,8 +171,8 @@ def test_types_when_an_operator_is_not_known_are_what_the_model_says(tmp_path):
         helper.make_node("Relu", ["a"], ["y"]),
     ]
     model = made(tmp_path, nodes)
-    assert inferred_types(model) == {"x": TensorProto.FLOAT, "y": TensorProto.FLOAT}
-    assert len(quantizable(model).graph.node) == 2
+    assert infer_types(model) == {"x": TensorProto.FLOAT, "y": TensorProto.FLOAT}
+    assert len(prepare_model(model).graph.node) == 2
 
 
 def test_bodies_when_nested_tell_what_they_read():
@@ -185,8 +185,8 @@ def test_bodies_when_nested_tell_what_they_read():
     node = helper.make_node(
         "If", ["c"], ["o"], then_branch=graph([middle], "m"), else_branch=graph([], "outer")
     )
-    assert {"deep", "flag", "outer"} <= set(body_reads(node))
-    assert "c" not in set(body_reads(node))
+    assert {"deep", "flag", "outer"} <= set(list_body_reads(node))
+    assert "c" not in set(list_body_reads(node))
 
 
 def test_free_name_when_taken_counts_on():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.project.profile import Dialect
-from edgepack.quantization.methods.cross_layer_equalization import equalized
-from edgepack.quantization.methods.spare_channels import duplicated
+from edgepack.quantization.methods.cross_layer_equalization import equalize_layers
+from edgepack.quantization.methods.spare_channels import duplicate_channels
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
 
@@ -68,9 +68,9 @@ def test_rewrites_of_a_random_network_change_nothing_in_float(seed, tmp_path):
             transposed = any(n.op_type == "ConvTranspose" for n in net.nodes if name in n.output)
             outputs = net.constants[f"w_{name}"].shape[1 if transposed else 0]
             assert (known.channel_axis, len(known.channel_low)) == (1, outputs), name
-    wider = equalized(model, statistics, 0.75)
+    wider = equalize_layers(model, statistics, 0.75)
     np.testing.assert_allclose(run(wider.model, feeds), expected, rtol=1e-3, atol=1e-3)
-    copied = duplicated(model, statistics, U8)
+    copied = duplicate_channels(model, statistics, U8)
     ranges = {name: (known.low, known.high) for name, known in copied.statistics.items()}
     writer = QdqWriter(copied.model, ranges, U8)
     written = write_qdq(writer, writer.unusable(), {n.name for n in copied.model.graph.node})

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.quantization.methods.gptq import RowGrid, rounded, with_best_scale
+from edgepack.quantization.methods.gptq import RowGrid, choose_best_scale, round_rows
 from edgepack.quantization.methods.rounding import round_weights
-from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.qdq.writer import QdqWriter
 from onnx import TensorProto, helper, numpy_helper
 
@@ -53,7 +53,7 @@ def per_output(rows, last=7):
 def test_rounding_when_inputs_are_alike_beats_the_nearest_and_stays_on_the_grid():
     rows, inputs = normal(2, 6, 70).astype(float), alike(2, 500, 70)
     grid = per_output(rows)
-    found = rounded(rows, second_moment(inputs), grid, damping=0.01)
+    found = round_rows(rows, second_moment(inputs), grid, damping=0.01)
     steps = found / grid.scale
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-6)
     assert np.abs(steps).max() <= 7
@@ -64,21 +64,21 @@ def test_rounding_when_inputs_are_alike_beats_the_nearest_and_stays_on_the_grid(
 def test_rounding_when_inputs_are_independent_is_to_the_nearest():
     rows = normal(3, 4, 9).astype(float)
     grid = per_output(rows)
-    found = rounded(rows, np.tile(np.eye(9), (3, 1, 1)), grid, damping=0.01)
+    found = round_rows(rows, np.tile(np.eye(9), (3, 1, 1)), grid, damping=0.01)
     np.testing.assert_array_equal(found, grid.nearest(rows))
 
 
 def test_rounding_when_all_inputs_are_constant_is_to_the_nearest():
     rows = normal(1, 4, 9).astype(float)
     grid = per_output(rows)
-    found = rounded(rows, np.zeros((1, 9, 9)), grid, damping=0.01)
+    found = round_rows(rows, np.zeros((1, 9, 9)), grid, damping=0.01)
     np.testing.assert_array_equal(found, grid.nearest(rows))
 
 
 def test_rounding_when_a_zero_point_is_given_reaches_both_ends():
     rows = np.linspace(-1, 3, 64).reshape(1, 1, 64)
     grid = RowGrid(np.full((1, 1, 1), 4 / 255, FLOAT), 64, 0, 255)
-    found = rounded(rows, np.eye(64)[None], grid, damping=0.01)
+    found = round_rows(rows, np.eye(64)[None], grid, damping=0.01)
     integers = grid.integers(found)
     assert integers.min() == 0
     assert integers.max() == 255
@@ -91,10 +91,10 @@ def test_scale_when_one_weight_is_far_off_and_hardly_matters_cuts_it_off():
     rows = normal(1, 8, 30).astype(float)
     rows[0, 0, 0] = 12
     grid = RowGrid(np.full((1, 1, 1), 12 / 127, FLOAT), 0, -127, 127)
-    found = with_best_scale(grid, rows, second_moment(inputs), least=0)
+    found = choose_best_scale(grid, rows, second_moment(inputs), least=0)
     assert found.scale < grid.scale * 0.7
     least = found.scale.item() * 1.1
-    assert with_best_scale(grid, rows, second_moment(inputs), least).scale >= FLOAT(least)
+    assert choose_best_scale(grid, rows, second_moment(inputs), least).scale >= FLOAT(least)
 
 
 # --- models -------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def fitted(model, feeds, dialect, excluded=(), **settings):
 
 @pytest.fixture
 def mixed(tmp_path):
-    return quantizable(onnx.load(int8_nets.mixed_net(tmp_path / "net.onnx")))
+    return prepare_model(onnx.load(int8_nets.mixed_net(tmp_path / "net.onnx")))
 
 
 @pytest.mark.parametrize("name", int8_nets.DIALECTS)
@@ -189,7 +189,7 @@ def model_of(nodes, shape, initializers):
         [numpy_helper.from_array(values, name) for name, values in initializers],
     )
     opset = [helper.make_opsetid("", 17)]
-    return quantizable(helper.make_model(graph, opset_imports=opset, ir_version=9))
+    return prepare_model(helper.make_model(graph, opset_imports=opset, ir_version=9))
 
 
 def test_convolution_when_it_has_no_bias_gets_the_one_that_corrects_it():

@@ -379,12 +379,14 @@ def numbers(tried):
 
 def test_scheme_when_weights_are_exact_copies_no_model_to_leave_nodes_float():
     exact = weights(0.5)
-    assert Scheme(exact, exact, {}).leaving({"b": "first"}).model is exact
+    assert Scheme(exact, exact, {}).leave_float({"b": "first"}).model is exact
 
 
 def test_scheme_when_nodes_are_left_float_has_their_exact_weights():
     exact, rounded = weights(0.5), weights(0.25)
-    scheme = Scheme(exact, rounded, {}, left={"a": "first"}).leaving({"b": "second", "a": "third"})
+    scheme = Scheme(exact, rounded, {}, left={"a": "first"}).leave_float(
+        {"b": "second", "a": "third"}
+    )
     values = {t.name: float(numpy_helper.to_array(t)[0]) for t in scheme.model.graph.initializer}
     found = {node.name: values[node.input[1]] for node in scheme.model.graph.node}
     assert found["b"] == 0.5
@@ -434,7 +436,7 @@ def test_hold_anew_keeps_what_breaks_less_if_samples_lose_nothing(
     def anew(kinds):
         asked.append(kinds)
         scheme = replace(first.scheme, weight_scales={"found": np.float32(gain_db)})
-        return maker.make(scheme.leaving(dict.fromkeys(left, "it costs much")))
+        return maker.make(scheme.leave_float(dict.fromkeys(left, "it costs much")))
 
     search.hold_anew(Broken([5.0, 2.0], after), anew)
     assert asked == [["silence", "times 2"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.project.profile import Dialect
-from edgepack.quantization.methods.spare_channels import duplicated
+from edgepack.quantization.methods.spare_channels import duplicate_channels
 from edgepack.quantization.qdq.kept_float import keep_float, write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
 
@@ -59,7 +59,7 @@ def rounded_error(model, statistics, dialect, feeds, expected):
 def test_duplicated_when_channels_are_spare_computes_the_same_with_copies_in_them(make, tmp_path):
     model = make().model("out")
     feeds = images(6)
-    found = duplicated(model, statistics_of(model, feeds, tmp_path), U8)
+    found = duplicate_channels(model, statistics_of(model, feeds, tmp_path), U8)
     assert set(found.copies) == {"ar"}
     assert set(found.copies["ar"]) == set(SPARE)
     assert not set(found.copies["ar"].values()) & set(SPARE)
@@ -69,7 +69,7 @@ def test_duplicated_when_channels_are_spare_computes_the_same_with_copies_in_the
 def test_duplicated_when_run_has_the_channels_that_its_statistics_say(tmp_path):
     model = separable().model("out")
     feeds = images(6)
-    found = duplicated(model, statistics_of(model, feeds, tmp_path), U8)
+    found = duplicate_channels(model, statistics_of(model, feeds, tmp_path), U8)
     after = statistics_of(found.model, feeds, tmp_path)
     for name in ("a", "ar", "d", "dr"):
         for end in ("channel_low", "channel_high"):
@@ -83,7 +83,7 @@ def test_duplicated_when_activations_are_rounded_makes_them_more_exact(dialect, 
     statistics = statistics_of(model, images(16), tmp_path)
     feeds = images(16, seed=3)
     expected = run(model, feeds)
-    found = duplicated(model, statistics, dialect)
+    found = duplicate_channels(model, statistics, dialect)
     before = rounded_error(model, statistics, dialect, feeds, expected)
     after = rounded_error(found.model, found.statistics, dialect, feeds, expected)
     assert after > before + 1
@@ -93,7 +93,7 @@ def test_duplicated_when_padding_meets_a_moved_copy_differs_by_less_than_a_step(
     model = separable(pads=1).model("out")
     feeds = images(6)
     statistics = statistics_of(model, feeds, tmp_path)
-    found = duplicated(model, statistics, U8)
+    found = duplicate_channels(model, statistics, U8)
     assert found.copies
     step = statistics["ar"].high / 255
     reach = np.abs(found_weights(model, "w_d")).sum() * np.abs(found_weights(model, "w_out")).sum()
@@ -129,7 +129,7 @@ def reaching_zero(net):
 @pytest.mark.parametrize("change", [in_use, active, reaching_zero])
 def test_duplicated_when_no_channel_is_spare_or_fit_to_copy_returns_the_model(change, tmp_path):
     model = change(plain()).model("out")
-    found = duplicated(model, statistics_of(model, images(4), tmp_path), U8)
+    found = duplicate_channels(model, statistics_of(model, images(4), tmp_path), U8)
     assert found.copies == {}
     assert found.model.SerializeToString() == model.SerializeToString()
 
@@ -142,17 +142,17 @@ def test_duplicated_when_groups_have_two_inputs_returns_the_model(tmp_path):
         "dr", "out", (6, 2, 1, 1)
     )
     model = net.model("out")
-    found = duplicated(model, statistics_of(model, images(4), tmp_path), U8)
+    found = duplicate_channels(model, statistics_of(model, images(4), tmp_path), U8)
     assert found.copies == {}
     assert found.model.SerializeToString() == model.SerializeToString()
 
 
 def test_duplicated_when_something_else_reads_the_channels_returns_the_model(tmp_path):
     model = summed(plain()).model("out second")
-    assert duplicated(model, statistics_of(model, images(4), tmp_path), U8).copies == {}
+    assert duplicate_channels(model, statistics_of(model, images(4), tmp_path), U8).copies == {}
 
 
 def test_duplicated_when_steps_are_of_16_bits_returns_the_model(tmp_path):
     model = plain().model("out")
     wide = U8.model_copy(update={"activations": "uint16"})
-    assert duplicated(model, statistics_of(model, images(2), tmp_path), wide).copies == {}
+    assert duplicate_channels(model, statistics_of(model, images(2), tmp_path), wide).copies == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from edgepack.quantization.methods.spread import spread_tensors
+from edgepack.quantization.methods.spread import find_spread_tensors
 from edgepack.quantization.ranges.statistics import TensorStatistics
 from onnx import TensorProto, helper
 
@@ -72,7 +72,7 @@ def test_concat_when_boxes_are_joined_with_scores_is_found_with_what_is_made_of_
         "scores": reaching(0.9),
         **{name: reaching(640, 0.9) for name in ("both", "flat", "y")},
     }
-    found = spread_tensors(graph(nodes, "y"), statistics)
+    found = find_spread_tensors(graph(nodes, "y"), statistics)
     assert found.keys() == {"scores", "both", "flat", "y"}
     assert found["both"] == "'boxes' reaches 640, 'scores' only 0.9"
     assert "'both', which stays float" in found["scores"]
@@ -95,7 +95,9 @@ def test_concat_when_its_inputs_differ_is_found_above_sixteenfold_even_before_a_
         "y": reaching(1.0),
     }
     # What a product reads is a feature map: the inputs keep their pairs.
-    assert spread_tensors(graph(nodes, "y"), statistics).keys() == ({"c"} if is_found else set())
+    assert find_spread_tensors(graph(nodes, "y"), statistics).keys() == (
+        {"c"} if is_found else set()
+    )
 
 
 def test_concat_when_one_input_has_no_statistics_is_found_from_its_own():
@@ -105,7 +107,7 @@ def test_concat_when_one_input_has_no_statistics_is_found_from_its_own():
         node("Concat", "sizes scores", "y", axis=1),
     ]
     statistics = {"scores": reaching(0.5), "y": reaching(300, 0.5)}
-    assert spread_tensors(graph(nodes, "y"), statistics).keys() == {"scores", "y"}
+    assert find_spread_tensors(graph(nodes, "y"), statistics).keys() == {"scores", "y"}
 
 
 def test_concat_when_a_part_is_always_zero_is_not_found():
@@ -116,7 +118,7 @@ def test_concat_when_a_part_is_always_zero_is_not_found():
         node("Conv", "c w", "y"),
     ]
     statistics = {"a": reaching(0), "b": reaching(50), "c": reaching(0, 50), "y": reaching(1)}
-    assert not spread_tensors(graph(nodes, "y"), statistics)
+    assert not find_spread_tensors(graph(nodes, "y"), statistics)
 
 
 def test_channels_when_a_backbone_has_small_ones_are_left_alone():
@@ -129,7 +131,7 @@ def test_channels_when_a_backbone_has_small_ones_are_left_alone():
         node("Gemm", "e w3", "y"),
     ]
     statistics = {name: reaching(0.01, 3, 80) for name in "abcde"}
-    assert not spread_tensors(graph(nodes, "y"), statistics)
+    assert not find_spread_tensors(graph(nodes, "y"), statistics)
 
 
 def test_channels_when_a_skip_from_a_product_reaches_the_output_too_are_left_alone():
@@ -146,7 +148,7 @@ def test_channels_when_a_skip_from_a_product_reaches_the_output_too_are_left_alo
         "c": reaching(1, 1),
         "y": reaching(70, 80),
     }
-    assert not spread_tensors(graph(nodes, "y"), statistics)
+    assert not find_spread_tensors(graph(nodes, "y"), statistics)
 
 
 def test_channels_when_one_convolution_makes_boxes_and_scores_are_found_up_to_the_output():
@@ -159,7 +161,7 @@ def test_channels_when_one_convolution_makes_boxes_and_scores_are_found_up_to_th
         "x": reaching(0.1, 9),
         **{name: reaching(90, 80, 0.9, 0) for name in ("head", "flat", "y")},
     }
-    found = spread_tensors(graph(nodes, "y"), statistics)
+    found = find_spread_tensors(graph(nodes, "y"), statistics)
     assert found.keys() == {"head", "flat", "y"}
     assert found["head"] == "channel 0 reaches 90, channel 2 only 0.9"
 
@@ -180,7 +182,7 @@ def test_channels_when_they_are_split_again_leave_each_part_its_pair():
         "likely": reaching(0.7),
         "y": reaching(60, 0.7),
     }
-    found = spread_tensors(graph(nodes, "y"), statistics)
+    found = find_spread_tensors(graph(nodes, "y"), statistics)
     assert found.keys() == {"head", "scores", "likely", "y"}
 
 
@@ -196,23 +198,23 @@ def test_channels_when_boxes_go_to_suppression_in_the_graph_are_those_of_a_head(
         "boxes": reaching(90, 80),
         "scores": reaching(0.5),
     }
-    assert spread_tensors(graph(nodes, "y"), statistics).keys() == {"head"}
+    assert find_spread_tensors(graph(nodes, "y"), statistics).keys() == {"head"}
 
 
 def test_channels_when_the_output_is_one_vector_of_class_scores_are_left_alone():
     nodes = [node("GlobalAveragePool", "x", "a"), node("Softmax", "a", "y")]
     statistics = {"a": reaching(30, 1), "y": reaching(0.99, 1e-6)}
     shapes = {"a": ["n", 2, 1, 1], "y": ["n", 2, 1, 1]}
-    assert not spread_tensors(graph(nodes, "y", shapes), statistics)
-    found = spread_tensors(graph(nodes, "y", {"y": ["n", 2, 8, 8]}), statistics)
+    assert not find_spread_tensors(graph(nodes, "y", shapes), statistics)
+    found = find_spread_tensors(graph(nodes, "y", {"y": ["n", 2, 8, 8]}), statistics)
     assert found.keys() == {"a", "y"}
 
 
 def test_spread_when_more_bits_are_at_hand_allows_wider_ranges():
     nodes = [node("Relu", "x", "a"), node("Sigmoid", "x", "b"), node("Concat", "a b", "y", axis=1)]
     statistics = {"a": reaching(640), "b": reaching(1), "y": reaching(640, 1)}
-    assert spread_tensors(graph(nodes, "y"), statistics)
-    assert not spread_tensors(graph(nodes, "y"), statistics, similar_range=16.0 * 256)
+    assert find_spread_tensors(graph(nodes, "y"), statistics)
+    assert not find_spread_tensors(graph(nodes, "y"), statistics, similar_range=16.0 * 256)
 
 
 def stream_net(reader):
@@ -237,7 +239,7 @@ def stream():
 
 def test_stream_when_few_channels_are_large_is_found_on_both_sides_of_its_norm(stream):
     statistics = {"sum": stream, "normed": stream, "a": stream, "y": stream}
-    found = spread_tensors(stream_net("Mul"), statistics)
+    found = find_spread_tensors(stream_net("Mul"), statistics)
     # "a" is what the product reads; its output is the model's.
     assert found.keys() == {"sum", "normed"}
     assert "half of its values" in found["sum"]
@@ -256,33 +258,33 @@ def test_stream_when_found_leaves_only_what_products_read_to_be_quantized(stream
     plain = drawn(np.random.default_rng(0).standard_normal((64, 384)))
     names = ["up", "active", "down", "normed", "heads", "y"]
     statistics = {"sum": stream, **dict.fromkeys(names, plain)}
-    found = spread_tensors(graph(nodes, "y"), statistics)
+    found = find_spread_tensors(graph(nodes, "y"), statistics)
     assert found.keys() == {"up", "down", "sum"}
     assert "no product reads it" in found["up"]
-    assert not spread_tensors(graph(nodes, "y"), {**statistics, "sum": plain})
+    assert not find_spread_tensors(graph(nodes, "y"), {**statistics, "sum": plain})
 
 
 def test_stream_when_a_product_reads_it_keeps_the_pair_that_the_product_needs(stream):
     statistics = {"sum": stream, "normed": stream, "a": stream, "y": stream}
-    assert spread_tensors(stream_net("MatMul"), statistics).keys() == {"sum"}
+    assert find_spread_tensors(stream_net("MatMul"), statistics).keys() == {"sum"}
 
 
 def test_stream_when_no_channel_is_large_is_left_alone():
     plain = drawn(np.random.default_rng(0).standard_normal((64, 384)))
     statistics = {"sum": plain, "normed": plain}
-    assert not spread_tensors(stream_net("Mul"), statistics)
+    assert not find_spread_tensors(stream_net("Mul"), statistics)
 
 
 def test_spread_when_a_graph_is_long_takes_time_in_proportion():
     nodes = [node("Relu", "x", "t0")]
     nodes += [node("Relu", f"t{n}", f"t{n + 1}") for n in range(4000)]
     statistics = {f"t{n}": reaching(640, 1) for n in range(4001)}
-    assert len(spread_tensors(graph(nodes, "t4000"), statistics)) == 4001
+    assert len(find_spread_tensors(graph(nodes, "t4000"), statistics)) == 4001
 
 
 def test_model_when_searched_is_not_changed():
     nodes = [node("Relu", "x", "a"), node("Sigmoid", "x", "b"), node("Concat", "a b", "y", axis=1)]
     model = graph(nodes, "y")
     before = onnx.ModelProto.FromString(model.SerializeToString())
-    spread_tensors(model, {"a": reaching(640), "b": reaching(1), "y": reaching(640, 1)})
+    find_spread_tensors(model, {"a": reaching(640), "b": reaching(1), "y": reaching(640, 1)})
     assert model == before

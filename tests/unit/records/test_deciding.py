@@ -7,7 +7,14 @@ import random
 
 import pytest
 from edgepack.base.statistics import log_t_interval
-from edgepack.records.deciding import Metric, Rule, decide, overall, settled, smallest_slowdown
+from edgepack.records.deciding import (
+    Metric,
+    Rule,
+    decide,
+    decide_overall,
+    find_smallest_slowdown,
+    is_settled,
+)
 
 from tests.support.doubles.comparison_simulation import COMPARISONS, P50, pairs, shares
 
@@ -60,7 +67,7 @@ def test_metrics_when_there_are_many_are_corrected_by_holm() -> None:
 
 def test_device_when_it_is_settled_for_many_devices_stays_so_among_them() -> None:
     fast = [0.9 + 0.002 * (k % 3) for k in range(6)]
-    assert settled({P50: fast}, TEN, families=20)
+    assert is_settled({P50: fast}, TEN, families=20)
     others = {Metric(f"other-{k}", "p50", 0.03): [0.8, 1.3] * 3 for k in range(19)}
     assert decide({P50: fast, **others}, TEN)[0].outcome == "PASS"
 
@@ -68,8 +75,8 @@ def test_device_when_it_is_settled_for_many_devices_stays_so_among_them() -> Non
 def test_pairs_when_there_are_too_few_settle_nothing() -> None:
     answer = decide({P50: [2.0] * 5}, TEN)[0]
     assert (answer.outcome, answer.fail_p) == ("INCONCLUSIVE", 1.0)
-    assert not settled({P50: [2.0] * 5}, TEN)
-    assert settled({P50: [1.0] * 10}, TEN)
+    assert not is_settled({P50: [2.0] * 5}, TEN)
+    assert is_settled({P50: [1.0] * 10}, TEN)
 
 
 def test_ratios_when_they_are_all_alike_are_decided_by_where_they_lie() -> None:
@@ -89,16 +96,16 @@ def test_smallest_slowdown_when_a_device_has_it_is_found_in_most_comparisons() -
     rule = Rule()
     spread = math.sqrt(2) * 0.015  # of the ratio of two runs
     itself = [math.exp(spread), math.exp(-spread)] * 1000
-    found = smallest_slowdown(itself, rule, P50.margin)
+    found = find_smallest_slowdown(itself, rule, P50.margin)
     assert 0.03 < found < 0.08
     assert shares(found, 0.015, rule)["FAIL"] >= 0.9
     assert shares(found / 2, 0.015, rule)["FAIL"] < 0.5
 
 
 def test_outcome_when_devices_differ_is_the_worst_of_what_is_sure() -> None:
-    assert overall(["PASS", "PASS"]) == "PASS"
-    assert overall(["PASS", "INCONCLUSIVE"]) == "INCONCLUSIVE"
-    assert overall(["INCONCLUSIVE", "FAIL"]) == "FAIL"
+    assert decide_overall(["PASS", "PASS"]) == "PASS"
+    assert decide_overall(["PASS", "INCONCLUSIVE"]) == "INCONCLUSIVE"
+    assert decide_overall(["INCONCLUSIVE", "FAIL"]) == "FAIL"
 
 
 @pytest.mark.parametrize("changes", [{"error": 0.0}, {"error": 0.5}, {"max_pairs": 7}])

@@ -11,11 +11,11 @@ from edgepack.project.profile import SessionSettings
 from edgepack.records.presets import find_preset
 from edgepack.records.run import Invalid, ProcessRun, Scenario, Valid
 from edgepack.records.scenarios import (
-    command_options,
-    harness_arguments,
+    format_command_options,
+    list_scenario_reasons,
+    make_harness_arguments,
     make_scenario,
-    scenario_reasons,
-    with_threads,
+    set_threads,
 )
 from edgepack.records.verdict import judge
 
@@ -57,17 +57,17 @@ def test_make_scenario_when_multi_stream_has_eight_samples_unless_told() -> None
 
 
 def test_arguments_when_single_stream_are_none_for_old_harnesses() -> None:
-    assert harness_arguments(Scenario()) == command_options(Scenario()) == []
+    assert make_harness_arguments(Scenario()) == format_command_options(Scenario()) == []
     assert find_preset("standard").under(Scenario()) == find_preset("standard")
 
 
 def test_threads_when_a_session_takes_some_cores_fill_the_others() -> None:
     two = variant().model_copy(update={"session": SessionSettings(intra_op_num_threads=2)})
     every = variant().model_copy(update={"session": SessionSettings(intra_op_num_threads=0)})
-    assert with_threads(SERVER, 8, two).threads == 4
-    assert with_threads(SERVER, 3, two).threads == 1
-    assert with_threads(SERVER, 8, every).threads == 1
-    assert with_threads(Scenario(), 8, two).threads == 1
+    assert set_threads(SERVER, 8, two).threads == 4
+    assert set_threads(SERVER, 3, two).threads == 1
+    assert set_threads(SERVER, 8, every).threads == 1
+    assert set_threads(Scenario(), 8, two).threads == 1
 
 
 def test_preset_when_served_makes_enough_queries_for_p99() -> None:
@@ -80,11 +80,11 @@ def test_preset_when_served_makes_enough_queries_for_p99() -> None:
 
 def test_server_when_one_in_a_hundred_is_late_is_judged_by_p99() -> None:
     kept = [10.0] * 993 + [25.0] * 7
-    assert list(scenario_reasons(SERVER, [served(kept)])) == []
+    assert list(list_scenario_reasons(SERVER, [served(kept)])) == []
     late = [10.0] * 980 + [25.0] * 20
-    (reason,) = scenario_reasons(SERVER, [served(late)])
+    (reason,) = list_scenario_reasons(SERVER, [served(late)])
     assert reason == "p99 is 25 ms at 50 queries/s, and the bound is 20 ms"
-    (reason,) = scenario_reasons(SERVER, [served([10.0] * 330), served([10.0] * 331)])
+    (reason,) = list_scenario_reasons(SERVER, [served([10.0] * 330), served([10.0] * 331)])
     assert reason == "661 queries were made, and their p99 needs 662"
 
 

@@ -12,7 +12,7 @@ from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.unused import Unused
 from edgepack.errors import InconclusiveError, UsageError
 from edgepack.project.profile import Provider, Requires, SessionSettings
-from edgepack.records.other_work import threads_of, work_notes
+from edgepack.records.other_work import count_threads, list_work_notes
 from edgepack.records.presets import PRESETS, find_preset
 from edgepack.records.run import (
     Inconclusive,
@@ -26,16 +26,16 @@ from edgepack.records.run import (
     Selection,
     TunedSetting,
     Valid,
-    all_latencies_ns,
+    list_latencies_ns,
 )
 from edgepack.records.verdict import (
-    condition_notes,
-    heavy_tail,
-    heavy_tail_of,
+    explain_heavy_tail,
+    explain_heavy_tail_of,
+    find_remedy,
     judge,
-    remedy,
+    list_condition_notes,
+    list_spread_notes,
     require_valid,
-    spread_notes,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -247,14 +247,18 @@ def test_remedy_is_to_charge_when_a_phone_saves_power() -> None:
     assert isinstance(found, Invalid)
     facts = example_facts().model_copy(update={"os": "Android 15 (API 35)"})
     report = example_report(verdict=found, facts=facts)
-    assert remedy(report, Path("b")).startswith("charge the phone and switch its battery saver")
-    assert remedy(example_report(verdict=found), Path("b")).startswith("give the device a stronger")
+    assert find_remedy(report, Path("b")).startswith(
+        "charge the phone and switch its battery saver"
+    )
+    assert find_remedy(example_report(verdict=found), Path("b")).startswith(
+        "give the device a stronger"
+    )
 
 
 @pytest.mark.parametrize(("level", "noted"), [(19.0, True), (20.0, False)])
 def test_low_battery_is_noted(level: float, noted: bool) -> None:  # noqa: FBT001
     run = example_run(after=COOL.model_copy(update={"battery_percent": level}))
-    notes = condition_notes(selection(), [run])
+    notes = list_condition_notes(selection(), [run])
     assert ("the battery was at 19 %: below 20 % a phone may slow itself down" in notes) is noted
 
 
@@ -297,22 +301,22 @@ def test_verdict_is_inconclusive_when_the_processor_is_emulated() -> None:
     found = judge(emulated, runs, example_placement(), variant(), find_preset("standard"))
     assert isinstance(found, Inconclusive)
     assert "emulated" in found.reason
-    assert found.reason in condition_notes(emulated)
+    assert found.reason in list_condition_notes(emulated)
 
 
 def test_condition_notes_name_what_is_unknown() -> None:
     facts = example_facts()
-    assert condition_notes(selection()) == []
+    assert list_condition_notes(selection()) == []
     hot = facts.conditions.model_copy(update={"temperature_c": UNKNOWN})
     device = facts.model_copy(update={"conditions": hot})
     noted = selection().model_copy(update={"device": device})
-    assert condition_notes(noted) == ["temperature unknown: nobody knows"]
+    assert list_condition_notes(noted) == ["temperature unknown: nobody knows"]
 
 
 def test_condition_notes_say_why_a_later_variant_is_measured() -> None:
     passed = [Unused(stage="passed over", variant="xnnpack-int8", reason="XNNPACK is not there")]
     later = selection().model_copy(update={"unused": passed})
-    assert condition_notes(later) == [
+    assert list_condition_notes(later) == [
         "cpu-int8-static is measured because xnnpack-int8 was passed over: XNNPACK is not there"
     ]
 
@@ -324,17 +328,17 @@ def test_condition_notes_warn_when_a_gate_has_no_sensors() -> None:
     device = example_facts().model_copy(update={"conditions": conditions})
     blind = selection().model_copy(update={"device": device})
     warning = "warning: a gate without temperature and throttling"
-    assert condition_notes(blind, [], find_preset("gate"))[-1].startswith(warning)
-    others = condition_notes(blind, [], find_preset("standard"))
+    assert list_condition_notes(blind, [], find_preset("gate"))[-1].startswith(warning)
+    others = list_condition_notes(blind, [], find_preset("standard"))
     assert not any(note.startswith("warning") for note in others)
     assert not any(
-        "warning" in note for note in condition_notes(selection(), [], find_preset("gate"))
+        "warning" in note for note in list_condition_notes(selection(), [], find_preset("gate"))
     )
 
 
 def test_condition_notes_say_so_when_the_sampler_takes_much() -> None:
     greedy = sampled().model_copy(update={"cpu_ns": 20_000})
-    notes = condition_notes(selection(), [example_run(), example_run(sampling=greedy)])
+    notes = list_condition_notes(selection(), [example_run(), example_run(sampling=greedy)])
     assert notes[-1].startswith("reading the sensors took 2.0% of a core")
 
 
@@ -342,14 +346,14 @@ def test_condition_notes_say_which_run_began_warm() -> None:
     first_c = selection().device.conditions.temperature_c
     assert isinstance(first_c, float)
     moments = [COOL.model_copy(update={"temperature_c": first_c + more}) for more in (9.9, 10.1)]
-    notes = condition_notes(selection(), [example_run(before=moment) for moment in moments])
+    notes = list_condition_notes(selection(), [example_run(before=moment) for moment in moments])
     assert notes == [f"run 2 began at {first_c + 10.1:.1f} °C, the device at {first_c:.1f} °C"]
 
 
 def test_condition_notes_say_what_the_sampler_could_not_read() -> None:
     blind = sampled().model_copy(update={"unknown": {"clocks": "no cpufreq"}})
     runs = [example_run(sampling=blind), example_run(sampling=UNKNOWN)]
-    notes = condition_notes(selection(), runs)
+    notes = list_condition_notes(selection(), runs)
     assert "clocks unknown: no cpufreq" in notes
     assert "course of temperatures and clocks unknown: nobody knows" in notes
 
@@ -398,8 +402,8 @@ def test_verdict_is_never_valid_when_outputs_are_wrong(
 def test_spread_notes_speak_up_when_run_medians_differ() -> None:
     slow = example_run(latencies_ns=[12_500_000] * 130)
     fast = example_run(latencies_ns=[10_000_000] * 130)
-    assert spread_notes([fast, fast]) == []
-    assert spread_notes([fast, slow])[0].startswith("run medians differ by 25%")
+    assert list_spread_notes([fast, fast]) == []
+    assert list_spread_notes([fast, slow])[0].startswith("run medians differ by 25%")
 
 
 def test_find_preset_says_which_is_near_when_there_is_none() -> None:
@@ -576,7 +580,7 @@ def test_verdict_of_a_smoke_preset_says_that_it_is_too_short_whatever_else_runs(
 
 def test_remedy_when_others_took_cores_is_to_end_them() -> None:
     invalid = Invalid(reasons=["run 1: others took 93 % of the 2 cores"], cause="work")
-    assert remedy(example_report(verdict=invalid), Path("b")).startswith(
+    assert find_remedy(example_report(verdict=invalid), Path("b")).startswith(
         "end what else runs there (top shows it), or on its host, then: edgepack bench b"
     )
 
@@ -596,13 +600,13 @@ def test_cores_of_a_model_are_those_of_its_threads(
 ) -> None:
     providers = [Provider(name="X", options=options)]
     one = variant().model_copy(update={"backend": backend, "providers": providers})
-    assert threads_of(one, Scenario(), 4) == threads
-    assert threads_of(one, Scenario(name="server", threads=2), 4) == 2 * threads
+    assert count_threads(one, Scenario(), 4) == threads
+    assert count_threads(one, Scenario(name="server", threads=2), 4) == 2 * threads
 
 
 def test_notes_say_how_much_others_used_when_it_is_little_but_not_nothing() -> None:
     def notes(*works: OtherWork | NotMeasured, judged: bool = True) -> list[str]:
-        return work_notes([example_run(other_work=work) for work in works], 2, judged=judged)
+        return list_work_notes([example_run(other_work=work) for work in works], 2, judged=judged)
 
     assert notes(others(0.01), UNKNOWN) == []
     (said,) = notes(others(0.06), others(0.01))
@@ -615,23 +619,25 @@ def test_notes_say_how_much_others_used_when_it_is_little_but_not_nothing() -> N
 
 
 def test_condition_notes_say_that_other_work_is_unknown() -> None:
-    notes = condition_notes(selection(), [example_run(other_work=UNKNOWN)])
+    notes = list_condition_notes(selection(), [example_run(other_work=UNKNOWN)])
     assert notes == ["other work unknown: nobody knows"]
 
 
 def test_only_p50_may_be_used_when_p99_is_more_than_ten_times_as_long() -> None:
-    assert heavy_tail(Scenario(), 1e6, 10e6) == ""
-    said = heavy_tail(Scenario(), 1e6, 10.01e6)
+    assert explain_heavy_tail(Scenario(), 1e6, 10e6) == ""
+    said = explain_heavy_tail(Scenario(), 1e6, 10.01e6)
     assert said.startswith("p99 is 10 ms, more than 10 times the p50 of 1 ms: all figures but p50")
 
 
 @pytest.mark.parametrize("name", ["single-stream", "multi-stream"])
 def test_tail_of_all_runs_together_decides_what_may_be_used(name: Any) -> None:
     runs = [interrupted_run(), example_run(1, latencies_ns=[1_000_000] * 200)]
-    assert heavy_tail_of(Scenario(name=name), all_latencies_ns(runs)).startswith("p99 is 50 ms")
-    assert heavy_tail_of(Scenario(name=name), example_report().latencies_ns) == ""
-    assert heavy_tail_of(Scenario(name=name), interrupted_run(times=1).latencies_ns) == ""
+    assert explain_heavy_tail_of(Scenario(name=name), list_latencies_ns(runs)).startswith(
+        "p99 is 50 ms"
+    )
+    assert explain_heavy_tail_of(Scenario(name=name), example_report().latencies_ns) == ""
+    assert explain_heavy_tail_of(Scenario(name=name), interrupted_run(times=1).latencies_ns) == ""
 
 
 def test_tail_of_server_which_holds_waiting_is_left_to_its_bound() -> None:
-    assert heavy_tail_of(Scenario(name="server"), interrupted_run().latencies_ns) == ""
+    assert explain_heavy_tail_of(Scenario(name="server"), interrupted_run().latencies_ns) == ""

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from edgepack.records.run import Invalid
-from edgepack.results.store.changes import MARGINS, all_series, changes_of, point
-from edgepack.results.store.fingerprint import differences
-from edgepack.results.store.rows import row_of
+from edgepack.results.store.changes import MARGINS, find_all_series, find_series_changes, make_point
+from edgepack.results.store.fingerprint import list_differences
+from edgepack.results.store.rows import make_row
 from edgepack.results.store.splits import find_splits
 
 from tests.support.reports.example_history import SHA, history, noisy
 from tests.support.reports.example_report import example_facts, example_report, example_run
 
-LIKE = replace(point(row_of(example_report())), canary_sha256=SHA)
+LIKE = replace(make_point(make_row(example_report())), canary_sha256=SHA)
 
 
 def test_histories_without_a_change_seldom_raise_an_alarm():
@@ -59,7 +59,7 @@ def test_one_slow_run_when_all_others_are_equal_is_no_change():
 def test_history_with_two_changes_shows_both_and_what_they_cost():
     medians = noisy(3, 45)
     medians[15:30] *= 1.2
-    changes = [one for one in changes_of(points(history(medians))) if one.metric == "p50"]
+    changes = [one for one in find_series_changes(points(history(medians))) if one.metric == "p50"]
     assert [(one.since, one.slower) for one in changes] == [("run-015", True), ("run-030", False)]
     assert changes[0].ratio == pytest.approx(np.median(medians[15:30]) / np.median(medians[:15]))
     assert changes[0].before_ms == pytest.approx(np.median(medians[:15]), rel=1e-6)
@@ -67,13 +67,14 @@ def test_history_with_two_changes_shows_both_and_what_they_cost():
 
 
 def points(reports):
-    return [point(row_of(report)) for report in reports]
+    return [make_point(make_row(report)) for report in reports]
 
 
 def find_changes(reports):
     by_id = {report.id: report for report in reports}
-    return all_series(
-        points(reports), lambda earlier, later: differences(by_id[earlier.run], by_id[later.run])
+    return find_all_series(
+        points(reports),
+        lambda earlier, later: list_differences(by_id[earlier.run], by_id[later.run]),
     )
 
 
@@ -84,7 +85,7 @@ def test_change_of_p90_alone_when_p50_stays_is_found():
         slow = [latency * 5 // 4 for latency in latencies[8:]]
         runs = [example_run(latencies_ns=latencies[:8] + slow)]
         reports[number] = report.model_copy(update={"runs": runs})
-    (change,) = changes_of(points(reports))
+    (change,) = find_series_changes(points(reports))
     assert (change.metric, change.since) == ("p90", "run-020")
 
 
@@ -100,7 +101,7 @@ def test_p90_of_interrupted_runs_is_in_no_history_and_that_of_others_is():
         reports[number] = report.model_copy(update={"runs": runs})
     told = points(reports)
     assert [n for n, one in enumerate(told) if math.isnan(one.p90_ms)] == [3, 7, 24]
-    (change,) = changes_of(told)
+    (change,) = find_series_changes(told)
     assert (change.metric, change.since) == ("p90", "run-020")
     assert (change.runs_before, change.runs_after) == (18, 9)
 
@@ -163,7 +164,7 @@ def test_false_blame_when_only_the_model_changed_is_rare():
             replace(LIKE, manifest_sha256=str(day), p50_ms=p50, p90_ms=20, canary_ns=canary[day])
             for day, p50 in enumerate(slower)
         ]
-        wrong += any(change.blame != "model" for change in changes_of(measured))
+        wrong += any(change.blame != "model" for change in find_series_changes(measured))
     assert wrong <= 2
 
 
@@ -205,5 +206,5 @@ def test_series_of_variants_and_projects_are_never_mixed():
 
 
 def test_project_when_a_report_is_old_is_the_bundle_without_version_and_target():
-    assert point(row_of(example_report(project=""))).project == "digits"
-    assert point(row_of(example_report(project="scanner"))).project == "scanner"
+    assert make_point(make_row(example_report(project=""))).project == "digits"
+    assert make_point(make_row(example_report(project="scanner"))).project == "scanner"

@@ -16,9 +16,9 @@ from edgepack.base.statistics import log_t_interval, median
 from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.records.run import Invalid, Scenario
 from edgepack.results.store.documents import parse_report
-from edgepack.results.store.exporting import export_runs, format_of, row_columns
+from edgepack.results.store.exporting import export_runs, format_of, list_row_columns
 from edgepack.results.store.importing import looks_like_log
-from edgepack.results.store.rows import row_of
+from edgepack.results.store.rows import make_row
 from edgepack.results.store.store import ResultsStore
 
 from tests.support.reports.example_history import history, noisy
@@ -88,7 +88,7 @@ def test_csv_when_exported_has_a_line_for_each_run_with_its_verdict(export):
         ("fast", "VALID"),
         ("broken", "INVALID"),
     ]
-    assert list(lines[0]) == list(row_columns())
+    assert list(lines[0]) == list(list_row_columns())
     assert float(lines[0]["p50_ms"]) == pytest.approx(median(FAST.latencies_ns) / 1e6)
     assert lines[2]["metric"] == EVALUATION.measured.metric
     assert lines[2]["peak_bytes"] == ""
@@ -107,14 +107,14 @@ def test_parquet_when_exported_has_types_and_nulls(export, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     export("fast", "evaluation", kind="parquet")
     table = parquet.read_table(tmp_path / "out")
-    assert table.column_names == list(row_columns())
+    assert table.column_names == list(list_row_columns())
     assert [str(table.schema.field(name).type) for name in ("id", "p50_ms", "peak_bytes")] == [
         "string",
         "double",
         "int64",
     ]
     first, second = table.to_pylist()
-    assert first["p50_ms"] == row_of(FAST).p50_ms
+    assert first["p50_ms"] == make_row(FAST).p50_ms
     assert first["unfinished"] is False
     assert second["peak_bytes"] is None
     export("fast", kind="parquet", samples=True)
@@ -261,4 +261,4 @@ def test_export_of_a_history_when_read_with_numpy_has_its_medians(store, export)
 
 def test_documentation_when_read_names_every_column():
     page = (Path(__file__).parents[3] / "docs" / "history.md").read_text(encoding="utf-8")
-    assert [name for name in row_columns() if f"`{name}`" not in page] == []
+    assert [name for name in list_row_columns() if f"`{name}`" not in page] == []

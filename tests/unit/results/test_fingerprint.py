@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.records.run import Scenario
-from edgepack.results.store.fingerprint import differences, fingerprint, run_prefix
+from edgepack.results.store.fingerprint import list_differences, make_fingerprint, run_prefix
 
 from tests.support.reports.example_report import COOL, example_facts, example_report, example_run
 
@@ -35,8 +35,8 @@ def with_conditions(**changes):
     ],
 )
 def test_fingerprint_when_only_the_moment_differs_is_the_same(other):
-    assert fingerprint(other) == fingerprint(REPORT)
-    assert differences(REPORT, other) == []
+    assert make_fingerprint(other) == make_fingerprint(REPORT)
+    assert list_differences(REPORT, other) == []
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,14 @@ def test_fingerprint_when_only_the_moment_differs_is_the_same(other):
     ],
 )
 def test_fingerprint_when_a_condition_differs_is_another_and_says_which(other, difference):
-    assert fingerprint(other) != fingerprint(REPORT)
-    assert differences(REPORT, other) == [difference]
+    assert make_fingerprint(other) != make_fingerprint(REPORT)
+    assert list_differences(REPORT, other) == [difference]
 
 
 def test_fingerprint_is_the_same_whatever_the_reason_why_a_condition_is_not_known():
     one = with_conditions(power_mode=NotMeasured(reason="it may not be read"))
     other = with_conditions(power_mode=NotMeasured(reason="there is no nvpmodel"))
-    assert fingerprint(one) == fingerprint(other)
+    assert make_fingerprint(one) == make_fingerprint(other)
 
 
 @pytest.mark.parametrize(

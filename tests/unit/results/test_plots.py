@@ -16,15 +16,15 @@ from edgepack.results.page.plots import (
     PlotMark,
     QueryStretch,
     Range,
-    as_json,
-    distribution_figure,
-    minutes,
-    overview_figure,
-    rails,
-    spans,
-    stretches,
-    sustained_figure,
-    timeline_figure,
+    draw_distribution,
+    draw_overview,
+    draw_sustained,
+    draw_timeline,
+    make_json,
+    make_spans,
+    place_rails,
+    split_minutes,
+    split_stretches,
 )
 
 from tests.support.reports.example_report import example_report, example_run, example_sampling
@@ -33,13 +33,13 @@ UNKNOWN = NotMeasured(reason="no sensor")
 
 
 def panels(report: RunReport) -> dict[str, Panel]:
-    return {panel.title: panel for panel in timeline_figure(report).panels}
+    return {panel.title: panel for panel in draw_timeline(report).panels}
 
 
 def test_stretches_when_there_are_many_queries_keep_the_slowest_and_bound_the_points() -> None:
     latencies_ns = [1_000_000] * 10_000
     latencies_ns[5_003] = 1_000_000_000
-    found = stretches(latencies_ns, 200)
+    found = split_stretches(latencies_ns, 200)
     assert len(found) <= 200
     assert max(part.slowest for part in found) == 1000.0
     assert {part.median for part in found} == {1.0}
@@ -47,17 +47,17 @@ def test_stretches_when_there_are_many_queries_keep_the_slowest_and_bound_the_po
 
 def test_stretches_when_a_short_rest_is_left_add_it_to_the_last_one() -> None:
     latencies_ns = [*[1_000_000] * 1000, 9_000_000]
-    found = stretches(latencies_ns, 120)
+    found = split_stretches(latencies_ns, 120)
     assert found[-1].median == 1.0
     assert found[-1].slowest == 9.0
 
 
 def test_stretches_when_queries_are_few_are_the_queries_at_their_time() -> None:
-    assert stretches([3_000_000, 1_000_000]) == [
+    assert split_stretches([3_000_000, 1_000_000]) == [
         QueryStretch(0.0, 3.0, 3.0),
         QueryStretch(0.75, 1.0, 1.0),
     ]
-    evenly = stretches([3_000_000, 1_000_000], evenly=True)
+    evenly = split_stretches([3_000_000, 1_000_000], evenly=True)
     assert [part.position for part in evenly] == [0.0, 0.5]
 
 
@@ -78,12 +78,12 @@ def test_timeline_when_sensors_have_times_places_them_in_their_run_and_cuts_the_
     assert series["cpu-thermal"].y[0] == sampling.samples[0].temperatures_c["cpu-thermal"]
     (clock,) = found["clock (GHz)"].series
     assert set(clock.y) == {2.4, None}
-    assert [span.start for span in spans(example_report(runs=[run, run]))] == [0.0, second]
+    assert [span.start for span in make_spans(example_report(runs=[run, run]))] == [0.0, second]
 
 
 def test_timeline_when_latencies_add_up_to_less_than_the_time_fills_the_time() -> None:
     run = example_run(latencies_ns=[1_000_000] * 100, timed_from_ns=0, timed_to_ns=10_000_000_000)
-    figure = timeline_figure(example_report(runs=[run]))
+    figure = draw_timeline(example_report(runs=[run]))
     at = [value for value in figure.panels[0].series[1].x if value is not None]
     assert at == pytest.approx([index / 10 for index in range(100)])
 
@@ -95,7 +95,7 @@ def test_timeline_when_no_sensor_said_anything_has_latencies_alone() -> None:
 
 def test_timeline_when_the_device_is_slowed_down_marks_how_long_and_why() -> None:
     run = example_run(samples=400, drop=0.25)
-    figure = timeline_figure(example_report(runs=[run]))
+    figure = draw_timeline(example_report(runs=[run]))
     (band,) = figure.bands
     assert isinstance(band, Band)
     assert band.text == "hot"
@@ -131,7 +131,7 @@ def test_timeline_when_one_query_is_far_slower_has_a_logarithmic_axis(
     log: bool,  # noqa: FBT001
 ) -> None:
     run = example_run(latencies_ns=[*[10_000_000] * 50, slowest_ms * 1_000_000])
-    assert timeline_figure(example_report(runs=[run])).panels[0].log is log
+    assert draw_timeline(example_report(runs=[run])).panels[0].log is log
 
 
 @pytest.mark.parametrize(("bound_ms", "drawn"), [(20.0, [20.0]), (500.0, [])])
@@ -139,12 +139,12 @@ def test_timeline_when_queries_have_a_bound_near_them_draws_it(
     bound_ms: float, drawn: list[float]
 ) -> None:
     server = Scenario(name="server", queries_per_s=10, latency_bound_ms=bound_ms)
-    panel = timeline_figure(example_report(scenario=server)).panels[0]
+    panel = draw_timeline(example_report(scenario=server)).panels[0]
     assert [level.at for level in panel.levels] == drawn
 
 
 def test_minutes_when_a_run_is_short_are_none() -> None:
-    assert minutes(example_report()) == []
+    assert split_minutes(example_report()) == []
 
 
 def test_minutes_when_a_run_is_long_are_its_medians() -> None:
@@ -152,10 +152,10 @@ def test_minutes_when_a_run_is_long_are_its_medians() -> None:
     run = example_run(
         latencies_ns=latencies, timed_from_ns=0, timed_to_ns=sum(latencies), sampling=UNKNOWN
     )
-    found = minutes(example_report(runs=[run]))
+    found = split_minutes(example_report(runs=[run]))
     assert [minute.median for minute in found] == [100.0, 200.0, 200.0]
     assert sum(minute.queries for minute in found) == 1200
-    assert sustained_figure(found).panels[0].series[1].y == [100.0, 200.0, 200.0]
+    assert draw_sustained(found).panels[0].series[1].y == [100.0, 200.0, 200.0]
 
 
 def test_minutes_when_queries_overlap_are_counted_evenly() -> None:
@@ -166,18 +166,18 @@ def test_minutes_when_queries_overlap_are_counted_evenly() -> None:
         sampling=UNKNOWN,
     )
     report = example_report(runs=[run], scenario=Scenario(name="server", queries_per_s=10))
-    assert [minute.queries for minute in minutes(report)] == [600, 600, 600]
+    assert [minute.queries for minute in split_minutes(report)] == [600, 600, 600]
 
 
 def test_distribution_when_drawn_counts_every_query() -> None:
     report = example_report()
-    (bars,) = distribution_figure(report).panels[0].series
+    (bars,) = draw_distribution(report).panels[0].series
     assert sum(value for value in bars.y if value) == len(report.latencies_ns)
 
 
 def test_distribution_when_some_queries_take_far_longer_has_a_logarithmic_axis() -> None:
     latencies = [*range(9_000_000, 11_000_000, 10_000)] * 4 + [100_000_000] * 40
-    figure = distribution_figure(example_report(runs=[example_run(latencies_ns=latencies)]))
+    figure = draw_distribution(example_report(runs=[example_run(latencies_ns=latencies)]))
     (bars,) = figure.panels[0].series
     factors = [after / before for before, after in pairwise(bars.x) if before and after]
     assert figure.log
@@ -191,7 +191,7 @@ def test_overview_when_drawn_keeps_verdicts_apart_and_draws_sizes_as_areas() -> 
     def mark(verdict: str, model_bytes: int) -> PlotMark:
         return PlotMark("text", "run-1", verdict, (1.0, 2.0, 3.0), (0.8, 0.9, 1.0), model_bytes)
 
-    figure = overview_figure([mark("valid", 100), mark("invalid", 25)], "top1")
+    figure = draw_overview([mark("valid", 100), mark("invalid", 25)], "top1")
     valid, invalid = figure.panels[0].series
     assert (valid.colour, invalid.colour) == ("valid", "invalid")
     assert (valid.x_low, valid.x, valid.x_high) == ([1.0], [2.0], [3.0])
@@ -199,7 +199,7 @@ def test_overview_when_drawn_keeps_verdicts_apart_and_draws_sizes_as_areas() -> 
 
 
 def test_rails_when_values_differ_by_powers_are_placed_by_their_logarithms() -> None:
-    found = rails([Range(str(ms), "", "", ms, ms, ms) for ms in (1.0, 10.0, 100.0)])
+    found = place_rails([Range(str(ms), "", "", ms, ms, ms) for ms in (1.0, 10.0, 100.0)])
     first, second, third = (rail.dot for rail in found)
     assert second - first == pytest.approx(third - second, abs=0.02)
     assert 0 < first < third < 100
@@ -207,12 +207,12 @@ def test_rails_when_values_differ_by_powers_are_placed_by_their_logarithms() -> 
 
 def test_rails_when_all_is_equal_or_zero_lie_within_the_rail() -> None:
     for ms in (0.0, 5.0):
-        (rail,) = rails([Range("", "", "", ms, ms, ms)])
+        (rail,) = place_rails([Range("", "", "", ms, ms, ms)])
         assert rail.dot == rail.start == rail.end == 50.0
 
 
 def test_as_json_when_written_has_zeros_and_nothing_that_is_empty() -> None:
-    found = as_json(timeline_figure(example_report()))
+    found = make_json(draw_timeline(example_report()))
     assert isinstance(found, dict)
     assert found["marks"][0] == {"at": 0.0, "text": "run 1"}
     assert "log" not in found
@@ -220,5 +220,5 @@ def test_as_json_when_written_has_zeros_and_nothing_that_is_empty() -> None:
 
 
 def test_as_json_when_a_text_is_long_or_not_printable_makes_it_fit() -> None:
-    assert as_json(["x" * 1000]) == ["x" * (LONGEST_TEXT - 1) + "…"]
-    assert as_json("\u202ea") == "\ufffda"
+    assert make_json(["x" * 1000]) == ["x" * (LONGEST_TEXT - 1) + "…"]
+    assert make_json("\u202ea") == "\ufffda"

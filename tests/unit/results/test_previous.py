@@ -12,9 +12,9 @@ from edgepack.records.run import RunReport
 from edgepack.results.store.previous import (
     FigureChange,
     SincePrevious,
-    last_before,
-    ratio_of_medians,
-    since,
+    compare_with_previous,
+    compute_ratio_of_medians,
+    find_last_before,
 )
 from edgepack.results.summary import summarize
 
@@ -26,7 +26,7 @@ def at(day: int, **changes: object) -> RunReport:
 
 
 def changed(before: RunReport, after: RunReport) -> SincePrevious:
-    return since(before, after, (summarize(before), summarize(after)))
+    return compare_with_previous(before, after, (summarize(before), summarize(after)))
 
 
 def change(found: SincePrevious, what: str) -> FigureChange:
@@ -43,21 +43,21 @@ def test_last_run_is_the_newest_older_one_of_the_same_subject() -> None:
         at(6, project="cats"),
         at(8),
     ]
-    found = last_before(at(7), others)
+    found = find_last_before(at(7), others)
     assert found
     assert found.id == "run-2"
-    assert last_before(at(1), others) is None
+    assert find_last_before(at(1), others) is None
 
 
 def test_last_run_when_reports_name_no_project_is_of_the_same_bundle() -> None:
     old = at(1, project="")
-    assert last_before(at(2, project="", bundle="other"), [old]) is None
-    assert last_before(at(2, project=""), [old]) is old
+    assert find_last_before(at(2, project="", bundle="other"), [old]) is None
+    assert find_last_before(at(2, project=""), [old]) is old
 
 
 def test_ratio_when_there_are_runs_is_welchs_interval() -> None:
     before, after = [10.0, 10.2, 9.9, 10.1, 10.0], [11.0, 11.3, 10.9]
-    found = ratio_of_medians(before, after)
+    found = compute_ratio_of_medians(before, after)
     assert isinstance(found, Interval)
     logs = [[math.log(value) for value in group] for group in (before, after)]
     assert found.estimate == pytest.approx(
@@ -72,7 +72,7 @@ def test_ratio_when_there_are_runs_is_welchs_interval() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [([10.0], [11.0, 11.0]), ([10.0] * 3, [11.0] * 3)])
 def test_ratio_when_there_is_no_spread_is_a_number(before: list[float], after: list[float]) -> None:
-    assert ratio_of_medians(before, after) == pytest.approx(1.1)
+    assert compute_ratio_of_medians(before, after) == pytest.approx(1.1)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from edgepack.records.run import Inconclusive, Invalid, Valid, Verdict
 from edgepack.results.store.changes import find_changes
 from edgepack.results.store.database import open_database
 from edgepack.results.store.documents import Report
-from edgepack.results.store.labels import incomparable
-from edgepack.results.store.rows import row_of
+from edgepack.results.store.labels import explain_incomparable
+from edgepack.results.store.rows import make_row
 from edgepack.results.store.schema import documents, runs
 from edgepack.results.store.store import ResultsStore, RunFilter
 
@@ -52,7 +52,7 @@ def test_report_when_saved_is_loaded_as_it_was(store: ResultsStore, verdict: Ver
     report = example_report(verdict=verdict)
     store.save(report)
     assert store.load(report.id) == report
-    assert store.rows() == [row_of(report)]
+    assert store.rows() == [make_row(report)]
 
 
 def test_report_when_of_any_kind_is_loaded_as_it_was(store: ResultsStore) -> None:
@@ -193,10 +193,10 @@ def test_conditions_when_a_report_is_broken_or_nothing_differs_say_why_runs_do_n
     store.save(first, second)
     with open_database(url).writing() as connection:  # as if fingerprint() had been another
         connection.execute(runs.update().where(runs.c.id == "first").values(fingerprint="old"))
-    (label,) = incomparable(store, store.rows())
+    (label,) = explain_incomparable(store, store.rows())
     assert label.startswith("first and second do not compare: different versions of edgepack")
     replace_document(url, first, b"broken")
-    (label,) = incomparable(store, store.rows())
+    (label,) = explain_incomparable(store, store.rows())
     assert label.startswith("first and second do not compare: the report cannot be read")
     series, _ = find_changes(store)
     assert "the report cannot be read" in series.restarted[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from edgepack.records.run import SweepPoint
-from edgepack.results.page.table import report_rows
+from edgepack.results.page.table import list_report_rows
 
 from tests.support.reports.example_report import example_report
 
@@ -27,4 +27,4 @@ def test_table_when_a_sweep_was_made_has_a_row_for_each_point(
 ) -> None:
     point = SweepPoint(shapes={"x": [4, 3, 8, 8]}, batch=4, latencies_ns=[5 * MS, 6 * MS, 9 * MS])
     report = example_report(sweep=[point.model_copy(update=changes)])
-    assert [value for what, value in report_rows(report) if what == "sweep"] == [said]
+    assert [value for what, value in list_report_rows(report) if what == "sweep"] == [said]

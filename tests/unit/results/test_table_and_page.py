@@ -31,7 +31,7 @@ from edgepack.records.run import (
     VariantFacts,
 )
 from edgepack.results.page.html import render_html, write_html
-from edgepack.results.page.table import report_table
+from edgepack.results.page.table import make_report_table
 from edgepack.results.page.tried import STAGES
 from edgepack.results.summary import summarize
 from rich.console import Console
@@ -117,9 +117,9 @@ def test_summary_when_one_run_does_not_tell_its_time_has_no_throughput(lacking: 
 
 
 def test_table_shows_p99_only_with_enough_samples() -> None:
-    assert "latency p99" in printed(report_table(example_report()))
+    assert "latency p99" in printed(make_report_table(example_report()))
     few = example_report(runs=[example_run(seed, samples=132) for seed in range(5)])
-    assert "latency p99" not in printed(report_table(few))
+    assert "latency p99" not in printed(make_report_table(few))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_table_shows_p99_only_with_enough_samples() -> None:
 def test_table_shows_the_verdict_with_its_reasons(
     verdict: Invalid | Inconclusive, word: str, reason: str
 ) -> None:
-    text = printed(report_table(example_report(verdict=verdict)))
+    text = printed(make_report_table(example_report(verdict=verdict)))
     assert word in text
     assert reason in text
 
@@ -141,7 +141,7 @@ def test_table_when_a_run_has_all_shows_scenario_throughput_creation_energy_and_
     server = Scenario(name="server", queries_per_s=20, latency_bound_ms=50)
     setting = TunedSetting(name="governor", before="a", during="b", restored=False)
     report = example_report(scenario=server, unfinished="the device is gone", tuned=[setting])
-    text = printed(report_table(report))
+    text = printed(make_report_table(report))
     for part in (
         "server, 20 queries/s, 99 % within 50 ms",
         "inferences/s",
@@ -156,7 +156,7 @@ def test_table_when_a_run_has_all_shows_scenario_throughput_creation_energy_and_
 def test_table_when_something_was_not_measured_says_why() -> None:
     missing = NotMeasured(reason="the counter did not measure it")
     run = example_run(energy=missing, timed_from_ns=missing, sampling=missing)
-    text = printed(report_table(example_report(runs=[run], creation=missing)))
+    text = printed(make_report_table(example_report(runs=[run], creation=missing)))
     assert text.count("did not measure it") == 3
 
 
@@ -165,7 +165,7 @@ def test_table_obeys_neither_markup_nor_escape_sequences() -> None:
         device="[bold]pi",
         unused=[Unused(stage="passed over", variant="x", reason="\x1b[31mred[/red]")],
     )
-    text = printed(report_table(report))
+    text = printed(make_report_table(report))
     assert "[bold]pi" in text
     assert "\x1b[31m" not in text
 
@@ -565,12 +565,12 @@ def test_page_when_a_variant_was_not_run_on_other_inputs_says_why() -> None:
     lost_report = report.model_copy(update={"variants": [int8]})
     said = "not run on inputs unlike the samples: no input can be changed."
     assert said in text_of(render_html([lost_report]))
-    assert "not measured: no input can be changed" in printed(report_table(lost_report))
+    assert "not measured: no input can be changed" in printed(make_report_table(lost_report))
 
 
 def test_table_says_what_breaks_the_variant_that_ran_and_what_its_goldens_do_not_tell() -> None:
     report = unshown_report()
-    text = " ".join(re.sub(r"[│┃]", " ", printed(report_table(report))).split())
+    text = " ".join(re.sub(r"[│┃]", " ", printed(make_report_table(report))).split())
     assert (
         "unlike the samples with silence (zeros) the output '<b>' is off by 5.1 times what it"
         " varies by over the samples, where it is off by 0.021"
@@ -578,7 +578,7 @@ def test_table_says_what_breaks_the_variant_that_ran_and_what_its_goldens_do_not
     assert "with samples times 2 the output 'places' is no number" in text
     assert "goldens do not tell the weights 'w' shuffled" in text
     other = report.model_copy(update={"variant_used": "cpu-fp32"})
-    assert "unlike the samples" not in printed(report_table(other))
+    assert "unlike the samples" not in printed(make_report_table(other))
 
 
 def attempt(what: str, stage: Any, *, kept: bool, why: str, **found: float) -> Attempt:
@@ -620,15 +620,15 @@ def test_write_html_raises_when_the_folder_is_a_file(tmp_path: Path) -> None:
 
 def test_table_when_some_inferences_were_interrupted_marks_all_but_p50() -> None:
     report = example_report(runs=[interrupted_run(seed) for seed in range(5)])
-    lines = printed(report_table(report)).splitlines()
+    lines = printed(make_report_table(report)).splitlines()
     marked = [line.split("│")[1].strip() for line in lines if "(inconclusive)" in line]
     assert marked == [
         "latency mean", "latency p90", "latency p95", "latency p99", "throughput", "energy"
     ]  # fmt: skip
     assert any("p99 is 50 ms, more than 10 times the p50 of 1 ms" in line for line in lines)
-    assert "inconclusive" not in printed(report_table(example_report()))
+    assert "inconclusive" not in printed(make_report_table(example_report()))
     unknown = [run.model_copy(update={"energy": NOT_KNOWN}) for run in report.runs]
-    text = printed(report_table(report.model_copy(update={"runs": unknown})))
+    text = printed(make_report_table(report.model_copy(update={"runs": unknown})))
     assert "unknown (this device does not say) " in text
     assert "say) (inconclusive)" not in text
 

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 from edgepack.errors import SamplesError
-from edgepack.ondevice.runtime.edgepack_images import placement
-from edgepack.samples.boxes import holds_boxes, image_boxes
-from edgepack.samples.sources import selected_images
+from edgepack.ondevice.runtime.edgepack_images import find_placement
+from edgepack.samples.boxes import holds_boxes, read_image_boxes
+from edgepack.samples.sources import select_images
 from PIL import Image
 
 WIDE = (200, 100)
@@ -27,9 +27,9 @@ def photos(tmp_path):
 
 
 def read(photos, labels, classes=()):
-    files = selected_images(photos, None, "all")
-    places = [placement(*WIDE, RESIZE)] * len(files)
-    found = image_boxes(files, photos, labels, places, classes)
+    files = select_images(photos, None, "all")
+    places = [find_placement(*WIDE, RESIZE)] * len(files)
+    found = read_image_boxes(files, photos, labels, places, classes)
     return [boxes[~np.isnan(boxes[:, 0])].tolist() for boxes in found]
 
 

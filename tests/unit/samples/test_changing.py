@@ -7,7 +7,7 @@ import pytest
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images
 from edgepack.project.project import ImageInput, Stretch
-from edgepack.samples.changing import WORDS, ChangedValues, changed_feeds, sizes_of
+from edgepack.samples.changing import WORDS, ChangedValues, find_sizes, make_changed_feeds
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -23,7 +23,7 @@ def image(**changes):
 
 def made(pixels, description):
     """What the model takes for pixels, as devices make it."""
-    return edgepack_images.normalized(pixels, description.model_dump())
+    return edgepack_images.normalize_pixels(pixels, description.model_dump())
 
 
 def changed(kind, array, description=None):
@@ -105,7 +105,7 @@ def test_feeds_when_made_leave_inputs_alone_that_are_not_named():
         }
         for n in range(3)
     ]
-    found = list(changed_feeds(feeds, {"sound": None}, spec, {}))
+    found = list(make_changed_feeds(feeds, {"sound": None}, spec, {}))
     kinds = [kind for kind, _ in found]
     assert set(kinds) == set(WORDS) - {"black", "white", "shortest", "longest"}
     # Silence too is made of each, for the state differs.
@@ -118,14 +118,14 @@ def test_feeds_when_made_leave_inputs_alone_that_are_not_named():
 def test_feeds_when_one_input_is_all_there_is_hold_silence_once():
     feeds = [{"sound": np.full((1, 4), n + 1, np.float32)} for n in range(3)]
     spec = (TensorSpec("sound", "float32", (1, 4)),)
-    kinds = [kind for kind, _ in changed_feeds(feeds, {"sound": None}, spec, {})]
+    kinds = [kind for kind, _ in make_changed_feeds(feeds, {"sound": None}, spec, {})]
     assert kinds.count("silence") == 1
     assert kinds.count("times 2") == 3
 
 
 def test_feeds_when_an_input_is_empty_leave_it_so():
     feed = {"past": np.zeros((1, 0, 4), np.float32)}
-    assert list(changed_feeds([feed], {"past": None}, (), {})) == []
+    assert list(make_changed_feeds([feed], {"past": None}, (), {})) == []
 
 
 def test_feeds_when_sizes_are_free_are_cut_and_repeated_in_all_inputs_alike(tmp_path):
@@ -137,9 +137,9 @@ def test_feeds_when_sizes_are_free_are_cut_and_repeated_in_all_inputs_alike(tmp_
         (str(n), {"ids": np.arange(n)[None], "mask": np.ones((1, n), np.int64)}) for n in (3, 4, 6)
     ]
     write_sample_set(tmp_path, specs, samples)
-    sizes = sizes_of(SampleSet.read(tmp_path), specs)
+    sizes = find_sizes(SampleSet.read(tmp_path), specs)
     assert sizes == {"batch": (1, 1), "length": (3, 6)}
-    found = list(changed_feeds([samples[1][1]], {}, specs, sizes))
+    found = list(make_changed_feeds([samples[1][1]], {}, specs, sizes))
     assert [kind for kind, _ in found] == ["shortest", "longest"]
     assert [feed["ids"].tolist() for _, feed in found] == [[[0, 1, 2]], [[0, 1, 2, 3, 0, 1]]]
     assert [feed["mask"].shape for _, feed in found] == [(1, 3), (1, 6)]
@@ -148,5 +148,5 @@ def test_feeds_when_sizes_are_free_are_cut_and_repeated_in_all_inputs_alike(tmp_
 def test_feeds_when_all_samples_have_one_size_have_no_other():
     specs = (TensorSpec("x", "float32", ("n", "length")),)
     feed = {"x": np.ones((1, 4), np.float32)}
-    kinds = {kind for kind, _ in changed_feeds([feed], {"x": None}, specs, {"length": (4, 4)})}
+    kinds = {kind for kind, _ in make_changed_feeds([feed], {"x": None}, specs, {"length": (4, 4)})}
     assert not kinds & {"shortest", "longest"}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
-from edgepack.samples.labels import image_labels
+from edgepack.samples.labels import read_image_labels
 from edgepack.samples.sample_set import SampleSet, write_sample_set
-from edgepack.samples.sources import npz_samples, python_samples, selected_images
+from edgepack.samples.sources import read_npz_samples, run_python_samples, select_images
 from PIL import Image
 
 SPEC = TensorSpec("x", "float32", ("batch", 1))
@@ -29,30 +29,30 @@ def write_labels(folder, labels):
 def csv_labels(tmp_path, rows, *names, encoding="utf-8"):
     folder = photos(tmp_path / "photos", *names)
     (tmp_path / "labels.csv").write_text(rows, encoding=encoding)
-    files = selected_images(folder, None, "all")
-    labels = image_labels(files, folder, "labels.csv", tmp_path).tolist()
+    files = select_images(folder, None, "all")
+    labels = read_image_labels(files, folder, "labels.csv", tmp_path).tolist()
     return dict(zip([p.relative_to(folder).as_posix() for p in files], labels, strict=True))
 
 
 def test_folder_labels_when_limited_count_all_classes(tmp_path):
     folder = photos(tmp_path, "a/a0.png", "b/b0.png", "c/c0.png", "d/d0.png")
-    files = selected_images(folder, 2, "all")
+    files = select_images(folder, 2, "all")
     assert [path.name for path in files] == ["a0.png", "c0.png"]
-    assert image_labels(files, folder, "folders", tmp_path).tolist() == [0, 2]
+    assert read_image_labels(files, folder, "folders", tmp_path).tolist() == [0, 2]
 
 
 def test_folder_labels_when_the_folder_is_split_count_all_classes(tmp_path):
     folder = photos(tmp_path, *(f"{name}/0.png" for name in "abcdefghij"))
     for part in ("calibration", "evaluation"):
-        files = selected_images(folder, None, part)
+        files = select_images(folder, None, part)
         expected = ["abcdefghij".index(path.parent.name) for path in files]
-        assert image_labels(files, folder, "folders", tmp_path).tolist() == expected
+        assert read_image_labels(files, folder, "folders", tmp_path).tolist() == expected
 
 
 def test_folder_labels_when_an_image_is_in_no_class_refuses_it(tmp_path):
     folder = photos(tmp_path, "a/a0.png", "loose.png")
     with pytest.raises(SamplesError, match=r"'loose\.png' first: they have no class"):
-        image_labels([folder / "a/a0.png"], folder, "folders", tmp_path)
+        read_image_labels([folder / "a/a0.png"], folder, "folders", tmp_path)
 
 
 def test_csv_when_two_images_have_a_name_tells_them_apart_by_path(tmp_path):
@@ -103,7 +103,7 @@ def test_labels_when_no_numbers_are_refused(tmp_path, labels):
 def test_npz_when_labels_are_not_as_many_as_samples_is_an_error(tmp_path, labels):
     np.savez(tmp_path / "s.npz", x=np.zeros((4, 1), np.float32), labels=labels)
     with pytest.raises(SamplesError, match="for 4 samples"):
-        npz_samples(tmp_path / "s.npz", [SPEC], None, 2)
+        read_npz_samples(tmp_path / "s.npz", [SPEC], None, 2)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_python_when_labels_are_no_numbers_is_an_error(tmp_path, second, problem
     scratch.mkdir()
     with pytest.raises(SamplesError, match=problem):
         write_sample_set(
-            tmp_path, [SPEC], *python_samples("mydata:samples", tmp_path, None, None, scratch)
+            tmp_path, [SPEC], *run_python_samples("mydata:samples", tmp_path, None, None, scratch)
         )
 
 
@@ -129,15 +129,15 @@ def test_python_when_labels_are_no_numbers_is_an_error(tmp_path, second, problem
 def test_shared_folder_when_it_has_two_images_gives_each_part_one(tmp_path, start):
     for n in (start, start + 1):
         Image.new("RGB", (4, 4), (n, n, n)).save(tmp_path / f"{n}.png")
-    parts = [selected_images(tmp_path, None, part) for part in ("calibration", "evaluation")]
+    parts = [select_images(tmp_path, None, part) for part in ("calibration", "evaluation")]
     assert [len(files) for files in parts] == [1, 1]
     assert parts[0] != parts[1]
     kept = parts[1][0].rename(tmp_path / "renamed.png")
-    assert selected_images(tmp_path, None, "evaluation") == [kept]
+    assert select_images(tmp_path, None, "evaluation") == [kept]
 
 
 def test_shared_folder_when_its_images_are_copies_is_refused(tmp_path):
     for name in ("a.png", "b.png"):
         Image.new("RGB", (4, 4)).save(tmp_path / name)
     with pytest.raises(SamplesError, match="leaves no image for calibration"):
-        selected_images(tmp_path, None, "calibration")
+        select_images(tmp_path, None, "calibration")

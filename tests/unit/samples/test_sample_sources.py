@@ -5,7 +5,7 @@ import os
 import pytest
 from edgepack.builder.planner import make_plan
 from edgepack.errors import ProfileError
-from edgepack.model.facts import model_facts
+from edgepack.model.facts import read_model_facts
 from edgepack.project.profile import load_profile
 from edgepack.project.project import read_project
 from edgepack.steps.samples import ImageSamples
@@ -22,7 +22,7 @@ def plan(folder, samples):
     path.write_text(
         f"schema_version: 1\nname: m\nmodel: m.onnx\ndims: {{batch: 1}}\n{INPUTS}{samples}"
     )
-    return make_plan(read_project(path), model_facts(model), [load_profile("linux-x86-64")])
+    return make_plan(read_project(path), read_model_facts(model), [load_profile("linux-x86-64")])
 
 
 def photos(folder, *names):

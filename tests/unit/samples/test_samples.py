@@ -6,7 +6,12 @@ import pytest
 from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
 from edgepack.samples.sample_set import SampleSet, write_sample_set
-from edgepack.samples.sources import npz_samples, onnx_test_data, python_samples, selected_images
+from edgepack.samples.sources import (
+    read_npz_samples,
+    read_onnx_test_data,
+    run_python_samples,
+    select_images,
+)
 from onnx import numpy_helper
 from PIL import Image
 
@@ -70,7 +75,7 @@ def test_npz_when_first_dimension_is_fixed_takes_the_axis_away(tmp_path):
     np.savez(
         tmp_path / "s.npz", image=np.zeros((4, 3, 2, 2), np.float32), state=np.zeros((4, 5), int)
     )
-    samples, labels = npz_samples(tmp_path / "s.npz", (IMAGE, STATE), None, 3)
+    samples, labels = read_npz_samples(tmp_path / "s.npz", (IMAGE, STATE), None, 3)
     shapes = [(s["image"].shape, s["state"].shape) for _, s in samples]
     assert shapes == [((1, 3, 2, 2), (5,))] * 3
     assert labels is None
@@ -81,7 +86,7 @@ def test_npz_when_the_first_dimension_is_symbolic_and_no_sample_axis_gives_whole
     pixels = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
     np.savez(tmp_path / "s.npz", image=pixels)
     spec = TensorSpec("image", "uint8", ("height", "width", 3))
-    samples, _ = npz_samples(tmp_path / "s.npz", (spec,), None, None)
+    samples, _ = read_npz_samples(tmp_path / "s.npz", (spec,), None, None)
     found = [feed["image"] for _, feed in samples]
     assert [array.shape for array in found] == [(4, 5, 3), (4, 5, 3)]
     assert np.array_equal(np.stack(found), pixels)
@@ -89,21 +94,21 @@ def test_npz_when_the_first_dimension_is_symbolic_and_no_sample_axis_gives_whole
 
 def test_npz_when_wrong_says_what_is_wrong(tmp_path):
     with pytest.raises(SamplesError, match="there is no file"):
-        npz_samples(tmp_path / "none.npz", (IMAGE,), None, None)
+        read_npz_samples(tmp_path / "none.npz", (IMAGE,), None, None)
     (tmp_path / "text.npz").write_text("no")
     with pytest.raises(SamplesError, match=r"as \.npz"):
-        npz_samples(tmp_path / "text.npz", (IMAGE,), None, None)
+        read_npz_samples(tmp_path / "text.npz", (IMAGE,), None, None)
     np.savez(tmp_path / "a.npz", image=np.zeros(3), other=np.zeros(2))
     with pytest.raises(SamplesError, match="different numbers of samples"):
-        npz_samples(tmp_path / "a.npz", (IMAGE,), None, None)
+        read_npz_samples(tmp_path / "a.npz", (IMAGE,), None, None)
     with pytest.raises(SamplesError, match="has no labels 'y'"):
-        npz_samples(tmp_path / "a.npz", (IMAGE,), "y", None)
+        read_npz_samples(tmp_path / "a.npz", (IMAGE,), "y", None)
 
 
 def test_npz_when_it_holds_objects_is_refused_and_not_unpickled(tmp_path):
     np.savez(tmp_path / "o.npz", image=np.array([{"a": 1}], dtype=object))
     with pytest.raises(SamplesError, match=r"as \.npz"):
-        npz_samples(tmp_path / "o.npz", (IMAGE,), None, None)
+        read_npz_samples(tmp_path / "o.npz", (IMAGE,), None, None)
 
 
 def test_onnx_test_data_when_read_gives_inputs_by_position(tmp_path):
@@ -111,12 +116,12 @@ def test_onnx_test_data_when_read_gives_inputs_by_position(tmp_path):
     folder.mkdir()
     array = np.ones((1, 3, 2, 2), np.float32)
     (folder / "input_0.pb").write_bytes(numpy_helper.from_array(array).SerializeToString())
-    [(title, inputs)] = onnx_test_data([folder], [IMAGE])
+    [(title, inputs)] = read_onnx_test_data([folder], [IMAGE])
     assert title == "test_data_set_0"
     assert np.array_equal(inputs["image"], array)
     (folder / "input_0.pb").write_bytes(onnx.TensorProto(data_type=8).SerializeToString()[:1])
     with pytest.raises(SamplesError, match=r"input_0\.pb"):
-        list(onnx_test_data([folder], [IMAGE]))
+        list(read_onnx_test_data([folder], [IMAGE]))
 
 
 def test_python_when_it_yields_samples_and_labels_gives_both(tmp_path):
@@ -128,7 +133,7 @@ def test_python_when_it_yields_samples_and_labels_gives_both(tmp_path):
     )
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    samples, labels = python_samples("mydata:samples", tmp_path, None, 4, scratch)
+    samples, labels = run_python_samples("mydata:samples", tmp_path, None, 4, scratch)
     assert [inputs["im/age"][0, 0] for _, inputs in samples] == [0, 1, 2, 3]
     assert labels.tolist() == [0, 1, 0, 1]
 
@@ -136,16 +141,16 @@ def test_python_when_it_yields_samples_and_labels_gives_both(tmp_path):
 def test_python_when_the_hook_fails_shows_its_last_lines(tmp_path):
     (tmp_path / "mydata.py").write_text("def samples():\n    raise KeyError('no such thing')\n")
     with pytest.raises(SamplesError, match="no such thing"):
-        python_samples("mydata:samples", tmp_path, None, None, tmp_path)
+        run_python_samples("mydata:samples", tmp_path, None, None, tmp_path)
 
 
 def test_shared_folder_when_split_is_disjoint_whole_and_stays_after_renaming(tmp_path):
     for n in range(40):
         Image.new("RGB", (4, 4), (n * 6, 255 - n, n)).save(tmp_path / f"{n}.png")
-    split = {part: selected_images(tmp_path, None, part) for part in ("calibration", "evaluation")}
+    split = {part: select_images(tmp_path, None, part) for part in ("calibration", "evaluation")}
     assert {*split["calibration"], *split["evaluation"]} == set(tmp_path.iterdir())
     assert not {*split["calibration"]} & {*split["evaluation"]}
     assert 0 < len(split["evaluation"]) < 20
     first = split["evaluation"][0]
     renamed = first.rename(tmp_path / "zzz.png")
-    assert renamed in selected_images(tmp_path, None, "evaluation")
+    assert renamed in select_images(tmp_path, None, "evaluation")

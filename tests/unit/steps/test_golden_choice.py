@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from edgepack.model.facts import TensorSpec
 from edgepack.samples.sample_set import SampleSet, write_sample_set
-from edgepack.steps.proofs.candidates import Candidates, is_silent, kept, stride_of
-from edgepack.steps.proofs.golden_choice import covering, farthest_first
+from edgepack.steps.proofs.candidates import Candidates, find_stride, is_silent, keep_values
+from edgepack.steps.proofs.golden_choice import choose_covering, sort_farthest_first
 
 
 def found(*values: float) -> dict[int, dict[str, np.ndarray]]:
@@ -15,42 +15,42 @@ def found(*values: float) -> dict[int, dict[str, np.ndarray]]:
 
 
 def test_farthest_first_takes_what_differs_from_the_mean_and_from_each_other():
-    assert farthest_first(found(5, 5.1, 0, -5, 4.9), set(), [], 2) == [3, 1]
+    assert sort_farthest_first(found(5, 5.1, 0, -5, 4.9), set(), [], 2) == [3, 1]
 
 
 def test_farthest_first_takes_what_is_near_the_mean_once_it_has_the_ends():
-    assert farthest_first(found(5, 4.9, 0, -5, -4.9, 5), set(), [], 3) == [3, 0, 2]
+    assert sort_farthest_first(found(5, 4.9, 0, -5, -4.9, 5), set(), [], 3) == [3, 0, 2]
 
 
 def test_farthest_first_keeps_away_from_what_a_stranger_gives():
     outputs = found(5, -5, 0.1, 3)
     near = [{"y": np.array([-5, 5], np.float32)}]
-    assert farthest_first(outputs, set(), [], 1) == [1]
-    assert farthest_first(outputs, set(), near, 1) == [0]
+    assert sort_farthest_first(outputs, set(), [], 1) == [1]
+    assert sort_farthest_first(outputs, set(), near, 1) == [0]
 
 
 def test_farthest_first_takes_silence_when_there_is_nothing_else():
     outputs = found(50, 1, 2)
-    assert farthest_first(outputs, {0}, [], 2) == [1, 2]
-    assert farthest_first(outputs, {0}, [], 3) == [1, 2, 0]
-    assert farthest_first(outputs, {0, 1, 2}, [], 3)[0] == 0
+    assert sort_farthest_first(outputs, {0}, [], 2) == [1, 2]
+    assert sort_farthest_first(outputs, {0}, [], 3) == [1, 2, 0]
+    assert sort_farthest_first(outputs, {0, 1, 2}, [], 3)[0] == 0
 
 
 def test_farthest_first_spreads_samples_when_outputs_do_not_vary():
-    assert farthest_first(found(*[1] * 12), set(), [], 4) == [0, 3, 6, 9]
+    assert sort_farthest_first(found(*[1] * 12), set(), [], 4) == [0, 3, 6, 9]
 
 
 def test_farthest_first_counts_infinite_values_as_nothing():
     outputs = found(1, 2, 3)
     outputs[0]["y"][0] = np.inf
     outputs[1]["y"][0] = np.nan
-    assert sorted(farthest_first(outputs, set(), [], 3)) == [0, 1, 2]
+    assert sorted(sort_farthest_first(outputs, set(), [], 3)) == [0, 1, 2]
 
 
 def test_covering_takes_another_sample_when_only_that_tells_a_change():
-    assert covering([1, 2], [1, 1, 7]) == [1, 7]
-    assert covering([1, 2], [2, 2, 1]) == [2, 1]
-    assert covering([1, 2], []) == [1, 2]
+    assert choose_covering([1, 2], [1, 1, 7]) == [1, 7]
+    assert choose_covering([1, 2], [2, 2, 1]) == [2, 1]
+    assert choose_covering([1, 2], []) == [1, 2]
 
 
 def test_silence_is_constant_inputs_or_outputs_of_nothing():
@@ -90,10 +90,10 @@ def test_others_are_eight_with_what_is_chosen(tmp_path):
 def test_stride_keeps_few_values_of_every_column():
     shape = (3, 512, 640)
     output = np.broadcast_to(np.arange(640, dtype=np.float32), shape)
-    assert stride_of(output.size) > 1
-    values = kept(output)
+    assert find_stride(output.size) > 1
+    values = keep_values(output)
     assert values.size <= 1 << 16
     assert len(np.unique(values)) == 640
     small = np.zeros((4, 5))
-    assert kept(small) is small
-    assert stride_of(0) == 1
+    assert keep_values(small) is small
+    assert find_stride(0) == 1

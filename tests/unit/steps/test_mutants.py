@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.model.running import make_session, run_session
-from edgepack.steps.proofs.mutants import mutable_session
+from edgepack.steps.proofs.mutants import open_mutable_session
 from onnx import numpy_helper
 
 from tests.support.nets import tiny_models
@@ -31,7 +31,7 @@ def with_weight(model: Path, name: str, values: np.ndarray) -> Path:
 
 def test_mutable_session_gives_what_a_model_with_these_weights_gives(tmp_path):
     model = tiny_models.conv_net(tmp_path / "model.onnx")
-    session, mutants = mutable_session(model, FEED)
+    session, mutants = open_mutable_session(model, FEED)
     assert np.allclose(run_session(session, FEED)["scores"], scores(model), atol=1e-5)
     assert [mutant.what for mutant in mutants] == [
         "the weights 'w1' shuffled",
@@ -50,7 +50,7 @@ def test_mutable_session_gives_what_a_model_with_these_weights_gives(tmp_path):
 
 def test_mutants_keep_the_sizes_of_weights_and_lose_the_largest_channel(tmp_path):
     model = tiny_models.conv_net(tmp_path / "model.onnx")
-    _, (shuffled, silenced, mirrored, *_) = mutable_session(model, FEED)
+    _, (shuffled, silenced, mirrored, *_) = open_mutable_session(model, FEED)
     before = {t.name: numpy_helper.to_array(t) for t in onnx.load(str(model)).graph.initializer}
     assert np.array_equal(np.sort(shuffled.weights["w1"], None), np.sort(before["w1"], None))
     largest = np.abs(before["w1"]).sum((1, 2, 3)).argmax()
@@ -61,7 +61,7 @@ def test_mutants_keep_the_sizes_of_weights_and_lose_the_largest_channel(tmp_path
     [place] = np.argwhere(mirrored.weights["w1"] != before["w1"])
     assert mirrored.weights["w1"][tuple(place)] == -before["w1"][tuple(place)]
     assert abs(before["w1"][tuple(place)]) == np.abs(before["w1"]).max()
-    _, again = mutable_session(model, FEED)
+    _, again = open_mutable_session(model, FEED)
     assert np.array_equal(again[0].weights["w1"], shuffled.weights["w1"])
 
 
@@ -84,7 +84,7 @@ def test_mutable_session_takes_weights_however_the_file_has_them(tmp_path, form)
     onnx.save(
         proto, str(model), save_as_external_data=form == "external", location="w", size_threshold=0
     )
-    session, mutants = mutable_session(model, FEED)
+    session, mutants = open_mutable_session(model, FEED)
     assert np.allclose(run_session(session, FEED)["scores"], wanted, atol=1e-5)
     assert len(mutants) == 6
 
@@ -93,6 +93,6 @@ def test_mutable_session_is_a_plain_one_when_there_are_no_weights(tmp_path):
     nodes = [onnx.helper.make_node("Relu", ["image"], ["scores"])]
     image = ("image", onnx.TensorProto.FLOAT, [1, 3, 8, 8])
     model = tiny_models.save(tmp_path / "m.onnx", nodes, [image], [("scores", *image[1:])])
-    session, mutants = mutable_session(model, FEED)
+    session, mutants = open_mutable_session(model, FEED)
     assert mutants == ()
     assert np.array_equal(run_session(session, FEED)["scores"], np.maximum(FEED["image"], 0))

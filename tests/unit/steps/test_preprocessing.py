@@ -11,13 +11,17 @@ from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import make_session
 from edgepack.project.project import ImageInput
-from edgepack.samples.images import image_files, image_pixels, image_tensor
+from edgepack.samples.images import list_image_files, read_image_pixels, read_image_tensor
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.in_graph import in_graph
-from edgepack.steps.in_graph.in_graph import levels_apart, picture_session, require_equal
+from edgepack.steps.in_graph.in_graph import (
+    compute_level_differences,
+    open_picture_session,
+    require_equal,
+)
 from edgepack.steps.in_graph.picture_samples import InGraphProbes, TensorSamples
-from edgepack.steps.in_graph.pictures import made_pictures
-from edgepack.steps.in_graph.preprocessing import picture_nodes, put_before, tensor_shape
+from edgepack.steps.in_graph.pictures import make_pictures
+from edgepack.steps.in_graph.preprocessing import find_tensor_shape, make_picture_nodes, put_before
 from onnx import TensorProto, helper
 from PIL import Image
 
@@ -47,26 +51,26 @@ def sizes(count: int, *, most: int) -> list[tuple[int, int]]:
 
 def worst(image: ImageInput, pictures, folder: Path) -> float:
     """The largest difference to the tensors that Pillow makes of the same files, in levels."""
-    session, found = picture_session(image, folder), 0.0
+    session, found = open_picture_session(image, folder), 0.0
     for pixels in pictures:
         Image.fromarray(pixels).save(folder / "picture.bmp")
-        expected = image_tensor(folder / "picture.bmp", image)
+        expected = read_image_tensor(folder / "picture.bmp", image)
         tensor = session.run(None, {"pixels": pixels})[0]
         assert (tensor.dtype, tensor.shape) == (expected.dtype, expected.shape)
-        found = max(found, levels_apart(expected, tensor, image).max())
+        found = max(found, compute_level_differences(expected, tensor, image).max())
     return found
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_nodes_when_pictures_have_any_size_are_within_a_level_of_pillow(tmp_path, name):
-    made = made_pictures(["height", "width", 3], [*EDGES, *sizes(12, most=300)])
+    made = make_pictures(["height", "width", 3], [*EDGES, *sizes(12, most=300)])
     assert worst(described(name), made, tmp_path) <= 1
 
 
 @pytest.mark.slow(reason="three thousand pictures")
 @pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_nodes_when_pictures_have_many_sizes_are_within_a_level_of_pillow(tmp_path, name):
-    made = made_pictures(["height", "width", 3], sizes(400, most=900), seed=5)
+    made = make_pictures(["height", "width", 3], sizes(400, most=900), seed=5)
     assert worst(described(name), made, tmp_path) <= 1
 
 
@@ -75,17 +79,17 @@ def test_nodes_when_pictures_have_many_sizes_are_within_a_level_of_pillow(tmp_pa
 def test_nodes_when_pictures_are_photographs_are_within_a_level_of_pillow(
     tmp_path, shared_data, name
 ):
-    files = image_files(shared_data / "imagenet" / "images", limit=10)
-    assert worst(described(name), map(image_pixels, files), tmp_path) <= 1
+    files = list_image_files(shared_data / "imagenet" / "images", limit=10)
+    assert worst(described(name), map(read_image_pixels, files), tmp_path) <= 1
 
 
 def test_nodes_when_nothing_is_scaled_are_exact(tmp_path):
     image = ImageInput.model_validate(
         {"resize": {"width": 30, "height": 20}, "scale": 1 / 3, "mean": MEAN, "std": STD}
     )
-    pixels = next(made_pictures([20, 30, 3], [(20, 30)]))
+    pixels = next(make_pictures([20, 30, 3], [(20, 30)]))
     expected = (pixels * np.float32(1 / 3) - np.float32(MEAN)) / np.float32(STD)
-    tensor = picture_session(image, tmp_path).run(None, {"pixels": pixels})[0]
+    tensor = open_picture_session(image, tmp_path).run(None, {"pixels": pixels})[0]
     assert np.array_equal(tensor[0], expected.transpose(2, 0, 1))
 
 
@@ -94,26 +98,26 @@ def test_levels_apart_when_one_value_is_off_says_how_many_levels():
     expected = np.zeros((1, 3, 2, 2), np.float32)
     found = expected.copy()
     found[0, 1, 0, 0] += 3 / 255 / STD[1]
-    assert levels_apart(expected, found, image).max() == pytest.approx(3, abs=1e-3)
+    assert compute_level_differences(expected, found, image).max() == pytest.approx(3, abs=1e-3)
 
 
 def test_proof_when_the_nodes_are_wrong_names_input_size_and_distance(tmp_path):
-    lying = picture_session(described("odd-letterbox"), tmp_path)
+    lying = open_picture_session(described("odd-letterbox"), tmp_path)
     honest = described("odd-letterbox").model_copy(update={"order": "RGB"})
-    pixels = next(made_pictures(["h", "w", 3], [(20, 30)]))
+    pixels = next(make_pictures(["h", "w", 3], [(20, 30)]))
     with pytest.raises(StepError, match=r"'photo' of a picture of 20 x 30 is .* levels"):
         require_equal("photo", honest, pixels, lying)
 
 
 def test_shape_when_the_layout_differs_is_that_of_the_nodes(tmp_path):
     for name in DESCRIPTIONS:
-        pixels = next(made_pictures(["h", "w", 3], [(9, 11)]))
-        tensor = picture_session(described(name), tmp_path).run(None, {"pixels": pixels})[0]
-        assert tensor.shape == tensor_shape(described(name))
+        pixels = next(make_pictures(["h", "w", 3], [(9, 11)]))
+        tensor = open_picture_session(described(name), tmp_path).run(None, {"pixels": pixels})[0]
+        assert tensor.shape == find_tensor_shape(described(name))
 
 
 def test_nodes_when_named_apart_read_nothing_else():
-    made = picture_nodes("front", "pixels", described("crop"))
+    made = make_picture_nodes("front", "pixels", described("crop"))
     names = {*(node.output[0] for node in made.nodes), *(t.name for t in made.constants)}
     read = {name for node in made.nodes for name in node.input if name}
     assert all(name.startswith("front/") for name in names)

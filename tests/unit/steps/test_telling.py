@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.steps.proofs.candidates import kept
-from edgepack.steps.proofs.quantities import Quantities, by_part
-from edgepack.steps.proofs.telling import Tolerance, variations
+from edgepack.steps.proofs.candidates import keep_values
+from edgepack.steps.proofs.quantities import Quantities, split_by_part
+from edgepack.steps.proofs.telling import Tolerance, measure_variations
 
 RANDOM = np.random.default_rng(0)
 SAMPLES = [{"y": 3 + 0.05 * RANDOM.standard_normal(500)} for _ in range(12)]
@@ -16,7 +16,9 @@ Y = ("y", 0)
 
 
 def tolerance(limit_db: float = 20, noise_db: float = 120, samples=SAMPLES) -> Tolerance:
-    return Tolerance(limit_db, variations({Y: each["y"]} for each in samples), {Y: noise_db})
+    return Tolerance(
+        limit_db, measure_variations({Y: each["y"]} for each in samples), {Y: noise_db}
+    )
 
 
 def test_constant_is_told_though_it_is_nearer_than_the_limit():
@@ -71,16 +73,16 @@ def test_each_quantity_of_an_output_is_held_by_itself():
     several = Quantities.of((1, 7, 40), [each["y"] for each in samples])
     assert several is not None
     assert (several.size, several.runs) == (40, [(4, 0), (3, 1)])
-    parts = [by_part(each, {"y": several}) for each in samples]
+    parts = [split_by_part(each, {"y": several}) for each in samples]
     assert [part.size for part in parts[0].values()] == [160, 120]
     noise = dict.fromkeys(parts[0], 100.0)
-    held = Tolerance(20, variations(parts), noise, {"y": several})
+    held = Tolerance(20, measure_variations(parts), noise, {"y": several})
     right = samples[0]
     weak = right["y"].copy()
     weak[:, 4:] *= 0.3
     assert held.tells(right, {"y": weak})
-    whole = [by_part(each, {}) for each in samples]
-    assert not Tolerance(20, variations(whole), {Y: 100.0}).tells(right, {"y": weak})
+    whole = [split_by_part(each, {}) for each in samples]
+    assert not Tolerance(20, measure_variations(whole), {Y: 100.0}).tells(right, {"y": weak})
     near = right["y"] * (1 + 0.02 * RANDOM.standard_normal(right["y"].shape))
     assert not held.tells(right, {"y": near})
 
@@ -89,9 +91,9 @@ def test_quantity_whose_kernels_differ_is_held_less_tightly_and_the_others_are_n
     samples = detections(8)
     several = Quantities.of((1, 7, 40), [each["y"] for each in samples])
     assert several is not None
-    parts = [by_part(each, {"y": several}) for each in samples]
+    parts = [split_by_part(each, {"y": several}) for each in samples]
     noise = {("y", 0): 60.0, ("y", 1): 18.0}
-    held = Tolerance(20, variations(parts), noise, {"y": several})
+    held = Tolerance(20, measure_variations(parts), noise, {"y": several})
     boxes, scores = held.extra_db("y", samples[0]["y"])
     assert boxes >= 0
     assert scores == -8
@@ -102,7 +104,7 @@ def test_quantity_whose_kernels_differ_is_held_less_tightly_and_the_others_are_n
     [((1, 40), 40), ((1, 7, 40), 280), ((1, 8, 512, 512), 1 << 21), ((1, 3000, 85), 255_000)],
 )
 def test_quantities_are_one_where_channels_are_alike(shape, values):
-    found = [kept(RANDOM.standard_normal(values).reshape(shape)) for _ in range(3)]
+    found = [keep_values(RANDOM.standard_normal(values).reshape(shape)) for _ in range(3)]
     assert Quantities.of(shape, found) is None
 
 
@@ -111,9 +113,9 @@ def test_quantities_are_found_in_what_is_kept_of_a_large_output(shape, axis):
     scale = np.where(np.arange(shape[axis]) < 4, 100.0, 0.1)
     scale = scale.reshape([-1 if n == axis else 1 for n in range(3)])
     outputs = [scale * RANDOM.standard_normal(shape) for _ in range(3)]
-    several = Quantities.of(shape, [kept(each) for each in outputs])
+    several = Quantities.of(shape, [keep_values(each) for each in outputs])
     assert several is not None
     assert several.runs == [(4, 0), (shape[axis] - 4, 1)]
-    large, small = several.parts(kept(outputs[0]))
+    large, small = several.parts(keep_values(outputs[0]))
     assert np.std(large) == pytest.approx(100, rel=0.1)
     assert np.std(small) == pytest.approx(0.1, rel=0.1)

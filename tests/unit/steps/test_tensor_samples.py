@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from edgepack.model.facts import TensorSpec
-from edgepack.ondevice.runtime.edgepack_images import placement
+from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.project import ImageInput
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps.in_graph.picture_samples import TensorSamples
@@ -12,7 +12,7 @@ from edgepack.steps.in_graph.picture_samples import TensorSamples
 
 def test_tensors_of_pictures_have_their_labels_and_places(tmp_path):
     image = ImageInput.model_validate({"resize": {"letterbox": 8}})
-    places = [placement(width, 4, {"letterbox": 8}) for width in (4, 16)]
+    places = [find_placement(width, 4, {"letterbox": 8}) for width in (4, 16)]
     pictures = [np.zeros((4, place.picture_width, 3), np.uint8) for place in places]
     labels = np.array([[[0, 0, 0, 4, 4]], [[1, 0, 0, 16, 4]]], np.float64)
     given, out = tmp_path / "given", tmp_path / "out"

@@ -13,9 +13,9 @@ import pytest
 from edgepack.errors import SamplesError, StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.project.project import TokensInput
-from edgepack.samples.sample_set import text_bytes, write_sample_set
+from edgepack.samples.sample_set import encode_text, write_sample_set
 from edgepack.steps.in_graph.in_graph import InGraph, TextProof
-from edgepack.steps.in_graph.texts import put_text_before, text_of
+from edgepack.steps.in_graph.texts import decode_text, put_text_before
 
 from tests.support.nets import text_nets
 
@@ -182,8 +182,8 @@ def test_samples_when_a_model_takes_no_bytes_say_that_a_text_is_none(tmp_path):
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(np.array([255], np.uint8), "is no UTF-8"), (text_bytes("a\0b"), "holds a NUL")],
+    [(np.array([255], np.uint8), "is no UTF-8"), (encode_text("a\0b"), "holds a NUL")],
 )
 def test_text_when_bytes_are_none_says_why(given, message):
     with pytest.raises(SamplesError, match=message):
-        text_of(given)
+        decode_text(given)

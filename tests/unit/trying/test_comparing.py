@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
-from edgepack.trying.comparing import block
-from edgepack.trying.maps import kind_of
-from edgepack.trying.tensors import cosine
+from edgepack.trying.comparing import make_block
+from edgepack.trying.maps import find_kind
+from edgepack.trying.tensors import compute_cosine
 
 
 def classes(*pairs: tuple[str, float]) -> list[Class]:
@@ -13,7 +13,7 @@ def classes(*pairs: tuple[str, float]) -> list[Class]:
 
 
 def verdict(kind, reference, other, shown=None):
-    found = block("out", kind, [reference, other], shown)
+    found = make_block("out", kind, [reference, other], shown)
     assert found.compared[0].level == "reference"
     return found, found.compared[1]
 
@@ -172,11 +172,11 @@ def test_classes_of_pixels_when_compared_are_the_best_ones_not_the_scores():
     scores[0, 2] = 1
     other = scores * 100
     other[0, 3, :10] = 1000
-    shown = kind_of(scores, (40, 40))
+    shown = find_kind(scores, (40, 40))
     _, compared = verdict("raw", scores, other, shown)
     assert compared.numbers == {"equal_share": 0.75}
     assert verdict("raw", scores, scores * 100, shown)[1].level == "same"
 
 
 def test_cosine_when_one_has_no_length_is_not_known():
-    assert cosine(np.zeros(3), np.ones(3)) is None
+    assert compute_cosine(np.zeros(3), np.ones(3)) is None

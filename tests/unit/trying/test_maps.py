@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.trying.maps import AGREES, DIFFERS, class_colours, kind_of, overlay, picture
+from edgepack.trying.maps import (
+    AGREES,
+    DIFFERS,
+    choose_colours,
+    draw_picture,
+    find_kind,
+    make_overlay,
+)
 
 SIZE = (64, 96)
 
@@ -34,7 +41,7 @@ def output(*shape: int, dtype: type = np.float32) -> np.ndarray:
     ],
 )
 def test_output_when_looked_at_is_told_by_its_shape(given, size, kind):
-    found = kind_of(np.asarray(given), size)
+    found = find_kind(np.asarray(given), size)
     assert (found.kind if found else None) == kind
 
 
@@ -44,9 +51,9 @@ def test_output_when_looked_at_is_told_by_its_shape(given, size, kind):
 )
 def test_picture_when_shown_has_the_range_that_pictures_have(low, high, shown):
     given = np.linspace(low, high, 3 * 16 * 16, dtype=np.float32).reshape(1, 3, 16, 16)
-    kind = kind_of(given, None)
+    kind = find_kind(given, None)
     assert (kind.low, kind.high) == pytest.approx(shown)
-    pixels = picture(given, kind)
+    pixels = draw_picture(given, kind)
     expected = (given[0].transpose(1, 2, 0) - shown[0]) / (shown[1] - shown[0]) * 255
     assert np.abs(pixels - np.clip(expected, 0, 255)).max() <= 0.5 + 1e-3
 
@@ -54,9 +61,9 @@ def test_picture_when_shown_has_the_range_that_pictures_have(low, high, shown):
 def test_picture_when_a_few_values_are_far_off_is_not_darker_for_it():
     given = output(1, 3, 40, 40)
     given[0, 0, 0, :5] = 30
-    kind = kind_of(given, None)
+    kind = find_kind(given, None)
     assert (kind.low, kind.high) == (0, 1)
-    assert picture(given, kind)[0, 0, 0] == 255
+    assert draw_picture(given, kind)[0, 0, 0] == 255
 
 
 def test_classes_when_laid_over_cover_more_where_they_are_not_the_references():
@@ -64,18 +71,18 @@ def test_classes_when_laid_over_cover_more_where_they_are_not_the_references():
     reference[0, 4] = 1
     other = reference.copy()
     other[0, 1, :, :6] = 2
-    layer = overlay(other, kind_of(reference, (20, 20)), reference)
+    layer = make_overlay(other, find_kind(reference, (20, 20)), reference)
     assert layer.shape == (20, 20, 4)
     assert set(layer[:, :6, 3].ravel()) == {DIFFERS}
     assert set(layer[:, 6:, 3].ravel()) == {AGREES}
-    colours = class_colours(np.array([1, 4]))
+    colours = choose_colours(np.array([1, 4]))
     assert (layer[:, :6, :3] == colours[0]).all()
     assert (layer[:, 6:, :3] == colours[1]).all()
 
 
 def test_heat_when_laid_over_is_lighter_and_covers_more_where_there_is_more():
     given = np.linspace(0, 1, 400, dtype=np.float32).reshape(1, 1, 20, 20)
-    layer = overlay(given, kind_of(given, (20, 20)), given).reshape(-1, 4).astype(int)
+    layer = make_overlay(given, find_kind(given, (20, 20)), given).reshape(-1, 4).astype(int)
     assert (np.diff(layer[:, 3]) >= 0).all()
     assert (np.diff(layer[:, :3].sum(1)) >= 0).all()
     assert layer[-1].tolist()[:3] == [240, 228, 66]
@@ -84,4 +91,4 @@ def test_heat_when_laid_over_is_lighter_and_covers_more_where_there_is_more():
 def test_values_when_not_finite_are_shown_as_nothing():
     given = output(1, 1, 20, 20)
     given[0, 0, 0, 0] = np.nan
-    assert overlay(given, kind_of(given, (20, 20)), given)[0, 0, :3].tolist() == [0, 0, 0]
+    assert make_overlay(given, find_kind(given, (20, 20)), given)[0, 0, :3].tolist() == [0, 0, 0]

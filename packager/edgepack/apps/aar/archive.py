@@ -52,8 +52,8 @@ def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
     classes = toolchain.compile(bundle / SOURCES, f"{artifact.group}.{artifact.artifact}")
     aar, pom = artifact.file_name(".aar"), artifact.file_name(".pom")
     files = {
-        aar: zipped(aar_parts(bundle, manifest, zipped(classes))),
-        artifact.file_name("-sources.jar"): zipped(
+        aar: make_zip(find_aar_parts(bundle, manifest, make_zip(classes))),
+        artifact.file_name("-sources.jar"): make_zip(
             {name: path.read_bytes() for name, path in sources.items()}
         ),
         pom: (bundle / _POM).read_bytes(),
@@ -80,7 +80,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def aar_parts(bundle: Path, manifest: Manifest, classes: bytes) -> dict[str, bytes]:
+def find_aar_parts(bundle: Path, manifest: Manifest, classes: bytes) -> dict[str, bytes]:
     """Return the files of an AAR, with the jar of its classes, by their paths in it."""
     assets = [MANIFEST, *(f.path for f in manifest.files if f.role in _READ_BY_THE_CODE)]
     return {
@@ -96,7 +96,7 @@ def aar_parts(bundle: Path, manifest: Manifest, classes: bytes) -> dict[str, byt
     }
 
 
-def zipped(files: Mapping[str, bytes]) -> bytes:
+def make_zip(files: Mapping[str, bytes]) -> bytes:
     """Return a zip of files, sorted by path, not compressed and with one fixed time.
 
     The bytes of compressed files would depend on the installed zlib, and weights hardly compress.

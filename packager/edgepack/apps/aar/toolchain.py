@@ -86,7 +86,7 @@ def _joined(paths: Iterable[Path]) -> str:
     return os.pathsep.join(map(str, paths))
 
 
-def maven_repository() -> Path:
+def find_maven_repository() -> Path:
     """Return the folder in which Maven keeps what it fetched, whether it exists or not."""
     return Path.home() / ".m2" / "repository"
 
@@ -102,7 +102,7 @@ def find_toolchain(packages: Mapping[str, str], jars: Path | None = None) -> Too
         ToolError: A JDK or jars are missing, or the JDK is too old. The error names each and says
             how to get it.
     """
-    folder = jars or maven_repository()
+    folder = jars or find_maven_repository()
     if ONNXRUNTIME not in packages:
         raise ToolError(
             f"the target has no package {ONNXRUNTIME}, which an AAR is compiled against",
@@ -128,7 +128,7 @@ def _missing(jars: list[str], folder: Path, java: str) -> ToolError:
     what += [f"{coordinates} (not below {folder})" for coordinates in jars]
     how = [f"install a JDK, version {JVM_TARGET} or newer, and set JAVA_HOME to it"] if java else []
     get = "mvn dependency:get"
-    if folder != maven_repository():
+    if folder != find_maven_repository():
         get = f"mvn dependency:copy -DoutputDirectory={shlex.quote(str(folder))}"
     how += [f"{get} -Dartifact={coordinates}" for coordinates in jars]
     return ToolError(

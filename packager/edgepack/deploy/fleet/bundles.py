@@ -13,7 +13,7 @@ from edgepack.devices.inventory import Device
 from edgepack.errors import BundleError, DeviceError, UsageError
 
 
-def bundles_by_target(paths: Sequence[Path]) -> dict[str, Bundle]:
+def load_bundles_by_target(paths: Sequence[Path]) -> dict[str, Bundle]:
     """Return bundles by their targets; this reads only the manifests.
 
     Args:
@@ -41,7 +41,7 @@ def bundles_by_target(paths: Sequence[Path]) -> dict[str, Bundle]:
     return found
 
 
-def bundle_for(device: Device, bundles: Mapping[str, Bundle]) -> Bundle:
+def find_bundle(device: Device, bundles: Mapping[str, Bundle]) -> Bundle:
     """Return the bundle of a device's target.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Protocol
 from edgepack.base.clock import utc_now
 from edgepack.base.progress import Progress, Silent
 from edgepack.bundle.reading import Bundle, load_bundle
-from edgepack.deploy.fleet.bundles import bundle_for, require_signatures
+from edgepack.deploy.fleet.bundles import find_bundle, require_signatures
 from edgepack.deploy.fleet.run import News, run_on_devices
 from edgepack.deploy.fleet.schedule import Retry, RolloutSettings, Schedule, Settled
 from edgepack.deploy.fleet.store import (
@@ -81,7 +81,7 @@ def start_rollout(
     """Store a rollout; nothing is sent before :func:`edgepack.deploy.rollouts.resume_rollout`.
 
     Args:
-        bundles: By target; :func:`bundles_by_target` reads them.
+        bundles: By target; :func:`load_bundles_by_target` reads them.
         devices: The devices that get one, as :func:`select_devices` finds them.
         store: Where the rollout is stored.
         settings: The order, retries and limits of the rollout.
@@ -129,7 +129,7 @@ def run_rollout(
     with store.lock(number):
         rollout = store.load(number)
         if rollout.pending and not rollout.stopped:
-            bundles = {target: _unchanged(rollout, target) for target in rollout.bundles}
+            bundles = {target: _require_unchanged(rollout, target) for target in rollout.bundles}
             _require_signatures(bundles, rollout.options)
             run = _Run(rollout, bundles, store, push, watcher or Unwatched())
             run.work_through(load_devices(inventory))
@@ -152,11 +152,11 @@ def push_to_one(
     Raises:
         EdgepackError: What went wrong.
     """
-    bundle = bundle_for(device, bundles)
+    bundle = find_bundle(device, bundles)
     _require_signatures(bundles, options)
     rollout = store.create(bundles, {device.name: device.target}, RolloutSettings(), options)
     with store.lock(rollout.id):
-        record = _record(device.target, "failed", 1, _interrupted(device.name))
+        record = _record(device.target, "failed", 1, _make_interrupted_error(device.name))
         try:
             pushed = push(bundle.path, device, options, progress=progress)
             record = _record(device.target, "done", 1, None, pushed)
@@ -220,8 +220,8 @@ class _Run:
         """Return whether a device can get its bundle; mark it as failed if not."""
         try:
             if name not in devices:
-                raise _unlisted(name)
-            bundle_for(devices[name], self._bundles)
+                raise _make_unlisted_error(name)
+            find_bundle(devices[name], self._bundles)
         except DeviceError as error:
             self._take_in(Settled(name, "failed", 0, error))
             return False
@@ -231,7 +231,7 @@ class _Run:
         """Push, unless a newer rollout has something for the device by now."""
         if self._store.is_superseded(self._rollout, device.name):
             return
-        bundle = _unchanged(self._rollout, device.target)
+        bundle = _require_unchanged(self._rollout, device.target)
         progress = self._watcher.progress(device.name)
         pushed = self._push(bundle.path, device, self._rollout.options, progress=progress)
         self._pushed[device.name] = pushed
@@ -288,7 +288,7 @@ def _record(
     )
 
 
-def _unchanged(rollout: Rollout, target: str) -> Bundle:
+def _require_unchanged(rollout: Rollout, target: str) -> Bundle:
     """Return the bundle for a target.
 
     Raises:
@@ -309,7 +309,7 @@ def _require_signatures(bundles: Mapping[str, Bundle], options: PushOptions) -> 
         require_signatures(bundles, options.allowed_signers)
 
 
-def _unlisted(device: str) -> DeviceError:
+def _make_unlisted_error(device: str) -> DeviceError:
     return DeviceError(
         "it is not in devices.yaml any more",
         hint=f"edgepack device add {device} USER@HOST, then push again",
@@ -317,5 +317,5 @@ def _unlisted(device: str) -> DeviceError:
     )
 
 
-def _interrupted(device: str) -> DeviceError:
+def _make_interrupted_error(device: str) -> DeviceError:
     return DeviceError("the push was interrupted", hint="push again", where=device)

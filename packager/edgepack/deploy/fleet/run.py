@@ -51,7 +51,7 @@ def run_on_devices(
             on_news(start)
             _begin(action, by_name[start.device], start, ends)
         bugs += _wait(ends, schedule)
-        for news in schedule.news():
+        for news in schedule.take_news():
             on_news(news)
     if bugs:
         raise bugs[0]
@@ -72,7 +72,7 @@ def _begin(action: Callable[[Device], None], device: Device, start: Start, ends:
 
 def _wait(ends: _Ends, schedule: Schedule) -> list[BaseException]:
     """Wait until a try ends or something is due, and return errors that are no EdgepackError."""
-    wakes = schedule.wakes()
+    wakes = schedule.find_next_wake()
     if schedule.over:
         return []
     try:

@@ -173,12 +173,12 @@ class Schedule:
         for name in left:
             self._leave(name)
 
-    def news(self) -> list[Retry | Settled]:
+    def take_news(self) -> list[Retry | Settled]:
         """Return what was decided since the last call."""
         news, self._news = self._news, []
         return news
 
-    def wakes(self) -> float | None:
+    def find_next_wake(self) -> float | None:
         """Return the next time at which something is due even if no try ends; None if never."""
         times = [self._deadlines[name] for name in self._running]
         if self._retries and len(self._running) < self._settings.parallel:

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from edgepack.devices.inventory import Device, find_inventory, load_devices, load_inventory
-from edgepack.errors import UsageError, nearest
-from edgepack.project.profile import load_profile, target_files
+from edgepack.errors import UsageError, suggest_nearest
+from edgepack.project.profile import find_target_files, load_profile
 
 ALL = "all"
 
@@ -19,7 +19,7 @@ def _backends(target: str) -> Sequence[str]:
 
     That there is none is said where the device is used.
     """
-    if target not in target_files():
+    if target not in find_target_files():
         return []
     return sorted({variant.backend for variant in load_profile(target).variants})
 
@@ -44,7 +44,7 @@ def select_devices(words: Sequence[str], inventory: Path | None = None) -> list[
     """
     named = load_devices(inventory)
     listed = {name: named[name] for name in load_inventory(inventory).devices}
-    chosen = {word: _chosen(word, named, listed) for word in words}
+    chosen = {word: _choose_devices(word, named, listed) for word in words}
     empty = [word for word, devices in chosen.items() if not devices]
     if empty or not chosen:
         raise _nothing(empty, named, listed, inventory)
@@ -69,7 +69,9 @@ def complete_selection(incomplete: str) -> list[str]:
     return [word for word in [*named, ALL, *sorted(properties)] if word.startswith(incomplete)]
 
 
-def _chosen(word: str, named: Mapping[str, Device], listed: Mapping[str, Device]) -> list[Device]:
+def _choose_devices(
+    word: str, named: Mapping[str, Device], listed: Mapping[str, Device]
+) -> list[Device]:
     if word in named:
         return [named[word]]
     if word == ALL:
@@ -102,14 +104,16 @@ def _nothing(
         elif colon and property_ in PROPERTIES:
             said.append(f"device with the {property_} {value!r}")
             values = PROPERTIES[property_]
-            near.append(nearest(value, {v for device in listed.values() for v in values(device)}))
+            near.append(
+                suggest_nearest(value, {v for device in listed.values() for v in values(device)})
+            )
         elif colon:
             said.append(f"property {property_!r} to choose devices by")
-            near.append(nearest(property_, PROPERTIES))
+            near.append(suggest_nearest(property_, PROPERTIES))
         else:
             said.append(f"device {word!r}")
             near.append(
-                f"{nearest(word, named)} (edgepack device list), or add it:"
+                f"{suggest_nearest(word, named)} (edgepack device list), or add it:"
                 f" edgepack device add {word} USER@HOST"
             )
     return UsageError(

@@ -24,7 +24,7 @@ from edgepack.base.files import read_model, write_atomically, writing
 from edgepack.base.schema import StrictModel
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.fleet.schedule import RolloutSettings
-from edgepack.errors import BundleError, BusyError, EdgepackError, UsageError, nearest
+from edgepack.errors import BundleError, BusyError, EdgepackError, UsageError, suggest_nearest
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -194,10 +194,10 @@ class RolloutStore:
         if number not in known:
             raise UsageError(
                 f"there is no rollout {number}",
-                hint=f"{nearest(str(number), map(str, known))} (edgepack rollout list)",
+                hint=f"{suggest_nearest(str(number), map(str, known))} (edgepack rollout list)",
             )
         newer = [self._read(other) for other in known if other > number]
-        return _with_superseded(self._read(number), newer)
+        return _mark_superseded(self._read(number), newer)
 
     def all(self) -> RolloutListing:
         """Return all rollouts; a broken file hides no other."""
@@ -208,7 +208,7 @@ class RolloutStore:
             except BundleError as error:
                 listing.broken.append(error)
             else:
-                listing.rollouts.append(_with_superseded(rollout, listing.rollouts))
+                listing.rollouts.append(_mark_superseded(rollout, listing.rollouts))
         listing.rollouts.reverse()
         return listing
 
@@ -293,7 +293,7 @@ class RolloutStore:
         return rollout.model_copy(update={"stopped": self.stopped(number)})
 
 
-def _with_superseded(rollout: Rollout, newer: list[Rollout]) -> Rollout:
+def _mark_superseded(rollout: Rollout, newer: list[Rollout]) -> Rollout:
     covering = [other for other in newer if other.project == rollout.project]
     devices = {
         name: record.model_copy(update={"state": "superseded"})

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import BaseModel, Field, RootModel
 
 from edgepack.base.progress import Progress, Silent, Work
-from edgepack.bundle.kept import Kept, stamps
+from edgepack.bundle.kept import Kept, read_stamps
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import Bundle, load_bundle, verify
 from edgepack.deploy.transfer.chunks import Chunk, cut_file
@@ -24,10 +24,10 @@ from edgepack.deploy.transfer.shell_agent import (
     TRY_AGAIN,
     ShellAgent,
     ShellAnswer,
-    checked,
+    check_result,
     switch_hint,
 )
-from edgepack.devices.answers import MAX_BYTES, bad_answer, read_answer
+from edgepack.devices.answers import MAX_BYTES, make_answer_error, read_answer
 from edgepack.devices.inventory import LOCAL, Device
 from edgepack.devices.programs import device_program
 from edgepack.devices.transport import CommandResult, Stream, Transport
@@ -112,7 +112,7 @@ def send_release(
         if not told.already_there:
             files = len(verified.manifest.files)
             took_s = time.monotonic() - began
-            progress.note(sent_text(device.name, told.bytes_sent, files, took_s))
+            progress.note(format_sent(device.name, told.bytes_sent, files, took_s))
     return PushedRelease(
         device=device.name,
         release=verified.digest[:16],
@@ -160,7 +160,7 @@ def _push_chunks(
         except RemoteCommandError:
             pass  # the agent gave up: its exit code says why
         result = stream.wait()
-    told = _told(result, "putting the bundle in its place", device.name)
+    told = _read_end(result, "putting the bundle in its place", device.name)
     return PushedRelease(
         device=device.name,
         release=digest[:16],
@@ -231,7 +231,7 @@ def _point_at(
         with _agent(transport, device, "switch", project, options) as stream:
             result = stream.wait()
         doing = "going back" if action == "rollback" else "switching"
-        told = _told(result, doing, device.name, switch_hint(project, device.name))
+        told = _read_end(result, doing, device.name, switch_hint(project, device.name))
     except PythonMissingError:
         if device.entry.python is not None:
             raise
@@ -306,11 +306,11 @@ def _send(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> in
             for data in _blocks(chunk.read() for chunk in group):
                 stream.write(data)
                 advance(name, by=len(data))
-    progress.note(sent_text(device, bytes_sent + size, len(by_file), time.monotonic() - began))
+    progress.note(format_sent(device, bytes_sent + size, len(by_file), time.monotonic() - began))
     return bytes_sent + size
 
 
-def sent_text(device: str, size: int, files: int, took_s: float) -> str:
+def format_sent(device: str, size: int, files: int, took_s: float) -> str:
     """Return what was sent to a device, as a line for people."""
     amount = f"{size / 1e6:.2f} MB" if size >= 10_000 else f"{size} bytes"
     parts = f"{files} file{'' if files == 1 else 's'}"
@@ -321,7 +321,7 @@ def sent_text(device: str, size: int, files: int, took_s: float) -> str:
 def _announce(folder: Path) -> tuple[bytes, list[Chunk]]:
     """Return the document that announces a bundle, and its chunks by number, each only once."""
     bundle = load_bundle(folder)
-    files, chunks = _cut(folder, [entry.path for entry in bundle.manifest.files])
+    files, chunks = _cut_files(folder, [entry.path for entry in bundle.manifest.files])
     signature = folder / MANIFEST_SIGNATURE
     document = {
         "manifest": (folder / MANIFEST).read_text(encoding="utf-8"),
@@ -332,7 +332,7 @@ def _announce(folder: Path) -> tuple[bytes, list[Chunk]]:
     return json.dumps(document).encode(), chunks
 
 
-def _cut(folder: Path, names: Iterable[str]) -> tuple[dict[str, list[int]], list[Chunk]]:
+def _cut_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, list[int]], list[Chunk]]:
     """Return the numbers of each file's chunks, and the chunks."""
     numbers: dict[tuple[str, int], int] = {}
     chunks: list[Chunk] = []
@@ -349,8 +349,8 @@ def _cut(folder: Path, names: Iterable[str]) -> tuple[dict[str, list[int]], list
 
 # The device compares what arrives with the manifest; these checks only fail before anything is
 # sent.
-_verify = Kept(verify, stamps)
-_header = Kept(_announce, stamps)
+_verify = Kept(verify, read_stamps)
+_header = Kept(_announce, read_stamps)
 
 
 class _Ranges(RootModel[list[tuple[int, int]]]):
@@ -375,11 +375,11 @@ def _missing(stream: Stream, count: int, device: str) -> Iterable[int]:
     if not length.isdigit():
         raise RemoteCommandError("the agent ended", hint="its exit code says why")
     if int(length) > MAX_BYTES:
-        raise bad_answer("the list of missing chunks is too long", length, device=device)
+        raise make_answer_error("the list of missing chunks is too long", length, device=device)
     said = stream.read(int(length))
     ranges = read_answer(_Ranges, said, device=device, what="the list of missing chunks").root
     if any(not 0 <= first <= last < count for first, last in ranges):
-        raise bad_answer("the device asks for chunks that do not exist", said, device=device)
+        raise make_answer_error("the device asks for chunks that do not exist", said, device=device)
     return chain.from_iterable(range(first, last + 1) for first, last in ranges)
 
 
@@ -395,7 +395,7 @@ def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
         yield bytes(waiting)
 
 
-def _told(result: CommandResult, doing: str, device: str, refused: str = TRY_AGAIN) -> _End:
+def _read_end(result: CommandResult, doing: str, device: str, refused: str = TRY_AGAIN) -> _End:
     """Return the agent's result.
 
     Raises:
@@ -410,7 +410,7 @@ def _told(result: CommandResult, doing: str, device: str, refused: str = TRY_AGA
             " devices.yaml to a larger disk",
             where=device,
         )
-    checked(result, doing, device, refused)
+    check_result(result, doing, device, refused)
     return read_answer(_End, result.stdout, device=device, what="the agent's answer")
 
 

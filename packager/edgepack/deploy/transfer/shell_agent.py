@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.inventory import Device
-from edgepack.devices.transport import CommandResult, Transport, file_chunks
+from edgepack.devices.transport import CommandResult, Transport, read_chunks
 from edgepack.errors import DeviceError, RemoteCommandError
 
 STALL_S = 3600.0
@@ -78,16 +78,16 @@ class ShellAgent:
         elif told[-1:] == ["."] and hashes.keys() >= set(told[:-1]):
             missing, there = told[:-1], False
         else:
-            raise self._chatty(told)
+            raise self._make_chatty_error(told)
         tar = _Tar(bundle, lines, missing)
         options = ["switch" if switch else "stay", str(self.device.entry.keep_releases)]
         result = self._run(
             "push",
-            [*asked, *options, "0" if there else str(_needed_kib(bundle, missing))],
+            [*asked, *options, "0" if there else str(_count_needed_kib(bundle, missing))],
             iter(()) if there else iter(tar),
             "putting the bundle in its place",
         )
-        path, before = self._told(result)
+        path, before = self._read_told(result)
         return ShellAnswer(path, before, 0 if there else tar.bytes_made, there)
 
     def switch(self, project: str, release: str, action: str) -> ShellAnswer:
@@ -96,7 +96,7 @@ class ShellAgent:
         doing = "going back" if action == "rollback" else "switching"
         refused = switch_hint(project, self.device.name)
         result = self._run("switch", options, iter(()), doing, refused=refused)
-        return ShellAnswer(*self._told(result))
+        return ShellAnswer(*self._read_told(result))
 
     def _run(
         self,
@@ -106,7 +106,7 @@ class ShellAgent:
         doing: str,
         refused: str = TRY_AGAIN,
     ) -> CommandResult:
-        argv = ["sh", "-c", agent_source(), "sh", operation, self.device.entry.root, *options]
+        argv = ["sh", "-c", read_agent_source(), "sh", operation, self.device.entry.root, *options]
         result = self.transport.send(argv, stdin, timeout_s=STALL_S)
         if result.exit_code == _NO_SPACE or b"No space left" in result.stderr:
             said = result.stderr.decode("utf-8", "replace").strip()
@@ -116,15 +116,15 @@ class ShellAgent:
                 " in devices.yaml to a larger disk",
                 where=self.device.name,
             )
-        return checked(result, doing, self.device.name, refused)
+        return check_result(result, doing, self.device.name, refused)
 
-    def _told(self, result: CommandResult) -> tuple[PurePosixPath, str | None]:
+    def _read_told(self, result: CommandResult) -> tuple[PurePosixPath, str | None]:
         told = dict(line.partition(" ")[::2] for line in _lines(result))
         if "path" not in told:
-            raise self._chatty(_lines(result))
+            raise self._make_chatty_error(_lines(result))
         return PurePosixPath(told["path"]), told.get("from") or None
 
-    def _chatty(self, told: list[str]) -> DeviceError:
+    def _make_chatty_error(self, told: list[str]) -> DeviceError:
         return DeviceError(
             f"the device printed {' '.join(told)[:60]!r}, which is not from the agent",
             hint="its login must print nothing without a terminal: look into ~/.profile there",
@@ -132,7 +132,7 @@ class ShellAgent:
         )
 
 
-def checked(result: CommandResult, doing: str, device: str, refused: str) -> CommandResult:
+def check_result(result: CommandResult, doing: str, device: str, refused: str) -> CommandResult:
     """Return an agent's result after checking that it succeeded.
 
     Args:
@@ -150,7 +150,7 @@ def checked(result: CommandResult, doing: str, device: str, refused: str) -> Com
     return result.check(doing, device=device, hint=TRY_AGAIN)
 
 
-def _needed_kib(bundle: Bundle, missing: list[str]) -> int:
+def _count_needed_kib(bundle: Bundle, missing: list[str]) -> int:
     """Return the KiB that files take in blocks of 4 KiB, with 1 MiB for lists and folders."""
     sizes = [(bundle.path / name).stat().st_size for name in missing]
     return 1024 + sum(4 * -(-size // 4096) for size in sizes)
@@ -161,9 +161,9 @@ def _lines(result: CommandResult) -> list[str]:
     return result.text.removesuffix("\n").split("\n")
 
 
-def agent_source() -> str:
+def read_agent_source() -> str:
     """Return the agent without its comments: dropbear takes command lines of 9,000 bytes."""
-    source = (ondevice_dir() / "agent/edgepack_agent.sh").read_text(encoding="utf-8")
+    source = (find_ondevice_dir() / "agent/edgepack_agent.sh").read_text(encoding="utf-8")
     return re.sub(r"^ *#.*\n", "", source, flags=re.MULTILINE)
 
 
@@ -189,7 +189,7 @@ class _Tar:
             path = self._bundle.path / name
             size = path.stat().st_size
             yield _head(_NEW + name, size)
-            yield from file_chunks(path)
+            yield from read_chunks(path)
             yield _padding(size)
         yield bytes(2 * tarfile.BLOCKSIZE)
 

@@ -18,14 +18,14 @@ from typing import Self
 
 from edgepack.devices.inventory import AdbEntry, Device, SshEntry
 from edgepack.devices.phones.stage import make_stage
-from edgepack.devices.phones.tool_problems import ADB_CAUSES, LOST, explain, output_of
+from edgepack.devices.phones.tool_problems import ADB_CAUSES, LOST, explain, join_output
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import (
     DeviceError,
     EdgepackError,
     RemoteCommandError,
     UsageError,
-    listed,
+    format_list,
 )
 
 READY_S = 60.0
@@ -58,7 +58,7 @@ class Adb:
         said = self.run(["get-state"], "asking for the phone", timeout_s=READY_S)
         state = said.text.strip().splitlines()[-1:] or [""]
         if state != ["device"]:
-            raise self.explained(state[0]) or DeviceError(
+            raise self.explain_output(state[0]) or DeviceError(
                 f"the phone is in the state {state[0]!r}, not 'device'",
                 hint="let it start Android, then try again",
                 where=self.device.name,
@@ -131,7 +131,7 @@ class Adb:
             RemoteCommandError: The copy failed.
         """
         sources = [self._on_host(path) for path in files]
-        doing = f"copying {listed([path.name for path in files], most=3)} to the phone"
+        doing = f"copying {format_list([path.name for path in files], most=3)} to the phone"
         timeout_s = PUSH_S * len(files)
         self.run(["push", *sources, f"{folder}/"], doing, timeout_s=timeout_s)
 
@@ -144,8 +144,8 @@ class Adb:
         argv = ["install", "-r", "-t", self._on_host(app)]
         result = self.run(argv, f"installing {app.name}", timeout_s=timeout_s)
         if "Success" not in result.text:  # older ones exit with 0 all the same
-            raise self.explained(output_of(result)) or RemoteCommandError(
-                f"installing {app.name} failed: {output_of(result).strip()[-300:]!r}",
+            raise self.explain_output(join_output(result)) or RemoteCommandError(
+                f"installing {app.name} failed: {join_output(result).strip()[-300:]!r}",
                 hint=f"try it by hand where the phone is: adb install -r -t {app.name}",
                 where=self.device.name,
             )
@@ -184,21 +184,21 @@ class Adb:
         argv = [self.entry.adb, "-s", self.entry.serial, *arguments]
         return self.host.run(argv, timeout_s=timeout_s)
 
-    def explained(self, output: str) -> EdgepackError | None:
+    def explain_output(self, output: str) -> EdgepackError | None:
         """Return the error for an output of adb, or of a program on the phone."""
         return explain(ADB_CAUSES, output, device=self.device.name, SERIAL=self.entry.serial)
 
     def _explain(self, result: CommandResult) -> None:
         if result.exit_code == 0:
             return
-        error = self.explained(output_of(result))
+        error = self.explain_output(join_output(result))
         if error is not None:
             raise error
 
     def _require_kept(self, result: CommandResult) -> None:
         """Check that a command itself ended with the code that stands for a lost connection."""
         self.run(["get-state"], "asking for the phone", timeout_s=READY_S)
-        if not output_of(result).strip():
+        if not join_output(result).strip():
             raise LOST.as_error(self.device.name)
 
     def _on_host(self, local: Path) -> str:

@@ -64,7 +64,7 @@ def explain(
     return None
 
 
-def output_of(result: ProgramResult) -> str:
+def join_output(result: ProgramResult) -> str:
     """Return all that a program printed, stderr first."""
     return result.stderr.decode("utf-8", "replace") + "\n" + result.text
 

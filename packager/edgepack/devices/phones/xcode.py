@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from edgepack.devices.inventory import AppleEntry, Device
-from edgepack.devices.phones.tool_problems import XCODE_CAUSES, explain, output_of
+from edgepack.devices.phones.tool_problems import XCODE_CAUSES, explain, join_output
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import DeviceError, UsageError
 
@@ -66,7 +66,7 @@ class Xcode:
         """
         result = self.mac.run(argv, timeout_s=timeout_s)
         if result.exit_code != 0:
-            error = explain(XCODE_CAUSES, output_of(result), device=self.device.name)
+            error = explain(XCODE_CAUSES, join_output(result), device=self.device.name)
             if error is not None:
                 raise error
         return result
@@ -114,7 +114,7 @@ class Xcode:
         result = self.mac.send(argv, [f"{password}\n".encode()], timeout_s=STEP_S)
         if result.exit_code == 0:
             return
-        raise explain(XCODE_CAUSES, output_of(result), device=self.device.name) or DeviceError(
+        raise explain(XCODE_CAUSES, join_output(result), device=self.device.name) or DeviceError(
             "the Mac's login keychain cannot be opened",
             hint="check that it is ~/Library/Keychains/login.keychain-db there",
             where=self.device.name,

@@ -46,7 +46,7 @@ def authenticate(
     if password_env is not None and not connection.is_authenticated():
         _offer_password(connection, hop.user, password_env, tried, device)
     if not connection.is_authenticated():
-        raise _refused(hop, tried, device)
+        raise _make_refused_error(hop, tried, device)
 
 
 class _NoAgent:
@@ -135,7 +135,7 @@ def _offer_password(
         tried.refused.append(f"the password in {variable}")
 
 
-def _refused(hop: SshSettings, tried: _Tried, device: str) -> DeviceError:
+def _make_refused_error(hop: SshSettings, tried: _Tried, device: str) -> DeviceError:
     lines = [f"refused: {label}" for label in tried.refused]
     lines += [f"needs a passphrase: {path}" for path in tried.locked]
     lines += [f"unusable: {text}" for text in tried.unusable]

@@ -40,10 +40,10 @@ class HostCertificate:
     @property
     def authority_kind(self) -> str:
         """The kind of its authority's key."""
-        return kind_of(self.authority_blob)
+        return read_kind(self.authority_blob)
 
 
-def kind_of(blob: bytes) -> str:
+def read_kind(blob: bytes) -> str:
     """Return the kind of a key or certificate as it goes over the wire."""
     return blob[4 : 4 + int.from_bytes(blob[:4], "big")].decode("ascii")
 
@@ -59,7 +59,7 @@ def parse_certificate(blob: bytes) -> HostCertificate:
         load_ssh_public_identity,
     )
 
-    kind = kind_of(blob)
+    kind = read_kind(blob)
     if not kind.endswith(SUFFIX):
         raise ValueError(f"{kind!r} is not a kind of certificate")
     try:
@@ -68,7 +68,7 @@ def parse_certificate(blob: bytes) -> HostCertificate:
         key_blob, authority_blob = _blob(said.public_key()), _blob(said.signature_key())
     except (UnsupportedAlgorithm, NotImplementedError) as error:
         raise ValueError(f"it is of a kind that is not known: {error}") from error
-    if kind_of(key_blob) + SUFFIX != kind:  # a security key's are made plain ones
+    if read_kind(key_blob) + SUFFIX != kind:  # a security key's are made plain ones
         raise ValueError(f"a certificate of a {kind.removesuffix(SUFFIX)} key is not known")
     return HostCertificate(blob, said, key_blob, authority_blob)
 

@@ -76,7 +76,7 @@ class SshSettings:
         return f"{self.user}@{self.hostname}:{self.port}"
 
 
-def settings_for(entry: SshEntry, where: str) -> SshSettings:
+def find_settings(entry: SshEntry, where: str) -> SshSettings:
     """Return how to reach a device: its entry first, the user's SSH configuration for the rest.
 
     Raises:
@@ -166,22 +166,22 @@ def _settings(
     host: str, values: Mapping[str, list[str]], ssh_config: str | None, where: str
 ) -> SshSettings:
     _refuse_what_we_cannot_follow(values, where)
-    hostname = _first(values, "hostname", host)
+    hostname = _find_first(values, "hostname", host)
     settings = SshSettings(
         host=host,
         hostname=hostname,
-        port=int(_first(values, "port", "22")),
-        user=_first(values, "user", "") or getpass.getuser(),
-        identities_only=_first(values, "identitiesonly", "no") in ("yes", "true"),
-        agent=_first(values, "identityagent", "") != "none",
-        proxy_jump=_first(values, "proxyjump", ""),
+        port=int(_find_first(values, "port", "22")),
+        user=_find_first(values, "user", "") or getpass.getuser(),
+        identities_only=_find_first(values, "identitiesonly", "no") in ("yes", "true"),
+        agent=_find_first(values, "identityagent", "") != "none",
+        proxy_jump=_find_first(values, "proxyjump", ""),
         known_hosts=tuple(
             Path(name).expanduser()
             for key in ("userknownhostsfile", "globalknownhostsfile")
-            for name in _first(values, key, _KNOWN_HOSTS[key]).split()
+            for name in _find_first(values, key, _KNOWN_HOSTS[key]).split()
         ),
-        host_key_alias=_first(values, "hostkeyalias", ""),
-        connect_timeout_s=float(_first(values, "connecttimeout", str(CONNECT_TIMEOUT_S))),
+        host_key_alias=_find_first(values, "hostkeyalias", ""),
+        connect_timeout_s=float(_find_first(values, "connecttimeout", str(CONNECT_TIMEOUT_S))),
         ssh_config=ssh_config,
     )
     identity_files = _paths(values.get("identityfile", []), settings)
@@ -194,7 +194,7 @@ def _settings(
         settings,
         identity_files=identity_files,
         revoked_host_keys=next(iter(_paths(values.get("revokedhostkeys", []), settings)), None),
-        proxy_command=_proxy_command(_first(values, "proxycommand", ""), settings, where),
+        proxy_command=_proxy_command(_find_first(values, "proxycommand", ""), settings, where),
     )
 
 
@@ -206,13 +206,13 @@ _KNOWN_HOSTS = {
 }
 
 
-def _first(values: Mapping[str, list[str]], key: str, default: str) -> str:
+def _find_first(values: Mapping[str, list[str]], key: str, default: str) -> str:
     value = values.get(key, [default])[0]
     return default if value == "none" and key != "identityagent" else value
 
 
 def _refuse_what_we_cannot_follow(values: Mapping[str, list[str]], where: str) -> None:
-    agent = _first(values, "identityagent", "none")
+    agent = _find_first(values, "identityagent", "none")
     problems = [
         f"{key} {value}"
         for key, harmless in _CANNOT_FOLLOW.items()

@@ -19,8 +19,13 @@ from edgepack.base.processes import start_program
 from edgepack.devices.inventory import SshEntry
 from edgepack.devices.ssh.auth import authenticate
 from edgepack.devices.ssh.certificates import SUFFIX
-from edgepack.devices.ssh.config import SshSettings, resolve, settings_for
-from edgepack.devices.ssh.host_keys import HostKey, has_authority, known_hosts_for, known_kinds
+from edgepack.devices.ssh.config import SshSettings, find_settings, resolve
+from edgepack.devices.ssh.host_keys import (
+    HostKey,
+    find_known_hosts,
+    has_authority,
+    list_known_kinds,
+)
 from edgepack.devices.ssh.logins import paced
 from edgepack.devices.ssh.sharing import Route, SharedConnections
 from edgepack.errors import DeviceError, UnreachableError
@@ -78,7 +83,7 @@ def connect(
     Raises:
         DeviceError: It cannot be reached, trusted, or refuses the login.
     """
-    *way, last = find_route(settings_for(entry, device), device)
+    *way, last = find_route(find_settings(entry, device), device)
 
     def enter(via: paramiko.Transport | None, own: ExitStack) -> paramiko.Transport:
         with paced(last.hostname, last.port):
@@ -100,7 +105,7 @@ def _go(
     ends, perhaps unnoticed.
     """
     with ExitStack() as own:
-        via = _through(way, device, accept, own)
+        via = _connect_through(way, device, accept, own)
         try:
             connection = enter(via, own)
         except UnreachableError:
@@ -109,7 +114,7 @@ def _go(
         else:
             stack.push(own.pop_all())
             return connection
-    return enter(_through(way, device, accept, stack), stack)
+    return enter(_connect_through(way, device, accept, stack), stack)
 
 
 def _is_lost(connection: paramiko.Transport) -> bool:
@@ -118,7 +123,7 @@ def _is_lost(connection: paramiko.Transport) -> bool:
     return not connection.is_active()
 
 
-def _through(
+def _connect_through(
     way: Route, device: str, accept: Accept, stack: ExitStack
 ) -> paramiko.Transport | None:
     """Return the connection to the last host on the way, if there is one."""
@@ -194,8 +199,8 @@ def _exchange_keys(
     hop: SshSettings, via: paramiko.Transport | None, pinned: str | None, stack: ExitStack
 ) -> tuple[paramiko.Transport, HostKey]:
     """Connect and learn the host's key, of a kind that is known already if the host has one."""
-    lines = known_hosts_for(hop)
-    known = known_kinds(lines)
+    lines = find_known_hosts(hop)
+    known = list_known_kinds(lines)
     order = sorted(_KINDS, key=lambda kind: _key_kind(kind) not in known)
     if has_authority(lines):
         order = [f"{kind}{SUFFIX}" for kind in order] + order

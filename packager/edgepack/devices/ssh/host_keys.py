@@ -79,7 +79,7 @@ def _matches(pattern: str, name: str) -> bool:
     return re.fullmatch(expression, name.lower()) is not None
 
 
-def own_known_hosts() -> Path:
+def find_own_known_hosts() -> Path:
     """Return edgepack's own known_hosts file, in OpenSSH's format."""
     import platformdirs
 
@@ -112,12 +112,14 @@ def read_known_hosts(path: Path) -> Iterator[KnownHost]:
             yield KnownHost(marker, words[0], key, path, number)
 
 
-def known_hosts_for(settings: SshSettings) -> list[KnownHost]:
+def find_known_hosts(settings: SshSettings) -> list[KnownHost]:
     """Return the lines about a host from the files that decide about it.
 
     What any file revokes stays revoked.
     """
-    own = [entry for entry in read_known_hosts(own_known_hosts()) if _is_about(entry, settings)]
+    own = [
+        entry for entry in read_known_hosts(find_own_known_hosts()) if _is_about(entry, settings)
+    ]
     own_decides = any(not entry.marker for entry in own)
     others = [
         entry
@@ -135,7 +137,7 @@ def _is_about(entry: KnownHost, settings: SshSettings) -> bool:
     return bool(entry.marker) and entry.is_for(settings.certified_as)
 
 
-def known_kinds(known: Sequence[KnownHost]) -> list[str]:
+def list_known_kinds(known: Sequence[KnownHost]) -> list[str]:
     """Return the kinds of key known for a host, to ask the server for these first."""
     return list(dict.fromkeys(entry.key.kind for entry in known if not entry.marker))
 
@@ -161,28 +163,30 @@ def find_problem(
     Raises:
         DeviceError: A file of known or revoked keys cannot be read.
     """
-    known = known_hosts_for(settings)
-    certificate, flaw = _certificate_of(received, known, settings)
-    by = _revoked_by(received, certificate, known, settings, device)
+    known = find_known_hosts(settings)
+    certificate, flaw = _read_certificate(received, known, settings)
+    by = _find_revocation(received, certificate, known, settings, device)
     if by:
-        return KeyProblem("revoked", _revoked(received, by, settings, device))
+        return KeyProblem("revoked", _make_revoked_error(received, by, settings, device))
     if pinned is not None:
         if received.fingerprint == pinned:
             return None
         return KeyProblem(
             "not the pinned one",
-            _changed(received, [f"{pinned}  ('host_key' in devices.yaml)"], settings, device),
+            _make_changed_error(
+                received, [f"{pinned}  ('host_key' in devices.yaml)"], settings, device
+            ),
         )
     plain = [entry for entry in known if not entry.marker]
     if any(entry.key == received for entry in plain) or (certificate and not flaw):
         return None
     if plain:
         shown = [f"{e.key.fingerprint}  ({e.key.kind}, {e.path}:{e.line})" for e in plain]
-        return KeyProblem("changed", _changed(received, shown, settings, device))
+        return KeyProblem("changed", _make_changed_error(received, shown, settings, device))
     return KeyProblem("unknown", _unknown(received, flaw, settings, device))
 
 
-def _certificate_of(
+def _read_certificate(
     received: HostKey, known: Sequence[KnownHost], settings: SshSettings
 ) -> tuple[HostCertificate | None, str]:
     """Return the certificate that came with a key, and why it does not prove the key."""
@@ -203,7 +207,7 @@ def _certificate_of(
     return certificate, said
 
 
-def _revoked_by(
+def _find_revocation(
     received: HostKey,
     certificate: HostCertificate | None,
     known: Sequence[KnownHost],
@@ -222,7 +226,9 @@ def _revoked_by(
     return str(path) if is_revoked(blobs, path, device) else ""
 
 
-def _revoked(received: HostKey, by: str, settings: SshSettings, device: str) -> DeviceError:
+def _make_revoked_error(
+    received: HostKey, by: str, settings: SshSettings, device: str
+) -> DeviceError:
     return DeviceError(
         f"the host key of {settings.known_as}, or who certified it, is revoked ({by})\n"
         f"  {received.kind} {received.fingerprint}",
@@ -231,7 +237,7 @@ def _revoked(received: HostKey, by: str, settings: SshSettings, device: str) -> 
     )
 
 
-def _changed(
+def _make_changed_error(
     received: HostKey, known: Sequence[str], settings: SshSettings, device: str
 ) -> DeviceError:
     lines = "".join(f"\n  known:    {line}" for line in known)
@@ -265,7 +271,7 @@ def write_trusted(name: str, key: HostKey) -> Path:
     Raises:
         ToolError: It cannot be written.
     """
-    path = own_known_hosts()
+    path = find_own_known_hosts()
     entries = read_known_hosts(path)
     drop = {entry.line for entry in entries if not entry.marker and entry.is_for(name)}
     old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []

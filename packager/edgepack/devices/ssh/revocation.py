@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgepack.base.processes import run_program
-from edgepack.devices.ssh.certificates import SUFFIX, kind_of, parse_certificate
+from edgepack.devices.ssh.certificates import SUFFIX, parse_certificate, read_kind
 from edgepack.errors import DeviceError
 
 _KRL_MAGIC = b"SSHKRL\n\0"
@@ -38,10 +38,10 @@ def is_revoked(blobs: Sequence[bytes], path: Path, where: str) -> bool:
         raise _unreadable(path, error.strerror or str(error), where) from error
     if data.startswith(_KRL_MAGIC):
         return any(_is_in_revocation_list(blob, path, where) for blob in blobs)
-    return not set(blobs).isdisjoint(_listed(data, path, where))
+    return not set(blobs).isdisjoint(_read_listed(data, path, where))
 
 
-def _listed(data: bytes, path: Path, where: str) -> set[bytes]:
+def _read_listed(data: bytes, path: Path, where: str) -> set[bytes]:
     found = set()
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), start=1):
         words = line.split()
@@ -58,7 +58,7 @@ def _listed(data: bytes, path: Path, where: str) -> set[bytes]:
 def _is_in_revocation_list(blob: bytes, path: Path, where: str) -> bool:
     if shutil.which("ssh-keygen") is None:
         raise _unreadable(path, "a key revocation list is read by ssh-keygen, not found", where)
-    kind = kind_of(blob)
+    kind = read_kind(blob)
     with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
         key = Path(folder) / "key.pub"
         key.write_text(f"{kind} {base64.b64encode(blob).decode()}\n", encoding="ascii")

@@ -10,7 +10,7 @@ from typing import Self
 
 import paramiko
 
-from edgepack.devices.commands import CommandTransport, command_line
+from edgepack.devices.commands import CommandTransport, format_command
 from edgepack.devices.inventory import Device, SshEntry
 from edgepack.devices.pipes import Pipes
 from edgepack.devices.ssh.config import SshSettings
@@ -30,7 +30,7 @@ class SshTransport(CommandTransport):
 
     def __init__(self, device: Device) -> None:
         self.name = device.name
-        self._entry = ssh_entry(device)
+        self._entry = find_ssh_entry(device)
         self._python = device.plain_python
         self._stack = contextlib.ExitStack()
         self._connection: paramiko.Transport | None = None
@@ -58,9 +58,9 @@ class SshTransport(CommandTransport):
             channel = self._connection.open_session(timeout=HANDSHAKE_S)
             channel.settimeout(timeout_s)
             with _closed_after(HANDSHAKE_S, channel):
-                channel.exec_command(command_line(argv))
+                channel.exec_command(format_command(argv))
         except LINK_ERRORS as error:
-            raise _lost(self.name, str(error)) from error
+            raise _make_lost_error(self.name, str(error)) from error
         return _ChannelPipes(channel, self.name)
 
 
@@ -92,10 +92,10 @@ class _ChannelPipes:
             self._channel.shutdown_write()
 
     def read(self, size: int) -> bytes:
-        return _received(self._channel.recv, size)
+        return _receive_some(self._channel.recv, size)
 
     def read_stderr(self, size: int) -> bytes:
-        return _received(self._channel.recv_stderr, size)
+        return _receive_some(self._channel.recv_stderr, size)
 
     def wait(self, timeout_s: float) -> int:
         if not self._channel.status_event.wait(timeout_s):
@@ -117,10 +117,10 @@ class _ChannelPipes:
 
     def _check_connection(self) -> None:
         if not self._channel.get_transport().is_active():
-            raise _lost(self._device)
+            raise _make_lost_error(self._device)
 
 
-def _received(receive: Callable[[int], bytes], size: int) -> bytes:
+def _receive_some(receive: Callable[[int], bytes], size: int) -> bytes:
     """Return received bytes, none at the end; ``wait`` says whether the link was lost."""
     try:
         return receive(min(size, 1 << 17))
@@ -148,7 +148,7 @@ def _closed_after(seconds: float, channel: paramiko.Channel) -> Iterator[None]:
         timer.cancel()
 
 
-def _lost(device: str, said: str = "") -> UnreachableError:
+def _make_lost_error(device: str, said: str = "") -> UnreachableError:
     return UnreachableError(
         "the connection was lost" + (f": {said}" if said else ""),
         hint="nothing half-done is left on the device; check the network and try again",
@@ -156,7 +156,7 @@ def _lost(device: str, said: str = "") -> UnreachableError:
     )
 
 
-def ssh_entry(device: Device) -> SshEntry:
+def find_ssh_entry(device: Device) -> SshEntry:
     """Return how to reach a device, or the machine that a phone is attached to, over SSH.
 
     Raises:

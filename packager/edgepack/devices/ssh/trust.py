@@ -7,7 +7,12 @@ from collections.abc import Callable
 
 from edgepack.devices.inventory import Device
 from edgepack.devices.ssh.config import SshSettings
-from edgepack.devices.ssh.host_keys import HostKey, find_problem, own_known_hosts, write_trusted
+from edgepack.devices.ssh.host_keys import (
+    HostKey,
+    find_own_known_hosts,
+    find_problem,
+    write_trusted,
+)
 from edgepack.errors import DeviceError
 
 
@@ -33,9 +38,9 @@ def trust(
         DeviceError: A host cannot be reached, or its key was not accepted.
     """
     from edgepack.devices.ssh.connect import connect
-    from edgepack.devices.ssh.transport import ssh_entry
+    from edgepack.devices.ssh.transport import find_ssh_entry
 
-    entry = ssh_entry(device)
+    entry = find_ssh_entry(device)
     trusted: list[str] = []
 
     def accept(received: HostKey, hop: SshSettings, pinned: str | None) -> None:
@@ -54,7 +59,7 @@ def trust(
         connect(entry, device.name, accept=accept, stack=stack, log_in=False)
     if not trusted:
         return f"the host key of {device.name} is trusted already"
-    return "\n".join([*trusted, f"written to {own_known_hosts()}"])
+    return "\n".join([*trusted, f"written to {find_own_known_hosts()}"])
 
 
 def _decide(

@@ -10,12 +10,12 @@ from edgepack import __version__
 from edgepack.base.clock import utc_now
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Manifest, ManifestVariant
-from edgepack.devices.canary import CanaryRun, joined
+from edgepack.devices.canary import CanaryRun, join_runs
 from edgepack.devices.clocks import HeldSetting
 from edgepack.devices.harness import Events
-from edgepack.measure.bench.conditions import tuned_settings
+from edgepack.measure.bench.conditions import make_tuned_settings
 from edgepack.measure.bench.sweeps import Shapes
-from edgepack.records.other_work import threads_of, work_notes
+from edgepack.records.other_work import count_threads, list_work_notes
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     SCHEMA_VERSION,
@@ -28,10 +28,15 @@ from edgepack.records.run import (
     Selection,
     SweepPoint,
     VariantFacts,
-    all_latencies_ns,
+    list_latencies_ns,
 )
-from edgepack.records.sustained import sustained_notes
-from edgepack.records.verdict import condition_notes, heavy_tail_of, judge, spread_notes
+from edgepack.records.sustained import list_sustained_notes
+from edgepack.records.verdict import (
+    explain_heavy_tail_of,
+    judge,
+    list_condition_notes,
+    list_spread_notes,
+)
 
 WORST_LAYERS = 20
 """Of each variant, kept in a report."""
@@ -82,10 +87,10 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
     used = next(entry for entry in manifest.variants if entry.id == selection.variant)
     created = utc_now()
     preset = question.preset.under(measured.scenario)
-    threads = threads_of(used, preset.scenario, selection.device.cpu_count)
+    threads = count_threads(used, preset.scenario, selection.device.cpu_count)
     return RunReport(
         schema_version=SCHEMA_VERSION,
-        id=report_id(created),
+        id=make_report_id(created),
         created=created,
         device=question.device,
         facts=selection.device,
@@ -94,7 +99,7 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
         manifest_sha256=question.manifest_sha256,
         target=manifest.target,
         bundle_bytes=sum(file.size_bytes for file in manifest.files),
-        variants=[variant_facts(manifest, entry) for entry in manifest.variants],
+        variants=[make_variant_facts(manifest, entry) for entry in manifest.variants],
         variant_requested=question.variant or "first that works",
         variant_used=selection.variant,
         unused=[*manifest.unused, *selection.unused],
@@ -107,8 +112,8 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
         memory=measured.memory,
         placement=measured.placement,
         sweep=measured.sweep,
-        canary=joined(measured.canary),
-        tuned=tuned_settings(measured.held),
+        canary=join_runs(measured.canary),
+        tuned=make_tuned_settings(measured.held),
         unfinished=unfinished,
         verdict=judge(
             selection,
@@ -118,22 +123,22 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
             preset,
             unfinished=unfinished,
         ),
-        heavy_tail=heavy_tail_of(measured.scenario, all_latencies_ns(measured.runs)),
+        heavy_tail=explain_heavy_tail_of(measured.scenario, list_latencies_ns(measured.runs)),
         notes=[
-            *spread_notes(measured.runs),
-            *sustained_notes(measured.runs),
-            *work_notes(measured.runs, threads, judged=preset.conclusive),
-            *condition_notes(selection, measured.runs, question.preset),
+            *list_spread_notes(measured.runs),
+            *list_sustained_notes(measured.runs),
+            *list_work_notes(measured.runs, threads, judged=preset.conclusive),
+            *list_condition_notes(selection, measured.runs, question.preset),
         ],
     )
 
 
-def report_id(created: str) -> str:
+def make_report_id(created: str) -> str:
     """Return an id for a report; ids sort by time."""
     return f"{created.replace(':', '').replace('-', '')}-{secrets.token_hex(3)}"
 
 
-def variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFacts:
+def make_variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFacts:
     """Return the manifest's facts about a variant, as the report keeps them."""
     sizes = {file.path: file.size_bytes for file in manifest.files}
     return VariantFacts(

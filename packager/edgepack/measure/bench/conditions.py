@@ -30,7 +30,7 @@ def tuned(transport: Transport, device: Device, *, tune: bool) -> Iterator[list[
         yield held
 
 
-def tuned_settings(held: list[HeldSetting]) -> list[TunedSetting]:
+def make_tuned_settings(held: list[HeldSetting]) -> list[TunedSetting]:
     """Return held settings as a report has them."""
     return [
         TunedSetting(

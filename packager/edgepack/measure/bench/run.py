@@ -18,13 +18,13 @@ from edgepack.errors import (
     EdgepackError,
     RemoteCommandError,
     ToolError,
-    one_line,
+    format_one_line,
 )
 from edgepack.measure.bench.assemble import Measurements, Question, make_report
 from edgepack.measure.bench.conditions import tuned
 from edgepack.measure.bench.perfetto import make_trace
-from edgepack.measure.bench.session import INTERRUPTS, open_harness, read_bundle, why_ended
-from edgepack.measure.bench.sweeps import Shapes, batch_of, sweep_points
+from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness, read_bundle
+from edgepack.measure.bench.sweeps import Shapes, find_batch, make_sweep_points
 from edgepack.measure.phones.phones import open_phone, require_asked_of_phones
 from edgepack.records.presets import Preset, find_preset
 from edgepack.records.run import (
@@ -35,7 +35,7 @@ from edgepack.records.run import (
     Scenario,
     SweepPoint,
 )
-from edgepack.records.scenarios import with_threads
+from edgepack.records.scenarios import set_threads
 
 Opening = Callable[..., AbstractContextManager[Measurer]]
 
@@ -72,7 +72,7 @@ def bench(  # noqa: PLR0913  (the command's options)
         scenario: How queries arrive: :func:`make_scenario`.
         batches: Also measure these batch sizes.
         shapes: Also measure inputs of these shapes, such as ``images=1x3x320x320``; see
-            :func:`~edgepack.measure.bench.sweeps.sweep_points`.
+            :func:`~edgepack.measure.bench.sweeps.make_sweep_points`.
         perfetto: Write the timed inferences, the sensors and onnxruntime's profile here, as a trace
             that Perfetto opens.
         tune: Hold the device's clocks at their highest meanwhile; they are restored however this
@@ -102,7 +102,7 @@ def bench(  # noqa: PLR0913  (the command's options)
         opened.digest,
         variant,
         chosen,
-        sweep=sweep_points(opened.manifest, batches, shapes),
+        sweep=make_sweep_points(opened.manifest, batches, shapes),
         events=perfetto is not None,
     )
     if perfetto:
@@ -128,7 +128,7 @@ def bench(  # noqa: PLR0913  (the command's options)
             measured.canary.append(measure_canary(harness))
     except (EdgepackError, *INTERRUPTS) as end:
         if measured and measured.runs:
-            on_unfinished(make_report(question, measured, unfinished=why_ended(end)))
+            on_unfinished(make_report(question, measured, unfinished=explain_end(end)))
         raise
     report = make_report(question, measured)
     if perfetto:
@@ -162,7 +162,7 @@ def measure_all(
     used, preset = measured.selection.variant, question.preset
     entry = next(each for each in question.manifest.variants if each.id == used)
     cpu_count = measured.selection.device.cpu_count
-    preset = preset.under(with_threads(preset.scenario, cpu_count, entry))
+    preset = preset.under(set_threads(preset.scenario, cpu_count, entry))
     measured.scenario = preset.scenario
     measured.argv = harness.measure_argv(used, preset)
     for number in range(1, preset.runs + 1):
@@ -170,7 +170,7 @@ def measure_all(
         task.begin(run, f"{used}: latency, process run {number} of {preset.runs}", RUN)
         harness.cool_down(measured.selection.device.conditions, preset.pause_s, note)
         measured.runs.append(harness.measure(used, preset, seed=number - 1))
-        preset = _same_samples(preset, measured.runs[0])
+        preset = _keep_sample_count(preset, measured.runs[0])
         task(run)
     task.begin("creation", f"{used}: how long creating a session takes")
     measured.creation = create_sessions(harness, used, preset.creations)
@@ -191,7 +191,7 @@ def measure_all(
         task(sizes)
 
 
-def _same_samples(preset: Preset, first: ProcessRun) -> Preset:
+def _keep_sample_count(preset: Preset, first: ProcessRun) -> Preset:
     """Return the preset with which an offline run has as many samples as the first one."""
     if preset.scenario.name != "offline" or isinstance(first.inferences, NotMeasured):
         return preset
@@ -218,7 +218,7 @@ def create_sessions(harness: Measurer, variant: str, times: int) -> Creation | N
                 return taken
             warm.append(taken)
     except RemoteCommandError as error:
-        return NotMeasured(reason=one_line(error.problem))
+        return NotMeasured(reason=format_one_line(error.problem))
     return Creation(cold_ns=cold, warm_ns=warm)
 
 
@@ -227,10 +227,10 @@ def _sweep_point(harness: Measurer, question: Question, variant: str, point: Sha
     try:
         swept = harness.sweep(variant, question.preset.under(SINGLE_STREAM), point)
     except RemoteCommandError as error:
-        swept = Swept(latencies_ns=[], problem=one_line(error.problem))
+        swept = Swept(latencies_ns=[], problem=format_one_line(error.problem))
     return SweepPoint(
         shapes=point,
-        batch=batch_of(question.manifest, point),
+        batch=find_batch(question.manifest, point),
         latencies_ns=swept.latencies_ns,
         steady=swept.steady,
         problem=swept.problem,
@@ -246,4 +246,4 @@ def measure_canary(harness: Measurer) -> CanaryRun | NotMeasured:
     try:
         return harness.canary()
     except RemoteCommandError as error:
-        return NotMeasured(reason=f"the canary failed: {one_line(error.first_line)}")
+        return NotMeasured(reason=f"the canary failed: {format_one_line(error.first_line)}")

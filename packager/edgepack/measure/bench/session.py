@@ -11,22 +11,22 @@ from edgepack.bundle.reading import Bundle
 from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import audited
 from edgepack.deploy.transfer.client import PushedRelease, read_for, send_release
-from edgepack.devices.checking import runtime_python
+from edgepack.devices.checking import find_runtime_python
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
-from edgepack.errors import EdgepackError, UsageError, nearest, one_line
+from edgepack.errors import EdgepackError, UsageError, format_one_line, suggest_nearest
 
 INTERRUPTS = (KeyboardInterrupt, SystemExit)
 """What Ctrl-C and SIGTERM raise."""
 INTERRUPTED = "it was interrupted here"
 
 
-def why_ended(end: BaseException) -> str:
+def explain_end(end: BaseException) -> str:
     """Return what ended a measurement early, as one line: an error, or an interrupt."""
-    return one_line(end.problem) if isinstance(end, EdgepackError) else INTERRUPTED
+    return format_one_line(end.problem) if isinstance(end, EdgepackError) else INTERRUPTED
 
 
 def read_bundle(path: Path, device: Device, variant: str | None) -> Bundle:
@@ -42,7 +42,7 @@ def read_bundle(path: Path, device: Device, variant: str | None) -> Bundle:
     if variant is not None and variant not in known:
         raise UsageError(
             f"the bundle {bundle.manifest.id} has no variant {variant!r}",
-            hint=nearest(variant, known),
+            hint=suggest_nearest(variant, known),
             where="--variant",
         )
     return bundle
@@ -71,12 +71,12 @@ def open_harness(
         connect(device) as transport,
         leased(transport, device, purpose, wait_s=wait_s, progress=progress),
     ):
-        python = runtime_python(device, probe(device, transport))
-        pushed = stage(bundle, device, transport, progress)
+        python = find_runtime_python(device, probe(device, transport))
+        pushed = stage_bundle(bundle, device, transport, progress)
         yield Harness(transport, pushed.path, python, tuple(device.entry.run_prefix))
 
 
-def stage(
+def stage_bundle(
     bundle: Bundle, device: Device, transport: Transport, progress: Progress
 ) -> PushedRelease:
     """Push a bundle beside a device's current release, and record that.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from edgepack.bundle.manifest import Manifest
-from edgepack.errors import UsageError, nearest
+from edgepack.errors import UsageError, suggest_nearest
 
 Shapes = dict[str, list[int]]
 """By input."""
@@ -15,7 +15,9 @@ UNNAMED = "?"
 """A dimension of any size without a name."""
 
 
-def sweep_points(manifest: Manifest, batches: Sequence[int], shapes: Sequence[str]) -> list[Shapes]:
+def make_sweep_points(
+    manifest: Manifest, batches: Sequence[int], shapes: Sequence[str]
+) -> list[Shapes]:
     """Return the shapes of all inputs at each point: the batches, then the shapes.
 
     Args:
@@ -30,24 +32,24 @@ def sweep_points(manifest: Manifest, batches: Sequence[int], shapes: Sequence[st
         UsageError: A batch is not above 0; a shape has another form, or names no input, or has
             another number of dimensions.
     """
-    golden = golden_shapes(manifest)
-    points = [_with_batch(manifest, golden, batch) for batch in batches]
-    return points + [_with_shapes(manifest, golden, text) for text in shapes]
+    golden = find_golden_shapes(manifest)
+    points = [_set_batch(manifest, golden, batch) for batch in batches]
+    return points + [_set_shapes(manifest, golden, text) for text in shapes]
 
 
-def golden_shapes(manifest: Manifest) -> Shapes:
+def find_golden_shapes(manifest: Manifest) -> Shapes:
     """Return the shapes of the first golden's inputs."""
     return {tensor.name: list(tensor.shape) for tensor in manifest.goldens[0].inputs}
 
 
-def batch_of(manifest: Manifest, point: Mapping[str, Sequence[int]]) -> int:
+def find_batch(manifest: Manifest, point: Mapping[str, Sequence[int]]) -> int:
     """Return the size of the first input's first dimension; 1 if it is one picture or text."""
     name = manifest.inputs[0].name
     shape = point[name]
     return max(1, shape[0]) if shape and name not in manifest.samples else 1
 
 
-def _with_batch(manifest: Manifest, golden: Shapes, batch: int) -> Shapes:
+def _set_batch(manifest: Manifest, golden: Shapes, batch: int) -> Shapes:
     if batch < 1:
         raise UsageError(f"a batch has {batch} samples", hint="give 1 or more", where="--batch")
     first = manifest.inputs[0]
@@ -65,14 +67,14 @@ def _with_batch(manifest: Manifest, golden: Shapes, batch: int) -> Shapes:
         )
     dim, size = first.shape[0], golden[first.name][0]
     if isinstance(dim, str) and dim != UNNAMED:
-        return _resized(manifest, golden, {dim: batch})
+        return _resize_shapes(manifest, golden, {dim: batch})
     return {
         name: [batch, *shape[1:]] if shape and shape[0] == size else shape
         for name, shape in golden.items()
     }
 
 
-def _with_shapes(manifest: Manifest, golden: Shapes, text: str) -> Shapes:
+def _set_shapes(manifest: Manifest, golden: Shapes, text: str) -> Shapes:
     dims = {spec.name: spec.shape for spec in manifest.inputs}
     given: Shapes = {}
     for part in text.split(","):
@@ -84,7 +86,9 @@ def _with_shapes(manifest: Manifest, golden: Shapes, text: str) -> Shapes:
         name, shape = found[1], [int(size) for size in found[2].split("x")]
         if name not in golden:
             raise UsageError(
-                f"the model has no input {name!r}", hint=nearest(name, golden), where="--shape"
+                f"the model has no input {name!r}",
+                hint=suggest_nearest(name, golden),
+                where="--shape",
             )
         if len(shape) != len(dims[name]) or 0 in shape:
             raise UsageError(
@@ -99,10 +103,10 @@ def _with_shapes(manifest: Manifest, golden: Shapes, text: str) -> Shapes:
         for dim, size in zip(dims[name], shape, strict=True)
         if isinstance(dim, str) and dim != UNNAMED
     }
-    return {**_resized(manifest, golden, sizes), **given}
+    return {**_resize_shapes(manifest, golden, sizes), **given}
 
 
-def _resized(manifest: Manifest, golden: Shapes, sizes: Mapping[str, int]) -> Shapes:
+def _resize_shapes(manifest: Manifest, golden: Shapes, sizes: Mapping[str, int]) -> Shapes:
     """Return the golden shapes with other sizes of named dimensions."""
     return {
         spec.name: [

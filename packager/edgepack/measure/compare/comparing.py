@@ -21,7 +21,7 @@ from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, ManifestVariant
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.deploy.leases import leased
 from edgepack.deploy.transfer.client import PushedRelease
-from edgepack.devices.checking import runtime_python
+from edgepack.devices.checking import find_runtime_python
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
@@ -30,7 +30,13 @@ from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, EdgepackError, UsageError
 from edgepack.measure.bench.assemble import NOT_REACHED
 from edgepack.measure.bench.conditions import tuned
-from edgepack.measure.bench.session import INTERRUPTED, INTERRUPTS, read_bundle, stage, why_ended
+from edgepack.measure.bench.session import (
+    INTERRUPTED,
+    INTERRUPTS,
+    explain_end,
+    read_bundle,
+    stage_bundle,
+)
 from edgepack.records.comparison import (
     SCHEMA_VERSION,
     ComparedMetric,
@@ -45,12 +51,12 @@ from edgepack.records.deciding import (
     Outcome,
     Rule,
     decide,
-    overall,
-    settled,
+    decide_overall,
+    is_settled,
 )
 from edgepack.records.presets import Preset, find_preset
-from edgepack.records.run import Placement, ProcessRun, Selection, all_latencies_ns
-from edgepack.records.verdict import EMULATED, heavy_tail_of, reasons_against
+from edgepack.records.run import Placement, ProcessRun, Selection, list_latencies_ns
+from edgepack.records.verdict import EMULATED, explain_heavy_tail_of, list_reasons_against
 
 MARGINS: Mapping[str, float] = {"p50": 0.03, "p90": 0.05}
 _KEPT = 3
@@ -76,7 +82,7 @@ class CompareQuestion:
     """Make ``rule.max_pairs`` pairs, whatever their results."""
     wait_s: float = 0.0
 
-    def percentiles(self) -> dict[str, float]:
+    def list_percentiles(self) -> dict[str, float]:
         """Return the percentile that each metric is.
 
         Raises:
@@ -96,13 +102,13 @@ class CompareQuestion:
             found[name] = float(number)
         return found
 
-    def ratios(
+    def compute_ratios(
         self, device: str, base: Sequence[ProcessRun], candidate: Sequence[ProcessRun]
     ) -> dict[Metric, list[float]]:
         """Return candidate over base for every metric and pair."""
         return {
-            Metric(device, name, self.margins[name]): pair_ratios(base, candidate, percent)
-            for name, percent in self.percentiles().items()
+            Metric(device, name, self.margins[name]): compute_pair_ratios(base, candidate, percent)
+            for name, percent in self.list_percentiles().items()
         }
 
 
@@ -140,10 +146,10 @@ def compare(
             hint="use --preset gate",
             where="--preset",
         )
-    preset = question.preset.with_samples_for(question.percentiles().values())
+    preset = question.preset.with_samples_for(question.list_percentiles().values())
     question = replace(question, preset=preset)
     session = _Session(question, len(devices), progress or Silent())
-    ends = list(zip(devices, _on_all(session, devices), strict=True))
+    ends = list(zip(devices, _compare_on_all(session, devices), strict=True))
     found = [end for _, end in ends if isinstance(end, _Found)]
     lost = [(device, end) for device, end in ends if isinstance(end, EdgepackError)]
     if not found:
@@ -154,7 +160,7 @@ def compare(
         preset=question.preset.name,
         error=question.rule.error,
         max_pairs=question.rule.max_pairs,
-        devices=_judged(question, found),
+        devices=_judge_devices(question, found),
         not_compared=[
             NotCompared(device=device.name, problem=error.problem, hint=error.hint)
             for device, error in lost
@@ -166,7 +172,7 @@ def compare(
     return comparison
 
 
-def pair_ratios(
+def compute_pair_ratios(
     base: Sequence[ProcessRun], candidate: Sequence[ProcessRun], percent: float
 ) -> list[float]:
     """Return a percentile of each of the candidate's runs over that of the base's of its pair.
@@ -209,7 +215,9 @@ class _Measured:
             placement=placement,
             runs=self.runs,
             min_sqnr_db=self.variant.min_sqnr_db,
-            reasons=reasons_against(self.selection, self.runs, placement, self.variant, preset),
+            reasons=list_reasons_against(
+                self.selection, self.runs, placement, self.variant, preset
+            ),
         )
 
 
@@ -233,12 +241,12 @@ class _Session:
     """Once it is set, no process run begins."""
 
 
-def _on_all(session: _Session, devices: Sequence[Device]) -> list[_Found | EdgepackError]:
+def _compare_on_all(session: _Session, devices: Sequence[Device]) -> list[_Found | EdgepackError]:
     """Compare on every device; a single one in this thread, where an interrupt works at once."""
     if len(devices) == 1:
-        return [_on_device(session, devices[0])]
+        return [_compare_on_device(session, devices[0])]
     with ThreadPoolExecutor(len(devices)) as pool:
-        runs = [pool.submit(_on_device, session, device) for device in devices]
+        runs = [pool.submit(_compare_on_device, session, device) for device in devices]
         try:
             wait(runs)
         except INTERRUPTS as interrupt:
@@ -247,7 +255,7 @@ def _on_all(session: _Session, devices: Sequence[Device]) -> list[_Found | Edgep
     return [run.result() for run in runs]
 
 
-def _on_device(session: _Session, device: Device) -> _Found | EdgepackError:
+def _compare_on_device(session: _Session, device: Device) -> _Found | EdgepackError:
     """Return what was found on a device, or what ended it before the first pair was whole."""
     sides: list[_Measured] = []
     unfinished = ""
@@ -256,14 +264,14 @@ def _on_device(session: _Session, device: Device) -> _Found | EdgepackError:
     except (EdgepackError, *INTERRUPTS) as end:
         if isinstance(end, INTERRUPTS):
             session.interrupt = end
-        unfinished = why_ended(end)
+        unfinished = explain_end(end)
         if len(sides) < 2 or not all(side.runs for side in sides):
-            return end if isinstance(end, EdgepackError) else _interrupted(device)
+            return end if isinstance(end, EdgepackError) else _make_interrupted_error(device)
     base, candidate = (side.side(session.question.preset) for side in sides)
     return _Found(device, sides[1].selection, base, candidate, unfinished)
 
 
-def _interrupted(device: Device) -> DeviceError:
+def _make_interrupted_error(device: Device) -> DeviceError:
     return DeviceError(INTERRUPTED, hint="compare again", where=device.name)
 
 
@@ -281,14 +289,14 @@ def _measure(session: _Session, device: Device, sides: list[_Measured]) -> None:
             leased(transport, device, purpose, wait_s=question.wait_s, progress=progress)
         )
         stack.enter_context(tuned(transport, device, tune=question.tune))
-        python = runtime_python(device, probe(device, transport))
+        python = find_runtime_python(device, probe(device, transport))
         kept = max(_KEPT, device.entry.keep_releases)
         roomy = Device(device.name, device.entry.model_copy(update={"keep_releases": kept}))
-        pushed = stage(candidate, roomy, transport, progress)
+        pushed = stage_bundle(candidate, roomy, transport, progress)
         if base is None:
             base, base_path = _current(pushed, device, transport)
         else:
-            base_path = stage(base, roomy, transport, progress).path
+            base_path = stage_bundle(base, roomy, transport, progress).path
         prefix = tuple(device.entry.run_prefix)
         for bundle, path in ((base, base_path), (candidate, pushed.path)):
             harness = Harness(transport, path, python, prefix)
@@ -314,27 +322,27 @@ def _measure_pairs(
                 if session.interrupt:
                     raise session.interrupt
                 side.run(question.preset)
-            last = pair_ratios(base.runs[-1:], candidate.runs[-1:], 50)[0]
+            last = compute_pair_ratios(base.runs[-1:], candidate.runs[-1:], 50)[0]
             task(f"pair {number}", found=f"p50 {last - 1:+.1%} against the base's")
             if number in rule.looks and not question.every_pair:
-                ratios = question.ratios(device.name, base.runs, candidate.runs)
-                if settled(ratios, rule, families=session.devices):
+                ratios = question.compute_ratios(device.name, base.runs, candidate.runs)
+                if is_settled(ratios, rule, families=session.devices):
                     break
 
 
-def _judged(question: CompareQuestion, found: Sequence[_Found]) -> list[DeviceComparison]:
+def _judge_devices(question: CompareQuestion, found: Sequence[_Found]) -> list[DeviceComparison]:
     """Return each device's comparison; Holm's procedure runs over all devices and metrics."""
     every: dict[Metric, list[float]] = {}
     for each in found:
-        every |= question.ratios(each.device.name, each.base.runs, each.candidate.runs)
+        every |= question.compute_ratios(each.device.name, each.base.runs, each.candidate.runs)
     answers = decide(every, question.rule)
     return [
-        _judged_device(question, each, [a for a in answers if a.metric.device == each.device.name])
+        _judge_device(question, each, [a for a in answers if a.metric.device == each.device.name])
         for each in found
     ]
 
 
-def _judged_device(
+def _judge_device(
     question: CompareQuestion, found: _Found, answers: Sequence[MetricDecision]
 ) -> DeviceComparison:
     reasons = [
@@ -343,8 +351,8 @@ def _judged_device(
     ]
     tails = _tail_reasons(question, found)
     if tails:
-        answers = [_judged_by_p50(answer) for answer in answers]
-    outcome: Outcome = overall([answer.outcome for answer in answers])
+        answers = [_judge_by_p50(answer) for answer in answers]
+    outcome: Outcome = decide_overall([answer.outcome for answer in answers])
     if found.selection.device.emulated:
         reasons.append(EMULATED)
     if not question.preset.conclusive:
@@ -372,7 +380,7 @@ def _judged_device(
         candidate=found.candidate,
         outcome=outcome,
         reasons=reasons,
-        metrics=[compared_metric(answer) for answer in answers],
+        metrics=[make_compared_metric(answer) for answer in answers],
         notes=notes,
         unfinished=found.unfinished,
     )
@@ -384,13 +392,13 @@ def _tail_reasons(question: CompareQuestion, found: _Found) -> list[str]:
         return []
     sides = {"base": found.base, "candidate": found.candidate}
     tails = {
-        name: heavy_tail_of(question.preset.scenario, all_latencies_ns(side.runs))
+        name: explain_heavy_tail_of(question.preset.scenario, list_latencies_ns(side.runs))
         for name, side in sides.items()
     }
     return [f"{name}: {tail}" for name, tail in tails.items() if tail]
 
 
-def _judged_by_p50(answer: MetricDecision) -> MetricDecision:
+def _judge_by_p50(answer: MetricDecision) -> MetricDecision:
     return answer if answer.metric.name == "p50" else replace(answer, outcome="INCONCLUSIVE")
 
 
@@ -409,7 +417,7 @@ def _reason(answer: MetricDecision, rule: Rule) -> str:
             )
 
 
-def compared_metric(answer: MetricDecision) -> ComparedMetric:
+def make_compared_metric(answer: MetricDecision) -> ComparedMetric:
     """Return an answer as reports keep it."""
     some = answer.pairs > 1
     return ComparedMetric(

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 
 from edgepack.base.statistics import median, percentile
-from edgepack.base.terminal import printable
+from edgepack.base.terminal import make_printable
 from edgepack.records.comparison import ComparedMetric, Comparison, DeviceComparison, Side
 
 COMPARISON_HEADS = (
     "device", "metric", "base", "candidate", "change", "it lies in", "allowed", "answer"
 )  # fmt: skip
-"""Over the columns of :func:`comparison_rows`."""
+"""Over the columns of :func:`format_comparison_rows`."""
 
 
-def comparison_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+def format_comparison_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     """Return a row for each metric of each device, under :data:`COMPARISON_HEADS`."""
     return [
         (
@@ -33,21 +33,24 @@ def comparison_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     ]
 
 
-def comparison_markdown(comparison: Comparison) -> str:
+def format_comparison_markdown(comparison: Comparison) -> str:
     """Return a comment for a pull request."""
     lines = [f"**edgepack compare: {comparison.outcome}**", ""]
     lines += [_markdown_row(COMPARISON_HEADS), _markdown_row(["---"] * len(COMPARISON_HEADS))]
-    lines += [_markdown_row(row) for row in comparison_rows(comparison)]
+    lines += [_markdown_row(row) for row in format_comparison_rows(comparison)]
     for device in comparison.devices:
-        lines += ["", f"{_escaped(device.device)}: {_what(device)}"]
-        lines += [f"- {_escaped(reason)}" for reason in (*device.reasons, *device.notes)]
+        lines += ["", f"{_escape_markdown(device.device)}: {_name_device(device)}"]
+        lines += [f"- {_escape_markdown(reason)}" for reason in (*device.reasons, *device.notes)]
     for lost in comparison.not_compared:
-        lines += ["", f"{_escaped(lost.device)} was not compared: {_escaped(lost.problem)}"]
+        lines += [
+            "",
+            f"{_escape_markdown(lost.device)} was not compared: {_escape_markdown(lost.problem)}",
+        ]
     lines += ["", f"Chance of a false FAIL at most {comparison.error:.0%}, over everything above."]
     return "\n".join(lines) + "\n"
 
 
-def comparison_junit(comparison: Comparison) -> str:
+def format_comparison_junit(comparison: Comparison) -> str:
     """Return a JUnit document: a suite for each device, a case for each metric.
 
     FAIL is a failure, INCONCLUSIVE is skipped, with the reasons; a device that was not compared is
@@ -55,7 +58,7 @@ def comparison_junit(comparison: Comparison) -> str:
     """
     suites = ElementTree.Element("testsuites", name="edgepack compare")
     for device in comparison.devices:
-        name = printable(device.device)
+        name = make_printable(device.device)
         suite = ElementTree.SubElement(suites, "testsuite", name=name)
         counts = {"tests": 0, "failures": 0, "skipped": 0}
         for case_name, outcome, said in _cases(device):
@@ -66,17 +69,17 @@ def comparison_junit(comparison: Comparison) -> str:
             if outcome != "PASS":
                 kind = "failure" if outcome == "FAIL" else "skipped"
                 counts["failures" if outcome == "FAIL" else "skipped"] += 1
-                element = ElementTree.SubElement(case, kind, message=printable(said[:1000]))
-                element.text = "\n".join(printable(reason) for reason in device.reasons)
+                element = ElementTree.SubElement(case, kind, message=make_printable(said[:1000]))
+                element.text = "\n".join(make_printable(reason) for reason in device.reasons)
         for what, count in counts.items():
             suite.set(what, str(count))
     for lost in comparison.not_compared:
-        name = printable(lost.device)
+        name = make_printable(lost.device)
         suite = ElementTree.SubElement(suites, "testsuite", name=name, tests="1", errors="1")
         case = ElementTree.SubElement(
             suite, "testcase", classname=f"edgepack.{name}", name="usable"
         )
-        ElementTree.SubElement(case, "error", message=printable(lost.problem))
+        ElementTree.SubElement(case, "error", message=make_printable(lost.problem))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -92,10 +95,10 @@ def _cases(device: DeviceComparison) -> Iterator[tuple[str, str, str]]:
         yield metric.name, outcome, said
 
 
-def _what(device: DeviceComparison) -> str:
+def _name_device(device: DeviceComparison) -> str:
     sides = [f"{side.bundle} {side.variant}" for side in (device.base, device.candidate)]
     both = sides[0] if sides[0] == sides[1] else f"{sides[0]} against {sides[1]}"
-    return f"{_escaped(both)}, {device.pairs} pairs of process runs"
+    return f"{_escape_markdown(both)}, {device.pairs} pairs of process runs"
 
 
 def _milliseconds(side: Side, metric: ComparedMetric) -> str:
@@ -110,12 +113,12 @@ def _interval(metric: ComparedMetric) -> str:
 
 
 def _markdown_row(cells: tuple[str, ...] | list[str]) -> str:
-    return f"| {' | '.join(_escaped(cell) for cell in cells)} |"
+    return f"| {' | '.join(_escape_markdown(cell) for cell in cells)} |"
 
 
-def _escaped(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Return a text that Markdown shows as it is: a device's text must not become markup."""
-    plain = printable(text)
+    plain = make_printable(text)
     for character in "\\`*_[]<>|#":
         plain = plain.replace(character, f"\\{character}")
     return plain

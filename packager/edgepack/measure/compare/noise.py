@@ -9,8 +9,8 @@ from edgepack.base.progress import Progress
 from edgepack.base.statistics import mean, median, standard_deviation
 from edgepack.devices.inventory import Device
 from edgepack.errors import InconclusiveError
-from edgepack.measure.compare.comparing import CompareQuestion, compare, pair_ratios
-from edgepack.records.deciding import smallest_slowdown
+from edgepack.measure.compare.comparing import CompareQuestion, compare, compute_pair_ratios
+from edgepack.records.deciding import find_smallest_slowdown
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def measure_noise(question: CompareQuestion, device: Device, *, progress: Progre
             hint="measure again",
             where=device.name,
         )
-    ratios = pair_ratios(found.base.runs, found.candidate.runs, 50)
+    ratios = compute_pair_ratios(found.base.runs, found.candidate.runs, 50)
     in_order = [ratio if number % 2 else 1 / ratio for number, ratio in enumerate(ratios, 1)]
     runs = [median(run.latencies_ns) for run in (*found.base.runs, *found.candidate.runs)]
     return NoiseFloor(
@@ -63,7 +63,7 @@ def measure_noise(question: CompareQuestion, device: Device, *, progress: Progre
         pairs=len(ratios),
         run_deviation=standard_deviation([math.log(each) for each in runs]),
         pair_deviation=standard_deviation([math.log(each) for each in ratios]),
-        smallest_slowdown=smallest_slowdown(ratios, question.rule),
+        smallest_slowdown=find_smallest_slowdown(ratios, question.rule),
         order_ratio=math.exp(mean([math.log(each) for each in in_order])),
         reasons=[*found.base.reasons, *found.candidate.reasons],
     )

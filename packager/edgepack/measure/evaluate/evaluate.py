@@ -14,11 +14,11 @@ from pathlib import Path
 
 from edgepack.backends.targets import load_target
 from edgepack.base.clock import utc_now
-from edgepack.base.machine import processor
+from edgepack.base.machine import find_processor
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent, Work
 from edgepack.base.schema import NotMeasured
-from edgepack.builder.cache import own_cache
+from edgepack.builder.cache import open_own_cache
 from edgepack.builder.execution import execute
 from edgepack.builder.planner import make_plan
 from edgepack.bundle.manifest import Accuracy
@@ -27,17 +27,17 @@ from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
 from edgepack.devices.transports import require_machine
 from edgepack.errors import BundleError, EdgepackError, InconclusiveError, UsageError
-from edgepack.measure.bench.assemble import report_id
+from edgepack.measure.bench.assemble import make_report_id
 from edgepack.measure.bench.session import INTERRUPTS, open_harness, read_bundle
 from edgepack.measure.evaluate.judge import Judged, Judging, judge_answers
 from edgepack.measure.evaluate.kept_answers import KeptAnswers, read_as_they_come
 from edgepack.measure.evaluate.stream import Inputs as SampleInputs
 from edgepack.measure.evaluate.stream import stream_answers
-from edgepack.model.facts import ModelFacts, model_facts
+from edgepack.model.facts import ModelFacts, read_model_facts
 from edgepack.model.running import Arrays
 from edgepack.project.project import PROJECT_FILE, LoadedProject, read_project
 from edgepack.records.run import EvaluationReport, Selection
-from edgepack.records.verdict import placement_reasons
+from edgepack.records.verdict import list_placement_reasons
 from edgepack.samples.sample_set import SampleSet
 
 _REFERENCES = "references"
@@ -83,7 +83,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
     require_machine(device)
     opened = read_bundle(bundle, device, variant)
     loaded = _project_here(project)
-    facts = model_facts(loaded.model_path)
+    facts = read_model_facts(loaded.model_path)
     _require_same_model(loaded, facts, opened.manifest.model.sha256)
     materials = _materials(loaded, facts, opened.manifest.target, progress)
     with ThreadPoolExecutor(1) as pool, Workers(1) as workers:
@@ -97,7 +97,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
                 judged = pool.submit(_judge, workers, given, materials, progress)
                 title = f"{device.name} {selection.variant}: measuring accuracy"
                 with _counted(kept, title, total, progress):
-                    inputs = _own_state(materials.samples, kept, loaded.project.state)
+                    inputs = _make_own_state(materials.samples, kept, loaded.project.state)
                     _receive(harness, selection.variant, inputs, materials.samples, kept, judged)
                 placement = harness.profile(selection.variant)
         progress.status("computing the metric from the answers")
@@ -107,7 +107,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
     created = utc_now()
     return EvaluationReport(
         schema_version=1,
-        id=report_id(created),
+        id=make_report_id(created),
         created=created,
         device=device.name,
         facts=selection.device,
@@ -118,11 +118,11 @@ def evaluate(  # noqa: PLR0913  (the command's options)
         variant=selection.variant,
         unused=selection.unused,
         samples_sha256=materials.samples_sha256,
-        measured=_measured(found, loaded),
+        measured=_make_accuracy(found, loaded),
         interval=found.interval,
         simulated=entry.accuracy,
         placement=placement,
-        reasons=list(placement_reasons(placement, entry)),
+        reasons=list(list_placement_reasons(placement, entry)),
         inference_ns=kept.inference_ns,
         resumed=resumed,
         elapsed_ns=time.monotonic_ns() - began_ns,
@@ -190,8 +190,13 @@ def _judge(workers: Workers, given: Judging, materials: _Materials, progress: Pr
     """Evaluate in a worker; fp32's outputs for the samples are kept for later evaluations."""
     if given.reference is None:
         return workers.call(judge_answers, given, on_note=progress.note)
-    cache = own_cache()
-    known = (materials.reference_sha256, materials.samples_sha256, processor(), version("numpy"))
+    cache = open_own_cache()
+    known = (
+        materials.reference_sha256,
+        materials.samples_sha256,
+        find_processor(),
+        version("numpy"),
+    )
     key = hashlib.sha256("\n".join((*known, version("onnxruntime"))).encode()).hexdigest()
     found: list[Judged] = []
 
@@ -206,7 +211,9 @@ def _judge(workers: Workers, given: Judging, materials: _Materials, progress: Pr
     return found[0]
 
 
-def _own_state(samples: SampleSet, kept: KeptAnswers, state: Mapping[str, str]) -> SampleInputs:
+def _make_own_state(
+    samples: SampleSet, kept: KeptAnswers, state: Mapping[str, str]
+) -> SampleInputs:
     """Return what gives a sample's inputs: within a stream without a state, which the device has.
 
     The first sent sample has the state that the device had reached when an earlier evaluation
@@ -301,7 +308,7 @@ def _materials(
     inputs = next(step.inputs for step in plan.steps if step.id == judged[0])
     asked = {name: inputs[name] for name in ("reference", "samples") if name in inputs}
     needed = plan.only(asked.values())
-    done = execute(needed, cache=own_cache(), jobs=1, progress=progress).artifacts
+    done = execute(needed, cache=open_own_cache(), jobs=1, progress=progress).artifacts
     samples = done[asked["samples"]]
     reference = done[asked["reference"]] if "reference" in asked else None
     return _Materials(
@@ -320,7 +327,7 @@ def _require_same_model(loaded: LoadedProject, facts: ModelFacts, sha256: str) -
         )
 
 
-def _measured(found: Judged, loaded: LoadedProject) -> Accuracy:
+def _make_accuracy(found: Judged, loaded: LoadedProject) -> Accuracy:
     if isinstance(found.accuracy, NotMeasured):
         raise UsageError(
             f"there is nothing to measure: {found.accuracy.reason}",

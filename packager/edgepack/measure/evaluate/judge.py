@@ -10,15 +10,15 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
 from edgepack.devices.frames import encode
 from edgepack.measure.evaluate.kept_answers import read_as_they_come
-from edgepack.metrics.labelled import labelled_metric
+from edgepack.metrics.labelled import choose_labelled_metric
 from edgepack.model.files import MODEL
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project.project import OutputDescription, PythonMetric
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.proofs.evaluation_result import as_accuracy, uncompared
-from edgepack.steps.proofs.hook_metric import hook_of
+from edgepack.steps.proofs.evaluation_result import drop_comparison, make_accuracy
+from edgepack.steps.proofs.hook_metric import make_hook
 from edgepack.steps.proofs.judge import Judge
-from edgepack.steps.streams import StatePairs, answers, drift
+from edgepack.steps.streams import StatePairs, measure_drift, select_answers
 
 
 @dataclass(frozen=True)
@@ -65,24 +65,24 @@ def judge_answers(given: Judging) -> Judged:
         given.scores_output,
         given.described,
         keep_outputs=hooked,
-        labelled=labelled_metric(given.metric, samples, given.described),
+        labelled=choose_labelled_metric(given.metric, samples, given.described),
     )
     outputs = (answer.outputs for answer in read_as_they_come(given.answers, len(samples)))
     if given.reference and given.references:
         references = _references(given.reference, given.references, samples)
         for feed, reference in zip(samples, references, strict=True):
-            device = answers(next(outputs), given.state)
-            judge.add(answers(reference, given.state), device, feed)
+            device = select_answers(next(outputs), given.state)
+            judge.add(select_answers(reference, given.state), device, feed)
     else:
         for feed, output in zip(samples, outputs, strict=True):
-            own = answers(output, given.state)
+            own = select_answers(output, given.state)
             judge.add(own, own, feed)
 
-    hook = hook_of(given.metric, samples, {"project": given.project}, given.interpreter)
+    hook = make_hook(given.metric, samples, {"project": given.project}, given.interpreter)
     result = judge.result(given.metric, hook)
-    if "metric" in result and (found := drift(judge.by_output.r2, samples)):
+    if "metric" in result and (found := measure_drift(judge.by_output.r2, samples)):
         result["drift"] = found.model_dump()
-    accuracy = as_accuracy(result if given.reference else uncompared(result))
+    accuracy = make_accuracy(result if given.reference else drop_comparison(result))
     return Judged(accuracy, judge.interval(given.metric))
 
 

@@ -93,13 +93,13 @@ def read_as_they_come(path: Path, count: int) -> Iterator[SampleAnswer]:
     with path.open("rb") as file:
 
         def read(size: int) -> bytes:
-            return _read_all(file, size)
+            return _read_whole_file(file, size)
 
         for _ in range(count):
             yield read_answer(read)
 
 
-def _read_all(file: BinaryIO, size: int) -> bytes:
+def _read_whole_file(file: BinaryIO, size: int) -> bytes:
     data = file.read(size)
     while len(data) < size:
         time.sleep(_LOOK_S)

@@ -20,14 +20,14 @@ from pathlib import Path, PurePosixPath
 from edgepack.base.progress import Progress, Work
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import Bundle
-from edgepack.deploy.transfer.client import sent_text
+from edgepack.deploy.transfer.client import format_sent
 from edgepack.devices.inventory import Device
 from edgepack.devices.phones.adb import Adb
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import DeviceError
-from edgepack.measure.phones.conditions import ANDROID_COMMANDS, Outputs, android_conditions
+from edgepack.measure.phones.conditions import ANDROID_COMMANDS, Outputs, parse_android_conditions
 from edgepack.measure.phones.native import About, ProgramRun
-from edgepack.measure.phones.plans import PhonePlan, files_of
+from edgepack.measure.phones.plans import PhonePlan, list_files
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts
 
@@ -105,7 +105,7 @@ class AndroidPhone:
         """Send missing files, and remove the project's other releases and older tools."""
         self._remove_others()
         wanted = {self.release / path: (bundle.path / path, digest)
-                  for path, digest in files_of(bundle).items()}  # fmt: skip
+                  for path, digest in list_files(bundle).items()}  # fmt: skip
         wanted |= {self.tools / path.name: (path, _sha256(path)) for path in programs}
         there = self.adb.digests([self.release, self.tools])
         missing: dict[PurePosixPath, list[Path]] = {}
@@ -123,7 +123,7 @@ class AndroidPhone:
                 advance(folder.name, by=sizes[folder])
         if missing:
             count = sum(map(len, missing.values()))
-            progress.note(sent_text(name, total, count, time.monotonic() - began))
+            progress.note(format_sent(name, total, count, time.monotonic() - began))
 
     def clean(self) -> None:
         """Remove what plans brought; program and models stay for the next measurement."""
@@ -134,10 +134,10 @@ class AndroidPhone:
         known = self.properties
         vendor = known.get("ro.vendor.build.fingerprint", "")
         return DeviceFacts(
-            os=system_of(known),
+            os=read_system(known),
             arch=known.get(ABI, ""),
-            model=model_of(known) or NotMeasured(reason="the phone does not report its model"),
-            cpu=chip_of(known)
+            model=read_model(known) or NotMeasured(reason="the phone does not report its model"),
+            cpu=read_chip(known)
             or NotMeasured(reason="the phone does not report its chip: Android 12 or newer does"),
             cpu_count=max(1, about.cpu_count),
             emulated=is_emulator(known),
@@ -157,7 +157,7 @@ class AndroidPhone:
 
     def conditions(self) -> Conditions:
         """Return what decides the phone's speed now."""
-        return android_conditions(self._outputs())
+        return parse_android_conditions(self._outputs())
 
     def _outputs(self) -> Outputs:
         """Return what all commands print, by their names, in one call."""
@@ -245,19 +245,19 @@ class AndroidPhone:
         )
 
 
-def system_of(properties: Mapping[str, str]) -> str:
+def read_system(properties: Mapping[str, str]) -> str:
     """Return Android's version."""
     version = properties.get("ro.build.version.release", "of an unknown version")
     return f"Android {version} (API {properties.get('ro.build.version.sdk', '?')})"
 
 
-def model_of(properties: Mapping[str, str]) -> str:
+def read_model(properties: Mapping[str, str]) -> str:
     """Return the phone's maker and model, as far as it reports them."""
     maker, model = (properties.get(f"ro.product.{each}", "") for each in ("manufacturer", "model"))
     return f"{maker} {model}".strip()
 
 
-def chip_of(properties: Mapping[str, str]) -> str:
+def read_chip(properties: Mapping[str, str]) -> str:
     """Return the phone's chip, as far as it reports it."""
     maker, model = (properties.get(f"ro.soc.{each}", "") for each in ("manufacturer", "model"))
     return f"{maker} {model}".strip() or properties.get("ro.board.platform", "")

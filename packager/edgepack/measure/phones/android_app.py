@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from edgepack.base.progress import Progress
 from edgepack.bundle.reading import Bundle
-from edgepack.devices.phones.tool_problems import output_of
+from edgepack.devices.phones.tool_problems import join_output
 from edgepack.devices.transport import CommandResult
 from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError
 from edgepack.measure.phones.android import PLAN, AndroidPhone
@@ -103,8 +103,8 @@ class AppPhone(AndroidPhone):
         ran = self.adb.shell(argv, timeout_s=timeout_s)
         found = re.search(r"^INSTRUMENTATION_RESULT: exit=(-?\d+)$", ran.text, re.MULTILINE)
         if found is None:
-            printed = self._printed(document).splitlines()[-MOST_LINES:]
-            raise self._not_run(ran, [*printed, *self._logged(began)])
+            printed = self._read_printed(document).splitlines()[-MOST_LINES:]
+            raise self._make_not_run_error(ran, [*printed, *self._read_log(began)])
         code = int(found[1])
         if code == NOT_STARTED_EXIT:
             raise DeviceError(
@@ -114,7 +114,7 @@ class AppPhone(AndroidPhone):
                 where=self.name,
             )
         if code not in ANSWERED:
-            return CommandResult(tuple(argv), code, b"", self._printed(document).encode())
+            return CommandResult(tuple(argv), code, b"", self._read_printed(document).encode())
         said = self._as_app(["cat", f"files/{document}"], "reading the document").stdout
         return CommandResult(tuple(argv), code, said, b"")
 
@@ -131,20 +131,20 @@ class AppPhone(AndroidPhone):
     def _as_app(self, argv: Sequence[str], doing: str) -> CommandResult:
         return self._shell(["run-as", PACKAGE, *argv], doing)
 
-    def _printed(self, document: str) -> str:
+    def _read_printed(self, document: str) -> str:
         """Return what the program printed besides its document."""
         return self.adb.read(["run-as", PACKAGE, "cat", f"files/{document}.log"])
 
-    def _logged(self, began: str) -> Iterator[str]:
+    def _read_log(self, began: str) -> Iterator[str]:
         """Yield Android's log lines since then about how the app ended."""
         lines = self.adb.read([*LOGCAT, "-t", f"{began}.0", *LOG_TAGS]).splitlines()
         if any(PACKAGE in line for line in lines):
             yield from [line for line in lines if _TELLING.search(line)][:MOST_LINES]
 
-    def _not_run(self, ran: CommandResult, told: Sequence[str]) -> EdgepackError:
-        output = output_of(ran).strip()
+    def _make_not_run_error(self, ran: CommandResult, told: Sequence[str]) -> EdgepackError:
+        output = join_output(ran).strip()
         said = ["the measuring app did not end as it should", *output.splitlines()[-MOST_LINES:]]
-        error = self.adb.explained(output) or RemoteCommandError(
+        error = self.adb.explain_output(output) or RemoteCommandError(
             "\n  | ".join(said),
             hint="see why: adb logcat -d; 'inside: shell' in devices.yaml measures without an app",
             where=self.name,

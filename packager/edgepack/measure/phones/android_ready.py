@@ -20,7 +20,7 @@ from edgepack.measure.phones.native_build import build_measure, find_package
 
 
 @contextmanager
-def ready_android(
+def prepare_android(
     bundle: Bundle, device: Device, host: Transport, progress: Progress
 ) -> Iterator[AndroidPhone]:
     """Put on a phone what a measurement needs; what is there already is not sent again.
@@ -34,7 +34,7 @@ def ready_android(
         properties = adb.properties()
         require_version(device, properties)
         package = find_package(adb.entry.package, RUNTIME, bundle.manifest.runtime)
-        phone = _built(adb, bundle, properties, package)
+        phone = _build_phone_part(adb, bundle, properties, package)
         try:
             with audited("push", device, bundle.path) as operation:
                 operation.describe(host_key=host.host_key)
@@ -45,7 +45,9 @@ def ready_android(
                 phone.clean()
 
 
-def _built(adb: Adb, bundle: Bundle, properties: Mapping[str, str], package: Path) -> AndroidPhone:
+def _build_phone_part(
+    adb: Adb, bundle: Bundle, properties: Mapping[str, str], package: Path
+) -> AndroidPhone:
     """Make the program, or the app, for a phone on which nothing is put yet."""
     root = PurePosixPath(adb.entry.root)
     release = root / bundle.manifest.name / bundle.digest[:16]

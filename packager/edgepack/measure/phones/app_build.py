@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.base.processes import ProgramResult, run_program
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.errors import ToolError
 from edgepack.measure.phones.native_build import (
     API_LEVEL,
@@ -25,10 +25,10 @@ from edgepack.measure.phones.native_build import (
     SOURCES,
     extract,
     find_compiler,
-    kept_folder,
-    newest_first,
+    find_kept_folder,
+    list_sdk_folders,
     require_abi,
-    sdk_folders,
+    sort_newest_first,
 )
 
 PACKAGE = "edgepack.measure"
@@ -56,9 +56,9 @@ def find_sdk() -> Sdk:
     Raises:
         ToolError: There are none.
     """
-    folders = list(sdk_folders())
-    tools = [path for sdk in folders for path in newest_first(sdk / "build-tools")]
-    platforms = [path for sdk in folders for path in newest_first(sdk / "platforms")]
+    folders = list(list_sdk_folders())
+    tools = [path for sdk in folders for path in sort_newest_first(sdk / "build-tools")]
+    platforms = [path for sdk in folders for path in sort_newest_first(sdk / "platforms")]
     if not tools or not platforms:
         missing = "build-tools" if not tools else "platforms"
         raise ToolError(
@@ -81,13 +81,13 @@ def build_app(package: Path, abi: str, cache: Path | None = None) -> Path:
     """
     require_abi(abi)
     compiler, sdk = find_compiler(abi), find_sdk()
-    native = ondevice_dir() / "native"
+    native = find_ondevice_dir() / "native"
     sources = [native / name for name in SOURCES]
     sources += [native / "android" / name for name in OWN_SOURCES]
     made_from = hashlib.sha256(f"{compiler} {sdk} {abi}".encode())
     for path in (*sources, package):
         made_from.update(path.read_bytes())
-    folder = cache or kept_folder()
+    folder = cache or find_kept_folder()
     app = folder / f"app-{abi}-{made_from.hexdigest()[:16]}.apk"
     if not app.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def build_app(package: Path, abi: str, cache: Path | None = None) -> Path:
 
 
 def _compile_library(work: Path, compiler: Path, abi: str) -> None:
-    native = ondevice_dir() / "native"
+    native = find_ondevice_dir() / "native"
     argv = [str(compiler), "-std=c11", "-O2", "-fPIC", "-shared", "-Wl,-z,max-page-size=16384"]
     argv += [str(native / SOURCES[0]), str(native / "android" / OWN_SOURCES[2])]
     argv += ["-I", str(work / "headers"), "-I", str(native)]
@@ -112,7 +112,7 @@ def _compile_library(work: Path, compiler: Path, abi: str) -> None:
 
 
 def _compile_classes(work: Path, sdk: Sdk) -> None:
-    source = ondevice_dir() / "native" / "android" / OWN_SOURCES[1]
+    source = find_ondevice_dir() / "native" / "android" / OWN_SOURCES[1]
     argv = [find_jdk_program("javac"), "-source", "8", "-target", "8", "-nowarn"]
     argv += ["-classpath", str(sdk.platform), "-d", str(work / "classes"), str(source)]
     _run(argv, "compiling the instrumentation")
@@ -122,7 +122,7 @@ def _compile_classes(work: Path, sdk: Sdk) -> None:
 
 
 def _pack(work: Path, sdk: Sdk, abi: str) -> None:
-    manifest = ondevice_dir() / "native" / "android" / OWN_SOURCES[0]
+    manifest = find_ondevice_dir() / "native" / "android" / OWN_SOURCES[0]
     argv = [sdk.tool("aapt2"), "link", "-o", str(work / "base.apk")]
     argv += ["--manifest", str(manifest), "-I", str(sdk.platform)]
     _run(argv, "making the app's manifest")

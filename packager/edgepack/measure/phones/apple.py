@@ -21,14 +21,14 @@ from pathlib import Path, PurePosixPath
 from pydantic import ConfigDict
 
 from edgepack.base.progress import Progress, Work
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.operations import audited
 from edgepack.devices.answers import read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.phones.stage import make_stage
-from edgepack.devices.phones.tool_problems import output_of
+from edgepack.devices.phones.tool_problems import join_output
 from edgepack.devices.phones.xcode import BUILD_S, Xcode
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import (
@@ -36,11 +36,11 @@ from edgepack.errors import (
     DeviceError,
     EdgepackError,
     RemoteCommandError,
-    one_line,
+    format_one_line,
 )
-from edgepack.measure.phones.conditions import IOS_MARK, ios_conditions
+from edgepack.measure.phones.conditions import IOS_MARK, parse_ios_conditions
 from edgepack.measure.phones.native import ANSWERED, About, ProgramRun
-from edgepack.measure.phones.plans import PhonePlan, files_of
+from edgepack.measure.phones.plans import PhonePlan, list_files
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts, Name
 
@@ -85,7 +85,7 @@ class _Answer(StrictModel):
 
 
 @contextmanager
-def ready_apple(
+def prepare_apple(
     bundle: Bundle, device: Device, mac: Transport, progress: Progress
 ) -> Iterator[ApplePhone]:
     """Build the measuring app, and put it and a bundle's models on a phone.
@@ -140,7 +140,7 @@ class ApplePhone:
     @property
     def cpu_flags(self) -> frozenset[str]:
         """The processor's features as Linux spells them."""
-        return frozenset(self._last().facts.cpu_flags)
+        return frozenset(self._read_last().facts.cpu_flags)
 
     @property
     def identifier(self) -> str:
@@ -185,19 +185,19 @@ class ApplePhone:
                 options = [self.identifier]
                 self.xcode.devicectl(["uninstall", "app"], options, "removing the measuring app")
         except EdgepackError as error:
-            why = one_line(error.problem)
+            why = format_one_line(error.problem)
             progress.note(f"{self.identifier} stays on {self.name}, with the models: {why}")
         with suppress(EdgepackError):  # files that stay do no harm
             self.xcode.run(["rm", "-rf", str(self.stage)], "cleaning up on the Mac")
 
     def send_bundle(self, bundle: Bundle) -> None:
         """Copy models and goldens into the app's documents."""
-        self._copy(bundle.path, list(files_of(bundle)), self.stage / "bundle")
+        self._copy(bundle.path, list(list_files(bundle)), self.stage / "bundle")
         self.xcode.send(self.stage / "bundle", self.identifier, PLACE)
 
     def facts(self, about: About) -> DeviceFacts:
         """Return what the phone is."""
-        answer = self._last()
+        answer = self._read_last()
         return DeviceFacts(
             os=f"{answer.facts.system} {answer.facts.version}",
             arch="arm64",
@@ -216,11 +216,13 @@ class ApplePhone:
 
     def boot_id(self) -> str | NotMeasured:
         """Return the boot id, which changes when the phone restarts."""
-        return self._last().facts.boot or NotMeasured(reason="iOS does not report when it started")
+        return self._read_last().facts.boot or NotMeasured(
+            reason="iOS does not report when it started"
+        )
 
     def conditions(self) -> Conditions:
         """Return what decided the phone's speed when the program last ended."""
-        return _conditions(self._last().after)
+        return _conditions(self._read_last().after)
 
     def program(self, arguments: Sequence[str]) -> list[str]:
         """Return the arguments of the measuring program."""
@@ -242,9 +244,9 @@ class ApplePhone:
         argv = [*self.program(arguments), "--out", document]
         self._send_request(argv, answer, plan)
         tested = self._run_test(timeout_s)
-        self._answer = found = self._answered(tested, answer, document)
+        self._answer = found = self._read_answered(tested, answer, document)
         said = self._fetch(document) if found.exit in ANSWERED else b""
-        printed = b"" if found.exit in ANSWERED else self._printed(document)
+        printed = b"" if found.exit in ANSWERED else self._read_printed(document)
         result = CommandResult(tuple(argv), found.exit, said, printed)
         return ProgramRun(result, _conditions(found.before), _conditions(found.after))
 
@@ -291,25 +293,25 @@ class ApplePhone:
             timeout_s=timeout_s + OVERHEAD_S,
         )
 
-    def _answered(self, tested: CommandResult, answer: str, document: str) -> _Answer:
+    def _read_answered(self, tested: CommandResult, answer: str, document: str) -> _Answer:
         """Return what the test has written; xcodebuild may call one that crashed a success."""
         if tested.exit_code != 0:
-            raise self._not_run(tested, document)
+            raise self._make_not_run_error(tested, document)
         try:
             data = self._fetch(answer)
         except RemoteCommandError as error:
-            raise self._not_run(tested, document) from error
+            raise self._make_not_run_error(tested, document) from error
         return self._read_answer(data)
 
-    def _printed(self, document: str) -> bytes:
+    def _read_printed(self, document: str) -> bytes:
         """Return what the program printed besides its document, nothing where that is unknown."""
         try:
             return self._fetch(f"{document}.log")
         except RemoteCommandError:
             return b""
 
-    def _not_run(self, tested: CommandResult, document: str) -> RemoteCommandError:
-        printed = self._printed(document).decode("utf-8", "replace").splitlines()
+    def _make_not_run_error(self, tested: CommandResult, document: str) -> RemoteCommandError:
+        printed = self._read_printed(document).decode("utf-8", "replace").splitlines()
         told = [*printed[-MOST_LINES:], *_telling(tested)]
         return RemoteCommandError(
             _lines("the measuring app did not end as it should on the phone", *told),
@@ -343,7 +345,7 @@ class ApplePhone:
             packed.seek(0)
             self.xcode.unpack(iter(lambda: packed.read(1 << 17), b""), target)
 
-    def _last(self) -> _Answer:
+    def _read_last(self) -> _Answer:
         if self._answer is None:
             raise RuntimeError("the phone is asked for after the program ran")
         return self._answer
@@ -357,7 +359,7 @@ def write_project(folder: Path, bundle: Bundle) -> list[str]:
     Raises:
         BundleError: The bundle's target pins no onnxruntime for iOS.
     """
-    native = ondevice_dir() / "native"
+    native = find_ondevice_dir() / "native"
     version = bundle.manifest.runtime.get(RUNTIME)
     checksum = load_profile(bundle.manifest.target).runtime.checksums.get(RUNTIME)
     if version is None or checksum is None:
@@ -385,7 +387,7 @@ def write_project(folder: Path, bundle: Bundle) -> list[str]:
 
 def _telling(result: CommandResult) -> list[str]:
     """Return the last lines of xcodebuild that say why it failed, or else its last lines."""
-    lines = [line.strip() for line in output_of(result).splitlines() if line.strip()]
+    lines = [line.strip() for line in join_output(result).splitlines() if line.strip()]
     return ([line for line in lines if _TELLING.search(line)] or lines)[-MOST_LINES:]
 
 
@@ -394,4 +396,4 @@ def _lines(problem: str, *told: str) -> str:
 
 
 def _conditions(moment: _Moment) -> Conditions:
-    return ios_conditions(IOS_MARK + moment.model_dump_json(exclude_none=True))
+    return parse_ios_conditions(IOS_MARK + moment.model_dump_json(exclude_none=True))

@@ -15,10 +15,10 @@ from edgepack.errors import EdgepackError, ProfileError
 from edgepack.measure.phones.android import (
     ABI,
     RUNTIME,
-    chip_of,
-    model_of,
+    read_chip,
+    read_model,
+    read_system,
     require_version,
-    system_of,
 )
 from edgepack.measure.phones.app_build import find_jdk_program, find_sdk
 from edgepack.measure.phones.native_build import find_compiler, find_package, require_abi
@@ -78,7 +78,9 @@ def _check_android(device: Device, host: Transport) -> Checked:
         partial(find_package, entry.package, RUNTIME, pins),
         partial(_require_tools, abi, in_app=entry.inside == "app"),
     )
-    facts = PhoneFacts(system_of(properties), model_of(properties), f"{chip_of(properties)}, {abi}")
+    facts = PhoneFacts(
+        read_system(properties), read_model(properties), f"{read_chip(properties)}, {abi}"
+    )
     return Checked(device.name, device.target, facts, tuple(problems), ())
 
 

@@ -45,10 +45,10 @@ _TEMPERATURE = re.compile(
 )
 
 
-def android_conditions(outputs: Outputs) -> Conditions:
+def parse_android_conditions(outputs: Outputs) -> Conditions:
     """Return the conditions of an Android phone."""
-    temperatures = android_temperatures_c(outputs)
-    governors = dict.fromkeys(_by_policy(outputs.get("governors", "")).values())
+    temperatures = parse_android_temperatures(outputs)
+    governors = dict.fromkeys(_group_by_policy(outputs.get("governors", "")).values())
     load = outputs.get("load", "").split()
     return Conditions(
         governor="+".join(sorted(governors)) or NotMeasured(reason="no governor can be read"),
@@ -63,7 +63,7 @@ def android_conditions(outputs: Outputs) -> Conditions:
     )
 
 
-def android_temperatures_c(outputs: Outputs) -> dict[str, float]:
+def parse_android_temperatures(outputs: Outputs) -> dict[str, float]:
     """Return each temperature by its name, of the thermal service and the battery.
 
     An older value of the service is used only where there is no present one. 0.0 stands for a
@@ -77,7 +77,7 @@ def android_temperatures_c(outputs: Outputs) -> dict[str, float]:
     return {name: value for name, value in celsius.items() if value}
 
 
-def ios_conditions(printed: str) -> Conditions:
+def parse_ios_conditions(printed: str) -> Conditions:
     """Return the conditions of an iPhone or iPad, by the last line of its test bundle.
 
     iOS reports no temperature, no clock and no load.
@@ -135,7 +135,7 @@ def _android_battery(outputs: Outputs) -> float | NotMeasured:
     return min(100.0, float(level[1]))
 
 
-def _by_policy(text: str) -> dict[str, str]:
+def _group_by_policy(text: str) -> dict[str, str]:
     """Return the values of files that ``grep -H`` printed, by cpufreq policy."""
     return dict(re.findall(r"/(policy\d+)/\w+:(\S+)", text))
 

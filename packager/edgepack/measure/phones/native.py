@@ -27,7 +27,7 @@ from edgepack.devices.harness import (
     run_timeout_s,
 )
 from edgepack.devices.transport import CommandResult, Transport
-from edgepack.errors import RemoteCommandError, VariantRefusedError, one_line
+from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
 from edgepack.measure.phones.plans import CPU, PhonePlan, Planner
 from edgepack.project.profile import Provider
 from edgepack.records.presets import Preset
@@ -219,15 +219,15 @@ class NativeHarness:
     def about(self) -> About:
         """What the runtime on the phone is."""
         if self._about is None:
-            self._about = self._document(About, ["about"], None)
+            self._about = self._read_document(About, ["about"], None)
         return self._about
 
     def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
         """Make one process run."""
         del seed  # of scenarios that phones are not measured in
         timeout_s = run_timeout_s(preset, self.load_timeout_s)
-        arguments = _limited(["measure", *_arguments(preset)], timeout_s)
-        plan = self._planner(self._entry(variant)).goldens()
+        arguments = _limit_arguments(["measure", *_arguments(preset)], timeout_s)
+        plan = self._make_planner(self._find_entry(variant)).goldens()
         ran = self.phone.timed(arguments, plan, timeout_s=timeout_s)
         timed = self._said(_Timed, ran.result)
         return ProcessRun(
@@ -250,35 +250,35 @@ class NativeHarness:
         """Time how long the variant's sessions take to create, in nanoseconds."""
         if cold:
             return NO_COLD
-        plan = self._planner(self._entry(variant)).goldens()
-        return self._document(_Created, ["create"], plan).session_create_ns
+        plan = self._make_planner(self._find_entry(variant)).goldens()
+        return self._read_document(_Created, ["create"], plan).session_create_ns
 
     def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
         """Make one process run with inputs of other shapes."""
         try:
-            plan = self._planner(self._entry(variant)).reshaped(shapes)
-            timed = self._document(
+            plan = self._make_planner(self._find_entry(variant)).reshaped(shapes)
+            timed = self._read_document(
                 _Timed,
                 ["measure", *_arguments(preset)],
                 plan,
                 timeout_s=run_timeout_s(preset, self.load_timeout_s),
             )
         except ValueError as error:
-            return Swept(latencies_ns=[], problem=one_line(str(error)))
+            return Swept(latencies_ns=[], problem=format_one_line(str(error)))
         return Swept(latencies_ns=timed.latencies_ns, steady=timed.steady)
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
-        plan = self._planner(self._entry(variant)).goldens()
-        return self._document(Memory, ["memory"], plan)
+        plan = self._make_planner(self._find_entry(variant)).goldens()
+        return self._read_document(Memory, ["memory"], plan)
 
     def profile(self, variant: str) -> Placement:
         """Return which provider runs each node."""
-        return self._profile(self._entry(variant))
+        return self._read_profile(self._find_entry(variant))
 
     def trace(self, variant: str) -> tuple[Placement, Events]:
         """Return which provider runs each node, with the first events of the profile."""
-        runs, events = self._events(self._entry(variant))
+        runs, events = self._read_events(self._find_entry(variant))
         return _placement(variant, runs, events), events[:MAX_EVENTS]
 
     def canary(self) -> CanaryRun:
@@ -301,7 +301,7 @@ class NativeHarness:
             *("--iterations", str(canary.LEAST_ITERATIONS)),
             *("--warm-up-s", f"{canary.WARM_UP_S:g}", "--warm-up-cap-s", "0"),
         ]
-        timed = self._document(_Timed, arguments, plan)
+        timed = self._read_document(_Timed, arguments, plan)
         return CanaryRun(
             model_sha256=hashlib.sha256(canary.MODEL).hexdigest(),
             median_ns=int(statistics.median(timed.latencies_ns)),
@@ -327,18 +327,18 @@ class NativeHarness:
         Raises:
             VariantRefusedError: It does not.
         """
-        for why in self._lacking(entry):
-            raise self._refused(why)
-        found = self._document(_Checked, ["check"], self._planner(entry).check())
+        for why in self._list_lacking(entry):
+            raise self._make_refused(why)
+        found = self._read_document(_Checked, ["check"], self._make_planner(entry).check())
         if not found.golden_min_sqnr_db >= entry.min_sqnr_db:
-            raise self._refused(
+            raise self._make_refused(
                 f"its output is {found.golden_min_sqnr_db:.1f} dB near the golden one,"
                 f" {entry.min_sqnr_db:.1f} dB are needed"
             )
         if isinstance(entry.placement, float) and entry.providers[0].name != CPU:
             self._check_share(entry, entry.placement)
 
-    def _lacking(self, entry: ManifestVariant) -> Iterator[str]:
+    def _list_lacking(self, entry: ManifestVariant) -> Iterator[str]:
         """Yield what the phone or its runtime lacks for a variant."""
         available = self.about.providers
         sources = self.bundle.manifest.provider_sources
@@ -360,17 +360,17 @@ class NativeHarness:
         """
         first = entry.providers[0].name
         others = [node for node in self.profile(entry.id).nodes if node.provider != first]
-        alone = self._profile(_on_cpu(entry)).nodes
+        alone = self._read_profile(_make_cpu_variant(entry)).nodes
         share = max(0.0, 1 - len(others) / len(alone)) if alone else 0.0
         if share < wanted:
-            raise self._refused(
+            raise self._make_refused(
                 f"{first} runs {share:.0%} of the nodes, at least {wanted:.0%} are needed"
             )
 
-    def _entry(self, variant: str) -> ManifestVariant:
+    def _find_entry(self, variant: str) -> ManifestVariant:
         return next(each for each in self.bundle.manifest.variants if each.id == variant)
 
-    def _planner(self, entry: ManifestVariant) -> Planner:
+    def _make_planner(self, entry: ManifestVariant) -> Planner:
         phone = self.phone
         runtime = f"onnxruntime-{self.about.onnxruntime}"
         cache = f"{phone.cache}/{entry.model_sha256[:16]}/{runtime}"
@@ -379,21 +379,21 @@ class NativeHarness:
             phone.make_folder(cache)
         return made
 
-    def _profile(self, entry: ManifestVariant) -> Placement:
-        return _placement(entry.id, *self._events(entry))
+    def _read_profile(self, entry: ManifestVariant) -> Placement:
+        return _placement(entry.id, *self._read_events(entry))
 
-    def _events(self, entry: ManifestVariant) -> tuple[int, Events]:
+    def _read_events(self, entry: ManifestVariant) -> tuple[int, Events]:
         prefix = f"{self.phone.scratch}/profile"
-        plan = self._planner(entry).profile()
-        made = self._document(_Profiled, ["profile", "--profile-prefix", prefix], plan)
+        plan = self._make_planner(entry).profile()
+        made = self._read_document(_Profiled, ["profile", "--profile-prefix", prefix], plan)
         data = self.phone.take(made.profile)
         try:
             events: Any = parse_json(data, max_bytes=MAX_RUN_BYTES)
         except ValueError as error:
-            raise self._garbled("profile", f"it {error}", data) from error
+            raise self._make_garbled_error("profile", f"it {error}", data) from error
         return made.runs, events
 
-    def _document(
+    def _read_document(
         self,
         model: type[_Document],
         arguments: Sequence[str],
@@ -407,7 +407,7 @@ class NativeHarness:
             VariantRefusedError: The model does not work there.
         """
         timeout_s = timeout_s or self.load_timeout_s
-        limited = _limited(arguments, timeout_s)
+        limited = _limit_arguments(arguments, timeout_s)
         return self._said(model, self.phone.measure(limited, plan, timeout_s=timeout_s))
 
     def _said(self, model: type[_Document], result: CommandResult) -> _Document:
@@ -428,9 +428,9 @@ class NativeHarness:
         try:
             return parse_answer(model, result.stdout, max_bytes=MAX_RUN_BYTES)
         except ValueError as error:
-            raise self._garbled(model.__name__, f"it {error}", result.stdout) from error
+            raise self._make_garbled_error(model.__name__, f"it {error}", result.stdout) from error
 
-    def _garbled(self, what: str, problem: str, said: bytes) -> RemoteCommandError:
+    def _make_garbled_error(self, what: str, problem: str, said: bytes) -> RemoteCommandError:
         return RemoteCommandError(
             f"the measuring program printed no {what.strip('_')}: {problem}; it began with"
             f" {said[:80].decode('utf-8', 'replace')!r}",
@@ -438,39 +438,39 @@ class NativeHarness:
             where=self.phone.name,
         )
 
-    def _refused(self, why: str) -> VariantRefusedError:
+    def _make_refused(self, why: str) -> VariantRefusedError:
         return VariantRefusedError(
             why, hint="measure another variant: --variant ID", where=self.phone.name
         )
 
     def _refusal(self, refusal: _Refusal) -> VariantRefusedError:
-        message = one_line(refusal.message, 400)
+        message = format_one_line(refusal.message, 400)
         match refusal.refused:
             case "session" if "fallback to CPU EP has been explicitly disabled" in message:
                 why = "its provider does not take every node, or not this phone"
-                return self._refused(f"the session cannot be created: {why}")
+                return self._make_refused(f"the session cannot be created: {why}")
             case "session" | "provider":
-                return self._refused(f"the session cannot be created: {message}")
+                return self._make_refused(f"the session cannot be created: {message}")
             case "inference":
-                return self._refused(f"inference failed: {message}")
+                return self._make_refused(f"inference failed: {message}")
             case _:
-                return self._refused(f"the runtime does not load: {message}")
+                return self._make_refused(f"the runtime does not load: {message}")
 
 
 def _placement(variant: str, runs: int, events: Events) -> Placement:
-    from edgepack.ondevice.runtime.edgepack_loader import nodes_of_profile
+    from edgepack.ondevice.runtime.edgepack_loader import find_profile_nodes
 
-    fields = {"variant": variant, "runs": runs, "nodes": nodes_of_profile(events)}
+    fields = {"variant": variant, "runs": runs, "nodes": find_profile_nodes(events)}
     return Placement.model_validate(fields)
 
 
-def _on_cpu(entry: ManifestVariant) -> ManifestVariant:
+def _make_cpu_variant(entry: ManifestVariant) -> ManifestVariant:
     """Return a variant as the CPU alone runs it."""
     session = entry.session.model_copy(update={"config": {}})
     return entry.model_copy(update={"providers": [Provider(name=CPU)], "session": session})
 
 
-def _limited(arguments: Sequence[str], timeout_s: float) -> list[str]:
+def _limit_arguments(arguments: Sequence[str], timeout_s: float) -> list[str]:
     """Return arguments with a limit, since nothing ends a program whose connection is gone."""
     return [*arguments, "--at-most-s", f"{timeout_s:.0f}"]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.base.processes import run_program
-from edgepack.base.resources import ondevice_dir
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.errors import BundleError, DeviceError, ToolError
 
 API_LEVEL = 24
@@ -106,12 +106,12 @@ def build_measure(package: Path, abi: str, cache: Path | None = None) -> Built:
     """
     require_abi(abi)
     compiler = find_compiler(abi)
-    sources = [ondevice_dir() / "native" / name for name in SOURCES]
+    sources = [find_ondevice_dir() / "native" / name for name in SOURCES]
     made_from = hashlib.sha256(f"{compiler} {abi}".encode())
     for path in (*sources, package):
         made_from.update(path.read_bytes())
     key = f"{abi}-{made_from.hexdigest()[:16]}"
-    folder = (cache or kept_folder()) / key
+    folder = (cache or find_kept_folder()) / key
     built = Built(folder / "edgepack_measure", folder / "libonnxruntime.so", key)
     if not (built.program.is_file() and built.library.is_file()):
         _make(built, compiler, sources[0], package, abi)
@@ -131,7 +131,7 @@ def require_abi(abi: str) -> None:
         )
 
 
-def kept_folder() -> Path:
+def find_kept_folder() -> Path:
     """Return where what was built for phones is kept."""
     from platformdirs import user_cache_path
 
@@ -203,11 +203,11 @@ def _ndks() -> Iterator[Path]:
     for variable in ("ANDROID_NDK_HOME", "ANDROID_NDK_ROOT"):
         if os.environ.get(variable):
             yield Path(os.environ[variable])
-    for sdk in sdk_folders():
-        yield from newest_first(sdk / "ndk")
+    for sdk in list_sdk_folders():
+        yield from sort_newest_first(sdk / "ndk")
 
 
-def sdk_folders() -> Iterator[Path]:
+def list_sdk_folders() -> Iterator[Path]:
     """Yield where Android's SDK may be: what variables name, and where its installers put it."""
     for variable in ("ANDROID_HOME", "ANDROID_SDK_ROOT"):
         if os.environ.get(variable):
@@ -216,7 +216,7 @@ def sdk_folders() -> Iterator[Path]:
     yield Path.home() / "Library" / "Android" / "sdk"
 
 
-def newest_first(folder: Path) -> list[Path]:
+def sort_newest_first(folder: Path) -> list[Path]:
     """Return the folders in a folder by the numbers in their names, highest first."""
     found = [path for path in folder.glob("*") if path.is_dir()]
     return sorted(found, key=lambda path: [*map(int, re.findall(r"\d+", path.name))], reverse=True)

@@ -54,12 +54,12 @@ def open_phone(
         ProfileError: The phone's target is for another system.
         RemoteCommandError: Something failed there.
     """
-    from edgepack.measure.phones.android_ready import ready_android
-    from edgepack.measure.phones.apple import ready_apple
+    from edgepack.measure.phones.android_ready import prepare_android
+    from edgepack.measure.phones.apple import prepare_apple
     from edgepack.measure.phones.check import require_system
 
     require_system(device)
-    ready = ready_android if isinstance(device.entry, AdbEntry) else ready_apple
+    ready = prepare_android if isinstance(device.entry, AdbEntry) else prepare_apple
     purpose = f"{purpose} {bundle.manifest.id}"
     with (
         connect(device.host) as transport,

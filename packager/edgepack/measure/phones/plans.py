@@ -124,7 +124,7 @@ class Planner:
 
         parts = []
         for number in range(len(self.bundle.manifest.goldens)):
-            feed = load.reshaped(self._feed(number), wanted)
+            feed = load.reshape_feed(self._feed(number), wanted)
             parts.append(self._unknown(self._of(feed), feed, f"sweep-{number}"))
         return self._plan(self._models, parts)
 
@@ -213,12 +213,12 @@ class Planner:
 
     def _feed(self, number: int) -> Feed:
         tensors = self.bundle.manifest.goldens[number].inputs
-        feed = {tensor.name: _read(self.bundle.path, tensor) for tensor in tensors}
-        made: Feed = self._shapes.with_masks(feed)
+        feed = {tensor.name: _read_tensor(self.bundle.path, tensor) for tensor in tensors}
+        made: Feed = self._shapes.add_masks(feed)
         return made
 
     def _sizes(self, feed: Feed) -> Mapping[str, int]:
-        found: Mapping[str, int] = self._shapes.sizes(shapes.shapes_of(feed))
+        found: Mapping[str, int] = self._shapes.sizes(shapes.find_shapes(feed))
         return found
 
     def _of(self, feed: Feed) -> int:
@@ -232,10 +232,10 @@ class Planner:
         sizes = self._sizes(feed)
         if self.entry.exact:
             return dict(model.dims) == dict(sizes)
-        return bool(shapes.holds(model.dims, sizes))
+        return bool(shapes.can_hold(model.dims, sizes))
 
 
-def files_of(bundle: Bundle) -> dict[str, str]:
+def list_files(bundle: Bundle) -> dict[str, str]:
     """Return the files that a phone needs to measure a bundle, models and goldens, by digest."""
     wanted = ("model", "golden")
     return {file.path: file.sha256 for file in bundle.manifest.files if file.role in wanted}
@@ -255,7 +255,7 @@ def _output(tensor: GoldenTensor) -> Iterator[str]:
         yield from (f"channels {count} {quantity}" for count, quantity in several.runs)
 
 
-def _read(folder: Path, tensor: GoldenTensor) -> np.ndarray:
+def _read_tensor(folder: Path, tensor: GoldenTensor) -> np.ndarray:
     dtype = np.dtype(tensor.dtype)
     raw = np.frombuffer((folder / tensor.path).read_bytes(), dtype.newbyteorder("<"))
     return raw.reshape(tensor.shape).astype(dtype, copy=False)

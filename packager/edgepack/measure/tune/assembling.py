@@ -10,11 +10,11 @@ from edgepack.base import statistics
 from edgepack.base.clock import utc_now
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
-from edgepack.measure.bench.assemble import variant_facts
-from edgepack.measure.compare.comparing import compared_metric
-from edgepack.measure.tune.front import CandidatePoint, pareto_front
-from edgepack.measure.tune.halving import finalists
-from edgepack.measure.tune.searching import MeasuredCandidate, TuneSearch, name_of
+from edgepack.measure.bench.assemble import make_variant_facts
+from edgepack.measure.compare.comparing import make_compared_metric
+from edgepack.measure.tune.front import CandidatePoint, find_pareto_front
+from edgepack.measure.tune.halving import find_finalists
+from edgepack.measure.tune.searching import MeasuredCandidate, TuneSearch, format_candidate
 from edgepack.records.run import Memory
 from edgepack.records.tuning import SCHEMA_VERSION, Candidate, Confirmation, Latency, TuneReport
 from edgepack.records.verdict import EMULATED
@@ -39,7 +39,7 @@ def make_report(search: TuneSearch, *, unfinished: str = "") -> TuneReport:
         bundle=manifest.id,
         manifest_sha256=search.site.bundle.digest,
         target=manifest.target,
-        variants=[variant_facts(manifest, entry) for entry in manifest.variants],
+        variants=[make_variant_facts(manifest, entry) for entry in manifest.variants],
         unused=search.site.unused,
         seed=search.question.seed,
         budget_s=search.question.budget_s,
@@ -50,11 +50,11 @@ def make_report(search: TuneSearch, *, unfinished: str = "") -> TuneReport:
         answer=answer.entrant.number,
         why=why,
         unfinished=unfinished,
-        notes=[*search.notes, *_slowed(search)],
+        notes=[*search.notes, *_list_slowed(search)],
     )
 
 
-def _slowed(search: TuneSearch) -> list[str]:
+def _list_slowed(search: TuneSearch) -> list[str]:
     if not search.slowed:
         return []
     return [f"the device was slowed down in {search.slowed} process runs: let it cool, tune again"]
@@ -68,16 +68,19 @@ def _answer(search: TuneSearch, unfinished: str) -> tuple[MeasuredCandidate, str
         return base, EMULATED
     if fastest is base:
         return base, "nothing that was tried is faster than the defaults"
-    return _compared(search, base, fastest)
+    return _compare_fastest(search, base, fastest)
 
 
-def _compared(
+def _compare_fastest(
     search: TuneSearch, base: MeasuredCandidate, fastest: MeasuredCandidate
 ) -> tuple[MeasuredCandidate, str]:
     """Return the answer that the pairs give."""
-    other = name_of(base) if fastest.entrant.default else "the defaults"
+    other = format_candidate(base) if fastest.entrant.default else "the defaults"
     if search.dropped:
-        why = f"{name_of(fastest)} was the fastest in the search; a run beside {other} failed:"
+        why = (
+            f"{format_candidate(fastest)} was the fastest in the search; a run beside"
+            f" {other} failed:"
+        )
         return base, f"{why} {search.dropped}"
     pairs = search.pairs
     outcome = pairs.outcome if pairs else "INCONCLUSIVE"
@@ -87,11 +90,15 @@ def _compared(
     if outcome == "FAIL":
         return (
             base,
-            f"{name_of(fastest)} was the fastest in the search, but slower than {other} in pairs",
+            (
+                f"{format_candidate(fastest)} was the fastest in the search, but slower than"
+                f" {other} in pairs"
+            ),
         )
     count = pairs.whole if pairs else 0
     return (fastest if fastest.entrant.default else base), (
-        f"{name_of(fastest)} was the fastest, but {count} pairs do not show that it is no slower"
+        f"{format_candidate(fastest)} was the fastest, but {count} pairs do not show that"
+        " it is no slower"
         f" than {other}"
     )
 
@@ -110,7 +117,7 @@ def _confirmation(search: TuneSearch) -> Confirmation | NotMeasured:
         candidate=candidate.entrant.number,
         base_runs=pairs.base[: pairs.whole],
         candidate_runs=pairs.candidate[: pairs.whole],
-        metrics=[compared_metric(answer) for answer in pairs.answers],
+        metrics=[make_compared_metric(answer) for answer in pairs.answers],
         outcome=pairs.outcome,
     )
 
@@ -121,7 +128,7 @@ def _front(search: TuneSearch) -> list[int]:
     facts = {entry.id: entry for entry in search.site.bundle.manifest.variants}
     sizes = {file.path: file.size_bytes for file in search.site.bundle.manifest.files}
     points = []
-    for entrant in finalists(search.entrants):
+    for entrant in find_finalists(search.entrants):
         tried = search.tried[entrant.number]
         entry = facts[tried.settings.variant]
         models = {entry.model, *(bucket.model for bucket in entry.buckets)}
@@ -138,7 +145,7 @@ def _front(search: TuneSearch) -> list[int]:
                 loss=loss,
             )
         )
-    return pareto_front(points)
+    return find_pareto_front(points)
 
 
 def _candidate(tried: MeasuredCandidate) -> Candidate:

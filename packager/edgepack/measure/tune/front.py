@@ -18,7 +18,7 @@ class CandidatePoint:
     """Its metric, with a sign such that less is better."""
 
 
-def pareto_front(points: Sequence[CandidatePoint]) -> list[int]:
+def find_pareto_front(points: Sequence[CandidatePoint]) -> list[int]:
     """Return the numbers of the points that no other dominates, fastest first.
 
     One dominates another if it is at least as good in everything and better in one thing. A value

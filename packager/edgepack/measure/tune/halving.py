@@ -53,17 +53,17 @@ class Entrant:
         return median(self.latencies)
 
 
-def runs_needed(entrants: int) -> int:
+def count_runs_needed(entrants: int) -> int:
     """Return how many process runs a group of so many entrants makes in all its rungs."""
     total, rung = 0, 1
     while True:
         total += entrants << (rung - 1)
         if entrants <= FINALISTS + 1 and rung >= LEAST_RUNGS:
             return total
-        entrants, rung = min(entrants, _kept(entrants) + 1), rung + 1
+        entrants, rung = min(entrants, _count_kept(entrants) + 1), rung + 1
 
 
-def chosen(
+def choose_entrants(
     entrants: Sequence[Entrant], runs: float, random: Random, least: int = 2
 ) -> list[Entrant]:
     """Return as many entrants as the process runs are enough for, the same number in each group.
@@ -80,7 +80,7 @@ def chosen(
     groups = _groups(entrants)
     largest = max(map(len, groups), default=0)
     size = largest
-    while size > least and sum(runs_needed(min(size, len(group))) for group in groups) > runs:
+    while size > least and sum(count_runs_needed(min(size, len(group))) for group in groups) > runs:
         size -= 1
     found = []
     for group in groups:
@@ -150,7 +150,7 @@ def _round(
     return True
 
 
-def finalists(entrants: Sequence[Entrant]) -> list[Entrant]:
+def find_finalists(entrants: Sequence[Entrant]) -> list[Entrant]:
     """Return those that reached their group's last rung, and its defaults, fastest first."""
     found = []
     for group in _groups([e for e in entrants if e.latencies and not e.problem]):
@@ -161,11 +161,11 @@ def finalists(entrants: Sequence[Entrant]) -> list[Entrant]:
 
 def _survivors(group: Sequence[Entrant]) -> list[Entrant]:
     ranked = sorted(group, key=lambda entrant: entrant.latency)
-    kept = ranked[: _kept(len(group))]
+    kept = ranked[: _count_kept(len(group))]
     return kept + [entrant for entrant in ranked if entrant.default and entrant not in kept]
 
 
-def _kept(entrants: int) -> int:
+def _count_kept(entrants: int) -> int:
     return max(FINALISTS, entrants // 2)
 
 

@@ -8,7 +8,7 @@ from edgepack.base.files import read_model, write_atomically, writing
 from edgepack.records.tuning import SCHEMA_VERSION, TuneReport
 
 
-def tunings_dir() -> Path:
+def find_tunings_dir() -> Path:
     """Return the folder, which need not exist yet."""
     import platformdirs
 
@@ -21,7 +21,7 @@ def keep_tuning(report: TuneReport, folder: Path | None = None) -> Path:
     Raises:
         ToolError: The folder cannot be written to.
     """
-    path = (folder or tunings_dir()) / f"{report.id}.json"
+    path = (folder or find_tunings_dir()) / f"{report.id}.json"
     with writing("what tuning found", path):
         write_atomically(path, report.model_dump_json() + "\n")
     return path

@@ -18,18 +18,24 @@ from edgepack.bundle.reading import Bundle
 from edgepack.bundle.unused import Unused
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
-from edgepack.errors import RemoteCommandError, UsageError, one_line
+from edgepack.errors import RemoteCommandError, UsageError, format_one_line
 from edgepack.measure.tune.confirming import Pairs, make_pairs
 from edgepack.measure.tune.halving import (
     CandidateOutError,
     Entrant,
     attempt,
-    chosen,
-    finalists,
+    choose_entrants,
+    count_runs_needed,
+    find_finalists,
     halve,
-    runs_needed,
 )
-from edgepack.measure.tune.space import changes, defaults, present, settings_text, settings_to_try
+from edgepack.measure.tune.space import (
+    count_changes,
+    find_default_settings,
+    find_present_settings,
+    format_settings,
+    list_settings,
+)
 from edgepack.project.project import Limits
 from edgepack.records.deciding import FIRST_LOOK, Rule
 from edgepack.records.presets import Preset
@@ -142,14 +148,14 @@ class TuneSearch:
         self._first_runs()
         self._require_budget()
         self._halve()
-        last = [self.tried[entrant.number] for entrant in finalists(self.entrants)]
-        self.base = self._defaults()
+        last = [self.tried[entrant.number] for entrant in find_finalists(self.entrants)]
+        self.base = self._find_defaults()
         self.fastest = last[0]
         self._measure_memory(last)
         if self.site.selection.device.emulated:
             return
         if self.fastest is self.base:
-            self.base = self._present()
+            self.base = self._find_present()
         if self.fastest is not self.base:
             self._confirm(self.base, self.fastest)
 
@@ -158,7 +164,7 @@ class TuneSearch:
         """Every candidate, as the halving sees it."""
         return [tried.entrant for tried in self.tried]
 
-    def _left_s(self, share: float = 1.0) -> float:
+    def _compute_left_s(self, share: float = 1.0) -> float:
         """Return how much is left of the first part of the budget."""
         return self.started + share * self.question.budget_s - monotonic()
 
@@ -166,19 +172,19 @@ class TuneSearch:
         """Run the defaults and the present settings of each variant once."""
         first = [tried for tried in self.tried if tried.entrant.first]
         title, total = "defaults and present settings", len(first)
-        with self._task(title, total) as task:
+        with self._open_task(title, total) as task:
             for tried in first:
-                attempt(tried.entrant, lambda entrant: self._timed(entrant, task))
+                attempt(tried.entrant, lambda entrant: self._time_entrant(entrant, task))
                 if tried.entrant.problem:
-                    task(name_of(tried), found=tried.entrant.problem)
+                    task(format_candidate(tried), found=tried.entrant.problem)
         self.run_s = (monotonic() - self.started) / len(first)
         for variant in {tried.settings.variant for tried in first}:
             mine = [tried for tried in first if tried.settings.variant == variant]
             if all(tried.entrant.problem for tried in mine):
                 self._drop(variant, mine[0].entrant.problem)
-        self.base = self._defaults()
+        self.base = self._find_defaults()
 
-    def _defaults(self) -> MeasuredCandidate:
+    def _find_defaults(self) -> MeasuredCandidate:
         """Return the fastest of the variants' defaults.
 
         Raises:
@@ -189,17 +195,17 @@ class TuneSearch:
         if not working:
             raise RemoteCommandError(
                 "onnxruntime's defaults work for no variant:"
-                f" {name_of(every[0])}: {every[0].entrant.problem}",
+                f" {format_candidate(every[0])}: {every[0].entrant.problem}",
                 hint=f"check if the bundle does: edgepack bench {self.question.bundle}"
                 f" --device {self.site.device.name}",
                 where=self.site.device.name,
             )
         return min(working, key=lambda tried: tried.entrant.latency)
 
-    def _present(self) -> MeasuredCandidate:
+    def _find_present(self) -> MeasuredCandidate:
         """Return what the device runs if nothing is changed."""
         sound = (tried for tried in self.tried if tried.present and not tried.entrant.problem)
-        return next(sound, self._defaults())
+        return next(sound, self._find_defaults())
 
     def _drop(self, variant: str, problem: str) -> None:
         for tried in self.tried:
@@ -212,7 +218,7 @@ class TuneSearch:
         Raises:
             UsageError: They do not.
         """
-        needed_s = self._needed_s(self.question)
+        needed_s = self._compute_needed_s(self.question)
         if needed_s > self.question.budget_s:
             raise UsageError(
                 f"a budget of {self.question.budget_s:g} s is too small: one process run takes"
@@ -221,15 +227,15 @@ class TuneSearch:
                 where="--budget",
             )
 
-    def _needed_s(self, question: TuneQuestion) -> int:
+    def _compute_needed_s(self, question: TuneQuestion) -> int:
         """Return the least budget in seconds; a run's time grows with the budget itself."""
         groups = {tried.settings.variant for tried in self.tried if not tried.entrant.problem}
-        search_s = self.run_s * len(groups) * runs_needed(2) / SEARCH_SHARE
+        search_s = self.run_s * len(groups) * count_runs_needed(2) / SEARCH_SHARE
         pairs_s = 2 * FIRST_LOOK * self._confirm_s(question)
         needed_s = math.ceil(max(search_s, pairs_s / (1 - SEARCH_SHARE - MEMORY_SHARE)))
         if needed_s <= question.budget_s:
             return needed_s
-        return max(needed_s, self._needed_s(replace(question, budget_s=needed_s)))
+        return max(needed_s, self._compute_needed_s(replace(question, budget_s=needed_s)))
 
     @property
     def elapsed_s(self) -> float:
@@ -244,26 +250,26 @@ class TuneSearch:
 
     def _halve(self) -> None:
         sound = [entrant for entrant in self.entrants if not entrant.problem]
-        affordable = self._left_s(SEARCH_SHARE) / self.run_s + sum(e.first for e in sound)
-        some = chosen(sound, affordable, self.random)
+        affordable = self._compute_left_s(SEARCH_SHARE) / self.run_s + sum(e.first for e in sound)
+        some = choose_entrants(sound, affordable, self.random)
         if len(some) < len(sound):
             self.notes.append(
                 f"{len(sound) - len(some)} of {len(sound)} candidates were not tried: the budget is"
                 " too small for all"
             )
         groups = [sum(e.group == name for e in some) for name in {e.group for e in some}]
-        total = sum(map(runs_needed, groups)) - sum(len(e.latencies) for e in some)
-        with self._task("search", total) as task:
+        total = sum(map(count_runs_needed, groups)) - sum(len(e.latencies) for e in some)
+        with self._open_task("search", total) as task:
             ended = halve(
                 some,
-                lambda entrant: self._timed(entrant, task),
+                lambda entrant: self._time_entrant(entrant, task),
                 random=self.random,
-                time_is_up=lambda: self._left_s(SEARCH_SHARE) < self.run_s,
+                time_is_up=lambda: self._compute_left_s(SEARCH_SHARE) < self.run_s,
             )
         if not ended:
             self.notes.append("the search's share of the budget was used up before its last rung")
 
-    def _task(
+    def _open_task(
         self, title: str, total: int, *, at_most: bool = False
     ) -> AbstractContextManager[Task]:
         """Return a task of parts that take about as long as each other."""
@@ -271,12 +277,12 @@ class TuneSearch:
             Work(title, total=total, kinds={"": total}, at_most=at_most, finds=True)
         )
 
-    def _timed(self, entrant: Entrant, task: Task) -> float:
+    def _time_entrant(self, entrant: Entrant, task: Task) -> float:
         tried = self.tried[entrant.number]
-        task.begin(name_of(tried))
+        task.begin(format_candidate(tried))
         found = self._measure(tried, self.question.search)
         tried.runs.append(found)
-        task(name_of(tried), found=f"p50 {found.p50_ns / 1e6:.3f} ms")
+        task(format_candidate(tried), found=f"p50 {found.p50_ns / 1e6:.3f} ms")
         return found.p50_ns
 
     def _measure(self, tried: MeasuredCandidate, preset: Preset) -> RunTimes:
@@ -286,10 +292,10 @@ class TuneSearch:
             CandidateOutError: It crashed, or its outputs are wrong.
         """
         try:
-            run = self._harness(tried).measure(tried.settings.variant, preset)
+            run = self._make_harness(tried).measure(tried.settings.variant, preset)
         except RemoteCommandError as error:
-            raise CandidateOutError(one_line(error.problem)) from error
-        self.slowed += _throttled(run)
+            raise CandidateOutError(format_one_line(error.problem)) from error
+        self.slowed += _is_throttled(run)
         if run.golden_min_sqnr_db < tried.min_sqnr_db:
             raise CandidateOutError(
                 f"its outputs are {run.golden_min_sqnr_db:.1f} dB near the golden ones,"
@@ -303,8 +309,8 @@ class TuneSearch:
             p90_ns=round(statistics.percentile(run.latencies_ns, 90)),
         )
 
-    def _harness(self, tried: MeasuredCandidate) -> Harness:
-        longest_s = min(self.site.harness.load_timeout_s, max(30.0, self._left_s()))
+    def _make_harness(self, tried: MeasuredCandidate) -> Harness:
+        longest_s = min(self.site.harness.load_timeout_s, max(30.0, self._compute_left_s()))
         return replace(
             self.site.harness,
             session=tried.settings.override,
@@ -313,29 +319,29 @@ class TuneSearch:
         )
 
     def _measure_memory(self, last: Sequence[MeasuredCandidate]) -> None:
-        with self._task("memory of the fastest", len(last)) as task:
+        with self._open_task("memory of the fastest", len(last)) as task:
             for tried in last:
-                if self._left_s(SEARCH_SHARE + MEMORY_SHARE) < self.run_s:
+                if self._compute_left_s(SEARCH_SHARE + MEMORY_SHARE) < self.run_s:
                     tried.memory = NO_TIME
                     continue
-                task.begin(name_of(tried))
+                task.begin(format_candidate(tried))
                 try:
-                    tried.memory = self._harness(tried).memory(tried.settings.variant)
+                    tried.memory = self._make_harness(tried).memory(tried.settings.variant)
                 except RemoteCommandError as error:
-                    tried.memory = NotMeasured(reason=one_line(error.problem))
-                task(name_of(tried), found=_memory_text(tried))
+                    tried.memory = NotMeasured(reason=format_one_line(error.problem))
+                task(format_candidate(tried), found=_memory_text(tried))
 
     def _confirm(self, base: MeasuredCandidate, candidate: MeasuredCandidate) -> None:
-        affordable = int(self._left_s() / (2 * self._confirm_s(self.question))) // 2 * 2
+        affordable = int(self._compute_left_s() / (2 * self._confirm_s(self.question))) // 2 * 2
         rule = Rule(max_pairs=max(FIRST_LOOK, min(MOST_PAIRS, affordable)))
         self.pairs = Pairs(self.site.device.name, rule)
-        title = f"{name_of(candidate)} against {name_of(base)}"
-        with self._task(title, 2 * rule.max_pairs, at_most=True) as task:
+        title = f"{format_candidate(candidate)} against {format_candidate(base)}"
+        with self._open_task(title, 2 * rule.max_pairs, at_most=True) as task:
 
             def run(tried: MeasuredCandidate) -> RunTimes:
-                task.begin(name_of(tried))
+                task.begin(format_candidate(tried))
                 found = self._measure(tried, self.question.confirm)
-                task(name_of(tried), found=f"p50 {found.p50_ns / 1e6:.3f} ms")
+                task(format_candidate(tried), found=f"p50 {found.p50_ns / 1e6:.3f} ms")
                 return found
 
             try:
@@ -343,7 +349,7 @@ class TuneSearch:
                     self.pairs,
                     lambda: run(base),
                     lambda: run(candidate),
-                    time_is_up=lambda: self._left_s() < self._confirm_s(self.question),
+                    time_is_up=lambda: self._compute_left_s() < self._confirm_s(self.question),
                 )
             except CandidateOutError as out:
                 self.dropped = str(out)
@@ -354,7 +360,7 @@ def _memory_text(tried: MeasuredCandidate) -> str:
     return memory.reason if isinstance(memory, NotMeasured) else f"{memory.peak_bytes / 1e6:.1f} MB"
 
 
-def _throttled(run: ProcessRun) -> bool:
+def _is_throttled(run: ProcessRun) -> bool:
     """Return whether the device throttled in a process run, as far as it reports it."""
     now = run.after.throttled_now
     counts = run.before.throttle_events, run.after.throttle_events
@@ -365,14 +371,14 @@ def _throttled(run: ProcessRun) -> bool:
 def _candidates(variants: Sequence[ManifestVariant], topology: Topology) -> list[MeasuredCandidate]:
     found: list[MeasuredCandidate] = []
     for variant in variants:
-        own, base = present(variant).key, defaults(variant).key
-        for settings in settings_to_try(variant, topology):
+        own, base = find_present_settings(variant).key, find_default_settings(variant).key
+        for settings in list_settings(variant, topology):
             entrant = Entrant(
                 number=len(found),
                 group=variant.id,
                 default=settings.key == base,
                 first=settings.key in (own, base),
-                changes=changes(settings, defaults(variant)),
+                changes=count_changes(settings, find_default_settings(variant)),
             )
             found.append(
                 MeasuredCandidate(settings, entrant, settings.key == own, variant.min_sqnr_db)
@@ -380,6 +386,6 @@ def _candidates(variants: Sequence[ManifestVariant], topology: Topology) -> list
     return found
 
 
-def name_of(tried: MeasuredCandidate) -> str:
+def format_candidate(tried: MeasuredCandidate) -> str:
     """Return a candidate's variant and settings in words."""
-    return f"{tried.settings.variant} ({settings_text(tried.settings)})"
+    return f"{tried.settings.variant} ({format_settings(tried.settings)})"

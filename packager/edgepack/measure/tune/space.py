@@ -27,30 +27,30 @@ TUNED_KEYS = (SPINNING, AFFINITIES, BLOCK_BASE)
 _OTHER_LEVELS: tuple[GraphLevel, ...] = ("extended", "basic")
 
 
-def present(variant: ManifestVariant) -> Settings:
+def find_present_settings(variant: ManifestVariant) -> Settings:
     """Return the settings that the bundle has."""
     return Settings(variant=variant.id, session=variant.session, providers=variant.providers)
 
 
-def defaults(variant: ManifestVariant) -> Settings:
+def find_default_settings(variant: ManifestVariant) -> Settings:
     """Return onnxruntime's own settings: tuned options are unset, the variant's own are kept."""
     config = {key: v for key, v in variant.session.config.items() if key not in TUNED_KEYS}
-    return _with(variant, SessionSettings(config=config), dict.fromkeys(_keys(variant)))
+    return _make_settings(variant, SessionSettings(config=config), dict.fromkeys(_keys(variant)))
 
 
-def settings_to_try(variant: ManifestVariant, topology: Topology) -> list[Settings]:
+def list_settings(variant: ManifestVariant, topology: Topology) -> list[Settings]:
     """Return all settings to try, each once: the defaults, the present ones, then the others."""
-    base = defaults(variant)
-    found = [base, present(variant)]
+    base = find_default_settings(variant)
+    found = [base, find_present_settings(variant)]
     if _runs_on_cpu(variant):
         found += [
             base.model_copy(update={"session": session})
             for session in _sessions(base.session, topology, graph=variant.model_format == "onnx")
         ]
     else:
-        sessions = [variant.session, base.session, _few_threads(base.session)]
+        sessions = [variant.session, base.session, _make_few_threads(base.session)]
         found += [
-            _with(variant, session, options)
+            _make_settings(variant, session, options)
             for session in sessions
             for options in _options(_knobs(variant), topology)
         ]
@@ -85,7 +85,7 @@ def _thread_entries(threads: int, topology: Topology) -> Iterator[dict[str, str]
         yield {**spinning, **block, **affinities}
 
 
-def _few_threads(base: SessionSettings) -> SessionSettings:
+def _make_few_threads(base: SessionSettings) -> SessionSettings:
     """Return what leaves the processor to a provider's own threads."""
     return SessionSettings(intra_op_num_threads=1, config={**base.config, SPINNING: "0"})
 
@@ -100,17 +100,17 @@ def _options(knobs: Sequence[Knob], topology: Topology) -> Iterator[dict[str, st
         yield dict(zip((knob.key for knob in knobs), chosen, strict=True))
 
 
-def _with(
+def _make_settings(
     variant: ManifestVariant, session: SessionSettings, options: dict[str, str | None]
 ) -> Settings:
     return Settings(
         variant=variant.id,
         session=session,
-        providers=with_options(variant.providers, options),
+        providers=set_options(variant.providers, options),
     )
 
 
-def with_options(providers: Sequence[Provider], options: dict[str, str | None]) -> list[Provider]:
+def set_options(providers: Sequence[Provider], options: dict[str, str | None]) -> list[Provider]:
     """Return providers with options of the first one changed; None takes an option away."""
     first, *others = providers
     changed = {**first.options, **options}
@@ -133,12 +133,12 @@ def _keys(variant: ManifestVariant) -> list[str]:
     return [knob.key for knob in _knobs(variant)]
 
 
-def tuned_options(variant: ManifestVariant, settings: Settings) -> dict[str, str | None]:
+def find_tuned_options(variant: ManifestVariant, settings: Settings) -> dict[str, str | None]:
     """Return the options that are tuned, as settings have them; None where one is not set."""
     return {key: settings.providers[0].options.get(key) for key in _keys(variant)}
 
 
-def changes(settings: Settings, base: Settings) -> int:
+def count_changes(settings: Settings, base: Settings) -> int:
     """Return in how many settings one differs from another of the same variant."""
     session, other = settings.session, base.session
     return (
@@ -153,7 +153,7 @@ def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> int:
     return sum(one.get(key) != other.get(key) for key in {*one, *other})
 
 
-def settings_text(settings: Settings) -> str:
+def format_settings(settings: Settings) -> str:
     """Return what is tuned in settings as a few words: ``2 threads, bound to 2, graph basic``.
 
     Settings with onnxruntime's default are left out.

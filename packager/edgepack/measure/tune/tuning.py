@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgepack.base.progress import Progress, Silent
-from edgepack.builder.judging import missed_limit
+from edgepack.builder.judging import explain_missed_limit
 from edgepack.bundle.manifest import Accuracy, ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.bundle.unused import Unused
-from edgepack.devices.checking import runtime_python
+from edgepack.devices.checking import find_runtime_python
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
 from edgepack.devices.topology import ask_topology
@@ -20,12 +20,12 @@ from edgepack.errors import (
     LimitError,
     RemoteCommandError,
     UsageError,
-    nearest,
+    suggest_nearest,
 )
-from edgepack.measure.bench.session import INTERRUPTS, open_harness, read_bundle, why_ended
+from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness, read_bundle
 from edgepack.measure.tune.assembling import make_report
 from edgepack.measure.tune.searching import Site, TuneQuestion, TuneSearch
-from edgepack.measure.tune.space import settings_to_try
+from edgepack.measure.tune.space import list_settings
 from edgepack.records.topology import Topology
 from edgepack.records.tuning import Settings, TuneReport
 
@@ -47,16 +47,16 @@ def plan_tuning(question: TuneQuestion, device: Device) -> TunePlan:
     Raises:
         EdgepackError: As :func:`tune`, before anything is pushed.
     """
-    bundle = _opened(question, device)
-    variants, unused = _within_limits(bundle, question)
+    bundle = _open_bundle(question, device)
+    variants, unused = _split_by_limits(bundle, question)
     with connect(device) as transport:
-        python = runtime_python(device, probe(device, transport))
+        python = find_runtime_python(device, probe(device, transport))
         topology = ask_topology(transport, python, tuple(device.entry.run_prefix))
     return TunePlan(
         device.name,
         bundle.manifest.id,
         topology,
-        [settings for each in variants for settings in settings_to_try(each, topology)],
+        [settings for each in variants for settings in list_settings(each, topology)],
         unused,
     )
 
@@ -89,8 +89,8 @@ def tune(
             hold it, or may have used it meanwhile.
         RemoteCommandError: No variant works there, or none with onnxruntime's defaults.
     """
-    bundle = _opened(question, device)
-    variants, unused = _within_limits(bundle, question)
+    bundle = _open_bundle(question, device)
+    variants, unused = _split_by_limits(bundle, question)
     progress = progress or Silent()
     search: TuneSearch | None = None
     try:
@@ -114,12 +114,12 @@ def tune(
             search.run()
     except (EdgepackError, *INTERRUPTS) as end:
         if search and search.base and not isinstance(end, UsageError):
-            on_unfinished(make_report(search, unfinished=why_ended(end)))
+            on_unfinished(make_report(search, unfinished=explain_end(end)))
         raise
     return make_report(search)
 
 
-def _opened(question: TuneQuestion, device: Device) -> Bundle:
+def _open_bundle(question: TuneQuestion, device: Device) -> Bundle:
     require_machine(device)
     bundle = read_bundle(question.bundle, device, None)
     known = [variant.id for variant in bundle.manifest.variants]
@@ -127,13 +127,13 @@ def _opened(question: TuneQuestion, device: Device) -> Bundle:
         if name not in known:
             raise UsageError(
                 f"the bundle {bundle.manifest.id} has no variant {name!r}",
-                hint=nearest(name, known),
+                hint=suggest_nearest(name, known),
                 where="--variant",
             )
     return bundle
 
 
-def _within_limits(
+def _split_by_limits(
     bundle: Bundle, question: TuneQuestion
 ) -> tuple[list[ManifestVariant], list[Unused]]:
     """Return the variants to tune, and those that miss the project's limits."""
@@ -142,7 +142,7 @@ def _within_limits(
         if question.variants and variant.id not in question.variants:
             continue
         found = variant.accuracy
-        reason = missed_limit(found, question.limits) if isinstance(found, Accuracy) else ""
+        reason = explain_missed_limit(found, question.limits) if isinstance(found, Accuracy) else ""
         if reason:
             missed.append(Unused(variant=variant.id, stage="missed", reason=reason))
         else:

@@ -17,13 +17,19 @@ from typing import Any
 
 import yaml  # noqa: TID251  (where values stand, to change the text between)
 
-from edgepack.backends.targets import load_target, project_targets
+from edgepack.backends.targets import load_target, read_project_targets
 from edgepack.base.files import ELSEWHERE, write_atomically, writing
 from edgepack.base.yaml_source import YamlSource, parse_yaml
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.errors import EdgepackError, UsageError
-from edgepack.measure.tune.space import tuned_options, with_options
-from edgepack.project.profile import Profile, Variant, VariantChange, changed, target_file
+from edgepack.measure.tune.space import find_tuned_options, set_options
+from edgepack.project.profile import (
+    Profile,
+    Variant,
+    VariantChange,
+    change_profile,
+    find_target_file,
+)
 from edgepack.project.project import LoadedProject, Project, read_project
 from edgepack.records.tuning import Settings
 
@@ -81,7 +87,7 @@ def make_override(path: Path, manifest: Manifest, settings: Settings, about: str
     if target.is_so(target.profile):
         return Override(path, lines, text, needed=False)
     try:
-        return Override(path, lines, _changed_text(text, target, variants, about), needed=True)
+        return Override(path, lines, _change_text(text, target, variants, about), needed=True)
     except (_UnsafeError, EdgepackError, yaml.YAMLError) as reason:
         return Override(path, lines, text, needed=True, unsafe=str(reason).partition("\n")[0])
 
@@ -115,19 +121,19 @@ class _Target:
         self.manifest = manifest
         self.settings = settings
         self.shipped = load_target(manifest.target)
-        self.index, self.name = self._entry()
-        self.profile = self._profile(loaded)
+        self.index, self.name = self._find_entry()
+        self.profile = self._read_profile(loaded)
 
-    def _entry(self) -> tuple[int | None, str]:
+    def _find_entry(self) -> tuple[int | None, str]:
         """Return which item of ``targets`` it is, and by which name."""
         for index, entry in enumerate(self.loaded.project.targets):
             name = entry if isinstance(entry, str) else entry.id
-            if name != "all" and target_file(name).stem == self.manifest.target:
+            if name != "all" and find_target_file(name).stem == self.manifest.target:
                 return index, name
         return None, self.manifest.target
 
-    def _profile(self, loaded: LoadedProject) -> Profile:
-        found = {profile.id: profile for profile in project_targets(loaded)}
+    def _read_profile(self, loaded: LoadedProject) -> Profile:
+        found = {profile.id: profile for profile in read_project_targets(loaded)}
         return found.get(self.manifest.target, self.shipped)
 
     @property
@@ -140,25 +146,25 @@ class _Target:
 
     def variants(self) -> list[Values]:
         """Return the variants for the file, the answer's first."""
-        found = {variant.id: self._values(variant) for variant in self.profile.variants}
+        found = {variant.id: self._make_values(variant) for variant in self.profile.variants}
         if self.listed is not None:
             ids = [variant.id for variant in self.profile.variants]
             found = dict(zip(ids, copy.deepcopy(self.listed), strict=True))
-        ordered = self._ordered(list(found))
+        ordered = self._order_ids(list(found))
         for name in ordered:
             if name not in found:
-                found[name] = self._offered(self._entry_of(name))
+                found[name] = self._make_offered(self._find_bundle_entry(name))
         if self.settings.variant not in found:
             raise UsageError(
                 f"the target {self.name!r} has no variant {self.settings.variant!r} any more",
                 hint="build the bundle again, and tune that",
                 where=self.source.name,
             )
-        self._set(found[self.settings.variant])
+        self._set_values(found[self.settings.variant])
         first = self.settings.variant
         return [found[first], *(found[name] for name in ordered if name != first)]
 
-    def _ordered(self, ids: list[str]) -> list[str]:
+    def _order_ids(self, ids: list[str]) -> list[str]:
         """Return the project's variants, and before their successors those that a build added."""
         ordered = list(ids)
         if self.listed is not None:
@@ -170,52 +176,55 @@ class _Target:
                 ordered.insert(ordered.index(behind[0]) if behind else len(ordered), name)
         return ordered
 
-    def _entry_of(self, name: str) -> ManifestVariant:
+    def _find_bundle_entry(self, name: str) -> ManifestVariant:
         """Return a variant as the bundle has it."""
         return next(entry for entry in self.manifest.variants if entry.id == name)
 
-    def _values(self, variant: Variant) -> Values:
+    def _make_values(self, variant: Variant) -> Values:
         """Return the shortest form of a variant of the profile."""
         brief = {"backend": variant.backend, "recipe": variant.recipe}
-        if changed(self.shipped, [VariantChange.model_validate(brief)]).variants[0] == variant:
+        if (
+            change_profile(self.shipped, [VariantChange.model_validate(brief)]).variants[0]
+            == variant
+        ):
             return brief
         whole = variant.model_dump(mode="json", exclude={"id", *brief})
         return {**brief, "id": variant.id, **{k: v for k, v in whole.items() if v is not None}}
 
-    def _offered(self, entry: ManifestVariant) -> Values:
+    def _make_offered(self, entry: ManifestVariant) -> Values:
         """Return a variant that the build added to the profile's by itself."""
         brief: Values = {"backend": entry.backend, "recipe": entry.recipe}
-        found = changed(self.shipped, [VariantChange.model_validate(brief)]).variants[0]
+        found = change_profile(self.shipped, [VariantChange.model_validate(brief)]).variants[0]
         if found.dialect != entry.dialect and entry.dialect is not None:
             brief["dialect"] = entry.dialect.model_dump()
         return brief
 
-    def _set(self, values: Values) -> None:
+    def _set_values(self, values: Values) -> None:
         """Give a variant the answer's settings."""
         plain = {key: value for key, value in values.items() if key not in ("session", "providers")}
-        bare = changed(self.shipped, [VariantChange.model_validate(plain)]).variants[0]
+        bare = change_profile(self.shipped, [VariantChange.model_validate(plain)]).variants[0]
         session = self.settings.session
         if "session" in values or bare.session != session:
             values["session"] = session.model_dump(exclude_defaults=True)
-        entry = self._entry_of(self.settings.variant)
-        now = changed(self.shipped, [VariantChange.model_validate(values)]).variants[0]
-        wanted = with_options(now.providers, tuned_options(entry, self.settings))
+        entry = self._find_bundle_entry(self.settings.variant)
+        now = change_profile(self.shipped, [VariantChange.model_validate(values)]).variants[0]
+        wanted = set_options(now.providers, find_tuned_options(entry, self.settings))
         if wanted != now.providers:
             values["providers"] = [each.model_dump(exclude_defaults=True) for each in wanted]
 
     def is_so(self, profile: Profile) -> bool:
         """Return whether a build with a profile tries the answer before all others."""
         first = profile.variants[0]
-        entry = self._entry_of(self.settings.variant)
+        entry = self._find_bundle_entry(self.settings.variant)
         return (
             first.id == self.settings.variant
             and first.session == self.settings.session
             and first.providers
-            == with_options(first.providers, tuned_options(entry, self.settings))
+            == set_options(first.providers, find_tuned_options(entry, self.settings))
         )
 
 
-def _changed_text(text: str, target: _Target, variants: list[Values], about: str) -> str:
+def _change_text(text: str, target: _Target, variants: list[Values], about: str) -> str:
     """Return the file's text with other variants, after checking its parsed content.
 
     Raises:
@@ -240,7 +249,7 @@ def _changed_text(text: str, target: _Target, variants: list[Values], about: str
     if source.values != wanted:
         raise _UnsafeError("'targets' is written in a way that takes no more lines")
     loaded = LoadedProject(source.parse(Project), target.loaded.folder, source)
-    found = {profile.id: profile for profile in project_targets(loaded)}
+    found = {profile.id: profile for profile in read_project_targets(loaded)}
     if not target.is_so(found[target.manifest.target]):
         raise _UnsafeError("its variants cannot be given these settings")
     return new
@@ -259,29 +268,29 @@ def _edits(text: str, target: _Target, variants: list[Values], about: str) -> li
     if not isinstance(listed, yaml.SequenceNode):
         raise _UnsafeError("'targets' is no list")
     if target.index is None:
-        return [_added(text, listed, target.name, variants, about)]
+        return [_add_variant(text, listed, target.name, variants, about)]
     node = listed.value[target.index]
     if target.listed is None:
-        return _replaced(text, listed, node, target.name, variants, about)
+        return _replace_values(text, listed, node, target.name, variants, about)
     return [
-        *_retuned(text, target, node, target.listed[0], variants[0]),
-        *_said_anew(text, node, about),
+        *_retune_variant(text, target, node, target.listed[0], variants[0]),
+        *_change_comment(text, node, about),
     ]
 
 
-def _added(
+def _add_variant(
     text: str, listed: yaml.SequenceNode, name: str, variants: list[Values], about: str
 ) -> _Edit:
     if listed.flow_style:
         end = listed.end_mark.index - 1
         comma = ", " if listed.value else ""
         return end, end, comma + _flow({"id": name, "variants": variants})
-    end = _line_end(text, _last(listed))
+    end = _line_end(text, _find_end(listed))
     begin = "" if text[:end].endswith("\n") else "\n"
     return end, end, begin + _item(name, variants, about, listed.start_mark.column)
 
 
-def _replaced(
+def _replace_values(
     text: str,
     listed: yaml.SequenceNode,
     node: yaml.Node,
@@ -298,7 +307,7 @@ def _replaced(
     return [(start, start, "id: "), (behind, behind, begin + lines)]
 
 
-def _retuned(
+def _retune_variant(
     text: str, target: _Target, node: yaml.Node, before: Values, after: Values
 ) -> list[_Edit]:
     """Change the settings of the first variant, which the file has already."""
@@ -323,7 +332,7 @@ def _retuned(
     return edits
 
 
-def _said_anew(text: str, node: yaml.Node, about: str) -> list[_Edit]:
+def _change_comment(text: str, node: yaml.Node, about: str) -> list[_Edit]:
     """Update the comment that an earlier tuning wrote into a target."""
     found = _ABOUT.search(text, node.start_mark.index, node.end_mark.index)
     return [(*found.span(1), about)] if found else []
@@ -333,7 +342,7 @@ def _new_key(text: str, item: yaml.MappingNode, key: str, value: object) -> _Edi
     if item.flow_style:
         end = item.end_mark.index - 1
         return end, end, f", {key}: {_flow(value)}"
-    end = _line_end(text, _last(item))
+    end = _line_end(text, _find_end(item))
     begin = "" if text[:end].endswith("\n") else "\n"
     return end, end, f"{begin}{' ' * item.start_mark.column}{key}: {_flow(value)}\n"
 
@@ -347,12 +356,12 @@ def _value(node: yaml.Node, key: str) -> yaml.Node | None:
     return None
 
 
-def _last(node: yaml.Node) -> int:
+def _find_end(node: yaml.Node) -> int:
     """Return where the last scalar in a node ends; a block itself ends behind comments."""
     if isinstance(node, yaml.MappingNode) and not node.flow_style:
-        return _last(node.value[-1][1])
+        return _find_end(node.value[-1][1])
     if isinstance(node, yaml.SequenceNode) and not node.flow_style:
-        return _last(node.value[-1])
+        return _find_end(node.value[-1])
     return int(node.end_mark.index)
 
 

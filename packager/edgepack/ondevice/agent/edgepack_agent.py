@@ -74,7 +74,7 @@ def read_exactly(stream: BinaryIO, size: int, what: str) -> bytes:
     return data
 
 
-def length_of(stream: BinaryIO) -> int:
+def parse_length(stream: BinaryIO) -> int:
     """Return the length that a line says."""
     line = stream.readline(32)
     if not line.strip().isdigit() or int(line) > HEADER_BYTES:
@@ -108,7 +108,7 @@ class Header:
                     one["sha256"],
                     [int(number) for number in of[one["path"]]],
                 )
-                for one in releases.listed(self.manifest)
+                for one in releases.list_files(self.manifest)
             ]
             sizes = [sum(self.chunks[k][1] for k in one.chunks) for one in self.files]
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -120,7 +120,7 @@ class Header:
         if set(of) != {one.path for one in self.files}:
             raise releases.Refused("the header has other files than the manifest")
 
-    def unlisted(self, digest: str) -> Dict[str, bytes]:
+    def find_unlisted(self, digest: str) -> Dict[str, bytes]:
         """Return the files that no manifest lists, by name."""
         found = {
             releases.MANIFEST: self.manifest,
@@ -148,7 +148,7 @@ class Header:
             offset = 0
             for number in one.chunks:
                 found.setdefault(number, []).append(
-                    Place(releases.inside(folder, one.path), offset)
+                    Place(releases.find_inside(folder, one.path), offset)
                 )
                 offset += self.chunks[number][1]
         return found
@@ -165,11 +165,11 @@ class Push:
 
     def run(self) -> None:
         """Receive the release and give it its name."""
-        document = read_exactly(self.stream, length_of(self.stream), "the header")
+        document = read_exactly(self.stream, parse_length(self.stream), "the header")
         header = Header(document, self.digest)
         for folder in (self.project.releases, self.project.tables):
             os.makedirs(folder, exist_ok=True)
-        with self.adopted() as name:
+        with self.adopt_push() as name:
             self.make(header, name)
 
     def make(self, header: Header, name: str) -> None:
@@ -177,19 +177,19 @@ class Push:
         folder = os.path.join(self.project.releases, name)
         self.keep_table(header, name)
         for one in header.files:
-            os.makedirs(os.path.dirname(releases.inside(folder, one.path)), exist_ok=True)
+            os.makedirs(os.path.dirname(releases.find_inside(folder, one.path)), exist_ok=True)
         sources = self.project.sources(name)
         linked = self.link(header, folder, sources)
         made = [one for one in header.files if one.path not in linked]
         self.require_space(made, folder)
         self.fill(header, made, folder, sources)
         for one in made:
-            path = releases.inside(folder, one.path)
-            if releases.sha256_of(path) != one.sha256:
+            path = releases.find_inside(folder, one.path)
+            if releases.hash_file(path) != one.sha256:
                 raise releases.Refused("the hash of %r is wrong" % one.path)
             os.chmod(path, one.mode)
             releases.sync(path)
-        for path, content in header.unlisted(self.digest).items():
+        for path, content in header.find_unlisted(self.digest).items():
             with open(os.path.join(folder, path), "wb") as file:
                 file.write(content)
             releases.sync(os.path.join(folder, path))
@@ -197,7 +197,7 @@ class Push:
         self.finish(name)
 
     @contextlib.contextmanager
-    def adopted(self) -> Iterator[str]:
+    def adopt_push(self) -> Iterator[str]:
         """Lock the folder of a broken push of this release, or of a new one: others leave it."""
         prefix = releases.PARTIAL + self.release + "-"
         there = [name for name in os.listdir(self.project.releases) if name.startswith(prefix)]
@@ -223,12 +223,12 @@ class Push:
         linked = []
         # A partial folder's files change in place: they are never linked.
         tables = [
-            {entry[0]: releases.inside(at, name) for name, entry in table.items()}
+            {entry[0]: releases.find_inside(at, name) for name, entry in table.items()}
             for at, table in sources
             if not os.path.basename(at).startswith(releases.PARTIAL)
         ]
         for one in header.files:
-            path = releases.inside(folder, one.path)
+            path = releases.find_inside(folder, one.path)
             if os.path.lexists(path) and not releases.is_file(path):
                 raise releases.Refused("%r is in the way" % path)
             for others in tables:
@@ -247,12 +247,12 @@ class Push:
     def is_same(self, path: str, file: File) -> bool:
         """Say whether a file is what the release wants, byte by byte."""
         return (
-            os.stat(path).st_mode & 0o777 == file.mode and releases.sha256_of(path) == file.sha256
+            os.stat(path).st_mode & 0o777 == file.mode and releases.hash_file(path) == file.sha256
         )
 
     def require_space(self, files: List[File], folder: str) -> None:
         """Raise unless there is room for the files, before a byte of them comes."""
-        there = [releases.inside(folder, one.path) for one in files]
+        there = [releases.find_inside(folder, one.path) for one in files]
         used = sum(os.stat(path).st_blocks * 512 for path in there if releases.is_file(path))
         needed = sum(one.size for one in files) - used + SPARE_BYTES
         space = os.statvfs(folder)
@@ -268,16 +268,16 @@ class Push:
     ) -> None:
         """Write the files' chunks: from this device as far as it has them, from the stream."""
         for one in files:
-            path = releases.inside(folder, one.path)
+            path = releases.find_inside(folder, one.path)
             if releases.is_file(path) and os.stat(path).st_nlink > 1:
                 os.remove(path)  # a broken push has linked it: it is a release's file
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             os.ftruncate(handle, one.size)
             os.close(handle)
         places = header.places(files, folder)
-        have = set(self.here(header, places, sources))
+        have = set(self.copy_local(header, places, sources))
         missing = [number for number in places if number not in have]
-        answer = json.dumps(ranges(missing))
+        answer = json.dumps(find_ranges(missing))
         say("%016d%s" % (len(answer), answer))
         with contextlib.closing(Files()) as out:
             for number in missing:
@@ -290,7 +290,7 @@ class Push:
                 for place in places[number]:
                     out.write(place, data)
 
-    def here(
+    def copy_local(
         self, header: Header, places: Dict[int, List[Place]], sources: List[releases.Source]
     ) -> Iterator[int]:
         """Copy chunks that lie on this device, and yield them."""
@@ -301,7 +301,7 @@ class Push:
                     offset = 0
                     for sha256, size in chunks:
                         number = wanted.get((sha256, size))
-                        place = Place(releases.inside(folder, name), offset)
+                        place = Place(releases.find_inside(folder, name), offset)
                         offset += size
                         if number is None:
                             continue
@@ -316,8 +316,8 @@ class Push:
 
     def remove_others(self, header: Header, folder: str) -> None:
         """Remove what the manifest does not have, and sync the folders."""
-        known = {releases.inside(folder, one.path) for one in header.files}
-        known |= {os.path.join(folder, name) for name in header.unlisted(self.digest)}
+        known = {releases.find_inside(folder, one.path) for one in header.files}
+        known |= {os.path.join(folder, name) for name in header.find_unlisted(self.digest)}
         for place, _, names in os.walk(folder):
             for name in names:
                 if os.path.join(place, name) not in known:
@@ -374,7 +374,7 @@ class Files:
             done += os.pwrite(handle, data[done:], place.offset + done)
 
 
-def ranges(numbers: List[int]) -> List[Tuple[int, int]]:
+def find_ranges(numbers: List[int]) -> List[Tuple[int, int]]:
     """Return numbers as ranges, ends included, in their order."""
     found = []  # type: List[Tuple[int, int]]
     for number in numbers:
@@ -393,7 +393,7 @@ def push(root: str, name: str, digest: str, signed: str, then: str, keep: str) -
     if not releases.is_whole(release, digest):
         say("send\n")
         Push(project, digest, sys.stdin.buffer).run()
-    elif signed == "-" or (releases.is_file(signature) and releases.sha256_of(signature) == signed):
+    elif signed == "-" or (releases.is_file(signature) and releases.hash_file(signature) == signed):
         say("have\n")
         read_exactly(sys.stdin.buffer, len("0\n"), "what to do")
     else:
@@ -408,7 +408,7 @@ def push(root: str, name: str, digest: str, signed: str, then: str, keep: str) -
 
 def sign(path: str, signed: str, stream: BinaryIO) -> None:
     """Give a release that is there its signature, in one step."""
-    text = read_exactly(stream, length_of(stream), "the signature")
+    text = read_exactly(stream, parse_length(stream), "the signature")
     if hashlib.sha256(text).hexdigest() != signed:
         raise releases.Refused("the signature is not the one that was announced")
     partial = os.path.join(
@@ -428,9 +428,9 @@ def switch(root: str, name: str, release: str, action: str, keep: str) -> None:
     if action == "rollback" and project.current() is None:
         raise releases.Refused("no release of %s is current here" % name)
     goal = project.before() if release == "-" else release
-    folder = releases.inside(project.releases, goal)
+    folder = releases.find_inside(project.releases, goal)
     manifest = os.path.join(folder, releases.MANIFEST)
-    digest = releases.sha256_of(manifest) if releases.is_file(manifest) else ""
+    digest = releases.hash_file(manifest) if releases.is_file(manifest) else ""
     if digest[:16] != goal or not releases.is_whole(folder, digest):
         raise releases.Refused("the release %s is not here any more, or not whole" % goal)
     before = project.point_at(goal, action)

@@ -207,7 +207,7 @@ def give_back(folder: str) -> List[str]:
     except FileNotFoundError:
         return []
     given, problems = [], []
-    for each in kept["settings"] if kept["boot_id"] == boot_id() else []:
+    for each in kept["settings"] if kept["boot_id"] == read_boot_id() else []:
         setting: Any = {"Governor": Governor, "JetsonClocks": JetsonClocks}[each["kind"]](
             each["path"]
         )
@@ -229,13 +229,13 @@ def keep(folder: str, settings: List[Json]) -> None:
     """Write to disk what has to be restored, whatever happens."""
     path = os.path.join(folder, "clocks.json")
     with open(path + ".partial", "w") as file:
-        json.dump({"boot_id": boot_id(), "settings": settings}, file)
+        json.dump({"boot_id": read_boot_id(), "settings": settings}, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(path + ".partial", path)
 
 
-def boot_id() -> str:
+def read_boot_id() -> str:
     """Return an id that changes with each boot; empty where the system reports none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -261,7 +261,7 @@ def locked(folder: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def told_to_stop() -> int:
+def watch_signals() -> int:
     """Return a descriptor that becomes readable once a signal says to stop.
 
     The signals do nothing else: nothing stops this program half way.
@@ -291,7 +291,7 @@ def answer(document: Json) -> None:
 def main(do: str, folder: str, root: str, silence_s: str) -> int:
     """Do the requested action and return the exit code."""
     folder = os.path.join(os.path.expanduser(folder), "clocks")
-    told = told_to_stop()
+    told = watch_signals()
     try:
         if do == "hold":
             hold(folder, root, told, float(silence_s))

@@ -20,12 +20,12 @@ MOST = 100
 """Differences of one release that are listed; the others are counted."""
 
 
-def printable(name: str) -> str:
+def make_printable(name: str) -> str:
     """Return a file name as text that every reader takes."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def sha256_of(path: str) -> str:
+def hash_file(path: str) -> str:
     """Return the SHA-256 of a file in hex."""
     digest = hashlib.sha256()
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
@@ -34,7 +34,7 @@ def sha256_of(path: str) -> str:
     return digest.hexdigest()
 
 
-def found_in(folder: str) -> Iterator[str]:
+def list_found(folder: str) -> Iterator[str]:
     """Yield all there is but folders, links to folders too, as paths in a manifest."""
     for place, folders, files in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
@@ -42,13 +42,13 @@ def found_in(folder: str) -> Iterator[str]:
             yield os.path.relpath(os.path.join(place, name), folder)
 
 
-def problem_of(path: str, entry: Dict[str, Any]) -> str:
+def find_problem(path: str, entry: Dict[str, Any]) -> str:
     """Return how a file differs from its entry; nothing if it does not."""
     try:
         mode = os.lstat(path).st_mode
         if not stat.S_ISREG(mode):
             return "it is no plain file"
-        if sha256_of(path) != entry["sha256"]:
+        if hash_file(path) != entry["sha256"]:
             return "its hash is another"
     except OSError as error:
         return "it cannot be read: %s" % error.strerror
@@ -58,7 +58,7 @@ def problem_of(path: str, entry: Dict[str, Any]) -> str:
     return ""
 
 
-def listed(folder: str, digest: str) -> Dict[str, Dict[str, Any]]:
+def read_listed(folder: str, digest: str) -> Dict[str, Dict[str, Any]]:
     """Return the files that a release should have, by path."""
     with open(os.path.join(folder, MANIFEST), "rb") as file:
         entries = {entry["path"]: entry for entry in json.loads(file.read().decode())["files"]}
@@ -72,15 +72,15 @@ def release_state(folder: str) -> Dict[str, Any]:
     """Compare a release with its manifest, whose hash is the release's name."""
     name, digest = os.path.basename(folder), ""
     try:
-        digest = sha256_of(os.path.join(folder, MANIFEST))
+        digest = hash_file(os.path.join(folder, MANIFEST))
         problem = "" if digest[:16] == name else "it is not the manifest of this release"
     except OSError as error:
         problem = "it cannot be read: %s" % error.strerror
     state = {"name": name, "digest": digest, "files": 0, "more": 0}
     if problem:
         return dict(state, differences=[{"path": MANIFEST, "kind": "altered", "why": problem}])
-    entries = listed(folder, digest)
-    found = set(found_in(folder)) - {MANIFEST + ".sig"}
+    entries = read_listed(folder, digest)
+    found = set(list_found(folder)) - {MANIFEST + ".sig"}
     differences = []
     for path in sorted(found | set(entries)):
         kind, why = "", ""
@@ -89,15 +89,15 @@ def release_state(folder: str) -> Dict[str, Any]:
         elif path not in entries:
             kind = "added"
         else:
-            why = problem_of(os.path.join(folder, path), entries[path])
+            why = find_problem(os.path.join(folder, path), entries[path])
             kind = "altered" if why else ""
         if kind:
-            differences.append({"path": printable(path), "kind": kind, "why": why})
+            differences.append({"path": make_printable(path), "kind": kind, "why": why})
     more = max(0, len(differences) - MOST)
     return dict(state, files=len(entries), differences=differences[:MOST], more=more)
 
 
-def history_state(path: str) -> Dict[str, Any]:
+def check_history(path: str) -> Dict[str, Any]:
     """Return whether the history's lines follow each other, and what it says is current."""
     state = {"lines": 0, "broken_at": None, "current": None}  # type: Dict[str, Any]
     before, torn, links = b"", False, [""]
@@ -111,7 +111,7 @@ def history_state(path: str) -> Dict[str, Any]:
                 if not linked and state["broken_at"] is None:
                     state["broken_at"] = state["lines"]
                 if one is not None and one.get("action") in ("switch", "rollback"):
-                    state["current"] = printable(str(one.get("release")))
+                    state["current"] = make_printable(str(one.get("release")))
                 before, torn = line, one is None
                 links = [hashlib.sha256(end).hexdigest() for end in (line, line.rstrip(b"\n"))]
     except FileNotFoundError:
@@ -130,7 +130,7 @@ def record_of(line: bytes) -> Optional[Dict[str, Any]]:
     return one if isinstance(one, dict) else None
 
 
-def project_state(base: str) -> Dict[str, Any]:
+def find_project_state(base: str) -> Dict[str, Any]:
     """Return what a project has on this device."""
     releases = []
     for name in sorted(os.listdir(os.path.join(base, "releases"))):
@@ -140,11 +140,11 @@ def project_state(base: str) -> Dict[str, Any]:
             if os.path.isdir(folder):  # a push may remove an old release meanwhile
                 releases.append(state)
     try:
-        current = printable(os.readlink(os.path.join(base, "current")))  # type: Optional[str]
+        current = make_printable(os.readlink(os.path.join(base, "current")))  # type: Optional[str]
     except OSError:
         current = None
-    history = history_state(os.path.join(base, "history.jsonl"))
-    name = printable(os.path.basename(base))
+    history = check_history(os.path.join(base, "history.jsonl"))
+    name = make_printable(os.path.basename(base))
     return {"name": name, "releases": releases, "current": current, "history": history}
 
 
@@ -154,8 +154,8 @@ def main(root: str, project: str = "") -> None:
     names = sorted(os.listdir(root)) if os.path.isdir(root) else []
     names = [name for name in names if os.path.isdir(os.path.join(root, name, "releases"))]
     chosen = [name for name in names if project in ("", name)]
-    projects = [project_state(os.path.join(root, name)) for name in chosen]
-    print(json.dumps({"all": [printable(name) for name in names], "projects": projects}))
+    projects = [find_project_state(os.path.join(root, name)) for name in chosen]
+    print(json.dumps({"all": [make_printable(name) for name in names], "projects": projects}))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class Lost(Exception):  # noqa: N818
     """A lease is no longer there."""
 
 
-def boot_id() -> str:
+def read_boot_id() -> str:
     """Return an id that changes with each boot; empty where the system reports none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -60,7 +60,7 @@ def boot_id() -> str:
         return ""
 
 
-def utc(seconds_from_now: float = 0.0) -> str:
+def format_utc(seconds_from_now: float = 0.0) -> str:
     """Return this device's wall clock, for people."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds_from_now))
 
@@ -70,7 +70,7 @@ class Leases:
 
     def __init__(self, root: str) -> None:
         self.folder = os.path.join(os.path.expanduser(root), "lease")
-        self.boot = boot_id()
+        self.boot = read_boot_id()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -95,7 +95,7 @@ class Leases:
         """Return a lease's file."""
         return os.path.join(self.folder, identity + ".json")
 
-    def live(self) -> List[Record]:
+    def list_live(self) -> List[Record]:
         """Return the valid leases, oldest first; remove stale ones. The caller has the lock."""
         found = []
         for name in os.listdir(self.folder):
@@ -136,15 +136,15 @@ class Leases:
     def take(self, wish: Record) -> Record:
         """Take a lease, or raise :class:`Refused`."""
         with self.locked():
-            leases = self.live()
-            against = [record for record in leases if conflict(wish, record)]
+            leases = self.list_live()
+            against = [record for record in leases if is_conflict(wish, record)]
             if against:
                 raise Refused(against)
             if wish["reserved"]:
-                self.drop(own_reservations(leases, wish["owner"]))
+                self.drop(find_own_reservations(leases, wish["owner"]))
             now = time.monotonic()
             record = {key: wish[key] for key in ("owner", "purpose", "exclusive", "reserved")}
-            record.update(id=os.urandom(16).hex(), boot_id=self.boot, taken_at=utc())
+            record.update(id=os.urandom(16).hex(), boot_id=self.boot, taken_at=format_utc())
             record.update(taken_s=now, expires_s=now + wish["ttl_s"])
             self.write(record)
             return record
@@ -178,33 +178,33 @@ class Leases:
             self.drop([record])
 
 
-def conflict(wish: Record, record: Record) -> bool:
+def is_conflict(wish: Record, record: Record) -> bool:
     """Return whether a lease prevents another one."""
     if record["owner"] == wish["owner"] and (record["reserved"] or wish["reserved"]):
         return False
     return bool(wish["exclusive"] or record["exclusive"])
 
 
-def own_reservations(records: List[Record], owner: str) -> List[Record]:
+def find_own_reservations(records: List[Record], owner: str) -> List[Record]:
     """Return the reservations of an owner."""
     return [record for record in records if record["reserved"] and record["owner"] == owner]
 
 
-def shown(record: Record) -> Record:
+def format_lease(record: Record) -> Record:
     """Return a lease for clients: with the time left, and its end."""
     left_s = max(0.0, record["expires_s"] - time.monotonic())
-    return dict({key: record[key] for key in TOLD}, left_s=left_s, until_at=utc(left_s))
+    return dict({key: record[key] for key in TOLD}, left_s=left_s, until_at=format_utc(left_s))
 
 
 def say(answer: str, leases: List[Record], **more: object) -> None:
     """Send one message."""
-    document = dict(more, answer=answer, leases=[shown(record) for record in leases])
+    document = dict(more, answer=answer, leases=[format_lease(record) for record in leases])
     data = json.dumps(document).encode("ascii")
     sys.stdout.buffer.write(struct.pack(">I", len(data)) + data)
     sys.stdout.buffer.flush()
 
 
-def stdin_within(seconds: float) -> Optional[bytes]:
+def read_stdin_within(seconds: float) -> Optional[bytes]:
     """Return bytes from stdin, none at its end, None if nothing comes in time."""
     ready = select.select([0], [], [], max(0.0, seconds))[0]
     return os.read(0, 4096) if ready else None
@@ -226,13 +226,13 @@ def hold(leases: Leases, wish: Record) -> None:
             if now >= said + SAY_S:
                 say("waiting", refused.leases)
                 said = now
-        if stdin_within(min(POLL_S, deadline - now)) == b"":
+        if read_stdin_within(min(POLL_S, deadline - now)) == b"":
             return None
 
 
 def keep(leases: Leases, record: Record, ttl_s: float) -> None:
     """Renew a lease for each byte on stdin, until its end or until silence for too long."""
-    while stdin_within(record["expires_s"] - time.monotonic()):
+    while read_stdin_within(record["expires_s"] - time.monotonic()):
         leases.renew(record, ttl_s)
         say("renewed", [record])
 
@@ -240,8 +240,8 @@ def keep(leases: Leases, record: Record, ttl_s: float) -> None:
 def release(leases: Leases, wish: Record) -> None:
     """Remove the owner's reservations, or with ``force`` all leases."""
     with leases.locked():
-        found = leases.live()
-        dropped = found if wish["force"] else own_reservations(found, wish["owner"])
+        found = leases.list_live()
+        dropped = found if wish["force"] else find_own_reservations(found, wish["owner"])
         leases.drop(dropped)
     left = [record for record in found if record not in dropped]
     say("released", dropped)
@@ -260,7 +260,7 @@ def main(root: str, request: str) -> None:
             release(leases, wish)
         elif os.path.isdir(leases.folder):
             with leases.locked():
-                say("left", leases.live())
+                say("left", leases.list_live())
         else:
             say("left", [])
     except Refused as refused:

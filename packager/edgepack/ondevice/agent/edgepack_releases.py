@@ -29,7 +29,7 @@ class Refused(Exception):  # noqa: N818
     """What came is not what was announced, or what is asked for is not there."""
 
 
-def sha256_of(path: str) -> str:
+def hash_file(path: str) -> str:
     """Return the SHA-256 of a file in hex."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
@@ -46,7 +46,7 @@ def is_file(path: str) -> bool:
         return False
 
 
-def listed(manifest: bytes) -> List[Dict[str, Any]]:
+def list_files(manifest: bytes) -> List[Dict[str, Any]]:
     """Return the entries of a manifest's files."""
     try:
         found = json.loads(manifest.decode("utf-8"))["files"]
@@ -58,13 +58,13 @@ def listed(manifest: bytes) -> List[Dict[str, Any]]:
 def is_whole(release: str, digest: str) -> bool:
     """Say whether a release is there with every byte of it."""
     manifest = os.path.join(release, MANIFEST)
-    if not is_file(manifest) or sha256_of(manifest) != digest:
+    if not is_file(manifest) or hash_file(manifest) != digest:
         return False
     with open(manifest, "rb") as file:
-        entries = listed(file.read())
+        entries = list_files(file.read())
     paths = {entry["path"]: os.path.join(release, entry["path"]) for entry in entries}
     return all(is_file(path) for path in paths.values()) and all(
-        sha256_of(paths[entry["path"]]) == entry["sha256"] for entry in entries
+        hash_file(paths[entry["path"]]) == entry["sha256"] for entry in entries
     )
 
 
@@ -77,7 +77,7 @@ def sync(path: str) -> None:
         os.close(handle)
 
 
-def inside(folder: str, name: str) -> str:
+def find_inside(folder: str, name: str) -> str:
     """Return where a file goes, which is inside the folder."""
     parts = name.split("/")
     if name.startswith("/") or any(part in ("", ".", "..") for part in parts):

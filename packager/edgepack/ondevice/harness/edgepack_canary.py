@@ -54,16 +54,16 @@ def main() -> int:
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = ort.InferenceSession(MODEL, options, providers=["CPUExecutionProvider"])
-    timed(session, WARM_UP_S)
+    time_session(session, WARM_UP_S)
     document = {
         "model_sha256": hashlib.sha256(MODEL).hexdigest(),
-        "median_ns": int(median(timed(session, DURATION_S))),
+        "median_ns": int(median(time_session(session, DURATION_S))),
     }
     print(json.dumps(document))
     return 0
 
 
-def timed(session: ort.InferenceSession, duration_s: float) -> List[int]:
+def time_session(session: ort.InferenceSession, duration_s: float) -> List[int]:
     """Run for a duration and at least some iterations; return the latencies in nanoseconds."""
     run, clock, feed = session.run, time.perf_counter_ns, {"x": INPUT}
     latencies_ns: List[int] = []

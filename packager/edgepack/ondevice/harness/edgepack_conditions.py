@@ -34,50 +34,50 @@ SAY_S = 5.0
 COOLING = "edgepack-cooling "
 
 
-def conditions(root: Path = sysfs.ROOT) -> sysfs.Json:
+def read_conditions(root: Path = sysfs.ROOT) -> sysfs.Json:
     """Return what decides the speed of this moment, as ``Conditions`` of edgepack's reports."""
-    bits, of_boot = throttled_bits(root)
+    bits, of_boot = read_throttled_bits(root)
     return {
-        "governor": governor(root),
-        "temperature_c": temperature_c(root),
+        "governor": read_governor(root),
+        "temperature_c": read_temperature(root),
         "throttle_events": throttle_events(root),
         "throttled_now": _causes(bits, 0),
         "throttled_since_boot": _causes(bits if of_boot else None, 16),
-        "power_mode": power_mode(root),
+        "power_mode": read_power_mode(root),
         "load": load(root),
     }
 
 
-def boot_id(root: Path = sysfs.ROOT) -> Any:
+def read_boot_id(root: Path = sysfs.ROOT) -> Any:
     """Return what changes with every boot."""
     text = sysfs.read(root / "proc/sys/kernel/random/boot_id").strip() or sysfs.output(
         "sysctl", "-n", "kern.bootsessionuuid"
     )
-    return text or sysfs.not_measured("this system has no boot id")
+    return text or sysfs.make_not_measured("this system has no boot id")
 
 
-def governor(root: Path = sysfs.ROOT) -> Any:
+def read_governor(root: Path = sysfs.ROOT) -> Any:
     """Return the frequency governors of all cores, joined where they differ."""
     paths = (root / "sys/devices/system/cpu/cpufreq").glob("policy*/scaling_governor")
     found = sorted({sysfs.read(path).strip() for path in paths} - {""})
-    return "+".join(found) or sysfs.not_measured("no cpufreq governor can be read")
+    return "+".join(found) or sysfs.make_not_measured("no cpufreq governor can be read")
 
 
-def temperature_c(root: Path = sysfs.ROOT) -> Any:
+def read_temperature(root: Path = sysfs.ROOT) -> Any:
     """Return the hottest thermal zone in degrees Celsius."""
-    read = [sysfs.number(sysfs.read(zone / "temp")) for zone in sysfs.zones(root).values()]
+    read = [sysfs.number(sysfs.read(zone / "temp")) for zone in sysfs.find_zones(root).values()]
     known = [value for value in read if value is not None and value > sysfs.COLDEST]
-    return max(known) / 1000 if known else sysfs.not_measured("no thermal zone can be read")
+    return max(known) / 1000 if known else sysfs.make_not_measured("no thermal zone can be read")
 
 
 def throttle_events(root: Path = sysfs.ROOT) -> Any:
     """Return how often this machine was slowed down since boot, as far as it counts that."""
     found = [sysfs.number(sysfs.read(path)) for _, path in sysfs.throttle_counters(root)]
     known = [int(value) for value in found if value is not None]
-    return sum(known) if known else sysfs.not_measured("no throttle counter can be read")
+    return sum(known) if known else sysfs.make_not_measured("no throttle counter can be read")
 
 
-def throttled_bits(root: Path = sysfs.ROOT) -> Tuple[Optional[int], bool]:
+def read_throttled_bits(root: Path = sysfs.ROOT) -> Tuple[Optional[int], bool]:
     """Return a Raspberry Pi's throttle bits, and whether those from 16 on are since boot."""
     _, _, text = sysfs.output("vcgencmd", "get_throttled").partition("=")
     if text:
@@ -86,23 +86,23 @@ def throttled_bits(root: Path = sysfs.ROOT) -> Tuple[Optional[int], bool]:
     return (int(text, 16), False) if text else (None, False)
 
 
-def power_mode(root: Path = sysfs.ROOT) -> Any:
+def read_power_mode(root: Path = sysfs.ROOT) -> Any:
     """Return the power mode by its name: a Jetson's, or an ACPI platform profile."""
     found = re.search(r"NV Power Mode: *(\S+)", sysfs.output("nvpmodel", "-q"))
     text = found[1] if found else sysfs.read(root / "sys/firmware/acpi/platform_profile").strip()
-    return text or sysfs.not_measured("this device has none")
+    return text or sysfs.make_not_measured("this device has none")
 
 
 def load(root: Path = sysfs.ROOT) -> Any:
     """Return how many processes ran or waited to, on average over the last minute."""
     text = sysfs.read(root / "proc/loadavg")
-    return float(text.split()[0]) if text else sysfs.not_measured("there is no /proc/loadavg")
+    return float(text.split()[0]) if text else sysfs.make_not_measured("there is no /proc/loadavg")
 
 
 def cool_down(limit_c: float, pause_s: float, root: Path = sysfs.ROOT) -> sysfs.Json:
     """Wait for a while and until it is cool; return how hot it is then, and how long it took."""
     began_s = said_s = time.monotonic()
-    hottest = temperature_c(root)
+    hottest = read_temperature(root)
     while isinstance(hottest, float):
         now_s = time.monotonic()
         rested = now_s - began_s >= pause_s and hottest <= limit_c
@@ -112,13 +112,13 @@ def cool_down(limit_c: float, pause_s: float, root: Path = sysfs.ROOT) -> sysfs.
             said_s = now_s
             print(f"{COOLING}{hottest:.1f}", file=sys.stderr, flush=True)
         time.sleep(min(0.5, max(0.05, pause_s)))
-        hottest = temperature_c(root)
+        hottest = read_temperature(root)
     return {"temperature_c": hottest, "waited_s": round(time.monotonic() - began_s, 3)}
 
 
 def _causes(bits: Optional[int], first_bit: int) -> Any:
     if bits is None:
-        return sysfs.not_measured("no vcgencmd or driver of a Raspberry Pi reports it")
+        return sysfs.make_not_measured("no vcgencmd or driver of a Raspberry Pi reports it")
     return sysfs.bit_names(bits >> first_bit)
 
 

@@ -56,7 +56,7 @@ import edgepack_sysfs as sysfs  # type: ignore[import-not-found]  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 from edgepack_other_work import OtherWork  # type: ignore[import-not-found]  # noqa: E402
-from edgepack_sampler import Sampler, energy  # type: ignore[import-not-found]  # noqa: E402
+from edgepack_sampler import Sampler, compute_energy  # type: ignore[import-not-found]  # noqa: E402
 
 WATCHER = HERE / "edgepack_watcher.py"
 NO_VARIANT_EXIT = 3
@@ -168,7 +168,7 @@ def select(arguments: argparse.Namespace) -> Json:
             {"variant": name, "stage": "passed over", "reason": why}
             for name, why in model.passed_over
         ],
-        "device": device_facts(),
+        "device": read_device_facts(),
     }
 
 
@@ -204,11 +204,11 @@ def measure(arguments: argparse.Namespace) -> Json:
     model = loader.load(arguments.bundle, arguments.variant, settings=arguments.session)
     goldens_db = [model.golden_db(index) for index in range(model.bundle.goldens)]
     feeds = [model.bundle.golden_inputs(index) for index in range(model.bundle.goldens)]
-    infer, stream = inferences(model, feeds)
-    before = conditions.conditions()
+    infer, stream = make_inferences(model, feeds)
+    before = conditions.read_conditions()
     sampler = Sampler()
     try:
-        warm = warm_up(infer, arguments, least_warm_up_s(model))
+        warm = warm_up(infer, arguments, find_least_warm_up(model))
         others = OtherWork(sampler.pid)
         timed = _SCENARIOS[arguments.scenario](infer, arguments, warm)
         other_work = others.taken()
@@ -228,19 +228,19 @@ def measure(arguments: argparse.Namespace) -> Json:
         "timed_to_ns": timed.to_ns,
         "inferences": timed.inferences,
         "golden_min_sqnr_db": max(min(goldens_db), INCOMPARABLE_DB),
-        "not_finite": sorted(stream.not_finite() - load.not_finite_goldens(model)),
-        "boot_id": conditions.boot_id(),
+        "not_finite": sorted(stream.not_finite() - load.find_nonfinite_goldens(model)),
+        "boot_id": conditions.read_boot_id(),
         "before": before,
-        "after": conditions.conditions(),
+        "after": conditions.read_conditions(),
         "sampling": sampling,
-        "energy": energy(sampling, timed.from_ns, timed.to_ns),
-        "other_work": sysfs.not_measured("the processor is emulated")
+        "energy": compute_energy(sampling, timed.from_ns, timed.to_ns),
+        "other_work": sysfs.make_not_measured("the processor is emulated")
         if providers.is_emulated()
         else other_work,
     }
 
 
-def inferences(model: Any, feeds: List[loader.Arrays]) -> Any:
+def make_inferences(model: Any, feeds: List[loader.Arrays]) -> Any:
     """Return a model's inferences over some inputs, and the streams that they are frames of.
 
     With a model for each of several sizes, an inference includes choosing one, padding and cutting;
@@ -271,7 +271,7 @@ def multi_stream(infer: Any, arguments: argparse.Namespace, warm: WarmUp) -> Any
 def server(infer: Any, arguments: argparse.Namespace, _: WarmUp) -> Any:
     """Time queries that arrive at random."""
     _check_kept(arguments.duration_s * arguments.qps)
-    schedule_ns = load.poisson_schedule(
+    schedule_ns = load.make_poisson_schedule(
         arguments.qps, arguments.duration_s, arguments.iterations, arguments.seed
     )
     with load.Pool(infer, arguments.threads) as pool:
@@ -283,7 +283,7 @@ def offline(infer: Any, arguments: argparse.Namespace, _: WarmUp) -> Any:
     """Time one query of so many samples as should fill the duration."""
     with load.Pool(infer, arguments.threads) as pool:
         rehearsed = pool.rehearse(WINDOW_ITERATIONS)
-        samples = load.offline_samples(rehearsed, arguments.duration_s, arguments.iterations)
+        samples = load.count_offline_samples(rehearsed, arguments.duration_s, arguments.iterations)
         _check_kept(samples)
         return load.offline(pool, samples)
 
@@ -297,7 +297,7 @@ def _check_kept(count: float) -> None:
         )
 
 
-def least_warm_up_s(model: Any) -> float:
+def find_least_warm_up(model: Any) -> float:
     """Return how long a model warms up at least."""
     first = model.entry["providers"][0]["name"]
     return 0.0 if first == providers.CPU else COMPILING_WARM_UP_S
@@ -328,11 +328,11 @@ def create(arguments: argparse.Namespace) -> Json:
     bundle = loader.Bundle(arguments.bundle)
     entry = bundle.variants(arguments.variant)[0]
     loader.check_requirements(entry, bundle.manifest.get("provider_sources"))
-    singles = loader.single_models(entry)
+    singles = loader.split_models(entry)
     if arguments.cold:
         problem = pages.drop(_read_on_creation(bundle, singles))
         if problem:
-            return {"session_create_ns": sysfs.not_measured(problem)}
+            return {"session_create_ns": sysfs.make_not_measured(problem)}
     started = time.monotonic_ns()
     sessions = [loader.open_session(bundle, single) for single in singles]
     created = time.monotonic_ns()
@@ -343,7 +343,7 @@ def create(arguments: argparse.Namespace) -> Json:
 def _read_on_creation(bundle: Any, singles: Sequence[Json]) -> List[Path]:
     """Return the models' files, with external data and cached engines."""
     folders = {(bundle.folder / single["model"]).parent for single in singles}
-    kept = {providers.cache_folder(single, bundle.cache) for single in singles} - {None}
+    kept = {providers.find_cache_folder(single, bundle.cache) for single in singles} - {None}
     found = {path for folder in folders for path in folder.iterdir()}
     found |= {path for folder in kept for path in folder.rglob("*")}
     return sorted(path for path in found if path.is_file())
@@ -354,12 +354,12 @@ def sweep(arguments: argparse.Namespace) -> Json:
     model = loader.load(arguments.bundle, arguments.variant)
     try:
         feeds = [
-            model.checked(load.reshaped(model.bundle.golden_inputs(index), arguments.shapes))
+            model.checked(load.reshape_feed(model.bundle.golden_inputs(index), arguments.shapes))
             for index in range(model.bundle.goldens)
         ]
         model.run(feeds[0])
-        infer, _ = inferences(model, feeds)
-        warm = warm_up(infer, arguments, least_warm_up_s(model))
+        infer, _ = make_inferences(model, feeds)
+        warm = warm_up(infer, arguments, find_least_warm_up(model))
         timed = single_stream(infer, arguments, warm)
     except loader.ORT_ERRORS as error:
         return {"latencies_ns": [], "problem": " ".join(str(error).split())[:MAX_PROBLEM]}
@@ -368,20 +368,20 @@ def sweep(arguments: argparse.Namespace) -> Json:
 
 def memory(arguments: argparse.Namespace) -> Json:
     """Report the peak of resident memory without a model, after loading it and after some runs."""
-    baseline = peak_rss_bytes()
+    baseline = read_peak_rss()
     model = loader.load(arguments.bundle, arguments.variant, settings=arguments.session)
-    loaded = peak_rss_bytes()
+    loaded = read_peak_rss()
     for _ in range(MEMORY_RUNS):
         model.run(model.bundle.golden_inputs(0))
     return {
         "baseline_bytes": baseline,
         "loaded_bytes": loaded,
-        "peak_bytes": peak_rss_bytes(),
+        "peak_bytes": read_peak_rss(),
         "runs": MEMORY_RUNS,
     }
 
 
-def peak_rss_bytes() -> int:
+def read_peak_rss() -> int:
     """Return this process's peak resident set size.
 
     On Linux from VmHWM: ``ru_maxrss`` starts at the parent's peak there, because exec carries it
@@ -402,7 +402,7 @@ def profile(arguments: argparse.Namespace) -> Json:
     document = {
         "variant": entry["id"],
         "runs": PROFILE_RUNS,
-        "nodes": loader.nodes_of_profile(events),
+        "nodes": loader.find_profile_nodes(events),
     }
     return {**document, "events": events[: arguments.events]} if arguments.events else document
 
@@ -473,42 +473,44 @@ def _answer(stream: BinaryIO, header: Json, tensors: loader.Arrays) -> None:
         stream.write(np.ascontiguousarray(little).tobytes())
 
 
-def device_facts() -> Json:
+def read_device_facts() -> Json:
     """Return what this machine and its software are."""
     return {
         "os": f"{platform.system()} {platform.release()}",
         "arch": platform.machine(),
-        "model": device_model(),
-        "cpu": cpu_model(),
+        "model": read_device_model(),
+        "cpu": read_cpu_model(),
         "cpu_count": os.cpu_count() or 1,
         "emulated": providers.is_emulated(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "onnxruntime": ort.__version__,
         "providers": ort.get_available_providers(),
-        "driver": providers.driver_version()
-        or sysfs.not_measured("no GPU driver reports its version"),
-        "boot_id": conditions.boot_id(),
-        "conditions": conditions.conditions(),
+        "driver": providers.read_driver_version()
+        or sysfs.make_not_measured("no GPU driver reports its version"),
+        "boot_id": conditions.read_boot_id(),
+        "conditions": conditions.read_conditions(),
     }
 
 
-def device_model() -> Any:
+def read_device_model() -> Any:
     """Return the board's or computer's model."""
     for path in ("/proc/device-tree/model", "/sys/class/dmi/id/product_name"):
         text = sysfs.read(Path(path)).strip("\0\n ")
         if text:
             return text
-    return sysfs.not_measured("this system does not name its model")
+    return sysfs.make_not_measured("this system does not name its model")
 
 
-def cpu_model() -> Any:
+def read_cpu_model() -> Any:
     """Return the processor's name."""
-    for line in providers.cpuinfo_lines():
+    for line in providers.read_cpuinfo():
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model"):
             return value.strip()
-    return platform.processor() or sysfs.not_measured("this system does not name its processor")
+    return platform.processor() or sysfs.make_not_measured(
+        "this system does not name its processor"
+    )
 
 
 _MODES: Dict[str, Callable[[argparse.Namespace], Json]] = {

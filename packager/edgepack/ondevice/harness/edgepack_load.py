@@ -155,7 +155,7 @@ class Streams:
         return found
 
 
-def not_finite_goldens(model: Any) -> Set[str]:
+def find_nonfinite_goldens(model: Any) -> Set[str]:
     """Return the outputs that have NaN or infinity in a golden sample."""
     goldens = [
         model.bundle.golden_outputs(index, model.variant) for index in range(model.bundle.goldens)
@@ -267,7 +267,9 @@ def offline(pool: Pool, samples: int) -> Timed:
     return Timed([after - started], started, after, samples)
 
 
-def poisson_schedule(queries_per_s: float, duration_s: float, queries: int, seed: int) -> List[int]:
+def make_poisson_schedule(
+    queries_per_s: float, duration_s: float, queries: int, seed: int
+) -> List[int]:
     """Return when queries arrive, in nanoseconds from the beginning.
 
     There are as many as arrive in the duration, and at least ``queries``. The same seed gives the
@@ -283,7 +285,7 @@ def poisson_schedule(queries_per_s: float, duration_s: float, queries: int, seed
     return schedule_ns
 
 
-def offline_samples(rehearsed: Timed, duration_s: float, samples: int) -> int:
+def count_offline_samples(rehearsed: Timed, duration_s: float, samples: int) -> int:
     """Return how many samples should fill a duration and a little more, and at least ``samples``.
 
     Args:
@@ -308,7 +310,7 @@ def is_steady(windows: Sequence[Tuple[float, float]]) -> bool:
     if len(last) < STEADY_WINDOWS or max(last) > min(last) * (1 + STEADY_SPREAD):
         return False
     recent = windows[-TREND_WINDOWS:]
-    per_minute = 60 * theil_sen(recent) / max(1.0, median(last))
+    per_minute = 60 * estimate_theil_sen(recent) / max(1.0, median(last))
     return abs(per_minute) < TREND_PER_MINUTE or not shows_trend(recent)
 
 
@@ -325,13 +327,13 @@ def shows_trend(points: Sequence[Tuple[float, float]]) -> bool:
     return abs(rising) > TREND_DEVIATIONS * deviation
 
 
-def theil_sen(points: Sequence[Tuple[float, float]]) -> float:
+def estimate_theil_sen(points: Sequence[Tuple[float, float]]) -> float:
     """Return the median slope between all pairs of points, whose first numbers differ."""
     pairs = itertools.combinations(points, 2)
     return median((after[1] - before[1]) / (after[0] - before[0]) for before, after in pairs)
 
 
-def reshaped(
+def reshape_feed(
     feed: Mapping[str, np.ndarray], shapes: Mapping[str, Sequence[int]]
 ) -> Dict[str, np.ndarray]:
     """Return inputs of other shapes: cut where they are too long, repeated where too short.

@@ -55,8 +55,10 @@ class OtherWork:
         """Return the ``OtherWork`` of edgepack's reports until now, or why it is not known."""
         after = self._used()
         if self._before is None or after is None:
-            return sysfs.not_measured("there is no /proc/stat that counts this process's cores")
-        return other_work(self._before, after, len(self._cores))
+            return sysfs.make_not_measured(
+                "there is no /proc/stat that counts this process's cores"
+            )
+        return compute_other_work(self._before, after, len(self._cores))
 
     def _used(self) -> Optional[Used]:
         ticks = sysfs.core_ticks(sysfs.read(self._root / "proc/stat"))
@@ -82,7 +84,7 @@ class OtherWork:
         return 0
 
 
-def other_work(before: Used, after: Used, cores: int) -> sysfs.Json:
+def compute_other_work(before: Used, after: Used, cores: int) -> sysfs.Json:
     """Return the ``OtherWork`` of edgepack's reports between two moments.
 
     Ticks are of 10 ms, so that over less than a second it is rough.
@@ -90,7 +92,7 @@ def other_work(before: Used, after: Used, cores: int) -> sysfs.Json:
     elapsed = max(1, after.at_ns - before.at_ns)
     own = after.own - before.own
     others = after.worked - before.worked - own - (after.helper - before.helper)
-    waiting: Any = sysfs.not_measured("there is no /proc/pressure/cpu")
+    waiting: Any = sysfs.make_not_measured("there is no /proc/pressure/cpu")
     if before.waited is not None and after.waited is not None:
         waiting = round(min(1.0, (after.waited - before.waited) / elapsed), 4)
     return {

@@ -40,12 +40,12 @@ def _drop(path: Path) -> float:
     try:
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        return resident_share(descriptor)
+        return measure_resident_share(descriptor)
     finally:
         os.close(descriptor)
 
 
-def resident_share(descriptor: int) -> float:
+def measure_resident_share(descriptor: int) -> float:
     """Return which share of a file's pages is in memory, by mincore(2).
 
     The system reports that only to the file's owner and to those who may write to it; for others

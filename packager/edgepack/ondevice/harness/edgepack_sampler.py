@@ -74,7 +74,9 @@ class Sampler:
             file.seek(0)
             text = file.read()
         if self._child.returncode != 0:
-            return sysfs.not_measured(f"the sampler ended with exit code {self._child.returncode}")
+            return sysfs.make_not_measured(
+                f"the sampler ended with exit code {self._child.returncode}"
+            )
         found: sysfs.Json = json.loads(text)
         return found
 
@@ -82,7 +84,7 @@ class Sampler:
 def sample_until_end(interval_s: float, root: Path = sysfs.ROOT) -> sysfs.Json:
     """Read the sensors at once, every interval, and when stdin ends; return the ``Sampling``."""
     reader = sensors.Sensors(root)
-    started_ns, started_cpu_ns = time.monotonic_ns(), cpu_ns()
+    started_ns, started_cpu_ns = time.monotonic_ns(), read_cpu_ns()
     samples = [reader.sample()]
     print(flush=True)  # says that it has begun; JSON may follow on white space
     interval_ns = int(interval_s * 1e9)
@@ -95,13 +97,13 @@ def sample_until_end(interval_s: float, root: Path = sysfs.ROOT) -> sysfs.Json:
         "interval_s": interval_s,
         "samples": samples,
         "unknown": reader.unknown,
-        "trip_points_c": sensors.trip_points_c(root),
-        "cpu_ns": cpu_ns() - started_cpu_ns,
+        "trip_points_c": sensors.read_trip_points(root),
+        "cpu_ns": read_cpu_ns() - started_cpu_ns,
         "elapsed_ns": time.monotonic_ns() - started_ns,
     }
 
 
-def cpu_ns() -> int:
+def read_cpu_ns() -> int:
     """Return the processor time that this process and those it waited for have taken so far."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time_ns() + int((children.ru_utime + children.ru_stime) * 1e9)
@@ -122,32 +124,32 @@ def stand_back(pid: int) -> None:
                 os.sched_setaffinity(pid, others)
 
 
-def energy(sampling: sysfs.Json, from_ns: int, to_ns: int) -> sysfs.Json:
+def compute_energy(sampling: sysfs.Json, from_ns: int, to_ns: int) -> sysfs.Json:
     """Return the ``Energy`` between two moments, or why it is not known.
 
     Power is what it was since the sample before. The sources are the one rail of a Jetson through
     which everything comes, or all packages by RAPL.
     """
     if "samples" not in sampling:
-        return sysfs.not_measured(sampling["reason"])
+        return sysfs.make_not_measured(sampling["reason"])
     if "power" in sampling["unknown"]:
-        return sysfs.not_measured(sampling["unknown"]["power"])
+        return sysfs.make_not_measured(sampling["unknown"]["power"])
     samples = sampling["samples"]
     names = {name for sample in samples for name in sample.get("power_w", {})}
     whole = [name for name in WHOLE_INPUT if name in names][:1]
     used = whole or sorted(name for name in names if name.startswith("package-"))
     if not used:
-        return sysfs.not_measured(
+        return sysfs.make_not_measured(
             f"none of the rails is the whole input: {', '.join(sorted(names))}"
         )
     if not samples[0]["at_ns"] <= from_ns < to_ns <= samples[-1]["at_ns"]:
-        return sysfs.not_measured("the sampler did not run all the time")
+        return sysfs.make_not_measured("the sampler did not run all the time")
     joules = 0.0
     for before, after in zip(samples, samples[1:]):  # noqa: B905, RUF007  (Python 3.8)
         begin, end = max(before["at_ns"], from_ns), min(after["at_ns"], to_ns)
         watts = after.get("power_w", {})
         if begin < end and any(name not in watts for name in used):
-            return sysfs.not_measured("the sensor did not answer all the time")
+            return sysfs.make_not_measured("the sensor did not answer all the time")
         joules += sum(watts.get(name, 0.0) for name in used) * max(0, end - begin) / 1e9
     kind = "INA3221" if whole else "RAPL"
     return {"joules": round(joules, 6), "source": " ".join([kind, *used])}

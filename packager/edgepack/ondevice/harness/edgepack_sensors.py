@@ -67,7 +67,9 @@ class _Temperatures(_Group):
     kind = "temperature"
 
     def __init__(self, root: Path) -> None:
-        files, why = _opened({name: zone / "temp" for name, zone in sysfs.zones(root).items()})
+        files, why = _open_files(
+            {name: zone / "temp" for name, zone in sysfs.find_zones(root).items()}
+        )
         self._files = files
         self.problem = "" if files else why or "no thermal zone can be read"
 
@@ -83,8 +85,8 @@ class _Clocks(_Group):
     kind = "clocks"
 
     def __init__(self, root: Path) -> None:
-        found = clocks(root)
-        self._files, why = _opened({name: path for name, (path, _) in found.items()})
+        found = find_clocks(root)
+        self._files, why = _open_files({name: path for name, (path, _) in found.items()})
         self._hz = {name: unit for name, (_, unit) in found.items()}
         self._cores = {
             path.parent.name: _core_numbers(sysfs.read(path))
@@ -93,8 +95,8 @@ class _Clocks(_Group):
         loads = {
             _unit(path): path / "device/load" for path in (root / "sys/class/devfreq").glob("*")
         }
-        self._loads, _ = _opened(loads)
-        self._stat = _opened({"stat": root / "proc/stat"})[0].get("stat")
+        self._loads, _ = _open_files(loads)
+        self._stat = _open_files({"stat": root / "proc/stat"})[0].get("stat")
         self._before: Dict[int, Tuple[int, int]] = {}
         self.problem = "" if self._files else why or "no cpufreq or devfreq clock can be read"
 
@@ -131,10 +133,10 @@ class _Power(_Group):
 
     def __init__(self, root: Path) -> None:
         rails = _rails(root)
-        self._volts, _ = _opened({name: volts for name, (volts, _) in rails.items()})
-        self._amperes, why = _opened({name: amperes for name, (_, amperes) in rails.items()})
+        self._volts, _ = _open_files({name: volts for name, (volts, _) in rails.items()})
+        self._amperes, why = _open_files({name: amperes for name, (_, amperes) in rails.items()})
         packages = _packages(root)
-        self._energy, denied = _opened(
+        self._energy, denied = _open_files(
             {name: zone / "energy_uj" for name, zone in packages.items()}
         )
         self._range_uj = {
@@ -170,10 +172,10 @@ class _Throttling(_Group):
 
     def __init__(self, root: Path) -> None:
         counters = {str(path): (cause, path) for cause, path in sysfs.throttle_counters(root)}
-        self._counters, why = _opened({key: path for key, (_, path) in counters.items()})
+        self._counters, why = _open_files({key: path for key, (_, path) in counters.items()})
         self._causes = {key: cause for key, (cause, _) in counters.items()}
         self._counted = {key: file.number() for key, file in self._counters.items()}
-        self._pi = _opened({"bits": root / sysfs.PI_FILE})[0].get("bits")
+        self._pi = _open_files({"bits": root / sysfs.PI_FILE})[0].get("bits")
         self._asks = self._pi is None and bool(sysfs.output("vcgencmd", "get_throttled"))
         self._asked_ns = 0
         self._answer: List[str] = []
@@ -205,7 +207,7 @@ class _Load(_Group):
     kind = "load"
 
     def __init__(self, root: Path) -> None:
-        files, why = _opened({"load": root / "proc/loadavg"})
+        files, why = _open_files({"load": root / "proc/loadavg"})
         self._file = files.get("load")
         self.problem = "" if self._file else why or "there is no /proc/loadavg"
 
@@ -232,7 +234,7 @@ class OpenFile:
         return sysfs.number(self.text())
 
 
-def _opened(paths: Dict[str, Path]) -> Tuple[Dict[str, OpenFile], str]:
+def _open_files(paths: Dict[str, Path]) -> Tuple[Dict[str, OpenFile], str]:
     """Open files; also return why the last of those that cannot be opened is not there."""
     files, why = {}, ""
     for name, path in paths.items():
@@ -243,7 +245,7 @@ def _opened(paths: Dict[str, Path]) -> Tuple[Dict[str, OpenFile], str]:
     return files, why
 
 
-def trip_points_c(root: Path = sysfs.ROOT) -> Dict[str, float]:
+def read_trip_points(root: Path = sysfs.ROOT) -> Dict[str, float]:
     """Return from which temperature on the system slows the device down, by thermal zone.
 
     ``passive`` is where that begins, ``hot`` where firmware is told. The trip points of
@@ -251,7 +253,7 @@ def trip_points_c(root: Path = sysfs.ROOT) -> Dict[str, float]:
     Documentation/driver-api/thermal/x86_pkg_temperature_thermal.rst.
     """
     found = {}
-    for name, zone in sysfs.zones(root).items():
+    for name, zone in sysfs.find_zones(root).items():
         kinds: Dict[str, List[float]] = {"passive": [], "hot": []}
         for path in zone.glob("trip_point_*_type"):
             celsius = sysfs.number(sysfs.read(path.with_name(path.name.replace("_type", "_temp"))))
@@ -263,7 +265,7 @@ def trip_points_c(root: Path = sysfs.ROOT) -> Dict[str, float]:
     return found
 
 
-def clocks(root: Path = sysfs.ROOT) -> Dict[str, Tuple[Path, int]]:
+def find_clocks(root: Path = sysfs.ROOT) -> Dict[str, Tuple[Path, int]]:
     """Return the file with each clock, and how many Hz its unit is."""
     policies = (root / "sys/devices/system/cpu/cpufreq").glob("policy*/scaling_cur_freq")
     found: List[Tuple[str, Tuple[Path, int]]] = []

@@ -38,7 +38,7 @@ OVER_CURRENT = {
 """Of a Jetson Orin, by the counter ``ocN_event_cnt``."""
 
 
-def not_measured(reason: str) -> Json:
+def make_not_measured(reason: str) -> Json:
     """Return what stands for a value that is not known."""
     return {"kind": "not-measured", "reason": reason}
 
@@ -69,7 +69,7 @@ def number(text: str) -> Optional[float]:
         return None
 
 
-def zones(root: Path = ROOT) -> Dict[str, Path]:
+def find_zones(root: Path = ROOT) -> Dict[str, Path]:
     """Return the folder of each thermal zone by its type."""
     folders = in_order((root / "sys/class/thermal").glob("thermal_zone*"))
     return numbered((read(folder / "type").strip() or folder.name, folder) for folder in folders)

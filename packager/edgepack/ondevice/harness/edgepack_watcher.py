@@ -25,7 +25,7 @@ EVERY_S = 2.0
 MARK = "edgepack-progress "
 
 
-def size_bytes(folders: List[str]) -> int:
+def measure_size(folders: List[str]) -> int:
     """Return the size of all files in folders, which may come and go meanwhile."""
     total = 0
     for folder in folders:
@@ -46,7 +46,7 @@ def main(variant: str, doing: str, folders: List[str]) -> None:
             "variant": variant,
             "building": doing == "building",
             "seconds": round(time.monotonic() - started, 1),
-            "kept_bytes": size_bytes(folders),
+            "kept_bytes": measure_size(folders),
         }
         sys.stderr.write(MARK + json.dumps(said) + "\n")
         sys.stderr.flush()

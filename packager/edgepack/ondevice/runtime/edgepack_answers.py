@@ -116,13 +116,13 @@ def classes(
         )
     values = output.astype(np.float64).reshape(-1)
     # Bundles that edgepack made before it knew these keys lack them.
-    scores = _activated(values, description.get("activation", "none"))
+    scores = _apply_activation(values, description.get("activation", "none"))
     # By the values: activations keep their order, and may round two of them to the same score.
     order = np.argsort(-values, kind="stable")[: description.get("top", 5)]
     return [Class(int(i), _label(labels, int(i)), float(scores[i])) for i in order]
 
 
-def _activated(values: np.ndarray, activation: str) -> np.ndarray:
+def _apply_activation(values: np.ndarray, activation: str) -> np.ndarray:
     if activation == "softmax":
         # Infinite values have no score.
         with np.errstate(invalid="ignore"):
@@ -168,7 +168,7 @@ def detections(
     kept = _apart(boxes, index, order, description["iou"], description["most"])
     return [
         Detection(int(index[row]), _label(labels, int(index[row])), float(best[row]), box)
-        for row, box in ((row, _in_picture(boxes[row], place)) for row in kept)
+        for row, box in ((row, _map_to_picture(boxes[row], place)) for row in kept)
     ]
 
 
@@ -225,7 +225,7 @@ def _area(boxes: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(boxes[..., 2:] - boxes[..., :2], 0).prod(axis=-1))
 
 
-def _in_picture(box: np.ndarray, place: images.Placement) -> Box:
+def _map_to_picture(box: np.ndarray, place: images.Placement) -> Box:
     """Return a box in pixels of the input as one in pixels of the picture, clipped to it."""
     x0, y0, x1, y1 = (float(value) for value in box)
     horizontal = (place.left, place.width, place.picture_width)
@@ -262,14 +262,14 @@ def vectors(
         samples, *rest = values.shape or (1,)
         pooled = values.reshape(samples, math.prod(rest))
     else:
-        pooled = _pooled(values, pooling, _counted(values, mask))
+        pooled = _pool_vectors(values, pooling, _find_counted(values, mask))
     if description["normalize"]:
         length = np.sqrt((pooled**2).sum(axis=1, keepdims=True))
         pooled = pooled / np.where(length > 0, length, 1.0)
     return pooled.astype(np.float32)
 
 
-def _counted(values: np.ndarray, mask: Optional[np.ndarray]) -> np.ndarray:
+def _find_counted(values: np.ndarray, mask: Optional[np.ndarray]) -> np.ndarray:
     """Return which positions count: bool ``(B, S, 1)``."""
     shape = values.shape[:2]
     counted = np.ones(shape, bool) if mask is None else mask.astype(bool)
@@ -282,7 +282,7 @@ def _counted(values: np.ndarray, mask: Optional[np.ndarray]) -> np.ndarray:
     return counted[:, :, None]
 
 
-def _pooled(values: np.ndarray, pooling: str, counted: np.ndarray) -> np.ndarray:
+def _pool_vectors(values: np.ndarray, pooling: str, counted: np.ndarray) -> np.ndarray:
     if pooling == "cls":
         if not values.shape[1]:
             raise ValueError(

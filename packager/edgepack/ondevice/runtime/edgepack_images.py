@@ -51,7 +51,7 @@ class Placement(NamedTuple):
         return range(max(0, -self.top), min(self.height, self.input_height - self.top))
 
 
-def tensor(pixels: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
+def make_tensor(pixels: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
     """Return a picture as the model takes it.
 
     Args:
@@ -65,11 +65,11 @@ def tensor(pixels: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
         ValueError: The pixels have another shape or dtype.
     """
     check(pixels)
-    place = placement(pixels.shape[1], pixels.shape[0], description["resize"])
-    colours = gray(pixels) if description["order"] == "GRAY" else pixels
+    place = find_placement(pixels.shape[1], pixels.shape[0], description["resize"])
+    colours = make_gray(pixels) if description["order"] == "GRAY" else pixels
     # A long and thin picture is mostly cut away: that part is not computed at all.
-    shown = resized(colours, place.width, place.height, place.columns, place.rows)
-    return normalized(placed(shown, place, description["resize"]), description)
+    shown = resize_pixels(colours, place.width, place.height, place.columns, place.rows)
+    return normalize_pixels(place_pixels(shown, place, description["resize"]), description)
 
 
 def check(pixels: np.ndarray) -> None:
@@ -90,7 +90,7 @@ def check_scaled(place: Placement) -> None:
         )
 
 
-def placement(width: int, height: int, resize: Mapping[str, int]) -> Placement:
+def find_placement(width: int, height: int, resize: Mapping[str, int]) -> Placement:
     """Return where a picture of a size lies in the input.
 
     Args:
@@ -118,7 +118,7 @@ def _scaled(width: int, height: int, ratio: float) -> Tuple[int, int]:
     return max(1, round(width * ratio)), max(1, round(height * ratio))
 
 
-def gray(pixels: np.ndarray) -> np.ndarray:
+def make_gray(pixels: np.ndarray) -> np.ndarray:
     """Return uint8 ``(H, W, 3)``, RGB, as luma ``(H, W, 1)``: rounded, as Pillow does it."""
     # A channel at a time: a product of matrices of integers is slower, and takes twice the memory.
     luma = np.full(pixels.shape[:2], 0x8000, np.uint32)
@@ -127,7 +127,7 @@ def gray(pixels: np.ndarray) -> np.ndarray:
     return (luma >> 16).astype(np.uint8)[:, :, None]
 
 
-def resized(
+def resize_pixels(
     pixels: np.ndarray,
     width: int,
     height: int,
@@ -143,13 +143,15 @@ def resized(
     more than twice what the width loses (observed; before 13 the rows always came first, and the
     result may be 1 of 255 away).
     """
-    across = bilinear_filter(pixels.shape[1], width, range(width) if columns is None else columns)
-    down = bilinear_filter(pixels.shape[0], height, range(height) if rows is None else rows)
+    across = make_bilinear_filter(
+        pixels.shape[1], width, range(width) if columns is None else columns
+    )
+    down = make_bilinear_filter(pixels.shape[0], height, range(height) if rows is None else rows)
     lost_width, lost_height = pixels.shape[1] - width, pixels.shape[0] - height
     needed = pixels[down.source, across.source]
     if lost_height > 2 * max(lost_width, 0):
-        return _filtered_rows(_filtered_columns(needed, down), across)
-    return _filtered_columns(_filtered_rows(needed, across), down)
+        return _filter_rows(_filter_columns(needed, down), across)
+    return _filter_columns(_filter_rows(needed, across), down)
 
 
 class Filter(NamedTuple):
@@ -164,7 +166,7 @@ class Filter(NamedTuple):
     one tap alone where values stay as they are."""
 
 
-def bilinear_filter(size_in: int, size_out: int, shown: range) -> Filter:
+def make_bilinear_filter(size_in: int, size_out: int, shown: range) -> Filter:
     """Return the filter that scales an axis, for some of the new values.
 
     Source: Pillow, src/libImaging/Resample.c, precompute_coeffs and normalize_coeffs_8bpc; values
@@ -191,12 +193,12 @@ def bilinear_filter(size_in: int, size_out: int, shown: range) -> Filter:
     return Filter(slice(int(first[0]), int(last[-1])), first - first[0], weights)
 
 
-def _filtered_rows(pixels: np.ndarray, along: Filter) -> np.ndarray:
+def _filter_rows(pixels: np.ndarray, along: Filter) -> np.ndarray:
     """Return uint8 ``(H, W, C)`` with another width."""
-    return _filtered_columns(pixels.transpose(1, 0, 2), along).transpose(1, 0, 2)
+    return _filter_columns(pixels.transpose(1, 0, 2), along).transpose(1, 0, 2)
 
 
-def _filtered_columns(pixels: np.ndarray, along: Filter) -> np.ndarray:
+def _filter_columns(pixels: np.ndarray, along: Filter) -> np.ndarray:
     """Return uint8 ``(H, W, C)`` with another height."""
     first, weights = along.first, along.weights
     if weights.shape[1] == 1:
@@ -212,7 +214,7 @@ def _filtered_columns(pixels: np.ndarray, along: Filter) -> np.ndarray:
     return np.asarray(values.reshape(len(first), *pixels.shape[1:]))
 
 
-def placed(shown: np.ndarray, place: Placement, resize: Mapping[str, int]) -> np.ndarray:
+def place_pixels(shown: np.ndarray, place: Placement, resize: Mapping[str, int]) -> np.ndarray:
     """Return a scaled picture ``(H, W, C)`` in the input's size: cut and padded."""
     if "pad" not in resize:
         return shown
@@ -222,7 +224,7 @@ def placed(shown: np.ndarray, place: Placement, resize: Mapping[str, int]) -> np
     return canvas
 
 
-def normalized(pixels: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
+def normalize_pixels(pixels: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
     """Apply order, scale, mean, std and layout to ``(H, W, C)``, each in float32; add the batch."""
     if description["order"] == "BGR":
         pixels = pixels[:, :, ::-1]

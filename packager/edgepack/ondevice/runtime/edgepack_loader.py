@@ -170,16 +170,16 @@ class Model:
         return self._run_padded if self.buckets else self.session.run
 
     def _run_padded(self, names: List[str], feed: Arrays) -> Sequence[np.ndarray]:
-        number = shapes.choose(self.buckets, self._sizes(feed), exact=self._exact)
+        number = shapes.choose(self.buckets, self._find_sizes(feed), exact=self._exact)
         return list(self._run_in(number, names, feed).values())
 
     def _run_in(self, number: int, names: List[str], feed: Arrays) -> Arrays:
         padded = self.bundle.shapes.padded(feed, self.buckets[number])
         arrays = dict(zip(names, self.sessions[number].run(names, padded)))  # noqa: B905
-        return shapes.cut(arrays, self.entry["slices"], self._sizes(feed))
+        return shapes.cut(arrays, self.entry["slices"], self._find_sizes(feed))
 
-    def _sizes(self, feed: Arrays) -> Dict[str, int]:
-        return self.bundle.shapes.sizes(shapes.shapes_of(feed))
+    def _find_sizes(self, feed: Arrays) -> Dict[str, int]:
+        return self.bundle.shapes.sizes(shapes.find_shapes(feed))
 
     @property
     def _exact(self) -> bool:
@@ -201,7 +201,7 @@ class Model:
         for spec in self.inputs:
             if spec.name in feed:
                 spec.check(feed[spec.name])
-        return self.bundle.shapes.with_masks(feed)
+        return self.bundle.shapes.add_masks(feed)
 
     def prove_buckets(self) -> None:
         """Run a golden input, padded, in each session that it is not for, and compare.
@@ -220,7 +220,7 @@ class Model:
                 self._run_in(number, names, self.bundle.shapes.resized(feeds[0], bucket))
                 continue
             found_db = self.nearness_db(held[0], self._run_in(number, names, feeds[held[0]]))
-            _check_golden(self.entry, found_db, f" for {shapes.words(bucket)}")
+            _check_golden(self.entry, found_db, f" for {shapes.format_sizes(bucket)}")
             if held[0] == 0:
                 self.golden_sqnr_db = min(self.golden_sqnr_db, found_db)
 
@@ -236,8 +236,8 @@ class Model:
             self.golden_sqnr_db = min(self.golden_sqnr_db, found_db)
 
     def _takes(self, bucket: Dict[str, int], feed: Arrays) -> bool:
-        sizes = self._sizes(feed)
-        return bucket == sizes if self._exact else shapes.holds(bucket, sizes)
+        sizes = self._find_sizes(feed)
+        return bucket == sizes if self._exact else shapes.can_hold(bucket, sizes)
 
     def golden_db(self, index: int) -> float:
         """Run a golden input and return how near the worst output is, as :func:`closeness_db`."""
@@ -347,7 +347,7 @@ def load(
     passed_over: List[Tuple[str, str]] = []
     for entry in opened.variants(variant):
         try:
-            model = _try_variant(opened, providers.with_settings(entry, settings or {}), on_try)
+            model = _try_variant(opened, providers.apply_settings(entry, settings or {}), on_try)
         except Refused as refusal:
             passed_over.append((entry["id"], str(refusal)))
             continue
@@ -361,9 +361,9 @@ def _try_variant(
     bundle: Bundle, entry: Dict[str, Any], on_try: Optional[Callable[[str, List[Path]], None]]
 ) -> Model:
     check_requirements(entry, bundle.manifest.get("provider_sources"))
-    singles = single_models(entry)
+    singles = split_models(entry)
     if on_try:
-        folders = [providers.cache_folder(single, bundle.cache) for single in singles]
+        folders = [providers.find_cache_folder(single, bundle.cache) for single in singles]
         on_try(entry["id"], [folder for folder in folders if folder])
     started = time.perf_counter_ns()
     sessions = [open_session(bundle, single) for single in singles]
@@ -385,7 +385,7 @@ def _try_variant(
     return model
 
 
-def single_models(entry: Dict[str, Any]) -> List[Dict[str, Any]]:
+def split_models(entry: Dict[str, Any]) -> List[Dict[str, Any]]:
     """Return a variant once for each of its models, with the model's path and digest."""
     return [{**entry, **bucket} for bucket in entry.get("buckets", [])] or [entry]
 
@@ -413,7 +413,7 @@ def _check_share(bundle: Bundle, model: Model) -> None:
     if not providers.wants_share(entry):
         return
     first = entry["providers"][0]["name"]
-    by_session = [_assigned_providers(session) for session in model.sessions]
+    by_session = [_find_assigned_providers(session) for session in model.sessions]
     if not all(by_session):
         by_session = [[node["provider"] for node in profile_nodes(bundle, entry, runs=1)]]
     for found in by_session:
@@ -425,7 +425,7 @@ def _check_share(bundle: Bundle, model: Model) -> None:
             )
 
 
-def _assigned_providers(session: Any) -> List[str]:
+def _find_assigned_providers(session: Any) -> List[str]:
     """Return the provider of each node before fusion; empty where onnxruntime cannot report it.
 
     A profile counts what a provider compiled as one node, so this comes first. Source: there is
@@ -438,8 +438,8 @@ def _assigned_providers(session: Any) -> List[str]:
 
 
 def profile_nodes(bundle: Bundle, entry: Dict[str, Any], runs: int) -> List[Dict[str, Any]]:
-    """Run a golden input under onnxruntime's profiler; see :func:`nodes_of_profile`."""
-    return nodes_of_profile(profile_events(bundle, entry, runs))
+    """Run a golden input under onnxruntime's profiler; see :func:`find_profile_nodes`."""
+    return find_profile_nodes(profile_events(bundle, entry, runs))
 
 
 def profile_events(bundle: Bundle, entry: Dict[str, Any], runs: int) -> List[Dict[str, Any]]:
@@ -451,9 +451,9 @@ def profile_events(bundle: Bundle, entry: Dict[str, Any], runs: int) -> List[Dic
     feed = bundle.golden_inputs(0)
     if entry.get("buckets"):
         buckets = [bucket["dims"] for bucket in entry["buckets"]]
-        sizes = bundle.shapes.sizes(shapes.shapes_of(feed))
+        sizes = bundle.shapes.sizes(shapes.find_shapes(feed))
         number = shapes.choose(buckets, sizes, exact=bool(entry.get("exact")))
-        entry, feed = single_models(entry)[number], bundle.shapes.padded(feed, buckets[number])
+        entry, feed = split_models(entry)[number], bundle.shapes.padded(feed, buckets[number])
     with tempfile.TemporaryDirectory(prefix="edgepack-profile-") as folder:
         session = open_session(bundle, entry, os.path.join(folder, "profile"))
         for _ in range(runs):
@@ -464,7 +464,7 @@ def profile_events(bundle: Bundle, entry: Dict[str, Any], runs: int) -> List[Dic
     return events
 
 
-def nodes_of_profile(events: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def find_profile_nodes(events: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     """Return the nodes in the events of a profile that onnxruntime wrote.
 
     Returns:

@@ -81,17 +81,17 @@ class Meaning:
         places = []
         for name, value in given.items():
             if name in self._images:
-                arrays[name], place = self._picture(name, value)
+                arrays[name], place = self._make_picture(name, value)
                 places.append(place)
             elif name in self._texts:
-                arrays.update(self._tokens(name, value))
+                arrays.update(self._make_tokens(name, value))
             elif name in self._made:
                 raise ValueError(f"the input {name!r} is made of the text: leave it out")
             else:
                 arrays[name] = np.asarray(value)
         return Feed(arrays, places[0] if len(places) == 1 else None)
 
-    def _picture(self, name: str, value: Any) -> Tuple[np.ndarray, Optional[images.Placement]]:
+    def _make_picture(self, name: str, value: Any) -> Tuple[np.ndarray, Optional[images.Placement]]:
         """Return a picture's tensor, or the picture where the model does the rest itself."""
         spec, described = self._specs[name], self._images[name]
         if len(spec.shape) == 1:
@@ -99,13 +99,13 @@ class Meaning:
             return _content(value), None
         pixels = np.asarray(value)
         images.check(pixels)
-        place = images.placement(pixels.shape[1], pixels.shape[0], described["resize"])
+        place = images.find_placement(pixels.shape[1], pixels.shape[0], described["resize"])
         if spec.dtype == "uint8":
             images.check_scaled(place)
             return pixels, place
-        return images.tensor(pixels, described).astype(spec.dtype, copy=False), place
+        return images.make_tensor(pixels, described).astype(spec.dtype, copy=False), place
 
-    def _tokens(self, name: str, text: object) -> Dict[str, np.ndarray]:
+    def _make_tokens(self, name: str, text: object) -> Dict[str, np.ndarray]:
         if not isinstance(text, str):
             raise TypeError(f"the input {name!r} is a text, not a {type(text).__name__}")
         tokens, spec = self._texts[name], self._specs[name]

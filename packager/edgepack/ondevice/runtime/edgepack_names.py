@@ -404,7 +404,7 @@ OPENVINO_PRECISIONS: Dict[str, Dict[str, str]] = {
 """The same for the values of the classic provider's ``precision``; the CPU takes all three."""
 
 
-def session_key_problem(key: str, value: str) -> str:
+def find_session_key_problem(key: str, value: str) -> str:
     """Return what is wrong with a session config entry, or nothing if it is fine."""
     if key in EFFECTLESS:
         return f"{key!r} is not a session config key: {EFFECTLESS[key]}"
@@ -413,7 +413,7 @@ def session_key_problem(key: str, value: str) -> str:
     return _value_problem(f"the session config key {key!r}", SESSION_KEYS[key], value)
 
 
-def provider_option_problem(provider: str, key: str, value: str) -> str:
+def find_provider_option_problem(provider: str, key: str, value: str) -> str:
     """Return what is wrong with an option of an execution provider, or nothing if it is fine.
 
     OpenVINO's options are the classic provider's; the loader translates them for the plugin.

@@ -96,7 +96,7 @@ def check_requirements(entry: Entry, sources: Optional[Mapping[str, Any]] = None
         about = (sources or {}).get(provider["name"], {}).get("about", "")
         if absence:
             raise Refused(f"{absence}. {about}" if about else absence)
-    missing = sorted(set(entry["requires"]["cpu"]) - cpu_flags())
+    missing = sorted(set(entry["requires"]["cpu"]) - read_cpu_flags())
     if missing:
         raise Refused(f"this CPU lacks {', '.join(missing)}")
     if _has_extensions(entry) and importlib.util.find_spec(EXTENSIONS) is None:
@@ -141,7 +141,7 @@ def _plugin_devices(provider: str) -> List[Any]:
     return [device for device in ort.get_ep_devices() if device.ep_name == provider]
 
 
-def with_settings(entry: Entry, settings: Mapping[str, Any]) -> Entry:
+def apply_settings(entry: Entry, settings: Mapping[str, Any]) -> Entry:
     """Return a variant with other settings than the manifest's, for this process.
 
     Args:
@@ -185,19 +185,19 @@ def open_session(model: Path, entry: Entry, cache: Path, profile_prefix: str = "
             provider out.
     """
     check_settings(entry)
-    filled = with_cache(entry, cache)
+    filled = add_cache(entry, cache)
     try:
-        session = _opened(model, filled, profile_prefix)
+        session = _open_session(model, filled, profile_prefix)
     except _NotOpenedError as refusal:
-        folder = cache_folder(entry, cache)
+        folder = find_cache_folder(entry, cache)
         if folder is None or not any(folder.iterdir()):
             raise
         try:
             with _set_aside(folder):
-                session = _opened(model, filled, profile_prefix)
+                session = _open_session(model, filled, profile_prefix)
         except (_NotOpenedError, OSError):  # the latter of a cache that is not ours to change
             raise refusal from None
-    first = session_providers(entry)[0]["name"]
+    first = find_session_providers(entry)[0]["name"]
     if session.get_providers()[0] != first:
         raise Refused(f"onnxruntime left {first} out of the session; {_STDERR}")
     return session
@@ -207,8 +207,8 @@ class _NotOpenedError(Refused):
     """Onnxruntime did not create the session."""
 
 
-def _opened(model: Path, entry: Entry, profile_prefix: str) -> Any:
-    providers = session_providers(entry)
+def _open_session(model: Path, entry: Entry, profile_prefix: str) -> Any:
+    providers = find_session_providers(entry)
     try:
         return _create(model, _session_options(entry, profile_prefix), providers)
     except ORT_ERRORS as error:
@@ -218,10 +218,10 @@ def _opened(model: Path, entry: Entry, profile_prefix: str) -> Any:
             options = _session_options(entry, profile_prefix, precise=False)
             return _create(model, options, providers)
         except ORT_ERRORS:
-            raise _not_opened(error, providers[0]["name"]) from error
+            raise _explain_refused(error, providers[0]["name"]) from error
 
 
-def _not_opened(error: Exception, first: str) -> Refused:
+def _explain_refused(error: Exception, first: str) -> Refused:
     # So ends a session with session.disable_cpu_ep_fallback, whatever kept nodes from the provider.
     if "fallback to CPU EP has been explicitly disabled" in str(error):
         why = f"{first} does not take every node, or not this machine; {_STDERR}"
@@ -289,7 +289,7 @@ def _plugin_choice(provider: str, settings: Dict[str, str]) -> Tuple[Any, Dict[s
     if provider == OPENVINO:
         wanted = settings.get("device_type", "CPU")
         kinds = {d.ep_metadata.get("ov_device", ""): d for d in _plugin_devices(provider)}
-        settings = openvino_plugin_options(settings)
+        settings = make_plugin_options(settings)
     else:
         wanted = {"cpu": "CPU", "gpu": "GPU"}.get(settings.get("backend_type", ""), "NPU")
         kinds = {d.device.type.name: d for d in _plugin_devices(provider)}
@@ -299,7 +299,7 @@ def _plugin_choice(provider: str, settings: Dict[str, str]) -> Tuple[Any, Dict[s
     raise Refused(f"{provider}'s plugin lists no {wanted} on this machine, only {', '.join(kinds)}")
 
 
-def openvino_plugin_options(settings: Dict[str, str]) -> Dict[str, str]:
+def make_plugin_options(settings: Dict[str, str]) -> Dict[str, str]:
     """Return the classic provider's options as the plugin takes them.
 
     Raises:
@@ -325,7 +325,7 @@ def openvino_plugin_options(settings: Dict[str, str]) -> Dict[str, str]:
     return passed
 
 
-def session_providers(entry: Entry) -> List[Dict[str, Any]]:
+def find_session_providers(entry: Entry) -> List[Dict[str, Any]]:
     """Return the providers to name: without the CPU where all nodes are to be elsewhere."""
     providers: List[Dict[str, Any]] = entry["providers"]
     if wants_no_cpu(entry):
@@ -360,11 +360,12 @@ def wants_share(entry: Entry) -> bool:
 def check_settings(entry: Entry) -> None:
     """Raise Refused unless onnxruntime knows every setting of a variant."""
     problems = [
-        names.session_key_problem(key, value) for key, value in entry["session"]["config"].items()
+        names.find_session_key_problem(key, value)
+        for key, value in entry["session"]["config"].items()
     ]
     for provider in entry["providers"]:
         problems += [
-            names.provider_option_problem(provider["name"], key, value)
+            names.find_provider_option_problem(provider["name"], key, value)
             for key, value in provider["options"].items()
         ]
     level = entry["session"].get("graph_optimization_level", "all")
@@ -394,28 +395,28 @@ def cache_root(bundle: Path, project: str) -> Path:
     return user / "edgepack" / "models" / project
 
 
-def with_cache(entry: Entry, cache: Path) -> Entry:
+def add_cache(entry: Entry, cache: Path) -> Entry:
     """Return a variant with its cache folder in the settings that ask for one; it is made.
 
     Raises:
         Refused: The folder cannot be made.
     """
-    folder = cache_folder(entry, cache)
+    folder = find_cache_folder(entry, cache)
     if folder is None:
         return entry
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refused(f"its cache folder cannot be made: {error}") from error
-    session = {**entry["session"], "config": _filled(entry["session"]["config"], folder)}
+    session = {**entry["session"], "config": _fill_settings(entry["session"]["config"], folder)}
     providers = [
-        {**provider, "options": _filled(provider["options"], folder)}
+        {**provider, "options": _fill_settings(provider["options"], folder)}
         for provider in entry["providers"]
     ]
     return {**entry, "session": session, "providers": providers}
 
 
-def cache_folder(entry: Entry, cache: Path) -> Optional[Path]:
+def find_cache_folder(entry: Entry, cache: Path) -> Optional[Path]:
     """Return where a variant's engines and compiled models lie; None if it keeps none.
 
     What they depend on names the folder: the model, the runtime and the hardware, and the variant's
@@ -430,7 +431,7 @@ def cache_folder(entry: Entry, cache: Path) -> Optional[Path]:
     return cache / str(entry["model_sha256"]) / f"{runtime}_{wanted}"
 
 
-def _filled(settings: Mapping[str, str], folder: Path) -> Dict[str, str]:
+def _fill_settings(settings: Mapping[str, str], folder: Path) -> Dict[str, str]:
     return {key: value.replace(CACHE, str(folder)) for key, value in settings.items()}
 
 
@@ -439,16 +440,16 @@ def _runtime_key(provider: str) -> str:
     facts = (
         f"onnxruntime-{ort.__version__}",
         provider,
-        provider_version(provider),
+        find_provider_version(provider),
         platform.mac_ver()[0] and f"macOS-{platform.mac_ver()[0]}",
-        driver_version(),
-        device_model(),
+        read_driver_version(),
+        read_device_model(),
     )
     words = [re.sub(r"[^A-Za-z0-9.+-]+", "-", fact).strip("-.")[:48] for fact in facts]
     return "_".join(word for word in words if word)
 
 
-def provider_version(provider: str) -> str:
+def find_provider_version(provider: str) -> str:
     """Return the version of what a provider rests on; nothing where only onnxruntime's counts."""
     for device in _plugin_devices(provider):
         return str(device.ep_metadata.get("version", ""))
@@ -471,7 +472,7 @@ def _tensorrt_version() -> str:
     return ""
 
 
-def driver_version(root: Path = Path("/")) -> str:
+def read_driver_version(root: Path = Path("/")) -> str:
     """Return L4T's version on a Jetson, else that of NVIDIA's driver; nothing without either.
 
     Source: ``# R36 (release), REVISION: 4.7, ...`` in /etc/nv_tegra_release, and ``NVRM version:
@@ -486,7 +487,7 @@ def driver_version(root: Path = Path("/")) -> str:
     return f"NVIDIA-{found[1]}" if found else ""
 
 
-def device_model(root: Path = Path("/")) -> str:
+def read_device_model(root: Path = Path("/")) -> str:
     """Return what tells this machine's hardware from other hardware that may share its home folder.
 
     A board's name, else the computer's and processor's, with NVIDIA's GPU where there is one.
@@ -518,13 +519,13 @@ def _line(error: Exception) -> str:
     return text if len(text) <= _LONGEST else f"{text[:80]} ... {text[80 - _LONGEST :]}"
 
 
-def cpu_flags() -> Set[str]:
+def read_cpu_flags() -> Set[str]:
     """Return this CPU's flags as Linux spells them; on macOS, those that have a Linux name."""
     if platform.system() == "Darwin":
         listed = _sysctl("hw.optional")
         return {name for key, name in _DARWIN_NAMES.items() if f"{key}: 1" in listed}
     flags: Set[str] = set()
-    for line in cpuinfo_lines():
+    for line in read_cpuinfo():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features"):
             flags.update(value.split())
@@ -538,10 +539,10 @@ def is_emulated() -> bool:
     """
     if platform.machine().lower() not in ("aarch64", "arm64", "armv7l"):
         return False
-    return any(line.startswith("vendor_id") for line in cpuinfo_lines())
+    return any(line.startswith("vendor_id") for line in read_cpuinfo())
 
 
-def cpuinfo_lines() -> List[str]:
+def read_cpuinfo() -> List[str]:
     """Return the lines of ``/proc/cpuinfo``; none where there is no such file."""
     return _text(Path("/proc/cpuinfo")).splitlines()
 
@@ -565,4 +566,4 @@ def _sysctl(name: str) -> str:
 def _is_x86_without_vnni() -> bool:
     if platform.machine().lower() not in ("x86_64", "amd64", "i686"):
         return False
-    return not cpu_flags() & {"avx512_vnni", "avx_vnni"}
+    return not read_cpu_flags() & {"avx512_vnni", "avx_vnni"}

@@ -90,12 +90,12 @@ class InputShapes:
                     )
         return {dim: size for dim, (size, _) in found.items()}
 
-    def with_masks(self, feed: Arrays) -> Arrays:
+    def add_masks(self, feed: Arrays) -> Arrays:
         """Return the inputs with the masks that are missing: ones, of the other inputs' sizes."""
         missing = [s for s in self.inputs if s.name in self.masks and s.name not in feed]
         if not missing:
             return feed
-        sizes = self.sizes(shapes_of(feed))
+        sizes = self.sizes(find_shapes(feed))
         made = {
             spec.name: np.ones([_size(dim, sizes) for dim in spec.shape], spec.dtype)
             for spec in missing
@@ -105,7 +105,7 @@ class InputShapes:
     def padded(self, feed: Arrays, bucket: Sizes) -> Arrays:
         """Return the inputs filled up at the end to a bucket's sizes, which hold them."""
         return {
-            spec.name: _padded(
+            spec.name: _pad_array(
                 feed[spec.name],
                 [bucket.get(dim, size) for dim, size in self._dims(spec, feed)],
                 self.fills.get(spec.name, 0),
@@ -131,7 +131,7 @@ class InputShapes:
         return [(dim if isinstance(dim, str) else "", size) for dim, size in pairs]
 
 
-def shapes_of(feed: Arrays) -> Dict[str, Tuple[int, ...]]:
+def find_shapes(feed: Arrays) -> Dict[str, Tuple[int, ...]]:
     """Return the shape of each array."""
     return {name: array.shape for name, array in feed.items()}
 
@@ -143,21 +143,21 @@ def choose(buckets: Sequence[Sizes], sizes: Sizes, *, exact: bool = False) -> in
         ValueError: None does; names the sizes and the buckets.
     """
     for index, bucket in enumerate(buckets):
-        if dict(bucket) == dict(sizes) or (not exact and holds(bucket, sizes)):
+        if dict(bucket) == dict(sizes) or (not exact and can_hold(bucket, sizes)):
             return index
-    known = "; ".join(map(words, buckets))
+    known = "; ".join(map(format_sizes, buckets))
     how = "just the sizes" if exact else "sizes up to"
     raise ValueError(
-        f"the inputs have {words(sizes)}, and this variant of the model takes {how} {known}"
+        f"the inputs have {format_sizes(sizes)}, and this variant of the model takes {how} {known}"
     )
 
 
-def holds(bucket: Sizes, sizes: Sizes) -> bool:
+def can_hold(bucket: Sizes, sizes: Sizes) -> bool:
     """Tell whether a bucket is as large as the sizes, or larger, in each dimension."""
     return all(size <= bucket.get(dim, size) for dim, size in sizes.items())
 
 
-def words(sizes: Sizes) -> str:
+def format_sizes(sizes: Sizes) -> str:
     """Return sizes as text, such as ``batch 1, sequence 16``."""
     return ", ".join(f"{dim} {size}" for dim, size in sizes.items())
 
@@ -171,7 +171,7 @@ def cut(outputs: Arrays, slices: Sequence[Mapping[str, Any]], sizes: Sizes) -> A
     return whole
 
 
-def _padded(array: np.ndarray, shape: Sequence[int], fill: float) -> np.ndarray:
+def _pad_array(array: np.ndarray, shape: Sequence[int], fill: float) -> np.ndarray:
     if list(array.shape) == list(shape):
         return array
     filled = np.full(shape, fill, array.dtype)

@@ -150,7 +150,7 @@ class WordPiece(Tokenizer):
         self._unknown = self._vocab[model["unk_token"]]
         self._prefix: str = model["continuing_subword_prefix"]
         self._longest_word = operator.index(model["max_input_chars_per_word"])
-        self.around = template(tokenizer["post_processor"])
+        self.around = read_template(tokenizer["post_processor"])
         added = tokenizer.get("added_tokens") or []
         self._exact = {t["content"]: t["id"] for t in added if not t["normalized"]}
         self._normalized = {self._normal(t["content"]): t["id"] for t in added if t["normalized"]}
@@ -178,7 +178,7 @@ class WordPiece(Tokenizer):
         """Return a text as ``BertNormalizer`` makes it."""
         rules = self._normalizer
         if rules["clean_text"]:
-            text = "".join(map(_cleaned, text))
+            text = "".join(map(_clean_character, text))
         if rules["handle_chinese_chars"]:
             text = CHINESE.sub(r" \g<0> ", text)
         strip = rules["strip_accents"]
@@ -213,7 +213,7 @@ class WordPiece(Tokenizer):
         return ids
 
 
-def template(processor: Mapping[str, Any]) -> Around:
+def read_template(processor: Mapping[str, Any]) -> Around:
     """Return what ``TemplateProcessing`` or ``BertProcessing`` puts around one text."""
     if processor["type"] == "BertProcessing":
         return Around([(processor["cls"][1], 0)], 0, [(processor["sep"][1], 0)])
@@ -302,7 +302,7 @@ def _split(text: str, tokens: Mapping[str, int]) -> Iterator[Tuple[str, Optional
             yield part, tokens.get(part)
 
 
-def _cleaned(character: str) -> str:
+def _clean_character(character: str) -> str:
     if character in "\t\n\r":
         return " "
     if character == "\ufffd" or unicodedata.category(character) in _CONTROL:

@@ -44,7 +44,7 @@ class Moments:
     """(groups, taps, taps) float64: mean of x q^T, where x is an exact input less its mean."""
 
 
-def moments(exact: Array, quantized: Array, *, centred: bool) -> Moments:
+def measure_moments(exact: Array, quantized: Array, *, centred: bool) -> Moments:
     """Return the moments of inputs at the same positions.
 
     Args:
@@ -64,7 +64,7 @@ def moments(exact: Array, quantized: Array, *, centred: bool) -> Moments:
     return Moments(count, means[0], means[1], second, cross)
 
 
-def joined(parts: Sequence[Moments]) -> Moments:
+def join_moments(parts: Sequence[Moments]) -> Moments:
     """Return the moments of all positions from those of some each."""
     count = sum(part.count for part in parts)
     shares = [part.count / count for part in parts]
@@ -82,7 +82,7 @@ def joined(parts: Sequence[Moments]) -> Moments:
     return Moments(count, exact, quantized, mean(second), mean(cross))
 
 
-def corrected_weights(rows: Array, parts: Sequence[Moments]) -> Array:
+def correct_weights(rows: Array, parts: Sequence[Moments]) -> Array:
     """Return weights that with quantized inputs come closest to the float outputs.
 
     These are W' = W + W (C - H) (H + s m I)^-1, H being the second moment of the inputs, m the mean
@@ -107,7 +107,7 @@ def corrected_weights(rows: Array, parts: Sequence[Moments]) -> Array:
             # The mean squared error of the outputs, less what is the same for all weights.
             errors[strength] += float(np.sum((found @ judge.second - 2 * wanted) * found))
     best = min(errors, key=lambda strength: errors[strength])
-    whole = joined(parts)
+    whole = join_moments(parts)
     return rows + _step(_missing(rows, whole), whole, best) if best else rows
 
 
@@ -116,17 +116,19 @@ def _missing(rows: Array, found: Moments) -> Array:
 
 
 def _step(missing: Array, found: Moments, strength: float) -> Array:
-    held = found.second + np.eye(found.second.shape[1]) * (strength * mean_square(found.second))
+    held = found.second + np.eye(found.second.shape[1]) * (
+        strength * compute_mean_square(found.second)
+    )
     return np.linalg.solve(held, missing.swapaxes(1, 2)).swapaxes(1, 2)
 
 
-def mean_square(second: Array) -> Array:
+def compute_mean_square(second: Array) -> Array:
     """Return (groups, 1, 1): the mean of the diagonals, 1 where all inputs are constant."""
     mean = np.trace(second, axis1=1, axis2=2)[:, None, None] / second.shape[1]
     return np.where(mean > 0, mean, 1.0)
 
 
-def corrected_bias(
+def correct_bias(
     bias: Array, exact: Array, quantized: Array, limits: tuple[float, float] = NO_LIMITS
 ) -> Array:
     """Return the bias with which quantized outputs have the mean of the exact ones.
@@ -153,11 +155,11 @@ def corrected_bias(
     for _ in range(_BIAS_STEPS):
         have = quantized + found[:, None].astype(np.float32)
         missing = np.clip(wanted, *limits) - np.clip(have, *limits)
-        passed = (_within(wanted, limits) | _within(have, limits)).sum(axis=1)
+        passed = (_clip_to_limits(wanted, limits) | _clip_to_limits(have, limits)).sum(axis=1)
         step = missing.sum(axis=1, dtype=np.float64) / np.maximum(passed, 1)
         found += np.where(passed >= _LEAST_POSITIONS, step, 0.0)
     return np.asarray(found, np.float32)
 
 
-def _within(values: Array, limits: tuple[float, float]) -> Array:
+def _clip_to_limits(values: Array, limits: tuple[float, float]) -> Array:
     return np.asarray((limits[0] < values) & (values < limits[1]))

@@ -17,8 +17,8 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.model.facts import STANDARD
-from edgepack.quantization.qdq.dialect import attribute
-from edgepack.quantization.qdq.preparation import body_reads, values_of
+from edgepack.quantization.qdq.dialect import find_attribute
+from edgepack.quantization.qdq.preparation import list_body_reads, read_values
 
 if TYPE_CHECKING:
     import onnx
@@ -63,7 +63,7 @@ class ChannelGroups:
     """By tensor with values of another one, or means of them: that other tensor."""
 
 
-def channel_groups(model: onnx.ModelProto) -> ChannelGroups:
+def find_channel_groups(model: onnx.ModelProto) -> ChannelGroups:
     """Return the groups of channels of a model.
 
     Factors go through Conv, ConvTranspose, Gemm, MatMul, BatchNormalization with constant weights
@@ -72,7 +72,7 @@ def channel_groups(model: onnx.ModelProto) -> ChannelGroups:
     leaves out or joins spatial axes. All other operators read tensors without factors.
 
     Args:
-        model: What :func:`edgepack.quantization.qdq.preparation.quantizable` returned.
+        model: What :func:`edgepack.quantization.qdq.preparation.prepare_model` returned.
     """
     tracer = _Tracer(model)
     for index, node in enumerate(model.graph.node):
@@ -109,7 +109,7 @@ class _Tracer:
         rule = _RULES.get(node.op_type) if node.domain in STANDARD else None
         outputs = rule(self, index, node) if rule else None
         if outputs is None:
-            for name in (*node.input, *body_reads(node)):
+            for name in (*node.input, *list_body_reads(node)):
                 self.fix(name)
             return
         for name, ids in zip(node.output, outputs, strict=False):
@@ -161,7 +161,7 @@ class _Tracer:
         """Return a constant input; None where it is none, or is left out."""
         if len(node.input) <= place or node.input[place] not in self.constants:
             return None
-        return values_of(self.constants[node.input[place]])
+        return read_values(self.constants[node.input[place]])
 
     def dims(self, node: onnx.NodeProto, place: int) -> tuple[int, ...] | None:
         """Return the shape of a float constant; None where the input is none."""
@@ -205,7 +205,7 @@ def _conv(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     if dims is None or (_has_bias(node) and found.dims(node, 2) is None):
         return None
     count, width = dims[:2]
-    first = np.arange(count) // (count // int(attribute(node, "group", 1))) * width
+    first = np.arange(count) // (count // int(find_attribute(node, "group", 1))) * width
     spatial = (1,) * (len(dims) - 2)
     outputs = found.fresh(count)
     found.hold(index, 1, outputs.reshape(count, 1, *spatial), 1)
@@ -221,7 +221,7 @@ def _conv_transpose(found: _Tracer, index: int, node: onnx.NodeProto) -> _Output
     if dims is None or (_has_bias(node) and found.dims(node, 2) is None):
         return None
     count, width = dims[:2]
-    parts = int(attribute(node, "group", 1))
+    parts = int(find_attribute(node, "group", 1))
     first = np.arange(count) // (count // parts) * width
     spatial = (1,) * (len(dims) - 2)
     outputs = found.fresh(width * parts)
@@ -236,9 +236,9 @@ def _conv_transpose(found: _Tracer, index: int, node: onnx.NodeProto) -> _Output
 def _gemm(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     dims = found.dims(node, 1)
     bias = found.dims(node, 2) if _has_bias(node) else (1,)
-    if dims is None or bias is None or attribute(node, "transA", 0):
+    if dims is None or bias is None or find_attribute(node, "transA", 0):
         return None
-    columns = 0 if attribute(node, "transB", 0) else 1
+    columns = 0 if find_attribute(node, "transB", 0) else 1
     outputs = found.fresh(dims[columns])
     if _has_bias(node) and bias[-1:] != (len(outputs),):
         return None
@@ -271,7 +271,7 @@ def _hold_bias(found: _Tracer, index: int, node: onnx.NodeProto, outputs: Array)
 
 def _normalization(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     dims = [found.dims(node, place) for place in range(1, 5)]
-    if None in dims or len(node.output) > 1 or attribute(node, "training_mode", 0):
+    if None in dims or len(node.output) > 1 or find_attribute(node, "training_mode", 0):
         return None
     # The variance stays: the scale takes the factors of input and output.
     outputs = found.fresh((dims[0] or (0,))[0])
@@ -344,7 +344,7 @@ def _concat(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     if not any(name in found.ids for name in node.input):
         return []
     rank = found.rank(node.output[0])
-    if rank < 2 or int(attribute(node, "axis", 1)) % rank != 1:
+    if rank < 2 or int(find_attribute(node, "axis", 1)) % rank != 1:
         return None
     return [np.concatenate([found.known(name) for name in node.input])]
 
@@ -353,7 +353,7 @@ def _split(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     name = node.input[0]
     if name not in found.ids:
         return []
-    axis = int(attribute(node, "axis", 0)) % found.rank(name)
+    axis = int(find_attribute(node, "axis", 0)) % found.rank(name)
     if axis != 1:
         return [found.ids[name] for _ in node.output]
     sizes = [found.shapes.get(output, (-1, -1))[1] for output in node.output]
@@ -466,7 +466,7 @@ _RULES: dict[str, Callable[[_Tracer, int, onnx.NodeProto], _Outputs]] = {
 operator does not commute, so that its inputs must have no factors."""
 
 
-def scaled_constants(
+def scale_constants(
     model: onnx.ModelProto, scaled: Sequence[Scaled], factors: Array
 ) -> onnx.ModelProto:
     """Return a copy of a model with factors in its constants.
@@ -486,7 +486,7 @@ def scaled_constants(
     constants = {tensor.name: tensor for tensor in copy.graph.initializer}
     readers: dict[str, int] = {value.name: 1 for value in copy.graph.output}
     for node in copy.graph.node:
-        for name in (*node.input, *body_reads(node)):
+        for name in (*node.input, *list_body_reads(node)):
             readers[name] = readers.get(name, 0) + 1
     wanted: dict[tuple[int, int], Array] = {}
     for each in scaled:
@@ -497,7 +497,7 @@ def scaled_constants(
             continue
         node = copy.graph.node[index]
         name = node.input[place]
-        values = values_of(constants[name])
+        values = read_values(constants[name])
         product = (values * factor).astype(values.dtype)
         if readers[name] > 1:
             name = f"{name}/{node.name}"

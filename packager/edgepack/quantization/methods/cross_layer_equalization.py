@@ -22,7 +22,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.quantization.methods.channels import ChannelGroups, channel_groups, scaled_constants
+from edgepack.quantization.methods.channels import (
+    ChannelGroups,
+    find_channel_groups,
+    scale_constants,
+)
 from edgepack.quantization.ranges.statistics import TensorStatistics
 
 if TYPE_CHECKING:
@@ -46,7 +50,7 @@ class Equalized:
     over the samples shows what other methods make of their values."""
 
 
-def equalized(
+def equalize_layers(
     model: onnx.ModelProto,
     statistics: Mapping[str, TensorStatistics],
     strength: float,
@@ -62,7 +66,7 @@ def equalized(
     It cannot be made wider before a Clip, whose end would cut off more of it.
 
     Args:
-        model: What :func:`edgepack.quantization.qdq.preparation.quantizable` returned; only read.
+        model: What :func:`edgepack.quantization.qdq.preparation.prepare_model` returned; only read.
         statistics: Of the tensors that can get a Q/DQ pair, from a pass over the same model.
         strength: 0 changes nothing; 1 fills the range, and clips what calibration has not seen so
             often that squeezenet1.1 loses 1.2 dB in uint8. On most of those networks 0.75 is best.
@@ -70,7 +74,7 @@ def equalized(
             them stays inside its ends. Those that it cuts off stay as they are; of the others it
             then cuts off sooner what calibration has not seen: the float model is another one.
     """
-    found = channel_groups(model)
+    found = find_channel_groups(model)
     room = _room(model, found, statistics, below_clips=below_clips)
     factors = np.clip(room, 1.0, _MOST) ** strength
     by_tensor = {
@@ -79,7 +83,7 @@ def equalized(
         if (factors[groups] != 1).any()
     }
     return Equalized(
-        scaled_constants(model, found.scaled, factors),
+        scale_constants(model, found.scaled, factors),
         by_tensor,
         _ranges(found, by_tensor, statistics),
     )
@@ -94,7 +98,7 @@ def _room(
 ) -> Array:
     """Return how many times wider each group can become; 1 where nothing is known of it."""
     room = np.where(found.fixed, 1.0, np.inf)
-    unread = _clamped(model)
+    unread = _find_clamped(model)
     for name, groups in found.channels.items():
         if name in unread or name not in statistics:
             continue
@@ -128,7 +132,7 @@ def _times(known: TensorStatistics, count: int, ends: tuple[float, float]) -> Ar
     return np.minimum(above, below)
 
 
-def _clamped(model: onnx.ModelProto) -> set[str]:
+def _find_clamped(model: onnx.ModelProto) -> set[str]:
     """Return the tensors that only one Relu or Clip reads: these get no pair."""
     readers: dict[str, list[str]] = {}
     for node in model.graph.node:

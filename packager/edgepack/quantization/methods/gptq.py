@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.quantization.methods.bias_correction import mean_square
+from edgepack.quantization.methods.bias_correction import compute_mean_square
 from edgepack.quantization.methods.product_inputs import MOST_VALUES
 
 _BLOCK = 64
@@ -49,7 +49,7 @@ class RowGrid:
         return self.values(self.integers(rows))
 
 
-def with_best_scale(grid: RowGrid, rows: Array, second: Array, least: float) -> RowGrid:
+def choose_best_scale(grid: RowGrid, rows: Array, second: Array, least: float) -> RowGrid:
     """Return a grid of one scale with the scale that leaves outputs nearest.
 
     A few large weights that are cut off are often better than coarse steps for all others. Where
@@ -71,7 +71,7 @@ def with_best_scale(grid: RowGrid, rows: Array, second: Array, least: float) -> 
     return best
 
 
-def rounded(rows: Array, second: Array, grid: RowGrid, damping: float) -> Array:
+def round_rows(rows: Array, second: Array, grid: RowGrid, damping: float) -> Array:
     """Return weights on a grid whose products with the inputs come near those of the given ones.
 
     Tap after tap is rounded, those with the largest inputs first, and the taps to come take up what
@@ -89,13 +89,13 @@ def rounded(rows: Array, second: Array, grid: RowGrid, damping: float) -> Array:
     count = second.shape[1]
     order = np.argsort(-np.diagonal(second, axis1=1, axis2=2), axis=1, kind="stable")
     left = np.take_along_axis(rows, order[:, None], axis=2)
-    damped = second + np.eye(count) * (damping * mean_square(second))
+    damped = second + np.eye(count) * (damping * compute_mean_square(second))
     damped = np.take_along_axis(damped, order[:, :, None], axis=1)
     damped = np.take_along_axis(damped, order[:, None], axis=2)
     factor = np.linalg.cholesky(np.linalg.inv(damped)).swapaxes(1, 2)
     found = np.empty_like(left)
     for part in output_parts(rows.shape, count):
-        found[:, part] = _rounded_in_order(left[:, part], factor, grid.of(part))
+        found[:, part] = _round_in_order(left[:, part], factor, grid.of(part))
     return np.take_along_axis(found, np.argsort(order, axis=1)[:, None], axis=2)
 
 
@@ -111,7 +111,7 @@ def output_parts(shape: Sequence[int], values: int) -> Iterator[slice]:
     return (slice(begin, begin + size) for begin in range(0, outputs, size))
 
 
-def _rounded_in_order(left: Array, factor: Array, grid: RowGrid) -> Array:
+def _round_in_order(left: Array, factor: Array, grid: RowGrid) -> Array:
     """Return weights rounded one tap after the other; ``left`` is changed."""
     count = left.shape[2]
     found = np.empty_like(left)

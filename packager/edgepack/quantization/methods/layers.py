@@ -23,7 +23,7 @@ from edgepack.model.facts import STANDARD
 from edgepack.model.reading import write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.quantization.qdq.dialect import DEQUANTIZE
-from edgepack.quantization.qdq.preparation import body_reads
+from edgepack.quantization.qdq.preparation import list_body_reads
 
 if TYPE_CHECKING:
     import onnx
@@ -55,12 +55,12 @@ class Product(Protocol):
         """Return (groups, len(positions), taps) of an input; zeros where it is padded."""
 
 
-def product_of(node: onnx.NodeProto, dims: Sequence[int]) -> Product | None:
+def find_product(node: onnx.NodeProto, dims: Sequence[int]) -> Product | None:
     """Return a Conv, ConvTranspose, Gemm or MatMul as a matrix problem.
 
     None stands for other operators; for a MatMul whose second operand is no matrix; for a Gemm that
     transposes its input, or whose factors are not 1 (which they are after
-    :func:`~edgepack.quantization.qdq.preparation.quantizable`); and for a ConvTranspose that is
+    :func:`~edgepack.quantization.qdq.preparation.prepare_model`); and for a ConvTranspose that is
     padded by its output's shape.
 
     Args:
@@ -72,7 +72,7 @@ def product_of(node: onnx.NodeProto, dims: Sequence[int]) -> Product | None:
     if node.op_type == "Conv" and len(dims) > 2:
         return _convolution(node, dims)
     if node.op_type == "ConvTranspose" and len(dims) > 2:
-        return _transposed_convolution(node, dims)
+        return _find_transposed_convolution(node, dims)
     found = _attributes(node)
     plain = all(found.get(name, value) == value for name, value in _PLAIN_GEMM.items())
     if node.op_type == "Gemm" and plain:
@@ -145,7 +145,7 @@ class Convolution:
     def patches(self, values: Array, positions: Array) -> Array:
         """Return (groups, len(positions), taps) of an input (batch, channels, ...)."""
         if self.stretch:
-            values = _stretched(values, self.stretch)
+            values = _stretch_values(values, self.stretch)
         sizes = values.shape[2:]
         begins = self._pads(sizes)[: len(sizes)]
         image, *places = np.unravel_index(positions, (len(values), *self._grid_of(sizes)))
@@ -213,7 +213,7 @@ def _convolution(node: onnx.NodeProto, dims: Sequence[int]) -> Convolution:
     )
 
 
-def _transposed_convolution(node: onnx.NodeProto, dims: Sequence[int]) -> Convolution | None:
+def _find_transposed_convolution(node: onnx.NodeProto, dims: Sequence[int]) -> Convolution | None:
     found, rank = _attributes(node), len(dims) - 2
     if found.get("auto_pad", b"NOTSET") != b"NOTSET" or "output_shape" in found:
         return None
@@ -231,7 +231,7 @@ def _transposed_convolution(node: onnx.NodeProto, dims: Sequence[int]) -> Convol
     )
 
 
-def _stretched(values: Array, stretch: Sequence[int]) -> Array:
+def _stretch_values(values: Array, stretch: Sequence[int]) -> Array:
     sizes = [(n - 1) * s + 1 for n, s in zip(values.shape[2:], stretch, strict=True)]
     found = np.zeros((*values.shape[:2], *sizes), values.dtype)
     found[(slice(None), slice(None), *(slice(None, None, step) for step in stretch))] = values
@@ -259,7 +259,7 @@ class Passage:
         self._model, self._samples, self._limit = model, samples, kept_bytes
         nodes = model.graph.node
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._reads = [{name for name in (*n.input, *body_reads(n)) if name} for n in nodes]
+        self._reads = [{name for name in (*n.input, *list_body_reads(n)) if name} for n in nodes]
         self._made_by = {name: k for k, node in enumerate(nodes) for name in node.output if name}
         self._readers: dict[str, set[int]] = {}
         for index, names in enumerate(self._reads):
@@ -281,7 +281,7 @@ class Passage:
         Raises:
             ModelError: onnxruntime refuses a part of the model, or fails at it.
         """
-        todo = self._todo(tensor)
+        todo = self._find_todo(tensor)
         made = {name for index in todo for name in self._model.graph.node[index].output}
         done = (self._done | todo) - self._cheap
         needed = {
@@ -293,12 +293,12 @@ class Passage:
         kept: list[Arrays] = []
         room = float(self._limit)
         session: onnxruntime.InferenceSession | None = None
-        for old, feed in zip(self._kept, self._feeds(todo, tensor), strict=True):
+        for old, feed in zip(self._kept, self._make_feeds(todo, tensor), strict=True):
             if todo and session is None:
-                session = self._session(todo, feed, outputs)
+                session = self._open_session(todo, feed, outputs)
             found = {**old, **feed, **(run_session(session, feed) if session else {})}
             yield found[tensor]
-            room -= sum(_bytes_of(found[name]) for name in needed)
+            room -= sum(_count_bytes(found[name]) for name in needed)
             if room < 0:
                 kept.clear()
             else:
@@ -306,7 +306,7 @@ class Passage:
         if room >= 0:
             self._done, self._kept = done, kept
 
-    def _todo(self, tensor: str) -> set[int]:
+    def _find_todo(self, tensor: str) -> set[int]:
         """Return the nodes that have to run for a tensor."""
         found: set[int] = set()
         wanted = [tensor]
@@ -328,7 +328,7 @@ class Passage:
                 return True
         return False
 
-    def _feeds(self, todo: Collection[int], tensor: str) -> Iterator[Arrays]:
+    def _make_feeds(self, todo: Collection[int], tensor: str) -> Iterator[Arrays]:
         """Yield what those nodes read and do not make, for each sample."""
         reads = {name for index in todo for name in self._reads[index]} or {tensor}
         inputs = reads & {value.name for value in self._model.graph.input}
@@ -338,7 +338,7 @@ class Passage:
             feed = {name: kept[name] for name in reads & kept.keys()}
             yield {**feed, **{name: sample[name] for name in inputs}}
 
-    def _session(
+    def _open_session(
         self, todo: Collection[int], feed: Arrays, outputs: Sequence[str]
     ) -> onnxruntime.InferenceSession:
         """Return a session of some nodes; the feed states the types of their inputs."""
@@ -363,6 +363,6 @@ class Passage:
             return make_session(path, config={"session.intra_op.allow_spinning": "0"})
 
 
-def _bytes_of(value: object) -> float:
+def _count_bytes(value: object) -> float:
     """Return the size of an array; what else a tensor can be, a sequence, is never kept."""
     return value.nbytes if isinstance(value, np.ndarray) else inf

@@ -11,11 +11,11 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.model.editing import free_name
 from edgepack.quantization.methods.gptq import RowGrid
-from edgepack.quantization.methods.layers import Product, product_of
+from edgepack.quantization.methods.layers import Product, find_product
 from edgepack.quantization.methods.product_inputs import Source
-from edgepack.quantization.qdq.dialect import CHANNELED, DEQUANTIZE, attribute
-from edgepack.quantization.qdq.grid import Grid, bias_integers, ends_of
-from edgepack.quantization.qdq.preparation import body_reads, values_of
+from edgepack.quantization.qdq.dialect import CHANNELED, DEQUANTIZE, find_attribute
+from edgepack.quantization.qdq.grid import Grid, find_ends, round_bias
+from edgepack.quantization.qdq.preparation import list_body_reads, read_values
 
 if TYPE_CHECKING:
     import onnx
@@ -33,7 +33,7 @@ def with_own_constants(model: onnx.ModelProto, chosen: Collection[str]) -> onnx.
     copy.CopyFrom(model)
     graph = copy.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    readers = Counter(name for node in graph.node for name in (*node.input, *body_reads(node)))
+    readers = Counter(name for node in graph.node for name in (*node.input, *list_body_reads(node)))
     readers.update(value.name for value in graph.output)
     taken = {name for node in graph.node for name in node.output}.union(readers, constants)
     for node in graph.node:
@@ -46,8 +46,8 @@ def with_own_constants(model: onnx.ModelProto, chosen: Collection[str]) -> onnx.
                 graph.initializer.add().CopyFrom(constants[name])
                 graph.initializer[-1].name = node.input[place]
                 constants[node.input[place]] = graph.initializer[-1]
-        if node.op_type != "MatMul" and not _bias_of(node):
-            groups, outputs, _ = product.rows(values_of(constants[node.input[1]])).shape
+        if node.op_type != "MatMul" and not _find_bias(node):
+            groups, outputs, _ = product.rows(read_values(constants[node.input[1]])).shape
             name = free_name(f"{node.name}/bias", taken)
             graph.initializer.add().CopyFrom(_tensor(np.zeros(groups * outputs, np.float32), name))
             node.input[2:] = [name]
@@ -61,10 +61,10 @@ def _product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) ->
     weights = constants.get(node.input[1])
     if weights is None or weights.data_type != weights.FLOAT:
         return None
-    return product_of(node, weights.dims)
+    return find_product(node, weights.dims)
 
 
-def _bias_of(node: onnx.NodeProto) -> str:
+def _find_bias(node: onnx.NodeProto) -> str:
     return node.input[2] if len(node.input) > 2 else ""
 
 
@@ -99,33 +99,33 @@ class ProductConstants:
         pair = self._pairs.get(tensor)
         if pair is None:
             return Source(tensor, np.float32(1), np.float32(0))
-        scale, zero = (values_of(self._stored[name]) for name in pair.input[1:3])
+        scale, zero = (read_values(self._stored[name]) for name in pair.input[1:3])
         return Source(pair.input[0], scale, zero.astype(np.float32))
 
     # --- weights ------------------------------------------------------------------------------
 
     def weights(self, node: onnx.NodeProto) -> Array:
         """Return a product's float weights, as its operator takes them."""
-        return values_of(self._floats[node.input[1]])
+        return read_values(self._floats[node.input[1]])
 
     def weight_integers(self, node: onnx.NodeProto) -> Array:
         """Return a product's quantized weights, as its operator takes them."""
-        return values_of(self._stored[self._weights(node).input[0]])
+        return read_values(self._stored[self._weights(node).input[0]])
 
     def weight_scale(self, node: onnx.NodeProto) -> Array:
         """Return the scale or scales of a product's quantized weights."""
-        return values_of(self._stored[self._weights(node).input[1]])
+        return read_values(self._stored[self._weights(node).input[1]])
 
     def grid(self, node: onnx.NodeProto, product: Product) -> RowGrid:
         """Return the grid of a product's weights; the writer's reaches the largest of them."""
         pair = self._weights(node)
-        integers, scale, zero = (values_of(self._stored[name]) for name in pair.input)
+        integers, scale, zero = (read_values(self._stored[name]) for name in pair.input)
         if scale.size > 1:
-            axis = attribute(pair, "axis", 1)
+            axis = find_attribute(pair, "axis", 1)
             shape = [-1 if k == axis else 1 for k in range(integers.ndim)]
             spread = np.broadcast_to(scale.reshape(shape), integers.shape)
             scale = product.rows(spread)[:, :, :1]
-        ends = ends_of(zero.dtype.name, symmetric=True)
+        ends = find_ends(zero.dtype.name, symmetric=True)
         return RowGrid(scale.reshape(scale.shape or (1, 1, 1)), int(zero.ravel()[0]), *ends)
 
     def least_scale(self, node: onnx.NodeProto) -> float:
@@ -133,7 +133,7 @@ class ProductConstants:
         scale = self._bias_scale(node)
         if scale is None:
             return 0.0
-        largest = np.abs(values_of(self._floats[_bias_of(node)])).max(initial=0.0)
+        largest = np.abs(read_values(self._floats[_find_bias(node)])).max(initial=0.0)
         return float(_BIAS_MARGIN * largest / _INT32_END * np.max(self.weight_scale(node) / scale))
 
     def store_weights(
@@ -149,8 +149,8 @@ class ProductConstants:
         """
         integers, scale, zero = self._weights(node).input
         if grid.scale.size == 1:
-            self._store(scale, grid.scale.reshape(values_of(self._stored[scale]).shape))
-        kind = values_of(self._stored[zero]).dtype
+            self._store(scale, grid.scale.reshape(read_values(self._stored[scale]).shape))
+        kind = read_values(self._stored[zero]).dtype
         self._store(integers, product.weights(grid.integers(rows)).astype(kind))
         name = node.input[1]
         self._floats[name].CopyFrom(_tensor(product.weights(rows).astype(np.float32), name))
@@ -164,14 +164,14 @@ class ProductConstants:
 
     def bias(self, node: onnx.NodeProto, outputs: int) -> Array | None:
         """Return a product's bias if it can be changed: one constant number per output."""
-        if _bias_of(node) not in self._floats:
+        if _find_bias(node) not in self._floats:
             return None
-        values = values_of(self._floats[_bias_of(node)])
+        values = read_values(self._floats[_find_bias(node)])
         return values if values.shape == (outputs,) else None
 
     def store_bias(self, node: onnx.NodeProto, values: Array) -> None:
         """Store a bias, (outputs,) float32, as near as int32 comes to it."""
-        name, stored = _bias_of(node), _bias_of(self._nodes[node.name])
+        name, stored = _find_bias(node), _find_bias(self._nodes[node.name])
         scale = self._bias_scale(node)
         if scale is None:
             self._store(stored, values)
@@ -180,19 +180,17 @@ class ProductConstants:
             most = (scale * np.float32(_INT32_END / _BIAS_MARGIN)).astype(np.float32)
             values = np.clip(values, -most, most)
             integers, steps, _ = self._pairs[stored].input
-            self._store(
-                integers, bias_integers(values, Grid(scale, np.zeros_like(scale, np.int32)))
-            )
+            self._store(integers, round_bias(values, Grid(scale, np.zeros_like(scale, np.int32))))
             self._store(steps, scale)
         self._floats[name].CopyFrom(_tensor(values, name))
 
     def _bias_scale(self, node: onnx.NodeProto) -> Array | None:
         """Return the scale or scales of an int32 bias; None where it stays float or is computed."""
         written = self._nodes[node.name]
-        if _bias_of(written) not in self._pairs or _bias_of(node) not in self._floats:
+        if _find_bias(written) not in self._pairs or _find_bias(node) not in self._floats:
             return None
         inputs, weights = (self._pairs[name].input[1] for name in written.input[:2])
-        return np.asarray(values_of(self._stored[inputs]) * values_of(self._stored[weights]))
+        return np.asarray(read_values(self._stored[inputs]) * read_values(self._stored[weights]))
 
     def _store(self, name: str, values: Array) -> None:
         self._stored[name].CopyFrom(_tensor(values, name))

@@ -90,7 +90,7 @@ def product_inputs(
         owners = [sample.index for sample in batch]
         each = product.positions(batch[0].exact.shape)
         dues = [(k + 1) * wanted // samples - k * wanted // samples for k in owners]
-        places = [_spread(each, due, random) for due in dues]
+        places = [_spread_positions(each, due, random) for due in dues]
         at = np.concatenate([place + k * each for k, place in enumerate(places)])
         # One after the other: each is as large as the tensor, over all samples of the batch.
         exact = product.patches(_whole([sample.exact for sample in batch]), at)
@@ -141,7 +141,7 @@ def _batches(stops: Iterable[tuple[Array, Array]]) -> Iterator[list[_Sample]]:
         yield batch
 
 
-def _spread(count: int, due: int, random: np.random.Generator) -> Array:
+def _spread_positions(count: int, due: int, random: np.random.Generator) -> Array:
     """Return so many positions of ``count``, in order: one at random out of each equal part."""
     if count <= due:
         return np.arange(count)

@@ -27,18 +27,18 @@ from edgepack.model.facts import STANDARD
 from edgepack.quantization.methods.bias_correction import (
     NO_LIMITS,
     Moments,
-    corrected_bias,
-    corrected_weights,
-    joined,
-    moments,
+    correct_bias,
+    correct_weights,
+    join_moments,
+    measure_moments,
 )
-from edgepack.quantization.methods.gptq import RowGrid, output_parts, rounded, with_best_scale
+from edgepack.quantization.methods.gptq import RowGrid, choose_best_scale, output_parts, round_rows
 from edgepack.quantization.methods.layers import LayerInputs, Passage, Product
 from edgepack.quantization.methods.product_constants import ProductConstants, with_own_constants
 from edgepack.quantization.methods.product_inputs import ProductInputs, product_inputs
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.operators import CLAMPS
-from edgepack.quantization.qdq.preparation import body_reads, values_of
+from edgepack.quantization.qdq.preparation import list_body_reads, read_values
 from edgepack.quantization.qdq.writer import QdqWriter
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def round_weights(
 
     Every Conv, ConvTranspose, Gemm and MatMul of the main graph is fitted whose weights the writer
     would quantize, and whose inputs are finite. Products that
-    :func:`~edgepack.quantization.methods.layers.product_of` cannot express, and the weights of
+    :func:`~edgepack.quantization.methods.layers.find_product` cannot express, and the weights of
     those with more than 2,304 inputs to an output, or with so many groups that their moments would
     take more than 81 MiB, keep the nearest rounding. Nothing is drawn by chance: the same samples
     in the same order give the same bytes.
@@ -129,12 +129,12 @@ def _fit(
     solvable = bool(taps <= _MOST_TAPS and groups * taps**2 <= _MOST_MOMENTS)
     if solvable:
         parts = [
-            moments(inputs.exact[:, k], inputs.quantized[:, k], centred=bias is not None)
+            measure_moments(inputs.exact[:, k], inputs.quantized[:, k], centred=bias is not None)
             for k in inputs.halves
         ]
-        corrected = corrected_weights(rows.astype(np.float64), parts)
+        corrected = correct_weights(rows.astype(np.float64), parts)
         grid = constants.grid(node, product)
-        found = _rounded(corrected, joined(parts), grid, constants.least_scale(node))
+        found = _rounded(corrected, join_moments(parts), grid, constants.least_scale(node))
         constants.store_weights(node, product, *found)
     if bias is not None:
         integers = product.rows(constants.weight_integers(node))
@@ -148,9 +148,9 @@ def _rounded(
 ) -> tuple[Array, RowGrid]:
     """Return weights on a grid, and the grid: where all weights have one scale, the best."""
     if grid.scale.size == 1:
-        grid = with_best_scale(grid, rows, found.second, least_scale)
+        grid = choose_best_scale(grid, rows, found.second, least_scale)
     damping = max(_LEAST_DAMPING, rows.shape[2] / found.count)
-    return rounded(rows, found.second, grid, damping), grid
+    return round_rows(rows, found.second, grid, damping), grid
 
 
 def _corrected(
@@ -167,7 +167,7 @@ def _corrected(
     for part in output_parts(rows.shape, max(inputs.exact.shape[1:])):
         new = grid.of(part).values(integers[:, part].astype(np.float32))
         outputs = (_outputs(rows[:, part], inputs.exact), _outputs(new, inputs.quantized))
-        one = corrected_bias(shaped[:, part].ravel(), *outputs, limits)
+        one = correct_bias(shaped[:, part].ravel(), *outputs, limits)
         found[:, part] = one.reshape(len(rows), -1)
     return found.ravel()
 
@@ -176,7 +176,7 @@ def _limits(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
     """Return what comes through of the tensors that one Relu or Clip alone reads."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     readers = Counter(
-        name for node in model.graph.node for name in (*node.input, *body_reads(node))
+        name for node in model.graph.node for name in (*node.input, *list_body_reads(node))
     )
     readers.update(value.name for value in model.graph.output)
     found = {}
@@ -186,7 +186,7 @@ def _limits(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
         bounds = [*node.input[1:3], "", ""][:2] if node.op_type == "Clip" else ["", ""]
         if all(name in constants for name in bounds if name):
             low, high = (
-                values_of(constants[name]).item() if name else end
+                read_values(constants[name]).item() if name else end
                 for name, end in zip(bounds, NO_LIMITS, strict=True)
             )
             found[node.input[0]] = (max(low, 0.0) if node.op_type == "Relu" else low, high)

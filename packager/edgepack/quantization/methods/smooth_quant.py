@@ -23,7 +23,7 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.model.editing import free_name
 from edgepack.model.facts import STANDARD
-from edgepack.quantization.qdq.preparation import body_reads, values_of
+from edgepack.quantization.qdq.preparation import list_body_reads, read_values
 
 if TYPE_CHECKING:
     import onnx
@@ -83,7 +83,7 @@ def _readers(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto | None]]:
     """Return the nodes that read each tensor, bodies included; None means the caller."""
     found: dict[str, list[onnx.NodeProto | None]] = {}
     for node in model.graph.node:
-        for name in dict.fromkeys((*node.input, *body_reads(node))):
+        for name in dict.fromkeys((*node.input, *list_body_reads(node))):
             found.setdefault(name, []).append(node)
     for value in model.graph.output:
         found.setdefault(value.name, []).append(None)
@@ -112,11 +112,11 @@ def _factors(
     operands = [*filter(None, norm.input[1:]), *(product.input[1] for product in products)]
     if not constants.keys() >= set(operands):
         return None
-    gamma, *beta = (np.abs(values_of(constants[name])) for name in norm.input[1:] if name)
+    gamma, *beta = (np.abs(read_values(constants[name])) for name in norm.input[1:] if name)
     sizes = _DEVIATIONS * gamma + (beta[0] if beta else 0)
     rows = []
     for product in products:
-        weights = np.abs(values_of(constants[product.input[1]]))
+        weights = np.abs(read_values(constants[product.input[1]]))
         if weights.ndim != 2 or weights.dtype != np.float32:
             return None
         rows.append(weights.max(axis=1 - _row_axis(product)))
@@ -132,7 +132,7 @@ def _factors(
 def _multiply(tensor: onnx.TensorProto, factors: Array) -> None:
     from onnx import numpy_helper
 
-    scaled = np.ascontiguousarray(values_of(tensor) * factors)
+    scaled = np.ascontiguousarray(read_values(tensor) * factors)
     tensor.CopyFrom(numpy_helper.from_array(scaled, tensor.name))
 
 

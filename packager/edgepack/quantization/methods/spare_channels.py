@@ -18,9 +18,9 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.model.facts import STANDARD
 from edgepack.project.profile import Dialect
-from edgepack.quantization.qdq.dialect import attribute
-from edgepack.quantization.qdq.grid import range_grid
-from edgepack.quantization.qdq.preparation import body_reads, values_of
+from edgepack.quantization.qdq.dialect import find_attribute
+from edgepack.quantization.qdq.grid import make_range_grid
+from edgepack.quantization.qdq.preparation import list_body_reads, read_values
 from edgepack.quantization.ranges.statistics import TensorStatistics
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Duplicated:
     """By tensor: each copy's channel to its source channel."""
 
 
-def duplicated(
+def duplicate_channels(
     model: onnx.ModelProto, statistics: Mapping[str, TensorStatistics], dialect: Dialect
 ) -> Duplicated:
     """Return a model whose spare channels hold copies of others.
@@ -56,7 +56,7 @@ def duplicated(
     cost 22.4 dB with copies and 19.0 dB without (800 images, onnxruntime 1.31.1, 2026-11-21).
 
     Args:
-        model: What :func:`edgepack.quantization.qdq.preparation.quantizable` returned; only read.
+        model: What :func:`edgepack.quantization.qdq.preparation.prepare_model` returned; only read.
         statistics: Of the tensors that can get a Q/DQ pair.
         dialect: Decides how wide a step is.
     """
@@ -102,7 +102,7 @@ class _Graph:
         self._makers = {name: node for node in self._nodes for name in node.output}
         self._arrays: dict[str, Array] = {}
         for node in self._nodes:
-            for name in (*node.input, *body_reads(node)):
+            for name in (*node.input, *list_body_reads(node)):
                 self._readers.setdefault(name, []).append(node)
 
     def sites(self) -> Iterator[_Site]:
@@ -142,7 +142,7 @@ class _Graph:
         ends = {entry.name: entry.f for entry in node.attribute}
         for end, place in (("min", 1), ("max", 2)):
             if len(node.input) > place and node.input[place] in self._tensors:
-                ends[end] = float(values_of(self._tensors[node.input[place]]).item())
+                ends[end] = float(read_values(self._tensors[node.input[place]]).item())
         return ends.get("min", -math.inf), ends.get("max", math.inf)
 
     def store(self) -> None:
@@ -150,12 +150,12 @@ class _Graph:
         from onnx import numpy_helper
 
         for name, values in self._arrays.items():
-            if not np.array_equal(values, values_of(self._tensors[name])):
+            if not np.array_equal(values, read_values(self._tensors[name])):
                 self._tensors[name].CopyFrom(numpy_helper.from_array(values, name))
 
     def _array(self, name: str) -> Array:
         if name not in self._arrays:
-            self._arrays[name] = values_of(self._tensors[name]).copy()
+            self._arrays[name] = read_values(self._tensors[name]).copy()
         return self._arrays[name]
 
     def _is_plain(self, node: onnx.NodeProto) -> bool:
@@ -172,7 +172,7 @@ class _Graph:
         )
 
     def _groups(self, node: onnx.NodeProto) -> int:
-        return int(attribute(node, "group", 1))
+        return int(find_attribute(node, "group", 1))
 
     def _is_depthwise(self, node: onnx.NodeProto) -> bool:
         outputs, inputs = map(int, self.weights(node).shape[:2])
@@ -209,8 +209,8 @@ class _Copying:
 
     def run(self) -> dict[int, int]:
         """Return the source channel of each channel that is now a copy."""
-        spare = self._spare()
-        cost = self._cost()
+        spare = self._find_spare()
+        cost = self._compute_cost()
         if cost is None or not len(spare) or not cost.any():
             return {}
         sources: dict[int, int] = {}
@@ -225,7 +225,7 @@ class _Copying:
             self._copy(source, [channel for channel, one in sources.items() if one == source])
         return sources
 
-    def _spare(self) -> Array:
+    def _find_spare(self) -> Array:
         """Return the channels that are 0 whatever comes in, and cost nothing to take out."""
         weights, bias = self.graph.weights(self.site.producer), self.graph.bias(self.site.producer)
         read = self.site.producer.input[0]
@@ -249,7 +249,7 @@ class _Copying:
             return np.zeros(len(self.graph.bias(self.site.producer)))
         return np.clip(self.graph.bias(self.site.depthwise), *self.graph.bounds(self.site.between))
 
-    def _cost(self) -> Array | None:
+    def _compute_cost(self) -> Array | None:
         """Return what rounding each channel costs, 0 for those that cannot be copied.
 
         It is the energy of the error in the tensors made from it, in units of their ranges. None
@@ -267,10 +267,10 @@ class _Copying:
         for node in self.site.readers:
             weights = self.graph.weights(node)
             gain = (weights**2).sum(axis=tuple(range(2, weights.ndim)))
-            passed = passed + (gain / self._widths(node)[:, None]).sum(axis=0)
+            passed = passed + (gain / self._compute_widths(node)[:, None]).sum(axis=0)
         return energy * passed * movable
 
-    def _widths(self, node: onnx.NodeProto) -> Array:
+    def _compute_widths(self, node: onnx.NodeProto) -> Array:
         """Return the squared ranges of the channels that a convolution makes."""
         # Values that a Relu or Clip cuts off still show how much of an error is lost there.
         known = self.statistics.get(node.output[0])
@@ -288,7 +288,7 @@ class _Copying:
         known = self.statistics.get(tensor)
         if known is None or known.channel_low is None or known.channel_high is None:
             return 0.0, np.zeros(0, bool)
-        grid = range_grid(
+        grid = make_range_grid(
             np.asarray(known.low),
             np.asarray(known.high),
             self.dialect.activations,

@@ -71,7 +71,7 @@ _THROUGH = _KEEPING | _LEVELLING
 _NOTHING = float(np.finfo(np.float32).eps)
 
 
-def spread_tensors(
+def find_spread_tensors(
     model: onnx.ModelProto,
     statistics: Mapping[str, TensorStatistics],
     similar_range: float = SIMILAR_RANGE,
@@ -117,15 +117,15 @@ class _Heads:
     def find(self) -> dict[str, str]:
         for node in self.model.graph.node:
             for name in filter(None, node.output):
-                if reason := self._reason(node, name):
+                if reason := self._explain_node(node, name):
                     self.found[name] = reason
         for node in reversed(self.model.graph.node):
             if _is(node, _THROUGH | _SPLITTING):
                 self._follow_back(node)
-        found = {**self._streams(), **self.found}
+        found = {**self._find_streams(), **self.found}
         return {name: why for name, why in found.items() if name in self.statistics}
 
-    def _streams(self) -> dict[str, str]:
+    def _find_streams(self) -> dict[str, str]:
         """Return the residual streams in which most values are small beside the largest.
 
         With them goes what no product reads and what is not moved to one: sums, activation
@@ -139,7 +139,7 @@ class _Heads:
             if name in self._ends.moved or name in self._outputs:
                 continue
             near = _is(node, _NORMS) or any(_is(reader, _NORMS) for reader in readers)
-            if near and _is(node, _NORMS | {"Add"}) and (parts := self._outliers(name)):
+            if near and _is(node, _NORMS | {"Add"}) and (parts := self._find_outliers(name)):
                 found[name] = str(parts)
             elif _is(node, _SCALING | _NORMS | _MATRIX):
                 inner.add(name)
@@ -148,41 +148,43 @@ class _Heads:
         why = f"no product reads it, as none reads {next(iter(found))!r}, which stays float"
         return {**dict.fromkeys(sorted(inner), why), **found}
 
-    def _outliers(self, name: str) -> _Parts | None:
+    def _find_outliers(self, name: str) -> _Parts | None:
         known = self.statistics.get(name)
         if known is None:
             return None
         peak = max(abs(known.low), abs(known.high))
-        return self._apart({"half of its values": _median(known), "the largest": peak})
+        return self._split_apart({"half of its values": _median(known), "the largest": peak})
 
-    def _reason(self, node: onnx.NodeProto, output: str) -> str:
-        if _is(node, {"Concat"}) and (parts := self._joined(node, output)):
+    def _explain_node(self, node: onnx.NodeProto, output: str) -> str:
+        if _is(node, {"Concat"}) and (parts := self._join_parts(node, output)):
             return str(parts)
-        if output in self._ends.heads and (parts := self._channels(output)):
+        if output in self._ends.heads and (parts := self._find_channels(output)):
             return str(parts)
         if _is(node, _KEEPING):
             for name in node.input:
                 if name in self.found:
-                    return _made_of(name, self.found[name])
+                    return _format_reason(name, self.found[name])
         return ""
 
-    def _joined(self, node: onnx.NodeProto, output: str) -> _Parts | None:
-        peaks = {repr(name): peak for name in node.input if (peak := self._peak(name)) is not None}
+    def _join_parts(self, node: onnx.NodeProto, output: str) -> _Parts | None:
+        peaks = {
+            repr(name): peak for name in node.input if (peak := self._find_peak(name)) is not None
+        }
         # An input may have no statistics; the output's include those of all inputs.
-        if (whole := self._peak(output)) is not None:
+        if (whole := self._find_peak(output)) is not None:
             peaks["another"] = whole
-        return self._apart(peaks)
+        return self._split_apart(peaks)
 
-    def _channels(self, name: str) -> _Parts | None:
+    def _find_channels(self, name: str) -> _Parts | None:
         known = self.statistics.get(name)
         if known is None or known.channel_low is None or known.channel_high is None:
             return None
         if name in self._vectors:
             return None
         peaks = np.maximum(np.abs(known.channel_low), np.abs(known.channel_high))
-        return self._apart({f"channel {n}": float(peak) for n, peak in enumerate(peaks)})
+        return self._split_apart({f"channel {n}": float(peak) for n, peak in enumerate(peaks)})
 
-    def _apart(self, peaks: Mapping[str, float]) -> _Parts | None:
+    def _split_apart(self, peaks: Mapping[str, float]) -> _Parts | None:
         """Return the smallest and the largest part, if they are too far apart."""
         if not peaks:
             return None
@@ -195,7 +197,7 @@ class _Heads:
             return None
         return _Parts(small, counted[small], large, peaks[large])
 
-    def _peak(self, name: str) -> float | None:
+    def _find_peak(self, name: str) -> float | None:
         """Return the largest magnitude of a tensor, or None where it is not known."""
         if known := self.statistics.get(name):
             return max(abs(known.low), abs(known.high))
@@ -270,7 +272,7 @@ def _is(node: onnx.NodeProto, ops: Container[str]) -> bool:
     return node.op_type in ops and node.domain in STANDARD
 
 
-def _made_of(name: str, reason: str) -> str:
+def _format_reason(name: str, reason: str) -> str:
     return reason if reason.startswith("made of ") else f"made of {name!r}: {reason}"
 
 

@@ -27,7 +27,7 @@ _AT_ONCE = 1 << 18
 _DAMPING = 0.1
 """The share of the mean second moment that is added to all, so that few samples do not count too
 much. The literature's 0.01 is for many: with it 8 sentences come to 15.2 dB, with 0.05 to 16.1, and
-32 to 16.4, with 0.1 to 17.1 (the measurement of :func:`compensated`)."""
+32 to 16.4, with 0.1 to 17.1 (the measurement of :func:`round_compensated`)."""
 
 
 @dataclass(frozen=True)
@@ -46,43 +46,43 @@ class Blocks:
         steps = self.codes.astype(np.float32) - self.zero_points[..., None]
         return (steps * self.scales[..., None]).reshape(len(self.codes), -1)[:, :columns]
 
-    def packed_codes(self) -> Array:
+    def pack_codes(self) -> Array:
         """Return (rows, blocks, 16) uint8: two codes in a byte, the first in the low half."""
-        return _packed(self.codes)
+        return _pack_codes(self.codes)
 
-    def packed_zero_points(self) -> Array:
+    def pack_zero_points(self) -> Array:
         """Return (rows, half the blocks, rounded up) uint8, packed like the codes."""
-        return _packed(np.pad(self.zero_points, ((0, 0), (0, self.zero_points.shape[1] % 2))))
+        return _pack_codes(np.pad(self.zero_points, ((0, 0), (0, self.zero_points.shape[1] % 2))))
 
 
-def _packed(codes: Array) -> Array:
+def _pack_codes(codes: Array) -> Array:
     return np.asarray(codes[..., 0::2] | codes[..., 1::2] << 4, np.uint8)
 
 
-def nearest(rows: Array) -> Blocks:
+def round_to_nearest(rows: Array) -> Blocks:
     """Return a matrix rounded to nearest, each block's range that of its weights and 0."""
-    return _by_chunk(rows, lambda blocks: _grid(blocks, 1.0))
+    return _round_by_chunk(rows, lambda blocks: _grid(blocks, 1.0))
 
 
-def fitted(rows: Array) -> Blocks:
+def fit_scales(rows: Array) -> Blocks:
     """Return a matrix with the scales that leave each block's squared error smallest.
 
     Several parts of a block's range are tried, each scale then fitted to the codes by least
-    squares; never worse than :func:`nearest`. On all-MiniLM-L6-v2 it gains 0.3 to 0.4 dB.
+    squares; never worse than :func:`round_to_nearest`. On all-MiniLM-L6-v2 it gains 0.3 to 0.4 dB.
 
     Args:
         rows: (rows, columns) float32, finite.
     """
-    return _by_chunk(rows, lambda blocks: _best_grid(blocks, np.ones(BLOCK, np.float32)))
+    return _round_by_chunk(rows, lambda blocks: _best_grid(blocks, np.ones(BLOCK, np.float32)))
 
 
-def compensated(rows: Array, moment: Array) -> Blocks:
+def round_compensated(rows: Array, moment: Array) -> Blocks:
     """Return a matrix rounded so that its products come nearest, not its weights (GPTQ).
 
     Column after column is rounded, and the columns to come take up what that does to the products
     with the activations that were seen. Source: Frantar et al., arXiv 2210.17323. On all-MiniLM-
     L6-v2 (32 sentences, 786 tokens, judged on 32 others, the table of words in 4 bits too) the
-    embeddings come out 17.1 dB from float32, and 12.9 dB with :func:`fitted`.
+    embeddings come out 17.1 dB from float32, and 12.9 dB with :func:`fit_scales`.
 
     Args:
         rows: (rows, columns) float32, finite; a row is an output.
@@ -125,7 +125,7 @@ _Grid = tuple[Array, Array]
 """Scales and zero points, float32, of blocks along the last axis, which has length 1."""
 
 
-def _by_chunk(rows: Array, find_grid: Callable[[Array], _Grid]) -> Blocks:
+def _round_by_chunk(rows: Array, find_grid: Callable[[Array], _Grid]) -> Blocks:
     lot = max(1, _AT_ONCE // max(1, rows.shape[1]))
     parts = []
     for begin in range(0, max(1, len(rows)), lot):
@@ -160,7 +160,7 @@ def _best_grid(blocks: Array, weight: Array) -> _Grid:
     least = _error(blocks, best_scales, best_zeros, weight)
     for part in _SHRUNK:
         scales, zeros = _grid(blocks, part)
-        scales = _refitted(blocks, scales, zeros, weight)
+        scales = _refit_scales(blocks, scales, zeros, weight)
         error = _error(blocks, scales, zeros, weight)
         better = error < least
         least = np.where(better, error, least)
@@ -169,7 +169,7 @@ def _best_grid(blocks: Array, weight: Array) -> _Grid:
     return best_scales, best_zeros
 
 
-def _refitted(blocks: Array, scales: Array, zeros: Array, weight: Array) -> Array:
+def _refit_scales(blocks: Array, scales: Array, zeros: Array, weight: Array) -> Array:
     """Return the scales with which the codes, as they are, come nearest to the weights."""
     steps = _codes(blocks, scales, zeros) - zeros
     energy = ((steps * steps) @ weight)[..., None]

@@ -12,9 +12,9 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.model.editing import free_name
 from edgepack.model.facts import STANDARD
-from edgepack.quantization.qdq.blockwise import BLOCK, Blocks, fitted
-from edgepack.quantization.qdq.dialect import attribute
-from edgepack.quantization.qdq.preparation import body_reads, values_of
+from edgepack.quantization.qdq.blockwise import BLOCK, Blocks, fit_scales
+from edgepack.quantization.qdq.dialect import find_attribute
+from edgepack.quantization.qdq.preparation import list_body_reads, read_values
 
 if TYPE_CHECKING:
     import onnx
@@ -45,7 +45,7 @@ class Rows:
 
     def of(self, constants: Mapping[str, onnx.TensorProto]) -> Array:
         """Return the matrix: (outputs of a product or entries of a table, columns) float32."""
-        values = values_of(constants[self.tensor])
+        values = read_values(constants[self.tensor])
         return np.ascontiguousarray(values.T if self.turned else values)
 
 
@@ -58,7 +58,7 @@ class BlockwiseWriter:
     """
 
     model: onnx.ModelProto
-    """What :func:`~edgepack.quantization.qdq.preparation.quantizable` gave; it is not changed."""
+    """What :func:`~edgepack.quantization.qdq.preparation.prepare_model` gave; it is not changed."""
     constants: Mapping[str, onnx.TensorProto]
     places: Mapping[str, Rows]
     """By the name of the node that reads them: what is written in 4 bits."""
@@ -115,7 +115,7 @@ class BlockwiseWriter:
         made = _Made({*self.constants, *(name for node in graph.node for name in node.output)})
         for rows in dict.fromkeys(self.places.values()):
             matrix = rows.of(self.constants)
-            made.add(rows, rounded.get(rows) or fitted(matrix), matrix.shape[1])
+            made.add(rows, rounded.get(rows) or fit_scales(matrix), matrix.shape[1])
         del graph.node[:]
         for node in self.model.graph.node:
             place = self.places.get(node.name)
@@ -135,11 +135,11 @@ def _rows(node: onnx.NodeProto) -> Rows | None:
         return None
     if node.op_type == "MatMul":
         return Rows(PRODUCT, node.input[1], turned=True)
-    if node.op_type == "Gather" and not attribute(node, "axis", 0):
+    if node.op_type == "Gather" and not find_attribute(node, "axis", 0):
         return Rows(TABLE, node.input[0], turned=False)
-    plain = (attribute(node, "transA", 0), attribute(node, "alpha", 1.0)) == (0, 1.0)
-    if node.op_type == "Gemm" and plain and attribute(node, "beta", 1.0) == 1.0:
-        return Rows(PRODUCT, node.input[1], turned=not attribute(node, "transB", 0))
+    plain = (find_attribute(node, "transA", 0), find_attribute(node, "alpha", 1.0)) == (0, 1.0)
+    if node.op_type == "Gemm" and plain and find_attribute(node, "beta", 1.0) == 1.0:
+        return Rows(PRODUCT, node.input[1], turned=not find_attribute(node, "transB", 0))
     return None
 
 
@@ -156,7 +156,7 @@ def _obstacle(rows: Rows, tensor: onnx.TensorProto) -> str:
     # A table's rows are packed as they are; a product's are filled up.
     if rows.op == TABLE and tensor.dims[1] % BLOCK:
         return f"its rows are no multiple of {BLOCK}"
-    if not np.isfinite(values_of(tensor)).all():
+    if not np.isfinite(read_values(tensor)).all():
         return "its weights have NaN or infinity"
     return ""
 
@@ -165,7 +165,7 @@ def _names_read(model: onnx.ModelProto) -> set[str]:
     names = {value.name for value in model.graph.output}
     for node in model.graph.node:
         names.update(node.input)
-        names.update(body_reads(node))
+        names.update(list_body_reads(node))
     return names
 
 
@@ -184,11 +184,11 @@ class _Made:
         """Add the constants of one matrix."""
         from onnx import numpy_helper
 
-        codes = blocks.packed_codes()
+        codes = blocks.pack_codes()
         arrays = {
             "int4": codes.reshape(len(codes), -1) if rows.op == TABLE else codes,
             "scale": blocks.scales,
-            "zero": blocks.packed_zero_points(),
+            "zero": blocks.pack_zero_points(),
         }
         self.shapes[rows] = len(blocks.codes), columns
         self.names[rows] = [free_name(f"{rows.tensor}_{part}", self.taken) for part in arrays]

@@ -27,7 +27,7 @@ _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _SCALE_TOLERANCE = 1e-5
 
 
-def weight_axes(
+def find_weight_axes(
     nodes: Sequence[onnx.NodeProto],
     dims: Mapping[str, Sequence[int]],
     per_tensor_ops: Collection[str] = (),
@@ -61,13 +61,13 @@ def _axis(node: onnx.NodeProto, place: int, dims: Mapping[str, Sequence[int]]) -
     if node.op_type == "Conv":
         return 0
     if node.op_type == "ConvTranspose":
-        return 1 if attribute(node, "group", 1) == 1 else None
+        return 1 if find_attribute(node, "group", 1) == 1 else None
     if node.op_type == "Gemm":
-        return 0 if attribute(node, "transB", 0) else 1
+        return 0 if find_attribute(node, "transB", 0) else 1
     return 1 if len(dims[node.input[1]]) == 2 else None
 
 
-def attribute(node: onnx.NodeProto, name: str, default: float) -> float:
+def find_attribute(node: onnx.NodeProto, name: str, default: float) -> float:
     """Return a number among a node's attributes, or what it is where it is left out."""
     import onnx
 
@@ -90,7 +90,7 @@ def require_dialect(
     - Activations have the dialect's type; their zero point is 0 where it is symmetric.
     - Weights, constant operands of convolutions and matrix products, have the dialect's type.
       Signed ones have zero point 0. Where the dialect is per channel they have one scale per
-      channel, along the axis that :func:`weight_axes` says, and one scale else.
+      channel, along the axis that :func:`find_weight_axes` says, and one scale else.
     - Constant biases of operators with quantized input and weights are int32 with zero point 0 and
       the product of their scales as scale, or float constants, as the dialect says.
     - No QuantizeLinear has a constant before it: constants are stored as integers.
@@ -113,7 +113,7 @@ def require_dialect(
     _Proof(model, dialect, per_tensor_ops, wide).run()
 
 
-def wide_type(dialect: Dialect) -> str:
+def find_wide_type(dialect: Dialect) -> str:
     """Return the type of activations that have 16 bits in a dialect."""
     return "int16" if dialect.symmetric else "uint16"
 
@@ -164,7 +164,7 @@ class _Proof:
 
     def run(self) -> None:
         dims = {name: self.constants[n.input[0]].shape for name, n in self.weights.items()}
-        axes = weight_axes(self.model.graph.node, dims, self.per_tensor_ops)
+        axes = find_weight_axes(self.model.graph.node, dims, self.per_tensor_ops)
         biases = {name for _, name in self._biases()}
         for node in self._conversions():
             scale, zero = self._parameters(node)
@@ -204,7 +204,7 @@ class _Proof:
 
     def _check_activation(self, node: onnx.NodeProto, zero: Array) -> None:
         is_wide = node.input[2] in self.wide_parameters
-        due = wide_type(self.dialect) if is_wide else self.dialect.activations
+        due = find_wide_type(self.dialect) if is_wide else self.dialect.activations
         bad = zero.dtype != due or (self.dialect.symmetric and zero.any())
         if bad or zero.size != 1:
             raise _wrong(node, f"its zero point is {zero.dtype} {zero.ravel()[0]}")
@@ -220,7 +220,7 @@ class _Proof:
         channels = values.shape[axis] if self.dialect.per_channel and axis is not None else 1
         if scale.size != channels:
             raise _wrong(node, f"its weights have {scale.size} scales, not {channels}")
-        found = int(attribute(node, "axis", 1)) % max(values.ndim, 1)
+        found = int(find_attribute(node, "axis", 1)) % max(values.ndim, 1)
         if scale.size > 1 and found != axis:
             raise _wrong(node, f"its weights have their scales along axis {found}, not {axis}")
         if (zero != zero.ravel()[0]).any():
@@ -231,7 +231,7 @@ class _Proof:
         if self.dialect.bias == "int32":
             types.add("int32")
         if node.output[0] in self.beside_wide:
-            types.add(wide_type(self.dialect))
+            types.add(find_wide_type(self.dialect))
         if zero.dtype.name not in types:
             raise _wrong(node, f"its constant is {zero.dtype}")
         if zero.any() and (self.dialect.symmetric or zero.dtype == "int32"):

@@ -54,7 +54,7 @@ class Grid:
         return part.reshape([-1 if k == self.axis else 1 for k in range(rank)])
 
 
-def ends_of(dtype: str, *, symmetric: bool) -> tuple[int, int]:
+def find_ends(dtype: str, *, symmetric: bool) -> tuple[int, int]:
     """Return the first and the last integer that a range is spread over.
 
     A symmetric signed grid leaves out the lowest integer, so that both sides have as many steps.
@@ -63,7 +63,7 @@ def ends_of(dtype: str, *, symmetric: bool) -> tuple[int, int]:
     return (-ends.max if symmetric and ends.min < 0 else ends.min), ends.max
 
 
-def range_grid(
+def make_range_grid(
     low: Array,
     high: Array,
     dtype: str,
@@ -92,7 +92,7 @@ def range_grid(
     if symmetric:
         high = np.maximum(-low, high)
         low = -high
-    first, last = ends_of(dtype, symmetric=symmetric)
+    first, last = find_ends(dtype, symmetric=symmetric)
     exact = (high.astype(np.float64) - low.astype(np.float64)) / (last - first)
     flat = exact < np.finfo(np.float32).tiny
     exact = np.where(flat, 1.0, exact)
@@ -103,19 +103,19 @@ def range_grid(
     return Grid(np.asarray(exact, np.float32), np.asarray(zero, dtype), axis)
 
 
-def constant_grid(
+def make_constant_grid(
     values: Array, dtype: str, *, symmetric: bool, axis: int | None = None, least_span: float = 0.0
 ) -> Grid:
     """Return the grid that covers the values of a constant, per channel where an axis is given."""
     if not values.size:
         nothing = np.zeros((), np.float32)
-        return range_grid(nothing, nothing, dtype, symmetric=symmetric)
+        return make_range_grid(nothing, nothing, dtype, symmetric=symmetric)
     others = None if axis is None else tuple(k for k in range(values.ndim) if k != axis)
     low, high = (np.asarray(end(axis=others), np.float32) for end in (values.min, values.max))
-    return range_grid(low, high, dtype, symmetric=symmetric, axis=axis, least_span=least_span)
+    return make_range_grid(low, high, dtype, symmetric=symmetric, axis=axis, least_span=least_span)
 
 
-def scaled_grid(
+def make_scaled_grid(
     values: Array, scale: Array, dtype: str, *, symmetric: bool, axis: int | None
 ) -> Grid:
     """Return the grid with a given scale, for a constant whose values are on it already.
@@ -123,7 +123,7 @@ def scaled_grid(
     An asymmetric zero point is the one that puts the lowest value on the first integer.
     """
     scale = np.asarray(scale, np.float32).reshape(() if axis is None else (-1,))
-    first, last = ends_of(dtype, symmetric=symmetric)
+    first, last = find_ends(dtype, symmetric=symmetric)
     middle = np.full(scale.shape, np.round((first + last) / 2))
     if symmetric or not values.size:
         return Grid(scale, middle.astype(dtype), axis)
@@ -131,20 +131,20 @@ def scaled_grid(
     return Grid(scale, np.asarray(np.round(first - low / scale.astype(np.float64)), dtype), axis)
 
 
-def bias_grid(inputs: Grid, weights: Grid) -> Grid:
+def make_bias_grid(inputs: Grid, weights: Grid) -> Grid:
     """Return the int32 grid of a bias: the steps of input times weights, in which sums are made."""
     scale = inputs.scale * weights.scale
     axis = None if weights.axis is None else 0
     return Grid(scale, np.zeros(scale.shape, np.int32), axis)
 
 
-def bias_integers(values: Array, grid: Grid) -> Array:
+def round_bias(values: Array, grid: Grid) -> Array:
     """Return a bias in int32 steps, rounded in float64: it may have more digits than float32."""
     steps = np.round(values.astype(np.float64) / grid.scale.astype(np.float64))
     return np.clip(steps, _INT32.min, _INT32.max).astype(np.int32)
 
 
-def with_room_for(bias: Array, inputs: Grid, weights: Grid) -> Grid:
+def make_room(bias: Array, inputs: Grid, weights: Grid) -> Grid:
     """Return the weights' grid with scales large enough that no bias saturates at int32.
 
     Weights that are all but zero would have a scale so small that their channel's bias does not fit

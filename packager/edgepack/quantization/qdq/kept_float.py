@@ -19,7 +19,7 @@ import numpy as np
 from edgepack.model.editing import free_name
 from edgepack.quantization.qdq.dialect import DEQUANTIZE, QUANTIZE
 from edgepack.quantization.qdq.mixed_width import unify_widths
-from edgepack.quantization.qdq.preparation import body_reads
+from edgepack.quantization.qdq.preparation import list_body_reads
 from edgepack.quantization.qdq.writer import QdqWriter
 
 if TYPE_CHECKING:
@@ -75,22 +75,22 @@ def _give_exact_constants(
 def _drop_unread(model: onnx.ModelProto) -> None:
     """Take out the conversions of constants that nothing reads any more, and the constants."""
     graph = model.graph
-    read = _read_names(graph)
+    read = _list_read_names(graph)
     nodes = [n for n in graph.node if n.op_type != DEQUANTIZE or n.output[0] in read]
     del graph.node[:]
     graph.node.extend(nodes)
-    read = _read_names(graph)
+    read = _list_read_names(graph)
     tensors = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.initializer[:]
     graph.initializer.extend(tensors)
 
 
-def _read_names(graph: onnx.GraphProto) -> set[str]:
+def _list_read_names(graph: onnx.GraphProto) -> set[str]:
     """Return the names that nodes and their bodies read, and those of the outputs."""
     read = {value.name for value in graph.output}
     for node in graph.node:
         read.update(node.input)
-        read.update(body_reads(node))
+        read.update(list_body_reads(node))
     return read
 
 
@@ -111,7 +111,7 @@ def keep_float(model: onnx.ModelProto) -> None:
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     producers = {name: node for node in graph.node for name in node.output}
-    readers = Counter(name for node in graph.node for name in (*node.input, *body_reads(node)))
+    readers = Counter(name for node in graph.node for name in (*node.input, *list_body_reads(node)))
     taken = {*constants, *producers, *readers}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:

@@ -50,7 +50,7 @@ def require_one_width(model: onnx.ModelProto) -> None:
             raise BugError(f"node {node.name!r} has activations of 8 and of 16 bits")
 
 
-def wide_names(model: onnx.ModelProto) -> frozenset[str]:
+def find_wide_names(model: onnx.ModelProto) -> frozenset[str]:
     """Return the tensors before and behind pairs of 16 bits, without those between two widths."""
     from onnx import TensorProto
 
@@ -98,7 +98,7 @@ class _Unifying:
         del self.model.graph.node[:]
         self.model.graph.node.extend(nodes)
 
-    def _pairs(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    def _list_pairs(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield the nodes that convert an operator's activations: before it, and behind it."""
         for name in node.input:
             source = self.sources.get(name)
@@ -118,7 +118,7 @@ class _Unifying:
         return known and self.constants[node.input[2]].dtype.itemsize == 2
 
     def is_mixed(self, node: onnx.NodeProto) -> bool:
-        return len({self._is_wide(pair) for pair in self._pairs(node)}) == 2
+        return len({self._is_wide(pair) for pair in self._list_pairs(node)}) == 2
 
     def _widen_inputs(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         for place, name in enumerate(node.input):
@@ -128,19 +128,21 @@ class _Unifying:
             factor = _STEPS
             if place == 0 and (bias := self._bias(node)) is not None:
                 factor = min(factor, _INT32_MAX // max(1, int(np.abs(bias).max(initial=0))))
-                yield self._rescaled_bias(node, factor)
+                yield self._rescale_bias(node, factor)
             if (name, factor) not in self.widened:
-                yield from self._widening(source, name, factor)
+                yield from self._make_widening(source, name, factor)
             node.input[place] = self.widened[name, factor]
 
     def _widen_outputs(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         for name in node.output:
             sink = self.sinks.get(name)
             if sink is not None and not self._is_wide(sink):
-                yield from self._widening(sink, name, _STEPS)
+                yield from self._make_widening(sink, name, _STEPS)
                 sink.input[0] = self.widened[name, _STEPS]
 
-    def _widening(self, pair: onnx.NodeProto, tensor: str, factor: int) -> Iterator[onnx.NodeProto]:
+    def _make_widening(
+        self, pair: onnx.NodeProto, tensor: str, factor: int
+    ) -> Iterator[onnx.NodeProto]:
         """Yield a pair of uint16 whose steps are those of a pair of uint8, divided."""
         import onnx
 
@@ -164,7 +166,7 @@ class _Unifying:
             return None
         return self.constants.get(self.sources[node.input[2]].input[0])
 
-    def _rescaled_bias(self, node: onnx.NodeProto, factor: int) -> onnx.NodeProto:
+    def _rescale_bias(self, node: onnx.NodeProto, factor: int) -> onnx.NodeProto:
         """Give a product a bias of its own, in steps of its new input's scale."""
         import onnx
 

@@ -39,7 +39,7 @@ import numpy as np
 from edgepack.model.editing import free_name
 from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.grid import Grid
-from edgepack.quantization.qdq.preparation import body_reads, values_of
+from edgepack.quantization.qdq.preparation import list_body_reads, read_values
 
 if TYPE_CHECKING:
     import onnx
@@ -89,7 +89,7 @@ def is_quantized(node: onnx.NodeProto, *, every_op: bool) -> bool:
     return node.op_type in QUANTIZED_OPS and node.domain in domain
 
 
-def role_of(node: onnx.NodeProto, place: int) -> Role:
+def find_role(node: onnx.NodeProto, place: int) -> Role:
     """Return what the input at a place is to a node."""
     if node.domain not in STANDARD or node.op_type not in _ROLES:
         return "data"
@@ -139,7 +139,7 @@ def read_tensors(
     untyped = {name for name in names if name not in types}
     readers: dict[str, int] = {}
     for node in graph.node:
-        for name in (*filter(None, node.input), *body_reads(node)):
+        for name in (*filter(None, node.input), *list_body_reads(node)):
             readers[name] = readers.get(name, 0) + 1
     return Tensors(
         constants=constants,
@@ -232,7 +232,7 @@ class QdqPlacement:
         reads, writes = (self.options.unpaired.intersection(n) for n in (node.input, node.output))
         wide = self.options.wide.intersection((*node.input, *node.output))
         for place, name in enumerate(node.input):
-            role = role_of(node, place)
+            role = find_role(node, place)
             if not self.tensors.is_constant(name) or role == "plain" or reads:
                 continue
             if role == "data" and not writes:
@@ -281,7 +281,9 @@ class QdqPlacement:
             first = node.input[place] not in self._taken
             stem = node.input[place] if first else f"{node.input[place]}/{end}"
             self._stems[key] = free_name(stem, self._taken)
-        self.constants[index, place] = ConstantUse(self._stems[key], role_of(node, place), is_wide)
+        self.constants[index, place] = ConstantUse(
+            self._stems[key], find_role(node, place), is_wide
+        )
 
 
 def place_integers(
@@ -291,7 +293,7 @@ def place_integers(
     grid_of: Callable[[str], Grid],
 ) -> QdqPlacement:
     """Apply the rules to the nodes that are quantized, in the order of the graph."""
-    options = replace(options, unpaired=_all_unpaired(nodes, tensors, options))
+    options = replace(options, unpaired=_find_unpaired(nodes, tensors, options))
     taken = set(tensors.names.difference(tensors.constants))
     found = QdqPlacement(tensors, options, grid_of, _taken=taken)
     for index, node in enumerate(nodes):
@@ -301,7 +303,7 @@ def place_integers(
     return found
 
 
-def settled_ranges(
+def settle_ranges(
     nodes: Sequence[onnx.NodeProto],
     chosen: Collection[int],
     tensors: Tensors,
@@ -322,7 +324,7 @@ def settled_ranges(
     return settled
 
 
-def _all_unpaired(
+def _find_unpaired(
     nodes: Sequence[onnx.NodeProto], tensors: Tensors, options: Options
 ) -> frozenset[str]:
     """Return the activations that stay float, with those that have the same values.
@@ -350,7 +352,7 @@ def _all_unpaired(
 
 def _all(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     for place, name in enumerate(node.input):
-        if role_of(node, place) in ("data", "weight"):
+        if find_role(node, place) in ("data", "weight"):
             found.mark(name)
     for name in node.output:
         found.mark(name)
@@ -417,7 +419,7 @@ def _pads_with_known(node: onnx.NodeProto, tensors: Tensors) -> bool:
     if len(node.input) < 3 or not node.input[2]:
         return True
     value = tensors.constants.get(node.input[2])
-    return value is not None and not values_of(value).any()
+    return value is not None and not read_values(value).any()
 
 
 def _clamps(node: onnx.NodeProto, tensors: Tensors, grid: Grid) -> bool:
@@ -428,7 +430,7 @@ def _clamps(node: onnx.NodeProto, tensors: Tensors, grid: Grid) -> bool:
         if any(name and name not in tensors.constants for name in bounds):
             return False
         low, high = (
-            float(values_of(tensors.constants[name]).item()) if name else open_end
+            float(read_values(tensors.constants[name]).item()) if name else open_end
             for name, open_end in zip(bounds, (-np.inf, np.inf), strict=True)
         )
     first, last = grid.limits()

@@ -10,14 +10,14 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.model.editing import free_name
 from edgepack.model.facts import STANDARD
-from edgepack.model.inferring import inferred_graph
-from edgepack.quantization.qdq.dialect import attribute
+from edgepack.model.inferring import infer_graph
+from edgepack.quantization.qdq.dialect import find_attribute
 
 if TYPE_CHECKING:
     import onnx
 
 
-def quantizable(model: onnx.ModelProto) -> onnx.ModelProto:
+def prepare_model(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with inferred types and shapes, changed where integer kernels need it.
 
     - Constant nodes are initializers, and no initializer is an input: nothing feeds those.
@@ -39,20 +39,20 @@ def quantizable(model: onnx.ModelProto) -> onnx.ModelProto:
         if node.op_type == "Gemm" and node.domain in STANDARD:
             _plain_gemm(model, node, constants)
     known = {value.name for value in model.graph.value_info}
-    inferred = (value for value in _inferred(model) if value.name not in known)
+    inferred = (value for value in _infer_values(model) if value.name not in known)
     model.graph.value_info.extend(inferred)
     return model
 
 
-def declared_types(model: onnx.ModelProto) -> dict[str, int]:
+def read_declared_types(model: onnx.ModelProto) -> dict[str, int]:
     """Return the element type of every activation whose type the model declares."""
     graph = model.graph
     return _types((*graph.value_info, *graph.input, *graph.output))
 
 
-def inferred_types(model: onnx.ModelProto) -> dict[str, int]:
+def infer_types(model: onnx.ModelProto) -> dict[str, int]:
     """Return the element type of every activation whose type is declared or can be inferred."""
-    return {**_types(_inferred(model)), **declared_types(model)}
+    return {**_types(_infer_values(model)), **read_declared_types(model)}
 
 
 def _types(values: Iterable[onnx.ValueInfoProto]) -> dict[str, int]:
@@ -63,29 +63,29 @@ def _types(values: Iterable[onnx.ValueInfoProto]) -> dict[str, int]:
     }
 
 
-def body_reads(node: onnx.NodeProto) -> Iterator[str]:
+def list_body_reads(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that the bodies of an If, Loop or Scan read, their own tensors included."""
     for entry in node.attribute:
         for body in [entry.g] if entry.type == entry.GRAPH else entry.graphs:
             yield from (value.name for value in body.output)
             for inner in body.node:
                 yield from filter(None, inner.input)
-                yield from body_reads(inner)
+                yield from list_body_reads(inner)
 
 
-def values_of(tensor: onnx.TensorProto) -> Array:
+def read_values(tensor: onnx.TensorProto) -> Array:
     """Return the values of a constant."""
     from onnx import numpy_helper
 
     return np.asarray(numpy_helper.to_array(tensor))
 
 
-def _inferred(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+def _infer_values(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Return what shape inference finds out: nothing where an operator ends it in an error."""
     import onnx
 
     try:
-        return list(inferred_graph(model).value_info)
+        return list(infer_graph(model).value_info)
     except (onnx.shape_inference.InferenceError, ValueError):
         return []
 
@@ -140,20 +140,20 @@ def _plain_gemm(
     model: onnx.ModelProto, node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
 ) -> None:
     """Rewrite one Gemm; its new constants are its own, those it shared stay as they are."""
-    alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
+    alpha, beta = find_attribute(node, "alpha", 1.0), find_attribute(node, "beta", 1.0)
     if node.input[1] not in constants:
         return
     weights = constants[node.input[1]]
     bias = constants.get(node.input[2]) if len(node.input) > 2 else None
-    columns = weights.dims[0] if attribute(node, "transB", 0) else weights.dims[1]
+    columns = weights.dims[0] if find_attribute(node, "transB", 0) else weights.dims[1]
     if alpha != 1.0:
-        scaled = values_of(weights)
+        scaled = read_values(weights)
         scaled = scaled * scaled.dtype.type(alpha)
         node.input[1] = _add(model, f"{node.input[1]}/{node.name}", scaled)
         _drop(node, "alpha")
     if bias is None:
         return
-    values = values_of(bias)
+    values = read_values(bias)
     vector = values.size in (1, columns) and values.shape[:-1] in ((), (1,))
     if vector and (values.shape != (columns,) or beta != 1.0):
         flat = np.broadcast_to(values.ravel() * values.dtype.type(beta), (columns,))

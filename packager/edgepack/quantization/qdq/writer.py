@@ -17,39 +17,39 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.errors import BugError, StepError
 from edgepack.model.editing import free_name
-from edgepack.model.facts import STANDARD, default_opset
+from edgepack.model.facts import STANDARD, find_default_opset
 from edgepack.project.profile import Dialect
 from edgepack.quantization.qdq.dialect import (
     DEQUANTIZE,
     QUANTIZE,
     WITHOUT_INT8,
-    weight_axes,
-    wide_type,
+    find_weight_axes,
+    find_wide_type,
 )
 from edgepack.quantization.qdq.grid import (
     Grid,
-    bias_grid,
-    bias_integers,
-    constant_grid,
-    range_grid,
-    scaled_grid,
-    with_room_for,
+    make_bias_grid,
+    make_constant_grid,
+    make_range_grid,
+    make_room,
+    make_scaled_grid,
+    round_bias,
 )
 from edgepack.quantization.qdq.operators import (
     ConstantUse,
     Options,
     Tensors,
+    find_role,
     is_quantized,
     place_integers,
     read_tensors,
-    role_of,
-    settled_ranges,
+    settle_ranges,
 )
 from edgepack.quantization.qdq.preparation import (
-    body_reads,
-    declared_types,
-    inferred_types,
-    values_of,
+    infer_types,
+    list_body_reads,
+    read_declared_types,
+    read_values,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _OPSET_OF_16_BITS = 21
 _ONNXRUNTIME = "com.microsoft"
 
 
-def observed_tensors(model: onnx.ModelProto, *, every_op: bool = False) -> frozenset[str]:
+def find_observed_tensors(model: onnx.ModelProto, *, every_op: bool = False) -> frozenset[str]:
     """Return the activations that can get a Q/DQ pair in any dialect: those that need a range.
 
     Where no type is known, neither to the model nor to shape inference, a tensor is among them.
@@ -74,7 +74,7 @@ def observed_tensors(model: onnx.ModelProto, *, every_op: bool = False) -> froze
         model: A float model, from :func:`quantizable` or not. It is not changed.
         every_op: As in :class:`QdqWriter`.
     """
-    tensors = read_tensors(model, inferred_types(model), ())
+    tensors = read_tensors(model, infer_types(model), ())
     touched: set[str] = set()
     for node in model.graph.node:
         if is_quantized(node, every_op=every_op):
@@ -114,9 +114,9 @@ class QdqWriter:
     point."""
     weight_scales: Mapping[str, Array] = field(default_factory=dict)
     """By name of a constant that is a weight: its scale, or scales along the axis that
-    :func:`~edgepack.quantization.qdq.dialect.weight_axes` says, float32. Its values are multiples
-    of
-    them, and are exact as integers. A scale with which a bias would not fit int32 is not used."""
+    :func:`~edgepack.quantization.qdq.dialect.find_weight_axes` says, float32. Its values are
+    multiples of them, and are exact as integers. A scale with which a bias would not fit int32 is
+    not used."""
     unpaired: frozenset[str] = frozenset()
     """Activations that stay float though the rules would give them a pair. So does what all of
     their values are moved to (by a Reshape, say), the input of a Relu or Clip that writes one and
@@ -154,9 +154,10 @@ class QdqWriter:
             StepError: A tensor that gets a pair has no range, the opset is below 13, or a scale of
                 ``weight_scales`` does not fit its constant.
         """
-        if default_opset(self.model) < _LEAST_OPSET:
+        if find_default_opset(self.model) < _LEAST_OPSET:
             raise StepError(
-                f"the model's opset is {default_opset(self.model)}, and scales per channel came"
+                f"the model's opset is {find_default_opset(self.model)}, and scales per"
+                " channel came"
                 f" with {_LEAST_OPSET}",
                 hint=f"export the model with opset {_LEAST_OPSET} or higher, or {WITHOUT_INT8}",
             )
@@ -171,14 +172,14 @@ class QdqWriter:
 
     @cached_property
     def _tensors(self) -> Tensors:
-        return read_tensors(self.model, declared_types(self.model), self.ranges.keys())
+        return read_tensors(self.model, read_declared_types(self.model), self.ranges.keys())
 
     @cached_property
     def _endless(self) -> frozenset[str]:
         """Names of constants whose range no float32 scale can express; masks have infinity."""
         found = set()
         for name in filter(self._tensors.is_constant, self._tensors.constants):
-            values = values_of(self._tensors.constants[name])
+            values = read_values(self._tensors.constants[name])
             if values.size:
                 with np.errstate(over="ignore", invalid="ignore"):
                     span = values.max() - values.min()
@@ -193,14 +194,14 @@ class QdqWriter:
 
     def _operands(self, node: onnx.NodeProto) -> Iterator[str]:
         for place, name in enumerate(node.input):
-            if role_of(node, place) != "plain":
+            if find_role(node, place) != "plain":
                 yield name
 
 
 def _activations(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the tensors of a node that can get a pair; constants may be among them."""
     for place, name in enumerate(node.input):
-        if name and role_of(node, place) in ("data", "weight"):
+        if name and find_role(node, place) in ("data", "weight"):
             yield name
     yield from filter(None, node.output)
 
@@ -215,11 +216,13 @@ class _Writing:
         self._dialect = settings.dialect
         self._tensors = tensors
         self._nodes = list(settings.model.graph.node)
-        self._ranges = settled_ranges(self._nodes, chosen, tensors, settings.ranges)
-        self._grids: dict[str, Grid] = dict(self._given_grids(chosen))
+        self._ranges = settle_ranges(self._nodes, chosen, tensors, settings.ranges)
+        self._grids: dict[str, Grid] = dict(self._list_given_grids(chosen))
         """By activation with a grid of its own, or stem of a constant."""
-        self._opset = default_opset(settings.model)
-        self._place = place_integers(self._nodes, tensors, self._options(chosen), self._own_grid)
+        self._opset = find_default_opset(settings.model)
+        self._place = place_integers(
+            self._nodes, tensors, self._options(chosen), self._find_own_grid
+        )
         self._written = onnx.ModelProto()
         self._graph = self._written.graph
         self._taken = set(tensors.names)
@@ -256,12 +259,12 @@ class _Writing:
             wide=self._settings.wide,
         )
 
-    def _type_of(self, *, is_wide: bool) -> str:
+    def _find_type(self, *, is_wide: bool) -> str:
         if not is_wide or self._dialect.activations == "uint16":
             return self._dialect.activations
-        return wide_type(self._dialect)
+        return find_wide_type(self._dialect)
 
-    def _own_grid(self, name: str) -> Grid:
+    def _find_own_grid(self, name: str) -> Grid:
         """Return the grid of an activation that has its own.
 
         Raises:
@@ -271,31 +274,31 @@ class _Writing:
             if name not in self._ranges:
                 raise BugError(f"the tensor {name!r} is to be quantized and has no range")
             low, high = (np.asarray(end, np.float32) for end in self._ranges[name])
-            kind = self._type_of(is_wide=name in self._settings.wide)
+            kind = self._find_type(is_wide=name in self._settings.wide)
             symmetric = self._dialect.symmetric
-            self._grids[name] = range_grid(
+            self._grids[name] = make_range_grid(
                 low, high, kind, symmetric=symmetric, least_span=self._settings.least_span
             )
         return self._grids[name]
 
-    def _given_grids(self, chosen: frozenset[int]) -> Iterator[tuple[str, Grid]]:
+    def _list_given_grids(self, chosen: frozenset[int]) -> Iterator[tuple[str, Grid]]:
         given = {(op, kind): grid for op, kind, *grid in self._settings.output_grids}
         for index in chosen:
             node = self._nodes[index]
-            kind = self._type_of(is_wide=node.output[0] in self._settings.wide)
+            kind = self._find_type(is_wide=node.output[0] in self._settings.wide)
             if node.domain in STANDARD and (node.op_type, kind) in given:
                 scale, zero = given[node.op_type, kind]
                 yield node.output[0], Grid(np.asarray(scale, np.float32), np.asarray(zero, kind))
 
-    def _grid_at(self, index: int, place: int) -> Grid:
+    def _find_grid_at(self, index: int, place: int) -> Grid:
         """Return the grid of a node's input that is integer."""
         use = self._place.constants.get((index, place))
         if use:
             return self._grids[use.stem]
-        return self._grid_of(self._place.pairs[self._nodes[index].input[place]])
+        return self._find_grid(self._place.pairs[self._nodes[index].input[place]])
 
-    def _grid_of(self, source: str) -> Grid:
-        return self._grids[source] if source in self._grids else self._own_grid(source)
+    def _find_grid(self, source: str) -> Grid:
+        return self._grids[source] if source in self._grids else self._find_own_grid(source)
 
     # --- constants ----------------------------------------------------------------------------
 
@@ -306,18 +309,18 @@ class _Writing:
             return output
         self._stored.add(use.stem)
         name = self._nodes[index].input[place]
-        values = values_of(self._tensors.constants[name])
+        values = read_values(self._tensors.constants[name])
         parameters = use.stem
         if use.role == "bias":
-            grid = bias_grid(self._grid_at(index, 0), self._grid_at(index, 1))
-            integers = bias_integers(values, grid)
+            grid = make_bias_grid(self._find_grid_at(index, 0), self._find_grid_at(index, 1))
+            integers = round_bias(values, grid)
             parameters = f"{use.stem}_quantized"
         else:
             is_weight = use.role == "weight"
             grid = (
-                self._weight_grid(index, name, values)
+                self._make_weight_grid(index, name, values)
                 if is_weight
-                else self._operand_grid(values, use)
+                else self._make_operand_grid(values, use)
             )
             integers = grid.integers(values)
         self._grids[use.stem] = grid
@@ -325,13 +328,13 @@ class _Writing:
         self._convert(DEQUANTIZE, use.stem, stored, output, grid, parameters)
         return output
 
-    def _operand_grid(self, values: Array, use: ConstantUse) -> Grid:
-        kind = self._type_of(is_wide=use.is_wide)
-        return constant_grid(
+    def _make_operand_grid(self, values: Array, use: ConstantUse) -> Grid:
+        kind = self._find_type(is_wide=use.is_wide)
+        return make_constant_grid(
             values, kind, symmetric=self._dialect.symmetric, least_span=self._settings.least_span
         )
 
-    def _weight_grid(self, index: int, name: str, values: Array) -> Grid:
+    def _make_weight_grid(self, index: int, name: str, values: Array) -> Grid:
         """Return the grid of a weight.
 
         Raises:
@@ -341,20 +344,20 @@ class _Writing:
         axis = None
         if self._dialect.per_channel:
             dims = {name: values.shape}
-            axis = weight_axes([node], dims, self._settings.per_tensor_ops).get(name)
+            axis = find_weight_axes([node], dims, self._settings.per_tensor_ops).get(name)
         # Integer kernels need one zero point in all channels, which only symmetric ones have.
         symmetric = kind == "int8" or axis is not None
         given = self._settings.weight_scales.get(name)
         if given is not None:
             _require_fit(name, given, 1 if axis is None else values.shape[axis])
-            grid = scaled_grid(values, given, kind, symmetric=symmetric, axis=axis)
+            grid = make_scaled_grid(values, given, kind, symmetric=symmetric, axis=axis)
         else:
             span = self._settings.least_span
-            grid = constant_grid(values, kind, symmetric=symmetric, axis=axis, least_span=span)
+            grid = make_constant_grid(values, kind, symmetric=symmetric, axis=axis, least_span=span)
         bias = self._place.constants.get((index, 2))
         if kind == "int8" and bias and bias.role == "bias":
-            floats = values_of(self._tensors.constants[node.input[2]])
-            return with_room_for(floats, self._grid_at(index, 0), grid)
+            floats = read_values(self._tensors.constants[node.input[2]])
+            return make_room(floats, self._find_grid_at(index, 0), grid)
         return grid
 
     # --- the graph ----------------------------------------------------------------------------
@@ -396,7 +399,7 @@ class _Writing:
         if name not in self._place.pairs:
             return
         source = self._place.pairs[name]
-        grid = self._grid_of(source)
+        grid = self._find_grid(source)
         integers = self._name(f"{name}_QuantizeLinear_Output")
         self._convert(QUANTIZE, name, self._before_pair(name), integers, grid, source)
         self._convert(DEQUANTIZE, name, integers, self._behind_pair(name), grid, source)
@@ -445,7 +448,7 @@ class _Writing:
         read = set(self._tensors.outputs)
         for node in self._graph.node:
             read.update(node.input)
-            read.update(body_reads(node))
+            read.update(list_body_reads(node))
         for tensor in self._settings.model.graph.initializer:
             if tensor.name in read:
                 self._graph.initializer.add().CopyFrom(tensor)

@@ -32,11 +32,11 @@ _PASSING = frozenset(
 )
 
 
-def channels_second(model: onnx.ModelProto) -> frozenset[str]:
+def find_channels_second(model: onnx.ModelProto) -> frozenset[str]:
     """Return the tensors whose axis 1 counts channels, for a node that takes or makes them says so.
 
     A convolution's data are ``(N, C, ...)``, and so is what is added to them or clipped of them. If
-    no such node is near, :func:`channel_axis` uses shapes.
+    no such node is near, :func:`find_channel_axis` uses shapes.
     """
     nodes = [node for node in model.graph.node if node.domain in STANDARD]
     found: set[str] = set()
@@ -55,7 +55,7 @@ def channels_second(model: onnx.ModelProto) -> frozenset[str]:
     return frozenset(found)
 
 
-def channel_axis(shape: Sequence[int], *, is_second: bool = False) -> int | None:
+def find_channel_axis(shape: Sequence[int], *, is_second: bool = False) -> int | None:
     """Return the axis that counts channels.
 
     Axis 1 from rank 4 on, as in NCHW, and of rank 3 where that is known; else for rank 3 the
@@ -63,7 +63,7 @@ def channel_axis(shape: Sequence[int], *, is_second: bool = False) -> int | None
 
     Args:
         shape: Of one array.
-        is_second: Whether :func:`channels_second` has the tensor.
+        is_second: Whether :func:`find_channels_second` has the tensor.
     """
     if len(shape) < 3:
         return None

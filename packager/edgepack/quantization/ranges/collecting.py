@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable
 from operator import length_hint
 from pathlib import Path
 
-from edgepack.base.machine import cores
+from edgepack.base.machine import count_cores
 from edgepack.errors import SamplesError
-from edgepack.model.reading import external_files, read_structure
+from edgepack.model.reading import list_external_files, read_structure
 from edgepack.quantization.ranges.counter import Counter, Sample
 from edgepack.quantization.ranges.helper import Helper
 from edgepack.quantization.ranges.layout import Layout
@@ -69,7 +69,9 @@ def collect(
     """
     structure = read_structure(model)
     layout = Layout.of(structure, tensors)
-    model_bytes = sum(map(_bytes, [model, *(model.parent / f for f in external_files(structure))]))
+    model_bytes = sum(
+        map(_bytes, [model, *(model.parent / f for f in list_external_files(structure))])
+    )
     # It may contain weights, of which the session has a copy.
     del structure
     count = length_hint(samples, _GUESSED_SAMPLES)
@@ -87,7 +89,7 @@ def collect(
         values = counter.take(*first)
         advance()
         shared = small and count * values >= _SHARED_VALUES
-        more = min(cores(), _MOST_PROCESSES, count) - 1 if shared else 0
+        more = min(count_cores(), _MOST_PROCESSES, count) - 1 if shared else 0
         helpers = [stack.enter_context(Helper(model, layout)) for _ in range(more)]
         for each in numbered:
             free = next((helper for helper in helpers if helper.has_room()), counter)

@@ -14,7 +14,7 @@ from edgepack.base.arrays import Array
 from edgepack.errors import EdgepackError, ModelError
 from edgepack.model.reading import read_structure
 from edgepack.quantization.ranges.layout import Layout
-from edgepack.quantization.ranges.observing import Observer, not_finite
+from edgepack.quantization.ranges.observing import Observer, make_nonfinite_error
 from edgepack.quantization.ranges.tally import Tally
 
 Sample = Mapping[str, Array]
@@ -94,7 +94,7 @@ class Counter:
             raise
         for name in self.layout.outputs:
             if name in inner and not np.isfinite(inner[name]).all():
-                raise not_finite(self.model, sample, number, name)
+                raise make_nonfinite_error(self.model, sample, number, name)
         given = {name: array for name, array in sample.items() if array.dtype.kind == "f"}
         tensors = {n: a for n, a in {**given, **inner}.items() if n in self.layout.observed}
         self.waiting.append(_Observed(number, sample, tensors))
@@ -135,9 +135,9 @@ class Counter:
         for name, found in arrays.items():
             self.tallies[name].add(found)
         if any(self.tallies[name].has_nan for name in arrays):
-            raise self._nan(samples)
+            raise self._make_nan_error(samples)
 
-    def _nan(self, samples: Sequence[_Observed]) -> EdgepackError:
+    def _make_nan_error(self, samples: Sequence[_Observed]) -> EdgepackError:
         """Return the error for the first of the samples that has NaN."""
         one, name = next(
             (one, name)
@@ -145,4 +145,4 @@ class Counter:
             for name, array in one.tensors.items()
             if np.isnan(array).any()
         )
-        return not_finite(self.model, one.sample, one.number, name)
+        return make_nonfinite_error(self.model, one.sample, one.number, name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgepack.model.facts import STANDARD
-from edgepack.model.quantized import nested_nodes
+from edgepack.model.quantized import walk_nested
 
 if TYPE_CHECKING:
     import onnx
@@ -36,7 +36,7 @@ class Bounds:
     high: float
 
 
-def moves(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
+def find_moves(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
     """Return those of the tensors ``names`` that have the values of another one, with that one.
 
     Only where the other one has channels, which is from rank 3 on: else it is the moving that shows
@@ -57,7 +57,7 @@ def cut(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
     can be observed without keeping onnxruntime from fusing. The values that a Clip cuts off matter:
     they limit how far channels before it may be scaled.
     """
-    readers = Counter(name for node in nested_nodes(model.graph.node) for name in node.input)
+    readers = Counter(name for node in walk_nested(model.graph.node) for name in node.input)
     readers.update(value.name for value in model.graph.output)
     made = {name for node in model.graph.node for name in node.output}
     return {
@@ -69,7 +69,7 @@ def cut(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
     }
 
 
-def joins(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Join]:
+def find_joins(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Join]:
     """Return those of the tensors ``names`` that join others of them.
 
     Only from rank 4 on: below, which axis counts channels depends on the sizes.
@@ -83,7 +83,7 @@ def joins(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Join]:
     return found
 
 
-def clamps(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Bounds]:
+def find_clamps(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Bounds]:
     """Return those of the tensors ``names`` that a Relu or Clip makes of another of them.
 
     Clips are among them if their bounds are constants. None reads the output of another.

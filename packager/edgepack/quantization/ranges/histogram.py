@@ -60,7 +60,7 @@ class Histogram:
         """The largest value, minus infinity before the first one."""
         return self._high
 
-    def exponent_with(self, low: float, high: float) -> int:
+    def find_exponent(self, low: float, high: float) -> int:
         """Return the power of two that the width is when values from low to high have come too."""
         if self._fixed_exponent is not None:
             return self._fixed_exponent
@@ -101,7 +101,7 @@ class Histogram:
             raise BugError(
                 f"bins {other.width} wide are too wide for values from {other.low} to {other.high}"
             )
-        self._counts += self._rebinned(other.counts, other.first, exponent)
+        self._counts += self._rebin_counts(other.counts, other.first, exponent)
 
     def statistics(self) -> TensorStatistics:
         """Return what was counted so far, without channels.
@@ -134,12 +134,12 @@ class Histogram:
         # 0.0 is added to make -0.0 of one order of the values the 0.0 of another.
         self._low, self._high = min(low, self._low) + 0.0, max(high, self._high) + 0.0
         counts, first, exponent = self._counts, self._first, self._exponent
-        self._exponent = self.exponent_with(self._low, self._high)
+        self._exponent = self.find_exponent(self._low, self._high)
         self._first = _bin(self._low, self._exponent)
         self._counts = np.zeros(_bin(self._high, self._exponent) - self._first + 1, dtype=np.int64)
-        self._counts += self._rebinned(counts, first, exponent)
+        self._counts += self._rebin_counts(counts, first, exponent)
 
-    def _rebinned(self, counts: Array, first: int, exponent: int) -> Array:
+    def _rebin_counts(self, counts: Array, first: int, exponent: int) -> Array:
         """Return counts of equally fine or finer bins by the bins of this histogram."""
         for coarser in range(exponent, self._exponent):
             if len(counts) <= 1:

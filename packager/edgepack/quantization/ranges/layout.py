@@ -6,8 +6,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgepack.quantization.ranges.channels import channels_second
-from edgepack.quantization.ranges.following import Bounds, Join, clamps, cut, joins, moves
+from edgepack.quantization.ranges.channels import find_channels_second
+from edgepack.quantization.ranges.following import (
+    Bounds,
+    Join,
+    cut,
+    find_clamps,
+    find_joins,
+    find_moves,
+)
 from edgepack.quantization.ranges.statistics import TensorStatistics
 from edgepack.quantization.ranges.tally import Clamp, Tally
 
@@ -28,24 +35,24 @@ class Layout:
     outputs: tuple[str, ...]
     """The model's outputs that nodes make, whether requested or not."""
     moved: dict[str, str]
-    """What :func:`~edgepack.quantization.ranges.following.moves` found."""
+    """What :func:`~edgepack.quantization.ranges.following.find_moves` found."""
     shortened: dict[str, str]
     """What :func:`~edgepack.quantization.ranges.following.cut` found."""
     joined: dict[str, Join]
-    """What :func:`~edgepack.quantization.ranges.following.joins` found."""
+    """What :func:`~edgepack.quantization.ranges.following.find_joins` found."""
     clamped: dict[str, Bounds]
-    """What :func:`~edgepack.quantization.ranges.following.clamps` found."""
+    """What :func:`~edgepack.quantization.ranges.following.find_clamps` found."""
     channels_second: frozenset[str]
-    """What :func:`~edgepack.quantization.ranges.channels.channels_second` found."""
+    """What :func:`~edgepack.quantization.ranges.channels.find_channels_second` found."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto, tensors: Collection[str]) -> Layout:
         """Return the layout that observes as little of a model as it can."""
         names = dict.fromkeys(tensors)
-        moved = moves(model, names)
+        moved = find_moves(model, names)
         shortened = cut(model, names.keys() - moved.keys())
-        joined = joins(model, names.keys() - moved.keys() - shortened.keys())
-        clamped = clamps(model, names.keys() - moved.keys() - shortened.keys() - joined.keys())
+        joined = find_joins(model, names.keys() - moved.keys() - shortened.keys())
+        clamped = find_clamps(model, names.keys() - moved.keys() - shortened.keys() - joined.keys())
         observed = names.keys() - moved.keys() - shortened.keys() - joined.keys() - clamped.keys()
         made = {name for node in model.graph.node for name in node.output if name}
         return cls(
@@ -57,7 +64,7 @@ class Layout:
             shortened=shortened,
             joined=joined,
             clamped=clamped,
-            channels_second=channels_second(model),
+            channels_second=find_channels_second(model),
         )
 
     def tallies(self) -> dict[str, Tally]:

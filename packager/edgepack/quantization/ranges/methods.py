@@ -79,13 +79,13 @@ def find_range(
     if not symmetric and statistics.low < 0 < statistics.high:
         return _two_sided(statistics, method, levels, percentile)
     if symmetric:
-        high = _one_sided(_magnitudes(statistics), method, levels // 2, percentile)
+        high = _find_one_sided_end(_magnitudes(statistics), method, levels // 2, percentile)
         return 0.0 - high, high
-    high = _one_sided(_magnitudes(statistics), method, levels, (100 + percentile) / 2)
+    high = _find_one_sided_end(_magnitudes(statistics), method, levels, (100 + percentile) / 2)
     return (0.0, high) if statistics.low >= 0 else (-high, 0.0)
 
 
-def _one_sided(
+def _find_one_sided_end(
     magnitudes: TensorStatistics, method: RangeMethod, levels: int, percentile: float
 ) -> float:
     """Return the end of a grid of so many levels that begins at 0, for values of at least 0."""
@@ -205,13 +205,15 @@ def _mse_range(statistics: TensorStatistics, steps: int) -> Range:
         lows = np.maximum(-np.arange(1, 1 - bins.start), bins.low)
         low, high = _least_pair(error, lows, highs)
         low, high = min(
-            _around_zero(error, lows, highs, low / (high - low)),
+            _list_ends_around_zero(error, lows, highs, low / (high - low)),
             key=lambda ends: _rounding_error(bins, ends[0], ends[1], steps),
         )
     return low * bins.width, high * bins.width
 
 
-def _around_zero(error: _SquaredError, lows: Array, highs: Array, share: float) -> Iterator[Range]:
+def _list_ends_around_zero(
+    error: _SquaredError, lows: Array, highs: Array, share: float
+) -> Iterator[Range]:
     """Yield the best ends with 0 as a level, for each place of 0 near a share of the grid.
 
     A grid whose ends are elsewhere is moved by up to half a step when it is written. Many values of
@@ -230,7 +232,10 @@ def _around_zero(error: _SquaredError, lows: Array, highs: Array, share: float) 
 
 def _least_pair(error: _SquaredError, lows: Array, highs: Array) -> Range:
     """Return the ends with the least error: the best of a coarse raster, then side by side."""
-    raster_lows, raster_highs = lows[_spread(len(lows), 48)], highs[_spread(len(highs), 48)]
+    raster_lows, raster_highs = (
+        lows[_choose_spread(len(lows), 48)],
+        highs[_choose_spread(len(highs), 48)],
+    )
     errors = error(raster_lows[:, None], raster_highs[None, :])
     row, column = np.unravel_index(np.argmin(errors), errors.shape)
     low, high = float(raster_lows[row]), float(raster_highs[column])
@@ -248,7 +253,7 @@ def _least(error: _SquaredError, lows: Array, highs: Array) -> Range:
 
     The error is smooth: the least of all is next to the least of some.
     """
-    some = _spread(len(highs), 256)
+    some = _choose_spread(len(highs), 256)
     best = int(np.argmin(error(lows[some], highs[some])))
     first, last = some[max(best - 1, 0)], some[min(best + 1, len(some) - 1)]
     best = first + int(np.argmin(error(lows[first : last + 1], highs[first : last + 1])))
@@ -256,7 +261,7 @@ def _least(error: _SquaredError, lows: Array, highs: Array) -> Range:
 
 
 @cache
-def _spread(count: int, most: int) -> Array:
+def _choose_spread(count: int, most: int) -> Array:
     """Return some of the first ``count`` natural numbers, dense near 0, the last among them."""
     return np.unique(np.geomspace(1, count, most).round().astype(np.int64)) - 1
 
@@ -290,9 +295,9 @@ class _SquaredError:
         self.steps = steps
         self._counts = bins.counts.astype(np.float64)
         left = np.arange(bins.start, bins.stop, dtype=np.float64)
-        self._number = _summed(self._counts)
-        self._sum = _summed(self._counts * (left + 1 / 2))
-        self._squares = _summed(self._counts * (left * left + left + 1 / 3))
+        self._number = _sum_before(self._counts)
+        self._sum = _sum_before(self._counts * (left + 1 / 2))
+        self._squares = _sum_before(self._counts * (left * left + left + 1 / 3))
 
     def __call__(self, low: Array, high: Array) -> Array:
         """Return the summed error of grids from ``low`` to ``high``, in shapes that broadcast.
@@ -370,9 +375,9 @@ class _Divergence:
         places = np.arange(len(counts))
         self._levels = levels
         self._counts = counts.astype(np.float64)
-        self._number = _summed(self._counts)
-        self._filled = _summed(counts > 0)
-        self._information = _summed(_information(self._counts))
+        self._number = _sum_before(self._counts)
+        self._filled = _sum_before(counts > 0)
+        self._information = _sum_before(_information(self._counts))
         self._last_filled = np.maximum.accumulate(np.where(counts > 0, places, 0))
         following = np.where(counts > 0, places, len(counts) - 1)
         self._next_filled = np.minimum.accumulate(following[::-1])[::-1]
@@ -407,7 +412,7 @@ class _Divergence:
         return np.where(inside > 0, found.round(12), np.inf)
 
 
-def _summed(values: Array) -> Array:
+def _sum_before(values: Array) -> Array:
     """Return (n + 1,) sums of the values before each place."""
     return np.concatenate([np.zeros(1, dtype=np.float64), np.cumsum(values)])
 

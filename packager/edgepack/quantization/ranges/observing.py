@@ -12,7 +12,7 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError, StepError
-from edgepack.model.reading import external_files, read_structure, write_model
+from edgepack.model.reading import list_external_files, read_structure, write_model
 from edgepack.model.running import make_session, run_session
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Observer:
         # The key lets a session find the weights that stay where they are. A link beside the new
         # file does not do: onnxruntime 1.31.1 refuses data whose real path is in another folder.
         config = {"session.force_spinning_stop": "1"}
-        if external_files(structure):
+        if list_external_files(structure):
             folder = str(model.resolve().parent)
             config["session.model_external_initializers_file_folder_path"] = folder
         with tempfile.TemporaryDirectory(prefix="edgepack-calibration-") as scratch:
@@ -117,7 +117,7 @@ def _give(model: onnx.ModelProto, tensors: Collection[str]) -> None:
     )
 
 
-def not_finite(
+def make_nonfinite_error(
     model: Path, sample: Mapping[str, Array], number: int, tensor: str
 ) -> SamplesError | StepError:
     """Return an error that says where NaN or infinity comes from.
@@ -148,7 +148,7 @@ def not_finite(
     found = _bad_values(values.get(tensor)) or "NaN or infinity"
     return StepError(
         f"the tensor {tensor!r} has {found} {where}: the node {node.name!r} ({node.op_type}) makes"
-        f" it from {_described(node.input, values)}",
+        f" it from {_describe_values(node.input, values)}",
         hint="check that sample, and the scale of the inputs ('inputs' in edgepack.yaml)",
     )
 
@@ -168,7 +168,7 @@ def _constants(model: onnx.ModelProto, path: Path, names: Collection[str]) -> di
     return {tensor.name: numpy_helper.to_array(tensor, folder) for tensor in tensors}
 
 
-def _described(names: Collection[str], values: Mapping[str, Array]) -> str:
+def _describe_values(names: Collection[str], values: Mapping[str, Array]) -> str:
     bad = [
         f"{name!r}, which has {found}" for name in names if (found := _bad_values(values.get(name)))
     ]

@@ -64,15 +64,15 @@ def write_statistics(statistics: Mapping[str, TensorStatistics], path: Path) -> 
         "width": np.array([tensor.width for tensor in tensors], dtype=np.float64),
         "first": np.array([tensor.first for tensor in tensors], dtype=np.int64),
         "filled": _narrow(np.array([len(bins) for bins in filled], dtype=np.int64)),
-        "bins": _narrow(_joined(filled, np.int64)),
-        "counts": _narrow(_joined(counts, np.int64)),
+        "bins": _narrow(_join_arrays(filled, np.int64)),
+        "counts": _narrow(_join_arrays(counts, np.int64)),
         "channel_axis": np.array(
             [_NO_AXIS if t.channel_axis is None else t.channel_axis for t in tensors],
             dtype=np.int8,
         ),
         "channels": _narrow(np.array([pair.shape[1] for pair in channels], dtype=np.int64)),
-        "channel_low": _joined([pair[0] for pair in channels], np.float32),
-        "channel_high": _joined([pair[1] for pair in channels], np.float32),
+        "channel_low": _join_arrays([pair[0] for pair in channels], np.float32),
+        "channel_high": _join_arrays([pair[1] for pair in channels], np.float32),
     }
     with zipfile.ZipFile(path, "w") as file:
         for name, array in arrays.items():
@@ -93,7 +93,7 @@ def read_statistics(path: Path) -> dict[str, TensorStatistics]:
         # Opened here: np.load leaves a damaged file open.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        return _unpacked(arrays)
+        return _unpack_statistics(arrays)
     except (OSError, EOFError, ValueError, KeyError, IndexError, *_ZIP_ERRORS) as error:
         raise StepError(
             f"cannot read the statistics of the calibration in {str(path)!r}: {error}",
@@ -101,7 +101,7 @@ def read_statistics(path: Path) -> dict[str, TensorStatistics]:
         ) from error
 
 
-def _unpacked(arrays: Mapping[str, Array]) -> dict[str, TensorStatistics]:
+def _unpack_statistics(arrays: Mapping[str, Array]) -> dict[str, TensorStatistics]:
     names = json.loads(arrays["names"].tobytes())
     ends = np.cumsum(arrays["filled"], dtype=np.int64)[:-1]
     bins = np.split(arrays["bins"].astype(np.int64), ends)
@@ -134,7 +134,7 @@ def _channels(tensor: TensorStatistics) -> Array:
     return np.stack([tensor.channel_low, tensor.channel_high]).astype(np.float32)
 
 
-def _joined(parts: list[Array], dtype: type[np.generic]) -> Array:
+def _join_arrays(parts: list[Array], dtype: type[np.generic]) -> Array:
     return np.concatenate([np.zeros(0, dtype), *parts])
 
 

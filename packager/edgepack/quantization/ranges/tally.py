@@ -11,7 +11,7 @@ from itertools import groupby
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.quantization.ranges.channels import channel_axis
+from edgepack.quantization.ranges.channels import find_channel_axis
 from edgepack.quantization.ranges.histogram import BINS, Histogram
 from edgepack.quantization.ranges.statistics import TensorStatistics
 
@@ -72,7 +72,7 @@ class Tally:
                 )
 
     def _add(self, values: Array) -> None:
-        axis = channel_axis(values.shape, is_second=self.is_second)
+        axis = find_channel_axis(values.shape, is_second=self.is_second)
         others = tuple(k for k in range(values.ndim) if k != axis)
         # What overflows float32 becomes infinity, which is found below. Adding 0 makes -0 0: which
         # of the two a minimum is depends on the order.
@@ -201,7 +201,7 @@ def count(values: Array, extent: tuple[float, float], clamps: Sequence[Clamp]) -
         extent: The smallest and the largest of them.
         clamps: What is counted of them, and where.
     """
-    fine = _shared_exponent(extent, clamps) if values.size >= _SHARED_VALUES else None
+    fine = _find_shared_exponent(extent, clamps) if values.size >= _SHARED_VALUES else None
     if fine is None:
         for clamp in clamps:
             clamp.tally.histogram.add(clamp.of(values), clamp.extent(extent))
@@ -213,10 +213,10 @@ def count(values: Array, extent: tuple[float, float], clamps: Sequence[Clamp]) -
         clamp.tally.histogram.merge(clamp.counted(found))
 
 
-def _shared_exponent(extent: tuple[float, float], clamps: Sequence[Clamp]) -> int | None:
+def _find_shared_exponent(extent: tuple[float, float], clamps: Sequence[Clamp]) -> int | None:
     """Return the width of bins that all clamps can be counted by; None if that takes too many."""
     low, high = extent
     if len(clamps) < 2 or low == high or not all(map(math.isfinite, extent)):
         return None
-    finest = min(clamp.tally.histogram.exponent_with(*clamp.extent(extent)) for clamp in clamps)
+    finest = min(clamp.tally.histogram.find_exponent(*clamp.extent(extent)) for clamp in clamps)
     return finest if math.ldexp(high - low, -finest) < _SHARED_BINS else None

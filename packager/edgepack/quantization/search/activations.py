@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from edgepack.base.worker import report
 from edgepack.model.reading import write_model
-from edgepack.quantization.methods.cross_layer_equalization import Equalized, equalized
-from edgepack.quantization.methods.spare_channels import duplicated
+from edgepack.quantization.methods.cross_layer_equalization import Equalized, equalize_layers
+from edgepack.quantization.methods.spare_channels import duplicate_channels
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.ranges.methods import RangeMethod, find_range
@@ -105,8 +105,8 @@ def choose_activations(
     """
     best, closeness = start, judge.closeness(start)
     first = "what the others are compared with"
-    tried = [_tried("ranges from lowest to highest", closeness, is_kept=True, why=first)]
-    for method in (_copied, _equalized, _equalized_below_clips, _ranged):
+    tried = [_make_line("ranges from lowest to highest", closeness, is_kept=True, why=first)]
+    for method in (_copy_channels, _equalize_activations, _equalize_below_clips, _change_ranges):
         chosen, nearest = best, closeness
         for what, activations in method(best, judge.writer):
             report(0, 0, what)
@@ -118,14 +118,14 @@ def choose_activations(
             why = judged.why if gains or nearest is closeness else "another one is as close"
             if is_exact and is_kept and judged.verdict == "unclear":
                 why += "; in float it changes nothing, so that is enough"
-            tried.append(_tried(what, found, is_kept=is_kept, why=why))
+            tried.append(_make_line(what, found, is_kept=is_kept, why=why))
             if is_kept:
                 chosen, nearest = activations, found
         best, closeness = chosen, nearest
     return best, tried
 
 
-def _tried(what: str, found: ModelCloseness, *, is_kept: bool, why: str) -> SearchLine:
+def _make_line(what: str, found: ModelCloseness, *, is_kept: bool, why: str) -> SearchLine:
     return SearchLine(
         f"exact weights, {what}",
         "calibration",
@@ -137,33 +137,33 @@ def _tried(what: str, found: ModelCloseness, *, is_kept: bool, why: str) -> Sear
     )
 
 
-def _copied(now: Activations, writer: QdqWriter) -> Iterator[tuple[str, Activations]]:
-    found = duplicated(now.model, now.statistics, writer.dialect)
+def _copy_channels(now: Activations, writer: QdqWriter) -> Iterator[tuple[str, Activations]]:
+    found = duplicate_channels(now.model, now.statistics, writer.dialect)
     if found.copies:
         count = sum(map(len, found.copies.values()))
         what = f"{count} channels that are always 0 made copies of others"
         yield what, replace(now, model=found.model, statistics=found.statistics)
 
 
-def _equalized(now: Activations, _: QdqWriter) -> Iterator[tuple[str, Activations]]:
+def _equalize_activations(now: Activations, _: QdqWriter) -> Iterator[tuple[str, Activations]]:
     for strength in _STRENGTHS:
-        found = equalized(now.model, now.statistics, strength)
+        found = equalize_layers(now.model, now.statistics, strength)
         if found.factors:
-            yield f"channels equalized with the strength {strength}", _with(now, found)
+            yield f"channels equalized with the strength {strength}", _replace_found(now, found)
 
 
-def _equalized_below_clips(now: Activations, _: QdqWriter) -> Iterator[tuple[str, Activations]]:
+def _equalize_below_clips(now: Activations, _: QdqWriter) -> Iterator[tuple[str, Activations]]:
     if now.rescaled:
         # The statistics tell nothing of these any more.
         return
     strength = min(_STRENGTHS)
-    found = equalized(now.model, now.statistics, strength, below_clips=True)
-    if len(found.factors) > len(equalized(now.model, now.statistics, strength).factors):
+    found = equalize_layers(now.model, now.statistics, strength, below_clips=True)
+    if len(found.factors) > len(equalize_layers(now.model, now.statistics, strength).factors):
         what = f"channels equalized below clips with the strength {strength}"
-        yield what, _with(now, found)
+        yield what, _replace_found(now, found)
 
 
-def _with(now: Activations, found: Equalized) -> Activations:
+def _replace_found(now: Activations, found: Equalized) -> Activations:
     return replace(
         now,
         model=found.model,
@@ -172,7 +172,7 @@ def _with(now: Activations, found: Equalized) -> Activations:
     )
 
 
-def _ranged(now: Activations, writer: QdqWriter) -> Iterator[tuple[str, Activations]]:
+def _change_ranges(now: Activations, writer: QdqWriter) -> Iterator[tuple[str, Activations]]:
     """Yield ranges by other methods, for the tensors whose values are known."""
     levels = 65536 if writer.dialect.activations == "uint16" else 256
     for name, method, percentile in _METHODS:
@@ -190,5 +190,5 @@ def _ranged(now: Activations, writer: QdqWriter) -> Iterator[tuple[str, Activati
         yield f"ranges for {name}", replace(now, ranges={**now.ranges, **found})
 
 
-_EXACT = (_copied, _equalized)
+_EXACT = (_copy_channels, _equalize_activations)
 """Methods after which the float model is the same and no step is wider: they have to prove less."""

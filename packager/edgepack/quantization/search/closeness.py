@@ -20,13 +20,13 @@ from edgepack.metrics.accuracy import (
     EQUAL_SQNR_DB,
     SIMILAR_RANGE,
     OutputCloseness,
-    class_scores,
-    range_groups,
+    find_class_scores,
+    group_by_range,
     sqnr_db,
 )
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.samples.sample_set import SampleSet
-from edgepack.samples.spreading import spread
+from edgepack.samples.spreading import choose_spread
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -80,7 +80,7 @@ class ClosenessVerdict(NamedTuple):
     why: str
 
 
-def judged_gain(gain_db: float, error_db: float, where: str) -> ClosenessVerdict:
+def judge_gain_beside(gain_db: float, error_db: float, where: str) -> ClosenessVerdict:
     """Return what a gain says, given its standard error.
 
     Args:
@@ -88,7 +88,7 @@ def judged_gain(gain_db: float, error_db: float, where: str) -> ClosenessVerdict
         error_db: The standard error of that.
         where: What came closer, for people.
     """
-    found = verdict(gain_db, error_db)
+    found = judge_gain(gain_db, error_db)
     if found == "closer":
         return ClosenessVerdict(found, f"{gain_db:.1f} dB closer {where}, more than chance makes")
     if found == "farther":
@@ -101,14 +101,14 @@ def judged_gain(gain_db: float, error_db: float, where: str) -> ClosenessVerdict
     )
 
 
-def verdict(gain_db: float, error_db: float) -> Verdict:
+def judge_gain(gain_db: float, error_db: float) -> Verdict:
     """Return what a gain says, given its standard error."""
     if abs(gain_db) < NOTICEABLE_DB or abs(gain_db) <= error_db:
         return "unclear"
     return "closer" if gain_db > 0 else "farther"
 
 
-def jackknife_error(without: Sequence[float]) -> float:
+def compute_jackknife_error(without: Sequence[float]) -> float:
     """Return the standard error of a statistic from its values with each sample left out."""
     count = len(without)
     return math.sqrt((count - 1) * float(np.var(without))) if count > 1 else 0.0
@@ -125,7 +125,9 @@ def split_samples(count: int) -> Split:
         return Split(every, every)
     held_out = every[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
     fitted = tuple(sorted(set(every) - set(held_out)))
-    return Split(tuple(spread(fitted, MOST_FITTED)), tuple(spread(held_out, MOST_HELD_OUT)))
+    return Split(
+        tuple(choose_spread(fitted, MOST_FITTED)), tuple(choose_spread(held_out, MOST_HELD_OUT))
+    )
 
 
 @dataclass(frozen=True)
@@ -150,9 +152,8 @@ class ModelCloseness:
     """(samples, groups) float64: energy of the float model's outputs about their means over the
     samples, element by element: what is the same for all of them is not what an output says. Of one
     sample, and of an output whose shape differs between samples, it is the energy about 0. A group
-    is a group of channels of similar range (:func:`edgepack.metrics.accuracy.range_groups`) of one
-    output;
-    those that do not vary are left out, unless none does."""
+    is a group of channels of similar range (:func:`edgepack.metrics.accuracy.group_by_range`) of
+    one output; those that do not vary are left out, unless none does."""
     noise: Array
     """(samples, groups) float64: energy of the difference; infinite where it is no number. Of an
     output of integers it is the number of values that differ, and its size is the signal. Where an
@@ -245,16 +246,16 @@ class ModelCloseness:
 
     def judge(self, other: ModelCloseness) -> ClosenessVerdict:
         """Return what :meth:`compare` returns, and why."""
-        lost, won = self._changed(other)
+        lost, won = self._count_changed(other)
         if lost - won > math.sqrt(lost + won):
             fewer = f"the best class is fp32's in {lost - won} samples fewer"
             return ClosenessVerdict("farther", f"{fewer}, more than chance makes")
         count = len(self.signal)
         every = np.arange(count)
-        without = [self._gain(other, np.delete(every, n)) for n in range(count)]
-        decides = abs(self._worst_gain(other, every)) >= NOTICEABLE_DB
+        without = [self._compute_gain(other, np.delete(every, n)) for n in range(count)]
+        decides = abs(self._compute_worst_gain(other, every)) >= NOTICEABLE_DB
         where = "in the worst channels" if decides else "on average over channels"
-        found = judged_gain(self.gain_db(other), jackknife_error(without), where)
+        found = judge_gain_beside(self.gain_db(other), compute_jackknife_error(without), where)
         farther_db = -self._gain_without_offset(other)
         if found.verdict == "closer" and farther_db >= NOTICEABLE_DB:
             return ClosenessVerdict(
@@ -269,9 +270,9 @@ class ModelCloseness:
         if len(self.signal) == 1:
             return 0.0
         groups = _others(len(self.kinds), self.reshaped | other.reshaped)
-        return _gain_of(self._steady_db(groups), other._steady_db(groups))
+        return _compute_gain(self._compute_steady_db(groups), other._compute_steady_db(groups))
 
-    def _steady_db(self, groups: list[int]) -> Array:
+    def _compute_steady_db(self, groups: list[int]) -> Array:
         """Return the SQNR of each group without the error that is the same in all samples."""
         noise = np.maximum(self.noise.sum(0) - self.offset, 0.0)
         found = _decibels(self.signal.sum(0)[groups], noise[groups])
@@ -279,27 +280,27 @@ class ModelCloseness:
 
     def gain_db(self, other: ModelCloseness) -> float:
         """Return by how many dB this one is closer, on all samples."""
-        return self._gain(other, np.arange(len(self.signal)))
+        return self._compute_gain(other, np.arange(len(self.signal)))
 
-    def _gain(self, other: ModelCloseness, samples: Array) -> float:
+    def _compute_gain(self, other: ModelCloseness, samples: Array) -> float:
         """Return by how many dB this one is closer on some of the samples."""
-        return _gain_of(*self._both_db(other, samples))
+        return _compute_gain(*self._compute_both_db(other, samples))
 
-    def _worst_gain(self, other: ModelCloseness, samples: Array) -> float:
-        return _worst_gain_of(*self._both_db(other, samples))
+    def _compute_worst_gain(self, other: ModelCloseness, samples: Array) -> float:
+        return _compute_worst_gain(*self._compute_both_db(other, samples))
 
-    def _both_db(self, other: ModelCloseness, samples: Array) -> tuple[Array, Array]:
+    def _compute_both_db(self, other: ModelCloseness, samples: Array) -> tuple[Array, Array]:
         """Return the SQNR of each group that both have, of this one and of the other."""
         groups = _others(len(self.kinds), self.reshaped | other.reshaped)
-        return self._groups_db(samples, groups), other._groups_db(samples, groups)
+        return self._compute_groups_db(samples, groups), other._compute_groups_db(samples, groups)
 
-    def _groups_db(self, samples: Array, groups: list[int]) -> Array:
+    def _compute_groups_db(self, samples: Array, groups: list[int]) -> Array:
         """Return each group's SQNR; what is all noise, and what is nearly equal, is cut off."""
         signal, noise = (each[samples][:, groups].sum(0) for each in (self.signal, self.noise))
         found = _decibels(signal, noise)
         return np.clip(found, _LOWEST_DB, _HIGHEST_DB)
 
-    def _changed(self, other: ModelCloseness) -> tuple[int, int]:
+    def _count_changed(self, other: ModelCloseness) -> tuple[int, int]:
         """Return how many samples' best classes this one alone misses, and alone meets."""
         if self.best is None or other.best is None:
             return 0, 0
@@ -312,15 +313,15 @@ class ModelCloseness:
         return np.zeros(0, bool) if self.best is None else self.best[:, 0] == self.best[:, 1]
 
 
-def _gain_of(ours: Array, theirs: Array) -> float:
+def _compute_gain(ours: Array, theirs: Array) -> float:
     """Return by how many dB groups are closer: the worst ones, or all where these are not."""
-    worst = _worst_gain_of(ours, theirs)
+    worst = _compute_worst_gain(ours, theirs)
     if abs(worst) >= NOTICEABLE_DB or not ours.size:
         return worst
     return float(ours.mean() - theirs.mean())
 
 
-def _worst_gain_of(ours: Array, theirs: Array) -> float:
+def _compute_worst_gain(ours: Array, theirs: Array) -> float:
     return float(ours.min(initial=_HIGHEST_DB) - theirs.min(initial=_HIGHEST_DB))
 
 
@@ -394,11 +395,11 @@ class HeldOut:
         errors: dict[str, Array] = {}
         for feed, expected in zip(self.reference.feeds, self.reference, strict=True):
             found = run_session(session, feed)
-            centred = [self._centred(outputs) for outputs in (expected, found)]
+            centred = [self._center_outputs(outputs) for outputs in (expected, found)]
             energies.append(_energies(self._groups, *centred))
             _add_errors(errors, *centred)
-            reshaped |= _reshaped(self._groups, expected, found)
-            best.append([self._best_class(outputs) for outputs in (expected, found)])
+            reshaped |= _find_reshaped(self._groups, expected, found)
+            best.append([self._find_best_class(outputs) for outputs in (expected, found)])
         pairs = np.array(energies, np.float64).reshape(len(energies), len(self._groups), 2)
         scored = all(index is not None for indices in best for index in indices)
         return ModelCloseness(
@@ -422,14 +423,14 @@ class HeldOut:
     @cached_property
     def _groups(self) -> tuple[_Group, ...]:
         """The groups of all outputs that vary over the samples; all, if none does."""
-        told = [group for group in self._groups_about(means=True) if group.variation > 0]
-        return tuple(told) or tuple(self._groups_about(means=False))
+        told = [group for group in self._split_groups(means=True) if group.variation > 0]
+        return tuple(told) or tuple(self._split_groups(means=False))
 
-    def _groups_about(self, *, means: bool) -> list[_Group]:
+    def _split_groups(self, *, means: bool) -> list[_Group]:
         groups: list[_Group] = []
         for name, total in self._totals.items():
             kind = groups[-1].kind + 1 if groups else 0
-            groups += _groups_of(name, total, kind, means=means)
+            groups += _split_groups(name, total, kind, means=means)
         return groups
 
     @cached_property
@@ -439,7 +440,7 @@ class HeldOut:
         means = {name: self._totals[name].mean for name in varying}
         return {name: mean for name, mean in means.items() if mean is not None}
 
-    def _centred(self, outputs: Arrays) -> Arrays:
+    def _center_outputs(self, outputs: Arrays) -> Arrays:
         """Return outputs less their means; those of another shape as they are."""
         with np.errstate(invalid="ignore"):
             return {
@@ -449,8 +450,8 @@ class HeldOut:
                 for name, array in outputs.items()
             }
 
-    def _best_class(self, outputs: Arrays) -> int | None:
-        scores = class_scores(outputs[self.scores_output]) if self.scores_output else None
+    def _find_best_class(self, outputs: Arrays) -> int | None:
+        scores = find_class_scores(outputs[self.scores_output]) if self.scores_output else None
         return None if scores is None else int(np.argmax(scores))
 
 
@@ -500,7 +501,7 @@ class _Total:
         return np.asarray(around * self.count / (self.count - 1))
 
 
-def _groups_of(output: str, total: _Total, kind: int, *, means: bool) -> Iterator[_Group]:
+def _split_groups(output: str, total: _Total, kind: int, *, means: bool) -> Iterator[_Group]:
     """Yield the groups of one output; their kinds count from the given number."""
     about_mean = means and total.mean is not None
     if not total.energies.sums:
@@ -508,7 +509,7 @@ def _groups_of(output: str, total: _Total, kind: int, *, means: bool) -> Iterato
     for size, sums in total.energies.sums.items():
         variation = total.variation(size) if about_mean else sums.signal
         lowest = math.inf
-        for channels in range_groups(sums.peak):
+        for channels in group_by_range(sums.peak):
             peaks = sums.peak[channels]
             kind += bool(peaks.max() * SIMILAR_RANGE < lowest < math.inf)
             lowest = float(min(peaks[peaks > 0], default=0.0))
@@ -529,7 +530,7 @@ def _energies(
     for group in groups:
         ours, theirs = expected[group.output], found[group.output]
         signal, noise = (
-            _energies_of(group, ones[group.output]) if group.size else _differing(ours, theirs)
+            _compute_energies(group, ones[group.output]) if group.size else _differing(ours, theirs)
         )
         energies.append((signal, noise * _share(ours, theirs)))
     return energies
@@ -564,7 +565,7 @@ def _offsets(groups: Sequence[_Group], errors: Mapping[str, Array], count: int) 
     )
 
 
-def _energies_of(group: _Group, one: OutputCloseness) -> tuple[float, float]:
+def _compute_energies(group: _Group, one: OutputCloseness) -> tuple[float, float]:
     if group.size not in one.sums:
         return 0.0, 0.0
     sums = one.sums[group.size]
@@ -585,7 +586,7 @@ def _share(expected: Array, found: Array) -> float:
     return difference / max(expected.size, 1) if difference else 1.0
 
 
-def _reshaped(groups: Sequence[_Group], expected: Arrays, found: Arrays) -> set[int]:
+def _find_reshaped(groups: Sequence[_Group], expected: Arrays, found: Arrays) -> set[int]:
     """Return the groups of outputs whose shapes differ in one sample."""
     names = {name for name, array in expected.items() if array.shape != found[name].shape}
     return {number for number, group in enumerate(groups) if group.output in names}

@@ -107,14 +107,14 @@ def place_costs(writer: QdqWriter, left: Collection[str], held_out: HeldOut) -> 
 
     with tempfile.TemporaryDirectory(prefix="edgepack-costs-") as folder:
         path = Path(folder) / "model.onnx"
-        rounded = _rounded_constants(source, whole, path)
+        rounded = _find_rounded_constants(source, whole, path)
 
         def cost(model: onnx.ModelProto) -> float:
             write_model(model, path)
             return held_out.closeness(path).error_share
 
         def cost_of_nodes(places: Sequence[str]) -> float:
-            return cost(_with_constants(source, {name: rounded[name] for name in places}))
+            return cost(_replace_constants(source, {name: rounded[name] for name in places}))
 
         def cost_of_tensors(places: Sequence[str]) -> float:
             others = set(tensors).difference(places)
@@ -127,7 +127,7 @@ def place_costs(writer: QdqWriter, left: Collection[str], held_out: HeldOut) -> 
         )
 
 
-def _rounded_constants(
+def _find_rounded_constants(
     source: onnx.ModelProto, written: onnx.ModelProto, path: Path
 ) -> dict[str, dict[int, onnx.TensorProto]]:
     """Return what the QDQ model's integer constants stand for, by node and place in its inputs.
@@ -171,7 +171,7 @@ def _rounded_constants(
     return {name: places for name, places in found.items() if places}
 
 
-def _with_constants(
+def _replace_constants(
     source: onnx.ModelProto, given: Mapping[str, Mapping[int, onnx.TensorProto]]
 ) -> onnx.ModelProto:
     """Return a model in which some nodes have other constants, by place in their inputs."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.model.files import MODEL
-from edgepack.model.fusion import Architecture, FloatNode, FusionCoverage, fusion_coverage
+from edgepack.model.fusion import Architecture, FloatNode, FusionCoverage, measure_fusion_coverage
 from edgepack.model.reading import write_model
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
@@ -60,23 +60,23 @@ class _Fitting:
     left: dict[str, str]
 
     def run(self) -> FusionCoverage:
-        found = fusion_coverage(self.path, self.cpu)
+        found = measure_fusion_coverage(self.path, self.cpu)
         for _ in range(_ROUNDS):
-            islands = self._float(found, products=True)
+            islands = self._find_float(found, products=True)
             if not islands:
                 break
             self.left.update(islands)
-            found = self._written(self.left, self.path)
-        return self._without_others(found)
+            found = self._write_model(self.left, self.path)
+        return self._drop_others(found)
 
-    def _without_others(self, found: FusionCoverage) -> FusionCoverage:
+    def _drop_others(self, found: FusionCoverage) -> FusionCoverage:
         for _ in range(_ROUNDS):
-            others = {**self._float(found, products=False), **self._lone(found)}
+            others = {**self._find_float(found, products=False), **self._find_lone(found)}
             if not others:
                 break
             with tempfile.TemporaryDirectory(prefix="edgepack-int8-") as scratch:
                 path = Path(scratch) / MODEL
-                tried = self._written({**self.left, **others}, path)
+                tried = self._write_model({**self.left, **others}, path)
                 fewer = _conversions(tried) < _conversions(found)
                 if not fewer or tried.integer_products < found.integer_products:
                     break
@@ -86,24 +86,24 @@ class _Fitting:
             found = tried
         return found
 
-    def _lone(self, found: FusionCoverage) -> dict[str, str]:
+    def _find_lone(self, found: FusionCoverage) -> dict[str, str]:
         candidates = self.writer.candidates() if found.integer_products else ()
         return {name: _LONE for name in found.lone if name in candidates}
 
-    def _float(self, found: FusionCoverage, *, products: bool) -> dict[str, str]:
+    def _find_float(self, found: FusionCoverage, *, products: bool) -> dict[str, str]:
         """Return the nodes that are quantized and run as float all the same, with the reason."""
         candidates = self.writer.candidates() - self.left.keys()
         return {
-            node.name: self._why(node)
+            node.name: self._explain_node(node)
             for node in found.float_nodes
             if node.is_product is products and node.name in candidates
         }
 
-    def _written(self, left: Mapping[str, str], path: Path) -> FusionCoverage:
+    def _write_model(self, left: Mapping[str, str], path: Path) -> FusionCoverage:
         write_model(write_qdq(self.writer, left), path)
-        return fusion_coverage(path, self.cpu)
+        return measure_fusion_coverage(path, self.cpu)
 
-    def _why(self, node: FloatNode) -> str:
+    def _explain_node(self, node: FloatNode) -> str:
         if node.op in _WITHOUT_KERNEL:
             return f"onnxruntime's CPU provider has no integer kernel for {node.op}"
         activations = self.writer.dialect.activations

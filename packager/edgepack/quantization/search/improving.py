@@ -30,7 +30,7 @@ class Improving:
     """The samples that weights are fitted to."""
     held_out: HeldOut
 
-    def chosen_activations(self, scheme: Scheme) -> tuple[Scheme, list[SearchLine]]:
+    def choose_activations(self, scheme: Scheme) -> tuple[Scheme, list[SearchLine]]:
         """Return a scheme with the activations that suit it best, and what was tried for them.
 
         Weights are exact meanwhile. Where nothing was better, it is the scheme that was given.
@@ -42,7 +42,7 @@ class Improving:
         judge = ExactWeightsJudge(self.settings.writer(scheme), self.held_out, scheme.left)
         start = Activations.of(scheme.exact, self.statistics)
         best, tried = choose_activations(start, judge)
-        return scheme if best is start else _with(scheme, best), tried
+        return scheme if best is start else _apply_found(scheme, best), tried
 
     def methods(self, first: Scheme, chosen: Scheme) -> list[Method]:
         """Return the methods.
@@ -78,7 +78,7 @@ class Improving:
         return replace(scheme, model=found.model, weight_scales=found.weight_scales)
 
 
-def _with(scheme: Scheme, found: Activations) -> Scheme:
+def _apply_found(scheme: Scheme, found: Activations) -> Scheme:
     return replace(
         scheme, exact=found.model, model=found.model, ranges=found.ranges, weight_scales={}
     )

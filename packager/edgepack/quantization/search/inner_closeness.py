@@ -24,8 +24,8 @@ from edgepack.quantization.search.closeness import (
     Chosen,
     ClosenessVerdict,
     Verdict,
-    jackknife_error,
-    judged_gain,
+    compute_jackknife_error,
+    judge_gain_beside,
 )
 from edgepack.quantization.search.pairs import find_pairs
 
@@ -60,7 +60,9 @@ class InnerCloseness:
         without = [
             _gain_db(*(np.delete(each, n, 0) for each in (ours, theirs))) for n in range(count)
         ]
-        return judged_gain(_gain_db(ours, theirs), jackknife_error(without), "inside the model")
+        return judge_gain_beside(
+            _gain_db(ours, theirs), compute_jackknife_error(without), "inside the model"
+        )
 
     def _of(self, names: list[str]) -> Array:
         return self.losses[:, [self.tensors.index(name) for name in names]]
@@ -72,7 +74,7 @@ def _gain_db(ours: Array, theirs: Array) -> float:
     return float(np.mean(before - after))
 
 
-def inner_closeness(exact: onnx.ModelProto, model: Path, feeds: Chosen) -> InnerCloseness:
+def measure_inner_closeness(exact: onnx.ModelProto, model: Path, feeds: Chosen) -> InnerCloseness:
     """Return the errors of all tensors of a QDQ model that go through a pair.
 
     Needs memory for the activations of one sample, twice.

@@ -14,7 +14,7 @@ from edgepack.model.files import MODEL
 from edgepack.model.fusion import PRODUCTS, Architecture, FusionCoverage
 from edgepack.model.reading import write_model
 from edgepack.project.profile import Dialect
-from edgepack.quantization.methods.spread import spread_tensors
+from edgepack.quantization.methods.spread import find_spread_tensors
 from edgepack.quantization.qdq.dialect import DEQUANTIZE, QUANTIZE
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
@@ -22,10 +22,10 @@ from edgepack.quantization.ranges.statistics import TensorStatistics
 from edgepack.quantization.search.closeness import Chosen, ClosenessVerdict, FloatOutputs, HeldOut
 from edgepack.quantization.search.costs import Costs, place_costs
 from edgepack.quantization.search.cpu_fit import CpuFit, fit_to_cpu
-from edgepack.quantization.search.inner_closeness import InnerCloseness, inner_closeness
+from edgepack.quantization.search.inner_closeness import InnerCloseness, measure_inner_closeness
 from edgepack.quantization.search.scheme import Scheme
 from edgepack.quantization.search.search import Measured, SchemeTrial
-from edgepack.samples.spreading import spread
+from edgepack.samples.spreading import choose_spread
 
 if TYPE_CHECKING:
     import onnx
@@ -68,7 +68,7 @@ class QdqSettings:
         )
 
 
-def first_scheme(
+def make_first_scheme(
     model: onnx.ModelProto, statistics: Mapping[str, TensorStatistics], settings: QdqSettings
 ) -> Scheme:
     """Return what a search starts from: what statistics say, weights rounded to the nearest.
@@ -77,12 +77,12 @@ def first_scheme(
     have no pair, and nodes that cannot be quantized stay float.
 
     Args:
-        model: As :func:`~edgepack.quantization.qdq.preparation.quantizable` returns it.
+        model: As :func:`~edgepack.quantization.qdq.preparation.prepare_model` returns it.
         statistics: Of its tensors.
         settings: What holds for all models of the variant.
     """
     ranges = {name: (found.low, found.high) for name, found in statistics.items()}
-    spread = spread_tensors(model, statistics, _SIMILAR_RANGE[settings.dialect.activations])
+    spread = find_spread_tensors(model, statistics, _SIMILAR_RANGE[settings.dialect.activations])
     scheme = Scheme(model, model, ranges, unpaired=frozenset(spread))
     return replace(scheme, left=settings.writer(scheme).unusable())
 
@@ -119,7 +119,7 @@ class QdqMaker:
         if self.settings.cpu is None:
             return Written(scheme, path, _has_integers(model))
         fit = self._fit(scheme, path, self.settings.cpu)
-        fitted = scheme.leaving(fit.left)
+        fitted = scheme.leave_float(fit.left)
         if fitted.left != scheme.left:
             write_model(write_qdq(self.settings.writer(fitted), fitted.left), path)
         return Written(fitted, path, runs_integers(fit.coverage, scheme.exact))
@@ -167,21 +167,21 @@ class JudgingMaker:
         """
         found = trial.closeness.judge(other.closeness)
         if found.verdict == "unclear":
-            inside = self._inner(trial).judge(self._inner(other))
+            inside = self._measure_inner(trial).judge(self._measure_inner(other))
             return ClosenessVerdict(inside.verdict, f"{found.why}; {inside.why}")
         return found
 
-    def _inner(self, trial: SchemeTrial) -> InnerCloseness:
+    def _measure_inner(self, trial: SchemeTrial) -> InnerCloseness:
         if trial.path not in self._inners:
-            self._inners[trial.path] = inner_closeness(
-                trial.scheme.exact, trial.path, self._few(_INNER_SAMPLES)
+            self._inners[trial.path] = measure_inner_closeness(
+                trial.scheme.exact, trial.path, self._choose_few(_INNER_SAMPLES)
             )
         return self._inners[trial.path]
 
-    def _few(self, count: int) -> Chosen:
+    def _choose_few(self, count: int) -> Chosen:
         """Return some of the held-out samples, evenly spread over them."""
         feeds = self.held_out.reference.feeds
-        return Chosen(feeds.samples, tuple(spread(feeds.indices, count)))
+        return Chosen(feeds.samples, tuple(choose_spread(feeds.indices, count)))
 
     def judged(self, written: Written) -> SchemeTrial:
         """Return how close a model is that is written already."""
@@ -189,7 +189,7 @@ class JudgingMaker:
 
     def costs(self, trial: SchemeTrial) -> Costs:
         """Return what places cost, over a few of the held-out samples."""
-        reference = FloatOutputs(self.held_out.reference.model, self._few(_COST_SAMPLES))
+        reference = FloatOutputs(self.held_out.reference.model, self._choose_few(_COST_SAMPLES))
         few = HeldOut(reference, self.held_out.scores_output)
         plain = trial.scheme.plain
         found = place_costs(self.maker.settings.writer(plain), plain.left, few)

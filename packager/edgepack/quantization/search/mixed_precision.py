@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgepack.errors import listed
+from edgepack.errors import format_list
 from edgepack.quantization.search.costs import Costs, PlaceStretch
 from edgepack.quantization.search.scheme import Scheme
 
@@ -34,10 +34,10 @@ class FloatPlace:
         """The cost of each of its nodes or tensors."""
         return self.cost / len(self.nodes or self.tensors)
 
-    def left_out_of(self, scheme: Scheme) -> Scheme:
+    def leave_out(self, scheme: Scheme) -> Scheme:
         """Return a scheme without this place in 8 bits."""
-        left = scheme.leaving(dict.fromkeys(self.nodes, _HURTS))
-        return left.with_tensors(self.tensors, wide=self.wide)
+        left = scheme.leave_float(dict.fromkeys(self.nodes, _HURTS))
+        return left.widen_tensors(self.tensors, wide=self.wide)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Ladder:
             size *= factor
         return [*counts, self.most] if self.most else []
 
-    def promising(self, missing_db: float) -> list[int]:
+    def find_promising(self, missing_db: float) -> list[int]:
         """Return how many places to take out to gain so many dB, going by what they cost.
 
         A half more is there in case these are too few. Where all that may be taken out are, it is
@@ -90,12 +90,14 @@ class Ladder:
         """Return the scheme without the first places, and what to call it."""
         scheme = self.scheme
         for place in self.places[:count]:
-            scheme = place.left_out_of(scheme)
+            scheme = place.leave_out(scheme)
         names = [repr(n) for place in self.places[:count] for n in (*place.nodes, *place.tensors)]
-        return f"{self.what}: {listed(names, _SHOWN)}", scheme
+        return f"{self.what}: {format_list(names, _SHOWN)}", scheme
 
 
-def float_ladder(scheme: Scheme, costs: Costs, most: float, steps: int | None = None) -> Ladder:
+def make_float_ladder(
+    scheme: Scheme, costs: Costs, most: float, steps: int | None = None
+) -> Ladder:
     """Return one that leaves nodes and 8-bit tensors float, what costs most for its length first.
 
     Args:
@@ -107,7 +109,7 @@ def float_ladder(scheme: Scheme, costs: Costs, most: float, steps: int | None = 
     nodes = [FloatPlace(each.cost, nodes=each.places) for each in costs.nodes if each.cost > 0]
     tensors = [
         place
-        for place in _places_of(costs.tensors, wide=False)
+        for place in _find_places(costs.tensors, wide=False)
         if scheme.wide.isdisjoint(place.tensors)
     ]
     places = sorted((*nodes, *tensors), key=lambda place: -place.density)
@@ -116,19 +118,19 @@ def float_ladder(scheme: Scheme, costs: Costs, most: float, steps: int | None = 
     return Ladder("float", scheme, places, allowed, steps)
 
 
-def wide_ladder(scheme: Scheme, costs: Costs, steps: int) -> Ladder:
+def make_wide_ladder(scheme: Scheme, costs: Costs, steps: int) -> Ladder:
     """Return one that gives tensors 16 bits, all of them in the end.
 
     Args:
-        scheme: As in :func:`float_ladder`.
+        scheme: As in :func:`make_float_ladder`.
         costs: Of its places.
         steps: As in :class:`Ladder`.
     """
-    places = _places_of(costs.tensors, wide=True)
+    places = _find_places(costs.tensors, wide=True)
     return Ladder("16 bits", scheme, places, len(places), steps)
 
 
-def _places_of(tensors: Iterable[PlaceStretch], *, wide: bool) -> list[FloatPlace]:
+def _find_places(tensors: Iterable[PlaceStretch], *, wide: bool) -> list[FloatPlace]:
     return [
         FloatPlace(each.cost, tensors=each.places, wide=wide) for each in tensors if each.cost > 0
     ]

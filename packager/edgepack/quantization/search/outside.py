@@ -25,9 +25,9 @@ from edgepack.model.workload import multiply_adds
 from edgepack.project.project import ImageInput
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.quantization.search.scheme import Scheme
-from edgepack.samples.changing import SEED, WORDS, Feed, changed_feeds, sizes_of
+from edgepack.samples.changing import SEED, WORDS, Feed, find_sizes, make_changed_feeds
 from edgepack.samples.sample_set import SampleSet, write_sample_set
-from edgepack.samples.spreading import spread
+from edgepack.samples.spreading import choose_spread
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -98,14 +98,14 @@ class Outside:
         self, reference: Path, samples: SampleSet
     ) -> tuple[list[Arrays], Iterator[tuple[str, Feed]]]:
         """Return some samples, and what is made of some of these, with the kind of each."""
-        sizes = sizes_of(samples, self.signature)
+        sizes = find_sizes(samples, self.signature)
         cost = multiply_adds(reference, {name: most for name, (_, most) in sizes.items()})
         count = int(max(_LEAST, min(_MOST, _BUDGET / max(1, cost))))
-        chosen = spread(range(len(samples)), max(_PLAIN, count))
+        chosen = choose_spread(range(len(samples)), max(_PLAIN, count))
         plain = [samples.inputs(index) for index in chosen]
-        some = spread(plain, count)
+        some = choose_spread(plain, count)
         sizes |= dict(self.sizes)
-        return plain, changed_feeds(some, dict(self.changed), self.signature, sizes)
+        return plain, make_changed_feeds(some, dict(self.changed), self.signature, sizes)
 
     def errors(self, reference: Path, model: Path, samples: SampleSet) -> list[OutsideError]:
         """Return the outputs that a kind of input breaks, the farthest first.
@@ -176,7 +176,9 @@ class Holding:
                 made[kind].append(feed)
         most = 1 + len(self.samples) // 4
         every: list[tuple[str, Feed]] = [*zip(self.samples.names, self.samples, strict=True)]
-        every += [(kind, feed) for kind, feeds in made.items() for feed in spread(feeds, most)]
+        every += [
+            (kind, feed) for kind, feeds in made.items() for feed in choose_spread(feeds, most)
+        ]
         order = np.random.default_rng(SEED).permutation(len(every))
         write_sample_set(folder, self.outside.signature, (every[k] for k in order))
         return SampleSet.read(folder)

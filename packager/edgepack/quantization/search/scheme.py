@@ -42,22 +42,22 @@ class Scheme:
         """How many nodes and activations are not quantized though they could be."""
         return len(self.left) + len(self.unpaired)
 
-    def leaving(self, nodes: Mapping[str, str]) -> Scheme:
+    def leave_float(self, nodes: Mapping[str, str]) -> Scheme:
         """Return the scheme with more nodes left float; they get their exact constants back."""
         new = set(nodes) - set(self.left)
         model = self.model
         if new and model is not self.exact:
-            model = _with_exact_constants(model, self.exact, new)
+            model = _restore_exact_constants(model, self.exact, new)
         return replace(self, model=model, left={**nodes, **self.left})
 
-    def with_tensors(self, tensors: Iterable[str], *, wide: bool) -> Scheme:
+    def widen_tensors(self, tensors: Iterable[str], *, wide: bool) -> Scheme:
         """Return the scheme with activations in 16 bits, or not quantized at all."""
         if wide:
             return replace(self, wide=self.wide | set(tensors))
         return replace(self, unpaired=self.unpaired | set(tensors))
 
 
-def _with_exact_constants(
+def _restore_exact_constants(
     model: onnx.ModelProto, exact: onnx.ModelProto, nodes: set[str]
 ) -> onnx.ModelProto:
     """Return a model in which these nodes have the exact constants, as copies of their own."""

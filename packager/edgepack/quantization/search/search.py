@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from edgepack.base.worker import report
-from edgepack.errors import EdgepackError, StepError, listed
+from edgepack.errors import EdgepackError, StepError, format_list
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.quantization.qdq.dialect import WITHOUT_INT8
 from edgepack.quantization.search.closeness import NOTICEABLE_DB, ClosenessVerdict, ModelCloseness
@@ -36,8 +36,8 @@ from edgepack.quantization.search.costs import Costs
 from edgepack.quantization.search.mixed_precision import (
     WORTHWHILE_DB,
     Ladder,
-    float_ladder,
-    wide_ladder,
+    make_float_ladder,
+    make_wide_ladder,
 )
 from edgepack.quantization.search.scheme import Scheme
 from edgepack.samples.changing import WORDS
@@ -259,7 +259,7 @@ class Search:
             return
         fitted = bool(self.best.scheme.weight_scales)
         ladder = self._to_float(self.best, MOST_APPROACHED)
-        for what, scheme in map(ladder.rung, ladder.promising(missing)):
+        for what, scheme in map(ladder.rung, ladder.find_promising(missing)):
             trial = self.maker.make(scheme, fitted=fitted)
             if trial is None:
                 return
@@ -318,7 +318,7 @@ class Search:
         if not broken:
             return
         kinds = list(dict.fromkeys(each.input for each in broken))
-        words = listed([WORDS[kind] for kind in kinds], len(kinds))
+        words = format_list([WORDS[kind] for kind in kinds], len(kinds))
         what = f"all anew, with {words} among the samples"
         trial = anew(kinds)
         judged, left = self.maker.compare(trial, self.best), holding.errors(trial.path)
@@ -415,13 +415,13 @@ class Search:
         costs, scheme = self.maker.costs(self.best), self.best.scheme.plain
         if wide and costs.tensors_db >= NOTICEABLE_DB:
             # As many measurements again are left for nodes that stay float.
-            ladder = wide_ladder(scheme, costs, (MOST_MEASURED - self._measured) // 2)
+            ladder = make_wide_ladder(scheme, costs, (MOST_MEASURED - self._measured) // 2)
             yield ladder
             _, scheme = ladder.rung(ladder.most)
-        yield float_ladder(scheme, costs, MOST_REPAIRED, MOST_MEASURED - self._measured)
+        yield make_float_ladder(scheme, costs, MOST_REPAIRED, MOST_MEASURED - self._measured)
 
     def _to_float(self, trial: SchemeTrial, most: float) -> Ladder:
-        return float_ladder(trial.scheme.plain, self.maker.costs(trial), most)
+        return make_float_ladder(trial.scheme.plain, self.maker.costs(trial), most)
 
     def _settle(self, what: str, trial: SchemeTrial, *, accepted: bool, why: str) -> None:
         self._record(what, trial, accepted=accepted, why=why)

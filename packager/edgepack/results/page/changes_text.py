@@ -10,7 +10,7 @@ from edgepack.results.store.changes import Change, HistorySeries
 from edgepack.results.store.splits import LEAST_POINTS
 
 
-def newest_changes(series: Iterable[HistorySeries], last: int | None) -> list[HistorySeries]:
+def find_newest_changes(series: Iterable[HistorySeries], last: int | None) -> list[HistorySeries]:
     """Return series with only those changes that began within so many of their newest runs."""
     return [
         replace(
@@ -23,7 +23,7 @@ def newest_changes(series: Iterable[HistorySeries], last: int | None) -> list[Hi
     ]
 
 
-def series_lines(series: Sequence[HistorySeries]) -> Iterator[str]:
+def format_series(series: Sequence[HistorySeries]) -> Iterator[str]:
     """Say of each series in words what happened, the one with the newest run first."""
     if not series:
         yield "there are no benchmarks to look at"
@@ -42,10 +42,10 @@ def series_lines(series: Sequence[HistorySeries]) -> Iterator[str]:
         elif not one.changes:
             yield "  no change"
         for change in one.changes:
-            yield f"  {change_text(change)}"
+            yield f"  {format_change(change)}"
 
 
-def change_text(change: Change) -> str:
+def format_change(change: Change) -> str:
     """Return a change as one line."""
     word = "slower" if change.slower else "faster"
     bundles = f"{change.bundle} {change.manifest_sha256[:12]}"
@@ -76,7 +76,7 @@ def require_no_slowdown(series: Iterable[HistorySeries]) -> None:
             "".join(
                 [
                     "models became slower",
-                    *(f"\n  - {one.variant}: {change_text(change)}" for one, change in slow),
+                    *(f"\n  - {one.variant}: {format_change(change)}" for one, change in slow),
                 ]
             ),
             hint="measure both bundles side by side: edgepack compare; what is meant to be slower"

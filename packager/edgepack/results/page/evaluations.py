@@ -9,7 +9,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
 from edgepack.records.run import EvaluationReport, RunReport
 from edgepack.results.store.previous import used_variant
-from edgepack.results.summary import known, placement_text
+from edgepack.results.summary import format_fact, format_placement
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ def evaluation_row(report: EvaluationReport) -> EvaluationRow:
         metric=measured.metric,
         measured=f"{measured.value:#.4g}",
         interval="n/a" if low == high else f"{low:#.4g} to {high:#.4g}{of_drop}",
-        simulated=known(simulated)
+        simulated=format_fact(simulated)
         if isinstance(simulated, NotMeasured)
         else f"{simulated.value:#.4g}",
         difference=f"{measured.value - simulated.value:+.4f}"
         if same and isinstance(simulated, Accuracy)
         else "n/a",
         samples=measured.samples,
-        placement=known(report.placement)
+        placement=format_fact(report.placement)
         if isinstance(report.placement, NotMeasured)
-        else placement_text(report),
+        else format_placement(report),
         created=report.created,
         reasons=report.reasons,
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.base.files import ELSEWHERE, SHARED, write_atomically, writing
-from edgepack.base.resources import templates_dir
-from edgepack.base.terminal import printable
+from edgepack.base.resources import find_templates_dir
+from edgepack.base.terminal import make_printable
 from edgepack.errors import UsageError
 from edgepack.records.run import EvaluationReport, RunReport
 from edgepack.results.page.evaluations import evaluation_row
@@ -22,11 +22,11 @@ from edgepack.results.page.plots import (
     LEAST_STRETCHES,
     STRETCHES,
     Figure,
-    as_json,
+    make_json,
 )
-from edgepack.results.page.sections import Section, section_of
+from edgepack.results.page.sections import Section, make_section
 from edgepack.results.page.tried import NOT_COMPARABLE
-from edgepack.results.store.previous import last_before, same_subject, since
+from edgepack.results.store.previous import compare_with_previous, find_last_before, find_subject
 from edgepack.results.summary import Summary, summarize
 
 if TYPE_CHECKING:
@@ -77,10 +77,10 @@ def render_html(
     newest_first = sorted(reports, key=lambda each: (each.created, each.id), reverse=True)
     sections = _sections(newest_first, history)
     valid = [section for section in sections if section.report.verdict.kind == "valid"]
-    newest_valid = dict(_by_project(valid))
+    newest_valid = dict(_group_by_project(valid))
     overviews = [
         overview_of(number, title, group, newest_valid.get(title, []), evaluations)
-        for number, (title, group) in enumerate(_by_project(sections), 1)
+        for number, (title, group) in enumerate(_group_by_project(sections), 1)
     ]
     script = _script()
     return (
@@ -88,7 +88,7 @@ def render_html(
         .get_template("report.html.j2")
         .render(
             title=_title(newest_first),
-            made_of=_made_of(sections),
+            made_of=_list_materials(sections),
             sections=sections,
             overviews=overviews,
             evaluations=[evaluation_row(each) for each in evaluations],
@@ -105,14 +105,16 @@ def _environment() -> jinja2.Environment:
     from markupsafe import Markup
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates_dir() / "report"),
+        loader=jinja2.FileSystemLoader(find_templates_dir() / "report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         finalize=lambda value: (
-            printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+            make_printable(value)
+            if isinstance(value, str) and not isinstance(value, Markup)
+            else value
         ),
     )
     environment.filters["figure"] = _figure_json
@@ -123,7 +125,7 @@ def _figure_json(figures: dict[str, Figure]) -> Markup:
     """Return figures as JSON that no HTML parser reads as anything else."""
     from markupsafe import Markup
 
-    data = {name: as_json(each) for name, each in figures.items()}
+    data = {name: make_json(each) for name, each in figures.items()}
     text = json.dumps(data, separators=(",", ":"))
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -133,7 +135,7 @@ def _figure_json(figures: dict[str, Figure]) -> Markup:
 def _script() -> Markup:
     from markupsafe import Markup
 
-    text = (templates_dir() / "report" / "report.js").read_text(encoding="utf-8")
+    text = (find_templates_dir() / "report" / "report.js").read_text(encoding="utf-8")
     return Markup(text)  # noqa: S704  (a file of edgepack's own)
 
 
@@ -147,7 +149,7 @@ def _title(reports: Sequence[RunReport]) -> str:
     return ", ".join(list(names)[:3]) + (" and more" if len(names) > 3 else "")
 
 
-def _made_of(sections: Sequence[Section]) -> list[str]:
+def _list_materials(sections: Sequence[Section]) -> list[str]:
     reports = [section.report for section in sections]
     devices = {report.device for report in reports}
     dates = sorted(report.created[:10] for report in reports)
@@ -162,7 +164,7 @@ def _count(number: int, word: str) -> str:
 def _sections(reports: Sequence[RunReport], history: Sequence[RunReport]) -> list[Section]:
     subjects: dict[tuple[str, ...], dict[str, RunReport]] = {}
     for each in [*history, *reports]:
-        subjects.setdefault(same_subject(each), {})[each.id] = each
+        subjects.setdefault(find_subject(each), {})[each.id] = each
 
     @cache
     def summary_of(subject: tuple[str, ...], run: str) -> Summary:
@@ -171,21 +173,23 @@ def _sections(reports: Sequence[RunReport], history: Sequence[RunReport]) -> lis
     detail = max(LEAST_STRETCHES, min(STRETCHES, ALL_STRETCHES // len(reports)))
     sections = []
     for number, report in enumerate(reports, 1):
-        subject = same_subject(report)
+        subject = find_subject(report)
         summary = summary_of(subject, report.id)
-        before = last_before(report, [*subjects[subject].values()])
+        before = find_last_before(report, [*subjects[subject].values()])
         changed = (
-            since(before, report, (summary_of(subject, before.id), summary)) if before else None
+            compare_with_previous(before, report, (summary_of(subject, before.id), summary))
+            if before
+            else None
         )
-        sections.append(section_of(f"run-{number}", report, summary, changed, detail))
+        sections.append(make_section(f"run-{number}", report, summary, changed, detail))
     return sections
 
 
-def _by_project(sections: Iterable[Section]) -> list[tuple[str, list[Section]]]:
+def _group_by_project(sections: Iterable[Section]) -> list[tuple[str, list[Section]]]:
     """Group the newest run of each device and variant by project and metric."""
     newest: dict[tuple[str, ...], Section] = {}
     for section in sections:
-        newest.setdefault(same_subject(section.report), section)
+        newest.setdefault(find_subject(section.report), section)
     groups: dict[str, list[Section]] = {}
     for section in newest.values():
         groups.setdefault(section.report.project or section.report.bundle, []).append(section)

@@ -9,13 +9,13 @@ from edgepack.quantization.search.outside import OutsideError
 from edgepack.records.run import RunReport, VariantFacts
 
 
-def broken_outputs(variant: VariantFacts) -> list[OutsideError]:
+def find_broken_outputs(variant: VariantFacts) -> list[OutsideError]:
     """Return what inputs unlike the samples break, the farthest first."""
     found = [] if isinstance(variant.outside, NotMeasured) else variant.outside
     return [OutsideError(**each.model_dump()) for each in found]
 
 
-def range_texts(variant: VariantFacts) -> list[str]:
+def format_ranges(variant: VariantFacts) -> list[str]:
     """Return the values that a variant's inputs were calibrated with."""
     return [
         f"{name!r} from {low:.4g} to {high:.4g}"
@@ -23,10 +23,10 @@ def range_texts(variant: VariantFacts) -> list[str]:
     ]
 
 
-def unshown_rows(report: RunReport) -> Iterator[tuple[str, str]]:
+def list_unshown_rows(report: RunReport) -> Iterator[tuple[str, str]]:
     """Yield what nothing has shown of the variant that ran, for a table of two columns."""
     for variant in (each for each in report.variants if each.id == report.variant_used):
         if isinstance(variant.outside, NotMeasured):
             yield "unlike the samples", f"not measured: {variant.outside.reason}"
-        yield from (("unlike the samples", str(each)) for each in broken_outputs(variant))
+        yield from (("unlike the samples", str(each)) for each in find_broken_outputs(variant))
         yield from (("goldens do not tell", what) for what in variant.untold)

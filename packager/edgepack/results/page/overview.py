@@ -10,10 +10,10 @@ from edgepack.bundle.manifest import Accuracy
 from edgepack.records.run import EvaluationReport
 from edgepack.results.page.evaluations import accuracy_of, accuracy_range
 from edgepack.results.page.overview_table import OverviewRow, overview_row
-from edgepack.results.page.plots import Figure, PlotMark, overview_figure
+from edgepack.results.page.plots import Figure, PlotMark, draw_overview
 from edgepack.results.page.sections import Section
 from edgepack.results.store.previous import used_variant
-from edgepack.results.summary import MIB, milliseconds
+from edgepack.results.summary import MIB, format_milliseconds
 
 BEST_OF = 12
 """Devices whose fastest variant is named above the figure."""
@@ -95,7 +95,7 @@ def overview_of(
         rows=[overview_row(*each) for each in rated],
         best=best[:BEST_OF],
         more_devices=len(best[BEST_OF:]),
-        figure=overview_figure(marks, value),
+        figure=draw_overview(marks, value),
         caption=_caption(metric, left_out, {evaluation is not None for *_, evaluation in shown}),
         value=metric or "accuracy",
     )
@@ -121,14 +121,14 @@ def _best(
     found = []
     for device, variants in devices.items():
         (fastest, its), *_ = variants
-        text = milliseconds(fastest.summary.p50_ms) + _compared(its, variants, metric)
+        text = format_milliseconds(fastest.summary.p50_ms) + _compare_metric(its, variants, metric)
         if fastest.anchor not in newest:
             text += f" (of {fastest.report.created[:10]}; newer runs are not VALID)"
         found.append(Best(device, fastest.report.variant_used, fastest.anchor, text))
     return found
 
 
-def _compared(
+def _compare_metric(
     its: Accuracy | NotMeasured,
     variants: Sequence[tuple[Section, Accuracy | NotMeasured]],
     metric: str,
@@ -146,7 +146,7 @@ def _compared(
     text = f", {metric} {its.value:#.4g}"
     if rank <= sign * its.value:
         return f"{text}, the best there" if len(rivals) > 1 else text
-    slower = milliseconds(rival.summary.p50_ms)
+    slower = format_milliseconds(rival.summary.p50_ms)
     return f"{text}; {rival.report.variant_used} has {value:#.4g} at {slower}"
 
 

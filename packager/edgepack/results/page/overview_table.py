@@ -9,8 +9,13 @@ from edgepack.base.statistics import Interval
 from edgepack.bundle.manifest import Accuracy
 from edgepack.records.run import EvaluationReport
 from edgepack.results.page.sections import Section
-from edgepack.results.store.previous import SincePrevious, percent, used_variant
-from edgepack.results.summary import interval_text, mebibytes, milliseconds, peak_memory
+from edgepack.results.store.previous import SincePrevious, format_percent, used_variant
+from edgepack.results.summary import (
+    format_interval,
+    format_mebibytes,
+    format_milliseconds,
+    format_peak_memory,
+)
 
 MARGIN = 0.03
 """A change of p50 is coloured where all of its interval is beyond this."""
@@ -50,20 +55,20 @@ def overview_row(
     """Return a run as a row of the table, with its accuracy and where a device computed that."""
     report, summary = section.report, section.summary
     interval = summary.median_interval_ms
-    reach = "" if isinstance(interval, NotMeasured) else interval_text(interval)
+    reach = "" if isinstance(interval, NotMeasured) else format_interval(interval)
     memory, model_bytes = report.memory, used_variant(report).model_bytes
     doubt = "inconclusive" if summary.heavy_tail else ""
     return OverviewRow(
         section=section,
         target=report.target,
-        p50=OverviewCell(milliseconds(summary.p50_ms), summary.p50_ms, reach),
-        p90=OverviewCell(milliseconds(summary.p90_ms), summary.p90_ms, doubt),
+        p50=OverviewCell(format_milliseconds(summary.p50_ms), summary.p50_ms, reach),
+        p90=OverviewCell(format_milliseconds(summary.p90_ms), summary.p90_ms, doubt),
         throughput=_number(summary.throughput, "/s", doubt),
         accuracy=_accuracy_cell(accuracy, on_device=evaluation is not None),
-        size=OverviewCell(mebibytes(model_bytes), model_bytes),
+        size=OverviewCell(format_mebibytes(model_bytes), model_bytes),
         memory=OverviewCell("unknown", -1)
         if isinstance(memory, NotMeasured)
-        else OverviewCell(peak_memory(report), memory.peak_bytes),
+        else OverviewCell(format_peak_memory(report), memory.peak_bytes),
         energy=_number(summary.energy_mj, " mJ", doubt),
         change=_change(section.since, report.verdict.kind),
     )
@@ -90,10 +95,14 @@ def _change(found: SincePrevious | None, verdict: str) -> OverviewCell:
     latency = found.changes[0]
     ratio = latency.ratio
     if isinstance(ratio, Interval):
-        reach = f"{percent(ratio.low).removesuffix(' %')} to {percent(ratio.high)}"
+        reach = f"{format_percent(ratio.low).removesuffix(' %')} to {format_percent(ratio.high)}"
         if found.run.verdict.kind == "invalid":
-            return OverviewCell(percent(ratio.estimate), ratio.estimate, "the last one is INVALID")
+            return OverviewCell(
+                format_percent(ratio.estimate), ratio.estimate, "the last one is INVALID"
+            )
         far = ratio.low > 1 + MARGIN or ratio.high < 1 - MARGIN
         look = latency.direction if far and verdict != "invalid" else ""
-        return OverviewCell(percent(ratio.estimate), ratio.estimate, reach, look)
-    return OverviewCell("unknown", -1) if ratio is None else OverviewCell(percent(ratio), ratio)
+        return OverviewCell(format_percent(ratio.estimate), ratio.estimate, reach, look)
+    return (
+        OverviewCell("unknown", -1) if ratio is None else OverviewCell(format_percent(ratio), ratio)
+    )

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
-from edgepack.base.terminal import printable
+from edgepack.base.terminal import make_printable
 from edgepack.records.run import ProcessRun, RunReport, Sample
-from edgepack.records.sustained import MINUTE_S, sustained
+from edgepack.records.sustained import MINUTE_S, measure_sustained
 from edgepack.results.summary import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -110,19 +110,19 @@ class Figure:
     bands: list[Band] = field(default_factory=list)
 
 
-def as_json(value: object) -> object:
+def make_json(value: object) -> object:
     """Return a figure as what JSON has; what is empty or False is left out."""
     if is_dataclass(value):
         named = ((each.name, getattr(value, each.name)) for each in fields(value))
         return {
-            name: as_json(each)
+            name: make_json(each)
             for name, each in named
             if each is not False and each not in ([], "")
         }
     if isinstance(value, list):
         numbers = value[0] is None or isinstance(value[0], int | float)
-        return value if numbers else [as_json(each) for each in value]
-    return _brief(printable(value)) if isinstance(value, str) else value
+        return value if numbers else [make_json(each) for each in value]
+    return _brief(make_printable(value)) if isinstance(value, str) else value
 
 
 def _brief(text: str) -> str:
@@ -130,12 +130,12 @@ def _brief(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 
 
-def short(value: float) -> float:
+def round_short(value: float) -> float:
     """Return a number with five significant digits."""
     return float(f"{value:.5g}")
 
 
-def _all_short(values: NDArray[np.float64]) -> list[float]:
+def _round_all_short(values: NDArray[np.float64]) -> list[float]:
     """Return positive numbers with five significant digits each, or 0."""
     import numpy as np
 
@@ -165,7 +165,7 @@ class PlotSpan:
         return self.start + after if 0 <= after <= self.seconds else None
 
 
-def spans(report: RunReport) -> list[PlotSpan]:
+def make_spans(report: RunReport) -> list[PlotSpan]:
     """Return the process runs one after another; the time between them is cut out."""
     lengths = [_seconds(run) for run in report.runs]
     gap = GAP * sum(lengths)
@@ -183,14 +183,14 @@ def _seconds(run: ProcessRun) -> float:
     return max(whole, 1) / 1e9
 
 
-def timeline_figure(report: RunReport, limit: int = STRETCHES) -> Figure:
+def draw_timeline(report: RunReport, limit: int = STRETCHES) -> Figure:
     """Draw the latencies of all process runs over what the sensors said in the same time.
 
     Args:
         report: The report.
         limit: About how many points a line of latencies has.
     """
-    where = spans(report)
+    where = make_spans(report)
     panels = [
         _latency_panel(report, where, limit),
         _sensor_panel(report, where, "temperature (°C)", "s1", _temperatures),
@@ -201,8 +201,8 @@ def timeline_figure(report: RunReport, limit: int = STRETCHES) -> Figure:
         label=f"Latencies of {len(where)} process runs over temperature and clocks",
         x="time measured (s)",
         panels=[panel for panel in panels if panel],
-        marks=[Level(short(span.start), f"run {n}") for n, span in enumerate(where, 1)],
-        bands=_throttled(report, where),
+        marks=[Level(round_short(span.start), f"run {n}") for n, span in enumerate(where, 1)],
+        bands=_find_throttled(report, where),
     )
 
 
@@ -212,8 +212,8 @@ def _latency_panel(report: RunReport, where: Sequence[PlotSpan], limit: int) -> 
     each = max(1, limit // len(report.runs))
     highest, middles = 0.0, []
     for run, span in zip(report.runs, where, strict=True):
-        parts = stretches(run.latencies_ns, each, evenly=_overlap(report))
-        x = [short(span.start + part.position * span.seconds) for part in parts]
+        parts = split_stretches(run.latencies_ns, each, evenly=_overlap(report))
+        x = [round_short(span.start + part.position * span.seconds) for part in parts]
         tops, halves = [part.slowest for part in parts], [part.median for part in parts]
         medians.x.extend([*x, None])
         medians.y.extend([*halves, None])
@@ -236,7 +236,7 @@ class QueryStretch(NamedTuple):
     slowest: float
 
 
-def stretches(
+def split_stretches(
     latencies_ns: Sequence[int], limit: int = STRETCHES, *, evenly: bool = False
 ) -> list[QueryStretch]:
     """Return a run cut into at most ``limit`` stretches of as many queries each.
@@ -257,8 +257,13 @@ def stretches(
     blocks = values[:last].reshape(-1, size)
     medians = np.append(np.median(blocks, axis=1), np.median(values[last:]))
     slowest = np.append(blocks.max(axis=1), values[last:].max())
-    begun = _begun(values, evenly=evenly)[starts].tolist()
-    rows = zip(begun, _all_short(medians / NS_PER_MS), _all_short(slowest / NS_PER_MS), strict=True)
+    begun = _compute_beginnings(values, evenly=evenly)[starts].tolist()
+    rows = zip(
+        begun,
+        _round_all_short(medians / NS_PER_MS),
+        _round_all_short(slowest / NS_PER_MS),
+        strict=True,
+    )
     return [QueryStretch(*row) for row in rows]
 
 
@@ -266,7 +271,7 @@ def _overlap(report: RunReport) -> bool:
     return report.scenario.name == "server" or report.scenario.threads > 1
 
 
-def _begun(values: NDArray[np.float64], *, evenly: bool) -> NDArray[np.float64]:
+def _compute_beginnings(values: NDArray[np.float64], *, evenly: bool) -> NDArray[np.float64]:
     """Return when each query begins, as part of the time of all."""
     import numpy as np
 
@@ -299,10 +304,10 @@ def _sensor_panel(
     """Return the panel of one kind of sensor; None where it said nothing in a timed part."""
     x: dict[str, list[Number]] = {}
     y: dict[str, list[Number]] = {}
-    for at, readings in _placed(report, where, read):
+    for at, readings in _place_readings(report, where, read):
         for name, value in readings.items() if at is not None else ():
-            x.setdefault(name, []).append(short(at) if at is not None else None)
-            y.setdefault(name, []).append(short(value))
+            x.setdefault(name, []).append(round_short(at) if at is not None else None)
+            y.setdefault(name, []).append(round_short(value))
         for name in x if at is None else ():
             x[name].append(None)
             y[name].append(None)
@@ -318,7 +323,7 @@ def _sensor_panel(
     return Panel(title, series, 110, levels=levels)
 
 
-def _placed(
+def _place_readings(
     report: RunReport, where: Sequence[PlotSpan], read: Callable[[Sample], Mapping[str, float]]
 ) -> Iterable[tuple[float | None, Mapping[str, float]]]:
     """Yield the readings of each sample with its place, and (None, {}) after each process run."""
@@ -342,7 +347,7 @@ def _trips(report: RunReport, peak: float) -> list[Level]:
     return [Level(min(near), "slows down here")] if near else []
 
 
-def _throttled(report: RunReport, where: Sequence[PlotSpan]) -> list[Band]:
+def _find_throttled(report: RunReport, where: Sequence[PlotSpan]) -> list[Band]:
     bands: list[Band] = []
     for run, span in zip(report.runs, where, strict=True):
         placed = [(span.place(each.at_ns), each.throttled) for each in _samples(run)]
@@ -351,10 +356,10 @@ def _throttled(report: RunReport, where: Sequence[PlotSpan]) -> list[Band]:
         ends = [*starts[1:], span.start + span.seconds]
         for (at, causes), end in zip(inside, ends[: len(inside)], strict=True):
             text = ", ".join(causes)
-            if text and bands and bands[-1].end == short(at) and bands[-1].text == text:
-                bands[-1] = Band(bands[-1].start, short(end), text)
+            if text and bands and bands[-1].end == round_short(at) and bands[-1].text == text:
+                bands[-1] = Band(bands[-1].start, round_short(end), text)
             elif text:
-                bands.append(Band(short(at), short(end), text))
+                bands.append(Band(round_short(at), round_short(end), text))
     return bands
 
 
@@ -368,21 +373,21 @@ class Minute:
     queries: int
 
 
-def minutes(report: RunReport) -> list[Minute]:
+def split_minutes(report: RunReport) -> list[Minute]:
     """Return the longest timed part by the minute; nothing where it lacks two full ones."""
-    found = sustained(max(report.runs, key=_seconds))
+    found = measure_sustained(max(report.runs, key=_seconds))
     return [
         Minute(
             number=round(minute.from_s / MINUTE_S) + 1,
-            median=short(minute.p50_ns / NS_PER_MS),
-            p90=short(minute.p90_ns / NS_PER_MS),
+            median=round_short(minute.p50_ns / NS_PER_MS),
+            p90=round_short(minute.p90_ns / NS_PER_MS),
             queries=minute.queries,
         )
         for minute in (found.minutes if found else ())
     ]
 
 
-def sustained_figure(found: Sequence[Minute]) -> Figure:
+def draw_sustained(found: Sequence[Minute]) -> Figure:
     """Draw median and p90 of each minute."""
     x: list[Number] = [minute.number for minute in found]
     series = [
@@ -399,7 +404,7 @@ def sustained_figure(found: Sequence[Minute]) -> Figure:
 # -- other -------------------------------------------------------------------------------------
 
 
-def distribution_figure(report: RunReport) -> Figure:
+def draw_distribution(report: RunReport) -> Figure:
     """Draw a histogram over all runs up to the 99th percentile; its last bar holds the rest.
 
     Its axis is logarithmic where the bars would else be one beside an empty figure.
@@ -412,7 +417,7 @@ def distribution_figure(report: RunReport) -> Figure:
     shown = np.minimum(latencies_ms, end)
     counts, edges = np.histogram(np.log(shown) if log else shown, bins=BINS)
     centres = (edges[:-1] + edges[1:]) / 2
-    x = _all_short(np.exp(centres) if log else centres)
+    x = _round_all_short(np.exp(centres) if log else centres)
     bars = PlotSeries("queries", "bars", [*x], counts.tolist(), "s0")
     levels = zip((50, 90, 95), (p50, p90, p95), strict=True)
     return Figure(
@@ -420,7 +425,7 @@ def distribution_figure(report: RunReport) -> Figure:
         x="latency (ms)",
         panels=[Panel("queries", [bars], 190, from_zero=True)],
         log=bool(log),
-        marks=[Level(short(value), f"p{percent}") for percent, value in levels],
+        marks=[Level(round_short(value), f"p{percent}") for percent, value in levels],
     )
 
 
@@ -439,7 +444,7 @@ class PlotMark:
     model_bytes: int
 
 
-def overview_figure(marks: Sequence[PlotMark], value: str) -> Figure:
+def draw_overview(marks: Sequence[PlotMark], value: str) -> Figure:
     """Draw latency against accuracy; a mark's area is the model's size, its look is the verdict.
 
     Args:
@@ -455,13 +460,13 @@ def overview_figure(marks: Sequence[PlotMark], value: str) -> Figure:
             PlotSeries(
                 name=verdict.upper(),
                 kind="marks",
-                x=[short(mark.latency_ms[1]) for mark in chosen],
-                y=[short(mark.value[1]) for mark in chosen],
+                x=[round_short(mark.latency_ms[1]) for mark in chosen],
+                y=[round_short(mark.value[1]) for mark in chosen],
                 colour=verdict,
-                low=[short(mark.value[0]) for mark in chosen],
-                high=[short(mark.value[2]) for mark in chosen],
-                x_low=[short(mark.latency_ms[0]) for mark in chosen],
-                x_high=[short(mark.latency_ms[2]) for mark in chosen],
+                low=[round_short(mark.value[0]) for mark in chosen],
+                high=[round_short(mark.value[2]) for mark in chosen],
+                x_low=[round_short(mark.latency_ms[0]) for mark in chosen],
+                x_high=[round_short(mark.latency_ms[2]) for mark in chosen],
                 radius=[
                     round(4 + 10 * math.sqrt(mark.model_bytes / max(largest, 1)), 1)
                     for mark in chosen
@@ -505,7 +510,7 @@ class Range:
     high: float
 
 
-def rails(ranges: Sequence[Range]) -> list[Rail]:
+def place_rails(ranges: Sequence[Range]) -> list[Rail]:
     """Place positive ranges on one logarithmic rail."""
     ends = [value for each in ranges for value in (each.low, each.middle, each.high)]
     logs = [math.log(max(value, 1e-9)) for value in ends]

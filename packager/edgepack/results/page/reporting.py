@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgepack.errors import UsageError, nearest
+from edgepack.errors import UsageError, suggest_nearest
 from edgepack.records.run import EvaluationReport, RunReport
 from edgepack.results.page.html import MAKE_ONE, write_html
 from edgepack.results.store.rows import RunRow
@@ -84,7 +84,7 @@ def _none_found(store: ResultsStore, wanted: RunFilter | None) -> UsageError:
         known = sorted({name for row in kept if (name := getattr(row, field))})
         if asked and asked not in known and known:
             problem = f"the results store has no run with the {field} {asked!r}"
-            return UsageError(problem, hint=nearest(asked, known), where=store.name)
+            return UsageError(problem, hint=suggest_nearest(asked, known), where=store.name)
     return UsageError("the results store has no such run", hint=MAKE_ONE, where=store.name)
 
 

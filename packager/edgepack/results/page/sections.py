@@ -21,49 +21,49 @@ from edgepack.records.run import (
     SweepPoint,
     VariantFacts,
 )
-from edgepack.records.verdict import heavy_tail_of, remedy
-from edgepack.results.page.outside import broken_outputs, range_texts
+from edgepack.records.verdict import explain_heavy_tail_of, find_remedy
+from edgepack.results.page.outside import find_broken_outputs, format_ranges
 from edgepack.results.page.plots import (
     STRETCHES,
     Figure,
     Minute,
     Rail,
     Range,
-    distribution_figure,
-    minutes,
-    rails,
-    sustained_figure,
-    timeline_figure,
+    draw_distribution,
+    draw_sustained,
+    draw_timeline,
+    place_rails,
+    split_minutes,
 )
 from edgepack.results.page.table import (
-    device_rows,
-    golden_limit_text,
-    golden_text,
-    near_text,
-    others_text,
-    r2_text,
-    tuned_text,
+    format_golden,
+    format_golden_limit,
+    format_nearness,
+    format_others,
+    format_r2,
+    format_tuned,
+    list_device_rows,
 )
-from edgepack.results.page.tried import TriedStage, tried_stages
-from edgepack.results.store.previous import SincePrevious, percent
+from edgepack.results.page.tried import TriedStage, group_stages
+from edgepack.results.store.previous import SincePrevious, format_percent
 from edgepack.results.summary import (
     NS_PER_MS,
     Summary,
-    but_p50,
-    cold_creations_ns,
-    interval_text,
-    known,
-    mebibytes,
-    memory_text,
-    milliseconds,
-    peak_memory,
-    placement_text,
-    provider_word,
-    rate,
-    scenario_text,
-    verdict_reasons,
-    verdict_word,
-    warm_creations_ns,
+    format_fact,
+    format_interval,
+    format_mebibytes,
+    format_memory,
+    format_milliseconds,
+    format_peak_memory,
+    format_placement,
+    format_rate,
+    format_scenario,
+    format_verdict,
+    list_cold_creations,
+    list_verdict_reasons,
+    list_warm_creations,
+    mark_not_p50,
+    shorten_provider,
 )
 
 COSTLIEST_NODES = 12
@@ -215,7 +215,7 @@ class Section:
     device: list[tuple[str, str]]
 
 
-def section_of(
+def make_section(
     anchor: str,
     report: RunReport,
     summary: Summary,
@@ -231,38 +231,38 @@ def section_of(
         since: What changed since the last one.
         detail: About how many points its timeline has.
     """
-    by_minute = minutes(report)
+    by_minute = split_minutes(report)
     figures = {
-        "timeline": timeline_figure(report, detail),
-        "distribution": distribution_figure(report),
+        "timeline": draw_timeline(report, detail),
+        "distribution": draw_distribution(report),
     }
     if by_minute:
-        figures["sustained"] = sustained_figure(by_minute)
-    cold = cold_creations_ns(report)
+        figures["sustained"] = draw_sustained(by_minute)
+    cold = list_cold_creations(report)
     placement = None if isinstance(report.placement, NotMeasured) else report.placement
     variant, layers = _layers(report)
     return Section(
         anchor=anchor,
         report=report,
         summary=summary,
-        verdict=verdict_word(report),
-        reasons=verdict_reasons(report),
-        remedy=remedy(report, Path("BUNDLE")),
-        headline=headline(summary),
+        verdict=format_verdict(report),
+        reasons=list_verdict_reasons(report),
+        remedy=find_remedy(report, Path("BUNDLE")),
+        headline=format_headline(summary),
         tiles=_tiles(report, summary),
         since=since,
-        seen=_seen(report, summary),
+        seen=_format_seen(report, summary),
         figures=figures,
-        unknown=unknown_sensors(report),
+        unknown=list_unknown_sensors(report),
         overhead=_overhead(report),
-        phases=rails(_phases(report, summary)),
-        phases_unknown=known(cold) if isinstance(cold, NotMeasured) else "",
+        phases=place_rails(_phases(report, summary)),
+        phases_unknown=format_fact(cold) if isinstance(cold, NotMeasured) else "",
         minutes=by_minute,
-        sustained=_sustained(by_minute),
+        sustained=_format_sustained(by_minute),
         runs=_run_rows(report, summary),
         shares=_shares(placement) if placement else [],
         nodes=_node_bars(placement.nodes) if placement else [],
-        placement=placement_text(report),
+        placement=format_placement(report),
         layers_of=variant,
         layers=[_layer_bar(layer) for layer in layers[:WORST_LAYERS]],
         layers_not_measured=next(
@@ -275,54 +275,62 @@ def section_of(
             if each.broken or each.not_measured or each.ranges or each.untold
         ],
         tried=[
-            TriedVariant(variant.id, tried_stages(variant.tried))
+            TriedVariant(variant.id, group_stages(variant.tried))
             for variant in report.variants
             if variant.tried
         ],
         sweep=[_sweep_row(point) for point in report.sweep],
         canary=_canary(report.canary),
-        tuned=[(setting.name, tuned_text(setting)) for setting in report.tuned],
-        device=[*device_rows(report), *_software(report)],
+        tuned=[(setting.name, format_tuned(setting)) for setting in report.tuned],
+        device=[*list_device_rows(report), *_software(report)],
     )
 
 
-def headline(summary: Summary) -> str:
+def format_headline(summary: Summary) -> str:
     """Return the median with its interval."""
     unknown = isinstance(summary.median_interval_ms, NotMeasured)
     reach = "" if unknown else f", {_p50_reach(summary)}"
-    return f"p50 {milliseconds(summary.p50_ms)}{reach}"
+    return f"p50 {format_milliseconds(summary.p50_ms)}{reach}"
 
 
 def _p50_reach(summary: Summary) -> str:
     """Return the one interval that a page has of a run's p50, in words."""
     interval = summary.median_interval_ms
     if isinstance(interval, NotMeasured):
-        return known(interval)
-    return f"95 %: {interval_text(interval)}"
+        return format_fact(interval)
+    return f"95 %: {format_interval(interval)}"
 
 
 def _tiles(report: RunReport, summary: Summary) -> list[Tile]:
     runs = f"{len(report.runs)} process runs"
     doubt = "inconclusive; " if summary.heavy_tail else ""
-    tail = f"{doubt}p95 {milliseconds(summary.p95_ms)}"
+    tail = f"{doubt}p95 {format_milliseconds(summary.p95_ms)}"
     if not isinstance(summary.p99_ms, NotMeasured):
-        tail += f", p99 {milliseconds(summary.p99_ms)}"
+        tail += f", p99 {format_milliseconds(summary.p99_ms)}"
     return [
-        Tile("latency p50", milliseconds(summary.p50_ms), f"{_p50_reach(summary)}; {runs}"),
-        Tile("latency p90", milliseconds(summary.p90_ms), f"{tail}, {summary.samples:,} queries"),
+        Tile("latency p50", format_milliseconds(summary.p50_ms), f"{_p50_reach(summary)}; {runs}"),
+        Tile(
+            "latency p90",
+            format_milliseconds(summary.p90_ms),
+            f"{tail}, {summary.samples:,} queries",
+        ),
         _tile(
             "throughput",
             summary.throughput,
-            lambda value: f"{rate(value)}/s",
-            f"{doubt}inferences, {scenario_text(report.scenario)}",
+            lambda value: f"{format_rate(value)}/s",
+            f"{doubt}inferences, {format_scenario(report.scenario)}",
         ),
-        _tile("session create, cold", summary.cold_create_ms, milliseconds, _cold_count(report)),
+        _tile(
+            "session create, cold", summary.cold_create_ms, format_milliseconds, _cold_count(report)
+        ),
         Tile(
             "session create, warm",
-            milliseconds(summary.session_create_ms),
-            f"median of {len(warm_creations_ns(report))}",
+            format_milliseconds(summary.session_create_ms),
+            f"median of {len(list_warm_creations(report))}",
         ),
-        Tile("first inference", milliseconds(summary.first_inference_ms), f"median of {runs}"),
+        Tile(
+            "first inference", format_milliseconds(summary.first_inference_ms), f"median of {runs}"
+        ),
         _memory_tile(report),
         _tile(
             "energy",
@@ -330,7 +338,7 @@ def _tiles(report: RunReport, summary: Summary) -> list[Tile]:
             lambda value: f"{value:.3g} mJ",
             f"{doubt}{_energy_source(report)}",
         ),
-        Tile("golden outputs", golden_text(report), golden_limit_text(report)),
+        Tile("golden outputs", format_golden(report), format_golden_limit(report)),
     ]
 
 
@@ -343,11 +351,11 @@ def _tile(what: str, value: float | NotMeasured, text: Callable[[float], str], b
 def _memory_tile(report: RunReport) -> Tile:
     if isinstance(report.memory, NotMeasured):
         return Tile("peak memory", "unknown", report.memory.reason)
-    return Tile("peak memory", peak_memory(report), memory_text(report))
+    return Tile("peak memory", format_peak_memory(report), format_memory(report))
 
 
 def _cold_count(report: RunReport) -> str:
-    cold = cold_creations_ns(report)
+    cold = list_cold_creations(report)
     return "" if isinstance(cold, NotMeasured) else f"median of {len(cold)}"
 
 
@@ -360,7 +368,7 @@ def _energy_source(report: RunReport) -> str:
     )
 
 
-def unknown_sensors(report: RunReport) -> list[str]:
+def list_unknown_sensors(report: RunReport) -> list[str]:
     """Return which kinds of sensors were not read, each with its reason."""
     found: dict[str, None] = {}
     for run in report.runs:
@@ -372,8 +380,8 @@ def unknown_sensors(report: RunReport) -> list[str]:
     return list(found)
 
 
-def _seen(report: RunReport, summary: Summary) -> str:
-    parts = [f"Latency {milliseconds(summary.p50_ms)} at the median"]
+def _format_seen(report: RunReport, summary: Summary) -> str:
+    parts = [f"Latency {format_milliseconds(summary.p50_ms)} at the median"]
     samples = [
         sample
         for run in report.runs
@@ -407,12 +415,12 @@ def _overhead(report: RunReport) -> str:
 
 
 def _phases(report: RunReport, summary: Summary) -> list[Range]:
-    cold = cold_creations_ns(report)
+    cold = list_cold_creations(report)
     found = []
     if not isinstance(cold, NotMeasured):
-        found.append(_range_of("session create, cold", cold))
-    found.append(_range_of("session create, warm", warm_creations_ns(report)))
-    found.append(_range_of("first inference", [run.first_inference_ns for run in report.runs]))
+        found.append(_make_range("session create, cold", cold))
+    found.append(_make_range("session create, warm", list_warm_creations(report)))
+    found.append(_make_range("first inference", [run.first_inference_ns for run in report.runs]))
     found.append(_p50_range(summary))
     doubt = " (inconclusive)" if summary.heavy_tail else ""
     return [*found, _range_ms(f"p90 of a run{doubt}", summary.run_p90s_ms)]
@@ -423,32 +431,33 @@ def _p50_range(summary: Summary) -> Range:
     low, high = p50_ms, p50_ms
     if not isinstance(interval, NotMeasured):
         low, high = interval.low, interval.high
-    return Range("p50", milliseconds(p50_ms), _p50_reach(summary), low, p50_ms, high)
+    return Range("p50", format_milliseconds(p50_ms), _p50_reach(summary), low, p50_ms, high)
 
 
-def _range_of(label: str, values_ns: Sequence[int]) -> Range:
+def _make_range(label: str, values_ns: Sequence[int]) -> Range:
     return _range_ms(label, [value / NS_PER_MS for value in values_ns])
 
 
 def _range_ms(label: str, ms: Sequence[float]) -> Range:
     low, high = min(ms), max(ms)
-    note = f"{milliseconds(low)} to {milliseconds(high)}, n = {len(ms)}"
+    note = f"{format_milliseconds(low)} to {format_milliseconds(high)}, n = {len(ms)}"
     middle = statistics.median(ms)
-    return Range(label, milliseconds(middle), note, low, middle, high)
+    return Range(label, format_milliseconds(middle), note, low, middle, high)
 
 
-def _sustained(found: Sequence[Minute]) -> str:
+def _format_sustained(found: Sequence[Minute]) -> str:
     if len(found) < 2:
         return ""
     first, last = found[0], found[-1]
     return (
-        f"Minute 1 has a median of {milliseconds(first.median)}, minute {last.number} one of"
-        f" {milliseconds(last.median)}: {percent(last.median / max(first.median, 1e-9))}."
+        f"Minute 1 has a median of {format_milliseconds(first.median)}, minute {last.number} one of"
+        f" {format_milliseconds(last.median)}:"
+        f" {format_percent(last.median / max(first.median, 1e-9))}."
     )
 
 
 def _run_rows(report: RunReport, summary: Summary) -> list[ProcessRunRow]:
-    p90s = [but_p50(summary, p90_ms, milliseconds) for p90_ms in summary.run_p90s_ms]
+    p90s = [mark_not_p50(summary, p90_ms, format_milliseconds) for p90_ms in summary.run_p90s_ms]
     found = zip(report.runs, summary.run_medians_ms, p90s, strict=True)
     return [_run_row(number, *each) for number, each in enumerate(found, 1)]
 
@@ -457,13 +466,13 @@ def _run_row(number: int, run: ProcessRun, p50_ms: float, p90: str) -> ProcessRu
     return ProcessRunRow(
         number=number,
         queries=len(run.latencies_ns),
-        p50=milliseconds(p50_ms),
+        p50=format_milliseconds(p50_ms),
         p90=p90,
-        session_create=milliseconds(run.session_create_ns / NS_PER_MS),
-        first_inference=milliseconds(run.first_inference_ns / NS_PER_MS),
+        session_create=format_milliseconds(run.session_create_ns / NS_PER_MS),
+        first_inference=format_milliseconds(run.first_inference_ns / NS_PER_MS),
         warm_up_iterations=run.warm_up_iterations,
         steady="yes" if run.steady else "no",
-        golden=near_text(run.golden_min_sqnr_db),
+        golden=format_nearness(run.golden_min_sqnr_db),
         conditions=_warmth(run.before, run.after),
     )
 
@@ -482,7 +491,7 @@ def _shares(placement: Placement) -> list[Share]:
         time[node.provider] += node.median_us
     return [
         Share(
-            provider=provider_word(provider),
+            provider=shorten_provider(provider),
             nodes=count,
             of_nodes=round(100 * placement.share(provider), 1),
             of_time=round(100 * time[provider] / whole, 1),
@@ -499,7 +508,7 @@ def _node_bars(nodes: Sequence[PlacedNode]) -> list[Bar]:
         Bar(
             name=node.name,
             op=node.op,
-            note=provider_word(node.provider),
+            note=shorten_provider(node.provider),
             value=f"{node.median_us:,.1f} µs, {100 * node.median_us / whole:.1f} %",
             length=round(100 * max(node.median_us, 0) / longest, 1),
         )
@@ -522,27 +531,27 @@ def _layers(report: RunReport) -> tuple[str, list[LayerError]]:
 
 def _layer_bar(layer: LayerError) -> Bar:
     length = max(0.0, min(1.0, 1 - layer.sqnr_db / EQUAL_DB))
-    return Bar(layer.node, layer.op, "", near_text(layer.sqnr_db), round(100 * length, 1))
+    return Bar(layer.node, layer.op, "", format_nearness(layer.sqnr_db), round(100 * length, 1))
 
 
 def _variant_rows(report: RunReport) -> list[AccuracyRow]:
     rows = []
     for variant in report.variants:
-        size, used = mebibytes(variant.model_bytes), variant.id == report.variant_used
+        size, used = format_mebibytes(variant.model_bytes), variant.id == report.variant_used
         if isinstance(variant.accuracy, Accuracy):
             rows.append(_accuracy_row(variant.id, size, variant.accuracy, used=used))
         else:
-            rows.append(_unrated_row(variant.id, size, variant.accuracy, used=used))
+            rows.append(_make_unrated_row(variant.id, size, variant.accuracy, used=used))
     return rows
 
 
 def _unshown(variant: VariantFacts) -> UnshownVariant:
     lost = variant.outside.reason if isinstance(variant.outside, NotMeasured) else ""
-    ranges = range_texts(variant)
-    return UnshownVariant(variant.id, broken_outputs(variant), lost, ranges, variant.untold)
+    ranges = format_ranges(variant)
+    return UnshownVariant(variant.id, find_broken_outputs(variant), lost, ranges, variant.untold)
 
 
-def _unrated_row(variant: str, size: str, why: NotMeasured, *, used: bool) -> AccuracyRow:
+def _make_unrated_row(variant: str, size: str, why: NotMeasured, *, used: bool) -> AccuracyRow:
     return AccuracyRow(
         variant=variant,
         size=size,
@@ -569,7 +578,7 @@ def _accuracy_row(variant: str, size: str, accuracy: Accuracy, *, used: bool) ->
     return AccuracyRow(
         variant=variant,
         size=size,
-        metric="; ".join(filter(None, (_metric_text(accuracy), others_text(accuracy)))),
+        metric="; ".join(filter(None, (_metric_text(accuracy), format_others(accuracy)))),
         fp32=f"{accuracy.fp32:#.4g}"
         if isinstance(accuracy.fp32, float)
         else f"not measured: {accuracy.fp32.reason}",
@@ -578,8 +587,8 @@ def _accuracy_row(variant: str, size: str, accuracy: Accuracy, *, used: bool) ->
         interval="n/a" if interval is None else f"{interval[0]:+.4f} to {interval[1]:+.4f}",
         samples=str(accuracy.samples),
         agreement="n/a" if accuracy.agreement is None else f"{100 * accuracy.agreement:.2f} %",
-        r2=r2_text(accuracy) or "n/a",
-        worst=f"{worst.output}: cosine {worst.cosine:.4f}, {near_text(worst.sqnr_db)}"
+        r2=format_r2(accuracy) or "n/a",
+        worst=f"{worst.output}: cosine {worst.cosine:.4f}, {format_nearness(worst.sqnr_db)}"
         if worst
         else "n/a",
         used=used,
@@ -591,14 +600,14 @@ def _sweep_row(point: SweepPoint) -> SweepRow:
     if not point.latencies_ns:
         return SweepRow(point.batch, shapes, "n/a", "n/a", "n/a", 0, point.problem or "no queries")
     p50_ms = statistics.median(point.latencies_ns) / NS_PER_MS
-    p90 = milliseconds(statistics.percentile(point.latencies_ns, 90) / NS_PER_MS)
-    tail = heavy_tail_of(SINGLE_STREAM, point.latencies_ns)
-    speed = f"{rate(point.batch / max(p50_ms, 1e-9) * 1e3)} samples/s"
+    p90 = format_milliseconds(statistics.percentile(point.latencies_ns, 90) / NS_PER_MS)
+    tail = explain_heavy_tail_of(SINGLE_STREAM, point.latencies_ns)
+    speed = f"{format_rate(point.batch / max(p50_ms, 1e-9) * 1e3)} samples/s"
     queries = len(point.latencies_ns)
     return SweepRow(
         point.batch,
         shapes,
-        milliseconds(p50_ms),
+        format_milliseconds(p50_ms),
         f"{p90} (inconclusive)" if tail else p90,
         speed,
         queries,
@@ -608,8 +617,8 @@ def _sweep_row(point: SweepPoint) -> SweepRow:
 
 def _canary(canary: Canary | NotMeasured) -> str:
     if isinstance(canary, NotMeasured):
-        return known(canary)
-    found = _range_of("", canary.medians_ns)
+        return format_fact(canary)
+    found = _make_range("", canary.medians_ns)
     return f"{found.value} ({found.note})"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgepack.bundle.manifest import Attempt
-from edgepack.results.page.table import near_text
+from edgepack.results.page.table import format_nearness
 
 STAGES = {
     "activations": "Activations in integers, weights exact, on held-out calibration samples",
@@ -37,7 +37,7 @@ class TriedStage:
     rows: list[TriedRow]
 
 
-def tried_stages(attempts: Sequence[Attempt]) -> list[TriedStage]:
+def group_stages(attempts: Sequence[Attempt]) -> list[TriedStage]:
     """Return the attempts of each stage, in the order of the search."""
     return [
         TriedStage(title, [_row(each) for each in attempts if each.stage == stage])
@@ -50,7 +50,7 @@ def _row(attempt: Attempt) -> TriedRow:
     drop, near, agreement = attempt.metric_drop, attempt.sqnr_db, attempt.agreement
     found = [
         "" if drop is None else f"metric drop {drop:+.4f}",
-        "" if near is None else near_text(near),
+        "" if near is None else format_nearness(near),
         "" if agreement is None else f"agreement {agreement:.0%}",
     ]
     kept = "kept" if attempt.kept else "no"

@@ -18,8 +18,8 @@ import numpy as np
 
 from edgepack.base.statistics import MAD_TO_SIGMA, median
 from edgepack.results.store.fingerprint import UNKNOWN
-from edgepack.results.store.labels import reasons
-from edgepack.results.store.rows import RunRow, project_of
+from edgepack.results.store.labels import list_reasons
+from edgepack.results.store.rows import RunRow, find_project
 from edgepack.results.store.splits import LEAST_AFTER, LEAST_POINTS, Floats, find_splits
 
 if TYPE_CHECKING:
@@ -133,11 +133,13 @@ def find_changes(store: ResultsStore, wanted: RunFilter | None = None) -> list[H
     Raises:
         ToolError: The store cannot be reached.
     """
-    points = [found for row in store.rows(wanted) if (found := point(row))]
-    return all_series(points, lambda earlier, later: reasons(store, earlier.run, later.run))
+    points = [found for row in store.rows(wanted) if (found := make_point(row))]
+    return find_all_series(
+        points, lambda earlier, later: list_reasons(store, earlier.run, later.run)
+    )
 
 
-def point(row: RunRow) -> HistoryPoint | None:
+def make_point(row: RunRow) -> HistoryPoint | None:
     """Return what a stored run says for a history; None if it is no benchmark."""
     p90_ms = math.nan if row.run_p90_ms is None else row.run_p90_ms
     if row.run_p50_ms is None or row.run_p50_ms <= 0 or p90_ms <= 0:
@@ -145,7 +147,7 @@ def point(row: RunRow) -> HistoryPoint | None:
     return HistoryPoint(
         run=row.id,
         created=row.created,
-        project=project_of(row),
+        project=find_project(row),
         target=row.target or "",
         device=row.device,
         device_model=row.device_model or UNKNOWN,
@@ -162,7 +164,7 @@ def point(row: RunRow) -> HistoryPoint | None:
     )
 
 
-def all_series(
+def find_all_series(
     points: Iterable[HistoryPoint], restarted: Callable[[HistoryPoint, HistoryPoint], Sequence[str]]
 ) -> list[HistorySeries]:
     """Sort points into series, and find the changes in each.
@@ -185,12 +187,12 @@ def all_series(
         earlier: HistoryPoint | None = None
         for group in groups.values():
             why = restarted(earlier, group[0]) if earlier else ()
-            series.append(_counted(_series(group, tuple(why)), history))
+            series.append(_count_runs(_series(group, tuple(why)), history))
             earlier = group[-1]
     return sorted(series, key=lambda one: (one.last, one.project, one.variant), reverse=True)
 
 
-def _counted(series: HistorySeries, history: Sequence[HistoryPoint]) -> HistorySeries:
+def _count_runs(series: HistorySeries, history: Sequence[HistoryPoint]) -> HistorySeries:
     """Count the runs since each change, also those that were made under other conditions."""
     usable = [(one.created, one.run) for one in history if one.usable]
     changes = [
@@ -215,11 +217,11 @@ def _series(points: Sequence[HistoryPoint], restarted: tuple[str, ...]) -> Histo
         first=first.created,
         last=points[-1].created,
         restarted=restarted,
-        changes=tuple(changes_of(usable)),
+        changes=tuple(find_series_changes(usable)),
     )
 
 
-def changes_of(points: Sequence[HistoryPoint]) -> list[Change]:
+def find_series_changes(points: Sequence[HistoryPoint]) -> list[Change]:
     """Find the changes in one series.
 
     Args:
@@ -276,11 +278,11 @@ def _blame(
         least = max(math.log1p(margin) / 2, 2 * noise)
         if moved * change > 0 and abs(moved) >= least:
             return _blame_moved_canary(moved, change, margin)
-    if _same_bundle(before, after):
+    if _is_same_bundle(before, after):
         return "device", "the device changed: the bundle is the same before and after"
     if canary is not None:
         return "model", f"the canary did not move with it ({math.expm1(canary[0]):+.1%})"
-    return "unknown", f"no canary on both sides of it{_other_unit(before, after)}"
+    return "unknown", f"no canary on both sides of it{_explain_other_unit(before, after)}"
 
 
 def _blame_moved_canary(moved: float, change: float, margin: float) -> tuple[Blame, str]:
@@ -291,13 +293,13 @@ def _blame_moved_canary(moved: float, change: float, margin: float) -> tuple[Bla
     return "both", f"the device changed, the canary is {word}; {math.expm1(rest):+.1%} remain"
 
 
-def _same_bundle(before: Sequence[HistoryPoint], after: Sequence[HistoryPoint]) -> bool:
+def _is_same_bundle(before: Sequence[HistoryPoint], after: Sequence[HistoryPoint]) -> bool:
     """Tell whether all that is measured after was measured often enough before, too."""
     measured = [one.manifest_sha256 for one in before]
     return all(measured.count(one.manifest_sha256) > LEAST_AFTER for one in after)
 
 
-def _other_unit(before: Sequence[HistoryPoint], after: Sequence[HistoryPoint]) -> str:
+def _explain_other_unit(before: Sequence[HistoryPoint], after: Sequence[HistoryPoint]) -> str:
     units = {one.device for one in before}, {one.device for one in after}
     if not units[0].isdisjoint(units[1]):
         return ""

@@ -43,7 +43,7 @@ NOT_AS_MADE = ("SQLITE_ERROR", "")
 """Of SQLite: a table lacks what its version has, or a text is none."""
 
 
-def default_file() -> Path:
+def find_default_file() -> Path:
     """Return the file of the user's own store, which need not exist yet."""
     import platformdirs
 
@@ -97,22 +97,22 @@ class Database:
         try:
             yield
         except DBAPIError as error:
-            raise self._told(error) from None
+            raise self._explain_error(error) from None
         except UnicodeDecodeError as error:  # of SQLite's message, which cites what it cannot read
-            raise self._corrupt(str(error)) from None
+            raise self._make_corrupt_error(str(error)) from None
 
-    def _told(self, error: DBAPIError) -> EdgepackError:
+    def _explain_error(self, error: DBAPIError) -> EdgepackError:
         said = str(error.orig).strip()
         if self.password:
             said = said.replace(self.password, "***")
         code = getattr(error.orig, "sqlite_errorname", "")
         if code.startswith(CORRUPT) or (self.file and code in NOT_AS_MADE):
-            return self._corrupt(said)
+            return self._make_corrupt_error(said)
         return ToolError(
             f"the results store cannot be used: {said}", hint=self._remedy(code), where=self.name
         )
 
-    def _corrupt(self, said: str) -> BundleError:
+    def _make_corrupt_error(self, said: str) -> BundleError:
         file, away = (shlex.quote(f"{self.file}{end}") for end in ("", ".broken"))
         return BundleError(
             f"the results store is corrupt: {said}",
@@ -140,7 +140,7 @@ def open_database(url: str | None) -> Database:
 
     Args:
         url: As SQLAlchemy has it; None stands for the environment's ``EDGEPACK_RESULTS``, and
-            where that is not set for SQLite's :func:`default_file`.
+            where that is not set for SQLite's :func:`find_default_file`.
 
     Raises:
         UsageError: The URL names no database that can be used.
@@ -149,16 +149,16 @@ def open_database(url: str | None) -> Database:
     """
     where = "--results" if url else VARIABLE
     asked = url or os.environ.get(VARIABLE)
-    own = URL.create("sqlite", database=str(default_file()))
-    found = _parsed(asked, where) if asked else own
+    own = URL.create("sqlite", database=str(find_default_file()))
+    found = _parse_url(asked, where) if asked else own
     if found == own:
-        with writing("the results store", default_file()):
-            default_file().parent.mkdir(parents=True, exist_ok=True)
+        with writing("the results store", find_default_file()):
+            find_default_file().parent.mkdir(parents=True, exist_ok=True)
     file = _file(found, where)
     hidden = found.password or found.query.get("password", "")
     database = Database(
         engine=_engine(found, where),
-        name=_shown(found),
+        name=_format_url(found),
         file=file,
         password=str(hidden),
     )
@@ -166,7 +166,7 @@ def open_database(url: str | None) -> Database:
     return database
 
 
-def _parsed(url: str, where: str) -> URL:
+def _parse_url(url: str, where: str) -> URL:
     try:
         found = make_url(url)
     except (ArgumentError, ValueError):
@@ -176,7 +176,7 @@ def _parsed(url: str, where: str) -> URL:
     return found
 
 
-def _shown(url: URL) -> str:
+def _format_url(url: URL) -> str:
     open_options = {name: value for name, value in url.query.items() if "pass" not in name}
     return url.set(query=open_options).render_as_string(hide_password=True)
 

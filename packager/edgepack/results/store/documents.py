@@ -24,7 +24,7 @@ TELLING_FIELDS: dict[str, Kind] = {"runs": "bench", "measured": "evaluation", "t
 REMEDY = "delete the file, or measure again with edgepack bench"
 
 
-def kind_of(report: Report) -> Kind:
+def find_kind(report: Report) -> Kind:
     """Return what a report is of."""
     return next(kind for kind, model in MODELS.items() if isinstance(report, model))
 

@@ -25,9 +25,9 @@ from edgepack.base.files import ELSEWHERE, SHARED, write_atomically, writing
 from edgepack.base.schema import NotMeasured
 from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.records.run import RunReport
-from edgepack.records.verdict import heavy_tail_of
+from edgepack.records.verdict import explain_heavy_tail_of
 from edgepack.results.store.documents import Report
-from edgepack.results.store.rows import RunRow, project_of, row_of
+from edgepack.results.store.rows import RunRow, find_project, make_row
 from edgepack.results.store.store import ResultsStore
 
 Format = Literal["json", "csv", "parquet", "bencher", "mlflow"]
@@ -152,10 +152,10 @@ def _table(asked: _Asked) -> tuple[dict[str, type], Iterator[Sequence[object]]]:
             for query, latency in enumerate(run.latencies_ns, start=1)
         )
         return dict(SAMPLE_COLUMNS), lines
-    return row_columns(), (list(asdict(row_of(report)).values()) for report in reports)
+    return list_row_columns(), (list(asdict(make_row(report)).values()) for report in reports)
 
 
-def row_columns() -> dict[str, type]:
+def list_row_columns() -> dict[str, type]:
     """Return the columns of a table of runs, with their types."""
     kinds = {"float": float, "int": int, "bool": bool}
     return {one.name: kinds.get(str(one.type).partition(" ")[0], str) for one in fields(RunRow)}
@@ -166,11 +166,11 @@ def _bencher(asked: _Asked) -> _Written:
     devices: set[str] = set()
     newest: dict[str, str] = {}
     for report in asked.reports():
-        row = row_of(report)
+        row = make_row(report)
         if not isinstance(report, RunReport) or (_is_invalid(row) and not asked.invalid):
             continue
         devices.add(report.device)
-        name = benchmark_name(row)
+        name = make_benchmark_name(row)
         if row.created >= newest.get(name, ""):
             newest[name], benchmarks[name] = row.created, _measures(report)
     if len(devices) > 1:
@@ -186,9 +186,9 @@ def _bencher(asked: _Asked) -> _Written:
     return json.dumps(benchmarks, indent=2, allow_nan=False) + "\n", len(benchmarks)
 
 
-def benchmark_name(row: RunRow) -> str:
+def make_benchmark_name(row: RunRow) -> str:
     """Return the name under which bencher keeps the history of a variant."""
-    words = [project_of(row), row.target, row.variant]
+    words = [find_project(row), row.target, row.variant]
     if row.scenario != "single-stream":
         words.append(row.scenario)
     return "/".join(word for word in words if word)[:1024]
@@ -207,7 +207,7 @@ def _measures(report: RunReport) -> dict[str, dict[str, float]]:
             rate for run in report.runs if not isinstance(rate := run.throughput, NotMeasured)
         ],
     }
-    if heavy_tail_of(
+    if explain_heavy_tail_of(
         report.scenario, report.latencies_ns
     ):  # both are inconclusive, which it cannot say
         del per_run["latency-p90"], per_run["throughput"]
@@ -228,7 +228,7 @@ def _metric(values: Sequence[float]) -> dict[str, float]:
 def _mlflow(asked: _Asked) -> _Written:
     runs = []
     for report in asked.reports():
-        row = row_of(report)
+        row = make_row(report)
         medians = (
             [statistics.median(run.latencies_ns) / 1e6 for run in report.runs]
             if isinstance(report, RunReport)
@@ -253,7 +253,7 @@ def _mlflow_run(row: RunRow, medians_ms: Sequence[float]) -> dict[str, Any]:
     ]
     params = [{"key": k, "value": v[:500]} for k, v in told.items() if isinstance(v, str)]
     return {
-        "experiment_name": project_of(row),
+        "experiment_name": find_project(row),
         "run_name": row.id,
         "start_time": at_ms,
         "end_time": at_ms,

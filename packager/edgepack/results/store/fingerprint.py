@@ -14,7 +14,7 @@ import re
 
 from edgepack.base.schema import NotMeasured
 from edgepack.records.run import DeviceFacts, EvaluationReport, RunReport
-from edgepack.results.summary import scenario_text
+from edgepack.results.summary import format_scenario
 
 UNKNOWN = "unknown"
 HARNESS = "edgepack_harness.py"
@@ -26,7 +26,7 @@ PRESET_KINDS = {"smoke": "smoke", "sustained": "sustained"}
 Report = RunReport | EvaluationReport
 
 
-def fingerprint(report: Report) -> str:
+def make_fingerprint(report: Report) -> str:
     """Return 12 hexadecimal digits that are equal where the conditions are.
 
     The store keeps this value when a report is saved. So if a version describes conditions
@@ -36,28 +36,28 @@ def fingerprint(report: Report) -> str:
     A fact that a device does not report is ``unknown``, whatever the reason: two devices that both
     do not report it have the same value.
     """
-    text = json.dumps(conditions(report), sort_keys=True)
+    text = json.dumps(describe_conditions(report), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def differences(first: Report, second: Report) -> list[str]:
+def list_differences(first: Report, second: Report) -> list[str]:
     """Say in words which conditions differ: ``clock governor: performance, then powersave``.
 
     Returns:
         One sentence for each that differs; none where the fingerprints are equal.
     """
-    before, after = conditions(first), conditions(second)
+    before, after = describe_conditions(first), describe_conditions(second)
     names = [*before, *(name for name in after if name not in before)]
     told = [(name, before.get(name, UNKNOWN), after.get(name, UNKNOWN)) for name in names]
     return [f"{name}: {old}, then {new}" for name, old, new in told if old != new]
 
 
-def conditions(report: Report) -> dict[str, str]:
+def describe_conditions(report: Report) -> dict[str, str]:
     """Return the conditions by name, as words."""
-    return {**_of_device(report.facts), **_of_measurement(report)}
+    return {**_describe_device(report.facts), **_describe_measurement(report)}
 
 
-def _of_device(facts: DeviceFacts) -> dict[str, str]:
+def _describe_device(facts: DeviceFacts) -> dict[str, str]:
     return {
         "device model": _word(facts.model),
         "processor": _word(facts.cpu),
@@ -73,7 +73,7 @@ def _of_device(facts: DeviceFacts) -> dict[str, str]:
     }
 
 
-def _of_measurement(report: Report) -> dict[str, str]:
+def _describe_measurement(report: Report) -> dict[str, str]:
     if isinstance(report, EvaluationReport):
         settled = report.facts.conditions
         return {
@@ -86,7 +86,7 @@ def _of_measurement(report: Report) -> dict[str, str]:
         "preset": PRESET_KINDS.get(report.preset, STEADY),
         "clock governor": _word(settled.governor),
         "power mode": _word(settled.power_mode),
-        "scenario": scenario_text(report.scenario),
+        "scenario": format_scenario(report.scenario),
         "run prefix": " ".join(run_prefix(report.argv)) or "none",
         "session settings": _option(report.argv, "--session") or "the bundle's",
         "edgepack": _release(report.edgepack) or UNKNOWN,

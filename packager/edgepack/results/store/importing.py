@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Literal, TypeGuard, get_args
 
 from edgepack.base import statistics
-from edgepack.base.clock import stamp
+from edgepack.base.clock import format_time
 from edgepack.base.schema import NotMeasured
 from edgepack.errors import BundleError, UsageError
 from edgepack.records.run import ImportedReport
@@ -78,9 +78,9 @@ def import_log(
         BundleError: It is no log of these tools, or is cut off.
         UsageError: The model's name is needed.
     """
-    raw = _read(path)
-    text = _decoded(raw)
-    tool = tool or recognized(text, path)
+    raw = _read_log(path)
+    text = _decode_log(raw)
+    tool = tool or recognize_tool(text, path)
     try:
         told = _PARSERS[tool](text)
     except _CutOffError as error:
@@ -96,7 +96,7 @@ def import_log(
             "the log does not say which model it is of", hint="add --model NAME", where=str(path)
         )
     digest = hashlib.sha256(raw).hexdigest()
-    created = stamp(datetime.fromtimestamp(path.stat().st_mtime, UTC))
+    created = format_time(datetime.fromtimestamp(path.stat().st_mtime, UTC))
     return ImportedReport(
         schema_version=1,
         id=f"{tool.replace('_', '-')}-{digest[:12]}",
@@ -122,7 +122,7 @@ def looks_like_log(path: Path) -> bool:
     Raises:
         BundleError: It cannot be read, or is empty.
     """
-    text = _read(path).lstrip()
+    text = _read_log(path).lstrip()
     if not text:
         raise BundleError("the file is empty", hint="give a whole report or log", where=str(path))
     if not text.startswith((b"{", b"[")):
@@ -135,7 +135,7 @@ def looks_like_log(path: Path) -> bool:
     return not all(isinstance(one, dict) and "schema_version" in one for one in reports)
 
 
-def recognized(text: str, path: Path) -> Tool:
+def recognize_tool(text: str, path: Path) -> Tool:
     """Return the tool that wrote a log.
 
     Raises:
@@ -152,7 +152,7 @@ def recognized(text: str, path: Path) -> Tool:
     )
 
 
-def _read(path: Path) -> bytes:
+def _read_log(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > LARGEST_BYTES:
@@ -170,7 +170,7 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
-def _decoded(raw: bytes) -> str:
+def _decode_log(raw: bytes) -> str:
     """Return a log as text: PowerShell writes UTF-16, and Windows ends lines otherwise."""
     utf_16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return raw.decode("utf-16" if utf_16 else "utf-8-sig", "replace").replace("\r\n", "\n")
@@ -195,7 +195,7 @@ def _perf_test(text: str) -> _Told:
         stats["mean"] = mean_ms * 1e6
     peak = _number(rf"Peak working set size: ?{NUMBER}", text)
     return _Told(
-        statistics_ns=_completed(stats, latencies),
+        statistics_ns=_complete_stats(stats, latencies),
         latencies_ns=latencies,
         phases_ns=_phases(
             text,
@@ -269,7 +269,7 @@ def _trtexec_times(text: str) -> _Told | None:
     latencies = [round(ms * 1e6) for ms in times if _is_time(ms)]
     if not times or len(latencies) < len(times):
         raise _CutOffError("not every query of it has 'latencyMs'")
-    return _Told(_completed({}, latencies), latencies, provider="TensorRT")
+    return _Told(_complete_stats({}, latencies), latencies, provider="TensorRT")
 
 
 def _is_time(value: object) -> TypeGuard[float]:
@@ -343,7 +343,7 @@ def _litert(text: str) -> _Told:
     )
 
 
-def _completed(stats: dict[str, float], latencies_ns: list[int]) -> dict[str, float]:
+def _complete_stats(stats: dict[str, float], latencies_ns: list[int]) -> dict[str, float]:
     """Add what a log with every inference leaves to its reader."""
     if not latencies_ns:
         return stats

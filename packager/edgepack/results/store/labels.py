@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from edgepack.errors import BundleError, UsageError
 from edgepack.records.run import EvaluationReport, RunReport
-from edgepack.results.store.fingerprint import differences
-from edgepack.results.store.rows import RunRow, project_of
+from edgepack.results.store.fingerprint import list_differences
+from edgepack.results.store.rows import RunRow, find_project
 from edgepack.results.store.store import ResultsStore
 
 MOST = 10
 """Labels, the newest."""
 
 
-def incomparable(store: ResultsStore, rows: Sequence[RunRow]) -> list[str]:
+def explain_incomparable(store: ResultsStore, rows: Sequence[RunRow]) -> list[str]:
     """Say where, among runs of one variant on one device, the conditions changed.
 
     Args:
@@ -28,7 +28,7 @@ def incomparable(store: ResultsStore, rows: Sequence[RunRow]) -> list[str]:
     newest: dict[tuple[str | None, ...], RunRow] = {}
     changes = []
     for row in rows:
-        subject = row.kind, project_of(row), row.target, row.device, row.variant
+        subject = row.kind, find_project(row), row.target, row.device, row.variant
         before = newest.get(subject)
         if before and before.fingerprint != row.fingerprint:
             changes.append((before.id, row.id))
@@ -36,7 +36,7 @@ def incomparable(store: ResultsStore, rows: Sequence[RunRow]) -> list[str]:
     return [_label(store, *change) for change in changes[-MOST:]]
 
 
-def reasons(store: ResultsStore, before: str, after: str) -> list[str]:
+def list_reasons(store: ResultsStore, before: str, after: str) -> list[str]:
     """Say why two stored runs with different fingerprints do not compare.
 
     Raises:
@@ -49,10 +49,10 @@ def reasons(store: ResultsStore, before: str, after: str) -> list[str]:
     conditions = RunReport | EvaluationReport
     if not isinstance(first, conditions) or not isinstance(second, conditions):
         return ["they are logs of other tools"]
-    return differences(first, second) or [
+    return list_differences(first, second) or [
         "different versions of edgepack stored them, and distinguish conditions differently"
     ]
 
 
 def _label(store: ResultsStore, before: str, after: str) -> str:
-    return f"{before} and {after} do not compare: {'; '.join(reasons(store, before, after))}"
+    return f"{before} and {after} do not compare: {'; '.join(list_reasons(store, before, after))}"

@@ -15,14 +15,14 @@ from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import Interval
 from edgepack.bundle.manifest import Accuracy
 from edgepack.records.run import RunReport, VariantFacts
-from edgepack.results.store.fingerprint import differences
+from edgepack.results.store.fingerprint import list_differences
 from edgepack.results.summary import (
     NS_PER_MS,
     Summary,
-    mebibytes,
-    milliseconds,
-    placement_text,
-    provider_word,
+    format_mebibytes,
+    format_milliseconds,
+    format_placement,
+    shorten_provider,
 )
 
 FASTER_SLOWER = ("faster", "slower")
@@ -70,9 +70,9 @@ class FigureChange:
         if self.ratio is None:
             return ""
         if isinstance(self.ratio, float):
-            return percent(self.ratio)
-        low, high = percent(self.ratio.low), percent(self.ratio.high)
-        return f"{percent(self.ratio.estimate)} ({low} to {high})"
+            return format_percent(self.ratio)
+        low, high = format_percent(self.ratio.low), format_percent(self.ratio.high)
+        return f"{format_percent(self.ratio.estimate)} ({low} to {high})"
 
 
 @dataclass(frozen=True)
@@ -87,30 +87,34 @@ class SincePrevious:
     """Nodes that run elsewhere."""
 
 
-def same_subject(report: RunReport) -> tuple[str, ...]:
+def find_subject(report: RunReport) -> tuple[str, ...]:
     """Return what two runs share that can be compared."""
     name = report.project or report.bundle
     return (name, report.target, report.device, report.variant_used, report.scenario.name)
 
 
-def last_before(report: RunReport, others: Sequence[RunReport]) -> RunReport | None:
+def find_last_before(report: RunReport, others: Sequence[RunReport]) -> RunReport | None:
     """Return the newest run of the same subject that is older than this one."""
-    subject, moment = same_subject(report), (report.created, report.id)
+    subject, moment = find_subject(report), (report.created, report.id)
     older = [
         each
         for each in others
-        if (each.created, each.id) < moment and same_subject(each) == subject
+        if (each.created, each.id) < moment and find_subject(each) == subject
     ]
     return max(older, key=lambda each: (each.created, each.id), default=None)
 
 
-def since(before: RunReport, after: RunReport, summaries: tuple[Summary, Summary]) -> SincePrevious:
+def compare_with_previous(
+    before: RunReport, after: RunReport, summaries: tuple[Summary, Summary]
+) -> SincePrevious:
     """Return what changed from one run to the next, whose summaries are given too."""
     changes = _changes(before, after, *summaries)
-    return SincePrevious(before, changes, differences(before, after), _moved(before, after))
+    return SincePrevious(
+        before, changes, list_differences(before, after), _list_moved(before, after)
+    )
 
 
-def ratio_of_medians(before: Sequence[float], after: Sequence[float]) -> Interval | float:
+def compute_ratio_of_medians(before: Sequence[float], after: Sequence[float]) -> Interval | float:
     """Return the ratio of two groups of process runs, after divided by before.
 
     The interval is Welch's at 95 %, on the logarithms; without two runs in each it is a number.
@@ -130,7 +134,7 @@ def ratio_of_medians(before: Sequence[float], after: Sequence[float]) -> Interva
     )
 
 
-def percent(ratio: float) -> str:
+def format_percent(ratio: float) -> str:
     """Return a ratio as a change in percent."""
     return f"{(ratio - 1) * 100:+.1f} %"
 
@@ -140,25 +144,25 @@ def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) ->
     found = [
         FigureChange(
             "latency p50",
-            milliseconds(old.p50_ms),
-            milliseconds(new.p50_ms),
-            ratio_of_medians(old.run_medians_ms, new.run_medians_ms),
+            format_milliseconds(old.p50_ms),
+            format_milliseconds(new.p50_ms),
+            compute_ratio_of_medians(old.run_medians_ms, new.run_medians_ms),
             FASTER_SLOWER,
             unusable,
         ),
         FigureChange(
             "latency p90",
-            milliseconds(old.p90_ms),
-            milliseconds(new.p90_ms),
-            ratio_of_medians(old.run_p90s_ms, new.run_p90s_ms),
+            format_milliseconds(old.p90_ms),
+            format_milliseconds(new.p90_ms),
+            compute_ratio_of_medians(old.run_p90s_ms, new.run_p90s_ms),
             FASTER_SLOWER,
             unusable or bool(old.heavy_tail or new.heavy_tail),
         ),
         FigureChange(
             "session create, warm",
-            milliseconds(old.session_create_ms),
-            milliseconds(new.session_create_ms),
-            ratio_of_medians(_creations(before), _creations(after)),
+            format_milliseconds(old.session_create_ms),
+            format_milliseconds(new.session_create_ms),
+            compute_ratio_of_medians(_creations(before), _creations(after)),
             FASTER_SLOWER,
             unusable,
         ),
@@ -172,7 +176,9 @@ def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) ->
 
 
 def _bytes(what: str, before: int, after: int) -> FigureChange:
-    return FigureChange(what, mebibytes(before), mebibytes(after), after / max(before, 1))
+    return FigureChange(
+        what, format_mebibytes(before), format_mebibytes(after), after / max(before, 1)
+    )
 
 
 def _creations(report: RunReport) -> list[float]:
@@ -192,15 +198,17 @@ def _accuracy(before: RunReport, after: RunReport) -> list[FigureChange]:
     return []
 
 
-def _moved(before: RunReport, after: RunReport) -> list[str]:
+def _list_moved(before: RunReport, after: RunReport) -> list[str]:
     if isinstance(before.placement, NotMeasured) or isinstance(after.placement, NotMeasured):
         return []
     found = []
     if before.placement.counts != after.placement.counts:
-        found.append(f"nodes by provider: {placement_text(before)}, then {placement_text(after)}")
+        found.append(
+            f"nodes by provider: {format_placement(before)}, then {format_placement(after)}"
+        )
     was = {node.name: node.provider for node in before.placement.nodes}
     moved = [
-        f"{node.name}: {provider_word(was[node.name])}, then {provider_word(node.provider)}"
+        f"{node.name}: {shorten_provider(was[node.name])}, then {shorten_provider(node.provider)}"
         for node in after.placement.nodes
         if was.get(node.name, node.provider) != node.provider
     ]

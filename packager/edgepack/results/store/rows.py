@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from edgepack.base.clock import stamp
+from edgepack.base.clock import format_time
 from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import Interval, median, percentile
 from edgepack.records.run import EvaluationReport, ImportedReport, RunReport
-from edgepack.results.store.documents import Kind, Report, kind_of
-from edgepack.results.store.fingerprint import fingerprint
-from edgepack.results.summary import NS_PER_MS, summarize, verdict_word
+from edgepack.results.store.documents import Kind, Report, find_kind
+from edgepack.results.store.fingerprint import make_fingerprint
+from edgepack.results.summary import NS_PER_MS, format_verdict, summarize
 
 LARGEST = 2**63 - 1
 """Of what a database takes for a whole number."""
@@ -29,7 +29,7 @@ class RunRow:
     """The bundle's id; of a report that was imported, the model's name."""
     device: str
     project: str | None = None
-    """See :func:`project_of`."""
+    """See :func:`find_project`."""
     target: str | None = None
     device_model: str | None = None
     variant: str | None = None
@@ -70,35 +70,35 @@ class RunRow:
     """Whether the benchmark ended early."""
 
 
-def project_of(row: RunRow) -> str:
+def find_project(row: RunRow) -> str:
     """Return the project's name; of a report that lacks it, the bundle's without its version."""
     name = row.bundle.removesuffix(f"-{row.target}") if row.target else ""
     return row.project or name.rpartition("-")[0] or row.bundle
 
 
-def row_of(report: Report) -> RunRow:
+def make_row(report: Report) -> RunRow:
     """Return a report in short."""
     row = _row(report)
-    return replace(row, project=project_of(row))
+    return replace(row, project=find_project(row))
 
 
 def _row(report: Report) -> RunRow:
     match report:
         case RunReport():
-            return _of_run(report)
+            return _make_run_row(report)
         case EvaluationReport():
-            return _of_evaluation(report)
+            return _make_evaluation_row(report)
         case ImportedReport():
-            return _of_imported(report)
+            return _make_imported_row(report)
 
 
-def _of_run(report: RunReport) -> RunRow:
+def _make_run_row(report: RunReport) -> RunRow:
     summary = summarize(report)
     interval = summary.median_interval_ms
     low, high = (interval.low, interval.high) if isinstance(interval, Interval) else (None, None)
     memory, canary = report.memory, report.canary
     return replace(
-        _measured(report, report.variant_used),
+        _make_measured_row(report, report.variant_used),
         preset=_text(report.preset),
         scenario=report.scenario.name,
         p50_ms=summary.p50_ms,
@@ -111,16 +111,16 @@ def _of_run(report: RunReport) -> RunRow:
         canary_sha256=None if isinstance(canary, NotMeasured) else canary.model_sha256,
         run_p50_ms=_over_runs(report, 50),
         run_p90_ms=None if summary.heavy_tail else _over_runs(report, 90),
-        verdict=verdict_word(report),
+        verdict=format_verdict(report),
         unfinished=bool(report.unfinished),
     )
 
 
-def _of_evaluation(report: EvaluationReport) -> RunRow:
+def _make_evaluation_row(report: EvaluationReport) -> RunRow:
     times, interval = report.inference_ns, report.interval
     low, high = (None, None) if isinstance(interval, NotMeasured) else interval
     return replace(
-        _measured(report, report.variant),
+        _make_measured_row(report, report.variant),
         p50_ms=median(times) / NS_PER_MS if times else None,
         p90_ms=percentile(times, 90) / NS_PER_MS if times else None,
         metric=_text(report.measured.metric),
@@ -131,12 +131,12 @@ def _of_evaluation(report: EvaluationReport) -> RunRow:
     )
 
 
-def _measured(report: RunReport | EvaluationReport, variant: str) -> RunRow:
+def _make_measured_row(report: RunReport | EvaluationReport, variant: str) -> RunRow:
     """Return the values that every report of a bundle on a device has."""
     return RunRow(
         id=report.id,
         created=_stamp(report.created),
-        kind=kind_of(report),
+        kind=find_kind(report),
         project=_text(report.project),
         bundle=_text(report.bundle) or "",
         target=_text(report.target),
@@ -144,17 +144,17 @@ def _measured(report: RunReport | EvaluationReport, variant: str) -> RunRow:
         device_model=_text(report.facts.model),
         variant=_text(variant),
         runtime=_text(report.facts.onnxruntime),
-        fingerprint=fingerprint(report),
+        fingerprint=make_fingerprint(report),
         manifest_sha256=_text(report.manifest_sha256),
     )
 
 
-def _of_imported(report: ImportedReport) -> RunRow:
+def _make_imported_row(report: ImportedReport) -> RunRow:
     statistics, peak = report.statistics_ns, report.peak_bytes
     return RunRow(
         id=report.id,
         created=_stamp(report.created),
-        kind=kind_of(report),
+        kind=find_kind(report),
         project=_text(report.model),
         bundle=_text(report.model) or "",
         device=_text(report.device) or "",
@@ -172,7 +172,7 @@ def _over_runs(report: RunReport, percent: float) -> float:
 def _stamp(created: str) -> str:
     """Return a time so that those of all reports sort."""
     try:
-        return stamp(datetime.fromisoformat(created))
+        return format_time(datetime.fromisoformat(created))
     except ValueError:
         return created
 

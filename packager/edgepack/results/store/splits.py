@@ -54,10 +54,10 @@ def find_splits(logs: Floats, margin: float) -> list[int]:
         if split := _change(logs[start:end], margin):
             start += split
             splits.append(start)
-    return _confirmed(logs, splits, margin)
+    return _confirm_splits(logs, splits, margin)
 
 
-def _confirmed(logs: Floats, splits: list[int], margin: float) -> list[int]:
+def _confirm_splits(logs: Floats, splits: list[int], margin: float) -> list[int]:
     """Find each change again between its neighbours, with all that came after it."""
     edges = [0]
     for following in [*splits[1:], len(logs)] if splits else []:
@@ -70,7 +70,7 @@ def _change(part: Floats, margin: float) -> int:
     """Return where a part splits best, if that is a change; else 0."""
     if len(part) < LEAST_POINTS:
         return 0
-    clipped = _clipped(part)
+    clipped = _clip_outliers(part)
     scores = _scores(clipped)
     if scores.max() < NORMAL_QUANTILE * _deviation(clipped):
         return 0
@@ -99,7 +99,7 @@ def _orders(count: int, start: int, stop: int) -> npt.NDArray[np.int16]:
     return np.random.default_rng(SEED).permuted(ordered, axis=1)[start:]
 
 
-def _clipped(part: Floats) -> Floats:
+def _clip_outliers(part: Floats) -> Floats:
     centre = median(part.tolist())
     deviation = MAD_TO_SIGMA * median(np.abs(part - centre).tolist())
     scaled: Floats = (part - centre) / max(deviation, LEAST_DEVIATION)

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgepack.base.clock import stamp
+from edgepack.base.clock import format_time
 from edgepack.base.files import write_atomically, writing
 from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.results.store.documents import (
@@ -21,7 +21,7 @@ from edgepack.results.store.documents import (
     parse_report,
     read_documents,
 )
-from edgepack.results.store.rows import RunRow, row_of
+from edgepack.results.store.rows import RunRow, make_row
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
@@ -112,7 +112,7 @@ class ResultsStore:
             UsageError: One of them is not there.
             BundleError: One of them is broken, or of another schema version.
         """
-        return [self._parsed(one, raw) for one, raw in self.documents(report_ids).items()]
+        return [self._parse_report(one, raw) for one, raw in self.documents(report_ids).items()]
 
     def documents(self, report_ids: Sequence[str]) -> dict[str, bytes]:
         """Return the JSON of reports by their ids, in the same order and as it was kept.
@@ -132,8 +132,10 @@ class ResultsStore:
                 found |= {row.id: row.json for row in connection.execute(wanted)}
         missing = [one for one in report_ids if one not in found]
         if missing:
-            raise UsageError(f"there is no report {missing[0]!r}", hint=self._near(missing[0]))
-        return {one: self._unpacked(one, found[one]) for one in report_ids}
+            raise UsageError(
+                f"there is no report {missing[0]!r}", hint=self._format_near(missing[0])
+            )
+        return {one: self._unpack_report(one, found[one]) for one in report_ids}
 
     def rows(self, wanted: RunFilter | None = None) -> list[RunRow]:
         """Return what is kept, in short and oldest first, without reading the reports."""
@@ -189,15 +191,15 @@ class ResultsStore:
 
     def _write(self, reports: Iterable[tuple[Report, bytes]]) -> None:
         """Write reports, in one transaction."""
-        kept = [_packed(report, raw) for report, raw in reports]
+        kept = [_pack_report(report, raw) for report, raw in reports]
         with self._database.writing() as connection:
             _delete(connection, [one.row.id for one in kept])
             _insert(connection, kept)
 
-    def _parsed(self, report_id: str, raw: bytes) -> Report:
+    def _parse_report(self, report_id: str, raw: bytes) -> Report:
         return parse_report(raw, f"{report_id} in {self.name}", _remedy(report_id))
 
-    def _unpacked(self, report_id: str, packed: bytes) -> bytes:
+    def _unpack_report(self, report_id: str, packed: bytes) -> bytes:
         try:
             return zlib.decompress(packed)
         except zlib.error as error:
@@ -207,7 +209,7 @@ class ResultsStore:
                 where=f"{report_id} in {self.name}",
             ) from error
 
-    def _near(self, report_id: str) -> str:
+    def _format_near(self, report_id: str) -> str:
         ids = [row.id for row in self.rows(RunFilter(limit=NEAREST_AMONG))]
         close = difflib.get_close_matches(report_id, ids, n=1)
         return f"did you mean {close[0]!r}?" if close else "list them: edgepack runs list"
@@ -232,10 +234,10 @@ def keep_report(store: ResultsStore, report: Report) -> None:
 
 def _write_aside(report: Report) -> Path:
     """Write a report to a file of the user's, or where that cannot be, to a temporary one."""
-    from edgepack.results.store.database import default_file
+    from edgepack.results.store.database import find_default_file
 
     text, name = report.model_dump_json() + "\n", f"{report.id}.json"
-    path = default_file().with_name("unsaved") / name
+    path = find_default_file().with_name("unsaved") / name
     try:
         write_atomically(path, text)
     except OSError:
@@ -253,8 +255,8 @@ class _Kept:
     document: bytes
 
 
-def _packed(report: Report, raw: bytes) -> _Kept:
-    return _Kept(row_of(report), zlib.compress(raw))
+def _pack_report(report: Report, raw: bytes) -> _Kept:
+    return _Kept(make_row(report), zlib.compress(raw))
 
 
 def _insert(connection: Connection, kept: Iterable[_Kept]) -> None:
@@ -287,7 +289,7 @@ def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
     asked.pop("limit", None)
     since = asked.pop("since", None)
     conditions = [runs.c[name] == value for name, value in asked.items()]
-    return [*conditions, runs.c.created >= stamp(since)] if since else conditions
+    return [*conditions, runs.c.created >= format_time(since)] if since else conditions
 
 
 def _remedy(report_id: str) -> str:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from edgepack.errors import BugError
 from edgepack.model.files import MODEL
-from edgepack.model.fusion import FusionCoverage, fusion_coverage
+from edgepack.model.fusion import FusionCoverage, measure_fusion_coverage
 from edgepack.steps.base import Inputs, Notes
 
 FUSION = "fusion.json"
@@ -37,7 +37,7 @@ class Fusion:
         Raises:
             ModelError: onnxruntime refuses the model.
         """
-        found = fusion_coverage(inputs["model"] / MODEL, self.cpu)
+        found = measure_fusion_coverage(inputs["model"] / MODEL, self.cpu)
         (out / FUSION).write_text(json.dumps(_as_json(found), sort_keys=True), encoding="utf-8")
         return Notes(describe(found, self.cpu), found.facts())
 
@@ -48,7 +48,7 @@ class Fusion:
             StepError: It finds something else.
         """
         written = json.loads((out / FUSION).read_text(encoding="utf-8"))
-        if written != _as_json(fusion_coverage(inputs["model"] / MODEL, self.cpu)):
+        if written != _as_json(measure_fusion_coverage(inputs["model"] / MODEL, self.cpu)):
             raise BugError("onnxruntime optimizes the model in another way each time")
 
 

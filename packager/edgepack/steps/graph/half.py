@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.errors import ModelError
-from edgepack.model.editing import constants_to_initializers, float_constant, free_name
-from edgepack.model.facts import default_opset
+from edgepack.model.editing import free_name, move_constants_to_initializers, read_float_constant
+from edgepack.model.facts import find_default_opset
 from edgepack.model.files import MODEL
 from edgepack.model.reading import write_model
 from edgepack.model.refusals import operator_schemas
-from edgepack.model.running import Arrays, blame, make_session, runtime_errors
-from edgepack.quantization.qdq.preparation import body_reads
+from edgepack.model.running import Arrays, blame, list_runtime_errors, make_session
+from edgepack.quantization.qdq.preparation import list_body_reads
 
 if TYPE_CHECKING:
     import onnx
@@ -62,12 +62,12 @@ class Tracer:
             ModelError: onnxruntime refuses the model.
         """
         name_nodes(model)
-        constants_to_initializers(model)
-        session = all_outputs_session(model)
+        move_constants_to_initializers(model)
+        session = open_all_outputs_session(model)
         types = {o.name: o.type for o in (*session.get_inputs(), *session.get_outputs())}
-        constants = float32_constants(model)
+        constants = read_float32_constants(model)
         for tensor in model.graph.initializer:
-            types.setdefault(tensor.name, _type_of(tensor))
+            types.setdefault(tensor.name, _find_type(tensor))
         return cls(model, session, types, constants)
 
     def is_float32(self, tensor: str) -> bool:
@@ -77,10 +77,10 @@ class Tracer:
     def runs(self, feed: Arrays) -> Iterator[Arrays]:
         """Yield all float32 tensors that nodes make, some at a time."""
         made = [name for node in self.model.graph.node for name in node.output]
-        yield from traced(self.session, filter(self.is_float32, made), feed)
+        yield from trace_outputs(self.session, filter(self.is_float32, made), feed)
 
 
-def traced(
+def trace_outputs(
     session: onnxruntime.InferenceSession, names: Iterable[str], feed: Arrays
 ) -> Iterator[Arrays]:
     """Yield chosen outputs of a session by name, some at a time; the model runs for each lot."""
@@ -98,7 +98,7 @@ def run_some(session: onnxruntime.InferenceSession, names: list[str], feed: Arra
     """
     try:
         return dict(zip(names, session.run(names, feed), strict=True))
-    except runtime_errors() as error:
+    except list_runtime_errors() as error:
         raise ModelError(
             f"onnxruntime does not run the model: {blame(error)}",
             hint="check the samples' shapes and values, and 'dims' in edgepack.yaml",
@@ -113,7 +113,7 @@ def name_nodes(model: onnx.ModelProto) -> None:
             node.name = free_name(f"{node.op_type}_{index}", used)
 
 
-def float32_constants(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]:
+def read_float32_constants(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]:
     """Return the values of float32 initializers that no input overrides, and of Constant nodes."""
     from onnx import TensorProto, numpy_helper
 
@@ -124,18 +124,18 @@ def float32_constants(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]
         if t.name not in inputs and t.data_type == TensorProto.FLOAT
     }
     for node in model.graph.node:
-        if (value := float_constant(node)) is not None:
+        if (value := read_float_constant(node)) is not None:
             found[node.output[0]] = value
     return found
 
 
-def _type_of(tensor: onnx.TensorProto) -> str:
+def _find_type(tensor: onnx.TensorProto) -> str:
     from onnx import TensorProto
 
     return f"tensor({TensorProto.DataType.Name(tensor.data_type).lower()})"
 
 
-def all_outputs_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+def open_all_outputs_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """Return an unoptimized session whose outputs are all tensors that nodes make."""
     import onnx
 
@@ -179,11 +179,11 @@ class Half:
     used: set[str] = field(default_factory=set)
     """Names of all tensors and nodes."""
 
-    def forms(self, tensor: str) -> tuple[str, ...]:
+    def list_forms(self, tensor: str) -> tuple[str, ...]:
         """Return the names under which a tensor may be found."""
         return (tensor, self.halves[tensor]) if tensor in self.halves else (tensor,)
 
-    def half_of(self, tensor: str, constant: np.ndarray[Any, Any] | None) -> str:
+    def add_half(self, tensor: str, constant: np.ndarray[Any, Any] | None) -> str:
         """Return the name of a tensor's float16 form; made, if need be, where nodes now end."""
         from onnx import TensorProto, numpy_helper
 
@@ -197,7 +197,7 @@ class Half:
                 self.model.graph.initializer.append(numpy_helper.from_array(values, name))
         return self.halves[tensor]
 
-    def full_of(self, tensor: str) -> None:
+    def add_full(self, tensor: str) -> None:
         """Make sure that a tensor's float32 form exists for the nodes that follow."""
         from onnx import TensorProto
 
@@ -228,12 +228,12 @@ def convert(tracer: Tracer, float32_nodes: Collection[str]) -> Half:
         if parameters:
             _append_half(tracer, half, node, parameters, opset)
         else:
-            for name in sorted(reads(node)):
-                half.full_of(name)
+            for name in sorted(find_reads(node)):
+                half.add_full(name)
             half.full |= set(node.output)
             half.model.graph.node.append(node)
     for value in half.model.graph.output:
-        half.full_of(value.name)
+        half.add_full(value.name)
     drop_unread(half.model)
     return half
 
@@ -246,7 +246,7 @@ def _empty(tracer: Tracer) -> Half:
     del model.graph.node[:], model.graph.value_info[:]
     used = {node.name for node in tracer.model.graph.node} | set(tracer.types)
     for node in tracer.model.graph.node:
-        used |= {*reads(node), *inner_names(node)}
+        used |= {*find_reads(node), *find_inner_names(node)}
     full = {value.name for value in model.graph.input} | set(tracer.constants)
     return Half(model, full=full, used=used)
 
@@ -262,14 +262,14 @@ def _append_half(
 
     schema = _schema(node, opset)
     inputs = [
-        half.half_of(name, tracer.constants.get(name))
+        half.add_half(name, tracer.constants.get(name))
         if tracer.is_float32(name) and _parameter(schema.inputs, k) in parameters
         else name
         for k, name in enumerate(node.input)
     ]
     for name in node.input:
         if name in inputs:
-            half.full_of(name)
+            half.add_full(name)
     outputs = list(node.output)
     for k, name in enumerate(node.output):
         if tracer.is_float32(name) and _parameter(schema.outputs, k) in parameters:
@@ -315,7 +315,11 @@ def _has_subgraph(node: onnx.NodeProto) -> bool:
 
 def _operator_sets(model: onnx.ModelProto) -> dict[str, int]:
     sets = {entry.domain: entry.version for entry in model.opset_import}
-    return {"com.microsoft": 1} | sets | {"": default_opset(model), "ai.onnx": default_opset(model)}
+    return (
+        {"com.microsoft": 1}
+        | sets
+        | {"": find_default_opset(model), "ai.onnx": find_default_opset(model)}
+    )
 
 
 def _schema(node: onnx.NodeProto, opset: Mapping[str, int]) -> Any:  # noqa: ANN401
@@ -332,7 +336,7 @@ def _independent_of_data(model: onnx.ModelProto) -> set[str]:
     found = set()
     for node in model.graph.node:
         if node.op_type in ("Shape", "Size") or (
-            known.issuperset(filter(None, reads(node))) and not _is_random(node)
+            known.issuperset(filter(None, find_reads(node))) and not _is_random(node)
         ):
             known |= set(node.output)
             found.add(node.name)
@@ -343,32 +347,32 @@ def _is_random(node: onnx.NodeProto) -> bool:
     return node.op_type.startswith(("Random", "Multinomial", "Bernoulli"))
 
 
-def reads(node: onnx.NodeProto) -> set[str]:
+def find_reads(node: onnx.NodeProto) -> set[str]:
     """Return the tensors that a node, or a subgraph in it, reads."""
-    return {*filter(None, node.input), *body_reads(node)}
+    return {*filter(None, node.input), *list_body_reads(node)}
 
 
-def inner_names(node: onnx.NodeProto) -> set[str]:
+def find_inner_names(node: onnx.NodeProto) -> set[str]:
     """Return the names that subgraphs of a node define."""
     found: set[str] = set()
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             found |= {value.name for value in graph.input} | {t.name for t in graph.initializer}
             for inner in graph.node:
-                found |= {*inner.output, *inner_names(inner)}
+                found |= {*inner.output, *find_inner_names(inner)}
     return found
 
 
 def drop_unread(model: onnx.ModelProto) -> None:
     """Drop the initializers that nothing reads."""
-    read = {name for node in model.graph.node for name in reads(node)}
+    read = {name for node in model.graph.node for name in find_reads(node)}
     read |= {value.name for value in (*model.graph.output, *model.graph.input)}
     kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]
     model.graph.initializer.extend(kept)
 
 
-def emulated(half: Half) -> onnx.ModelProto:
+def emulate_half(half: Half) -> onnx.ModelProto:
     """Return a float32 model that computes what a converted one does, rounding every result.
 
     Tensors keep their names: a node that made ``x_fp16`` makes it still, in float32, rounded to

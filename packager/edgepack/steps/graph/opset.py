@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from edgepack.errors import StepError, listed
-from edgepack.model.facts import STANDARD, default_opset
+from edgepack.errors import StepError, format_list
+from edgepack.model.facts import STANDARD, find_default_opset
 from edgepack.model.files import MODEL
-from edgepack.model.quantized import every_node
+from edgepack.model.quantized import walk_nodes
 from edgepack.model.reading import read_model, write_model
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.comparing import worst_sqnr_db
+from edgepack.steps.comparing import measure_worst_sqnr
 
 if TYPE_CHECKING:
     import onnx
@@ -48,12 +48,12 @@ class AtLeastOpset:
             StepError: onnx cannot convert the model; names the reason.
         """
         model = read_model(inputs["model"] / MODEL)
-        before = default_opset(model)
+        before = find_default_opset(model)
         if before < self.minimum:
             model = _convert(model, self.minimum)
         model.ir_version = max(model.ir_version, _IR_OF_OPSET_13)
         write_model(model, out / MODEL)
-        after = default_opset(model)
+        after = find_default_opset(model)
         return Notes(f"opset {before}" + (f" converted to {after}" if after != before else " kept"))
 
     def verify(self, inputs: Inputs, out: Path) -> None:
@@ -63,7 +63,7 @@ class AtLeastOpset:
             StepError: They differ.
         """
         before = inputs["model"] / MODEL
-        sqnr = worst_sqnr_db(before, out / MODEL, inputs.get("samples"))
+        sqnr = measure_worst_sqnr(before, out / MODEL, inputs.get("samples"))
         if sqnr < _SAME_DB:
             raise StepError(
                 f"after conversion to opset {self.minimum} the outputs are {sqnr:.0f} dB away",
@@ -78,10 +78,10 @@ def _convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     try:
         return version_converter.convert_version(model, version)
     except (RuntimeError, ValueError, InferenceError, version_converter.ConvertError) as error:
-        unknown = listed(_unknown_to_onnx(model), _SHOWN)
+        unknown = format_list(_unknown_to_onnx(model), _SHOWN)
         message = _ASSERTION.sub("", " ".join(str(error).split()))[:300]
         raise StepError(
-            f"onnx cannot convert the model from opset {default_opset(model)} to {version}: "
+            f"onnx cannot convert the model from opset {find_default_opset(model)} to {version}: "
             + (f"ONNX has no operator {unknown}" if unknown else message),
             hint=f"export the model with opset {version} or higher, or build without what needs it:"
             " int8 (--variant cpu-fp32), or preprocess: {in_graph: true}",
@@ -92,5 +92,5 @@ def _unknown_to_onnx(model: onnx.ModelProto) -> list[str]:
     """Return operators that onnx has no schema of, as the experimental ones that it took away."""
     import onnx
 
-    own = [node for node in every_node(model) if node.domain in STANDARD]
+    own = [node for node in walk_nodes(model) if node.domain in STANDARD]
     return sorted({node.op_type for node in own if not onnx.defs.has(node.op_type)})

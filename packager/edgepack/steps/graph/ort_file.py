@@ -24,7 +24,7 @@ _MODEL_FIELD = 6
 """Where a session's vtable has its ``model``: field 1, at 4 + 2 * field."""
 
 
-def normalized(data: bytes) -> bytes:
+def normalize_file(data: bytes) -> bytes:
     """Return an ORT-format file with the same content, laid out in one way only.
 
     onnxruntime writes a table of kernel types from a hash map whose order changes with memory
@@ -106,7 +106,7 @@ def _vector(builder: Any, start: Callable[[Any, int], int], offsets: Sequence[in
     return int(builder.EndVector())
 
 
-def saved_optimizations(data: bytes) -> int:
+def count_saved_optimizations(data: bytes) -> int:
     """Return how many optimizations an ORT-format file leaves to the session."""
     saved = _root(data).Model().Graph().RuntimeOptimizations()
     if saved is None:
@@ -116,7 +116,7 @@ def saved_optimizations(data: bytes) -> int:
     )
 
 
-def kernels(data: bytes) -> set[Operator]:
+def find_kernels(data: bytes) -> set[Operator]:
     """Return every operator whose kernel a file may ask for, also by saved optimizations."""
     resolver = _root(data).KernelTypeStrResolver()
     found = set()
@@ -126,7 +126,7 @@ def kernels(data: bytes) -> set[Operator]:
     return found
 
 
-def operators(files: Iterable[Path]) -> dict[Operator, str]:
+def find_operators(files: Iterable[Path]) -> dict[Operator, str]:
     """Return the operators of the nodes of ORT-format files, with their types as JSON, or "".
 
     Raises:

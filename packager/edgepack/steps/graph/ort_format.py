@@ -9,21 +9,21 @@ from pathlib import Path
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from edgepack.base.machine import processor
+from edgepack.base.machine import find_processor
 from edgepack.errors import BugError, ModelError, StepError
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.model.files import MODEL, ORT_MODEL
 from edgepack.model.reading import read_structure
-from edgepack.model.running import blame, make_session, run_session, runtime_errors
+from edgepack.model.running import blame, list_runtime_errors, make_session, run_session
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import probe_inputs
 from edgepack.steps.graph.ort_file import (
     Operator,
-    kernels,
-    normalized,
-    operators,
+    count_saved_optimizations,
+    find_kernels,
+    find_operators,
+    normalize_file,
     read_config,
-    saved_optimizations,
     write_config,
 )
 
@@ -82,7 +82,7 @@ class AsOrt:
     cacheable = True
     style: Literal["fixed", "runtime"]
     platform: Literal["arm", "amd64"]
-    processor: str = field(default_factory=processor)
+    processor: str = field(default_factory=find_processor)
     """The kind of processor that this runs on: which kernels onnxruntime has decides the graph."""
 
     def check(self, inputs: Inputs) -> None:
@@ -108,15 +108,15 @@ class AsOrt:
             raw, again, applied = (Path(name) / f"{n}.ort" for n in ("raw", "again", "applied"))
             plain_bias = self._convert(source, raw)
             self._convert(source, again)
-            data = normalized(raw.read_bytes())
+            data = normalize_file(raw.read_bytes())
             (out / ORT_MODEL).write_bytes(data)
-            same = normalized(again.read_bytes()) == data
+            same = normalize_file(again.read_bytes()) == data
             files = [out / ORT_MODEL]
             if self.style == "runtime":
                 _save(source, applied, self._entries(style="apply", plain_bias=plain_bias))
                 files.append(applied)
-            needed = operators(files)
-        needed = dict.fromkeys(kernels(data), "") | needed
+            needed = find_operators(files)
+        needed = dict.fromkeys(find_kernels(data), "") | needed
         write_config(needed, out / OPERATORS)
         facts = {
             "bytes": len(data),
@@ -180,14 +180,14 @@ class AsOrt:
         }
 
     def _require_style(self, data: bytes) -> None:
-        if self.style == "fixed" and saved_optimizations(data):
+        if self.style == "fixed" and count_saved_optimizations(data):
             raise BugError("the file leaves optimizations to the session")
-        layout = sorted(name for domain, _, name in kernels(data) if "nchwc" in domain)
+        layout = sorted(name for domain, _, name in find_kernels(data) if "nchwc" in domain)
         if layout:
             raise BugError(
                 f"the file has operators for one processor's vector width: {', '.join(layout)}"
             )
-        if normalized(data) != data:
+        if normalize_file(data) != data:
             raise BugError("the file's layout would differ the next time")
 
     def _require_same(self, inputs: Inputs, file: Path) -> None:
@@ -226,7 +226,7 @@ def _save(source: Path, target: Path, entries: Mapping[str, str]) -> None:
         options.add_session_config_entry(key, value)
     try:
         onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
-    except runtime_errors() as error:
+    except list_runtime_errors() as error:
         raise StepError(
             f"onnxruntime {onnxruntime.__version__} does not write the model in ORT format:"
             f" {blame(error)[:300]}",
@@ -263,9 +263,9 @@ def _is_quantized(model: Path) -> bool:
 
 def _require_covered(data: bytes, out: Path) -> None:
     listed = read_config(out / OPERATORS)
-    needed: dict[Operator, dict[str, Any]] = {operator: {} for operator in kernels(data)}
+    needed: dict[Operator, dict[str, Any]] = {operator: {} for operator in find_kernels(data)}
     with tempfile.TemporaryDirectory() as name:
-        write_config(operators([out / ORT_MODEL]), Path(name) / OPERATORS)
+        write_config(find_operators([out / ORT_MODEL]), Path(name) / OPERATORS)
         needed |= read_config(Path(name) / OPERATORS)
     for operator, types in sorted(needed.items()):
         if operator not in listed:

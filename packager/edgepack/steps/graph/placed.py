@@ -11,7 +11,7 @@ from edgepack.backends.base import CPU, PredictedPlacement, predict
 from edgepack.backends.registry import BACKENDS
 from edgepack.errors import BugError
 from edgepack.model.files import MODEL
-from edgepack.model.graph import partitioned_graph
+from edgepack.model.graph import make_partitioned_graph
 from edgepack.project.profile import Variant
 from edgepack.steps.base import Inputs, Notes
 
@@ -65,7 +65,7 @@ def predict_placement(model: Path, variant: Variant) -> PredictedPlacement:
     Raises:
         ModelError: onnxruntime refuses the model.
     """
-    return predict(BACKENDS[variant.backend], partitioned_graph(model), variant)
+    return predict(BACKENDS[variant.backend], make_partitioned_graph(model), variant)
 
 
 def read_placement(folder: Path) -> Any:  # noqa: ANN401  (plain JSON, written above)

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from edgepack.errors import BugError, ModelError, ProfileError, nearest
+from edgepack.errors import BugError, ModelError, ProfileError, suggest_nearest
 from edgepack.model.branches import inline_known_branches
-from edgepack.model.checking import checker_findings
-from edgepack.model.facts import TensorSpec, signature
+from edgepack.model.checking import run_checker
+from edgepack.model.facts import TensorSpec, read_signature
 from edgepack.model.files import MODEL
-from edgepack.model.inferring import inferred_graph
-from edgepack.model.ir import highest_ir, loadable, lower_ir
+from edgepack.model.inferring import infer_graph
+from edgepack.model.ir import find_highest_ir, loadable, lower_ir
 from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import make_session
-from edgepack.samples.constants import Constant, constant_arrays
+from edgepack.samples.constants import Constant, make_constant_arrays
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.comparing import probe_inputs, worst_sqnr_db
+from edgepack.steps.comparing import measure_worst_sqnr, probe_inputs
 
 if TYPE_CHECKING:
     import onnx
@@ -59,11 +59,11 @@ class Prepared:
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``."""
         # Before the model is read: the checker keeps it in memory twice.
-        refused = [finding.reason for finding in checker_findings(inputs["source"])]
+        refused = [finding.reason for finding in run_checker(inputs["source"])]
         model = read_model(inputs["source"])
-        lowered = lower_ir(model, highest_ir())
+        lowered = lower_ir(model, find_highest_ir())
         done = [lowered, *refused] if lowered else refused
-        done += [*_constants_only(model), *_put_in(model, self.constants)]
+        done += [*_constants_only(model), *_make_weights(model, self.constants)]
         done += fix_dims(model, dict(self.dims))
         if branches := inline_known_branches(model):
             done.append(f"{branches} If decided by constants and shapes")
@@ -78,11 +78,11 @@ class Prepared:
             StepError: Its outputs differ from the source's.
         """
         samples = inputs.get("samples")
-        fixed = constant_arrays(self.constants)
+        fixed = make_constant_arrays(self.constants)
         _require_repeatable(out / MODEL, samples)
         # In this order, because the source accepts what the fixed model does, not the reverse.
         with loadable(inputs["source"]) as source, _said_of(out / MODEL, samples):
-            sqnr = worst_sqnr_db(out / MODEL, source, samples, fixed)
+            sqnr = measure_worst_sqnr(out / MODEL, source, samples, fixed)
         if sqnr < _SAME_DB:
             raise BugError(f"the prepared model's outputs are {sqnr:.0f} dB from the source's")
 
@@ -99,7 +99,7 @@ def _said_of(model: Path, samples: Path | None) -> Iterator[None]:
 
 
 def _random_hint(model: Path) -> str:
-    inputs, _ = signature(read_outline(model))
+    inputs, _ = read_signature(read_outline(model))
     free = {size for spec in inputs for size in spec.shape or () if isinstance(size, str)}
     names = ", ".join(sorted(free - {"?"}))
     return (
@@ -139,7 +139,7 @@ def _constants_only(model: onnx.ModelProto) -> list[str]:
     return [f"{dropped} weights that were also inputs made constant"]
 
 
-def _put_in(model: onnx.ModelProto, constants: Sequence[Constant]) -> list[str]:
+def _make_weights(model: onnx.ModelProto, constants: Sequence[Constant]) -> list[str]:
     """Make weights of inputs."""
     from onnx import numpy_helper
 
@@ -169,13 +169,13 @@ def fix_dims(model: onnx.ModelProto, dims: Mapping[str, int]) -> list[str]:
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
     del model.graph.value_info[:]
-    inferred = inferred_graph(model)
+    inferred = infer_graph(model)
     for value, found, said in zip(model.graph.output, inferred.output, declared, strict=True):
         value.CopyFrom(found if found.type.tensor_type.HasField("shape") else said)
     return [f"{name} = {size}" for name, size in dims.items()]
 
 
-def fixed_signature(
+def fix_signature(
     inputs: tuple[TensorSpec, ...], dims: Mapping[str, int], where: str
 ) -> tuple[TensorSpec, ...]:
     """Return the inputs as they are once the symbolic dimensions have their values.
@@ -193,13 +193,13 @@ def fixed_signature(
         if name not in symbolic:
             raise ProfileError(
                 f"no input has a symbolic dimension {name!r}",
-                hint=nearest(name, symbolic),
+                hint=suggest_nearest(name, symbolic),
                 where=where,
             )
-    return sized(inputs, dims)
+    return fix_sizes(inputs, dims)
 
 
-def sized(inputs: Sequence[TensorSpec], dims: Mapping[str, int]) -> tuple[TensorSpec, ...]:
+def fix_sizes(inputs: Sequence[TensorSpec], dims: Mapping[str, int]) -> tuple[TensorSpec, ...]:
     """Return inputs with values for symbolic dimensions; names that none has are passed over."""
     return tuple(
         TensorSpec(

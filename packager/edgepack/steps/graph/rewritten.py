@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from edgepack.errors import BugError, StepError, listed, nearest
-from edgepack.model.editing import constants_to_initializers, free_name
-from edgepack.model.facts import STANDARD, default_opset, signature
+from edgepack.errors import BugError, StepError, format_list, suggest_nearest
+from edgepack.model.editing import free_name, move_constants_to_initializers
+from edgepack.model.facts import STANDARD, find_default_opset, read_signature
 from edgepack.model.files import MODEL
-from edgepack.model.inferring import inferred_graph
+from edgepack.model.inferring import infer_graph
 from edgepack.model.reading import read_model, write_model
 from edgepack.quantization.methods.smooth_quant import smooth_norms
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.comparing import worst_sqnr_db
-from edgepack.steps.graph.half import drop_unread, inner_names, name_nodes, reads
+from edgepack.steps.comparing import measure_worst_sqnr
+from edgepack.steps.graph.half import drop_unread, find_inner_names, find_reads, name_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -61,7 +61,9 @@ class Rewritten:
         del inputs
         for name in self.rewrites:
             if name not in REWRITES:
-                raise StepError(f"there is no rewrite {name!r}", hint=nearest(name, REWRITES))
+                raise StepError(
+                    f"there is no rewrite {name!r}", hint=suggest_nearest(name, REWRITES)
+                )
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``."""
@@ -69,7 +71,9 @@ class Rewritten:
         name_nodes(model)
         done = {name: REWRITES[name](model) for name in self.rewrites}
         write_model(model, out / MODEL)
-        told = [f"{name}: {listed(changes, _NAMED)}" for name, changes in done.items() if changes]
+        told = [
+            f"{name}: {format_list(changes, _NAMED)}" for name, changes in done.items() if changes
+        ]
         facts = {"rewrites": {name: len(changes) for name, changes in done.items()}}
         return Notes("; ".join(told) or "nothing to rewrite", facts)
 
@@ -80,13 +84,13 @@ class Rewritten:
             StepError: They are not.
         """
         before, after = read_model(inputs["model"] / MODEL), read_model(out / MODEL)
-        if signature(before) != signature(after):
+        if read_signature(before) != read_signature(after):
             raise _fault("the inputs or outputs changed")
-        if "coreml-cache-key" in self.rewrites and _metadata(after, CACHE_KEY) != content_key(
+        if "coreml-cache-key" in self.rewrites and _metadata(after, CACHE_KEY) != hash_content(
             after
         ):
             raise _fault(f"{CACHE_KEY} is not the key of this model")
-        sqnr = worst_sqnr_db(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
+        sqnr = measure_worst_sqnr(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
         if sqnr < _SAME_DB:
             raise _fault(f"the outputs are {sqnr:.0f} dB from the model's")
 
@@ -106,7 +110,7 @@ def flatten_to_reshape(model: onnx.ModelProto) -> list[str]:
     """
     from onnx import helper, numpy_helper
 
-    if default_opset(model) < _RESHAPE_OPSET:
+    if find_default_opset(model) < _RESHAPE_OPSET:
         return []
     shapes = _shapes(model)
     done = []
@@ -148,7 +152,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[int | None]]:
     # If that fails, only the shapes in the file itself are known.
     graph = model.graph
     with contextlib.suppress(onnx.shape_inference.InferenceError):
-        graph = inferred_graph(model)
+        graph = infer_graph(model)
     found: dict[str, list[int | None]] = {t.name: list(t.dims) for t in model.graph.initializer}
     for value in (*graph.value_info, *graph.input, *graph.output):
         if value.type.tensor_type.HasField("shape"):
@@ -169,20 +173,20 @@ def fold_batch_norm(model: onnx.ModelProto) -> list[str]:
     nothing else reads. The rest becomes ``x * scale + shift`` where the rank is known. In training
     mode, or with parameters that are not float32 constants, it stays.
     """
-    if default_opset(model) < _BATCH_NORM_OPSET:
+    if find_default_opset(model) < _BATCH_NORM_OPSET:
         return []
-    constants_to_initializers(model)
+    move_constants_to_initializers(model)
     shapes = _shapes(model)
     done = []
     for node in list(model.graph.node):
         if node.op_type == "BatchNormalization" and not _attribute(node, "training_mode", 0):
-            done += _without_batch_norm(model, node, shapes)
+            done += _remove_batch_norm(model, node, shapes)
     if done:
         drop_unread(model)
     return done
 
 
-def _without_batch_norm(
+def _remove_batch_norm(
     model: onnx.ModelProto, node: onnx.NodeProto, shapes: Mapping[str, Sequence[int | None]]
 ) -> list[str]:
     """Remove one BatchNormalization if that can be done; say how."""
@@ -192,7 +196,7 @@ def _without_batch_norm(
     gamma, beta, mean, variance = parameters
     scale = gamma / np.sqrt(variance + _attribute(node, "epsilon", 1e-5))
     shift = beta - mean * scale
-    before = _only_maker(model, node.input[0])
+    before = _find_only_maker(model, node.input[0])
     if before is not None and _scale_weights(model, before, scale, shift):
         before.output[0] = node.output[0]
         model.graph.node.remove(node)
@@ -219,9 +223,9 @@ def _values(model: onnx.ModelProto, names: Sequence[str]) -> list[np.ndarray[Any
     return [numpy_helper.to_array(floats[name]).astype(np.float64) for name in names]
 
 
-def _only_maker(model: onnx.ModelProto, tensor: str) -> onnx.NodeProto | None:
+def _find_only_maker(model: onnx.ModelProto, tensor: str) -> onnx.NodeProto | None:
     """Return the node that makes a tensor if just one node reads it, and no one outside."""
-    readers = Counter(name for node in model.graph.node for name in reads(node))
+    readers = Counter(name for node in model.graph.node for name in find_reads(node))
     readers.update(value.name for value in model.graph.output)
     maker = next((node for node in model.graph.node if tensor in node.output), None)
     return maker if readers[tensor] == 1 else None
@@ -293,16 +297,16 @@ def _replace_by_mul_add(
 # --- coreml-cache-key --------------------------------------------------------------------------
 
 
-def coreml_cache_key(model: onnx.ModelProto) -> list[str]:
+def set_coreml_cache_key(model: onnx.ModelProto) -> list[str]:
     """Write the hash of the model's content where onnxruntime's CoreML provider looks for it."""
-    key = content_key(model)
+    key = hash_content(model)
     if _metadata(model, CACHE_KEY) == key:
         return []
     set_metadata(model, CACHE_KEY, key)
     return [f"{CACHE_KEY} = {key}"]
 
 
-def content_key(model: onnx.ModelProto) -> str:
+def hash_content(model: onnx.ModelProto) -> str:
     """Return 64 hexadecimal digits: the sha256 of all of a model but its cache key.
 
     Names, weights, attributes and metadata count; where the weights lie does not, if the model
@@ -371,7 +375,7 @@ def _add_initializer(model: onnx.ModelProto, name: str, tensor: onnx.TensorProto
 def _fresh_tensor(model: onnx.ModelProto, name: str) -> str:
     used = {t.name for t in model.graph.initializer} | {v.name for v in model.graph.input}
     for node in model.graph.node:
-        used |= {*node.output, *inner_names(node)}
+        used |= {*node.output, *find_inner_names(node)}
     return free_name(name, used)
 
 
@@ -380,7 +384,7 @@ def _fresh_tensor(model: onnx.ModelProto, name: str) -> str:
 
 def smooth(model: onnx.ModelProto) -> list[str]:
     """Make the large channels that a LayerNormalization gives to products smaller, for 8 bits."""
-    constants_to_initializers(model)
+    move_constants_to_initializers(model)
     return smooth_norms(model)
 
 
@@ -388,6 +392,6 @@ REWRITES: dict[str, Callable[[onnx.ModelProto], list[str]]] = {
     "flatten-to-reshape": flatten_to_reshape,
     "fold-batch-norm": fold_batch_norm,
     "smooth-norms": smooth,
-    "coreml-cache-key": coreml_cache_key,
+    "coreml-cache-key": set_coreml_cache_key,
 }
 """Name to function; ``coreml-cache-key`` belongs last."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from edgepack.errors import EdgepackError, StepError
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import INLINE_LIMIT_BYTES, read_model, read_outline, write_model
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.comparing import worst_sqnr_db
+from edgepack.steps.comparing import measure_worst_sqnr
 
 # Folding batch norms and constants reorders float32 arithmetic; 60 dB is a thousandth.
 _SAME_DB = 60.0
@@ -35,7 +35,7 @@ class Simplified:
         source = inputs["model"] / MODEL
         try:
             before, after = _simplify_file(source, out / MODEL)
-            sqnr = worst_sqnr_db(source, out / MODEL, inputs.get("samples"))
+            sqnr = measure_worst_sqnr(source, out / MODEL, inputs.get("samples"))
         except EdgepackError as error:
             return _skip(source, out, error.problem)
         if sqnr < _SAME_DB:
@@ -48,7 +48,7 @@ class Simplified:
         Raises:
             StepError: It does not.
         """
-        _same_signature(inputs["model"] / MODEL, out / MODEL)
+        _require_same_signature(inputs["model"] / MODEL, out / MODEL)
 
 
 def _simplify_file(source: Path, result: Path) -> tuple[int, int]:
@@ -60,7 +60,7 @@ def _simplify_file(source: Path, result: Path) -> tuple[int, int]:
     with tempfile.TemporaryDirectory(prefix="edgepack-simplified-") as scratch:
         made = Path(scratch) / MODEL
         simplify(source, made)
-        nodes = _same_signature(source, made)
+        nodes = _require_same_signature(source, made)
         if sum(file.stat().st_size for file in made.parent.iterdir()) > INLINE_LIMIT_BYTES:
             write_model(read_model(made), result)
         else:
@@ -95,7 +95,7 @@ def simplify(source: Path, result: Path) -> None:
         raise StepError(f"onnxsim failed: {message}", hint="the model is used as it is") from error
 
 
-def _same_signature(before: Path, after: Path) -> tuple[int, int]:
+def _require_same_signature(before: Path, after: Path) -> tuple[int, int]:
     """Return how many nodes two models have, one in memory at a time.
 
     Raises:
@@ -112,7 +112,7 @@ def _same_signature(before: Path, after: Path) -> tuple[int, int]:
 
 def _names_and_nodes(path: Path) -> tuple[list[str], int]:
     model = read_outline(path)
-    inputs, outputs = signature(model)
+    inputs, outputs = read_signature(model)
     return [spec.name for spec in (*inputs, *outputs)], len(model.graph.node)
 
 

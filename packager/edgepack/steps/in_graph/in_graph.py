@@ -17,26 +17,26 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.errors import BugError, StepError
 from edgepack.metrics.accuracy import min_sqnr_db
-from edgepack.model.facts import EXTENSIONS, TensorSpec, default_opset, signature
+from edgepack.model.facts import EXTENSIONS, TensorSpec, find_default_opset, read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput, TokensInput
-from edgepack.samples.sample_set import SampleSet, text_bytes
-from edgepack.samples.spreading import spread
+from edgepack.samples.sample_set import SampleSet, encode_text
+from edgepack.samples.spreading import choose_spread
 from edgepack.samples.tokenizers import BytePairs, parse_tokenizer
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.in_graph.pictures import Described, is_jpeg, made_pictures, pixels_of
-from edgepack.steps.in_graph.preprocessing import OPSET, picture_nodes, put_before
+from edgepack.steps.in_graph.pictures import Described, decode_picture, is_jpeg, make_pictures
+from edgepack.steps.in_graph.preprocessing import OPSET, make_picture_nodes, put_before
 from edgepack.steps.in_graph.texts import (
     MADE,
     DescribedTexts,
-    made_names,
+    decode_text,
+    list_made_names,
+    make_text_tensors,
     put_text_before,
     read_tokenizers,
-    text_of,
-    text_tensors,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class InGraph:
     """The model with what makes its tensors of pictures and texts in front.
 
     Inputs: ``model``, opset 18 or newer; ``samples``, as the new model takes them; the file of each
-    text's tokenizer (:func:`~edgepack.steps.in_graph.texts.tokenizer_input`).
+    text's tokenizer (:func:`~edgepack.steps.in_graph.texts.name_tokenizer_input`).
     """
 
     name: ClassVar[str] = "in-graph"
@@ -87,13 +87,13 @@ class InGraph:
             StepError: Its opset is too old, or a picture's input is an output as well.
         """
         model = read_structure(inputs["model"] / MODEL)
-        if default_opset(model) < OPSET:
+        if find_default_opset(model) < OPSET:
             raise BugError(
                 f"preprocessing in the graph needs opset {OPSET}, the model has"
-                f" {default_opset(model)}"
+                f" {find_default_opset(model)}"
             )
         outputs = {value.name for value in model.graph.output}
-        texts = (name for each in self.texts for name in made_names(*each))
+        texts = (name for each in self.texts for name in list_made_names(*each))
         for name in (*(name for name, _ in self.described), *texts):
             if name in outputs:
                 raise StepError(
@@ -141,25 +141,25 @@ class InGraph:
         """
         probes = SampleSet.read(inputs["samples"])
         sessions = {
-            name: picture_session(image, out, as_file=len(self._shape(name)) == 1)
+            name: open_picture_session(image, out, as_file=len(self._shape(name)) == 1)
             for name, image in self.described
         }
         for name, image in self.described:
-            made = made_pictures(self._shape(name), _ODD_SIZES)
+            made = make_pictures(self._shape(name), _ODD_SIZES)
             for pixels in (*made, *(feed[name] for feed in probes)):
                 require_equal(name, image, pixels, sessions[name])
         before, after = make_session(inputs["model"] / MODEL), make_session(out / MODEL)
-        taken, _ = signature(read_structure(inputs["model"] / MODEL))
+        taken, _ = read_signature(read_structure(inputs["model"] / MODEL))
         dtypes = {spec.name: spec.dtype for spec in taken}
         texts = self._proven_texts(inputs, probes, taken, out)
-        for index in spread(range(len(probes)), _PROBES):
+        for index in choose_spread(range(len(probes)), _PROBES):
             feed = probes.inputs(index)
             tensors = {
                 name: _run(sessions[name], feed[name]).astype(dtypes[name], copy=False)
                 for name, _ in self.described
             }
             for (name, _), proven in zip(self.texts, texts, strict=True):
-                tensors |= proven[text_of(feed[name])]
+                tensors |= proven[decode_text(feed[name])]
             expected = run_session(before, {**feed, **tensors})
             found = min_sqnr_db(expected, run_session(after, feed))
             if found < _SAME_DB:
@@ -179,7 +179,7 @@ class InGraph:
         proven = []
         tokenizers = read_tokenizers(inputs, self.texts)
         for (name, tokens), tokenizer in zip(self.texts, tokenizers, strict=True):
-            texts = ["", *MADE, *(text_of(feed[name]) for feed in probes)]
+            texts = ["", *MADE, *(decode_text(feed[name]) for feed in probes)]
             proof = TextProof(name, tokens, tokenizer, taken)
             proven.append(proof.tensors(texts, scratch))
         return proven
@@ -206,12 +206,13 @@ class TextProof:
         texts = [*texts, *_odd_words(self.tokenizer)]
         found = {}
         for text in texts:
-            expected = text_tensors(parsed, text, self.name, self.tokens, self.taken)
-            made = run_session(session, {self.name: text_bytes(text)})
+            expected = make_text_tensors(parsed, text, self.name, self.tokens, self.taken)
+            made = run_session(session, {self.name: encode_text(text)})
             for name, values in expected.items():
-                if not np.array_equal(made[_made(name)], values):
+                if not np.array_equal(made[_find_made_name(name)], values):
                     raise StepError(
-                        f"{name!r} of the text {text[:80]!r} is {_short(made[_made(name)])}, not"
+                        f"{name!r} of the text {text[:80]!r} is"
+                        f" {_short(made[_find_made_name(name)])}, not"
                         f" {_short(values)}, which the tokenizer says",
                         hint=OTHER_TEXT,
                     )
@@ -222,15 +223,18 @@ class TextProof:
         """Return a session that makes the model's inputs of a text, and does nothing else."""
         from onnx import TensorProto, helper
 
-        specs = [s for s in self.taken if s.name in made_names(self.name, self.tokens)]
+        specs = [s for s in self.taken if s.name in list_made_names(self.name, self.tokens)]
         values = {
             spec.name: helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)) for spec in specs
         }
         graph = helper.make_graph(
-            [helper.make_node("Identity", [name], [_made(name)]) for name in values],
+            [helper.make_node("Identity", [name], [_find_made_name(name)]) for name in values],
             "tokenizer",
             [helper.make_tensor_value_info(s.name, values[s.name], s.shape) for s in specs],
-            [helper.make_tensor_value_info(_made(n), kind, None) for n, kind in values.items()],
+            [
+                helper.make_tensor_value_info(_find_made_name(n), kind, None)
+                for n, kind in values.items()
+            ],
         )
         opset = helper.make_opsetid("", OPSET)
         model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
@@ -243,10 +247,10 @@ class TextProof:
 def _odd_words(tokenizer: str) -> list[str]:
     """Return what an operator may take for one word of the vocabulary where it is several."""
     parsed = parse_tokenizer(tokenizer)
-    return list(parsed.unreachable()) if isinstance(parsed, BytePairs) else []
+    return list(parsed.list_unreachable()) if isinstance(parsed, BytePairs) else []
 
 
-def _made(name: str) -> str:
+def _find_made_name(name: str) -> str:
     return f"{name}/made"
 
 
@@ -265,7 +269,7 @@ def _session(model: onnx.ModelProto, scratch: Path) -> onnxruntime.InferenceSess
     return session
 
 
-def picture_session(
+def open_picture_session(
     image: ImageInput, scratch: Path, *, as_file: bool = False
 ) -> onnxruntime.InferenceSession:
     """Return a session of nothing but what makes a tensor of a picture.
@@ -277,7 +281,7 @@ def picture_session(
     """
     from onnx import TensorProto, helper
 
-    made = picture_nodes("preprocess", "pixels", image, as_file=as_file)
+    made = make_picture_nodes("preprocess", "pixels", image, as_file=as_file)
     shape: list[str | int | None] = ["bytes"] if as_file else ["height", "width", 3]
     graph = helper.make_graph(
         made.nodes,
@@ -306,8 +310,8 @@ def require_equal(
         StepError: A value is further than :data:`MOST_LEVELS` from it, or, where the session
             decodes a JPEG, the mean is further than :data:`MOST_MEAN_LEVELS`.
     """
-    expected = images.tensor(pixels_of(given), image.model_dump())
-    apart = levels_apart(expected, _run(session, given), image)
+    expected = images.make_tensor(decode_picture(given), image.model_dump())
+    apart = compute_level_differences(expected, _run(session, given), image)
     encoded = given.ndim == 1
     size = f"{given.size} bytes" if encoded else " x ".join(map(str, given.shape[:2]))
     what = f"the tensor {name!r} of a picture of {size} is"
@@ -323,7 +327,7 @@ def require_equal(
         raise StepError(problem, hint=OTHER_PICTURE) if encoded else BugError(problem)
 
 
-def levels_apart(expected: Array, found: Array, image: ImageInput) -> Array:
+def compute_level_differences(expected: Array, found: Array, image: ImageInput) -> Array:
     """Return the differences of two tensors in levels of 255, as they were before ``scale``.
 
     What float32 rounds is left out: a millionth of the largest value.

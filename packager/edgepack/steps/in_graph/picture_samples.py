@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import ClassVar
 
 from edgepack.model.facts import TensorSpec
-from edgepack.model.running import Arrays, random_inputs
+from edgepack.model.running import Arrays, make_random_inputs
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.ondevice.runtime.edgepack_wordpiece import Tokenizer
-from edgepack.samples.sample_set import Sample, SampleSet, text_bytes, write_sample_set
-from edgepack.samples.spreading import spread
+from edgepack.samples.sample_set import Sample, SampleSet, encode_text, write_sample_set
+from edgepack.samples.spreading import choose_spread
 from edgepack.samples.tokenizers import parse_tokenizer
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import SEED
-from edgepack.steps.graph.prepared import sized
-from edgepack.steps.in_graph.pictures import Described, made_pictures, pixels_of
+from edgepack.steps.graph.prepared import fix_sizes
+from edgepack.steps.in_graph.pictures import Described, decode_picture, make_pictures
 from edgepack.steps.in_graph.texts import (
     MADE,
     DescribedTexts,
+    decode_text,
+    make_text_tensors,
     read_tokenizers,
-    text_of,
-    text_tensors,
 )
 from edgepack.steps.samples import SamplesStep
 
@@ -56,7 +56,7 @@ class InGraphProbes(SamplesStep):
         """Write the set."""
         if "samples" in inputs:
             given = SampleSet.read(inputs["samples"])
-            chosen = spread(range(len(given)), self.count)
+            chosen = choose_spread(range(len(given)), self.count)
             write_sample_set(out, self.signature, (self._cut(given, index) for index in chosen))
             return Notes(f"{len(chosen)} of {len(given)} samples")
         write_sample_set(out, self.signature, self._made())
@@ -77,13 +77,13 @@ class InGraphProbes(SamplesStep):
     def _made(self) -> Iterator[Sample]:
         for number, picture in enumerate(_MADE_SIZES):
             chosen = {name: sizes[number % len(sizes)] for name, sizes in self.sizes}
-            specs = sized(self.signature, chosen)
+            specs = fix_sizes(self.signature, chosen)
             plain = [spec for spec in specs if spec.name not in (*self.names, *self.texts)]
-            feed = random_inputs(plain, seed=SEED + number)
-            feed |= {name: text_bytes(MADE[number % len(MADE)]) for name in self.texts}
+            feed = make_random_inputs(plain, seed=SEED + number)
+            feed |= {name: encode_text(MADE[number % len(MADE)]) for name in self.texts}
             for spec in specs:
                 if spec.name in self.names:
-                    made = made_pictures(spec.shape or (), [picture], SEED + number)
+                    made = make_pictures(spec.shape or (), [picture], SEED + number)
                     feed[spec.name] = next(made)
             yield f"made picture {number}", feed
 
@@ -116,10 +116,12 @@ class TensorSamples(SamplesStep):
     def _tensors(self, feed: Arrays, tokenizers: Sequence[Tokenizer]) -> Arrays:
         dtypes = {spec.name: spec.dtype for spec in self.signature}
         made = {
-            name: images.tensor(pixels_of(feed[name]), image.model_dump()).astype(dtypes[name])
+            name: images.make_tensor(decode_picture(feed[name]), image.model_dump()).astype(
+                dtypes[name]
+            )
             for name, image in self.described
         }
         for (name, tokens), tokenizer in zip(self.texts, tokenizers, strict=True):
-            text = text_of(feed[name])
-            made |= text_tensors(tokenizer, text, name, tokens, self.signature)
+            text = decode_text(feed[name])
+            made |= make_text_tensors(tokenizer, text, name, tokens, self.signature)
         return {**feed, **made}

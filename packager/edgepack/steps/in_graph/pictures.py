@@ -12,9 +12,9 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.project.project import ImageInput
-from edgepack.samples.images import file_pixels
+from edgepack.samples.images import decode_pixels
 from edgepack.samples.sample_set import Sample
-from edgepack.samples.sources import JPEG, picture_samples
+from edgepack.samples.sources import JPEG, read_picture_samples
 from edgepack.steps.comparing import SEED
 from edgepack.steps.samples import FolderSamples
 
@@ -31,10 +31,10 @@ class PictureSamples(FolderSamples):
 
     def samples(self, files: Sequence[Path]) -> Iterable[Sample]:
         """Return the pixels or bytes of each file."""
-        return picture_samples(files, self.input_name, self.image, as_files=self.as_files)
+        return read_picture_samples(files, self.input_name, self.image, as_files=self.as_files)
 
 
-def made_pictures(
+def make_pictures(
     shape: Sequence[int | str], sizes: Sequence[tuple[int, int]], seed: int = SEED
 ) -> Iterator[Array]:
     """Yield seeded pictures: blocks of colours, with noise on them.
@@ -72,10 +72,10 @@ def is_jpeg(given: Array) -> bool:
     return given.ndim == 1 and given[:3].tobytes() == JPEG
 
 
-def pixels_of(given: Array) -> Array:
+def decode_picture(given: Array) -> Array:
     """Return the pixels of a picture, uint8 ``(H, W, 3)``, that may be the bytes of a file.
 
     Raises:
         SamplesError: The file is no image.
     """
-    return file_pixels(given.tobytes(), "a sample") if given.ndim == 1 else given
+    return decode_pixels(given.tobytes(), "a sample") if given.ndim == 1 else given

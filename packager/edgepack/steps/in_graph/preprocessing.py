@@ -79,7 +79,9 @@ class Nodes:
         return name
 
 
-def picture_nodes(prefix: str, given: str, image: ImageInput, *, as_file: bool = False) -> Nodes:
+def make_picture_nodes(
+    prefix: str, given: str, image: ImageInput, *, as_file: bool = False
+) -> Nodes:
     """Return the nodes that turn a picture into what the model takes.
 
     Args:
@@ -93,19 +95,19 @@ def picture_nodes(prefix: str, given: str, image: ImageInput, *, as_file: bool =
         ``(1, h, w, C)`` as ``layout`` says.
     """
     made = Nodes(prefix)
-    pixels = _decoded(made, given) if as_file else given
+    pixels = _add_decoding(made, given) if as_file else given
     size = made.add("Shape", pixels, start=0, end=2)
     channels = 1 if image.order == "GRAY" else 3
     colours = _gray(made, pixels, bgr=as_file) if image.order == "GRAY" else pixels
     batch = made.add("Unsqueeze", colours, _int64(0))
-    values = _scaled_and_placed(made, batch, size, image.resize)
+    values = _add_placement(made, batch, size, image.resize)
     # The size is known here, and providers with static shapes can take what follows.
-    values = made.add("Reshape", values, _int64(1, *input_size(image), channels))
-    _normalized(made, values, image, bgr=as_file)
+    values = made.add("Reshape", values, _int64(1, *find_input_size(image), channels))
+    _add_normalization(made, values, image, bgr=as_file)
     return made
 
 
-def input_size(image: ImageInput) -> tuple[int, int]:
+def find_input_size(image: ImageInput) -> tuple[int, int]:
     """Return height and width of the tensor that a picture becomes."""
     resize = image.resize
     if isinstance(resize, Stretch):
@@ -114,16 +116,16 @@ def input_size(image: ImageInput) -> tuple[int, int]:
     return side, side
 
 
-def tensor_shape(image: ImageInput) -> tuple[int, int, int, int]:
+def find_tensor_shape(image: ImageInput) -> tuple[int, int, int, int]:
     """Return the shape of the tensor that a picture becomes."""
-    height, width = input_size(image)
+    height, width = find_input_size(image)
     channels = 1 if image.order == "GRAY" else 3
     if image.layout == "NCHW":
         return 1, channels, height, width
     return 1, height, width, channels
 
 
-def _decoded(made: Nodes, file: str) -> str:
+def _add_decoding(made: Nodes, file: str) -> str:
     """Add decoding to uint8 ``(H, W, 3)``, BGR, not turned as EXIF says.
 
     Of a JPEG in gray, DecodeImage makes ``(H, W, 1)`` (onnxruntime-extensions 0.15.2, tried).
@@ -142,12 +144,12 @@ def _gray(made: Nodes, pixels: str, *, bgr: bool) -> str:
     return _cast(made, levels, np.uint8)
 
 
-def _scaled_and_placed(
+def _add_placement(
     made: Nodes, picture: str, size: str, resize: Letterbox | ShortSideCrop | Stretch
 ) -> str:
     """Add resizing of ``(1, H, W, C)``, and filling or cutting to the input's size."""
     if isinstance(resize, Stretch):
-        return _resized(made, picture, _int64(resize.height, resize.width))
+        return _add_resizing(made, picture, _int64(resize.height, resize.width))
     if isinstance(resize, Letterbox):
         side, measured = resize.letterbox, "ReduceMax"
     else:
@@ -157,7 +159,7 @@ def _scaled_and_placed(
     ratio = made.add("Div", _float64(side), made.add(measured, exact, keepdims=1))
     rounded = made.add("Round", made.add("Mul", exact, ratio))
     scaled = _cast(made, made.add("Max", rounded, _float64(1)), np.int64)
-    picture = _resized(made, picture, scaled)
+    picture = _add_resizing(made, picture, scaled)
     if isinstance(resize, Letterbox):
         free = made.add("Sub", _int64(side), scaled)
         before = made.add("Div", free, _int64(2))
@@ -170,7 +172,7 @@ def _scaled_and_placed(
     return made.add("Slice", picture, start, end, _int64(1, 2))
 
 
-def _resized(made: Nodes, picture: str, size: str | np.ndarray[Any, Any]) -> str:
+def _add_resizing(made: Nodes, picture: str, size: str | np.ndarray[Any, Any]) -> str:
     return made.add(
         "Resize",
         *(picture, "", "", size),
@@ -181,7 +183,7 @@ def _resized(made: Nodes, picture: str, size: str | np.ndarray[Any, Any]) -> str
     )
 
 
-def _normalized(made: Nodes, values: str, image: ImageInput, *, bgr: bool) -> None:
+def _add_normalization(made: Nodes, values: str, image: ImageInput, *, bgr: bool) -> None:
     """Add order, scale, mean, std and layout to uint8 ``(1, h, w, C)``, in the order that holds."""
     if image.order == ("RGB" if bgr else "BGR"):
         values = made.add("Gather", values, _int64(2, 1, 0), axis=3)
@@ -224,14 +226,14 @@ def put_before(model: onnx.ModelProto, given: onnx.ValueInfoProto, image: ImageI
     from onnx import TensorProto, helper
 
     as_file = len(given.type.tensor_type.shape.dim) == 1
-    prefix = unused_prefix(model.graph, f"preprocess/{given.name}")
-    made = picture_nodes(prefix, given.name, image, as_file=as_file)
+    prefix = find_unused_prefix(model.graph, f"preprocess/{given.name}")
+    made = make_picture_nodes(prefix, given.name, image, as_file=as_file)
     tensor, dtype = made.nodes[-1].output[0], TensorProto.FLOAT
     for taken in model.graph.input:
         if taken.name == given.name and taken.type.tensor_type.elem_type != dtype:
             dtype = taken.type.tensor_type.elem_type
             tensor = made.add("Cast", tensor, to=dtype)
-    value = helper.make_tensor_value_info(tensor, dtype, tensor_shape(image))
+    value = helper.make_tensor_value_info(tensor, dtype, find_tensor_shape(image))
     insert(model, made, given, {given.name: value})
 
 
@@ -270,7 +272,7 @@ def insert(
         model.opset_import.append(helper.make_opsetid(domain, 1))
 
 
-def unused_prefix(graph: onnx.GraphProto, prefix: str) -> str:
+def find_unused_prefix(graph: onnx.GraphProto, prefix: str) -> str:
     """Return a prefix that no name in the graph begins with, subgraphs included."""
     used = set(_names(graph))
     while any(name.startswith(prefix) for name in used):
@@ -283,11 +285,11 @@ def _names(graph: onnx.GraphProto) -> Iterable[str]:
     for node in graph.node:
         yield node.name
         yield from node.output
-        for body in bodies(node):
+        for body in list_bodies(node):
             yield from _names(body)
 
 
-def bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+def list_bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Return the graphs in a node's attributes, such as the branches of an If."""
     return [graph for a in node.attribute for graph in ([a.g] if a.HasField("g") else a.graphs)]
 
@@ -301,5 +303,5 @@ def _rename_reads(nodes: Iterable[onnx.NodeProto], name: str, to: str) -> None:
         for place, read in enumerate(node.input):
             if read == name:
                 node.input[place] = to
-        for body in bodies(node):
+        for body in list_bodies(node):
             _rename_reads(body.node, name, to)

@@ -15,8 +15,8 @@ from edgepack.model.running import Arrays
 from edgepack.ondevice.runtime.edgepack_wordpiece import Tokenizer
 from edgepack.project.project import TokensInput
 from edgepack.samples.tokenizers import parse_tokenizer
-from edgepack.steps.in_graph.preprocessing import Nodes, insert, unused_prefix
-from edgepack.steps.in_graph.tokenizing import input_nodes, token_nodes
+from edgepack.steps.in_graph.preprocessing import Nodes, find_unused_prefix, insert
+from edgepack.steps.in_graph.tokenizing import add_input_nodes, add_token_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -32,23 +32,23 @@ MADE = (
 """Texts that replace samples where there are none, and that each proof uses."""
 
 
-def tokenizer_input(number: int) -> str:
+def name_tokenizer_input(number: int) -> str:
     """Return what a step calls the file of the tokenizer of the n-th text among its inputs."""
     return f"tokenizer_{number}"
 
 
 def read_tokenizers(inputs: Mapping[str, Path], texts: DescribedTexts) -> list[str]:
     """Return the content of each text's ``tokenizer.json``."""
-    paths = [inputs[tokenizer_input(number)] for number, _ in enumerate(texts)]
+    paths = [inputs[name_tokenizer_input(number)] for number, _ in enumerate(texts)]
     return [path.read_text("utf-8") for path in paths]
 
 
-def made_names(name: str, tokens: TokensInput) -> tuple[str, str, str]:
+def list_made_names(name: str, tokens: TokensInput) -> tuple[str, str, str]:
     """Return the inputs that are made of one text: ids, attention mask, token types."""
     return name, tokens.attention_mask, tokens.token_type_ids
 
 
-def text_of(given: Array) -> str:
+def decode_text(given: Array) -> str:
     """Return the text that UTF-8 bytes are.
 
     Raises:
@@ -65,7 +65,7 @@ def text_of(given: Array) -> str:
     return text
 
 
-def text_tensors(
+def make_text_tensors(
     tokenizer: Tokenizer,
     text: str,
     name: str,
@@ -76,7 +76,7 @@ def text_tensors(
     specs = {spec.name: spec for spec in signature}
     encoded = tokenizer.encode(text, tokens.length, pad=is_filled(specs[name]))
     made = zip(
-        made_names(name, tokens),
+        list_made_names(name, tokens),
         (encoded.input_ids, encoded.attention_mask, encoded.token_type_ids),
         strict=True,
     )
@@ -102,15 +102,15 @@ def put_text_before(
     from onnx import helper
 
     inputs = {value.name: value for value in model.graph.input}
-    made = Nodes(unused_prefix(model.graph, f"preprocess/{given.name}"))
+    made = Nodes(find_unused_prefix(model.graph, f"preprocess/{given.name}"))
     sizes = inputs[given.name].type.tensor_type.shape.dim
     filled = len(sizes) == 2 and sizes[1].HasField("dim_value")
-    own = token_nodes(made, given.name, tokenizer)
+    own = add_token_nodes(made, given.name, tokenizer)
     parsed = parse_tokenizer(tokenizer)
-    tensors = input_nodes(made, own, parsed, tokens.length, pad=filled)
+    tensors = add_input_nodes(made, own, parsed, tokens.length, pad=filled)
     shape = [1, tokens.length if filled else None]
     values = {}
-    for name, tensor in zip(made_names(given.name, tokens), tensors, strict=True):
+    for name, tensor in zip(list_made_names(given.name, tokens), tensors, strict=True):
         if name in inputs:
             dtype = inputs[name].type.tensor_type.elem_type
             cast = made.add("Cast", tensor, to=dtype)

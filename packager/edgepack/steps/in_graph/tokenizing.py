@@ -43,7 +43,7 @@ _SPECIAL = ("Cc", "Cf", "M", "P", "Z")
 """What categories begin with whose characters are not alike to a normalizer."""
 
 
-def token_nodes(made: Nodes, given: str, tokenizer: str) -> str:
+def add_token_nodes(made: Nodes, given: str, tokenizer: str) -> str:
     """Add the nodes that make a text's own token ids, without special ones around them.
 
     Args:
@@ -61,7 +61,7 @@ def token_nodes(made: Nodes, given: str, tokenizer: str) -> str:
     return _word_pieces(made, codes, parsed, json.loads(tokenizer)["model"])
 
 
-def input_nodes(
+def add_input_nodes(
     made: Nodes, own: str, tokenizer: Tokenizer, length: int, *, pad: bool
 ) -> tuple[str, str, str]:
     """Add what makes the inputs of a model of a text's own ids: cut, surrounded and filled up.
@@ -255,7 +255,7 @@ def _normalization(tokenizer: WordPiece, alphabet: frozenset[str]) -> _Table:
 
     texts = {"": 0, " ": 1}
     table = np.empty(_CODE_POINTS, np.int64)
-    for codes in _alike():
+    for codes in _group_alike():
         char = next((chr(c) for c in codes if chr(c) not in alphabet), foreign)
         table[codes] = texts.setdefault(becomes(char), len(texts))
     syllables = _HANGUL if alphabet & {chr(code) for code in _JAMO} else range(0)
@@ -280,7 +280,7 @@ class _Table:
 
 
 @lru_cache(maxsize=1)
-def _alike() -> list[Array]:
+def _group_alike() -> list[Array]:
     """Return all code points in groups whose characters fare alike, but for those set apart."""
     every = "".join(map(chr, range(_CODE_POINTS)))
     ideographs = np.array([found.start() for found in CHINESE.finditer(every)])

@@ -12,12 +12,12 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.errors import ModelError
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
-from edgepack.model.running import Arrays, random_inputs, run_session
+from edgepack.model.running import Arrays, make_random_inputs, run_session
 from edgepack.samples.sample_set import SampleSet
-from edgepack.samples.spreading import spread
+from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import Inputs
 from edgepack.steps.comparing import SEED
 
@@ -27,7 +27,7 @@ _MOST_VALUES = 1 << 16
 """Of an output in a golden sample."""
 
 
-def stride_of(size: int) -> int:
+def find_stride(size: int) -> int:
     """Return which values of an output of so many are kept: every so many-th.
 
     It has no factor in common with the size, and so with no axis: each has values at all places.
@@ -38,15 +38,15 @@ def stride_of(size: int) -> int:
     return max(1, stride)
 
 
-def kept(output: Array) -> Array:
+def keep_values(output: Array) -> Array:
     """Return the values of an output that a golden sample holds: all, or some as one vector."""
-    stride = stride_of(output.size)
+    stride = find_stride(output.size)
     return output if stride == 1 else output.reshape(-1)[::stride].copy()
 
 
-def all_kept(outputs: Mapping[str, Array]) -> Arrays:
+def keep_all_values(outputs: Mapping[str, Array]) -> Arrays:
     """Return what is kept of each output."""
-    return {name: kept(output) for name, output in outputs.items()}
+    return {name: keep_values(output) for name, output in outputs.items()}
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Candidates:
     def others(self, chosen: Sequence[int]) -> list[int]:
         """Return so many more that they are 8 with those that are chosen, or all there are."""
         others = [number for number in self.some(CANDIDATES) if number not in set(chosen)]
-        return spread(others, max(0, CANDIDATES - len(chosen)))
+        return choose_spread(others, max(0, CANDIDATES - len(chosen)))
 
     def some(self, count: int) -> list[int]:
         """Return so many or all: their places among the samples; of random inputs 8 seeds."""
@@ -80,9 +80,9 @@ class Candidates:
         others = [number for number in range(len(self.samples)) if number not in set(first)]
         loud, silent = [], []
         for group in (others, first):
-            looked_at = spread(group, _LOOKED_AT)
+            looked_at = choose_spread(group, _LOOKED_AT)
             constant = {number for number in looked_at if is_constant(self.feed(number))}
-            loud += spread([n for n in looked_at if n not in constant], count)
+            loud += choose_spread([n for n in looked_at if n not in constant], count)
             silent += sorted(constant)
         return [*loud, *silent][:count]
 
@@ -90,8 +90,8 @@ class Candidates:
         """Return the inputs of one."""
         if self.samples is not None:
             return self.samples.inputs(number)
-        specs, _ = signature(read_structure(self.model))
-        return random_inputs(specs, seed=SEED + number)
+        specs, _ = read_signature(read_structure(self.model))
+        return make_random_inputs(specs, seed=SEED + number)
 
     def outputs(
         self,
@@ -100,7 +100,7 @@ class Candidates:
         weights: Mapping[str, Array] | None = None,
     ) -> Arrays:
         """Return what is kept of a session's outputs; ``weights`` are fed beside the inputs."""
-        return all_kept(run_session(session, {**self.feed(number), **(weights or {})}))
+        return keep_all_values(run_session(session, {**self.feed(number), **(weights or {})}))
 
     def strangers(self, session: Any) -> list[Arrays]:  # noqa: ANN401  (as above)
         """Return the outputs for inputs that are no samples: floats all 0, and seeded random.
@@ -119,7 +119,7 @@ class Candidates:
         found = []
         for changed in made if floats else ():
             try:
-                found.append(all_kept(run_session(session, {**like, **changed})))
+                found.append(keep_all_values(run_session(session, {**like, **changed})))
             except ModelError:  # what the model does not take has no outputs to be taken for others
                 continue
         return found

@@ -11,16 +11,20 @@ import numpy as np
 
 from edgepack.base.worker import report
 from edgepack.errors import SamplesError, StepError
-from edgepack.metrics.labelled import labelled_metric
-from edgepack.model.files import MODEL, model_file
+from edgepack.metrics.labelled import choose_labelled_metric
+from edgepack.model.files import MODEL, find_model_file
 from edgepack.model.running import make_session
 from edgepack.project.project import OutputDescription, PythonMetric
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.proofs.evaluation_result import as_accuracy, described, uncompared
-from edgepack.steps.proofs.hook_metric import hook_of
+from edgepack.steps.proofs.evaluation_result import (
+    describe_evaluation,
+    drop_comparison,
+    make_accuracy,
+)
+from edgepack.steps.proofs.hook_metric import make_hook
 from edgepack.steps.proofs.judge import Judge
-from edgepack.steps.streams import StatePairs, answers, drift, run_streams
+from edgepack.steps.streams import StatePairs, measure_drift, run_streams, select_answers
 
 EVALUATION = "evaluation.json"
 
@@ -61,7 +65,7 @@ class Evaluation:
             SamplesError: There are none, or they are of another kind.
         """
         samples = SampleSet.read(inputs["samples"])
-        labelled_metric(self.metric, samples, dict(self.described))
+        choose_labelled_metric(self.metric, samples, dict(self.described))
         if self.metric == "top1" and samples.labels is None:
             raise SamplesError(
                 "the metric top1 needs labels and the evaluation samples have none",
@@ -71,7 +75,7 @@ class Evaluation:
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``evaluation.json``."""
         samples = SampleSet.read(inputs["samples"])
-        variant = make_session(model_file(inputs["model"]), config=dict(self.config))
+        variant = make_session(find_model_file(inputs["model"]), config=dict(self.config))
         reference = make_session(inputs["reference"] / MODEL) if "reference" in inputs else None
         hooked = isinstance(self.metric, PythonMetric)
         meant = dict(self.described)
@@ -81,22 +85,22 @@ class Evaluation:
             meant,
             keep_outputs=hooked,
             with_intervals=True,
-            labelled=labelled_metric(self.metric, samples, meant),
+            labelled=choose_labelled_metric(self.metric, samples, meant),
         )
         runs = run_streams(variant, samples, self.state)
         expected = run_streams(reference, samples, self.state) if reference else None
         for done, (feed, output) in enumerate(runs, 1):
-            own = answers(output, self.state)
-            judge.add(answers(next(expected)[1], self.state) if expected else own, own, feed)
+            own = select_answers(output, self.state)
+            judge.add(select_answers(next(expected)[1], self.state) if expected else own, own, feed)
             report(done, len(samples))
-        hook = hook_of(self.metric, samples, inputs, self.interpreter)
+        hook = make_hook(self.metric, samples, inputs, self.interpreter)
         result = judge.result(self.metric, hook)
-        if "metric" in result and (found := drift(judge.by_output.r2, samples)):
+        if "metric" in result and (found := measure_drift(judge.by_output.r2, samples)):
             result["drift"] = found.model_dump()
         if reference is None:
-            result = uncompared(result)
+            result = drop_comparison(result)
         (out / EVALUATION).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
-        return Notes(described(as_accuracy(result)) + judge.by_output.left_out, result)
+        return Notes(describe_evaluation(make_accuracy(result)) + judge.by_output.left_out, result)
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that the result holds numbers.
@@ -113,12 +117,12 @@ class Evaluation:
         if not np.isfinite(numbers).all():
             raise StepError(
                 f"the metric {result['metric']} is not a number: fp32 {result['fp32']},"
-                f" variant {result['value']}{_told(result)}",
+                f" variant {result['value']}{_format_others(result)}",
                 hint="check the metric's function and the labels",
             )
 
 
-def _told(result: dict[str, Any]) -> str:
+def _format_others(result: dict[str, Any]) -> str:
     """Return the other values of a result, where the metric has several."""
     values = result.get("values", {}).items()
     return "".join(f"; {n}: fp32 {each['fp32']}, variant {each['value']}" for n, each in values)

@@ -11,7 +11,7 @@ from edgepack.bundle.manifest import Accuracy, Drift
 NO_FP32 = "the model came quantized or float16, so there is no fp32 model to compare it with"
 
 
-def uncompared(result: dict[str, Any]) -> dict[str, Any]:
+def drop_comparison(result: dict[str, Any]) -> dict[str, Any]:
     """Return what is left of an evaluation whose reference was the model itself.
 
     That is the value of a metric of labels or of the user's. How near a model is to itself says
@@ -28,14 +28,14 @@ def uncompared(result: dict[str, Any]) -> dict[str, Any]:
     return {**result, **compared, "fp32": missing, "values": values}
 
 
-def as_accuracy(result: dict[str, Any]) -> Accuracy | NotMeasured:
+def make_accuracy(result: dict[str, Any]) -> Accuracy | NotMeasured:
     """Return an evaluation as the manifest holds it."""
     if "metric" not in result:
         return NotMeasured.model_validate(result)
     return Accuracy.model_validate_json(json.dumps(result))
 
 
-def described(accuracy: Accuracy | NotMeasured) -> str:
+def describe_evaluation(accuracy: Accuracy | NotMeasured) -> str:
     """Return an evaluation as one line."""
     if isinstance(accuracy, NotMeasured):
         return f"not measured: {accuracy.reason}"

@@ -11,7 +11,7 @@ from typing import Any
 from edgepack.model.running import Arrays
 from edgepack.steps.proofs.candidates import Candidates
 from edgepack.steps.proofs.mutants import Mutant
-from edgepack.steps.proofs.telling import Tolerance, variations
+from edgepack.steps.proofs.telling import Tolerance, measure_variations
 
 _MOST_SWAPS = 8
 
@@ -59,7 +59,9 @@ class FaultTrial:
 
         An output is its mean over the candidates, or all are those for one input that is no golden.
         """
-        varying = {name: v for name, v in variations(self.found.values()).items() if v.tells}
+        varying = {
+            name: v for name, v in measure_variations(self.found.values()).items() if v.tells
+        }
         for name, variation in varying.items():
             constant = {n: {**self.found[n], name: variation.mean} for n in self.chosen}
             yield Fault(f"the output {name!r} a constant", self._told_by(constant.__getitem__))

@@ -15,12 +15,12 @@ from edgepack.base.arrays import Array
 from edgepack.errors import BugError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.model.running import Arrays, make_session
-from edgepack.samples.spreading import spread
+from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.proofs.candidates import CANDIDATES, Candidates, is_silent
-from edgepack.steps.proofs.mutants import Mutant, mutable_session
-from edgepack.steps.proofs.quantities import by_part
-from edgepack.steps.proofs.telling import Tolerance, variations
+from edgepack.steps.proofs.mutants import Mutant, open_mutable_session
+from edgepack.steps.proofs.quantities import split_by_part
+from edgepack.steps.proofs.telling import Tolerance, measure_variations
 
 CHOICE = "choice.json"
 _LEAST_LIMIT_DB = 8.0
@@ -59,15 +59,15 @@ class GoldenChoice:
         found = {number: candidates.outputs(session, number) for number in candidates.some(_POOL)}
         silent = {n for n, outputs in found.items() if is_silent(candidates.feed(n), outputs)}
         count = min(self.count, _RANDOM) if candidates.samples is None else self.count
-        tried = farthest_first(found, silent, candidates.strangers(session), CANDIDATES)
+        tried = sort_farthest_first(found, silent, candidates.strangers(session), CANDIDATES)
         order = tried[:count]
         tried = [number for number in tried if number in order or number not in silent]
 
-        plain, mutants = mutable_session(candidates.model, candidates.feed(order[0]))
+        plain, mutants = open_mutable_session(candidates.model, candidates.feed(order[0]))
         right = {number: candidates.outputs(plain, number) for number in tried}
-        whole = {number: by_part(outputs, {}) for number, outputs in found.items()}
+        whole = {number: split_by_part(outputs, {}) for number, outputs in found.items()}
         noise_db = dict.fromkeys(whole[order[0]], EQUAL_SQNR_DB)
-        tolerance = Tolerance(_LEAST_LIMIT_DB, variations(whole.values()), noise_db)
+        tolerance = Tolerance(_LEAST_LIMIT_DB, measure_variations(whole.values()), noise_db)
 
         def told(mutant: Mutant, number: int) -> bool:
             changed = candidates.outputs(plain, number, mutant.weights)
@@ -77,7 +77,7 @@ class GoldenChoice:
         # the rest.
         changes = [mutant for mutant in mutants if not mutant.is_slight]
         telling = [next((n for n in tried if told(mutant, n)), None) for mutant in changes]
-        chosen = covering(order, [number for number in telling if number is not None])
+        chosen = choose_covering(order, [number for number in telling if number is not None])
         (out / CHOICE).write_text(json.dumps(chosen), encoding="utf-8")
         kind = "random inputs" if candidates.samples is None else "samples"
         return Notes(
@@ -101,7 +101,7 @@ def read_choice(folder: Path) -> list[int]:
     return numbers
 
 
-def farthest_first(
+def sort_farthest_first(
     found: Mapping[int, Arrays], silent: set[int], strangers: Sequence[Arrays], count: int
 ) -> list[int]:
     """Return samples, each with outputs as far as can be from strangers' and those before.
@@ -110,10 +110,10 @@ def farthest_first(
     are parts of an output's deviation over the samples, and their mean is taken over all outputs
     that have one. Where there is none, samples are spread evenly. Silent ones come last.
     """
-    varying = {name: v for name, v in variations(found.values()).items() if v.tells}
+    varying = {name: v for name, v in measure_variations(found.values()).items() if v.tells}
     loud = [number for number in found if number not in silent]
     if not varying:
-        return spread(loud, count) or spread(list(found), count)
+        return choose_spread(loud, count) or choose_spread(list(found), count)
 
     def distance(outputs: Mapping[str, Array], others: Mapping[str, Array]) -> float:
         total = 0.0
@@ -133,7 +133,7 @@ def farthest_first(
     return order
 
 
-def covering(order: Sequence[int], telling: Sequence[int]) -> list[int]:
+def choose_covering(order: Sequence[int], telling: Sequence[int]) -> list[int]:
     """Return as many samples as are in ``order``: first those that detect most changes.
 
     Args:

@@ -14,15 +14,15 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.errors import StepError
 from edgepack.metrics.accuracy import array_sqnr_db, min_sqnr_db
-from edgepack.model.files import MODEL, model_file
+from edgepack.model.files import MODEL, find_model_file
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.proofs.candidates import Candidates, all_kept, kept, stride_of
+from edgepack.steps.proofs.candidates import Candidates, find_stride, keep_all_values, keep_values
 from edgepack.steps.proofs.faults import FaultTrial
 from edgepack.steps.proofs.golden_choice import read_choice
-from edgepack.steps.proofs.mutants import mutable_session
-from edgepack.steps.proofs.quantities import Quantities, by_part
-from edgepack.steps.proofs.telling import FLOOR_DB, MARGIN_DB, Name, Tolerance, variations
+from edgepack.steps.proofs.mutants import open_mutable_session
+from edgepack.steps.proofs.quantities import Quantities, split_by_part
+from edgepack.steps.proofs.telling import FLOOR_DB, MARGIN_DB, Name, Tolerance, measure_variations
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -62,25 +62,25 @@ class Goldens:
         """Write ``goldens.json`` and one raw file per tensor."""
         candidates, chosen = Candidates.of(inputs), read_choice(inputs["choice"])
         session = make_session(candidates.model)
-        plain, mutants = mutable_session(candidates.model, candidates.feed(chosen[0]))
+        plain, mutants = open_mutable_session(candidates.model, candidates.feed(chosen[0]))
         whole = {number: run_session(session, candidates.feed(number)) for number in chosen}
         others = candidates.others(chosen)
-        found = {number: all_kept(outputs) for number, outputs in whole.items()}
+        found = {number: keep_all_values(outputs) for number, outputs in whole.items()}
         again = {number: candidates.outputs(plain, number) for number in chosen}
         own_db = min(_noise_db([found[n] for n in chosen], [again[n] for n in chosen]).values())
         found |= {number: candidates.outputs(session, number) for number in others}
-        several = _several(whole[chosen[0]], found.values())
+        several = _find_quantities(whole[chosen[0]], found.values())
         parts, plain_parts = (
-            {number: by_part(outputs, several) for number, outputs in each.items()}
+            {number: split_by_part(outputs, several) for number, outputs in each.items()}
             for each in (found, again)
         )
         noise_db = _noise_db([parts[n] for n in chosen], [plain_parts[n] for n in chosen])
         limit_db = self._limit_db(own_db)
-        tolerance = Tolerance(limit_db, variations(parts.values()), noise_db, several)
+        tolerance = Tolerance(limit_db, measure_variations(parts.values()), noise_db, several)
         shipped = self._shipped(inputs)
         golden = {n: run_session(shipped, candidates.feed(n)) for n in chosen} if shipped else whole
         goldens = [
-            _written(out, place, candidates.feed(number), golden[number], tolerance)
+            _write_golden(out, place, candidates.feed(number), golden[number], tolerance)
             for place, number in enumerate(chosen)
         ]
         trial = FaultTrial(candidates, found, chosen, tolerance)
@@ -107,7 +107,7 @@ class Goldens:
         """Return a session of the file that is shipped, where that is another one."""
         if "shipped" not in inputs:
             return None
-        return make_session(model_file(inputs["shipped"]), config=dict(self.config))
+        return make_session(find_model_file(inputs["shipped"]), config=dict(self.config))
 
     def _limit_db(self, own_db: float) -> float:
         if own_db < FLOOR_DB:
@@ -130,7 +130,7 @@ class Goldens:
         for golden in index["goldens"]:
             feed = {entry["name"]: read_tensor(out, entry) for entry in golden["inputs"]}
             expected = {entry["name"]: read_tensor(out, entry) for entry in golden["outputs"]}
-            sqnr = min_sqnr_db(expected, all_kept(run_session(session, feed)))
+            sqnr = min_sqnr_db(expected, keep_all_values(run_session(session, feed)))
             if not sqnr >= index["min_sqnr_db"]:
                 raise StepError(
                     f"a second session gives outputs {sqnr:.0f} dB from the first",
@@ -138,15 +138,15 @@ class Goldens:
                 )
 
 
-def _written(
+def _write_golden(
     out: Path, place: int, feed: Arrays, outputs: Arrays, tolerance: Tolerance
 ) -> dict[str, Any]:
     """Write the tensors of a golden sample; return its entry for the index."""
     inputs = [_write(out, f"{place}-in-{k}", *item) for k, item in enumerate(feed.items())]
     entries = []
     for k, (name, array) in enumerate(outputs.items()):
-        entry = _write(out, f"{place}-out-{k}", name, array, stride_of(array.size))
-        extra_db = tolerance.extra_db(name, kept(array))
+        entry = _write(out, f"{place}-out-{k}", name, array, find_stride(array.size))
+        extra_db = tolerance.extra_db(name, keep_values(array))
         if several := tolerance.several.get(name):
             entry["quantities"] = {"size": several.size, "runs": several.runs, "extra_db": extra_db}
         else:
@@ -155,7 +155,7 @@ def _written(
     return {"inputs": inputs, "outputs": entries}
 
 
-def _several(outputs: Arrays, found: Iterable[Arrays]) -> dict[str, Quantities]:
+def _find_quantities(outputs: Arrays, found: Iterable[Arrays]) -> dict[str, Quantities]:
     """Return the quantities of outputs that have more than one."""
     by_sample = list(found)
     several = {

@@ -83,7 +83,7 @@ class HookMetric:
         return {first: found[first], **found}
 
 
-def hook_of(
+def make_hook(
     metric: str | PythonMetric | None,
     samples: SampleSet,
     inputs: Inputs,

@@ -18,15 +18,15 @@ from edgepack.preprocessing.ranking import (
     FINALISTS,
     Described,
     RankedWay,
-    finalists,
+    choose_finalists,
+    format_warning,
     rank,
-    told,
 )
 from edgepack.preprocessing.signs import FEWEST
 from edgepack.preprocessing.verdict import PreprocessingSign, Seen, find
 from edgepack.project.project import DetectionOutput, ImageInput
 from edgepack.samples.sample_set import SampleSet
-from edgepack.samples.spreading import spread
+from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.proofs.input_runs import Runner
 from edgepack.steps.streams import StatePairs
@@ -88,8 +88,8 @@ class InputCheck:
         """Return the warnings, and what was done."""
         samples = SampleSet.read(inputs["samples"])
         runner = Runner.open(self, inputs["model"] / MODEL, samples)
-        chosen = spread(range(len(samples)), runner.most(*_LOOKED_AT))
-        labels = class_labels(samples)
+        chosen = choose_spread(range(len(samples)), runner.most(*_LOOKED_AT))
+        labels = find_class_labels(samples)
         if _all_equal(samples.inputs(index) for index in chosen):
             return [], f"all {len(chosen)} samples are equal, which shows nothing"
         own = runner.seen(samples.inputs(index) for index in chosen)
@@ -105,7 +105,7 @@ class InputCheck:
         own: Seen,
     ) -> tuple[str, str]:
         """Return a warning, or nothing, and what was done."""
-        setting = runner.setting(_of(labels, chosen))
+        setting = runner.setting(_choose_labels(labels, chosen))
         finding = find(own, setting)
         if not finding.is_suspicious:
             return "", f"nothing suspicious on {len(chosen)} samples"
@@ -113,7 +113,7 @@ class InputCheck:
         others = runner.alternatives(samples) if as_it_is else []
         if not finding.reasons and runner.most(0, _TRIED[0], len(others) + 1) < _TRIED[0]:
             # Labels that begin elsewhere cost no run of the model.
-            text = told(finding, as_it_is, _described(runner, len(chosen), 0))
+            text = format_warning(finding, as_it_is, _describe_ways(runner, len(chosen), 0))
             return text, f"in doubt on {len(chosen)} samples, and too large a model to try others"
         return self._compared(runner, samples, chosen, labels, finding, others)
 
@@ -127,19 +127,19 @@ class InputCheck:
         others: Sequence[Alternative],
     ) -> tuple[str, str]:
         """Try others, and return the warning, or nothing, and what was done."""
-        few = spread(chosen, runner.most(*_TRIED, len(others) + 1))
+        few = choose_spread(chosen, runner.most(*_TRIED, len(others) + 1))
         found = list(runner.tried(samples, few, others))
-        in_order = rank(found, runner.setting(_of(labels, few)))
-        more = spread(chosen, runner.most(*_TRIED, FINALISTS + 1))
+        in_order = rank(found, runner.setting(_choose_labels(labels, few)))
+        more = choose_spread(chosen, runner.most(*_TRIED, FINALISTS + 1))
         if len(more) > len(few):
-            few, best = more, list(runner.tried(samples, more, finalists(in_order)))
-            in_order = rank(best, runner.setting(_of(labels, few)))
-        text = told(finding, in_order, _described(runner, len(few), len(found) - 1))
+            few, best = more, list(runner.tried(samples, more, choose_finalists(in_order)))
+            in_order = rank(best, runner.setting(_choose_labels(labels, few)))
+        text = format_warning(finding, in_order, _describe_ways(runner, len(few), len(found) - 1))
         shown = f", best {in_order[0].shown}" if in_order else ""
         return text, f"{len(found)} ways to make the input tried on {len(few)} samples{shown}"
 
 
-def ranked(step: InputCheck, model: Path, samples: SampleSet) -> tuple[list[RankedWay], int]:
+def rank_ways(step: InputCheck, model: Path, samples: SampleSet) -> tuple[list[RankedWay], int]:
     """Return ways to make the input of samples, best first, whether something is wrong or not.
 
     And of how many samples: as many as take some seconds. None where nothing ranks them, or where
@@ -153,17 +153,17 @@ def ranked(step: InputCheck, model: Path, samples: SampleSet) -> tuple[list[Rank
     count = runner.most(0, len(samples), len(others) + 1)
     if not runner.measures or count < FEWEST:
         return [], 0
-    chosen = spread(range(len(samples)), count)
+    chosen = choose_spread(range(len(samples)), count)
     found = list(runner.tried(samples, chosen, others))
-    return rank(found, runner.setting(_of(class_labels(samples), chosen))), count
+    return rank(found, runner.setting(_choose_labels(find_class_labels(samples), chosen))), count
 
 
-def _described(runner: Runner, count: int, ways: int) -> Described:
+def _describe_ways(runner: Runner, count: int, ways: int) -> Described:
     unknown = runner.image is None and bool(runner.picture_layouts())
     return Described(runner.input_name, runner.sees, count, ways, unknown)
 
 
-def class_labels(samples: SampleSet) -> list[int] | None:
+def find_class_labels(samples: SampleSet) -> list[int] | None:
     """Return labels that are class indices, or None."""
     labels = samples.labels
     if labels is None or labels.ndim != 1 or not np.array_equal(labels, labels.astype(np.int64)):
@@ -171,7 +171,7 @@ def class_labels(samples: SampleSet) -> list[int] | None:
     return [int(label) for label in labels]
 
 
-def _of(labels: Sequence[int] | None, chosen: Sequence[int]) -> list[int] | None:
+def _choose_labels(labels: Sequence[int] | None, chosen: Sequence[int]) -> list[int] | None:
     return None if labels is None else [labels[index] for index in chosen]
 
 

@@ -12,24 +12,24 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.errors import ModelError
-from edgepack.metrics.accuracy import Variation, class_scores
-from edgepack.model.facts import TensorSpec, signature
+from edgepack.metrics.accuracy import Variation, find_class_scores
+from edgepack.model.facts import TensorSpec, read_signature
 from edgepack.model.reading import read_structure
 from edgepack.model.workload import multiply_adds
 from edgepack.ondevice.runtime import edgepack_answers, edgepack_images
 from edgepack.preprocessing.alternatives import (
     Alternative,
-    image_alternatives,
-    seen,
-    tensor_alternatives,
+    describe_image,
+    list_image_alternatives,
+    list_tensor_alternatives,
 )
-from edgepack.preprocessing.beginning import Beginning, beginning
-from edgepack.preprocessing.signs import divergence
+from edgepack.preprocessing.beginning import Beginning, find_beginning
+from edgepack.preprocessing.signs import compute_divergence
 from edgepack.preprocessing.verdict import Seen, Setting
 from edgepack.project.project import DetectionOutput, ImageInput, LabelledDetection
 from edgepack.quantization.ranges.observing import Observer
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.streams import StatePairs, answers
+from edgepack.steps.streams import StatePairs, select_answers
 
 if TYPE_CHECKING:
     import onnx
@@ -83,9 +83,9 @@ class Runner:
     def open(cls, known: KnownOfModel, model: Path, samples: SampleSet) -> Runner:
         """Make a session; raise ModelError where onnxruntime refuses the model."""
         structure = read_structure(model)
-        specs = [spec for spec in signature(structure)[0] if spec.dtype.startswith("float")]
+        specs = [spec for spec in read_signature(structure)[0] if spec.dtype.startswith("float")]
         spec = specs[0] if len(specs) == 1 else None
-        start = beginning(structure, spec.name) if spec else None
+        start = find_beginning(structure, spec.name) if spec else None
         inner = start.normalization.tensor if start and start.normalization else ""
         made = any(inner in node.output for node in structure.graph.node)
         observer = Observer.open(model, structure, [inner] if made else [])
@@ -111,7 +111,7 @@ class Runner:
     @property
     def sees(self) -> str:
         """What the model sees as it is, in words."""
-        return seen(self.image) if self.image else "the samples as they are"
+        return describe_image(self.image) if self.image else "the samples as they are"
 
     def most(self, least: int, most: int, runs: int = 1) -> int:
         """Return how many samples there is time for."""
@@ -145,8 +145,8 @@ class Runner:
         if self.spec is None:
             return []
         if self.image:
-            return image_alternatives(self.image, self.picture_layouts())
-        return tensor_alternatives(samples.shapes[0][self.spec.name])
+            return list_image_alternatives(self.image, self.picture_layouts())
+        return list_tensor_alternatives(samples.shapes[0][self.spec.name])
 
     def tried(
         self, samples: SampleSet, chosen: Sequence[int], others: Sequence[Alternative]
@@ -163,7 +163,7 @@ class Runner:
 
     def _made(self, feed: Feed, other: Alternative) -> Feed:
         name = self.input_name
-        return {**feed, name: other.made_of(feed[name], self.image)}
+        return {**feed, name: other.make_input(feed[name], self.image)}
 
     def seen(self, feeds: Iterable[Feed]) -> Seen:
         """Run the model on samples."""
@@ -184,15 +184,15 @@ class Runner:
             found.scores.clear()
         if normalization and moments.count:
             expected = normalization.mean, normalization.variance
-            found.divergence = divergence(moments.mean, moments.variance, *expected)
+            found.divergence = compute_divergence(moments.mean, moments.variance, *expected)
         return found
 
     def _add(self, found: Seen, outputs: Mapping[str, Array]) -> None:
         """Keep what the outputs of one sample show."""
-        for name, output in answers(outputs, self.known.state).items():
+        for name, output in select_answers(outputs, self.known.state).items():
             found.variations.setdefault(name, Variation()).add(output)
         given = outputs.get(self.known.scores_output or "")
-        scores = None if given is None else class_scores(given)
+        scores = None if given is None else find_class_scores(given)
         if scores is not None:
             found.scores.append(np.array(scores))
         for name, meaning in self.known.detections:
@@ -200,10 +200,10 @@ class Runner:
                 continue
             # A shape that only a run tells may be none of a detection: devices say so then.
             with contextlib.suppress(ValueError):
-                found.best.append(best_score(outputs[name], meaning))
+                found.best.append(find_best_score(outputs[name], meaning))
 
 
-def best_score(output: Array, meaning: DetectionOutput) -> float:
+def find_best_score(output: Array, meaning: DetectionOutput) -> float:
     """Return the score of an output's best detection, 0 where it has none."""
     description = {**meaning.model_dump(), "score": 0.0, "most": 1}
     labels = [""] * (meaning.classes if isinstance(meaning, LabelledDetection) else 0)
@@ -237,7 +237,7 @@ class _Moments:
 def _sizes(structure: onnx.ModelProto, samples: SampleSet) -> dict[str, int]:
     """Return the sizes that symbolic dimensions have in the first sample."""
     shapes = samples.shapes[0]
-    specs = [spec for spec in signature(structure)[0] if spec.shape and spec.name in shapes]
+    specs = [spec for spec in read_signature(structure)[0] if spec.shape and spec.name in shapes]
     pairs = (
         pair for spec in specs for pair in zip(spec.shape or (), shapes[spec.name], strict=True)
     )

@@ -14,7 +14,12 @@ from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import t_quantile
 from edgepack.base.worker import tell
 from edgepack.errors import SamplesError
-from edgepack.metrics.accuracy import Drop, class_scores, mean_interval, paired_drop
+from edgepack.metrics.accuracy import (
+    Drop,
+    compute_mean_interval,
+    compute_paired_drop,
+    find_class_scores,
+)
 from edgepack.metrics.base import Nothing
 from edgepack.metrics.labelled import LabelledMetric
 from edgepack.model.running import Arrays
@@ -72,7 +77,7 @@ class Judge:
         if self.scores_output is None:
             return
         name = self.scores_output
-        ours, theirs = class_scores(reference[name]), class_scores(output[name])
+        ours, theirs = find_class_scores(reference[name]), find_class_scores(output[name])
         if ours is None or theirs is None:
             return
         best, other = int(np.argmax(ours)), int(np.argmax(theirs))
@@ -159,7 +164,7 @@ class Judge:
                 f"{hook.metric.python} has no interval, as it takes no part of the samples: {error}"
             )
             return None
-        return jackknife_interval(drop, sign * (fp32 - found))
+        return compute_jackknife_interval(drop, sign * (fp32 - found))
 
     def _of_labels(self, metric: LabelledMetric, values: dict[str, Any]) -> _Metric:
         """Return the metric of labels; several values go into ``values``, by name."""
@@ -170,7 +175,7 @@ class Judge:
         sign = 1 if metric.higher_is_better else -1
         drop = sign * (fp32 - value)
         parts = self._parts(metric)
-        interval = jackknife_interval(drop, sign * (parts[0] - parts[1])) if parts else None
+        interval = compute_jackknife_interval(drop, sign * (parts[0] - parts[1])) if parts else None
         better = metric.higher_is_better
         return _Metric(name, fp32, value, Drop(drop, interval), higher_is_better=better)
 
@@ -203,13 +208,13 @@ class Judge:
             )
         if self._by_labels(metric):
             fp32, value = (float(np.mean(hits)) for hits in self.hits)
-            return _Metric("top1", fp32, value, paired_drop(*self.hits))
+            return _Metric("top1", fp32, value, compute_paired_drop(*self.hits))
         worst = self.by_output.worst(by_output)
         if worst is None:
             return None
         output, name, found = worst
         value = float(np.mean(found.values))
-        drop = paired_drop(found.own or [1.0] * len(found.values), found.values)
+        drop = compute_paired_drop(found.own or [1.0] * len(found.values), found.values)
         low, high = drop.interval or (drop.value, drop.value)
         # Nothing is nearer to fp32 than itself.
         interval = (max(0.0, low), high) if drop.interval else None
@@ -228,7 +233,7 @@ class Judge:
         else:
             return NotMeasured(reason="the samples show nothing")
         # Hits and agreement are 1 at most.
-        found = mean_interval(values)
+        found = compute_mean_interval(values)
         return (found[0], min(1.0, found[1])) if found else NotMeasured(reason="it is one sample")
 
     def _interval_of_labels(self, metric: LabelledMetric) -> tuple[float, float] | NotMeasured:
@@ -236,7 +241,7 @@ class Judge:
         if parts is None:
             return NotMeasured(reason=f"it takes {LEAST_GROUPED} samples")
         value = next(iter(metric.values(range(self.by_output.samples)).values()))[1]
-        low, high = jackknife_interval(value, parts[1])
+        low, high = compute_jackknife_interval(value, parts[1])
         if metric.higher_is_better:
             return low, min(high, metric.best)
         return max(low, metric.best), high
@@ -249,7 +254,7 @@ class Judge:
         return len(self.hits[0]) == self.by_output.samples
 
 
-def jackknife_interval(value: float, without: Array) -> tuple[float, float]:
+def compute_jackknife_interval(value: float, without: Array) -> tuple[float, float]:
     """Return the 95 % interval of a value, by the delete-a-group jackknife and Student's t.
 
     Args:

@@ -17,7 +17,7 @@ from edgepack.model.reading import read_structure
 from edgepack.quantization.ranges.observing import Observer
 from edgepack.quantization.search.pairs import find_pairs
 from edgepack.samples.sample_set import SampleSet
-from edgepack.samples.spreading import spread
+from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import EXACT, Inputs, Notes
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class LayerErrors:
         """
         paths = _reference(inputs), inputs["model"] / MODEL
         reference, model = map(read_structure, paths)
-        pairs = compared_tensors(reference, model)
+        pairs = find_compared_tensors(reference, model)
         samples = SampleSet.read(inputs["samples"])
-        feeds = _reported(samples, spread(range(len(samples)), self.count))
+        feeds = _report_samples(samples, choose_spread(range(len(samples)), self.count))
         first = Observer.open(paths[0], reference, pairs)
         second = Observer.open(paths[1], model, pairs.values())
         found = _errors(first, second, pairs, feeds)
@@ -95,7 +95,7 @@ class LayerErrors:
                 raise BugError(f"the error of {layer['tensor']!r} is {layer['sqnr_db']}")
 
 
-def _reported(samples: SampleSet, indices: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+def _report_samples(samples: SampleSet, indices: Sequence[int]) -> Iterator[Mapping[str, Any]]:
     """Yield samples, and report how many are done with."""
     for done, index in enumerate(indices, 1):
         yield samples.inputs(index)
@@ -113,7 +113,7 @@ def _reference(inputs: Inputs) -> Path:
     return exact if exact.exists() else inputs["reference"] / MODEL
 
 
-def compared_tensors(reference: onnx.ModelProto, model: onnx.ModelProto) -> dict[str, str]:
+def find_compared_tensors(reference: onnx.ModelProto, model: onnx.ModelProto) -> dict[str, str]:
     """Return the float model's tensors that the QDQ model has too, in graph order.
 
     The value is the QDQ model's tensor to compare with: the one that comes out of the pair, where

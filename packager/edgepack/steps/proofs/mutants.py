@@ -37,7 +37,7 @@ class Mutant:
     """Whether it is a single value, which most samples show little of."""
 
 
-def mutable_session(
+def open_mutable_session(
     model: Path, feed: Mapping[str, Array]
 ) -> tuple[Any, tuple[Mutant, ...]]:  # onnxruntime is loaded in workers only
     """Return an unoptimized session and the mutants that it is when it is fed their weights.
@@ -53,7 +53,7 @@ def mutable_session(
     weights = _largest_weights(proto)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            write_model(_with_inputs(proto, weights), Path(folder) / model.name)
+            write_model(_add_inputs(proto, weights), Path(folder) / model.name)
             session = make_session(Path(folder) / model.name, optimized=False)
         run_session(session, {**feed, **weights})
     except ModelError:
@@ -85,7 +85,7 @@ def _constants(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     return list(graph.initializer)
 
 
-def _with_inputs(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:
+def _add_inputs(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.ModelProto:
     """Return the model with just these of its initializers as inputs too."""
     from onnx import helper
 

@@ -12,9 +12,14 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.base.schema import NotMeasured
 from edgepack.errors import SamplesError
-from edgepack.metrics.accuracy import EQUAL_SQNR_DB, OutputCloseness, OutputR2, mean_interval
+from edgepack.metrics.accuracy import (
+    EQUAL_SQNR_DB,
+    OutputCloseness,
+    OutputR2,
+    compute_mean_interval,
+)
 from edgepack.metrics.base import Found, Nothing, OutputMetric
-from edgepack.metrics.choosing import metric_for
+from edgepack.metrics.choosing import choose_metric
 from edgepack.metrics.classes import Agreement
 from edgepack.metrics.numbers import R2Metric
 from edgepack.model.running import Arrays
@@ -65,7 +70,7 @@ class OutputMetrics:
     def _metric_for(self, name: str, reference: Array) -> OutputMetric:
         if name not in self.metrics:
             given, may_be_scores = self.described.get(name), name == self.scores_output
-            self.metrics[name] = metric_for(given, reference, may_be_scores=may_be_scores)
+            self.metrics[name] = choose_metric(given, reference, may_be_scores=may_be_scores)
         return self.metrics[name]
 
     @property
@@ -107,7 +112,7 @@ class OutputMetrics:
                 "sqnr_db": max(closeness.sqnr_db, -EQUAL_SQNR_DB),
             },
             "outputs": {
-                name: _told_of(self._metric_of(name), each) for name, each in by_output.items()
+                name: _make_found(self._metric_of(name), each) for name, each in by_output.items()
             },
             "r2": {name: told.bounded() for name, told in r2.items()},
             "says_nothing": self._says_nothing(by_output),
@@ -170,11 +175,11 @@ def _is_described(given: OutputDescription | None) -> bool:
     return given is not None and given.kind != "raw"
 
 
-def _told_of(metric: OutputMetric, found: Found | Nothing) -> dict[str, Any]:
+def _make_found(metric: OutputMetric, found: Found | Nothing) -> dict[str, Any]:
     """Return what a metric found as the manifest has it."""
     if isinstance(found, Nothing):
         return NotMeasured(reason=found.reason).model_dump()
-    interval = mean_interval(found.values)
+    interval = compute_mean_interval(found.values)
     return {
         "metric": metric.name,
         "value": float(np.mean(found.values)),

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.metrics.accuracy import quantities, quantity_axis
+from edgepack.metrics.accuracy import find_quantities, find_quantity_axis
 from edgepack.model.running import Arrays
-from edgepack.steps.proofs.candidates import stride_of
+from edgepack.steps.proofs.candidates import find_stride
 
 _GAP = 4.0
 """Less than where accuracy is judged, for a limit of its own costs a quantity nothing. Offsets and
@@ -43,7 +43,7 @@ class Quantities:
             shape: The output's, in all samples.
             found: What is kept of it in some samples.
         """
-        axis = quantity_axis(shape)
+        axis = find_quantity_axis(shape)
         if axis is None or len(found) < 2 or len({each.shape for each in found}) > 1:
             return None
         one = cls(tuple(shape), np.zeros(shape[axis], np.int64))
@@ -52,7 +52,7 @@ class Quantities:
         values = np.where(np.isfinite(values), values, 0.0)
         varied = np.bincount(places, np.var(values, axis=0), shape[axis])
         energy = np.bincount(places, np.mean(values**2, axis=0), shape[axis])
-        groups = quantities(varied, energy, _GAP)
+        groups = find_quantities(varied, energy, _GAP)
         if len(groups) < 2:
             return None
         of_channel = np.where(energy > 0, 0, len(groups) - 1)
@@ -68,7 +68,7 @@ class Quantities:
     @property
     def size(self) -> int:
         """How many values of one channel follow each other."""
-        axis = quantity_axis(self.shape)
+        axis = find_quantity_axis(self.shape)
         return int(np.prod(self.shape[axis + 1 :])) if axis is not None else 1
 
     @property
@@ -89,15 +89,15 @@ class Quantities:
     @cached_property
     def _of_value(self) -> Array:
         size = int(np.prod(self.shape))
-        return np.asarray(self.of_channel[self._channels(len(range(0, size, stride_of(size))))])
+        return np.asarray(self.of_channel[self._channels(len(range(0, size, find_stride(size))))])
 
     def _channels(self, count: int) -> Array:
         """Return the channels of so many kept values."""
-        every = stride_of(int(np.prod(self.shape)))
+        every = find_stride(int(np.prod(self.shape)))
         return np.asarray(np.arange(count) * every // self.size % len(self.of_channel))
 
 
-def by_part(outputs: Arrays, several: Mapping[str, Quantities]) -> dict[Part, Array]:
+def split_by_part(outputs: Arrays, several: Mapping[str, Quantities]) -> dict[Part, Array]:
     """Return what is kept of outputs by quantity; an output of one quantity is a part as it is."""
     parts: dict[Part, Array] = {}
     for name, kept in outputs.items():

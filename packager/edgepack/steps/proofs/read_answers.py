@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from edgepack.errors import ProfileError, StepError
 from edgepack.model.files import MODEL
 from edgepack.model.running import make_session, run_session
-from edgepack.preprocessing.readings import Reading, reading_of
+from edgepack.preprocessing.readings import Reading, choose_reading
 from edgepack.project.project import OutputDescription
 from edgepack.samples.sample_set import SampleSet
-from edgepack.samples.spreading import spread
+from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import Inputs, Notes
 
 ANSWERS = "answers.json"
@@ -50,9 +50,9 @@ class ReadAnswers:
                 if one does.
         """
         samples = SampleSet.read(inputs["samples"])
-        chosen = spread(range(len(samples)), _MOST)
+        chosen = choose_spread(range(len(samples)), _MOST)
         session = make_session(inputs["model"] / MODEL)
-        made = {name: reading_of(given, self.size) for name, given in self.described}
+        made = {name: choose_reading(given, self.size) for name, given in self.described}
         readings = {name: reading for name, reading in made.items() if reading is not None}
         for index in chosen:
             outputs = run_session(session, samples.inputs(index), list(readings))

@@ -9,7 +9,7 @@ from typing import TypeVar
 from edgepack.base.arrays import Array
 from edgepack.metrics.accuracy import Variation, array_sqnr_db
 from edgepack.model.running import Arrays
-from edgepack.steps.proofs.quantities import Part, Quantities, by_part
+from edgepack.steps.proofs.quantities import Part, Quantities, split_by_part
 
 MARGIN_DB = 6.0
 """Machines differ by as much more than the sessions of one."""
@@ -22,7 +22,7 @@ _MATTERS = 1 / 10
 Name = TypeVar("Name", str, Part)
 
 
-def variations(found: Iterable[Mapping[Name, Array]]) -> dict[Name, Variation]:
+def measure_variations(found: Iterable[Mapping[Name, Array]]) -> dict[Name, Variation]:
     """Return how much each output, or each part of one, varies over samples."""
     by_name: dict[Name, Variation] = {}
     for outputs in found:
@@ -57,7 +57,7 @@ class Tolerance:
         Returns:
             A number for each quantity.
         """
-        parts = by_part({name: output}, self.several)
+        parts = split_by_part({name: output}, self.several)
         return [round(self._needed_db(*part) - self.limit_db, 1) for part in parts.items()]
 
     def tells(self, right: Arrays, found: Arrays) -> bool:
@@ -75,8 +75,8 @@ class Tolerance:
         )
 
     def _pairs(self, right: Arrays, found: Arrays) -> Iterator[tuple[Part, Array, Array]]:
-        others = by_part({name: found[name] for name in right}, self.several)
-        for part, one in by_part(right, self.several).items():
+        others = split_by_part({name: found[name] for name in right}, self.several)
+        for part, one in split_by_part(right, self.several).items():
             yield part, one, others[part]
 
     def _needed_db(self, part: Part, output: Array) -> float:

@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from edgepack.backends.registry import BACKENDS
 from edgepack.errors import BugError, ModelError, StepError
 from edgepack.metrics.accuracy import array_sqnr_db
-from edgepack.model.editing import constants_to_initializers
-from edgepack.model.facts import TensorSpec, signature
+from edgepack.model.editing import move_constants_to_initializers
+from edgepack.model.facts import TensorSpec, read_signature
 from edgepack.model.files import MODEL
-from edgepack.model.inferring import inferred_graph
+from edgepack.model.inferring import infer_graph
 from edgepack.model.reading import read_model, read_structure, write_model
-from edgepack.model.running import Arrays, make_session, random_inputs, run_session
+from edgepack.model.running import Arrays, make_random_inputs, make_session, run_session
 from edgepack.ondevice.runtime import edgepack_shapes as shapes
 from edgepack.project.profile import Variant
 from edgepack.samples.sample_set import SampleSet
-from edgepack.samples.spreading import spread
+from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import SEED
 from edgepack.steps.graph.prepared import fix_dims
@@ -70,7 +70,7 @@ def wants_static(variant: Variant, sizes: Mapping[str, Sequence[int]]) -> bool:
     return variant.shapes == "static" or (bool(sizes) and BACKENDS[variant.backend].static_shapes)
 
 
-def static_problem(
+def find_static_problem(
     variant: Variant, inputs: Sequence[TensorSpec], sizes: Mapping[str, Sequence[int]]
 ) -> str:
     """Return why a model cannot have static shapes for each of the sizes, or nothing."""
@@ -81,7 +81,7 @@ def static_problem(
             if left[0] == shapes.UNKNOWN:
                 return f"{problem} a dimension without a name: export it with a name or a size"
             return f"{problem} the dimension {left[0]!r}: {_FIXED}"
-    used = _used(inputs, sizes)
+    used = _list_used(inputs, sizes)
     count = prod(len(sizes[name]) for name in used)
     if count > MOST_BUCKETS:
         return (
@@ -95,18 +95,18 @@ def static_problem(
     return ""
 
 
-def _used(inputs: Sequence[TensorSpec], sizes: Mapping[str, Sequence[int]]) -> list[str]:
+def _list_used(inputs: Sequence[TensorSpec], sizes: Mapping[str, Sequence[int]]) -> list[str]:
     return sorted({str(s) for spec in inputs for s in spec.shape or () if s in sizes})
 
 
-def bucket_dims(
+def find_bucket_dims(
     inputs: Sequence[TensorSpec], sizes: Mapping[str, Sequence[int]]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return the symbolic dimensions of the inputs, with their sizes; none where all is fixed."""
-    return tuple((name, tuple(sizes[name])) for name in _used(inputs, sizes))
+    return tuple((name, tuple(sizes[name])) for name in _list_used(inputs, sizes))
 
 
-def fixed(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
+def fix_model(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
     """Return a copy of a model with sizes for its symbolic dimensions, and all that follows.
 
     Raises:
@@ -118,11 +118,11 @@ def fixed(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
     copy.CopyFrom(model)
     try:
         fix_dims(copy, sizes)
-        found = inferred_graph(copy)
+        found = infer_graph(copy)
     except onnx.shape_inference.InferenceError as error:
         message = " ".join(str(error).split())[:300]
         raise StepError(
-            f"onnx cannot infer the shapes for {shapes.words(sizes)}: {message}",
+            f"onnx cannot infer the shapes for {shapes.format_sizes(sizes)}: {message}",
             hint="build without the variant, or with one size under 'dims' in edgepack.yaml",
         ) from error
     for ours, inferred in (
@@ -208,10 +208,10 @@ class Bucketed:
         largest, known = self.buckets[-1], self._input_shapes(inputs)
         for number, found in enumerate(SampleSet.read(inputs["samples"]).shapes):
             sizes = _sizes(known, found)
-            if not shapes.holds(largest, sizes):
+            if not shapes.can_hold(largest, sizes):
                 raise StepError(
-                    f"sample {number} has {shapes.words(sizes)}, and the largest size is"
-                    f" {shapes.words(largest)}",
+                    f"sample {number} has {shapes.format_sizes(sizes)}, and the largest size is"
+                    f" {shapes.format_sizes(largest)}",
                     hint="list a size under 'dims' in edgepack.yaml that holds it, or leave the"
                     " sample out: the device could not run it",
                 )
@@ -230,10 +230,10 @@ class Bucketed:
         shared = self._take_weights(model, out)
         models = tuple(BucketModel(bucket, self._file(bucket)) for bucket in self.buckets)
         for bucket in models:
-            write_model(fixed(model, bucket.dims), out / bucket.file)
+            write_model(fix_model(model, bucket.dims), out / bucket.file)
         index, how = self._padding(inputs, out, models)
         (out / BUCKETS).write_text(json.dumps(asdict(index)), encoding="utf-8")
-        sizes = "; ".join(map(shapes.words, self.buckets))
+        sizes = "; ".join(map(shapes.format_sizes, self.buckets))
         return Notes(
             f"{len(models)} models with static shapes ({sizes}), {shared} bytes of weights shared;"
             f" {how}",
@@ -252,11 +252,11 @@ class Bucketed:
         """
         model = read_model(inputs["model"] / MODEL)
         self._take_weights(model, out)
-        write_model(fixed(model, self.buckets[-1]), out / MODEL)
+        write_model(fix_model(model, self.buckets[-1]), out / MODEL)
 
     def _take_weights(self, model: onnx.ModelProto, out: Path) -> int:
         """Take the weights out of a model, if they are shared; return their bytes."""
-        constants_to_initializers(model)
+        move_constants_to_initializers(model)
         return _share_weights(model, out / WEIGHTS) if self.shared else 0
 
     def _file(self, bucket: Mapping[str, int]) -> str:
@@ -312,7 +312,7 @@ class Bucketed:
         )
 
     def _input_shapes(self, inputs: Inputs) -> shapes.InputShapes:
-        specs, _ = signature(read_structure(inputs["model"] / MODEL))
+        specs, _ = read_signature(read_structure(inputs["model"] / MODEL))
         described: dict[str, dict[str, Any]] = {name: {"mask": dim} for name, dim in self.masks}
         described |= {name: {"pad": value} for name, value in self.fills}
         plain = [shapes.TensorSpec(spec.name, spec.dtype, spec.shape or ()) for spec in specs]
@@ -330,7 +330,7 @@ class Bucketed:
         first: dict[tuple[int, ...], int] = {}
         for number, found in enumerate(samples.shapes):
             first.setdefault(tuple(_sizes(known, found).values()), number)
-        for number in spread(list(first.values()), _MOST_SAMPLES):
+        for number in choose_spread(list(first.values()), _MOST_SAMPLES):
             yield samples.inputs(number)
 
     def _samples_are_exact(self, inputs: Inputs) -> bool:
@@ -366,8 +366,8 @@ class Bucketed:
             TensorSpec(s.name, s.dtype, tuple(largest.get(str(size), size) for size in s.shape))
             for s in known.inputs
         ]
-        feed = random_inputs(specs, seed=SEED)
-        return known.with_masks({n: array for n, array in feed.items() if n not in known.masks})
+        feed = make_random_inputs(specs, seed=SEED)
+        return known.add_masks({n: array for n, array in feed.items() if n not in known.masks})
 
     def _slices(self, inputs: Inputs) -> list[dict[str, Any]]:
         """Find out which axes of the outputs follow a dimension: the dynamic model shows it."""
@@ -387,7 +387,7 @@ class Bucketed:
 def _output_shapes(
     session: onnxruntime.InferenceSession, feed: Arrays, sizes: Mapping[str, int]
 ) -> dict[str, tuple[int, ...]]:
-    return shapes.shapes_of(_run(session, feed, sizes))
+    return shapes.find_shapes(_run(session, feed, sizes))
 
 
 def _run(session: onnxruntime.InferenceSession, feed: Arrays, sizes: Mapping[str, int]) -> Arrays:
@@ -395,7 +395,7 @@ def _run(session: onnxruntime.InferenceSession, feed: Arrays, sizes: Mapping[str
         return run_session(session, feed)
     except ModelError as error:
         raise ModelError(
-            f"with {shapes.words(sizes)}: {error.problem}",
+            f"with {shapes.format_sizes(sizes)}: {error.problem}",
             hint="list sizes under 'dims' in edgepack.yaml that the model takes",
         ) from error
 
@@ -439,12 +439,12 @@ class _Proof:
 
     def require_same(self, feed: Arrays, *, everywhere: bool) -> None:
         """Run inputs through the bucket that is chosen for them, or through all that they fit."""
-        sizes = _sizes(self.known, shapes.shapes_of(feed))
+        sizes = _sizes(self.known, shapes.find_shapes(feed))
         buckets = [bucket.dims for bucket in self.index.buckets]
         expected = _run(self.dynamic, feed, sizes)
         chosen = shapes.choose(buckets, sizes, exact=self.index.exact)
         for number in range(chosen, len(buckets) if everywhere else chosen + 1):
-            if shapes.holds(buckets[number], sizes):
+            if shapes.can_hold(buckets[number], sizes):
                 padded = self.known.padded(feed, buckets[number])
                 outputs = run_session(self.static[number], padded)
                 found = shapes.cut(outputs, self.index.slices, sizes)
@@ -462,7 +462,8 @@ class _Proof:
             if sqnr < self.same_db:
                 random = "" if self.real else "; random inputs were tried, samples may do better"
                 raise StepError(
-                    f"with {shapes.words(sizes)} padded to {shapes.words(bucket)} the output"
+                    f"with {shapes.format_sizes(sizes)} padded to"
+                    f" {shapes.format_sizes(bucket)} the output"
                     f" {name!r} is {sqnr:.1f} dB from that of the dynamic model, {self.same_db:g}"
                     f" are needed: the model is not indifferent to padding{random}",
                     hint=_NOT_INDIFFERENT,
@@ -479,7 +480,7 @@ def _sizes(known: shapes.InputShapes, found: Mapping[str, tuple[int, ...]]) -> d
 
 
 def _require_static(model: Path) -> None:
-    inputs, _ = signature(read_structure(model))
+    inputs, _ = read_signature(read_structure(model))
     for spec in inputs:
         if not all(isinstance(size, int) for size in spec.shape or ("?",)):
             raise BugError(f"the input {spec} of {model.name} is not static")

@@ -17,13 +17,13 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.base.worker import report
-from edgepack.errors import BugError, StepError, listed
+from edgepack.errors import BugError, StepError, format_list
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.quantization.qdq.dialect import WITHOUT_INT8
-from edgepack.quantization.qdq.writer import observed_tensors
+from edgepack.quantization.qdq.writer import find_observed_tensors
 from edgepack.quantization.ranges.collecting import collect
-from edgepack.quantization.ranges.following import clamps
+from edgepack.quantization.ranges.following import find_clamps
 from edgepack.quantization.ranges.histogram import Histogram
 from edgepack.quantization.ranges.statistics import (
     TensorStatistics,
@@ -65,7 +65,7 @@ class Calibration:
         _require_float32(model)
         tensors, bodies = self._asked(inputs["model"] / MODEL)
         if not tensors:
-            inside = f", because it lies in the bodies of {_listed(bodies)}" if bodies else ""
+            inside = f", because it lies in the bodies of {_format_names(bodies)}" if bodies else ""
             raise StepError(f"nothing in the model could be quantized{inside}", hint=WITHOUT_INT8)
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
@@ -104,7 +104,7 @@ class Calibration:
             out: An empty folder.
         """
         tensors, _ = self._asked(inputs["model"] / MODEL)
-        bounds = clamps(read_structure(inputs["model"] / MODEL), tensors)
+        bounds = find_clamps(read_structure(inputs["model"] / MODEL), tensors)
         found = {}
         for name in tensors:
             ends = np.array([-1, 1], np.float32)
@@ -118,7 +118,7 @@ class Calibration:
     def _asked(self, model: Path) -> tuple[list[str], list[str]]:
         """Return the tensors to observe, and the nodes whose bodies are not."""
         structure = read_structure(model)
-        tensors = observed_tensors(structure, every_op=self.every_op)
+        tensors = find_observed_tensors(structure, every_op=self.every_op)
         return sorted(tensors), _nodes_with_bodies(structure)
 
     def verify(self, inputs: Inputs, out: Path) -> None:
@@ -189,19 +189,21 @@ def _warnings(
     constant = [name for name, one in found.items() if one.low == one.high]
     if constant:
         yield (
-            f"on all samples one single value in {_told(map(place, constant))}: int8 gives any"
+            f"on all samples one single value in {_format_places(map(place, constant))}:"
+            " int8 gives any"
             " other value back as that one; give samples in which it changes, if it changes in use"
         )
     missing = [name for name in tensors if name not in found]
     if missing:
-        which = _told(map(place, missing))
+        which = _format_places(map(place, missing))
         yield (
             f"no range, because of infinite values or none at all, for {which}: it stays float,"
             " which costs time but no accuracy; you need not do anything"
         )
     if bodies:
         yield (
-            f"tensors inside the bodies of {_listed(bodies)} stay float and were not observed: int8"
+            f"tensors inside the bodies of {_format_names(bodies)} stay float and were not"
+            " observed: int8"
             " makes them no faster; nothing has to be done"
         )
 
@@ -235,12 +237,12 @@ def _places(model: onnx.ModelProto) -> Callable[[str], str]:
 _MADE = re.compile(r"_v_\d+")
 
 
-def _told(places: Iterable[str]) -> str:
-    return listed([*dict.fromkeys(places)], _SHOWN)
+def _format_places(places: Iterable[str]) -> str:
+    return format_list([*dict.fromkeys(places)], _SHOWN)
 
 
-def _listed(names: list[str]) -> str:
-    return listed([repr(name) for name in names], _SHOWN)
+def _format_names(names: list[str]) -> str:
+    return format_list([repr(name) for name in names], _SHOWN)
 
 
 def _nodes_with_bodies(model: onnx.ModelProto) -> list[str]:

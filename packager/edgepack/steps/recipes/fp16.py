@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from edgepack.backends.registry import BACKENDS
-from edgepack.errors import BugError, StepError, listed, nearest
+from edgepack.errors import BugError, StepError, format_list, suggest_nearest
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, array_sqnr_db
-from edgepack.model.facts import signature
+from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, write_model
@@ -37,11 +37,11 @@ from edgepack.steps.graph.half import (
     SUFFIX,
     Half,
     Tracer,
-    all_outputs_session,
     convert,
-    emulated,
-    float32_constants,
+    emulate_half,
     name_nodes,
+    open_all_outputs_session,
+    read_float32_constants,
     round_half,
     run_some,
 )
@@ -110,7 +110,7 @@ class Fp16:
         if missing:
             raise StepError(
                 f"the model has no node {missing[0]!r} that could stay float32",
-                hint=nearest(missing[0], [node.name for node in model.graph.node]),
+                hint=suggest_nearest(missing[0], [node.name for node in model.graph.node]),
             )
         session = make_session(inputs["model"] / MODEL)
         for feed in probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), 1):
@@ -133,7 +133,7 @@ class Fp16:
         lower_ir(model, self.max_ir)
         tracer = Tracer.of(model)
         probes = partial(probe_inputs, inputs["model"] / MODEL, inputs.get("samples"))
-        reasons = _out_of_range(tracer, probes(_RANGE_PROBES)) | self._float32_by_rule(tracer)
+        reasons = _find_out_of_range(tracer, probes(_RANGE_PROBES)) | self._float32_by_rule(tracer)
         reasons |= dict.fromkeys(self.float32_nodes, "as was asked for")
         real = "samples" in inputs
         feeds = list(probes(_PROBES))
@@ -145,7 +145,7 @@ class Fp16:
                 break
             feeds.append(broken)
         if not half.nodes:
-            told = _listed(_kept(tracer, reasons))
+            told = _format_kept(_find_kept_nodes(tracer, reasons))
             why = f": {told}" if told else ""
             raise StepError(f"nothing in the model can be float16{why}", hint=_REMEDY)
         write_model(half.model, out / MODEL)
@@ -174,7 +174,7 @@ class Fp16:
         """
         require_ir(out / MODEL, self.max_ir)
         before, after = read_model(inputs["model"] / MODEL), read_model(out / MODEL)
-        if signature(before) != signature(after):
+        if read_signature(before) != read_signature(after):
             raise _fault("its inputs or outputs are not the model's")
         _require_rounded_constants(before, after)
         found = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
@@ -186,10 +186,10 @@ def _notes(
     tracer: Tracer, half: Half, reasons: dict[str, str], sqnr_db: float, tried: str
 ) -> Notes:
     """Return what was done, and which nodes are float32 that could be float16."""
-    kept = _kept(tracer, reasons)
+    kept = _find_kept_nodes(tracer, reasons)
     done = f"fp16: {len(half.nodes)} nodes, SQNR {sqnr_db:.1f} dB on {tried}"
     if kept:
-        done += f"; {len(kept)} stay float32: {_listed(kept)}"
+        done += f"; {len(kept)} stay float32: {_format_kept(kept)}"
     if half.flushed:
         done += f"; {half.flushed} weights are too small for float16 and become 0"
     facts: dict[str, Any] = {
@@ -202,14 +202,14 @@ def _notes(
     return Notes(done, facts)
 
 
-def _kept(tracer: Tracer, reasons: Mapping[str, str]) -> dict[str, str]:
+def _find_kept_nodes(tracer: Tracer, reasons: Mapping[str, str]) -> dict[str, str]:
     """Return the nodes that could be float16 but for a reason, with it, in the reasons' order."""
     could = set(convert(tracer, ()).nodes)
     return {name: reason for name, reason in reasons.items() if name in could}
 
 
-def _listed(kept: Mapping[str, str]) -> str:
-    return listed([f"{name!r} ({reason})" for name, reason in kept.items()], _NAMED, "; ")
+def _format_kept(kept: Mapping[str, str]) -> str:
+    return format_list([f"{name!r} ({reason})" for name, reason in kept.items()], _NAMED, "; ")
 
 
 def _fault(problem: str) -> BugError:
@@ -224,7 +224,7 @@ def _require_rounded_constants(before: onnx.ModelProto, after: onnx.ModelProto) 
     """
     from onnx import TensorProto, numpy_helper
 
-    originals = float32_constants(before)
+    originals = read_float32_constants(before)
     known = {t.name for t in before.graph.initializer}
     halves = [
         t
@@ -235,14 +235,14 @@ def _require_rounded_constants(before: onnx.ModelProto, after: onnx.ModelProto) 
         raise _fault("nothing in it is float16")
     for tensor in halves:
         original = originals.get(tensor.name.rstrip("_").removesuffix(SUFFIX))
-        if original is None or _too_large(original):
+        if original is None or _is_too_large(original):
             raise _fault(f"the constant {tensor.name!r} is none that float16 could hold")
         values = numpy_helper.to_array(tensor)
         if not np.array_equal(round_half(original), values, equal_nan=True):
             raise _fault(f"the constant {tensor.name!r} is not the model's, rounded")
 
 
-def _too_large(values: np.ndarray[Any, Any]) -> bool:
+def _is_too_large(values: np.ndarray[Any, Any]) -> bool:
     return bool(np.any(np.isfinite(values) & (np.abs(values) > LARGEST)))
 
 
@@ -255,7 +255,7 @@ def _bad_constants(tracer: Tracer) -> dict[str, str]:
     """Return the nodes that read a constant that float16 cannot represent, with the reason."""
     bad = {}
     for name, values in tracer.constants.items():
-        if _too_large(values):
+        if _is_too_large(values):
             peak = float(np.max(np.abs(values[np.isfinite(values)])))
             bad[name] = f"the constant {name!r} holds {peak:.6g}, float16 ends at {LARGEST:.0f}"
         elif _vanishes(values):
@@ -269,7 +269,7 @@ def _bad_constants(tracer: Tracer) -> dict[str, str]:
     }
 
 
-def _out_of_range(tracer: Tracer, feeds: Iterable[Arrays]) -> dict[str, str]:
+def _find_out_of_range(tracer: Tracer, feeds: Iterable[Arrays]) -> dict[str, str]:
     """Return the nodes that make or read a tensor that float16 holds with no headroom, or not."""
     peaks: dict[str, float] = {}
     for feed in feeds:
@@ -316,7 +316,7 @@ def _broken_feed(tracer: Tracer, half: Half, feeds: Iterable[Arrays]) -> Arrays 
     # No names at all would be taken for all of them.
     if not names:
         return None
-    session = all_outputs_session(emulated(half))
+    session = open_all_outputs_session(emulate_half(half))
     for feed in feeds:
         given = run_some(session, names, feed)
         if all(np.isfinite(array).all() for array in given.values()):
@@ -383,12 +383,12 @@ def _sound(
 
 def _try(tracer: Tracer, half: Half, feeds: list[Arrays]) -> _Trial:
     """Run a converted model in emulation beside the float32 one and compare all tensors."""
-    session = all_outputs_session(emulated(half))
+    session = open_all_outputs_session(emulate_half(half))
     broken: set[str] = set()
     sqnr: dict[str, float] = {}
     for feed in feeds:
         for reference in tracer.runs(feed):
-            names = {form: name for name in reference for form in half.forms(name)[-1:]}
+            names = {form: name for name in reference for form in half.list_forms(name)[-1:]}
             for form, values in run_some(session, list(names), feed).items():
                 name = names[form]
                 db = array_sqnr_db(reference[name], values)

@@ -10,7 +10,7 @@ from typing import ClassVar
 from edgepack.errors import BugError
 from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
-from edgepack.model.quantized import quantization_of
+from edgepack.model.quantized import find_quantization
 from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import make_session
 from edgepack.steps.base import Inputs, Notes
@@ -36,7 +36,7 @@ class Fp32:
             ModelError: A weight has a type that the target's IR version does not have.
         """
         structure = read_outline(inputs["model"] / MODEL)
-        quantization = quantization_of(structure)
+        quantization = find_quantization(structure)
         kept = f"numbers kept: it is {quantization.state}" if quantization else "numbers kept"
         if structure.ir_version > self.max_ir:
             model = read_model(inputs["model"] / MODEL)

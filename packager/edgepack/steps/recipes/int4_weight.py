@@ -29,7 +29,7 @@ from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session, run_session
-from edgepack.quantization.qdq.blockwise import BLOCK, Blocks, compensated
+from edgepack.quantization.qdq.blockwise import BLOCK, Blocks, round_compensated
 from edgepack.quantization.qdq.blockwise_writer import (
     PRODUCT,
     SMALLEST,
@@ -37,12 +37,12 @@ from edgepack.quantization.qdq.blockwise_writer import (
     BlockwiseWriter,
     Rows,
 )
-from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut, split_samples
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import compare, probe_inputs, require_signal
-from edgepack.steps.graph.half import all_outputs_session, run_some
+from edgepack.steps.graph.half import open_all_outputs_session, run_some
 from edgepack.steps.quantized import require_unquantized
 from edgepack.steps.recipes.fp32 import require_ir
 from edgepack.steps.recipes.kind import Asked, RecipeKind
@@ -96,7 +96,7 @@ class Int4Weight:
         Raises:
             StepError: Nothing can be in 4 bits.
         """
-        model = quantizable(read_model(inputs["model"] / MODEL))
+        model = prepare_model(read_model(inputs["model"] / MODEL))
         lower_ir(model, self.max_ir)
         writer = BlockwiseWriter.of(model)
         if not writer.places:
@@ -127,7 +127,7 @@ class Int4Weight:
         feeds = Chosen(samples, split.fitted[::step])
         float_model = inputs["model"] / MODEL
         held_out = HeldOut(FloatOutputs(float_model, Chosen(samples, split.held_out)))
-        rounded = _compensated(writer, feeds)
+        rounded = _round_all_compensated(writer, feeds)
         with tempfile.TemporaryDirectory(prefix="edgepack-int4-") as folder:
             candidate = Path(folder) / MODEL
             model = writer.write(rounded)
@@ -152,9 +152,9 @@ class Int4Weight:
         found.require_close_embeddings(_NEARER)
 
 
-def _compensated(writer: BlockwiseWriter, feeds: Chosen) -> dict[Rows, Blocks]:
+def _round_all_compensated(writer: BlockwiseWriter, feeds: Chosen) -> dict[Rows, Blocks]:
     """Return the weights of products, rounded by what they are multiplied with on samples."""
-    session = all_outputs_session(writer.model)
+    session = open_all_outputs_session(writer.model)
     rounded: dict[Rows, Blocks] = {}
     for group in _groups(writer):
         tensors = sorted({name for rows in group for name in writer.activations[rows]})
@@ -169,7 +169,7 @@ def _compensated(writer: BlockwiseWriter, feeds: Chosen) -> dict[Rows, Blocks]:
         for rows in group:
             whole = np.sum([moments[name] for name in writer.activations[rows]], axis=0)
             if np.isfinite(whole).all():
-                rounded[rows] = compensated(rows.of(writer.constants), whole)
+                rounded[rows] = round_compensated(rows.of(writer.constants), whole)
     return rounded
 
 

@@ -14,7 +14,7 @@ OPSET_OF_16_BITS = 21
 """The least opset for activations of 16 bits (the same)."""
 
 
-def before_int8(asked: Asked) -> tuple[Step, ...]:
+def make_float_steps(asked: Asked) -> tuple[Step, ...]:
     """Return the steps that float models go through before int8, whatever their recipe.
 
     Large channels behind LayerNormalizations are moved into weights.
@@ -25,7 +25,7 @@ def before_int8(asked: Asked) -> tuple[Step, ...]:
     return raised, Rewritten(("smooth-norms",))
 
 
-def required_dialect(variant: Variant) -> Dialect:
+def find_dialect(variant: Variant) -> Dialect:
     """Return the dialect of a variant of int8, which a profile is checked to have.
 
     Raises:

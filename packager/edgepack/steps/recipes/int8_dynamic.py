@@ -29,18 +29,18 @@ import numpy as np
 
 from edgepack.errors import BugError, StepError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
-from edgepack.model.editing import constants_to_initializers
+from edgepack.model.editing import move_constants_to_initializers
 from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
-from edgepack.model.running import blame, make_session, run_session, runtime_errors
+from edgepack.model.running import blame, list_runtime_errors, make_session, run_session
 from edgepack.project.profile import Dialect
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import compare, probe_inputs, require_signal
 from edgepack.steps.graph.half import name_nodes
 from edgepack.steps.quantized import require_unquantized
 from edgepack.steps.recipes.fp32 import require_ir
-from edgepack.steps.recipes.int8 import before_int8, required_dialect
+from edgepack.steps.recipes.int8 import find_dialect, make_float_steps
 from edgepack.steps.recipes.kind import Asked, RecipeKind
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ class Int8Dynamic:
         """
         model = read_model(inputs["model"] / MODEL)
         name_nodes(model)
-        constants_to_initializers(model)
+        move_constants_to_initializers(model)
         _unshare_weights(model)
         before = _float_bytes(model)
         excluded = self._excluded(model)
         quantized = self._quantize(model, sorted(excluded), out)
         lower_ir(quantized, self.max_ir)
         write_model(quantized, out / MODEL)
-        found = _quantized_counts(quantized)
+        found = _count_quantized(quantized)
         near = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
         share = 1 - _float_bytes(quantized) / before if before else 0.0
         done = "int8-dynamic: " + ", ".join(f"{n} {op}" for op, n in sorted(found.items()))
@@ -199,7 +199,7 @@ class Int8Dynamic:
 
 def _quantizer_errors() -> tuple[type[Exception], ...]:
     """Return the quantizer's exceptions; it fails with plain Python errors."""
-    return (*runtime_errors(), AssertionError, KeyError, TypeError, IndexError)
+    return (*list_runtime_errors(), AssertionError, KeyError, TypeError, IndexError)
 
 
 def _float_bytes(model: onnx.ModelProto) -> int:
@@ -210,7 +210,7 @@ def _float_bytes(model: onnx.ModelProto) -> int:
     return sum(4 * int(np.prod(tensor.dims)) for tensor in floats)
 
 
-def _quantized_counts(model: onnx.ModelProto) -> dict[str, int]:
+def _count_quantized(model: onnx.ModelProto) -> dict[str, int]:
     """Return how many nodes have 8-bit weights, by operator; DequantizeLinear is a table's."""
     ops = {*_PRODUCTS, _RECURRENT, "DequantizeLinear", "QEmbedLayerNormalization"}
     return dict(Counter(node.op_type for node in model.graph.node if node.op_type in ops))
@@ -230,7 +230,7 @@ def require_dynamic_dialect(model: onnx.ModelProto, dialect: Dialect) -> None:
     from onnx import numpy_helper
 
     constants = {t.name: t for t in model.graph.initializer}
-    if not _quantized_counts(model):
+    if not _count_quantized(model):
         raise StepError("nothing in the model could be quantized dynamically", hint=_WITHOUT_INT8)
     for node, weights, expected in _weights(model, dialect):
         tensor = constants.get(weights)
@@ -291,7 +291,7 @@ def _unshare_weights(model: onnx.ModelProto) -> None:
 
 
 def _step(asked: Asked) -> Int8Dynamic:
-    return Int8Dynamic(required_dialect(asked.variant), asked.profile.runtime.max_ir)
+    return Int8Dynamic(find_dialect(asked.variant), asked.profile.runtime.max_ir)
 
 
 KIND = RecipeKind(
@@ -302,7 +302,7 @@ KIND = RecipeKind(
     # A dynamic scale is that of the padded tensor, so all its numbers move by a part of a step.
     padded_db=20.0,
     given={"samples": "probes"},
-    before=before_int8,
+    before=make_float_steps,
     weight_copies=5,  # in onnxruntime's own quantizer, as measured
     in_integers=True,
 )

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from edgepack.backends.registry import BACKENDS
-from edgepack.base.machine import processor
+from edgepack.base.machine import find_processor
 from edgepack.base.worker import report
-from edgepack.errors import StepError, listed
+from edgepack.errors import StepError, format_list
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
-from edgepack.metrics.labelled import labelled_metric
+from edgepack.metrics.labelled import choose_labelled_metric
 from edgepack.model.files import MODEL
-from edgepack.model.fusion import fusion_coverage
+from edgepack.model.fusion import measure_fusion_coverage
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session
 from edgepack.project.profile import Dialect
 from edgepack.project.project import PythonMetric
 from edgepack.quantization.qdq.dialect import QUANTIZE, WITHOUT_INT8, require_dialect
-from edgepack.quantization.qdq.mixed_width import require_one_width, wide_names
-from edgepack.quantization.qdq.preparation import quantizable
+from edgepack.quantization.qdq.mixed_width import find_wide_names, require_one_width
+from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.quantization.ranges.statistics import TensorStatistics, read_statistics
 from edgepack.quantization.search.closeness import (
@@ -40,8 +40,8 @@ from edgepack.quantization.search.making import (
     QdqMaker,
     QdqSettings,
     Written,
-    first_scheme,
     has_products,
+    make_first_scheme,
     runs_integers,
 )
 from edgepack.quantization.search.outside import Holding, Outside
@@ -57,15 +57,15 @@ from edgepack.quantization.search.search import (
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import EXACT, Inputs, Notes, Step
 from edgepack.steps.comparing import NEARER_EMBEDDINGS, compare
-from edgepack.steps.embeddings import embedding_outputs, normalized_outputs
+from edgepack.steps.embeddings import find_embedding_outputs, find_normalized_outputs
 from edgepack.steps.graph.opset import AtLeastOpset
-from edgepack.steps.proofs.hook_metric import hook_of
+from edgepack.steps.proofs.hook_metric import make_hook
 from edgepack.steps.proofs.judge import Judge
 from edgepack.steps.recipes.calibration import STATISTICS, Calibration
 from edgepack.steps.recipes.fp32 import require_ir
-from edgepack.steps.recipes.int8 import OPSET_OF_16_BITS, before_int8, required_dialect
+from edgepack.steps.recipes.int8 import OPSET_OF_16_BITS, find_dialect, make_float_steps
 from edgepack.steps.recipes.kind import Asked, LimitSearch, RecipeKind
-from edgepack.steps.streams import answers, run_streams
+from edgepack.steps.streams import run_streams, select_answers
 
 if TYPE_CHECKING:
     import onnx
@@ -139,8 +139,8 @@ class Int8Static:
             _move(search.best.path, out)
         if best.exact is not first.scheme.exact:
             write_model(best.exact, out / EXACT)
-        pairs = _quantized_tensors(out / MODEL)
-        fused = fusion_coverage(out / MODEL, self.cpu).facts() if self.cpu else {}
+        pairs = _count_quantized_tensors(out / MODEL)
+        fused = measure_fusion_coverage(out / MODEL, self.cpu).facts() if self.cpu else {}
         facts = {
             "quantized_tensors": pairs,
             "left_float": dict(best.left),
@@ -151,8 +151,8 @@ class Int8Static:
         }
         return Notes(
             f"{self.dialect.activations} activations, {self.dialect.weights} weights:"
-            f" {pairs} tensors quantized{_left_float(best.left)}"
-            f"; {_judged_on(len(samples))}: {describe(search.tried)}",
+            f" {pairs} tensors quantized{_format_left_float(best.left)}"
+            f"; {_format_judged_on(len(samples))}: {describe(search.tried)}",
             {**facts, **fused},
         )
 
@@ -190,13 +190,15 @@ class Int8Static:
     ) -> Written:
         model = read_model(path)
         lower_ir(model, self.max_ir)
-        model = quantizable(model)
-        scheme = first_scheme(model, statistics, self._settings)
+        model = prepare_model(model)
+        scheme = make_first_scheme(model, statistics, self._settings)
         written = maker.write(scheme)
-        if not _quantized_tensors(written.path) and len(written.scheme.left) == len(scheme.left):
+        if not _count_quantized_tensors(written.path) and len(written.scheme.left) == len(
+            scheme.left
+        ):
             raise StepError("nothing in the model could be quantized", hint=WITHOUT_INT8)
         if self.cpu and not written.has_integers:
-            raise _all_float(self.cpu, model, written.scheme.left)
+            raise _make_float_error(self.cpu, model, written.scheme.left)
         return written
 
     def _search(
@@ -222,7 +224,9 @@ class Int8Static:
                 with tempfile.TemporaryDirectory(prefix="edgepack-outside-") as folder:
                     more = holding.with_kinds(kinds, Path(folder))
                     found = collect(path, more, statistics.keys())
-                    start = maker.write(first_scheme(first.scheme.exact, found, self._settings))
+                    start = maker.write(
+                        make_first_scheme(first.scheme.exact, found, self._settings)
+                    )
                     other, _ = self._nearest(path, more, found, maker, start)
                 return judging.judged(
                     Written(other.best.scheme, other.best.path, has_integers=True)
@@ -259,7 +263,7 @@ class Int8Static:
         search = Search(judging, judging.judged(first))
         chosen = first.scheme
         with search.optional("choosing how activations are quantized"):
-            chosen, tried = improving.chosen_activations(first.scheme)
+            chosen, tried = improving.choose_activations(first.scheme)
             search.tried += tried
         search.improve(improving.methods(first.scheme, chosen))
         search.require_signal()
@@ -276,8 +280,8 @@ class Int8Static:
         """
         if self.search is not None and self.search.limits.min_sqnr_db is not None:
             return False
-        return found.agreement is None and not embedding_outputs(
-            next(iter(reference)), normalized_outputs(read_structure(reference.model))
+        return found.agreement is None and not find_embedding_outputs(
+            next(iter(reference)), find_normalized_outputs(read_structure(reference.model))
         )
 
     def verify(self, inputs: Inputs, out: Path) -> None:
@@ -292,7 +296,7 @@ class Int8Static:
         require_ir(out / MODEL, self.max_ir)
         model = read_model(out / MODEL)
         if self.search is not None and self.search.wide:
-            require_dialect(model, self.dialect, self.per_tensor_ops, wide_names(model))
+            require_dialect(model, self.dialect, self.per_tensor_ops, find_wide_names(model))
             require_one_width(model)
         else:
             require_dialect(model, self.dialect, self.per_tensor_ops)
@@ -306,8 +310,8 @@ class Int8Static:
         found.require_close_embeddings(NEARER_EMBEDDINGS)
         if self.cpu:
             source = read_structure(inputs["model"] / MODEL)
-            if not runs_integers(fusion_coverage(out / MODEL, self.cpu), source):
-                raise _all_float(self.cpu, source, {})
+            if not runs_integers(measure_fusion_coverage(out / MODEL, self.cpu), source):
+                raise _make_float_error(self.cpu, source, {})
 
 
 def _input_ranges(
@@ -335,7 +339,7 @@ def _metric(
         inputs["reference"] / MODEL, Chosen(samples, tuple(range(len(samples))))
     )
     hooked, described = isinstance(metric, PythonMetric), dict(search.described)
-    hook = hook_of(metric, samples, inputs, search.interpreter)
+    hook = make_hook(metric, samples, inputs, search.interpreter)
     fp32: dict[str, float] | None = None
     times = 0
 
@@ -348,14 +352,16 @@ def _metric(
             described,
             keep_outputs=hooked,
             fp32=fp32,
-            labelled=labelled_metric(metric, samples, described),
+            labelled=choose_labelled_metric(metric, samples, described),
         )
         before, most = times * len(samples), MOST_MEASURED * len(samples)
         times += 1
         doing = f"measuring accuracy for the limit, time {times} of at most {MOST_MEASURED}"
         runs = run_streams(session, samples, search.state)
         for done, ((feed, output), expected) in enumerate(zip(runs, reference, strict=True), 1):
-            judge.add(answers(expected, search.state), answers(output, search.state), feed)
+            judge.add(
+                select_answers(expected, search.state), select_answers(output, search.state), feed
+            )
             report(before + done, most, doing)
         found = judge.result(metric, hook)
         fp32 = judge.fp32
@@ -367,27 +373,27 @@ def _metric(
     return measured
 
 
-def _quantized_tensors(model: Path) -> int:
+def _count_quantized_tensors(model: Path) -> int:
     return sum(node.op_type == QUANTIZE for node in read_structure(model).graph.node)
 
 
-def _all_float(cpu: str, source: onnx.ModelProto, left: Mapping[str, str]) -> StepError:
+def _make_float_error(cpu: str, source: onnx.ModelProto, left: Mapping[str, str]) -> StepError:
     what = "convolution or matrix product" if has_products(source) else "operator"
     return StepError(
         f"no {what} of the model would run as integers on {cpu}, so int8 would be slower than"
-        f" fp32{_left_float(left)}",
+        f" fp32{_format_left_float(left)}",
         hint=WITHOUT_INT8,
     )
 
 
-def _left_float(left: Mapping[str, str]) -> str:
+def _format_left_float(left: Mapping[str, str]) -> str:
     if not left:
         return ""
-    shown = listed([f"{name!r}: {why}" for name, why in left.items()], _SHOWN, "; ")
+    shown = format_list([f"{name!r}: {why}" for name, why in left.items()], _SHOWN, "; ")
     return f", {len(left)} nodes left float ({shown})"
 
 
-def _judged_on(samples: int) -> str:
+def _format_judged_on(samples: int) -> str:
     split = split_samples(samples)
     count = len(split.held_out)
     if split.is_apart:
@@ -399,14 +405,14 @@ def _step(asked: Asked) -> Int8Static:
     variant, profile = asked.variant, asked.profile
     backend = BACKENDS[variant.backend]
     return Int8Static(
-        required_dialect(variant),
+        find_dialect(variant),
         profile.runtime.max_ir,
         cpu=profile.device.arch if variant.backend == "cpu" else None,
         per_tensor_ops=backend.per_tensor_ops,
         every_op=backend.every_op,
         least_span=backend.least_span,
         output_grids=backend.output_grids,
-        processor=processor(),
+        processor=find_processor(),
         scores_output=asked.scores_output,
         search=replace(asked.search, wide=_takes_16_bits(asked)) if asked.search else None,
         outside=asked.outside,
@@ -417,12 +423,12 @@ def _observer(asked: Asked) -> Calibration:
     return Calibration(every_op=BACKENDS[asked.variant.backend].every_op)
 
 
-def _after(asked: Asked) -> tuple[Step, ...]:
+def _make_steps_after(asked: Asked) -> tuple[Step, ...]:
     """Return the step to the opset of 16-bit activations, where there are or may be some.
 
     onnxruntime also has them in a domain of its own for older opsets, where no shapes are inferred.
     """
-    wide = required_dialect(asked.variant).activations == "uint16"
+    wide = find_dialect(asked.variant).activations == "uint16"
     if wide or (asked.search and _takes_16_bits(asked)):
         return (AtLeastOpset(OPSET_OF_16_BITS),)
     return ()
@@ -434,7 +440,7 @@ def _takes_16_bits(asked: Asked) -> bool:
     A CPU runs those as float; there leaving them float is as good.
     """
     variant, profile = asked.variant, asked.profile
-    dialect = required_dialect(variant)
+    dialect = find_dialect(variant)
     if dialect.activations != "uint8" or variant.backend == "cpu":
         return False
     wide = dialect.model_copy(update={"activations": "uint16"})
@@ -456,9 +462,9 @@ KIND = RecipeKind(
         "evaluation": "evaluation",
         "project": "metric",
     },
-    before=before_int8,
+    before=make_float_steps,
     observer=_observer,
-    after=_after,
+    after=_make_steps_after,
     needs_calibration=True,
     # As measured while it searches: it holds models that it began with, keeps and tries, sessions
     # over some of them, and what rounding makes of a weight.
