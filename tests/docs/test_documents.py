@@ -32,7 +32,7 @@ def test_schema_when_compared_with_its_model_is_up_to_date(name):
 @pytest.mark.parametrize("page", [write_api, write_commands], ids=["api", "commands"])
 def test_page_when_compared_with_the_code_is_up_to_date(page):
     assert page.PAGE.read_text(encoding="utf-8") == page.page_text(), (
-        f"run .venv/bin/python tests/docs/{page.__name__}.py"
+        f"run .venv/bin/python -m {page.__name__}"
     )
 
 

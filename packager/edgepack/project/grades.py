@@ -93,7 +93,7 @@ def read_evidence() -> list[Evidence]:
         except ValidationError as error:
             raise ProfileError(
                 f"the evidence {path.name!r} is wrong: {error.errors()[0]['msg']}",
-                hint="write it again with tests/docs/write_evidence.py",
+                hint="write it again with python -m tests.docs.write_evidence",
                 where=str(path),
             ) from error
     return found
