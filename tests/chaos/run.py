@@ -30,6 +30,7 @@ from pathlib import Path
 
 from tests.chaos.faults import KINDS, Outcome, one_run, why_not
 from tests.chaos.labs import AGENTS, Agent, Bundles, Lab
+from tests.support.reports.proof_report import Check, report
 from tests.support.servers.openssh_server import find_sshd
 
 CANNOT_RUN_EXIT = 3
@@ -89,7 +90,13 @@ def main() -> int:
     except KeyboardInterrupt:
         print(f"chaos: stopped after {len(outcomes)} runs")
         return STOPPED_EXIT
-    _print_summary(outcomes, arguments.seed, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    _print_summary(outcomes, arguments.seed, seconds)
+    checks = [
+        Check(f"run {each.number} ({each.kind}, {each.agent})", "; ".join(each.problems))
+        for each in outcomes
+    ]
+    report("chaos", checks, seconds)
     return 1 if any(outcome.problems for outcome in outcomes) else 0
 
 

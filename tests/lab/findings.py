@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab.commands import say
+from tests.support.reports.proof_report import Check
 
 
 class Findings:
@@ -28,6 +29,11 @@ class Findings:
     def failed(self) -> list[str]:
         """What did not hold."""
         return [what for what, held in self._expected if not held]
+
+    @property
+    def checks(self) -> list[Check]:
+        """Every expectation, for the report of all proofs."""
+        return [Check(what, "" if held else "it does not hold") for what, held in self._expected]
 
     @property
     def count(self) -> int:

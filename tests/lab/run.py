@@ -22,8 +22,13 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.lab import host
+from tests.support.reports.proof_report import Check, report
+
+if TYPE_CHECKING:
+    from tests.lab.findings import Findings
 
 BOARDS = 2
 CANNOT_RUN_EXIT = 3
@@ -40,17 +45,21 @@ def main() -> int:
     began = time.monotonic()
     try:
         host.require_host()
-        failed = run_lab(arguments.record, fresh=arguments.fresh)
+        findings = run_lab(arguments.record, fresh=arguments.fresh)
     except host.CannotRunError as error:
+        report("lab", [], time.monotonic() - began, not_run=str(error))
         sys.stdout.write(f"lab: cannot run here: {error}\n")
         return CANNOT_RUN_EXIT
     except host.LabError as error:
+        report("lab", [Check("the lab", str(error))], time.monotonic() - began)
         sys.stdout.write(f"lab: FAILED: {error}\n")
         return 1
     except KeyboardInterrupt:
         sys.stdout.write("lab: stopped; everything was taken down\n")
         return STOPPED_EXIT
     seconds = time.monotonic() - began
+    report("lab", findings.checks, seconds)
+    failed = findings.failed
     sys.stdout.write(f"lab: {'FAILED' if failed else 'all held'} in {seconds:.0f} s\n")
     return 1 if failed else 0
 
@@ -78,8 +87,8 @@ def cache_folder() -> Path:
     return Path(named).absolute() if named else Path.home() / ".cache" / "edgepack-lab"
 
 
-def run_lab(record: Path | None, *, fresh: bool) -> list[str]:
-    """Start the boards, walk the road, take everything down; return what did not hold.
+def run_lab(record: Path | None, *, fresh: bool) -> Findings:
+    """Start the boards, walk the road, take everything down; return what was seen.
 
     Raises:
         CannotRunError: This machine cannot run it.
@@ -123,7 +132,7 @@ def run_lab(record: Path | None, *, fresh: bool) -> list[str]:
         say(f"{findings.count - len(findings.failed)} of {findings.count} expectations held")
         for what in findings.failed:
             say(f"  FAIL  {what}")
-    return findings.failed
+    return findings
 
 
 def use_own_folders(user: Path, cache: Path) -> None:

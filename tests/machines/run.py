@@ -30,6 +30,7 @@ from pathlib import Path
 from edgepack.base.processes import run_program
 from edgepack.errors import ToolError
 
+from tests.support.reports.proof_report import Check, report
 from tests.support.servers.debian_roots import debian_root
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -135,6 +136,7 @@ def main() -> int:
         say(f"machines: cannot run here: {why}")
         say(f"on Debian: apt-get install {' '.join(HOST_PACKAGES)}")
         return CANNOT_RUN_EXIT
+    began = time.monotonic()
     chosen = [machine for machine in MACHINES if machine.name in (arguments.only or names)]
     try:
         findings = [try_out(machine) for machine in chosen]
@@ -145,6 +147,8 @@ def main() -> int:
     for row in (HEADINGS, *(finding.row for finding in findings)):
         say(FORMAT.format(*row))
     held = all(finding.held for finding in findings)
+    checks = [Check(f.machine.name, "" if f.held else " ".join(f.row)) for f in findings]
+    report("-".join(["machine", *(arguments.only or ["all"])]), checks, time.monotonic() - began)
     say(f"machines: {'all held' if held else 'FAILED'}")
     return 0 if held else 1
 

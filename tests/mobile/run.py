@@ -25,6 +25,7 @@ from pathlib import Path
 from edgepack.errors import EdgepackError
 
 from tests.mobile.proofs import NotHeldError, Proof
+from tests.support.reports.proof_report import Check, report
 
 PLATFORMS = {
     "android": (
@@ -66,14 +67,17 @@ def main() -> int:
 
 def prove(proofs: Sequence[tuple[str, Proof]]) -> int:
     """Run proofs, each with the name of its program; return how many failed."""
-    failed = 0
+    checks: list[Check] = []
+    started = time.monotonic()
     for program, proof in proofs:
         began = time.monotonic()
         problem, seen = look(proof)
         took = f"{time.monotonic() - began:.0f} s"
-        failed += bool(problem)
+        checks.append(Check(f"{program}: {proof.name}", problem))
         result = f"FAILED: {problem}" if problem else f"ok: {seen}"
         say(f"{program}: {proof.name}: {result} ({took})")
+    report("mobile", checks, time.monotonic() - started)
+    failed = sum(bool(check.problem) for check in checks)
     say(f"{len(proofs) - failed} passed, {failed} failed")
     return failed
 

@@ -27,6 +27,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -41,6 +42,7 @@ from edgepack.model.graph import make_partitioned_graph
 from edgepack.project.profile import Provider, Variant
 
 from tests.placement.models import BODY, collect
+from tests.support.reports.proof_report import Check, report
 
 RUNTIME = "onnxruntime-openvino==1.24.1"
 LEAST_SHARE = 0.95
@@ -78,6 +80,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path, help="write everything as JSON")
     parser.add_argument("--only", default="", help="models whose name holds this word")
     arguments = parser.parse_args()
+    began = time.monotonic()
     logging.disable(logging.WARNING)  # the quantizer's advice
     data = os.environ.get("EDGEPACK_TEST_DATA")
     python = environment(arguments.venv)
@@ -95,7 +98,12 @@ def main() -> int:
     if arguments.record:
         record = {"runtime": RUNTIME, "results": [asdict(result) for result in results]}
         arguments.record.write_text(json.dumps(record, indent=1) + "\n")
-    return 0 if good(results) else 1
+    equal, nodes, count = totals([result for result in results if result.backend == "OpenVINO"])
+    is_good = count >= LEAST_MODELS and equal >= LEAST_SHARE * nodes
+    share = f"{equal} of {nodes} nodes of {count} models as predicted"
+    checks = [Check("the prediction for OpenVINO", "" if is_good else share)]
+    report("placement", checks, time.monotonic() - began)
+    return 0 if is_good else 1
 
 
 def blame_the_runtime(results: list[Comparison]) -> None:
@@ -287,12 +295,6 @@ def totals(results: list[Comparison]) -> tuple[int, int, int]:
         sum(result.compared for result in counted),
         len(counted),
     )
-
-
-def good(results: list[Comparison]) -> bool:
-    """Return whether the prediction for OpenVINO is as good as edgepack says."""
-    equal, nodes, count = totals([result for result in results if result.backend == "OpenVINO"])
-    return count >= LEAST_MODELS and equal >= LEAST_SHARE * nodes
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from typing import Any
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
+from tests.support.reports.proof_report import Check, report
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
 OPENVINO = "OpenVINOExecutionProvider"
@@ -131,7 +133,7 @@ def main() -> int:
     python = parser.parse_args().python
     kind = run(python, KIND, Path()).strip()
     print(f"OpenVINO here: {kind}")
-    wrong = 0
+    began, checks = time.monotonic(), []
     with tempfile.TemporaryDirectory() as folder:
         for number, case in enumerate(CASES):
             bundle = write_tiny_bundle(Path(folder) / str(number) / "bundle")
@@ -141,9 +143,11 @@ def main() -> int:
             problem = problem_of(case, kind, found, cache)
             if cache.exists() and not problem:
                 problem = second_start(python, bundle, cache, kind)
-            wrong += bool(problem)
+            checks.append(Check(case.name, problem))
             why = found["passed_over"][0][1] if found["passed_over"] else "chosen"
             print(f"{'WRONG' if problem else 'ok':5} {case.name}: {problem or why}")
+    wrong = sum(bool(check.problem) for check in checks)
+    report("loader-openvino", checks, time.monotonic() - began)
     print(f"{len(CASES) - wrong} of {len(CASES)} as expected")
     return 1 if wrong else 0
 

@@ -35,6 +35,7 @@ from tests.proofs.planting import PLANTS, Planted, plant
 from tests.proofs.proving import Outcome, prove
 from tests.proofs.table import print_outcome, print_table, write_record
 from tests.support.doubles.kept_workers import kept_workers
+from tests.support.reports.proof_report import Check, report
 
 MODULES = (
     "zoo_classes",
@@ -77,6 +78,9 @@ def main() -> int:
     print_table(outcomes, planted)
     if arguments.record:
         write_record(arguments.record, outcomes, planted)
+    checks = [Check(each.name, "; ".join(map(str, each.broken))) for each in outcomes]
+    checks += [Check(each.name, "passed" if each.passed else "") for each in planted]
+    report("proofs", checks, time.monotonic() - began)
     broken = sum(len(outcome.broken) for outcome in outcomes)
     passed = sum(each.passed for each in planted)
     print(

@@ -55,6 +55,7 @@ from tests.runtimes.harness import run_modes
 from tests.runtimes.models import write_limits, write_newest_project, write_pictures_project
 from tests.runtimes.pins import OLDEST, Pin, pins
 from tests.runtimes.pythons import ANY, NEWEST_PYTHON, OLDEST_PYTHON, two_releases, walk
+from tests.support.reports.proof_report import Check, report
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".runtimes"
 INSIDE = Path(__file__).with_name("inside.py")
@@ -82,7 +83,10 @@ def main() -> int:
     if arguments.record:
         write_record(arguments.record, findings, utc_now())
     failed = lost or any(finding.differences for finding in findings)
-    say(f"runtimes: {'FAILED' if failed else 'all held'} in {time.monotonic() - began:.0f} s")
+    seconds = time.monotonic() - began
+    pins = [Check(each.pin.title, "; ".join(each.differences)) for each in findings]
+    report("runtimes", [*pins, Check("releases with every Python", "; ".join(lost))], seconds)
+    say(f"runtimes: {'FAILED' if failed else 'all held'} in {seconds:.0f} s")
     return 1 if failed else 0
 
 
