@@ -126,7 +126,7 @@ def one_run(lab: Lab, seed: int, number: int, kind: str, agent: Agent) -> Outcom
 def file_problems(run: Run) -> list[str]:
     """Return what is wrong with what lies on the device after the last push."""
     base = run.root / "tiny"
-    state = drift().project_state(str(base))
+    state = drift().find_project_state(str(base))
     found = [f"not whole: {one}" for one in state["releases"] if one["differences"]]
     if state["history"]["broken_at"] is not None:
         found.append(f"the history is broken: {(base / 'history.jsonl').read_text()}")
