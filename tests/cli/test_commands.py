@@ -54,6 +54,7 @@ def test_phone_when_asked_for_what_it_cannot_do_is_refused_before_anything_is_do
     assert "edgepack bench BUNDLE --device pixel" in capsys.readouterr().err
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_limit_when_missed_exits_with_10_and_names_the_variant(tmp_path, capsys):
     project = tiny_models.write_project(tmp_path, "limits: {min_sqnr_db: 150}")
     arguments = ["build", "--project", str(project), "--target", "host"]

@@ -102,6 +102,7 @@ def test_push_when_one_device_is_off_has_it_pending_until_a_resume_finds_it(
     assert capsys.readouterr().out.endswith("nothing is pending\n")
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_push_when_json_is_asked_has_every_devices_outcome(fleet, bundle, capsys):
     write_inventory(fleet | {"jetson": fleet["board-b"] | {"target": "jetson"}})
     assert push("--device", "all", "--json") == 9

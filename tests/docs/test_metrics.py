@@ -91,6 +91,7 @@ def built(project: Path, out: Path) -> Accuracy:
     return variant.accuracy
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_metric_of_the_document_gives_both_values_and_its_prints_are_shown(
     project, tmp_path, capsys
 ):
@@ -108,6 +109,7 @@ def test_metric_of_the_document_gives_both_values_and_its_prints_are_shown(
     assert f"cpu-fp32: recall {recall:.4f} (fp32 {recall:.4f})\n" in told.out
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_metric_when_another_value_is_to_decide_lets_that(project, tmp_path):
     text = project.read_text().replace(
         "higher_is_better: true}", "higher_is_better: true, value: recall}"
@@ -128,6 +130,7 @@ def test_metric_when_the_value_that_decides_is_not_returned_says_what_is(project
     assert not list((tmp_path / "dist").glob("*"))
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_metric_when_it_returns_nothing_usable_says_so(project, tmp_path):
     (tmp_path / "detections.py").write_text("def score(outputs, labels):\n    return {}\n")
     with pytest.raises(SamplesError, match="it takes a number, or a dict of them by name"):

@@ -33,6 +33,7 @@ def write_devices(folder: Path, *names: str) -> None:
     (folder / "devices.yaml").write_text(json.dumps({"schema_version": 1, "devices": devices}))
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_pages_script_of_a_farm_when_run_pushes_verifies_leases_and_audits(
     tmp_path, monkeypatch, capsys
 ):
@@ -59,6 +60,7 @@ def examples() -> list[str]:
     return [example for example in found if "def " not in example]
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_pages_example_when_run_builds_verifies_and_measures(tmp_path, monkeypatch, capsys):
     conv_net(tmp_path / "detector.onnx")
     monkeypatch.chdir(tmp_path)
@@ -70,6 +72,7 @@ def test_pages_example_when_run_builds_verifies_and_measures(tmp_path, monkeypat
     assert measured.split()[1] in ("valid", "invalid", "inconclusive")
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_pages_example_of_a_rollout_when_run_pushes_to_all(tmp_path, monkeypatch, capsys):
     bundle = write_tiny_bundle(tmp_path / "dist" / "tiny-1.0.0-linux-x86-64")
     write_devices(tmp_path, "a", "b")

@@ -213,6 +213,7 @@ def test_pom_when_read_has_the_packages_as_aars_and_the_kotlin_library(built):
     assert found == wanted
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_aar_when_written_again_has_the_same_bytes_and_leaves_the_bundle_alone(
     built, tmp_path, toolchain
 ):

@@ -321,6 +321,7 @@ def test_model_when_padding_changes_it_and_samples_have_the_sizes_takes_just_the
         model(np.ones((1, 5, 4), np.float32))
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_padding_value_when_given_is_what_fills_inputs(tmp_path, loader):
     nodes = [helper.make_node("ReduceMax", ["x"], ["y"], "max", axes=[1], keepdims=0)]
     value = (TensorProto.FLOAT, [1, "sequence"])

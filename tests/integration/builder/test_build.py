@@ -57,6 +57,7 @@ def test_int8_when_built_speaks_the_dialect(tmp_path):
     assert (np.dtype(np.int8), 8) in weights
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_bundle_when_built_twice_elsewhere_and_later_has_the_same_bytes(tmp_path):
     results = []
     for name in ("one", "two"):
@@ -79,6 +80,7 @@ def test_manifest_when_read_has_no_path_of_this_machine(tmp_path):
         assert str(tmp_path).encode() not in data, name
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_rebuild_when_nothing_changed_runs_no_step(tmp_path):
     project = tiny_models.write_project(tmp_path)
     first = build(project=project, targets=["host"], out=tmp_path / "a")
@@ -87,6 +89,7 @@ def test_rebuild_when_nothing_changed_runs_no_step(tmp_path):
     assert again.from_cache == again.steps
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_rebuild_when_samples_change_quantizes_again(tmp_path):
     project = tiny_models.write_project(tmp_path)
     build(project=project, targets=["host"], out=tmp_path / "a")
@@ -115,6 +118,7 @@ def test_int8_when_asked_for_without_samples_is_refused(tmp_path):
         build(model, targets=["host"], variants=["cpu-int8-static"], out=tmp_path / "dist")
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_limit_when_missed_ships_the_rest_and_says_by_how_much(tmp_path):
     project = tiny_models.write_project(tmp_path, "limits: {min_sqnr_db: 150}")
     result = build(project=project, targets=["host"], out=tmp_path / "dist")
@@ -124,6 +128,7 @@ def test_limit_when_missed_ships_the_rest_and_says_by_how_much(tmp_path):
     assert caught.value.exit_code == 10
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_metric_when_python_is_called_once_over_the_set(tmp_path):
     (tmp_path / "mymetric.py").write_text(
         "def first(outputs, labels):\n"
@@ -143,6 +148,7 @@ def test_metric_when_python_is_called_once_over_the_set(tmp_path):
     assert int8.accuracy.drop == pytest.approx(int8.accuracy.fp32 - int8.accuracy.value)
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_samples_from_python_and_test_data_when_built_are_used(tmp_path):
     tiny_models.conv_net(tmp_path / "net.onnx")
     (tmp_path / "mydata.py").write_text(
@@ -168,6 +174,7 @@ def test_samples_from_python_and_test_data_when_built_are_used(tmp_path):
     assert (int8.accuracy.metric, int8.accuracy.samples) == ("r2", 3)
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_old_opset_when_int8_is_built_is_converted_and_proven(tmp_path):
     project = tiny_models.write_project(tmp_path)
     tiny_models.conv_net(tmp_path / "net.onnx", opset=11)
@@ -337,6 +344,7 @@ def pristine(tmp_path_factory):
     return build(project=project, targets=["host"], out=folder / "d", use_cache=False).bundles[0]
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_verify_when_one_byte_is_flipped_in_any_file_finds_it(pristine, tmp_path):
     for path in sorted(p for p in pristine.bundle.path.rglob("*") if p.is_file()):
         copy = tmp_path / "copy"

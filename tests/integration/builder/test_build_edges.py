@@ -86,6 +86,7 @@ def test_int8_when_a_constant_is_multiplied_in_is_built(tmp_path):
     assert "cpu-int8-static" in [variant.id for variant in built.bundle.manifest.variants]
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_model_when_quantized_already_is_carried_and_not_quantized_again(tmp_path):
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s"], ["q"], "quant"),
@@ -176,6 +177,7 @@ def test_readme_when_the_model_has_several_inputs_has_an_example_that_runs(tmp_p
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_archive_when_its_copy_is_interrupted_never_lies_beside_another_folder(
     tmp_path, monkeypatch
 ):

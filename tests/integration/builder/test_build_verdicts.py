@@ -192,6 +192,7 @@ def test_variant_when_making_it_meets_a_bug_is_lost_alone_and_the_bug_is_told(
     assert variant.id == "cpu-fp32"
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.parametrize(("asked", "code"), [([], 0), (["--variant", "cpu-int8-static"], 10)])
 def test_variant_when_it_is_no_better_than_a_constant_is_not_shipped(
     tmp_path, monkeypatch, capsys, asked, code

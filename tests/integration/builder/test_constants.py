@@ -206,6 +206,7 @@ def test_shape_that_was_an_input_is_static_once_it_is_constant(tmp_path):
     assert model.exists()
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_inspect_and_try_follow_the_constant(tmp_path, capsys):
     project = write(tmp_path, NPZ)
     save_frames(tmp_path / "s.npz", rate=np.array(16000))

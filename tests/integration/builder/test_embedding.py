@@ -68,6 +68,7 @@ def encoder(tmp_path_factory) -> Encoder:
     return Encoder(made, smooth, samples, feeds, expected)
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_encoder_when_smoothed_gives_the_same_embeddings(encoder):
     assert encoder.worst_cosine(encoder.smooth) > 0.999999
 

@@ -221,6 +221,7 @@ def observed(variant: str) -> bool:
     return any(kind.observer and name in variant for name, kind in RECIPES.items())
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.parametrize("net", NETS)
 def test_inspect_when_there_are_no_samples_judges_the_graphs_that_build_would(
     tmp_path, monkeypatch, net
@@ -238,6 +239,7 @@ def test_inspect_when_a_model_is_public_judges_the_graphs_that_build_would(
     assert assert_same_graphs(project, tmp_path, monkeypatch)
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.parametrize("net", SAMPLED)
 def test_inspect_when_int8_is_calibrated_begins_with_the_graph_that_build_does(
     tmp_path, monkeypatch, net
@@ -263,6 +265,7 @@ LEFT_OUT: dict[str, Callable[[Step], bool]] = {
 }
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.parametrize("step", LEFT_OUT)
 def test_comparison_when_a_step_is_left_out_of_inspect_fails(tmp_path, monkeypatch, step):
     def torn(inputs, profiles):

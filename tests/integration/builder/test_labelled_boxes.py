@@ -111,11 +111,13 @@ def test_build_with_yolos_labels_finds_the_same_and_map50_is_the_metric_of_boxes
     assert (found.metric, found.value) == ("map50", 1)
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_build_with_preprocessing_in_the_graph_finds_the_same(project):
     replaced(project, "outputs:", "preprocess: {in_graph: true}\noutputs:")
     assert built(project).value == 1
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_build_when_boxes_are_beside_what_is_there_has_less(project):
     detector(project.parent / "model.onnx", shift=0.1 * CELL)
     # 0.9 of 1.1 is shared: 0.82, enough for seven of ten overlaps. Boxes that reach beyond the
@@ -141,6 +143,7 @@ def test_build_when_a_label_changes_judges_anew(project):
     assert built(project).value < 0.1
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_build_with_a_limit_searches_by_map(project):
     replaced(project, "recipe: fp32}]}]", "recipe: int8-static}]}]\nlimits: {metric_drop: 0.05}")
     found = built(project)

@@ -124,6 +124,7 @@ def test_bundle_when_built_has_int8_dynamic_before_int8_static(tmp_path):
     assert shipped == ["cpu-int8-dynamic", "cpu-int8-static", "cpu-fp32"]
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_variant_when_it_was_added_and_misses_a_limit_is_left_out_without_an_error(tmp_path):
     mixer(tmp_path)
     path = with_samples(tmp_path, "limits: {min_sqnr_db: 100}")

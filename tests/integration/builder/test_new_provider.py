@@ -140,6 +140,7 @@ def test_table_when_read_names_what_these_tests_add():
     assert "ondevice/runtime/edgepack_names.py" in where_needed
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_profile_of_a_new_provider_when_checked_is_held_against_its_facts(checkout):
     file = checkout / "project" / "targets" / "abacus-board.yaml"
     done = command(checkout, "-m", "edgepack", "targets", "check", str(file))
@@ -156,6 +157,7 @@ def test_profile_of_a_new_provider_when_checked_is_held_against_its_facts(checko
     assert "it takes fp16, fp32" in done.stderr
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_model_when_inspected_for_a_new_provider_is_judged_by_its_rules(checkout):
     done = command(checkout, "-m", "edgepack", "inspect", "--json")
     assert done.returncode == 0, done.stderr
@@ -167,6 +169,7 @@ def test_model_when_inspected_for_a_new_provider_is_judged_by_its_rules(checkout
     assert "Abacus has no Relu" in {finding["reason"] for finding in found["findings"]}
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_bundle_when_built_for_a_new_provider_ships_it_and_runs_without_it(checkout):
     done = command(checkout, "-m", "edgepack", "build", "--out", str(checkout / "dist"))
     assert done.returncode == 0, done.stderr

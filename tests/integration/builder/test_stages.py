@@ -6,6 +6,7 @@ import json
 import re
 from typing import get_args
 
+import pytest
 from edgepack.bundle.reading import load_bundle
 from edgepack.bundle.unused import Stage
 from edgepack.cli.main import run
@@ -36,6 +37,7 @@ variants:
 """
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_variant_when_it_is_not_used_has_its_stage_in_json_manifest_and_page(
     tmp_path, monkeypatch, capsys
 ):

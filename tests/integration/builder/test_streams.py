@@ -161,6 +161,7 @@ def test_build_takes_what_the_float_model_reached_for_goldens_and_calibration(bu
     assert "- `h_out` into `h`" in readme
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_device_is_fed_its_own_state_also_after_an_evaluation_that_ended_early(built, monkeypatch):
     folder, bundle = built
     project, device = folder / "edgepack.yaml", load_device("local")
@@ -212,6 +213,7 @@ def test_limit_is_searched_for_over_streams(built, tmp_path):
     assert as_it_is < 25 <= variant.accuracy.worst.sqnr_db
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_try_runs_the_frames_of_a_file_as_streams(built, tmp_path):
     folder, bundle = built
     x, marks = np.load(folder / "ev.npz")["x"][:6], [0, 0, 0, 0, 1, 1]
@@ -325,6 +327,7 @@ def write_counter(folder: Path, *, beside: bool) -> Path:
     return write(folder, SUM, f"samples: {{calibration: {source}, evaluation: {source}}}")
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_build_when_errors_grow_along_streams_warns_and_says_how_much(tmp_path):
     project = write_counter(tmp_path, beside=True)
     result = build(project=project, variants=["cpu-int8-static"], out=tmp_path / "dist")
@@ -336,6 +339,7 @@ def test_build_when_errors_grow_along_streams_warns_and_says_how_much(tmp_path):
     assert f"the R² of 'y' is {found.first:.3f} in the first quarter" in told
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_build_when_streams_drift_until_nothing_is_told_does_not_ship(tmp_path):
     project = write_counter(tmp_path, beside=False)
     result = build(project=project, variants=["cpu-int8-static"], out=tmp_path / "dist")
@@ -355,6 +359,7 @@ def growing(tmp_path_factory):
     return result.bundles[0].bundle
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_bench_when_the_state_grows_for_ever_is_invalid_and_says_so(growing):
     verify_here(growing.path)
     report = bench(growing.path, load_device("local"), preset="smoke")
@@ -396,6 +401,7 @@ def test_harness_leaves_out_what_is_infinite_in_a_golden(growing, tmp_path):
     assert find_nonfinite_goldens(model) == {"y"}
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_harness_when_the_model_bears_no_longer_stream_says_after_how_many_frames(tmp_path):
     limited(tmp_path / "net.onnx")
     np.savez(tmp_path / "s.npz", x=frames(32, 1, WIDTH), stream=np.arange(32) // 16)

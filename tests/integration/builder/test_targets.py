@@ -282,6 +282,7 @@ def test_inspect_when_targets_are_given_names_nodes_reasons_and_remedies(tmp_pat
     assert "refused: NnapiExecutionProvider takes 0% of the nodes, " in said
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_inspect_when_targets_share_their_making_finds_what_it_finds_for_each_alone(tmp_path):
     project = tiny_models.write_project(tmp_path, FIXED)
     names = ["jetson", "jetson-jp7", "intel", "raspberry-pi-xnnpack", "android-xnnpack"]
@@ -290,6 +291,7 @@ def test_inspect_when_targets_share_their_making_finds_what_it_finds_for_each_al
     assert list(together) == alone
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_inspect_when_dimensions_are_fixed_agrees_with_the_build(tmp_path):
     project = tiny_models.write_project(tmp_path, FIXED)
     names = ["android", "ios", "intel", "raspberry-pi-acl"]

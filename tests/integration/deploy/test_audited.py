@@ -106,6 +106,7 @@ def test_push_when_it_fails_is_recorded_with_the_errors_first_line(
     assert what(records())[1:] == [("push", "failed")]
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_digests_when_releases_are_switched_and_rolled_back_have_their_intervals(
     device: Device, bundle: Path, tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def test_release_that_works_becomes_current(tmp_path: Path, bundle: Path) -> Non
     assert (again.variant, again.already_there) == (None, True)
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_release_whose_goldens_do_not_hold_never_becomes_current(
     tmp_path: Path, bundle: Path
 ) -> None:
@@ -192,6 +193,7 @@ def _create(model, options, providers):
 """
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_engines_are_built_before_the_switch_and_progress_says_so(
     tmp_path: Path, bundle: Path
 ) -> None:
@@ -209,6 +211,7 @@ def test_engines_are_built_before_the_switch_and_progress_says_so(
     assert record.detail == f"cpu-int8-static in {pushed.warm_up_s} s"
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_application_uses_the_engines_that_the_self_test_built(
     tmp_path: Path, bundle: Path
 ) -> None:

@@ -268,6 +268,7 @@ def other_release_left(pushed: Path) -> str:
     return next(p.name for p in pushed.parent.iterdir() if len(p.name) == 16)
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_command_when_a_file_was_altered_names_it_and_exits_with_7(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,7 @@ def test_argv_when_a_real_shell_reads_its_line_is_the_same(words: list[str]) -> 
         assert result.stdout == b"".join(word.encode() + b"\0" for word in words)
 
 
+@pytest.mark.slow(reason="takes seconds")
 @settings(max_examples=30, deadline=None)
 @given(words=WORDS)
 @example(words=ATTACKS)
@@ -185,6 +186,7 @@ def test_inventory_when_python_would_be_an_option_or_an_assignment_is_refused(
         load_inventory(path)
 
 
+@pytest.mark.slow(reason="takes seconds")
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

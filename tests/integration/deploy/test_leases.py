@@ -157,6 +157,7 @@ def test_lease_when_nobody_renews_it_expires_and_its_holder_is_told(
         take(transport, here, "other", wait_s=20)
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_lease_when_renewed_outlasts_its_time(
     here: Device, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_lease_when_left_leaves_no_process(here: Device, transport: Transport) -
     assert wait_until(lambda: not any(lives(pid) for pid in running))
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_lease_when_its_program_is_killed_lasts_until_it_expires_and_is_reported_lost(
     here: Device, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def test_push_when_the_clock_stepped_keeps_the_release_before(
         assert switch_back("tiny", device, transport).release == second
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_push_when_another_names_its_release_waits_and_one_that_died_is_no_obstacle(
     device: Device, bundles: list[Path], tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def test_rollback_without_python(board: Board, bundle: Path) -> None:
             switch_back("other", board.device, transport)
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.parametrize("cut", [1, 30, 200])
 @pytest.mark.parametrize("zeros", [0, 170])
 def test_history_when_power_was_lost_goes_on_unbroken(
@@ -148,6 +149,7 @@ def test_history_when_it_cannot_be_written_nothing_is_switched(board: Board, bun
     assert board.left_over() == []
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.parametrize("name", ["cut", "readlink", "sha256sum", "tail", "wc"])
 def test_program_that_is_killed_on_the_device_is_not_taken_for_one_that_found_nothing(
     dash: Board, bundle: Path, tmp_path: Path, name: str
@@ -172,6 +174,7 @@ def test_program_that_is_killed_on_the_device_is_not_taken_for_one_that_found_no
     assert verify_device(dash.changed(python=sys.executable).device).problems() == []
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_switch_that_was_told_and_not_done_is_done_by_the_next_push(
     board: Board, bundle: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_odd_paths_arrive_on_a_bare_board(board: Board, bundle: Path) -> None:
     assert second.bytes_sent < first.bytes_sent / 2
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_broken_link_leaves_no_trace_on_a_bare_board(
     board: Board, bundle: Path, tmp_path: Path
 ) -> None:
@@ -198,6 +199,7 @@ def test_self_test_without_python_is_refused_before_anything_is_sent(
     assert not board.at("/data").exists()
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_hooks_run_without_python(board: Board, bundle: Path) -> None:
     hooks = hooked(
         board,
@@ -216,6 +218,7 @@ def test_hooks_run_without_python(board: Board, bundle: Path) -> None:
     ]
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.parametrize("hook", ["after_switch", "health"])
 def test_release_that_fails_in_use_is_taken_back_without_python(
     board: Board, bundle: Path, hook: str
@@ -241,6 +244,7 @@ def test_hook_that_hangs_is_stopped_with_what_it_started(board: Board, bundle: P
     assert wait_until(lambda: not runs("sleep 432"))
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_service_that_a_hook_starts_outlives_it_and_a_plain_child_does_not(
     board: Board, bundle: Path
 ) -> None:
@@ -275,6 +279,7 @@ def test_hook_that_is_no_program_is_named(board: Board, bundle: Path) -> None:
         push(bundle, hooks.device, self_test=False)
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_command_line_pushes_to_a_bare_board(
     server: DropbearServer,
     bundle: Path,

@@ -179,6 +179,7 @@ def test_command_when_it_prints_without_end_is_stopped_and_takes_no_memory(
     assert peak_bytes < PEAK_BYTES
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit of util-linux")
 def test_measurement_when_memory_runs_out_is_an_error_and_leaves_nothing(bundle: Path) -> None:
     entry = LocalEntry(transport="local", target="linux-x86-64", python=sys.executable)

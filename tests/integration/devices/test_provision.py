@@ -88,6 +88,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_provisioned_device_is_ready(
     device: Device, server: LoopbackServer, first: tuple[Path, Provisioned]
 ) -> None:

@@ -48,6 +48,7 @@ def asked(bundle: Path, device: Device) -> DeviceFacts:
         return harness.phone.facts(harness.about)
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_iphone_is_measured_by_a_test_of_the_measuring_app(
     bundle: Path, phone: PhoneDouble
 ) -> None:
@@ -76,6 +77,7 @@ def test_iphone_is_measured_by_a_test_of_the_measuring_app(
     assert "DEVELOPMENT_TEAM=ABCDE12345" in built
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_simulator_and_debugger_are_never_taken_for_a_phone(
     bundle: Path, phone: PhoneDouble
 ) -> None:

@@ -80,6 +80,7 @@ def test_bench_on_a_phone_runs_the_models_there(
     assert [bool(point.problem) for point in report.sweep] == [False, True]
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_bench_on_a_phone_makes_a_report(bundle: Path, phone: PhoneDouble, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     report = bench(bundle, phone.device, preset="smoke", shapes=["x=2x3x8x8"], perfetto=trace)
@@ -106,6 +107,7 @@ def test_bench_on_a_phone_makes_a_report(bundle: Path, phone: PhoneDouble, tmp_p
     assert not list((phone.folder / "root").rglob("work"))
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_phone_gets_only_what_it_lacks(bundle: Path, phone: PhoneDouble) -> None:
     with ready(bundle, phone):
         pass
@@ -153,6 +155,7 @@ def in_app(phone: PhoneDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return PhoneDouble(phone.folder, Device("pixel", entry))
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_phone_is_measured_within_an_app_when_the_inventory_says_so(
     bundle: Path, in_app: PhoneDouble
 ) -> None:

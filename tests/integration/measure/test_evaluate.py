@@ -49,6 +49,7 @@ def built(built_once, tmp_path):
     return tmp_path / "edgepack.yaml", verify(tmp_path / bundle)
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_evaluate_over_ssh_when_the_device_is_this_machine_agrees_with_the_build(built, tmp_path):
     project, bundle = built
     with LoopbackServer(tmp_path / "board") as server:
@@ -86,6 +87,7 @@ def test_evaluate_when_no_project_is_here_asks_for_it(built, tmp_path, monkeypat
     assert "--project" in caught.value.hint
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_evaluate_when_the_model_changed_or_samples_are_missing_is_refused(built, tmp_path):
     project, bundle = built
     text = project.read_text()

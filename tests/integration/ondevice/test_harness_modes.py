@@ -285,6 +285,7 @@ def test_harness_failure_is_an_error_with_its_last_words(
     assert caught.value.where == "here"
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_hanging_harness_is_stopped(bundle: Path, tmp_path: Path) -> None:
     alive = tmp_path / "pid"
     replace_harness(

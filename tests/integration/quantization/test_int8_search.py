@@ -220,6 +220,7 @@ def test_plan_when_there_is_a_limit_lets_those_providers_take_16_bits_that_can(t
     }
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_limit_when_int8_misses_it_leaves_float_what_it_must(tmp_path):
     without = int8_of(built(tmp_path / "a")).accuracy.worst.sqnr_db
     result = built(tmp_path / "b", f"limits: {{min_sqnr_db: {without + 2:.1f}}}\n")
@@ -233,6 +234,7 @@ def test_limit_when_int8_misses_it_leaves_float_what_it_must(tmp_path):
     assert again.from_cache == again.steps
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_limit_when_out_of_reach_names_what_was_tried_and_the_best(tmp_path):
     result = built(tmp_path / "a", "limits: {min_sqnr_db: 90}\n")
     assert int8_of(result) is None

@@ -135,6 +135,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_html(reports, folder / "many.html", evaluations=[evaluation])
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_page_when_looked_at_draws_what_is_open_legibly_within_its_width(
     tabs, many, tmp_path, screen
@@ -254,6 +255,7 @@ def test_numbers_of_a_figure_when_opened_are_those_that_it_draws(tabs, many):
         assert page.evaluate(OVERFLOW) <= 0
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_page_when_printed_has_the_figures_of_open_runs_without_scrolling(tabs, many):
     with tabs.open(many, "#run-2") as page:
         page.emulate_media(color_scheme="dark")
@@ -349,6 +351,7 @@ def hostile() -> RunReport:
     )
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.parametrize(("screen", "runs"), [(DESKTOP, 2), (PHONE, 8)], ids=["desktop", "phone"])
 def test_page_when_texts_are_hostile_shows_them_and_neither_runs_nor_breaks(
     tabs, tmp_path, screen, runs

@@ -118,6 +118,7 @@ def test_16_bits_when_for_a_cpu_are_refused(plain, tmp_path, cpu):
         int8_nets.run(Int8Static(int8_nets.QNN_16, MAX_IR, cpu), plain, tmp_path / "out")
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.parametrize("cpu", CPUS)
 def test_operator_when_the_cpu_has_no_kernel_is_left_float_with_float_weights(mixed, tmp_path, cpu):
     notes = int8_nets.run(Int8Static(int8_nets.CPU, MAX_IR, cpu), mixed, tmp_path / "int8")

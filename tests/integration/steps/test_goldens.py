@@ -264,6 +264,7 @@ def large(path: Path) -> None:
     tiny_models.save(path, nodes, [IMAGE], outputs, weights)
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_goldens_when_outputs_are_large_hold_some_of_their_values(tmp_path, loader):
     large(tmp_path / "model.onnx")
     bundle = built(tmp_path, tiny_models.images(12), "cpu-fp32")

@@ -206,6 +206,7 @@ def test_build_when_silence_breaks_a_variant_warns_and_the_loader_counts_what_li
     assert "Calibrated with &#39;x&#39; from 5" in page
 
 
+@pytest.mark.slow(reason="takes seconds")
 def test_variant_when_it_cannot_be_run_on_other_inputs_is_shipped_and_says_so(
     tmp_path, monkeypatch, capsys
 ):

@@ -318,6 +318,7 @@ def without_extensions():
     return importlib.util.find_spec("onnxruntime_extensions") is None and "CI" not in os.environ
 
 
+@pytest.mark.slow(reason="takes seconds")
 @pytest.mark.skipif(without_extensions(), reason="onnxruntime-extensions has no wheel here")
 def test_photo_when_the_model_decodes_it_is_given_as_its_file(tmp_path, capsys):
     conv_net(tmp_path / "m.onnx", batch=1)
