@@ -14,8 +14,10 @@ from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError
 from edgepack.measure.phones.android import is_emulator
 from edgepack.measure.phones.conditions import parse_android_conditions
-from edgepack.measure.phones.native import About, NativeHarness, ProgramRun
+from edgepack.measure.phones.documents import About
+from edgepack.measure.phones.native import NativeHarness
 from edgepack.measure.phones.plans import PhonePlan
+from edgepack.measure.phones.program import ProgramRun
 from edgepack.records.presets import find_preset
 from edgepack.records.run import Conditions, DeviceFacts, NotMeasured
 

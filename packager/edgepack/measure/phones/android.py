@@ -26,8 +26,9 @@ from edgepack.devices.phones.adb import Adb
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import DeviceError
 from edgepack.measure.phones.conditions import ANDROID_COMMANDS, Outputs, parse_android_conditions
-from edgepack.measure.phones.native import About, ProgramRun
+from edgepack.measure.phones.documents import About
 from edgepack.measure.phones.plans import PhonePlan, list_files
+from edgepack.measure.phones.program import ProgramRun
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts
 
@@ -45,7 +46,7 @@ _OURS = re.compile(r"([\w-]+-)?[0-9a-f]{16}")
 
 @dataclass
 class AndroidPhone:
-    """One phone and one bundle on it; see :class:`~edgepack.measure.phones.native.Phone`."""
+    """One phone and one bundle on it; see :class:`~edgepack.measure.phones.program.Phone`."""
 
     adb: Adb
     release: PurePosixPath

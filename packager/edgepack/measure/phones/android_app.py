@@ -22,7 +22,7 @@ from edgepack.devices.transport import CommandResult
 from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError
 from edgepack.measure.phones.android import PLAN, AndroidPhone
 from edgepack.measure.phones.app_build import INSTRUMENTATION, PACKAGE
-from edgepack.measure.phones.native import ANSWERED
+from edgepack.measure.phones.documents import ANSWERED
 from edgepack.measure.phones.plans import PhonePlan
 
 FILES = "{files}"

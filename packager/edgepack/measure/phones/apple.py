@@ -39,8 +39,9 @@ from edgepack.errors import (
     format_one_line,
 )
 from edgepack.measure.phones.conditions import IOS_MARK, parse_ios_conditions
-from edgepack.measure.phones.native import ANSWERED, About, ProgramRun
+from edgepack.measure.phones.documents import ANSWERED, About
 from edgepack.measure.phones.plans import PhonePlan, list_files
+from edgepack.measure.phones.program import ProgramRun
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts, Name
 
@@ -116,7 +117,7 @@ def prepare_apple(
 
 @dataclass
 class ApplePhone:
-    """One phone and one bundle on it; see :class:`~edgepack.measure.phones.native.Phone`."""
+    """One phone and one bundle on it; see :class:`~edgepack.measure.phones.program.Phone`."""
 
     xcode: Xcode
     stage: PurePosixPath

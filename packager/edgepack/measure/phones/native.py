@@ -9,44 +9,38 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.bundle.unused import Unused
-from edgepack.devices.answers import parse_answer, parse_json
 from edgepack.devices.canary import CanaryRun
-from edgepack.devices.harness import (
-    LOAD_TIMEOUT_S,
-    MAX_EVENTS,
-    MAX_RUN_BYTES,
-    TOO_MANY_EXIT,
-    Events,
-    Swept,
-    run_timeout_s,
-)
-from edgepack.devices.transport import CommandResult, Transport
+from edgepack.devices.harness import LOAD_TIMEOUT_S, MAX_EVENTS, Events, Swept, run_timeout_s
+from edgepack.devices.transport import Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
-from edgepack.measure.phones.plans import CPU, PhonePlan, Planner
-from edgepack.project.profile import Provider
-from edgepack.records.presets import Preset
-from edgepack.records.run import (
-    Conditions,
-    Count,
-    DeviceFacts,
-    Memory,
-    Name,
-    Ns,
-    Placement,
-    ProcessRun,
-    Selection,
-    Trial,
+from edgepack.measure.phones.documents import (
+    About,
+    Checked,
+    Created,
+    Profiled,
+    Timed,
+    find_placement,
+    make_refused,
+    parse_events,
+    read_document,
 )
+from edgepack.measure.phones.plans import (
+    CPU,
+    PhonePlan,
+    Planner,
+    make_canary_plan,
+    make_cpu_variant,
+)
+from edgepack.measure.phones.program import Phone, limit_arguments, list_arguments
+from edgepack.records.presets import Preset
+from edgepack.records.run import Conditions, Memory, Placement, ProcessRun, Selection, Trial
 
-REFUSED_EXIT = 3
-ANSWERED = (0, REFUSED_EXIT)
-"""With these exit codes the program has written its document."""
 COOLER_C = 5.0
 """A run begins when the phone is at most this much warmer, in °C, than it was at first."""
 COOL_DOWN_S = 300.0
@@ -56,114 +50,6 @@ NO_ENERGY = NotMeasured(reason="phones have no sensor for the power that they dr
 NO_COLD = NotMeasured(reason="a phone does not let its file cache be dropped")
 
 _Document = TypeVar("_Document", bound=StrictModel)
-
-
-class About(StrictModel):
-    """What the runtime on a phone is."""
-
-    onnxruntime: Name
-    providers: list[Name]
-    cpu_count: Count
-
-
-class _Refusal(StrictModel):
-    refused: Name
-    message: Name
-
-
-class _Checked(StrictModel):
-    session_create_ns: Ns
-    first_inference_ns: Ns
-    golden_min_sqnr_db: float
-
-
-class _Timed(_Checked):
-    warm_up_iterations: Count
-    steady: bool
-    timed_from_ns: Ns
-    timed_to_ns: Ns
-    inferences: Count
-    not_finite: list[Name]
-    latencies_ns: list[Ns]
-
-
-class _Created(StrictModel):
-    session_create_ns: Ns
-
-
-class _Profiled(StrictModel):
-    profile: Name
-    runs: Count
-
-
-@dataclass(frozen=True)
-class ProgramRun:
-    """One run of the measuring program."""
-
-    result: CommandResult
-    before: Conditions
-    after: Conditions
-
-
-class Phone(Protocol):
-    """A phone that has the measuring program and a bundle's models and goldens."""
-
-    @property
-    def name(self) -> str:
-        """The device's name."""
-
-    @property
-    def host(self) -> Transport:
-        """To the machine that the phone is attached to."""
-
-    @property
-    def cache(self) -> str:
-        """The folder on the phone for compiled models of the bundle."""
-
-    @property
-    def work(self) -> str:
-        """The folder on the phone for inputs that are not in the bundle, as plans name it."""
-
-    @property
-    def scratch(self) -> str:
-        """The folder on the phone for what the program writes, as its arguments name it."""
-
-    @property
-    def cpu_flags(self) -> frozenset[str]:
-        """The processor's features as Linux spells them."""
-
-    def facts(self, about: About) -> DeviceFacts:
-        """Return what the phone is."""
-
-    def conditions(self) -> Conditions:
-        """Return what decides the phone's speed now."""
-
-    def boot_id(self) -> str | NotMeasured:
-        """Return the boot id, which changes when the phone restarts."""
-
-    def program(self, arguments: Sequence[str]) -> list[str]:
-        """Return the command that runs the measuring program."""
-
-    def measure(
-        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
-    ) -> CommandResult:
-        """Run the measuring program; its document is the result's stdout.
-
-        Raises:
-            DeviceError: The phone cannot be reached or used.
-            TooSlowError: It took longer than it may.
-        """
-
-    def timed(
-        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
-    ) -> ProgramRun:
-        """Do the same, and return the conditions before and after, too."""
-
-    def take(self, path: str) -> bytes:
-        """Return a file that the program wrote, and remove it."""
-
-    def make_folder(self, path: str) -> None:
-        """Make a folder on the phone, and those above it."""
 
 
 @dataclass
@@ -219,17 +105,17 @@ class NativeHarness:
     def about(self) -> About:
         """What the runtime on the phone is."""
         if self._about is None:
-            self._about = self._read_document(About, ["about"], None)
+            self._about = self._ask_program(About, ["about"], None)
         return self._about
 
     def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
         """Make one process run."""
         del seed  # of scenarios that phones are not measured in
         timeout_s = run_timeout_s(preset, self.load_timeout_s)
-        arguments = _limit_arguments(["measure", *_arguments(preset)], timeout_s)
+        arguments = limit_arguments(["measure", *list_arguments(preset)], timeout_s)
         plan = self._make_planner(self._find_entry(variant)).goldens()
         ran = self.phone.timed(arguments, plan, timeout_s=timeout_s)
-        timed = self._said(_Timed, ran.result)
+        timed = read_document(Timed, ran.result, self.phone.name)
         return ProcessRun(
             variant=variant,
             boot_id=self.phone.boot_id(),
@@ -244,22 +130,22 @@ class NativeHarness:
     def measure_argv(self, variant: str, preset: Preset, seed: int = 0) -> list[str]:
         """Return the command of a process run, as the phone's shell gets it."""
         del variant, seed
-        return self.phone.program(["measure", *_arguments(preset)])
+        return self.phone.program(["measure", *list_arguments(preset)])
 
     def create(self, variant: str, *, cold: bool) -> int | NotMeasured:
         """Time how long the variant's sessions take to create, in nanoseconds."""
         if cold:
             return NO_COLD
         plan = self._make_planner(self._find_entry(variant)).goldens()
-        return self._read_document(_Created, ["create"], plan).session_create_ns
+        return self._ask_program(Created, ["create"], plan).session_create_ns
 
     def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
         """Make one process run with inputs of other shapes."""
         try:
             plan = self._make_planner(self._find_entry(variant)).reshaped(shapes)
-            timed = self._read_document(
-                _Timed,
-                ["measure", *_arguments(preset)],
+            timed = self._ask_program(
+                Timed,
+                ["measure", *list_arguments(preset)],
                 plan,
                 timeout_s=run_timeout_s(preset, self.load_timeout_s),
             )
@@ -270,7 +156,7 @@ class NativeHarness:
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
         plan = self._make_planner(self._find_entry(variant)).goldens()
-        return self._read_document(Memory, ["memory"], plan)
+        return self._ask_program(Memory, ["memory"], plan)
 
     def profile(self, variant: str) -> Placement:
         """Return which provider runs each node."""
@@ -279,7 +165,7 @@ class NativeHarness:
     def trace(self, variant: str) -> tuple[Placement, Events]:
         """Return which provider runs each node, with the first events of the profile."""
         runs, events = self._read_events(self._find_entry(variant))
-        return _placement(variant, runs, events), events[:MAX_EVENTS]
+        return find_placement(variant, runs, events), events[:MAX_EVENTS]
 
     def canary(self) -> CanaryRun:
         """Time the canary once."""
@@ -288,20 +174,13 @@ class NativeHarness:
         from edgepack.base import statistics
         from edgepack.ondevice.harness import edgepack_canary as canary
 
-        work = self.phone.work
-        plan = PhonePlan(
-            f"fetch y\nsession {work}/canary.onnx\nthreads 1\n"
-            "config session.intra_op.allow_spinning 0\n"
-            f"golden 0\ninput x float32 {work}/canary.bin 1 48 32 32\n",
-            {f"{work}/canary.onnx": canary.MODEL, f"{work}/canary.bin": canary.INPUT.tobytes()},
-        )
         arguments = [
             "measure",
             *("--duration-s", f"{canary.DURATION_S:g}"),
             *("--iterations", str(canary.LEAST_ITERATIONS)),
             *("--warm-up-s", f"{canary.WARM_UP_S:g}", "--warm-up-cap-s", "0"),
         ]
-        timed = self._read_document(_Timed, arguments, plan)
+        timed = self._ask_program(Timed, arguments, make_canary_plan(self.phone.work))
         return CanaryRun(
             model_sha256=hashlib.sha256(canary.MODEL).hexdigest(),
             median_ns=int(statistics.median(timed.latencies_ns)),
@@ -328,12 +207,13 @@ class NativeHarness:
             VariantRefusedError: It does not.
         """
         for why in self._list_lacking(entry):
-            raise self._make_refused(why)
-        found = self._read_document(_Checked, ["check"], self._make_planner(entry).check())
+            raise make_refused(why, self.phone.name)
+        found = self._ask_program(Checked, ["check"], self._make_planner(entry).check())
         if not found.golden_min_sqnr_db >= entry.min_sqnr_db:
-            raise self._make_refused(
+            raise make_refused(
                 f"its output is {found.golden_min_sqnr_db:.1f} dB near the golden one,"
-                f" {entry.min_sqnr_db:.1f} dB are needed"
+                f" {entry.min_sqnr_db:.1f} dB are needed",
+                self.phone.name,
             )
         if isinstance(entry.placement, float) and entry.providers[0].name != CPU:
             self._check_share(entry, entry.placement)
@@ -360,12 +240,11 @@ class NativeHarness:
         """
         first = entry.providers[0].name
         others = [node for node in self.profile(entry.id).nodes if node.provider != first]
-        alone = self._read_profile(_make_cpu_variant(entry)).nodes
+        alone = self._read_profile(make_cpu_variant(entry)).nodes
         share = max(0.0, 1 - len(others) / len(alone)) if alone else 0.0
         if share < wanted:
-            raise self._make_refused(
-                f"{first} runs {share:.0%} of the nodes, at least {wanted:.0%} are needed"
-            )
+            why = f"{first} runs {share:.0%} of the nodes, at least {wanted:.0%} are needed"
+            raise make_refused(why, self.phone.name)
 
     def _find_entry(self, variant: str) -> ManifestVariant:
         return next(each for each in self.bundle.manifest.variants if each.id == variant)
@@ -380,20 +259,15 @@ class NativeHarness:
         return made
 
     def _read_profile(self, entry: ManifestVariant) -> Placement:
-        return _placement(entry.id, *self._read_events(entry))
+        return find_placement(entry.id, *self._read_events(entry))
 
     def _read_events(self, entry: ManifestVariant) -> tuple[int, Events]:
         prefix = f"{self.phone.scratch}/profile"
         plan = self._make_planner(entry).profile()
-        made = self._read_document(_Profiled, ["profile", "--profile-prefix", prefix], plan)
-        data = self.phone.take(made.profile)
-        try:
-            events: Any = parse_json(data, max_bytes=MAX_RUN_BYTES)
-        except ValueError as error:
-            raise self._make_garbled_error("profile", f"it {error}", data) from error
-        return made.runs, events
+        made = self._ask_program(Profiled, ["profile", "--profile-prefix", prefix], plan)
+        return made.runs, parse_events(self.phone.take(made.profile), self.phone.name)
 
-    def _read_document(
+    def _ask_program(
         self,
         model: type[_Document],
         arguments: Sequence[str],
@@ -407,80 +281,6 @@ class NativeHarness:
             VariantRefusedError: The model does not work there.
         """
         timeout_s = timeout_s or self.load_timeout_s
-        limited = _limit_arguments(arguments, timeout_s)
-        return self._said(model, self.phone.measure(limited, plan, timeout_s=timeout_s))
-
-    def _said(self, model: type[_Document], result: CommandResult) -> _Document:
-        if result.exit_code == REFUSED_EXIT:
-            raise self._refusal(self._read(_Refusal, result))
-        if result.exit_code == TOO_MANY_EXIT:
-            hint = "take a shorter preset"
-            result.check("the measuring program", device=self.phone.name, hint=hint)
-        result.check(
-            "the measuring program",
-            device=self.phone.name,
-            hint="its last lines are above; exit code 137 often means out of memory, 142 that it"
-            " took too long",
-        )
-        return self._read(model, result)
-
-    def _read(self, model: type[_Document], result: CommandResult) -> _Document:
-        try:
-            return parse_answer(model, result.stdout, max_bytes=MAX_RUN_BYTES)
-        except ValueError as error:
-            raise self._make_garbled_error(model.__name__, f"it {error}", result.stdout) from error
-
-    def _make_garbled_error(self, what: str, problem: str, said: bytes) -> RemoteCommandError:
-        return RemoteCommandError(
-            f"the measuring program printed no {what.strip('_')}: {problem}; it began with"
-            f" {said[:80].decode('utf-8', 'replace')!r}",
-            hint="run it by hand to see its output: the report of a measurement has its command",
-            where=self.phone.name,
-        )
-
-    def _make_refused(self, why: str) -> VariantRefusedError:
-        return VariantRefusedError(
-            why, hint="measure another variant: --variant ID", where=self.phone.name
-        )
-
-    def _refusal(self, refusal: _Refusal) -> VariantRefusedError:
-        message = format_one_line(refusal.message, 400)
-        match refusal.refused:
-            case "session" if "fallback to CPU EP has been explicitly disabled" in message:
-                why = "its provider does not take every node, or not this phone"
-                return self._make_refused(f"the session cannot be created: {why}")
-            case "session" | "provider":
-                return self._make_refused(f"the session cannot be created: {message}")
-            case "inference":
-                return self._make_refused(f"inference failed: {message}")
-            case _:
-                return self._make_refused(f"the runtime does not load: {message}")
-
-
-def _placement(variant: str, runs: int, events: Events) -> Placement:
-    from edgepack.ondevice.runtime.edgepack_loader import find_profile_nodes
-
-    fields = {"variant": variant, "runs": runs, "nodes": find_profile_nodes(events)}
-    return Placement.model_validate(fields)
-
-
-def _make_cpu_variant(entry: ManifestVariant) -> ManifestVariant:
-    """Return a variant as the CPU alone runs it."""
-    session = entry.session.model_copy(update={"config": {}})
-    return entry.model_copy(update={"providers": [Provider(name=CPU)], "session": session})
-
-
-def _limit_arguments(arguments: Sequence[str], timeout_s: float) -> list[str]:
-    """Return arguments with a limit, since nothing ends a program whose connection is gone."""
-    return [*arguments, "--at-most-s", f"{timeout_s:.0f}"]
-
-
-def _arguments(preset: Preset) -> list[str]:
-    """Return the program's arguments for a preset."""
-    return [
-        *("--duration-s", f"{preset.duration_s:g}"),
-        *("--iterations", str(preset.iterations)),
-        *("--warm-up-s", f"{preset.warm_up_s:g}"),
-        *("--window-s", f"{preset.window_s:g}"),
-        *("--warm-up-cap-s", f"{preset.warm_up_cap_s:g}"),
-    ]
+        limited = limit_arguments(arguments, timeout_s)
+        result = self.phone.measure(limited, plan, timeout_s=timeout_s)
+        return read_document(model, result, self.phone.name)

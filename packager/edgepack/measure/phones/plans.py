@@ -18,6 +18,7 @@ import numpy as np
 from edgepack.bundle.manifest import GoldenTensor, ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.ondevice.runtime import edgepack_shapes as shapes
+from edgepack.project.profile import Provider
 
 CPU = "CPUExecutionProvider"
 CACHE = "{cache}"
@@ -233,6 +234,24 @@ class Planner:
         if self.entry.exact:
             return dict(model.dims) == dict(sizes)
         return bool(shapes.can_hold(model.dims, sizes))
+
+
+def make_canary_plan(work: str) -> PhonePlan:
+    """Return the plan for the canary, with its files in a folder on the phone."""
+    from edgepack.ondevice.harness import edgepack_canary as canary
+
+    return PhonePlan(
+        f"fetch y\nsession {work}/canary.onnx\nthreads 1\n"
+        "config session.intra_op.allow_spinning 0\n"
+        f"golden 0\ninput x float32 {work}/canary.bin 1 48 32 32\n",
+        {f"{work}/canary.onnx": canary.MODEL, f"{work}/canary.bin": canary.INPUT.tobytes()},
+    )
+
+
+def make_cpu_variant(entry: ManifestVariant) -> ManifestVariant:
+    """Return a variant as the CPU alone runs it."""
+    session = entry.session.model_copy(update={"config": {}})
+    return entry.model_copy(update={"providers": [Provider(name=CPU)], "session": session})
 
 
 def list_files(bundle: Bundle) -> dict[str, str]:

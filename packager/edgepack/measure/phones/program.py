@@ -1,0 +1,100 @@
+"""How the measuring program is run: the phone that runs it, and its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edgepack.base.schema import NotMeasured
+from edgepack.devices.transport import CommandResult, Transport
+from edgepack.measure.phones.documents import About
+from edgepack.measure.phones.plans import PhonePlan
+from edgepack.records.presets import Preset
+from edgepack.records.run import Conditions, DeviceFacts
+
+
+@dataclass(frozen=True)
+class ProgramRun:
+    """One run of the measuring program."""
+
+    result: CommandResult
+    before: Conditions
+    after: Conditions
+
+
+class Phone(Protocol):
+    """A phone that has the measuring program and a bundle's models and goldens."""
+
+    @property
+    def name(self) -> str:
+        """The device's name."""
+
+    @property
+    def host(self) -> Transport:
+        """To the machine that the phone is attached to."""
+
+    @property
+    def cache(self) -> str:
+        """The folder on the phone for compiled models of the bundle."""
+
+    @property
+    def work(self) -> str:
+        """The folder on the phone for inputs that are not in the bundle, as plans name it."""
+
+    @property
+    def scratch(self) -> str:
+        """The folder on the phone for what the program writes, as its arguments name it."""
+
+    @property
+    def cpu_flags(self) -> frozenset[str]:
+        """The processor's features as Linux spells them."""
+
+    def facts(self, about: About) -> DeviceFacts:
+        """Return what the phone is."""
+
+    def conditions(self) -> Conditions:
+        """Return what decides the phone's speed now."""
+
+    def boot_id(self) -> str | NotMeasured:
+        """Return the boot id, which changes when the phone restarts."""
+
+    def program(self, arguments: Sequence[str]) -> list[str]:
+        """Return the command that runs the measuring program."""
+
+    def measure(
+        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+    ) -> CommandResult:
+        """Run the measuring program; its document is the result's stdout.
+
+        Raises:
+            DeviceError: The phone cannot be reached or used.
+            TooSlowError: It took longer than it may.
+        """
+
+    def timed(
+        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+    ) -> ProgramRun:
+        """Do the same, and return the conditions before and after, too."""
+
+    def take(self, path: str) -> bytes:
+        """Return a file that the program wrote, and remove it."""
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder on the phone, and those above it."""
+
+
+def limit_arguments(arguments: Sequence[str], timeout_s: float) -> list[str]:
+    """Return arguments with a limit, since nothing ends a program whose connection is gone."""
+    return [*arguments, "--at-most-s", f"{timeout_s:.0f}"]
+
+
+def list_arguments(preset: Preset) -> list[str]:
+    """Return the program's arguments for a preset."""
+    return [
+        *("--duration-s", f"{preset.duration_s:g}"),
+        *("--iterations", str(preset.iterations)),
+        *("--warm-up-s", f"{preset.warm_up_s:g}"),
+        *("--window-s", f"{preset.window_s:g}"),
+        *("--warm-up-cap-s", f"{preset.warm_up_cap_s:g}"),
+    ]
