@@ -74,7 +74,7 @@ class LoopbackServer:
 
     @property
     def host_key_fingerprint(self) -> str:
-        """Of the first host key, as OpenSSH prints it."""
+        """The fingerprint of the first host key, as OpenSSH prints it."""
         digest = hashlib.sha256(self.host_keys[0].asbytes()).digest()
         return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 

@@ -17,9 +17,11 @@ from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput, Letterbox
 
 RGB_MEAN, RGB_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-"""Of ImageNet, in 0 to 1. Source: torchvision's documentation of its classification models."""
+"""The mean and std of ImageNet, for values from 0 to 1. Source: torchvision's documentation of its
+classification models."""
 CAFFE_MEAN = [123.68, 116.779, 103.939]
-"""Of ImageNet, in 0 to 255, red first. Source: the VGG models' page in Caffe's model zoo."""
+"""The mean of ImageNet, for values from 0 to 255, red first. Source: the VGG models' page in
+Caffe's model zoo."""
 MNIST_MEAN, MNIST_STD = [0.1307], [0.3081]
 """Source: pytorch/examples, mnist/main.py."""
 _LEVEL = 1 / 255
@@ -30,7 +32,7 @@ _COLOURS: tuple[tuple[float, list[float], list[float]], ...] = (
     (_LEVEL, RGB_MEAN, RGB_STD),
     (1.0, CAFFE_MEAN, []),
 )
-"""Scale, mean and std, red first."""
+"""Each entry has scale, mean and std, red first."""
 _GRAYS: tuple[tuple[float, list[float], list[float]], ...] = (
     (1.0, [], []),
     (_LEVEL, [], []),
@@ -44,21 +46,21 @@ _GRAYS: tuple[tuple[float, list[float], list[float]], ...] = (
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another way to make the input, of the tensor that there is."""
+    """Another way to make the input from the tensor that there is."""
 
     sees: str
     """What the model sees then, in words."""
     write: str
-    """What to write or to do, so that it sees that."""
+    """What to write or do so that the model sees that."""
     image: ImageInput | None = None
-    """Of pictures; None where the samples are tensors that nobody described."""
+    """How pictures become the input; None where the samples are tensors that nobody described."""
     factor: float = 1.0
     """What such tensors are multiplied by."""
     flipped: int | None = None
-    """The axis of such tensors along which the order of the channels is turned round."""
+    """The axis of such tensors along which the order of the channels is reversed."""
 
     def make_input(self, given: Array, own: ImageInput | None) -> Array:
-        """Return the input as it would be; ``own`` describes the one that there is."""
+        """Return the input that this alternative makes; ``own`` describes the one that there is."""
         if self.image is None:
             turned = given if self.flipped is None else np.flip(given, self.flipped)
             return np.ascontiguousarray(turned * np.asarray(self.factor, given.dtype))
@@ -94,7 +96,7 @@ def list_image_alternatives(
 ) -> list[Alternative]:
     """Return what else pictures could become; ``layouts`` are those that the model's input takes.
 
-    There is none where ``own`` makes the same of all pictures.
+    The list is empty where ``own`` turns all pictures into the same input.
     """
     if own.scale == 0:
         return []

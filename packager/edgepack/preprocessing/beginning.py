@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _PASSING = {"Cast", "Identity", "Pad", "Transpose"}
-"""Operators that leave values what they are."""
+"""Operators that do not change values."""
 _AFFINE = {"Add", "Sub", "Mul", "Div"}
 _SMALL = 4096
 
@@ -27,11 +27,11 @@ class Normalization:
 
     node: str
     tensor: str
-    """What it takes: channels are on axis 1."""
+    """The tensor that it takes; channels are on axis 1."""
     mean: Array
     variance: Array
     direct: bool
-    """Whether it takes the input itself, not what a Conv makes of it."""
+    """Whether it takes the input itself, not the output of a Conv."""
 
 
 @dataclass(frozen=True)

@@ -36,18 +36,19 @@ class RankedWay:
     offset: int
     measure: Measure
     value: float
-    """By which they are ranked: more is better."""
+    """The value that ways are ranked by: more is better."""
     shown: str
     hits: tuple[bool, ...] = ()
     """With labels, whether each sample is right."""
     likelihood: float = 0.0
-    """With labels, besides; see :func:`~edgepack.preprocessing.signs.compute_likelihood`."""
+    """With labels, the mean log-likelihood; see
+    :func:`~edgepack.preprocessing.signs.compute_likelihood`."""
     most: float = 0.0
-    """What ``value`` can be at most, of information; of detections, what counts at least."""
+    """For information, the most that ``value`` can be; for detections, the least that counts."""
     span: float = 0.0
-    """Of information, from the lowest to the highest value of the input."""
+    """For information, the distance from the lowest to the highest value of the input."""
     divergence: float | None = None
-    """Of information, besides; None without a BatchNormalization."""
+    """For information, the distance from the first BatchNormalization; None if there is none."""
 
     @property
     def is_own(self) -> bool:
@@ -157,7 +158,7 @@ class Described:
     """What the project says of the samples."""
 
     name: str
-    """Of the input."""
+    """The name of the input."""
     sees: str
     """What the model sees, in words."""
     count: int

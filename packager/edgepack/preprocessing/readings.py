@@ -27,21 +27,22 @@ from edgepack.project.project import (
 Layout = Literal["yolo", "yolov5"]
 
 LEAST_SIDE = 2.0
-"""Pixels: boxes of less are none that a camera shows."""
+"""In pixels: a box with a shorter side is not an object that a camera shows."""
 LEAST_INSIDE = 0.5
 """The share of a box's area that must be in the picture: a box mostly outside is no object in
 it."""
 LEAST_GOOD = 0.5
 """The share of good boxes below which the description is refused."""
 FITS = 0.9
-"""Of the boxes: from here on another layout is proposed."""
+"""The share of boxes that fit another layout, from which on that layout is proposed."""
 FEWEST = 8
 """Boxes, or samples: fewer are too few to refuse anything for."""
 _SLACK = 1e-3
 _OVER = 1.02
-"""By so much a corner may lie outside the picture."""
+"""A corner may lie at up to this multiple of the picture's size."""
 _BEYOND = 0.25
-"""Of corners that are read as centre and size, at least so many reach out of the picture."""
+"""The least share of boxes that reach out of the picture where corners are read as centre and
+size."""
 _LAYOUTS: tuple[Layout, ...] = ("yolo", "yolov5")
 _PLANE = 1 << 20
 
@@ -105,9 +106,9 @@ class Boxes(Reading):
     good: dict[Layout, list[bool]] = field(default_factory=lambda: {name: [] for name in _LAYOUTS})
     """By layout: of each row that counts, whether it can be an object."""
     faults: Counter[str] = field(default_factory=Counter)
-    """Of rows read as described: what is wrong with them."""
+    """How many rows, read as described, have each fault."""
     unit: list[bool] = field(default_factory=list)
-    """Of rows read as described: whether the box lies between 0 and 1."""
+    """For each row, read as described: whether the box lies between 0 and 1."""
 
     def add(self, output: Array) -> None:
         """Add one picture's rows."""

@@ -15,7 +15,7 @@ from edgepack.metrics.accuracy import compute_mean_interval
 FEWEST = 8
 """The fewest samples for findings that depend on how outputs differ."""
 SAME_SHARE = 0.95
-"""Of samples that get one class, from which on a model counts as giving the same for all."""
+"""The share of samples in one class from which on a model counts as giving the same for all."""
 MANY_CLASSES = 10
 """With fewer, and without labels, samples may well be of one class."""
 LITTLE = 0.02

@@ -23,7 +23,7 @@ _GOOD_ENOUGH = 0.75
 FAR = 0.25
 """A divergence from the first BatchNormalization from which others are tried."""
 _TOO_FAR = 2.0
-"""One that is told even where nothing better was found."""
+"""A divergence that is reported even where nothing better was found."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Seen:
     :func:`~edgepack.preprocessing.signs.compute_divergence`."""
     lowest: float = np.inf
     highest: float = -np.inf
-    """Of the input."""
+    """The highest value of the input."""
 
     def add_input(self, given: Array) -> None:
         """Keep the range of one sample's input."""
@@ -66,11 +66,11 @@ class Setting:
     labels: list[int] | None
     """Class indices by sample."""
     beginning: Beginning | None
-    """Of the one float input that looks like a picture."""
+    """What the model does first to the one float input that looks like a picture."""
     least_score: float = 0.0
-    """From which a detection counts."""
+    """The score from which a detection counts."""
     called: str = "fp32"
-    """The model."""
+    """What messages call the model."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class PreprocessingSign:
     """A sign of wrong preprocessing, before anything else was tried."""
 
     reasons: tuple[str, ...]
-    """Each a sentence without its end. Told, unless what was tried clears it."""
+    """Each is a sentence without its end. They are reported unless what was tried clears them."""
     in_doubt: bool
     """Whether others are worth trying though there is no reason."""
     by_chance: bool

@@ -39,7 +39,7 @@ class SeenVariant(StrictModel):
     nodes: dict[str, int]
     """How many nodes ran on each execution provider."""
     verdict: Literal["VALID", "INVALID", "INCONCLUSIVE", "not measured"]
-    """Of the measurement; emulated time is never VALID."""
+    """The verdict on the measurement; emulated time is never VALID."""
 
 
 class Evidence(StrictModel):

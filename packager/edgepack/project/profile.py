@@ -50,7 +50,7 @@ class DeviceKind(StrictModel):
     python: str | None = None
     """The Python versions that the pinned runtime has wheels for, as a PEP 440 specifier."""
     min_version: str | None = None
-    """Of phones: the lowest Android API level or iOS version."""
+    """For phones, the lowest Android API level or iOS version."""
 
     @model_validator(mode="after")
     def _says_what_it_needs(self) -> Self:
@@ -109,7 +109,8 @@ class BundleSize(StrictModel):
     """The most that a bundle of the target holds, where it is part of what people download."""
 
     variants: Annotated[int, Field(gt=0)]
-    """The best ones; the last of them runs on the CPU alone if no better one does. Variants that
+    """How many variants: the best ones; the last of them runs on the CPU alone if no better one
+    does. Variants that
     are named with ``--variant`` or in the project are all shipped."""
     goldens: Annotated[int, Field(gt=0)]
     """Golden samples."""

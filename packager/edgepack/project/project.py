@@ -80,7 +80,7 @@ class Letterbox(StrictModel):
     letterbox: Positive
     """Side of the square in pixels."""
     pad: Annotated[int, Field(ge=0, le=255)] = 114
-    """Value of the filling, before ``scale``."""
+    """The value that fills the rest, before ``scale``."""
 
 
 class ShortSideCrop(StrictModel):
@@ -202,7 +202,7 @@ class ClassificationOutput(StrictModel):
     labels: str | None = None
     """A file of the project's ``files`` with one label a line."""
     activation: Literal["none", "softmax", "sigmoid"] = "none"
-    """What makes scores of what the model gives; the order is the same with each."""
+    """The function that turns the model's values into scores; the order is the same with each."""
     top: Positive = 5
     """How many classes an answer holds, at most."""
 
@@ -218,7 +218,7 @@ class DetectionOutput(StrictModel):
     labels: str | None = None
     """A file of the project's ``files`` with one label a line."""
     score: Share = 0.25
-    """The least that counts."""
+    """The least score that counts."""
     iou: Share = 0.45
     """Of two boxes of one class whose intersection is more than this part of their union, the one
     with the better score stays."""
@@ -258,7 +258,7 @@ class RegressionOutput(StrictModel):
 
     kind: Literal["regression"]
     threshold: Finite | None = None
-    """Of a single number: where it decides something."""
+    """For a single number, the value at which it decides something."""
 
 
 class ProbabilityOutput(StrictModel):
@@ -266,9 +266,9 @@ class ProbabilityOutput(StrictModel):
 
     kind: Literal["probability"]
     threshold: Share = 0.5
-    """From which on the decision is yes."""
+    """The probability from which on the decision is yes."""
     activation: Literal["none", "sigmoid"] = "none"
-    """What makes probabilities of what the model gives, before ``threshold``."""
+    """The function that turns the model's values into probabilities, before ``threshold``."""
 
 
 class MaskOutput(StrictModel):
@@ -414,7 +414,7 @@ class Limits(StrictModel):
     def excess(self, drop: float, sqnr_db: float) -> tuple[float, float]:
         """Return by how much a drop is too large and an SQNR too small: (0, 0) if both are met.
 
-        What is no number meets nothing: (inf, inf) if one of them is NaN.
+        NaN meets no limit: the result is (inf, inf) if one of them is NaN.
         """
         if math.isnan(drop) or math.isnan(sqnr_db):
             return math.inf, math.inf

@@ -41,7 +41,7 @@ class ComparedMetric(StrictModel):
     name: Name
     """``p50`` or ``p90``, of one process run's latencies."""
     margin: float
-    """What does not matter: 0.03 allows 3 % more."""
+    """The difference that does not matter: 0.03 allows 3 % more."""
     outcome: Outcome
     ratio: float
     """The geometric mean over the pairs."""
@@ -63,7 +63,7 @@ class DeviceComparison(StrictModel):
     candidate: Side
     outcome: Outcome
     reasons: list[str]
-    """Why it is no PASS."""
+    """Why the outcome is not PASS."""
     metrics: list[ComparedMetric]
     notes: list[str]
     """What the reader has to know that changes no outcome."""

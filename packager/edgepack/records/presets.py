@@ -20,10 +20,10 @@ class Preset:
     runs: int
     duration_s: float
     iterations: int
-    """Each run makes at least so many."""
+    """The least number of iterations in each run."""
     warm_up_s: float = 1.0
     window_s: float = 1.0
-    """Of the test for steadiness that ends the warm-up."""
+    """The window of the test for steadiness that ends the warm-up, in seconds."""
     warm_up_cap_s: float = 60.0
     pause_s: float = 0.0
     """Seconds to cool down before each run, where the device reports its temperature."""

@@ -47,7 +47,7 @@ class Invalid(StrictModel):
     kind: Literal["invalid"] = "invalid"
     reasons: Annotated[list[str], Field(min_length=1)]
     cause: Cause = "conditions"
-    """Of the reason that weighs most."""
+    """The cause of the reason that weighs most."""
 
 
 class Inconclusive(StrictModel):
@@ -64,13 +64,13 @@ class Conditions(StrictModel):
     """What decided the device's speed at one moment."""
 
     governor: Name | NotMeasured
-    """Of all cores, joined by ``+`` where they differ."""
+    """The governors of all cores, joined by ``+`` where they differ."""
     temperature_c: float | NotMeasured
-    """Of the hottest thermal zone."""
+    """The temperature of the hottest thermal zone, in °C."""
     throttle_events: Count | NotMeasured
-    """Since boot, over all cores."""
+    """The number of events since boot, over all cores."""
     throttled_now: list[Name] | NotMeasured
-    """Causes; empty if it runs at full speed."""
+    """Causes for which the device is slowed down now; empty if it runs at full speed."""
     throttled_since_boot: list[Name] | NotMeasured
     """Causes that occurred at any time since boot; they stay until the next one."""
     power_mode: Name | NotMeasured
@@ -131,13 +131,13 @@ class OtherWork(StrictModel):
     """
 
     cores: Annotated[int, Field(gt=0)]
-    """That the measured process may use; what happens on others is not counted."""
+    """The cores that the measured process may use; what happens on others is not counted."""
     own_cores: Annotated[float, Field(ge=0)]
-    """On which the measured process ran."""
+    """The cores on which the measured process ran."""
     other_cores: Annotated[float, Field(ge=0)]
-    """On which other processes ran, or the kernel."""
+    """The cores on which other processes or the kernel ran."""
     stolen_cores: Annotated[float, Field(ge=0)]
-    """That the host of a virtual machine gave to others, while this one had work for them."""
+    """The cores that a virtual machine's host gave to others while this one had work for them."""
     waiting: Annotated[float, Field(ge=0, le=1)] | NotMeasured
     """For what part of the time any process on the device had work and waited for a core."""
 
@@ -156,9 +156,9 @@ class DeviceFacts(StrictModel):
     numpy: Name
     onnxruntime: Name
     providers: list[Name]
-    """All that this build of onnxruntime has."""
+    """All providers that this build of onnxruntime has."""
     driver: Name | NotMeasured
-    """Of a Jetson the version of L4T, else of NVIDIA's driver."""
+    """The version of L4T on a Jetson, otherwise that of NVIDIA's driver."""
     boot_id: Name | NotMeasured
     conditions: Conditions
 
@@ -208,9 +208,10 @@ class ProcessRun(StrictModel):
     timed_to_ns: Ns | NotMeasured
     """When the last one ended."""
     inferences: Annotated[int, Field(gt=0)] | NotMeasured
-    """In that time, over all queries."""
+    """The number of inferences in that time, over all queries."""
     golden_min_sqnr_db: float
-    """Over all goldens and outputs, checked on the timed session before timing; -200 stands for
+    """The lowest SQNR over all goldens and outputs, in dB, checked on the timed session before
+    timing; -200 stands for
     outputs that cannot be compared."""
     not_finite: Annotated[list[Name], Field(exclude_if=lambda given: not given)] = []
     """Of a model with a state, whose timed inferences are frames of a stream: the outputs that had
@@ -269,11 +270,11 @@ class Scenario(StrictModel):
     name: Literal["single-stream", "multi-stream", "server", "offline"] = "single-stream"
     samples_per_query: Annotated[int, Field(gt=0)] = 1
     queries_per_s: Annotated[float, Field(gt=0)] | None = None
-    """Of ``server``: on average; the times between arrivals are exponential."""
+    """The average rate of ``server``; the times between arrivals are exponential."""
     latency_bound_ms: Annotated[float, Field(gt=0)] | None = None
-    """Of ``server``: 99 % of the queries have to be answered within it."""
+    """For ``server``: 99 % of the queries have to be answered within this time."""
     threads: Annotated[int, Field(gt=0)] = 1
-    """Inferences at once; of ``single-stream`` always one."""
+    """The number of inferences at once; ``single-stream`` always has one."""
 
 
 SINGLE_STREAM = Scenario()
@@ -283,15 +284,15 @@ class SweepPoint(StrictModel):
     """The model with inputs of other sizes than its goldens have."""
 
     shapes: dict[Name, list[Count]]
-    """Of each input."""
+    """The shape of each input."""
     batch: Annotated[int, Field(gt=0)]
     """Samples in one inference."""
     latencies_ns: list[Ns]
-    """Of one process run, as a single stream."""
+    """The latencies of one process run, as a single stream."""
     steady: bool = True
     """Whether its warm-up ended steady."""
     problem: Name = ""
-    """Why there are none."""
+    """Why there are no latencies."""
 
 
 class Canary(StrictModel):
@@ -443,10 +444,10 @@ class EvaluationReport(StrictModel):
     manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     target: Name
     variant: Name
-    """The one that the device used."""
+    """The variant that the device used."""
     unused: list[Unused]
     samples_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    """Of the evaluation set."""
+    """The SHA-256 of the evaluation set."""
     measured: Accuracy
     interval: tuple[float, float] | NotMeasured
     """The 95 % interval of the measured value."""
@@ -456,7 +457,7 @@ class EvaluationReport(StrictModel):
     reasons: list[Name] = []
     """Why the metric must not be used; empty if it may."""
     inference_ns: list[Ns]
-    """Of every sample, on the device."""
+    """The inference time of every sample, on the device."""
     resumed: Count = 0
     """How many samples an earlier call had run, which did not come to its end."""
     elapsed_ns: Ns

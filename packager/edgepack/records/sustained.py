@@ -16,7 +16,7 @@ STEP_S = 10.0
 """The windows in which the beginning of a slow-down is looked for."""
 STEPS = 3
 SLOWER = 0.05
-"""A device is slowed down if it takes so much longer than in its first minute."""
+"""A device is slowed down if it takes longer than in its first minute by this part."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Window:
     """The queries that ended in one span of a run."""
 
     from_s: float
-    """Since the run's first query began."""
+    """When the span begins, in seconds since the run's first query began."""
     queries: int
     p50_ns: float
     p90_ns: float

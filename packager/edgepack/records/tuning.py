@@ -67,7 +67,7 @@ class Candidate(StrictModel):
     runs: list[RunTimes]
     """In the order in which they were made."""
     rung: Count
-    """The last one that it was in, from 1; 0 if none was reached."""
+    """The last rung that the candidate reached, from 1; 0 if it reached none."""
     latency: Latency | NotMeasured
     memory: Memory | NotMeasured
     problem: Name = ""
@@ -82,7 +82,7 @@ class Confirmation(StrictModel):
     candidate: Count
     base_runs: list[RunTimes]
     candidate_runs: list[RunTimes]
-    """Of each pair, its run."""
+    """The candidate's run of each pair."""
     metrics: list[ComparedMetric]
     outcome: Outcome
     """PASS: it is not slower at p50, and nothing shows that it is at p90."""
@@ -110,7 +110,7 @@ class TuneReport(StrictModel):
     seed: int
     budget_s: float
     elapsed_s: float
-    """How long was measured."""
+    """How long the measurements took, in seconds."""
     candidates: list[Candidate]
     front: list[Count]
     """Candidates that no other is at least as good as in latency, accuracy, memory and size, and

@@ -41,15 +41,15 @@ CLOCK_KEPT = 0.97
 DROPPED_SHARE = 0.05
 """The share of the timed part in which a clock may be below that."""
 FIRST_WINDOW = 3
-"""Samples of a clock."""
+"""The number of samples in a clock's first window."""
 WORKING = 0.9
 """Of one core, or of another unit's time: what works less may clock down."""
 TRIP_MARGIN_C = 3.0
-"""So near to a trip point the system may already slow the device down."""
+"""Within this distance of a trip point the system may already slow the device down."""
 WARMER_C = 10.0
-"""Than the device was at first; from here on it is noted of a run."""
+"""A run is noted if it began warmer than the device was at first by this much."""
 SAMPLER_SHARE = 0.01
-"""Of one core: what the sampler of the conditions may take without being noted."""
+"""The share of one core that the sampler may take without being noted."""
 HEAVY_TAIL = 10
 """Times p50: a p99 beyond this is of what interrupted the model, and takes all but p50 along."""
 LOW_BATTERY_PERCENT = 20.0

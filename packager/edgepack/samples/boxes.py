@@ -15,7 +15,7 @@ from edgepack.samples.labels import match_by_path
 
 _SHOWN = 5
 _ROUNDED = 1e-3
-"""Of a picture's side: what tools write of a box at its edge may be beyond it by so much."""
+"""The part of a picture's side by which a box that a tool wrote may lie beyond the edge."""
 
 
 def holds_boxes(labels: Path) -> bool:

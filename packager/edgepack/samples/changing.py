@@ -32,12 +32,12 @@ SEED = 20260102
 _CONTRAST = 4.0
 """What a clipped input was multiplied by."""
 _PART = 0.1
-"""Of the range: how far values are shifted, and the deviation of the noise that is added."""
+"""The part of the range by which values are shifted; also the added noise's deviation."""
 _RECURRING = 1e-3
 """The share of the values at each end from which on the ends are the input's own, as with pictures
 from 0 to 1 that nobody described: of others the extremes come once."""
 _LEAST_RECURRING = 4
-"""How often each comes then, at least."""
+"""The least number of times that each end occurs then."""
 _LEVELS = 255.0
 """The largest value of a picture of 8 bits a channel."""
 
@@ -47,9 +47,9 @@ class ChangedValues:
     """Which values an input takes, as arrays that broadcast to it, in its own unit."""
 
     dark: Array
-    """Of a picture what black is made of; else the samples' smallest value."""
+    """The value of black for a picture; otherwise the samples' smallest value."""
     light: Array
-    """Of a picture what white is made of; else the samples' largest value."""
+    """The value of white for a picture; otherwise the samples' largest value."""
     is_picture: bool
     is_bounded: bool
     """Whether the input can hold nothing beyond: a picture has 8 bits a channel."""

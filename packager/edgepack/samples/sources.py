@@ -38,7 +38,7 @@ from edgepack.samples.streams import STREAM, make_first_state
 HOOK_TIMEOUT_S = 3600.0
 _SHOWN = 5
 MOST_LINES = 100
-"""Of what one call of a hook prints."""
+"""The most lines that are shown of what one call of a hook prints."""
 
 
 def read_npz_samples(
@@ -208,7 +208,7 @@ def read_picture_samples(
 
 
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
-"""What files begin with."""
+"""The bytes that files of each format begin with."""
 
 
 def _file_bytes(path: Path) -> Array:

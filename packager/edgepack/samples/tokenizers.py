@@ -42,7 +42,7 @@ _NEVER = r"\x00"
 def parse_tokenizer(text: str) -> WordPiece | BytePairs:
     """Return the tokenizer that a ``tokenizer.json`` describes, of one of the kinds there are.
 
-    Of the same text it is the same one.
+    The same text gives the same tokenizer.
 
     Raises:
         TokenizerError: It is of another kind, or no tokenizer; says which part is.

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 Look = Literal["agrees", "missing", "added", "other"]
 LEAST_SIDE, MOST_SIDE = 560, 900
-"""Of the longer side of what is drawn, in pixels: photos are scaled, so that labels can be read."""
+"""The limits of a drawing's longer side, in pixels: photos are scaled so that labels can be
+read."""
 COLOURS: dict[Look, tuple[int, int, int]] = {
     "agrees": (86, 180, 233),
     "missing": (213, 94, 0),
@@ -183,7 +184,7 @@ def _draw_label(
 
 
 def _meet(one: Box, other: Box) -> bool:
-    """Tell whether two areas, each x, y, width, height, have a point in common."""
+    """Return whether two areas, each x, y, width, height, have a point in common."""
     return (
         one[0] < other[0] + other[2]
         and other[0] < one[0] + one[2]

@@ -37,14 +37,14 @@ class MapKind:
 
     kind: Literal["picture", "heat", "classes"]
     channel_axis: int | None
-    """None where there is none: ``(1, H, W)``."""
+    """The axis of the channels; None where there is none: ``(1, H, W)``."""
     low: float
     high: float
     """What is shown as black and white, or as nothing and full colour."""
 
     @property
     def words(self) -> str:
-        """What it was taken for."""
+        """What the output was taken for."""
         if self.kind == "classes":
             return "the best class of each pixel"
         name = "picture" if self.kind == "picture" else "heat map"
@@ -91,7 +91,7 @@ def _single(output: Array, axis: int | None, larger: bool, *, fits: bool) -> Map
 
 
 def _fits(height: int, width: int, size: tuple[int, int]) -> bool:
-    """Tell whether a map has the input's proportions, and is not much smaller."""
+    """Return whether a map has the input's proportions, and is not much smaller."""
     across = height * size[1], width * size[0]
     same = abs(across[0] - across[1]) <= 0.02 * max(across)
     return same and height * LEAST_SHARE >= size[0]

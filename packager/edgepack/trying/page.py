@@ -1,4 +1,4 @@
-"""What came of trying a bundle as one HTML page that needs no network, or as PNG files."""
+"""The results of trying a bundle, as one HTML page that needs no network, or as PNG files."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Sound:
 
 
 def is_row(dtype: str, shape: Sequence[int | str]) -> bool:
-    """Tell whether an input is one row of samples: ``(N,)``, ``(1, N)`` or ``(1, 1, N)``."""
+    """Return whether an input is one row of samples: ``(N,)``, ``(1, N)`` or ``(1, 1, N)``."""
     before = all(size == 1 or isinstance(size, str) for size in shape[:-1])
     return dtype.startswith("float") and 1 <= len(shape) <= 3 and before and shape[-1] != 1
 

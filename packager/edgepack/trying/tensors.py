@@ -14,7 +14,7 @@ SAME_COSINE, NEAR_COSINE = 0.999, 0.99
 NEAR_DIFFERENCE = 0.1
 """A worst difference, as a part of the range, from which a tensor is near, not the same."""
 SAME_SHARE, NEAR_SHARE = 0.99, 0.95
-"""Of values that have to be equal, such as the class of a pixel."""
+"""The shares of values that have to be equal, such as the class of a pixel."""
 
 
 def make_vector_cells(vectors: Array) -> dict[str, str]:
@@ -55,7 +55,7 @@ def make_tensor_cells(array: Array) -> dict[str, str]:
 
 
 def _is_row(array: Array) -> bool:
-    """Tell whether an output is one row of values, as scores of classes are."""
+    """Return whether an output is one row of values, as scores of classes are."""
     return 2 < array.size == max(array.shape, default=1)
 
 

@@ -1,4 +1,4 @@
-"""What came of trying a bundle: for each input the answers of all variants, compared and drawn."""
+"""The results of trying a bundle: each input's answers of all variants, compared and drawn."""
 
 from __future__ import annotations
 

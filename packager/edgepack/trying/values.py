@@ -28,7 +28,7 @@ class InputValue:
     given: Any
     """Pixels, a file's bytes, a text or an array; a float means an input filled with it."""
     name: str
-    """For people."""
+    """What messages call the value."""
     said: tuple[str, ...] = ()
     """What was read, and what was done to make it fit."""
     picture: Array | None = None

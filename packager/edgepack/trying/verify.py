@@ -117,7 +117,7 @@ _ARM = (
 
 
 def saturates(entry: dict[str, Any], kind: str) -> bool:
-    """Tell whether a variant's int8 operators cannot be exact on a kind of processor.
+    """Return whether a variant's int8 operators cannot be exact on a kind of processor.
 
     An ``.onnx`` gets exact ones from a session setting; an ``.ort`` file for Arm has its operators
     written down.

@@ -35,7 +35,7 @@ LONGEST_TEXT = 80
 LEAST_IN_STRETCH = 5
 """Queries; the median of fewer jumps as they do."""
 GAP = 0.03
-"""Between process runs, as part of the whole."""
+"""The gap between process runs, as part of the whole."""
 NEAR_TRIP_C = 20
 """A trip point is drawn where the device came as near to it as this."""
 
@@ -231,7 +231,7 @@ class QueryStretch(NamedTuple):
     """Some queries of a run that follow each other, in milliseconds."""
 
     position: float
-    """Of the first, as part of the run's time, from 0 to 1."""
+    """When the first query begins, as part of the run's time, from 0 to 1."""
     median: float
     slowest: float
 

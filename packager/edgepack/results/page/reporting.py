@@ -22,9 +22,9 @@ class Page:
 
     path: Path
     shown: int
-    """Runs that it shows."""
+    """The number of runs that it shows."""
     found: int
-    """Runs that it could have shown."""
+    """The number of runs that it could have shown."""
 
 
 def report(

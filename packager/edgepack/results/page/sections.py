@@ -71,7 +71,7 @@ WORST_LAYERS = 12
 EQUAL_DB = 60
 """Layers as near to the float model as this have a full bar."""
 STEADY_CLOCK = 0.97
-"""Of the highest; a run below it has lost its clocks."""
+"""The share of the highest clock below which a run has lost its clocks."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class AccuracyRow:
     samples: str
     agreement: str
     r2: str
-    """Of the worst output."""
+    """The R² of the worst output."""
     worst: str
     used: bool
 
@@ -208,7 +208,7 @@ class Section:
     unshown: list[UnshownVariant]
     """The variants with something to report."""
     tried: list[TriedVariant]
-    """Of variants for which something was tried."""
+    """The variants for which something was tried."""
     sweep: list[SweepRow]
     canary: str
     tuned: list[tuple[str, str]]

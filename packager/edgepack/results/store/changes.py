@@ -65,7 +65,7 @@ class HistoryPoint:
 
 @dataclass(frozen=True)
 class Change:
-    """From one run on, a metric is another than before."""
+    """A lasting change of a metric, from one run on."""
 
     metric: Metric
     ratio: float
@@ -76,7 +76,7 @@ class Change:
     """The first run after it; the one before may belong to it where runs are noisy."""
     created: str
     bundle: str
-    """Of the first run after it, as ``manifest_sha256``."""
+    """The ``manifest_sha256`` of the first run after it."""
     bundle_before: str
     manifest_sha256: str
     manifest_sha256_before: str
@@ -106,7 +106,7 @@ class HistorySeries:
     fingerprint: str
     runs: int
     invalid_runs: int
-    """Left out."""
+    """The number of invalid runs, which are left out."""
     first: str
     last: str
     """When its first and last run were."""
@@ -294,7 +294,7 @@ def _blame_moved_canary(moved: float, change: float, margin: float) -> tuple[Bla
 
 
 def _is_same_bundle(before: Sequence[HistoryPoint], after: Sequence[HistoryPoint]) -> bool:
-    """Tell whether all that is measured after was measured often enough before, too."""
+    """Return whether all that is measured after was measured often enough before, too."""
     measured = [one.manifest_sha256 for one in before]
     return all(measured.count(one.manifest_sha256) > LEAST_AFTER for one in after)
 

@@ -35,12 +35,12 @@ WRITING_LOCK = 0x65646765
 """The number of the PostgreSQL advisory lock that each writer takes."""
 EXAMPLES = "sqlite:////home/me/results.sqlite, postgresql://me@host/results"
 DRIVERS = dict.fromkeys(("postgres", "postgresql"), "postgresql+psycopg")
-"""Of URLs that name none."""
+"""The driver for URLs that name none."""
 PACKAGES = {"psycopg": "'edgepack[postgres]'"}
 """What brings a driver, where its own name does not."""
 CORRUPT = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 NOT_AS_MADE = ("SQLITE_ERROR", "")
-"""Of SQLite: a table lacks what its version has, or a text is none."""
+"""SQLite's error names where a table lacks what its version has, or a text is not valid."""
 
 
 def find_default_file() -> Path:

@@ -38,7 +38,7 @@ TOOLS: tuple[Tool, ...] = get_args(Tool)
 LARGEST_BYTES = 256 << 20
 LONGEST_MS = 1e12
 NUMBER = r"(\d{1,18}(?:\.\d+)?(?:e[-+]?\d{1,2})?)"
-"""Of so few digits that it is finite in nanoseconds, too."""
+"""A number with so few digits that it is finite in nanoseconds, too."""
 NOT_TOLD = NotMeasured(reason="the log does not say")
 
 
@@ -117,7 +117,7 @@ def import_log(
 
 
 def looks_like_log(path: Path) -> bool:
-    """Tell whether a file is no report of edgepack's, so that it may be a log.
+    """Return whether a file is no report of edgepack's, so that it may be a log.
 
     Raises:
         BundleError: It cannot be read, or is empty.

@@ -14,7 +14,7 @@ from edgepack.results.store.fingerprint import make_fingerprint
 from edgepack.results.summary import NS_PER_MS, format_verdict, summarize
 
 LARGEST = 2**63 - 1
-"""Of what a database takes for a whole number."""
+"""The largest whole number that a database takes."""
 
 
 @dataclass(frozen=True)
@@ -38,31 +38,31 @@ class RunRow:
     runtime: str | None = None
     """The version of onnxruntime; of a report that was imported, of the tool."""
     fingerprint: str | None = None
-    """Of the conditions: rows with another one do not compare."""
+    """The fingerprint of the conditions: rows with different ones do not compare."""
     p50_ms: float | None = None
     """Over all latencies of all process runs, as ``p90_ms``."""
     p90_ms: float | None = None
     """None, as ``run_p90_ms``, where a heavy tail makes it inconclusive."""
     low_ms: float | None = None
-    """Of the 95 % interval of the run medians, as ``high_ms``."""
+    """The low end of the run medians' 95 % interval, whose high end is ``high_ms``."""
     high_ms: float | None = None
     peak_bytes: int | None = None
     bundle_bytes: int | None = None
     canary_ns: float | None = None
     """Median of the canary model's run medians."""
     canary_sha256: str | None = None
-    """Of the canary model."""
+    """The SHA-256 of the canary model."""
     manifest_sha256: str | None = None
     """What distinguishes bundles of one id."""
     run_p50_ms: float | None = None
     """The median over process runs of each one's p50, as ``run_p90_ms`` of its p90."""
     run_p90_ms: float | None = None
     metric: str | None = None
-    """Of an evaluation: its metric's name."""
+    """The name of an evaluation's metric."""
     value: float | None = None
-    """Of an evaluation: what the device reached."""
+    """The value that an evaluation reached on the device."""
     value_low: float | None = None
-    """Of its 95 % interval, as ``value_high``."""
+    """The low end of its 95 % interval, whose high end is ``value_high``."""
     value_high: float | None = None
     verdict: str | None = None
     """VALID, INVALID or INCONCLUSIVE; imported reports have no verdict."""

@@ -20,9 +20,10 @@ from sqlalchemy import (
 from edgepack.results.store.rows import RunRow
 
 VERSION = 1
-"""Of these tables; a store has it in ``edgepack_version``, and one of another is refused."""
+"""The version of these tables; a store has it in ``edgepack_version``, and one of another is
+refused."""
 _TYPES = {int: BigInteger, float: Double, bool: Boolean}
-"""Of a row's fields; all others are texts."""
+"""The column types of a row's fields; all others are texts."""
 _INDEXED = ("created",)
 
 metadata = MetaData()

@@ -38,7 +38,7 @@ SEED = 20_140_109
 CLIP = 3.0
 """In robust standard deviations from the median."""
 LEAST_DEVIATION = 1e-4
-"""Of logarithms, where more than half of the points are equal."""
+"""The deviation of logarithms that is used where more than half of the points are equal."""
 
 
 def find_splits(logs: Floats, margin: float) -> list[int]:
@@ -80,7 +80,7 @@ def _change(part: Floats, margin: float) -> int:
 
 
 def _is_significant(clipped: Floats) -> bool:
-    """Tell whether few random orders of the points split as well as theirs does."""
+    """Return whether few random orders of the points split as well as theirs does."""
     own = _scores(clipped).max() - 1e-9
     as_good, tried = 1, 0
     for number in PERMUTATIONS:

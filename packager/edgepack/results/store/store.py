@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 AT_ONCE = 500
 """Rows in one statement: databases limit its parameters."""
 NEAREST_AMONG = 1000
-"""The newest reports, whose ids are held against one that is not there."""
+"""How many of the newest reports' ids are compared with one that is not there."""
 GROUP = ("kind", "project", "target", "device", "variant")
-"""Of reports that agree in these, the newest are kept."""
+"""The fields by which reports are grouped; the newest of each group are kept."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class RunFilter:
     since: datetime | None = None
     """With its time zone."""
     limit: int | None = None
-    """Only so many, the newest."""
+    """How many reports at most, the newest."""
 
 
 class ResultsStore:
