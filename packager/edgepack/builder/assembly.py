@@ -11,9 +11,9 @@ from edgepack.builder.cache import StepCache
 from edgepack.builder.golden_files import write_goldens
 from edgepack.builder.job import JudgedBundle
 from edgepack.builder.manifest import make_manifest
-from edgepack.builder.manifest_variants import manifest_variants
+from edgepack.builder.manifest_variants import make_manifest_variants
 from edgepack.builder.model_files import write_models
-from edgepack.builder.readme import bundle_context
+from edgepack.builder.readme import make_bundle_context
 from edgepack.bundle.archive import copy_file, write_archive
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.bundle.writing import BundleWriter, replacing
@@ -55,10 +55,10 @@ def _write(judged: JudgedBundle, writer: BundleWriter) -> None:
         path = loaded.carried(name)
         place = path.relative_to(loaded.folder).as_posix()
         writer.add(f"files/{place}", path.read_bytes(), role="file")
-    context = bundle_context(judged, models, writer.files.values())
+    context = make_bundle_context(judged, models, writer.files.values())
     for file in render_family(judged.profile.family, context, _app(judged)):
         writer.add(file.path, file.data, role=file.role, mode=file.mode)
-    variants = manifest_variants(judged, models, len(goldens))
+    variants = make_manifest_variants(judged, models, len(goldens))
     writer.finish(lambda files: make_manifest(judged, variants, goldens, files))
 
 

@@ -28,8 +28,8 @@ def write_goldens(judged: JudgedBundle, writer: BundleWriter) -> list[Golden]:
     first = next(iter(folders))
     models = sum(file.size_bytes for file in writer.files.values() if file.role == "model")
     sizes = [
-        _size(folders[first], golden["inputs"])
-        + sum(_size(folders[variant], own[n]["outputs"]) for variant, own in indexes.items())
+        _count_bytes(folders[first], golden["inputs"])
+        + sum(_count_bytes(folders[variant], own[n]["outputs"]) for variant, own in indexes.items())
         for n, golden in enumerate(indexes[first])
     ]
     goldens = []
@@ -57,7 +57,7 @@ def _count(judged: JudgedBundle, sizes: list[int], models: int) -> int:
     return max(1, min(count, size.goldens) if size else count)
 
 
-def _size(folder: Path, entries: Iterable[dict[str, str]]) -> int:
+def _count_bytes(folder: Path, entries: Iterable[dict[str, str]]) -> int:
     return sum((folder / entry["file"]).stat().st_size for entry in entries)
 
 

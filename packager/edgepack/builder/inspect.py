@@ -16,7 +16,7 @@ from edgepack.builder.memory import Subject, build_bytes, count_default_jobs
 from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.builder.planner import Draft, draft_models
-from edgepack.bundle.unused import Unused, failed
+from edgepack.bundle.unused import Unused, make_failed
 from edgepack.errors import EdgepackError
 from edgepack.model.checking import check_carrying, check_session, run_checker
 from edgepack.model.deciding import find_shape_inputs
@@ -198,7 +198,7 @@ def _inspect_variant(making: _Making, draft: Draft) -> VariantInspection:
         try:
             placement = making.placement(draft.planned.judged, draft.planned.variant)
         except EdgepackError as error:
-            unused = failed(variant.id, error)
+            unused = make_failed(variant.id, error)
     provider, taken = BACKENDS[variant.backend].provider, placement.share
     # A build checks only the other backends: the CPU takes every node, even of an empty graph.
     enough = variant.backend == "cpu" or taken >= _needed(variant)

@@ -13,7 +13,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.builder.execution import Execution
 from edgepack.builder.plan import Plan, PlannedBundle, PlannedVariant
 from edgepack.bundle.manifest import Accuracy, Attempt
-from edgepack.bundle.unused import Unused, failed
+from edgepack.bundle.unused import Unused, make_failed
 from edgepack.errors import BugError, EdgepackError, LimitError, format_list
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.metrics.labelled import PRECISIONS
@@ -73,7 +73,7 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         if error := next(
             (execution.failed[s] for s in variant.steps if s in execution.failed), None
         ):
-            unused.append(failed(name, error))
+            unused.append(make_failed(name, error))
             # A bug is reported whoever asked for the variant; the others ship all the same.
             if not variant.may_fail or isinstance(error, BugError):
                 errors.append(type(error)(unused[-1].reason, hint=error.hint, where=where))
@@ -81,11 +81,10 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         for step_id in variant.steps:
             execution.artifacts[step_id].require_whole()
         accuracy = read_accuracy(variant, execution)
+        unworthy = explain_unworthy(variant, accuracy)
         if reason := explain_unplaced(variant, execution):
             unused.append(Unused(variant=name, stage="refused", reason=reason))
-        elif reason := explain_unworthy(variant, accuracy) or explain_missed_limit(
-            accuracy, limits
-        ):
+        elif reason := unworthy or explain_missed_limit(accuracy, limits):
             found = list_tried(variant, execution)
             searched = [each for each in found if each.stage == "limit"]
             tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
@@ -93,9 +92,7 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
             unused.append(
                 Unused(variant=name, stage="missed", reason=missed.problem, hint=missed.hint)
             )
-            if not variant.offered and not (
-                variant.may_fail and explain_unworthy(variant, accuracy)
-            ):
+            if not variant.offered and not (variant.may_fail and unworthy):
                 errors.append(missed)
         else:
             shipped.append((variant, accuracy))

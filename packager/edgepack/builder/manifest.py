@@ -53,8 +53,8 @@ def make_manifest(
             opset=facts.opset,
             ir_version=facts.ir_version,
         ),
-        inputs=[_tensor(spec) for spec in inputs],
-        outputs=[_tensor(spec) for spec in outputs],
+        inputs=[_make_tensor(spec) for spec in inputs],
+        outputs=[_make_tensor(spec) for spec in outputs],
         constants=project.constants,
         state=project.state,
         input_descriptions=project.inputs,
@@ -75,32 +75,32 @@ def make_manifest(
                 **{name: version(name) for name in _TOOLS},
             },
         ),
-        steps=_history(judged),
+        steps=_list_history(judged),
         plan_digest=hash_bundle(judged.planned),
-        provenance=_provenance(judged),
+        provenance=_make_provenance(judged),
         files=files,
     )
 
 
-def _tensor(spec: TensorSpec) -> Tensor:
+def _make_tensor(spec: TensorSpec) -> Tensor:
     return Tensor(name=spec.name, dtype=spec.dtype, shape=list(spec.shape or ()))
 
 
-def _history(judged: JudgedBundle) -> list[str]:
+def _list_history(judged: JudgedBundle) -> list[str]:
     """Return what was done, a line per step and variant, shared steps once."""
     steps = [step_id for p in judged.shipped for step_id in (*p.history, p.goldens)]
     done = (f"{step_id}: {read_notes(judged.folder(step_id)).done}" for step_id in steps)
     return list(dict.fromkeys(done))
 
 
-def _provenance(judged: JudgedBundle) -> Provenance:
+def _make_provenance(judged: JudgedBundle) -> Provenance:
     steps = {step.id: step for step in judged.job.plan.steps}
     shipped = judged.shipped
     made = [steps[step_id] for planned in shipped for step_id in planned.history]
     evaluated = [steps[planned.evaluation] for planned in shipped if planned.evaluation]
     return Provenance(
         profile_sha256=hash_profile(judged.profile),
-        calibration=_samples(
+        calibration=_make_samples_used(
             judged,
             (
                 step.inputs.get(RECIPES[step.step.name].calibration)
@@ -108,11 +108,11 @@ def _provenance(judged: JudgedBundle) -> Provenance:
                 if step.step.name in RECIPES
             ),
         ),
-        evaluation=_samples(judged, (step.inputs["samples"] for step in evaluated)),
+        evaluation=_make_samples_used(judged, (step.inputs["samples"] for step in evaluated)),
     )
 
 
-def _samples(judged: JudgedBundle, origins: Iterable[str | None]) -> SamplesUsed | None:
+def _make_samples_used(judged: JudgedBundle, origins: Iterable[str | None]) -> SamplesUsed | None:
     """Return the one set of samples that steps read, if any of them reads one."""
     used = next((origin for origin in origins if origin), None)
     if used is None:

@@ -26,7 +26,7 @@ from edgepack.steps.proofs.outside import read_outside
 from edgepack.steps.recipes.bucketed import read_buckets
 
 
-def manifest_variants(
+def make_manifest_variants(
     judged: JudgedBundle, models: Sequence[ModelFiles], goldens: int
 ) -> list[ManifestVariant]:
     """Return the shipped variants as the manifest holds them.
@@ -37,12 +37,12 @@ def manifest_variants(
         goldens: How many golden samples the bundle has.
     """
     return [
-        _manifest_variant(judged, planned, accuracy, model, goldens)
+        _make_manifest_variant(judged, planned, accuracy, model, goldens)
         for (planned, accuracy), model in zip(judged.verdict.shipped, models, strict=True)
     ]
 
 
-def _manifest_variant(
+def _make_manifest_variant(
     judged: JudgedBundle,
     planned: PlannedVariant,
     accuracy: Accuracy | NotMeasured,
@@ -72,16 +72,16 @@ def _manifest_variant(
             what for what, told_by in proved["faults"] if told_by is None or told_by >= goldens
         ],
         accuracy=accuracy,
-        predicted=_predicted(judged, planned),
-        fused=_fused(judged, planned),
-        layers=_layers(judged, planned),
-        outside=_outside(judged, planned),
-        input_ranges=_input_ranges(judged, planned),
+        predicted=_read_predicted(judged, planned),
+        fused=_read_fused(judged, planned),
+        layers=_read_layers(judged, planned),
+        outside=_read_outside(judged, planned),
+        input_ranges=_read_input_ranges(judged, planned),
         tried=list_attempts(planned, judged.execution),
     )
 
 
-def _predicted(judged: JudgedBundle, planned: PlannedVariant) -> Predicted | None:
+def _read_predicted(judged: JudgedBundle, planned: PlannedVariant) -> Predicted | None:
     if planned.placed is None:
         return None
     placement = read_placement(judged.folder(planned.placed))
@@ -93,14 +93,14 @@ def _predicted(judged: JudgedBundle, planned: PlannedVariant) -> Predicted | Non
     )
 
 
-def _fused(judged: JudgedBundle, planned: PlannedVariant) -> Fused | None:
+def _read_fused(judged: JudgedBundle, planned: PlannedVariant) -> Fused | None:
     if planned.fusion is None:
         return None
     facts = read_notes(judged.folder(planned.fusion)).facts
     return Fused(**{name: facts[name] for name in Fused.model_fields})
 
 
-def _layers(judged: JudgedBundle, planned: PlannedVariant) -> list[LayerError] | NotMeasured:
+def _read_layers(judged: JudgedBundle, planned: PlannedVariant) -> list[LayerError] | NotMeasured:
     if planned.layers is None:
         return []
     if error := judged.execution.failed.get(planned.layers):
@@ -111,7 +111,9 @@ def _layers(judged: JudgedBundle, planned: PlannedVariant) -> list[LayerError] |
     return [LayerError(**{name: layer[name] for name in names}) for layer in found]
 
 
-def _outside(judged: JudgedBundle, planned: PlannedVariant) -> list[OutsideError] | NotMeasured:
+def _read_outside(
+    judged: JudgedBundle, planned: PlannedVariant
+) -> list[OutsideError] | NotMeasured:
     if planned.outside is None:
         return []
     if error := judged.execution.failed.get(planned.outside):
@@ -120,7 +122,9 @@ def _outside(judged: JudgedBundle, planned: PlannedVariant) -> list[OutsideError
     return [OutsideError(**each) for each in read_outside(judged.folder(planned.outside))]
 
 
-def _input_ranges(judged: JudgedBundle, planned: PlannedVariant) -> dict[str, tuple[float, float]]:
+def _read_input_ranges(
+    judged: JudgedBundle, planned: PlannedVariant
+) -> dict[str, tuple[float, float]]:
     """Return the calibrated ranges; with preprocessing in the model pictures have none."""
     inputs, _ = judged.signature
     floats = {spec.name for spec in inputs if spec.dtype.startswith("float")}

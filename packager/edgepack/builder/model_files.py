@@ -41,13 +41,13 @@ def write_models(judged: JudgedBundle, writer: BundleWriter) -> list[ModelFiles]
         BundleError: Two files have one name.
     """
     models = [_write_model(judged, planned, writer) for planned in judged.shipped]
-    if operators := ort_operators(judged):
+    if operators := list_ort_operators(judged):
         text = "".join(f"{line}\n" for line in operators)
         writer.add(f"models/{OPERATORS}", text.encode(), role="document")
     return models
 
 
-def ort_operators(judged: JudgedBundle) -> list[str]:
+def list_ort_operators(judged: JudgedBundle) -> list[str]:
     """Return what a runtime for all the .ort files needs, as lines of a build's config.
 
     Each line is an operator set with operators and types; a build takes the union of lines.
@@ -70,12 +70,12 @@ def _write_model(judged: JudgedBundle, planned: PlannedVariant, writer: BundleWr
             for bucket in index.buckets
         ]
         last = buckets[-1]
-        size = _size_bytes(writer, [bucket.model for bucket in buckets])
+        size = _count_bytes(writer, [bucket.model for bucket in buckets])
         return ModelFiles(last.model, last.model_sha256, buckets, size)
     if variant.model_format == "onnx":
         path = add_onnx(writer, folder / MODEL, variant.id, f"{variant.id}.onnx")
         digest = hash_model(writer.folder / path)
-        return ModelFiles(path, digest, [], _size_bytes(writer, [path]))
+        return ModelFiles(path, digest, [], _count_bytes(writer, [path]))
     data = (folder / ORT_MODEL).read_bytes()
     path = writer.add(f"models/{variant.id}.ort", data, role="model")
     return ModelFiles(path, writer.files[path].sha256, [], len(data))
@@ -89,7 +89,7 @@ def _write_bucket(
     return Bucket(dims=dims, model=path, model_sha256=hash_model(writer.folder / path))
 
 
-def _size_bytes(writer: BundleWriter, models: list[str]) -> int:
+def _count_bytes(writer: BundleWriter, models: list[str]) -> int:
     """Return the size of .onnx models together with the files that hold their weights."""
     found = [list_external_files(read_outline(writer.folder / path)) for path in models]
     paths = {*models, *(f"models/{name}" for names in found for name in names)}

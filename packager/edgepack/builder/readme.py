@@ -12,13 +12,13 @@ from edgepack.backends.registry import BACKENDS
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.example import example_inputs, write_prediction_lines
 from edgepack.builder.job import JudgedBundle
-from edgepack.builder.model_files import ModelFiles, ort_operators
+from edgepack.builder.model_files import ModelFiles, list_ort_operators
 from edgepack.bundle.manifest import Accuracy, BundleFile
 from edgepack.project.profile import Profile
 from edgepack.steps.graph.ort_format import OPERATORS
 
 
-def bundle_context(
+def make_bundle_context(
     judged: JudgedBundle, models: Sequence[ModelFiles], files: Iterable[BundleFile]
 ) -> BundleContext:
     """Return everything that templates may use.
@@ -41,27 +41,27 @@ def bundle_context(
         outputs=tuple(map(str, outputs)),
         variants=tuple(
             VariantLine(
-                planned.variant.id, f"{model.size_bytes / 1e6:.2f} MB", _accuracy_text(accuracy)
+                planned.variant.id, f"{model.size_bytes / 1e6:.2f} MB", _format_accuracy(accuracy)
             )
             for (planned, accuracy), model in zip(judged.verdict.shipped, models, strict=True)
         ),
         unused=judged.verdict.unused,
-        requirements=tuple(_pin(n, v) for n, v in judged.packages.items()),
+        requirements=tuple(_format_pin(n, v) for n, v in judged.packages.items()),
         example_inputs=examples,
         state=tuple(project.state.items()),
         prediction=write_prediction_lines(project, examples, outputs),
-        providers=tuple(_provider_help(profile)),
-        reduced_build=_reduced_build(judged),
+        providers=tuple(_list_provider_help(profile)),
+        reduced_build=_format_reduced_build(judged),
         packages=find_licenses(profile.runtime.packages) if profile.family == "android" else (),
         kotlin_version=KOTLIN_VERSION,
-        native_libraries=_native_libraries(profile),
+        native_libraries=_list_native_libraries(profile),
         data_size=f"{sum(file.size_bytes for file in data) / 1e6:.2f} MB",
         model_suffixes=tuple(sorted({PurePosixPath(m.path).suffix[1:] for m in models})),
     )
 
 
-def _reduced_build(judged: JudgedBundle) -> tuple[str, ...]:
-    profile, operators = judged.profile, ort_operators(judged)
+def _format_reduced_build(judged: JudgedBundle) -> tuple[str, ...]:
+    profile, operators = judged.profile, list_ort_operators(judged)
     pinned = profile.runtime.onnxruntime
     if not operators or pinned is None:
         return ()
@@ -77,20 +77,20 @@ def _reduced_build(judged: JudgedBundle) -> tuple[str, ...]:
     )
 
 
-def _accuracy_text(found: Accuracy | NotMeasured) -> str:
+def _format_accuracy(found: Accuracy | NotMeasured) -> str:
     if isinstance(found, NotMeasured):
         return f"not measured: {found.reason}"
     fp32 = "" if isinstance(found.fp32, NotMeasured) else f", fp32 {found.fp32:.4f}"
     return f"{found.metric} {found.value:.4f}{fp32} ({found.samples} samples)"
 
 
-def _native_libraries(profile: Profile) -> tuple[str, ...]:
+def _list_native_libraries(profile: Profile) -> tuple[str, ...]:
     """Return the libraries of the Android system that a target's providers load."""
     backends = (BACKENDS[variant.backend] for variant in profile.variants)
     return tuple(sorted({name for backend in backends for name in backend.native_libraries}))
 
 
-def _provider_help(profile: Profile) -> Iterator[ProviderHelp]:
+def _list_provider_help(profile: Profile) -> Iterator[ProviderHelp]:
     """Yield where each provider comes from; commands that give several are there once."""
     seen: set[tuple[str, ...]] = set()
     for name, source in profile.runtime.providers.items():
@@ -99,6 +99,6 @@ def _provider_help(profile: Profile) -> Iterator[ProviderHelp]:
         seen.add(commands)
 
 
-def _pin(name: str, version: str) -> str:
+def _format_pin(name: str, version: str) -> str:
     """Return a package as ``requirements.txt`` or, for a bare version, Gradle spells it."""
     return f"{name}{version}" if version[:1] in "=<>~!" else f"{name}:{version}"

@@ -37,7 +37,7 @@ class Unused(StrictModel):
         return f"{self.variant}: {self.reason}" + (f"\n  hint: {self.hint}" if self.hint else "")
 
 
-def failed(variant: str, error: EdgepackError) -> Unused:
+def make_failed(variant: str, error: EdgepackError) -> Unused:
     """Return that making a variant raised an error."""
     place = f"{error.where}: " if error.where else ""
     reason = f"{place}{error.problem}"

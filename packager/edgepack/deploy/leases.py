@@ -28,7 +28,7 @@ from edgepack.base.schema import StrictModel
 from edgepack.base.terminal import make_printable
 from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
-from edgepack.devices.programs import device_program
+from edgepack.devices.programs import open_device_program
 from edgepack.devices.transport import Stream, Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import BusyError, DeviceError, EdgepackError, format_list
@@ -250,7 +250,7 @@ def _format_holders(holders: Sequence[Lease]) -> str:
 
 def _asked(device: Device, transport: Transport, wish: _Wish) -> AbstractContextManager[Stream]:
     words = ("edgepack_lease", device.entry.root, json.dumps(wish))
-    return device_program(transport, device, *words, timeout_s=_ANSWER_S)
+    return open_device_program(transport, device, *words, timeout_s=_ANSWER_S)
 
 
 def _read_taken_lease(stream: Stream, device: Device, progress: Progress | None = None) -> Lease:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import make_answer_error, read_json
 from edgepack.devices.inventory import Device
-from edgepack.devices.programs import device_program
+from edgepack.devices.programs import open_device_program
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import BundleError, UsageError, suggest_nearest
@@ -145,7 +145,7 @@ def verify_releases(
 ) -> DeviceState:
     """Do the same over a connection; see :func:`verify_device`."""
     words = ("edgepack_drift", device.entry.root, project or "")
-    with device_program(transport, device, *words, timeout_s=HASH_S) as stream:
+    with open_device_program(transport, device, *words, timeout_s=HASH_S) as stream:
         result = stream.wait()
     result.check(
         "hashing the files there",

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
-from edgepack.devices.programs import device_program
+from edgepack.devices.programs import open_device_program
 from edgepack.devices.transport import Stream, Transport
 from edgepack.errors import DeviceError, EdgepackError
 
@@ -92,7 +92,7 @@ def _asked(
 ) -> AbstractContextManager[Stream]:
     words = ("edgepack_clocks", do, device.entry.root, sysfs, str(SILENCE_S))
     # Not supervised: the supervisor would kill it before it has restored the clocks.
-    return device_program(transport, device, *words, timeout_s=_ANSWER_S, supervised=False)
+    return open_device_program(transport, device, *words, timeout_s=_ANSWER_S, supervised=False)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ exec(compile(read(int(program[1])), program[0] + '.py', 'exec'))
 
 
 @contextmanager
-def device_program(
+def open_device_program(
     transport: Transport,
     device: Device,
     name: str,

@@ -29,7 +29,7 @@ from edgepack.deploy.transfer.shell_agent import (
 )
 from edgepack.devices.answers import MAX_BYTES, make_answer_error, read_answer
 from edgepack.devices.inventory import LOCAL, Device
-from edgepack.devices.programs import device_program
+from edgepack.devices.programs import open_device_program
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.errors import (
     BundleError,
@@ -278,7 +278,7 @@ def open_for(device: Device, path: Path) -> Bundle:
 def _agent(
     transport: Transport, device: Device, operation: str, project: str, options: list[str]
 ) -> AbstractContextManager[Stream]:
-    return device_program(
+    return open_device_program(
         transport,
         device,
         "edgepack_agent",

@@ -50,7 +50,7 @@ def read_conditions(root: Path = sysfs.ROOT) -> sysfs.Json:
 
 def read_boot_id(root: Path = sysfs.ROOT) -> Any:
     """Return what changes with every boot."""
-    text = sysfs.read(root / "proc/sys/kernel/random/boot_id").strip() or sysfs.output(
+    text = sysfs.read(root / "proc/sys/kernel/random/boot_id").strip() or sysfs.read_output(
         "sysctl", "-n", "kern.bootsessionuuid"
     )
     return text or sysfs.make_not_measured("this system has no boot id")
@@ -65,21 +65,23 @@ def read_governor(root: Path = sysfs.ROOT) -> Any:
 
 def read_temperature(root: Path = sysfs.ROOT) -> Any:
     """Return the hottest thermal zone in degrees Celsius."""
-    read = [sysfs.number(sysfs.read(zone / "temp")) for zone in sysfs.find_zones(root).values()]
+    read = [
+        sysfs.parse_number(sysfs.read(zone / "temp")) for zone in sysfs.find_zones(root).values()
+    ]
     known = [value for value in read if value is not None and value > sysfs.COLDEST]
     return max(known) / 1000 if known else sysfs.make_not_measured("no thermal zone can be read")
 
 
 def throttle_events(root: Path = sysfs.ROOT) -> Any:
     """Return how often this machine was slowed down since boot, as far as it counts that."""
-    found = [sysfs.number(sysfs.read(path)) for _, path in sysfs.throttle_counters(root)]
+    found = [sysfs.parse_number(sysfs.read(path)) for _, path in sysfs.list_throttle_counters(root)]
     known = [int(value) for value in found if value is not None]
     return sum(known) if known else sysfs.make_not_measured("no throttle counter can be read")
 
 
 def read_throttled_bits(root: Path = sysfs.ROOT) -> Tuple[Optional[int], bool]:
     """Return a Raspberry Pi's throttle bits, and whether those from 16 on are since boot."""
-    _, _, text = sysfs.output("vcgencmd", "get_throttled").partition("=")
+    _, _, text = sysfs.read_output("vcgencmd", "get_throttled").partition("=")
     if text:
         return int(text, 16), True
     text = sysfs.read(root / sysfs.PI_FILE).strip()
@@ -88,7 +90,7 @@ def read_throttled_bits(root: Path = sysfs.ROOT) -> Tuple[Optional[int], bool]:
 
 def read_power_mode(root: Path = sysfs.ROOT) -> Any:
     """Return the power mode by its name: a Jetson's, or an ACPI platform profile."""
-    found = re.search(r"NV Power Mode: *(\S+)", sysfs.output("nvpmodel", "-q"))
+    found = re.search(r"NV Power Mode: *(\S+)", sysfs.read_output("nvpmodel", "-q"))
     text = found[1] if found else sysfs.read(root / "sys/firmware/acpi/platform_profile").strip()
     return text or sysfs.make_not_measured("this device has none")
 
@@ -119,7 +121,7 @@ def cool_down(limit_c: float, pause_s: float, root: Path = sysfs.ROOT) -> sysfs.
 def _causes(bits: Optional[int], first_bit: int) -> Any:
     if bits is None:
         return sysfs.make_not_measured("no vcgencmd or driver of a Raspberry Pi reports it")
-    return sysfs.bit_names(bits >> first_bit)
+    return sysfs.list_bit_names(bits >> first_bit)
 
 
 if __name__ == "__main__":

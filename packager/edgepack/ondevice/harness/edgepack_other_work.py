@@ -61,7 +61,7 @@ class OtherWork:
         return compute_other_work(self._before, after, len(self._cores))
 
     def _used(self) -> Optional[Used]:
-        ticks = sysfs.core_ticks(sysfs.read(self._root / "proc/stat"))
+        ticks = sysfs.parse_core_ticks(sysfs.read(self._root / "proc/stat"))
         if not self._cores or not self._cores <= ticks.keys():
             return None
         pressure = re.search(r"^some .* total=(\d+)", sysfs.read(self._root / "proc/pressure/cpu"))

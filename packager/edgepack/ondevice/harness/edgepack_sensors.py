@@ -89,11 +89,12 @@ class _Clocks(_Group):
         self._files, why = _open_files({name: path for name, (path, _) in found.items()})
         self._hz = {name: unit for name, (_, unit) in found.items()}
         self._cores = {
-            path.parent.name: _core_numbers(sysfs.read(path))
+            path.parent.name: _parse_core_numbers(sysfs.read(path))
             for path in (root / "sys/devices/system/cpu/cpufreq").glob("policy*/related_cpus")
         }
         loads = {
-            _unit(path): path / "device/load" for path in (root / "sys/class/devfreq").glob("*")
+            _name_unit(path): path / "device/load"
+            for path in (root / "sys/class/devfreq").glob("*")
         }
         self._loads, _ = _open_files(loads)
         self._stat = _open_files({"stat": root / "proc/stat"})[0].get("stat")
@@ -114,7 +115,10 @@ class _Clocks(_Group):
                 yield name, value
 
     def _busy_cores(self) -> Dict[str, float]:
-        before, self._before = self._before, _core_times(self._stat.text() if self._stat else "")
+        before, self._before = (
+            self._before,
+            _parse_core_times(self._stat.text() if self._stat else ""),
+        )
         used = {}
         for core, (busy, total) in self._before.items():
             if core in before and total > before[core][1]:
@@ -132,15 +136,15 @@ class _Power(_Group):
     kind = "power"
 
     def __init__(self, root: Path) -> None:
-        rails = _rails(root)
+        rails = _find_rails(root)
         self._volts, _ = _open_files({name: volts for name, (volts, _) in rails.items()})
         self._amperes, why = _open_files({name: amperes for name, (_, amperes) in rails.items()})
-        packages = _packages(root)
+        packages = _find_packages(root)
         self._energy, denied = _open_files(
             {name: zone / "energy_uj" for name, zone in packages.items()}
         )
         self._range_uj = {
-            name: sysfs.number(sysfs.read(zone / "max_energy_range_uj")) or 0.0
+            name: sysfs.parse_number(sysfs.read(zone / "max_energy_range_uj")) or 0.0
             for name, zone in packages.items()
         }
         self._before: Dict[str, Tuple[int, float]] = {}
@@ -171,12 +175,12 @@ class _Throttling(_Group):
     kind = "throttling"
 
     def __init__(self, root: Path) -> None:
-        counters = {str(path): (cause, path) for cause, path in sysfs.throttle_counters(root)}
+        counters = {str(path): (cause, path) for cause, path in sysfs.list_throttle_counters(root)}
         self._counters, why = _open_files({key: path for key, (_, path) in counters.items()})
         self._causes = {key: cause for key, (cause, _) in counters.items()}
         self._counted = {key: file.number() for key, file in self._counters.items()}
         self._pi = _open_files({"bits": root / sysfs.PI_FILE})[0].get("bits")
-        self._asks = self._pi is None and bool(sysfs.output("vcgencmd", "get_throttled"))
+        self._asks = self._pi is None and bool(sysfs.read_output("vcgencmd", "get_throttled"))
         self._asked_ns = 0
         self._answer: List[str] = []
         known = self._counters or self._pi or self._asks
@@ -195,11 +199,14 @@ class _Throttling(_Group):
         if self._pi is not None:
             text = self._pi.text().strip()
             bits = int(text, 16) if text else 0
-            return sysfs.bit_names(bits | bits >> 16)
+            return sysfs.list_bit_names(bits | bits >> 16)
         at_ns = time.monotonic_ns()
         if self._asks and at_ns - self._asked_ns >= SLOW_S * 1e9:
-            _, _, text = sysfs.output("vcgencmd", "get_throttled").partition("=")
-            self._asked_ns, self._answer = at_ns, sysfs.bit_names(int(text, 16)) if text else []
+            _, _, text = sysfs.read_output("vcgencmd", "get_throttled").partition("=")
+            self._asked_ns, self._answer = (
+                at_ns,
+                sysfs.list_bit_names(int(text, 16)) if text else [],
+            )
         return self._answer
 
 
@@ -231,7 +238,7 @@ class OpenFile:
 
     def number(self) -> Optional[float]:
         """Return the number that it holds now."""
-        return sysfs.number(self.text())
+        return sysfs.parse_number(self.text())
 
 
 def _open_files(paths: Dict[str, Path]) -> Tuple[Dict[str, OpenFile], str]:
@@ -256,7 +263,9 @@ def read_trip_points(root: Path = sysfs.ROOT) -> Dict[str, float]:
     for name, zone in sysfs.find_zones(root).items():
         kinds: Dict[str, List[float]] = {"passive": [], "hot": []}
         for path in zone.glob("trip_point_*_type"):
-            celsius = sysfs.number(sysfs.read(path.with_name(path.name.replace("_type", "_temp"))))
+            celsius = sysfs.parse_number(
+                sysfs.read(path.with_name(path.name.replace("_type", "_temp")))
+            )
             if celsius is not None and celsius > 0:
                 kinds.setdefault(sysfs.read(path).strip(), []).append(celsius / 1000)
         points = kinds["passive"] or kinds["hot"]
@@ -269,43 +278,43 @@ def find_clocks(root: Path = sysfs.ROOT) -> Dict[str, Tuple[Path, int]]:
     """Return the file with each clock, and how many Hz its unit is."""
     policies = (root / "sys/devices/system/cpu/cpufreq").glob("policy*/scaling_cur_freq")
     found: List[Tuple[str, Tuple[Path, int]]] = []
-    found += ((path.parent.name, (path, 1000)) for path in sysfs.in_order(policies))
-    for path in sysfs.in_order((root / "sys/class/devfreq").glob("*/cur_freq")):
-        found.append((_unit(path.parent), (path, 1)))
-    return sysfs.numbered(found)
+    found += ((path.parent.name, (path, 1000)) for path in sysfs.sort_paths(policies))
+    for path in sysfs.sort_paths((root / "sys/class/devfreq").glob("*/cur_freq")):
+        found.append((_name_unit(path.parent), (path, 1)))
+    return sysfs.number_names(found)
 
 
-def _unit(folder: Path) -> str:
+def _name_unit(folder: Path) -> str:
     """Return what a devfreq device is: ``17000000.gpu`` is ``gpu``."""
     name = folder.name.rpartition(".")[2]
     return "gpu" if name in GPUS else name
 
 
-def _core_times(stat: str) -> Dict[int, Tuple[int, int]]:
+def _parse_core_times(stat: str) -> Dict[int, Tuple[int, int]]:
     """Return the busy and all ticks of each core so far, from the text of /proc/stat."""
-    found = sysfs.core_ticks(stat)
+    found = sysfs.parse_core_ticks(stat)
     return {core: (sum(t) - sum(t[3:5]), sum(t)) for core, t in found.items()}
 
 
-def _core_numbers(text: str) -> List[int]:
+def _parse_core_numbers(text: str) -> List[int]:
     return [int(each) for each in text.split() if each.isdigit()]
 
 
-def _rails(root: Path) -> Dict[str, Tuple[Path, Path]]:
+def _find_rails(root: Path) -> Dict[str, Tuple[Path, Path]]:
     """Return the files with the millivolts and milliamperes of each rail behind an INA3221."""
     found = []
-    for label in sysfs.in_order((root / "sys/class/hwmon").glob("hwmon*/in[123]_label")):
+    for label in sysfs.sort_paths((root / "sys/class/hwmon").glob("hwmon*/in[123]_label")):
         channel = label.name[2]
         amperes = label.with_name(f"curr{channel}_input")
         name = sysfs.read(label).strip()
         if sysfs.read(label.with_name("name")).strip() == "ina3221" and name != "NC":
             found.append((name, (label.with_name(f"in{channel}_input"), amperes)))
-    return sysfs.numbered(found)
+    return sysfs.number_names(found)
 
 
-def _packages(root: Path) -> Dict[str, Path]:
+def _find_packages(root: Path) -> Dict[str, Path]:
     """Return RAPL's zones of whole packages; ``intel-rapl:0:0`` would be a part of one."""
-    folders = sysfs.in_order((root / "sys/class/powercap").glob("intel-rapl:*"))
+    folders = sysfs.sort_paths((root / "sys/class/powercap").glob("intel-rapl:*"))
     named = (
         (sysfs.read(zone / "name").strip(), zone) for zone in folders if zone.name.count(":") == 1
     )

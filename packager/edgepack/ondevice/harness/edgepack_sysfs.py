@@ -51,7 +51,7 @@ def read(path: Path) -> str:
         return ""
 
 
-def output(*argv: str) -> str:
+def read_output(*argv: str) -> str:
     """Return what a program prints, which is nothing if there is no such program."""
     if shutil.which(argv[0]) is None:
         return ""
@@ -61,7 +61,7 @@ def output(*argv: str) -> str:
     return done.stdout.decode("utf-8", "replace").strip()
 
 
-def number(text: str) -> Optional[float]:
+def parse_number(text: str) -> Optional[float]:
     """Return the number that a file holds, if it is one."""
     try:
         return float(text)
@@ -71,26 +71,28 @@ def number(text: str) -> Optional[float]:
 
 def find_zones(root: Path = ROOT) -> Dict[str, Path]:
     """Return the folder of each thermal zone by its type."""
-    folders = in_order((root / "sys/class/thermal").glob("thermal_zone*"))
-    return numbered((read(folder / "type").strip() or folder.name, folder) for folder in folders)
+    folders = sort_paths((root / "sys/class/thermal").glob("thermal_zone*"))
+    return number_names(
+        (read(folder / "type").strip() or folder.name, folder) for folder in folders
+    )
 
 
-def throttle_counters(root: Path = ROOT) -> List[Tuple[str, Path]]:
+def list_throttle_counters(root: Path = ROOT) -> List[Tuple[str, Path]]:
     """Return the files that count how often this machine was slowed down, each with its cause."""
     cores = (root / "sys/devices/system/cpu").glob("cpu*/thermal_throttle/core_throttle_count")
-    found = [("thermal throttling", path) for path in in_order(cores)]
-    for path in in_order((root / "sys/class/hwmon").glob("hwmon*/oc*_event_cnt")):
+    found = [("thermal throttling", path) for path in sort_paths(cores)]
+    for path in sort_paths((root / "sys/class/hwmon").glob("hwmon*/oc*_event_cnt")):
         name = path.name.partition("_")[0]
         found.append((OVER_CURRENT.get(name, name), path))
     return found
 
 
-def bit_names(bits: int) -> List[str]:
+def list_bit_names(bits: int) -> List[str]:
     """Return the causes that the lowest bits of a Raspberry Pi stand for."""
     return [cause for bit, cause in enumerate(PI_CAUSES) if bits >> bit & 1]
 
 
-def core_ticks(stat: str) -> Dict[int, List[int]]:
+def parse_core_ticks(stat: str) -> Dict[int, List[int]]:
     """Return the ticks of each core so far, from the text of /proc/stat.
 
     They are user, nice, system, idle, iowait, irq, softirq and steal.
@@ -101,14 +103,14 @@ def core_ticks(stat: str) -> Dict[int, List[int]]:
     }
 
 
-def in_order(paths: Iterable[Path]) -> List[Path]:
+def sort_paths(paths: Iterable[Path]) -> List[Path]:
     """Return paths in the order of the numbers in them: zone2 before zone10."""
     return sorted(
         paths, key=lambda path: [int(each) for each in re.findall(r"\d+", str(path))] or [0]
     )
 
 
-def numbered(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
+def number_names(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
     """Return a dictionary in which names that come several times are numbered."""
     found = list(pairs)
     names = [name for name, _ in found]

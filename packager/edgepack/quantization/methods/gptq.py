@@ -94,12 +94,12 @@ def round_rows(rows: Array, second: Array, grid: RowGrid, damping: float) -> Arr
     damped = np.take_along_axis(damped, order[:, None], axis=2)
     factor = np.linalg.cholesky(np.linalg.inv(damped)).swapaxes(1, 2)
     found = np.empty_like(left)
-    for part in output_parts(rows.shape, count):
+    for part in split_outputs(rows.shape, count):
         found[:, part] = _round_in_order(left[:, part], factor, grid.of(part))
     return np.take_along_axis(found, np.argsort(order, axis=1)[:, None], axis=2)
 
 
-def output_parts(shape: Sequence[int], values: int) -> Iterator[slice]:
+def split_outputs(shape: Sequence[int], values: int) -> Iterator[slice]:
     """Yield parts of the outputs of (groups, outputs, taps) weights that take bounded memory.
 
     Args:

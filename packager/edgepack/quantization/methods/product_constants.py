@@ -25,7 +25,7 @@ _BIAS_MARGIN = 1.001
 _INT32_END = float(np.iinfo(np.int32).max)
 
 
-def with_own_constants(model: onnx.ModelProto, chosen: Collection[str]) -> onnx.ModelProto:
+def give_own_constants(model: onnx.ModelProto, chosen: Collection[str]) -> onnx.ModelProto:
     """Return a copy in which each product has its weights to itself, and a bias of its own."""
     import onnx
 
@@ -37,7 +37,7 @@ def with_own_constants(model: onnx.ModelProto, chosen: Collection[str]) -> onnx.
     readers.update(value.name for value in graph.output)
     taken = {name for node in graph.node for name in node.output}.union(readers, constants)
     for node in graph.node:
-        product = _product(node, constants) if node.name in chosen else None
+        product = _find_product(node, constants) if node.name in chosen else None
         if product is None:
             continue
         for place, name in enumerate(node.input):
@@ -49,12 +49,16 @@ def with_own_constants(model: onnx.ModelProto, chosen: Collection[str]) -> onnx.
         if node.op_type != "MatMul" and not _find_bias(node):
             groups, outputs, _ = product.rows(read_values(constants[node.input[1]])).shape
             name = free_name(f"{node.name}/bias", taken)
-            graph.initializer.add().CopyFrom(_tensor(np.zeros(groups * outputs, np.float32), name))
+            graph.initializer.add().CopyFrom(
+                _make_tensor(np.zeros(groups * outputs, np.float32), name)
+            )
             node.input[2:] = [name]
     return copy
 
 
-def _product(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> Product | None:
+def _find_product(
+    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
+) -> Product | None:
     """Return a node as a product of an activation and constant weights, or None if it is none."""
     if node.op_type not in CHANNELED or node.input[0] in constants:
         return None
@@ -68,7 +72,7 @@ def _find_bias(node: onnx.NodeProto) -> str:
     return node.input[2] if len(node.input) > 2 else ""
 
 
-def _tensor(values: Array, name: str) -> onnx.TensorProto:
+def _make_tensor(values: Array, name: str) -> onnx.TensorProto:
     from onnx import numpy_helper
 
     return numpy_helper.from_array(np.ascontiguousarray(values), name)
@@ -89,7 +93,7 @@ class ProductConstants:
 
     def product(self, node: onnx.NodeProto) -> Product | None:
         """Return a node as a product of an activation and quantized weights, or None."""
-        product = _product(node, self._floats)
+        product = _find_product(node, self._floats)
         quantized = product and self._nodes[node.name].input[1] in self._pairs
         return product if quantized else None
 
@@ -153,7 +157,7 @@ class ProductConstants:
         kind = read_values(self._stored[zero]).dtype
         self._store(integers, product.weights(grid.integers(rows)).astype(kind))
         name = node.input[1]
-        self._floats[name].CopyFrom(_tensor(product.weights(rows).astype(np.float32), name))
+        self._floats[name].CopyFrom(_make_tensor(product.weights(rows).astype(np.float32), name))
 
     def _weights(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """Return the DequantizeLinear of a product's weights."""
@@ -182,7 +186,7 @@ class ProductConstants:
             integers, steps, _ = self._pairs[stored].input
             self._store(integers, round_bias(values, Grid(scale, np.zeros_like(scale, np.int32))))
             self._store(steps, scale)
-        self._floats[name].CopyFrom(_tensor(values, name))
+        self._floats[name].CopyFrom(_make_tensor(values, name))
 
     def _bias_scale(self, node: onnx.NodeProto) -> Array | None:
         """Return the scale or scales of an int32 bias; None where it stays float or is computed."""
@@ -193,4 +197,4 @@ class ProductConstants:
         return np.asarray(read_values(self._stored[inputs]) * read_values(self._stored[weights]))
 
     def _store(self, name: str, values: Array) -> None:
-        self._stored[name].CopyFrom(_tensor(values, name))
+        self._stored[name].CopyFrom(_make_tensor(values, name))

@@ -64,7 +64,7 @@ class ProductInputs:
         return [part for part in (slice(middle), slice(middle, None)) if len(self.owners[part])]
 
 
-def product_inputs(
+def sample_product_inputs(
     stops: Iterable[tuple[Array, Array]],
     source: Source,
     product: Product,
@@ -86,15 +86,15 @@ def product_inputs(
     random = np.random.default_rng(0)
     nothing = np.zeros((groups, 0, taps), np.float32)
     parts = [(nothing, nothing, np.zeros(0, np.int64))]
-    for batch in _batches(stops):
+    for batch in _split_batches(stops):
         owners = [sample.index for sample in batch]
         each = product.positions(batch[0].exact.shape)
         dues = [(k + 1) * wanted // samples - k * wanted // samples for k in owners]
         places = [_spread_positions(each, due, random) for due in dues]
         at = np.concatenate([place + k * each for k, place in enumerate(places)])
         # One after the other: each is as large as the tensor, over all samples of the batch.
-        exact = product.patches(_whole([sample.exact for sample in batch]), at)
-        values = source.values(_whole([sample.quantized for sample in batch]))
+        exact = product.patches(_join_parts([sample.exact for sample in batch]), at)
+        values = source.values(_join_parts([sample.quantized for sample in batch]))
         quantized = product.patches(values, at)
         del values
         whose = np.repeat(owners, [len(place) for place in places])
@@ -116,12 +116,12 @@ class _Sample:
     """Of the QDQ model, as :class:`Source` says."""
 
 
-def _whole(parts: Sequence[Array]) -> Array:
+def _join_parts(parts: Sequence[Array]) -> Array:
     """Return arrays joined along their first axis; a single one is not copied."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _batches(stops: Iterable[tuple[Array, Array]]) -> Iterator[list[_Sample]]:
+def _split_batches(stops: Iterable[tuple[Array, Array]]) -> Iterator[list[_Sample]]:
     """Yield samples together whose first axes can be joined: they have the same shape.
 
     A sample whose tensor has another shape in the quantized network, because the values of another

@@ -32,10 +32,10 @@ from edgepack.quantization.methods.bias_correction import (
     join_moments,
     measure_moments,
 )
-from edgepack.quantization.methods.gptq import RowGrid, choose_best_scale, output_parts, round_rows
+from edgepack.quantization.methods.gptq import RowGrid, choose_best_scale, round_rows, split_outputs
 from edgepack.quantization.methods.layers import LayerInputs, Passage, Product
-from edgepack.quantization.methods.product_constants import ProductConstants, with_own_constants
-from edgepack.quantization.methods.product_inputs import ProductInputs, product_inputs
+from edgepack.quantization.methods.product_constants import ProductConstants, give_own_constants
+from edgepack.quantization.methods.product_inputs import ProductInputs, sample_product_inputs
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.operators import CLAMPS
 from edgepack.quantization.qdq.preparation import list_body_reads, read_values
@@ -90,7 +90,7 @@ def round_weights(
         StepError: The writer cannot write the model.
         ModelError: onnxruntime does not run a part of it.
     """
-    model = with_own_constants(writer.model, writer.candidates() - set(excluded))
+    model = give_own_constants(writer.model, writer.candidates() - set(excluded))
     written = write_qdq(replace(writer, model=model, weight_scales={}), excluded)
     constants, limits = ProductConstants(model, written), _limits(model)
     exact, quantized = (Passage(each, samples, _KEPT_BYTES) for each in (writer.model, written))
@@ -102,7 +102,7 @@ def round_weights(
             continue
         source, shape = constants.source(node), product.rows(constants.weights(node)).shape
         stops = zip(exact.stop(node.input[0]), quantized.stop(source.tensor), strict=True)
-        inputs = product_inputs(stops, source, product, shape, len(samples))
+        inputs = sample_product_inputs(stops, source, product, shape, len(samples))
         if inputs.can_be_fitted_to:
             passing = limits.get(node.output[0], NO_LIMITS)
             if _fit(node, product, constants, inputs, passing):
@@ -164,7 +164,7 @@ def _corrected(
     """Return the bias, given float weights, for weights as stored; both (groups, outputs, taps)."""
     shaped = bias.reshape(rows.shape[:2])
     found = np.empty(shaped.shape, np.float32)
-    for part in output_parts(rows.shape, max(inputs.exact.shape[1:])):
+    for part in split_outputs(rows.shape, max(inputs.exact.shape[1:])):
         new = grid.of(part).values(integers[:, part].astype(np.float32))
         outputs = (_outputs(rows[:, part], inputs.exact), _outputs(new, inputs.quantized))
         one = correct_bias(shaped[:, part].ravel(), *outputs, limits)

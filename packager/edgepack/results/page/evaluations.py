@@ -31,10 +31,10 @@ class EvaluationRow:
     """Why the metric must not be used; empty if it may."""
 
 
-def evaluation_row(report: EvaluationReport) -> EvaluationRow:
+def make_evaluation_row(report: EvaluationReport) -> EvaluationRow:
     """Return an evaluation as a row of its table."""
     measured, simulated = report.measured, report.simulated
-    low, _, high = accuracy_range(measured, report)
+    low, _, high = find_accuracy_range(measured, report)
     of_drop = ", of its drop from fp32" if isinstance(report.interval, NotMeasured) else ""
     same = isinstance(simulated, Accuracy) and simulated.metric == measured.metric
     return EvaluationRow(
@@ -59,7 +59,7 @@ def evaluation_row(report: EvaluationReport) -> EvaluationRow:
     )
 
 
-def accuracy_of(
+def find_accuracy(
     report: RunReport, evaluations: Sequence[EvaluationReport]
 ) -> tuple[Accuracy | NotMeasured, EvaluationReport | None]:
     """Return the accuracy of what ran; with the evaluation, where the device itself computed it."""
@@ -76,7 +76,7 @@ def accuracy_of(
     return used_variant(report).accuracy, None
 
 
-def accuracy_range(
+def find_accuracy_range(
     accuracy: Accuracy, evaluation: EvaluationReport | None
 ) -> tuple[float, float, float]:
     """Return the metric with its interval on the device, else with that of its drop from fp32."""

@@ -15,8 +15,8 @@ from edgepack.base.resources import find_templates_dir
 from edgepack.base.terminal import make_printable
 from edgepack.errors import UsageError
 from edgepack.records.run import EvaluationReport, RunReport
-from edgepack.results.page.evaluations import evaluation_row
-from edgepack.results.page.overview import overview_of
+from edgepack.results.page.evaluations import make_evaluation_row
+from edgepack.results.page.overview import make_overview
 from edgepack.results.page.plots import (
     ALL_STRETCHES,
     LEAST_STRETCHES,
@@ -79,7 +79,7 @@ def render_html(
     valid = [section for section in sections if section.report.verdict.kind == "valid"]
     newest_valid = dict(_group_by_project(valid))
     overviews = [
-        overview_of(number, title, group, newest_valid.get(title, []), evaluations)
+        make_overview(number, title, group, newest_valid.get(title, []), evaluations)
         for number, (title, group) in enumerate(_group_by_project(sections), 1)
     ]
     script = _script()
@@ -91,7 +91,7 @@ def render_html(
             made_of=_list_materials(sections),
             sections=sections,
             overviews=overviews,
-            evaluations=[evaluation_row(each) for each in evaluations],
+            evaluations=[make_evaluation_row(each) for each in evaluations],
             not_comparable=NOT_COMPARABLE,
             script=script,
             script_hash=_csp_hash(script),

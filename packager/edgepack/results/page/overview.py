@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
 from edgepack.records.run import EvaluationReport
-from edgepack.results.page.evaluations import accuracy_of, accuracy_range
-from edgepack.results.page.overview_table import OverviewRow, overview_row
+from edgepack.results.page.evaluations import find_accuracy, find_accuracy_range
+from edgepack.results.page.overview_table import OverviewRow, make_overview_row
 from edgepack.results.page.plots import Figure, PlotMark, draw_overview
 from edgepack.results.page.sections import Section
 from edgepack.results.store.previous import used_variant
@@ -46,7 +46,7 @@ class Overview:
     """What the accuracy column holds."""
 
 
-def overview_of(
+def make_overview(
     number: int,
     title: str,
     sections: list[Section],
@@ -62,8 +62,8 @@ def overview_of(
         valid: The newest VALID one of each; it may be older.
         evaluations: Of all projects.
     """
-    by_device = sorted(sections, key=_device_and_p50)
-    rated = [(section, *accuracy_of(section.report, evaluations)) for section in by_device]
+    by_device = sorted(sections, key=_make_sort_key)
+    rated = [(section, *find_accuracy(section.report, evaluations)) for section in by_device]
     metrics = [accuracy.metric for _, accuracy, _ in rated if isinstance(accuracy, Accuracy)]
     metric = max(metrics, key=metrics.count) if metrics else ""
     shown = [
@@ -73,17 +73,17 @@ def overview_of(
     ]
     if shown:
         marks = [
-            _mark(section, accuracy_range(accuracy, evaluation))
+            _make_mark(section, find_accuracy_range(accuracy, evaluation))
             for section, accuracy, evaluation in shown
         ]
         value = metric
     else:
-        marks = [_mark(section, _size_range(section)) for section in sections]
+        marks = [_make_mark(section, _find_size_range(section)) for section in sections]
         value = "model file (MiB)"
-    best = _best(
+    best = _find_best(
         [
-            (section, accuracy_of(section.report, evaluations)[0])
-            for section in sorted(valid, key=_device_and_p50)
+            (section, find_accuracy(section.report, evaluations)[0])
+            for section in sorted(valid, key=_make_sort_key)
         ],
         metric,
         {section.anchor for section in sections},
@@ -92,20 +92,22 @@ def overview_of(
     return Overview(
         number=number,
         title=title,
-        rows=[overview_row(*each) for each in rated],
+        rows=[make_overview_row(*each) for each in rated],
         best=best[:BEST_OF],
         more_devices=len(best[BEST_OF:]),
         figure=draw_overview(marks, value),
-        caption=_caption(metric, left_out, {evaluation is not None for *_, evaluation in shown}),
+        caption=_format_caption(
+            metric, left_out, {evaluation is not None for *_, evaluation in shown}
+        ),
         value=metric or "accuracy",
     )
 
 
-def _device_and_p50(section: Section) -> tuple[str, float]:
+def _make_sort_key(section: Section) -> tuple[str, float]:
     return section.report.device, section.summary.p50_ms
 
 
-def _best(
+def _find_best(
     rated: Sequence[tuple[Section, Accuracy | NotMeasured]], metric: str, newest: set[str]
 ) -> list[Best]:
     """Return the fastest variant of each device.
@@ -150,7 +152,7 @@ def _compare_metric(
     return f"{text}; {rival.report.variant_used} has {value:#.4g} at {slower}"
 
 
-def _caption(metric: str, left_out: int, on_device: set[bool]) -> str:
+def _format_caption(metric: str, left_out: int, on_device: set[bool]) -> str:
     """Return what a figure shows; ``on_device`` says where its metrics were measured."""
     both = len(on_device) == 2
     where = "on the device" if True in on_device else "on the build host"
@@ -171,7 +173,7 @@ def _caption(metric: str, left_out: int, on_device: set[bool]) -> str:
     return " ".join(parts)
 
 
-def _mark(section: Section, value: tuple[float, float, float]) -> PlotMark:
+def _make_mark(section: Section, value: tuple[float, float, float]) -> PlotMark:
     report, interval = section.report, section.summary.median_interval_ms
     p50 = section.summary.p50_ms
     low, high = (p50, p50) if isinstance(interval, NotMeasured) else (interval.low, interval.high)
@@ -185,6 +187,6 @@ def _mark(section: Section, value: tuple[float, float, float]) -> PlotMark:
     )
 
 
-def _size_range(section: Section) -> tuple[float, float, float]:
+def _find_size_range(section: Section) -> tuple[float, float, float]:
     size = used_variant(section.report).model_bytes / MIB
     return size, size, size

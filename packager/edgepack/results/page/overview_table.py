@@ -49,7 +49,7 @@ class OverviewRow:
     change: OverviewCell
 
 
-def overview_row(
+def make_overview_row(
     section: Section, accuracy: Accuracy | NotMeasured, evaluation: EvaluationReport | None
 ) -> OverviewRow:
     """Return a run as a row of the table, with its accuracy and where a device computed that."""
@@ -63,18 +63,18 @@ def overview_row(
         target=report.target,
         p50=OverviewCell(format_milliseconds(summary.p50_ms), summary.p50_ms, reach),
         p90=OverviewCell(format_milliseconds(summary.p90_ms), summary.p90_ms, doubt),
-        throughput=_number(summary.throughput, "/s", doubt),
-        accuracy=_accuracy_cell(accuracy, on_device=evaluation is not None),
+        throughput=_make_number_cell(summary.throughput, "/s", doubt),
+        accuracy=_make_accuracy_cell(accuracy, on_device=evaluation is not None),
         size=OverviewCell(format_mebibytes(model_bytes), model_bytes),
         memory=OverviewCell("unknown", -1)
         if isinstance(memory, NotMeasured)
         else OverviewCell(format_peak_memory(report), memory.peak_bytes),
-        energy=_number(summary.energy_mj, " mJ", doubt),
-        change=_change(section.since, report.verdict.kind),
+        energy=_make_number_cell(summary.energy_mj, " mJ", doubt),
+        change=_make_change_cell(section.since, report.verdict.kind),
     )
 
 
-def _number(value: float | NotMeasured, unit: str, note: str) -> OverviewCell:
+def _make_number_cell(value: float | NotMeasured, unit: str, note: str) -> OverviewCell:
     if isinstance(value, NotMeasured):
         return OverviewCell("unknown", -1)
     return OverviewCell(
@@ -82,14 +82,14 @@ def _number(value: float | NotMeasured, unit: str, note: str) -> OverviewCell:
     )
 
 
-def _accuracy_cell(accuracy: Accuracy | NotMeasured, *, on_device: bool) -> OverviewCell:
+def _make_accuracy_cell(accuracy: Accuracy | NotMeasured, *, on_device: bool) -> OverviewCell:
     if isinstance(accuracy, NotMeasured):
         return OverviewCell("unknown", -1)
     where = "on the device" if on_device else "build host"
     return OverviewCell(f"{accuracy.value:#.4g}", accuracy.value, where)
 
 
-def _change(found: SincePrevious | None, verdict: str) -> OverviewCell:
+def _make_change_cell(found: SincePrevious | None, verdict: str) -> OverviewCell:
     if found is None:
         return OverviewCell("first run", 1)
     latency = found.changes[0]

@@ -84,7 +84,7 @@ class Judge:
         self.agreements.append(float(best == other))
         label = None if self.labels is None else self.labels[self.by_output.samples - 1]
         if label is not None and np.ndim(label) == 0:
-            label = _class_index(label, ours.size)
+            label = _find_class_index(label, ours.size)
             self.hits[0].append(float(best == label))
             self.hits[1].append(float(other == label))
 
@@ -108,7 +108,7 @@ class Judge:
             found = self._metric(metric if isinstance(metric, str) else None, by_output)
         if found is None:
             reasons = {name: each for name, each in by_output.items() if isinstance(each, Nothing)}
-            return NotMeasured(reason=_untold(reasons)).model_dump()
+            return NotMeasured(reason=_explain_untold(reasons)).model_dump()
         scored = len(self.agreements) == self.by_output.samples
         return {
             "metric": found.name,
@@ -277,12 +277,12 @@ class _Metric(NamedTuple):
     higher_is_better: bool = True
 
 
-def _untold(reasons: Mapping[str, Nothing]) -> str:
+def _explain_untold(reasons: Mapping[str, Nothing]) -> str:
     told = "; ".join(f"{name!r}: {each.reason}" for name, each in reasons.items())
     return f"the evaluation samples show nothing about a variant: {told}"
 
 
-def _class_index(label: Any, classes: int) -> int:  # noqa: ANN401  (a numpy scalar)
+def _find_class_index(label: Any, classes: int) -> int:  # noqa: ANN401  (a numpy scalar)
     index = int(label)
     if index != label or not 0 <= index < classes:
         raise SamplesError(
