@@ -40,7 +40,7 @@ NEARER_EMBEDDINGS = (
     "leave this variant out under 'targets' in edgepack.yaml: fp16, then int8-dynamic, keep more of"
     " an encoder than int8-static"
 )
-"""What to do where a recipe loses too much of an encoder."""
+"""The advice where a recipe loses too much of an encoder."""
 
 
 def probe_inputs(model: Path, samples: Path | None, count: int) -> Iterator[Arrays]:
@@ -117,7 +117,7 @@ def compare(before: Path, after: Path, samples: Path | None) -> OutputComparison
     """Return how far the outputs of ``after`` are from those of ``before``.
 
     Each model runs once on each input: 8, and up to 32 where the reference gives embeddings, which
-    have to be near always.
+    always have to be near.
 
     Args:
         before: The reference.
@@ -225,7 +225,7 @@ def measure_worst_sqnr(
 ) -> float:
     """Return the worst SQNR of ``after`` against ``before`` over outputs and probe inputs.
 
-    One session is there at a time: two hold the weights twice.
+    Only one session exists at a time, because two hold the weights twice.
 
     Args:
         before: The reference.

@@ -20,7 +20,7 @@ StatePairs = tuple[tuple[str, str], ...]
 """Outputs, each with the input that it feeds in the next run."""
 
 _LEAST_FRAMES = 8
-"""Of a stream whose quarters say something."""
+"""The fewest frames of a stream whose quarters say something."""
 _WORST_R2 = 1e9
 
 

@@ -1,9 +1,9 @@
-"""Bias correction, and of weights too: takes back what quantized inputs do to a product's outputs.
+"""Bias and weight correction: undoes what quantized inputs do to a product's outputs.
 
 The inputs of a product in a quantized network differ from those in the float network, and not only
 by chance: what rounding, saturation and the layers before did to them is in part a linear function
-of them. So other weights and another bias come closer to the float outputs. Which ones is fitted to
-samples (of biases alone: Nagel et al., arXiv 1906.04721). Inputs are patches as
+of them. So other weights and another bias come closer to the float outputs. Samples decide which
+ones (for biases alone: Nagel et al., arXiv 1906.04721). Inputs are patches as
 :mod:`~edgepack.quantization.methods.layers` has them, "exact" those of the float network and
 "quantized" those of the quantized one, at the same positions.
 """
@@ -134,7 +134,7 @@ def correct_bias(
     """Return the bias with which quantized outputs have the mean of the exact ones.
 
     If a Relu or Clip comes next, only values within limits matter. Then the function minimizes the
-    error of the values that come through: an output that is cut off in both networks has none.
+    error of the values that come through: an output that is cut off in both networks has no error.
 
     Args:
         bias: (outputs,) of the float network.

@@ -43,7 +43,7 @@ class Bound:
     """A Clip: it cuts off what a factor carries beyond these ends, so channels must stay inside."""
 
     tensor: str
-    """What the Clip makes."""
+    """The tensor that the Clip makes."""
     low: float
     """Minus infinity where it is 0: that cuts off the same after any scaling."""
     high: float
@@ -66,7 +66,7 @@ class ChannelGroups:
 def find_channel_groups(model: onnx.ModelProto) -> ChannelGroups:
     """Return the groups of channels of a model.
 
-    Factors go through Conv, ConvTranspose, Gemm, MatMul, BatchNormalization with constant weights
+    Factors pass through Conv, ConvTranspose, Gemm, MatMul, BatchNormalization with constant weights
     (which hold them); Relu, LeakyRelu, PRelu, Clip, poolings, Resize, Add, Sub, Concat, Split,
     spatial Pad and Slice, products with a constant or with a tensor that has no factors, and what
     leaves out or joins spatial axes. All other operators read tensors without factors.
@@ -153,7 +153,7 @@ class _Tracer:
         return self.ids[name]
 
     def tie(self, first: Array, second: Array) -> None:
-        """Make channels share their factors, one by one."""
+        """Make pairs of channels share a factor."""
         for one, other in zip(first.tolist(), second.tolist(), strict=True):
             self.parents[self._root(other)] = self._root(one)
 
@@ -402,7 +402,7 @@ def _pad(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
 
 
 def _reduced(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
-    """Follow an operator that averages over spatial axes, or drops those of size 1."""
+    """Follow an operator that averages over spatial axes, or removes those of size 1."""
     name = node.input[0]
     if name not in found.ids:
         return []

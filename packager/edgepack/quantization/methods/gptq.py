@@ -1,4 +1,4 @@
-"""GPTQ: weights rounded to a grid, each making up for the errors of those before it.
+"""GPTQ: rounds weights to a grid; each weight compensates for the errors of those before it.
 
 The method is that of Frantar et al. (arXiv 2210.17323).
 """
@@ -15,7 +15,7 @@ from edgepack.quantization.methods.bias_correction import compute_mean_square
 from edgepack.quantization.methods.product_inputs import MOST_VALUES
 
 _BLOCK = 64
-"""Errors are handed on in blocks of columns: one large product instead of many small ones."""
+"""Errors pass on in blocks of columns: one large product instead of many small ones."""
 _SCALES = tuple(np.arange(1.0, 0.3, -0.05))
 """Parts of a scale that reaches the largest weight."""
 
@@ -50,7 +50,7 @@ class RowGrid:
 
 
 def choose_best_scale(grid: RowGrid, rows: Array, second: Array, least: float) -> RowGrid:
-    """Return a grid of one scale with the scale that leaves outputs nearest.
+    """Return a grid of one scale, with the scale that keeps the outputs nearest.
 
     A few large weights that are cut off are often better than coarse steps for all others. Where
     each output has its own scale this gains nothing (mobilenet_v1_0.25_128, 2026-11-21).
@@ -74,8 +74,8 @@ def choose_best_scale(grid: RowGrid, rows: Array, second: Array, least: float) -
 def round_rows(rows: Array, second: Array, grid: RowGrid, damping: float) -> Array:
     """Return weights on a grid whose products with the inputs come near those of the given ones.
 
-    Tap after tap is rounded, those with the largest inputs first, and the taps to come take up what
-    that does to the outputs (GPTQ).
+    The function rounds tap after tap, those with the largest inputs first; later taps compensate
+    for the errors in the outputs (GPTQ).
 
     Args:
         rows: (groups, outputs, taps) float64.

@@ -1,9 +1,9 @@
-"""Products as matrix problems, and a graph run from one of them to the next.
+"""Expresses products as matrix problems, and runs a graph from one product to the next.
 
-What a convolution or matrix product puts out at one position is a matrix of weights times a vector
-of inputs, its patch. So (groups, outputs, taps) weights and (groups, positions, taps) patches say
-all there is to a product, whatever its operator: outputs is how many channels each group puts out,
-taps how many inputs go into each.
+At one position, a convolution or matrix product returns a matrix of weights times a vector of
+inputs, its patch. So (groups, outputs, taps) weights and (groups, positions, taps) patches describe
+a product completely, whatever its operator: outputs is how many channels each group has, taps how
+many inputs go into each channel.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 class Passage:
-    """One way through a model, over the same samples, with a stop at each tensor asked for.
+    """Runs once through a model, over the same samples, and stops at each requested tensor.
 
     Nodes between two stops run once, and only what nodes to come will read is kept, so that all
     stops together take the time of one run of the model. Where a stop would have to keep more than
@@ -364,5 +364,5 @@ class Passage:
 
 
 def _count_bytes(value: object) -> float:
-    """Return the size of an array; what else a tensor can be, a sequence, is never kept."""
+    """Return the size of an array; a sequence, the other kind of value, is never kept."""
     return value.nbytes if isinstance(value, np.ndarray) else inf

@@ -26,7 +26,7 @@ _INT32_END = float(np.iinfo(np.int32).max)
 
 
 def give_own_constants(model: onnx.ModelProto, chosen: Collection[str]) -> onnx.ModelProto:
-    """Return a copy in which each product has its weights to itself, and a bias of its own."""
+    """Return a copy in which each product has weights and a bias that no other node reads."""
     import onnx
 
     copy = onnx.ModelProto()
@@ -81,7 +81,7 @@ def _make_tensor(values: Array, name: str) -> onnx.TensorProto:
 class ProductConstants:
     """The constants of all products of a float model and of the QDQ model that was written of it.
 
-    What is stored is changed in both, so that they keep standing for the same.
+    Each change goes into both models, so that they keep representing the same values.
     """
 
     def __init__(self, model: onnx.ModelProto, written: onnx.ModelProto) -> None:
@@ -174,7 +174,7 @@ class ProductConstants:
         return values if values.shape == (outputs,) else None
 
     def store_bias(self, node: onnx.NodeProto, values: Array) -> None:
-        """Store a bias, (outputs,) float32, as near as int32 comes to it."""
+        """Store a bias, (outputs,) float32, as precisely as int32 allows."""
         name, stored = _find_bias(node), _find_bias(self._nodes[node.name])
         scale = self._bias_scale(node)
         if scale is None:

@@ -11,9 +11,9 @@ from edgepack.base.arrays import Array
 from edgepack.quantization.methods.layers import Product
 
 MOST_VALUES = 1 << 23
-"""Inputs of one product that are looked at, over all positions, groups and taps: 32 MiB."""
+"""The most inputs of one product that are used, over all positions, groups and taps: 32 MiB."""
 _BATCH_BYTES = 16 << 20
-"""Activations of so many samples are looked at together as are no larger."""
+"""Samples are processed together as long as their activations are no larger than this."""
 _ENOUGH_POSITIONS = 4096
 _POSITIONS_PER_TAP = 8
 
@@ -58,7 +58,7 @@ class ProductInputs:
     def halves(self) -> list[slice]:
         """The positions of the first half of the samples and of the second; not empty ones.
 
-        Samples that follow one another may be alike: they are not to judge each other.
+        Neighbouring samples may be alike, so they must not judge each other.
         """
         middle = int(np.searchsorted(2 * self.owners, self.samples))
         return [part for part in (slice(middle), slice(middle, None)) if len(self.owners[part])]
@@ -125,7 +125,7 @@ def _split_batches(stops: Iterable[tuple[Array, Array]]) -> Iterator[list[_Sampl
     """Yield samples together whose first axes can be joined: they have the same shape.
 
     A sample whose tensor has another shape in the quantized network, because the values of another
-    tensor decide on it, cannot be compared and is left out.
+    tensor determine it, cannot be compared and is left out.
     """
     batch: list[_Sample] = []
     for index, (first, second) in enumerate(stops):

@@ -1,11 +1,11 @@
-"""GPTQ-like rounding: weights rounded so that a product's outputs come nearest, not the weights.
+"""GPTQ-like rounding: brings a product's outputs, not its weights, nearest to the float ones.
 
-Each product of a network is taken in turn, on inputs as they are in the network quantized so far.
-Its weights and bias are first corrected for what is wrong with these inputs
-(:mod:`~edgepack.quantization.methods.bias_correction`), then rounded, each weight making up for the
-errors of those before it (GPTQ, Frantar et al., arXiv 2210.17323).
+The module takes each product of a network in turn, with the inputs of the network quantized so far.
+It first corrects the weights and bias for the errors of these inputs
+(:mod:`~edgepack.quantization.methods.bias_correction`), then rounds them: each weight compensates
+for the errors of those before it (GPTQ, Frantar et al., arXiv 2210.17323).
 
-What that brings on mobilenet_v1_0.25_128 (100 samples, judged on 800 others; SQNR of the class
+The gain on mobilenet_v1_0.25_128 (100 samples, judged on 800 others; SQNR of the class
 probabilities; onnxruntime 1.31.1, x86-64, 2026-11-21): uint8 activations and int8 weights with one
 scale per channel are 12.1 dB from float32 with nearest rounding, 20.1 dB with corrected biases,
 20.6 dB with corrected weights too, and 20.7 dB rounded this way. uint8 weights with one scale for
@@ -50,17 +50,19 @@ _KEPT_BYTES = 256 << 20
 _MOST_TAPS = 2304
 """Above this the weights of an output are too many to solve for: they are rounded to nearest."""
 _MOST_MOMENTS = 2 * _MOST_TAPS**2
-"""So are those whose second moments are more over all groups: 81 MiB, of which several are held."""
+"""The same holds for weights with more second moments over all groups: 81 MiB, kept several
+times."""
 _LEAST_DAMPING = 0.003
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A float model that a QDQ writer loses nothing of."""
+    """A float model that a QDQ writer writes without loss."""
 
     model: onnx.ModelProto
     """float32, the same graph. The weights lie on their grid and the biases are corrected; where a
-    Conv, ConvTranspose or Gemm had none, it has one. What products share, each has a copy of."""
+    Conv, ConvTranspose or Gemm had none, it has one. Each product has its own copy of shared
+    constants."""
     weight_scales: Mapping[str, Array]
     """By name of a constant of that model: its scale or scales, for :class:`QdqWriter`."""
 
@@ -74,7 +76,7 @@ def round_weights(
     would quantize, and whose inputs are finite. Products that
     :func:`~edgepack.quantization.methods.layers.find_product` cannot express, and the weights of
     those with more than 2,304 inputs to an output, or with so many groups that their moments would
-    take more than 81 MiB, keep the nearest rounding. Nothing is drawn by chance: the same samples
+    take more than 81 MiB, keep the nearest rounding. Nothing is random: the same samples
     in the same order give the same bytes.
 
     The time is that of a run of each network over the samples, and of the solving. Memory does not
@@ -107,7 +109,7 @@ def round_weights(
             passing = limits.get(node.output[0], NO_LIMITS)
             if _fit(node, product, constants, inputs, passing):
                 scales[node.input[1]] = constants.weight_scale(node)
-        # The next product's take as much memory.
+        # The next product's patches take as much memory.
         del inputs
     return Rounded(model, scales)
 
@@ -173,7 +175,7 @@ def _corrected(
 
 
 def _limits(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
-    """Return what comes through of the tensors that one Relu or Clip alone reads."""
+    """Return the limits of the values that pass through a tensor's only reader, a Relu or Clip."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     readers = Counter(
         name for node in model.graph.node for name in (*node.input, *list_body_reads(node))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # A normalized value is within 3 standard deviations, but for one in hundreds.
 _DEVIATIONS = 3.0
 _SMALLEST = 1e-5
-# With factors that are all alike there is nothing to win.
+# If all factors are alike, there is nothing to gain.
 _WORTHWHILE = 2.0
 
 
@@ -108,7 +108,7 @@ def _factors(
     products: Sequence[onnx.NodeProto],
     constants: Mapping[str, onnx.TensorProto],
 ) -> Array | None:
-    """Return what each channel is divided by, or None if nothing is to be won or it is unknown."""
+    """Return what each channel is divided by, or None if there is no gain or it is unknown."""
     operands = [*filter(None, norm.input[1:]), *(product.input[1] for product in products)]
     if not constants.keys() >= set(operands):
         return None

@@ -1,4 +1,4 @@
-"""Channels that are always zero, put to use: as second copies of those whose rounding costs most.
+"""Uses channels that are always zero as second copies of those whose rounding costs most.
 
 Training drives some channels of narrow networks to weights of zero behind a Relu: they are computed
 and read, but carry no information. A copy of another channel in such a place costs no time. The
@@ -48,8 +48,8 @@ def duplicate_channels(
 
     A channel is spare if the weights and the bias of a convolution and the range of its input prove
     that the Relu or Clip behind it gives 0. What reads it has to be convolutions of all channels,
-    or one depthwise convolution and then those. Copied are channels that never reach an end of
-    their Relu or Clip in calibration, which a moved copy would meet elsewhere.
+    or one depthwise convolution and then those. The function copies channels that never reach an
+    end of their Relu or Clip in calibration, because a moved copy would reach it elsewhere.
 
     It needs no samples: it estimates from weights and ranges which channels gain most. On
     mobilenet_v1_0.25_128, where 9 of 24 channels of two tensors are spare, uint8 activations alone
@@ -204,7 +204,7 @@ class _Copying:
     graph: _Graph
     site: _Site
     statistics: dict[str, TensorStatistics]
-    """What is copied is noted here."""
+    """Copies are recorded here."""
     dialect: Dialect
 
     def run(self) -> dict[int, int]:
@@ -226,12 +226,12 @@ class _Copying:
         return sources
 
     def _find_spare(self) -> Array:
-        """Return the channels that are 0 whatever comes in, and cost nothing to take out."""
+        """Return the channels that are 0 for every input, and cost nothing to remove."""
         weights, bias = self.graph.weights(self.site.producer), self.graph.bias(self.site.producer)
         read = self.site.producer.input[0]
         low, high = self.graph.bounds(read)
         if read in self.statistics:
-            # Nothing beyond its range comes out of a quantized tensor.
+            # A quantized tensor has no value outside its range.
             known = self.statistics[read]
             low, high = max(low, known.low), min(high, known.high)
         # Padding is 0.
@@ -300,7 +300,7 @@ class _Copying:
         return step, inside
 
     def _copy(self, source: int, channels: list[int]) -> None:
-        """Make channels copies of another one; those who read it read the mean of all."""
+        """Make channels copies of another one; their readers read the mean of all."""
         graph, site = self.graph, self.site
         self._take_out(channels)
         for rank, channel in enumerate(channels, 1):

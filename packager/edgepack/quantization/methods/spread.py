@@ -9,11 +9,11 @@ float one. Such tensors are found from ranges and the graph, never from names:
   channels apart (elementwise, moving, splitting), and no product reads it. Anywhere else a channel
   of small range is one feature among many, as every ReLU layer has them.
 - The sums that a LayerNormalization reads, and what it makes, unless a product reads that: the
-  residual stream of transformers, in which a few channels are far larger than all others. Where one
-  is found, only what products read is left to be quantized.
+  residual stream of transformers, in which a few channels are far larger than all others. Where the
+  search finds one, only what products read remains to be quantized.
 
-With a Concat or a head go the tensors that are made of it, until a product or a split ends that,
-and, in a head, those that only it is made of, back to the last products: between floats, integers
+A Concat or head includes the tensors made from it, up to the next product or split. A head also
+includes the tensors that only it is made of, back to the last products: between floats, integers
 would cost conversions and save nothing.
 """
 
@@ -67,7 +67,7 @@ _MATRIX = frozenset({"Gemm", "MatMul"})
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
 _KEEPING = _MOVING | _SCALING
 _THROUGH = _KEEPING | _LEVELLING
-# A part below what float32 rounds off the largest value is as good as zero.
+# A part smaller than the float32 rounding error of the largest value counts as zero.
 _NOTHING = float(np.finfo(np.float32).eps)
 
 
@@ -128,7 +128,7 @@ class _Heads:
     def _find_streams(self) -> dict[str, str]:
         """Return the residual streams in which most values are small beside the largest.
 
-        With them goes what no product reads and what is not moved to one: sums, activation
+        The result includes what no product reads and what is not moved to one: sums, activation
         functions, outputs of matrix products, whose integer kernels can give floats.
         """
         found: dict[str, str] = {}
@@ -204,7 +204,7 @@ class _Heads:
         return self._constants.get(name)
 
     def _follow_back(self, node: onnx.NodeProto) -> None:
-        """Add the node's outputs of which nothing but tensors of a head is made, all found."""
+        """Add the node's outputs from which only tensors of a head are made, all found already."""
         for name in filter(None, node.output):
             makes = [o for reader in self._ends.readers.get(name, []) for o in reader.output if o]
             inner = name in self._ends.heads and name not in self._outputs
@@ -217,7 +217,7 @@ class _Heads:
 
     @cached_property
     def _vectors(self) -> set[str]:
-        """Tensors of one vector per sample, class scores say: its values are of one kind."""
+        """Tensors of one vector per sample, such as class scores: its values are of one kind."""
         graph = self.model.graph
         return {v.name for v in (*graph.value_info, *graph.output) if _is_vector(v)}
 

@@ -1,4 +1,4 @@
-"""Writing weights in blocks of 4 bits: which constants can be, and the nodes that read them."""
+"""Writes weights in blocks of 4 bits: which constants qualify, and the nodes that read them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Rows:
 class BlockwiseWriter:
     """Writes a model's weights in 4 bits.
 
-    Taken are the constant right sides of MatMul and Gemm, and tables that Gather reads by their
+    It writes the constant right sides of MatMul and Gemm, and tables that Gather reads by their
     first axis. Bodies of If, Loop and Scan stay as they are.
     """
 
@@ -130,7 +130,7 @@ class BlockwiseWriter:
 
 
 def _rows(node: onnx.NodeProto) -> Rows | None:
-    """Return the weights of a node as they would be cut; None for a node that has none."""
+    """Return the weights of a node as a matrix to cut; None for a node that has none."""
     if node.domain not in STANDARD:
         return None
     if node.op_type == "MatMul":

@@ -1,4 +1,4 @@
-"""What a dialect means in a QDQ file, and the proof that a file speaks it."""
+"""Defines what a dialect means in a QDQ file, and proves that a file follows it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _axis(node: onnx.NodeProto, place: int, dims: Mapping[str, Sequence[int]]) -
 
 
 def find_attribute(node: onnx.NodeProto, name: str, default: float) -> float:
-    """Return a number among a node's attributes, or what it is where it is left out."""
+    """Return a numeric attribute of a node, or its default where it is missing."""
     import onnx
 
     for entry in node.attribute:
@@ -83,7 +83,7 @@ def require_dialect(
     per_tensor_ops: Collection[str] = (),
     wide: Collection[str] = (),
 ) -> None:
-    """Prove that a QDQ model speaks a dialect.
+    """Prove that a QDQ model follows a dialect.
 
     - Every scale and zero point is a constant, scales are positive, and a zero point has the type
       of what it belongs to.
@@ -101,12 +101,12 @@ def require_dialect(
 
     Args:
         model: With all its data.
-        dialect: What it has to speak.
+        dialect: The dialect that it has to follow.
         per_tensor_ops: Operators whose weights have one scale in any case.
         wide: Names of activations of the float model.
 
     Raises:
-        StepError: Names the first node that does not, and what was found.
+        StepError: The model does not; the error names the first wrong node and what was found.
     """
     if not any(node.op_type == QUANTIZE for node in model.graph.node):
         raise StepError("nothing in the model could be quantized", hint=WITHOUT_INT8)
@@ -134,7 +134,7 @@ class _Proof:
     wide_parameters: set[str] = field(init=False)
     """Zero points of activations that have 16 bits."""
     beside_wide: set[str] = field(init=False)
-    """What operators read that read or write such activations."""
+    """The inputs of operators that read or write such activations."""
 
     def __post_init__(self) -> None:
         from onnx import numpy_helper

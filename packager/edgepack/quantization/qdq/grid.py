@@ -148,7 +148,7 @@ def make_room(bias: Array, inputs: Grid, weights: Grid) -> Grid:
     """Return the weights' grid with scales large enough that no bias saturates at int32.
 
     Weights that are all but zero would have a scale so small that their channel's bias does not fit
-    32 bits of steps; what coarser steps lose of such weights is far below the bias.
+    32 bits of steps; the error of coarser steps in such weights is far below the bias.
     """
     reach = np.abs(bias.astype(np.float64))
     if weights.axis is None:

@@ -1,4 +1,4 @@
-"""Keeps float what is left float in a QDQ model.
+"""Makes sure that nodes left float in a QDQ model stay float.
 
 onnxruntime quantizes the weights of a Conv, ConvTranspose or Gemm by itself where its input comes
 from a DequantizeLinear and its output goes to a QuantizeLinear, through Relu and Clip or directly:
@@ -34,7 +34,7 @@ def write_qdq(
 ) -> onnx.ModelProto:
     """Return the QDQ model in which the nodes that are left float stay so in onnxruntime.
 
-    Where some activations have 16 bits, each operator's have one width.
+    Where some activations have 16 bits, all activations of one operator have the same width.
 
     Args:
         writer: What writes it.
@@ -97,9 +97,10 @@ def _list_read_names(graph: onnx.GraphProto) -> set[str]:
 def keep_float(model: onnx.ModelProto) -> None:
     """Put a Max between a float product's output and its QuantizeLinear.
 
-    It is taken with the smallest value that the integers can express, so it changes nothing that
-    the QuantizeLinear does not cut off anyway. It costs one pass over the tensor. Behind it the
-    tensor has the name that it had before the QuantizeLinear; what the Max reads gets a new one.
+    The Max takes the smallest value that the integers can represent, so it only changes values that
+    the QuantizeLinear cuts off anyway. It costs one pass over the tensor. The output of the Max has
+    the name that the tensor had before the QuantizeLinear; the tensor that the Max reads gets a new
+    name.
 
     Args:
         model: A QDQ model as :class:`~edgepack.quantization.qdq.writer.QdqWriter` writes it;

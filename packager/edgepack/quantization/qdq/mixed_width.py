@@ -3,7 +3,7 @@
 A provider that computes in both (QNN) takes an operator whose activations all have the same width.
 So where an operator reads or writes an activation of 16 bits, its others are converted: a pair of 8
 bits is followed, or preceded, by one of 16. Every step of uint8 is one of uint16, so widening loses
-nothing. DequantizeLinear -> QuantizeLinear is how such a conversion is spelt: so does
+nothing. DequantizeLinear -> QuantizeLinear is the form of such a conversion; the same form is in
 ``MixedPrecisionTensorQuantOverridesFixer`` of onnxruntime 1.31.1, which was made for QNN.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BIASED = ("Conv", "ConvTranspose", "Gemm")
 _STEPS = 257
-"""So many steps of uint16 make one of uint8, where both reach equally far."""
+"""The number of uint16 steps in one uint8 step, where both cover the same range."""
 _INT32_MAX = int(np.iinfo(np.int32).max)
 
 
@@ -42,7 +42,7 @@ def require_one_width(model: onnx.ModelProto) -> None:
     """Prove that the activations of each operator of a QDQ model have one width.
 
     Raises:
-        StepError: Names the first operator whose activations have not.
+        StepError: An operator mixes widths; the error names the first one.
     """
     found = _Unifying(model)
     for node in model.graph.node:

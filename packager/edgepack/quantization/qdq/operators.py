@@ -1,6 +1,6 @@
 """Which tensors of an operator become integers, by its type.
 
-Rules, taken over from onnxruntime's QDQ quantizer (1.31.1, quantization/operators/*.py, read and
+The rules come from onnxruntime's QDQ quantizer (1.31.1, quantization/operators/*.py, read and
 compared on models 2026-11-21):
 
 ===================================  ==============================================================
@@ -24,8 +24,9 @@ all others                           every float input and output
 Nodes are visited in the order of the graph, so "where the input is integer" depends on the nodes
 before. Only float32 tensors become integers. Bodies of If, Loop and Scan are left as they are.
 
-Other than onnxruntime: a Clip stays whose bounds lie inside the range, a model's output is not cut
-to the range of the Relu behind it, cubic Resize has a scale of its own because it overshoots.
+The differences from onnxruntime: a Clip stays if its bounds lie inside the range, a model's output
+is not cut to the range of the Relu behind it, cubic Resize has a scale of its own because it
+overshoots.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class ConstantUse:
     """What the names of its integers, scale and zero point begin with."""
     role: Role
     is_wide: bool
-    """Whether its integers have 16 bits, as those of a tensor have that it is combined with."""
+    """Whether its integers have 16 bits, like those of a tensor that it is combined with."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,8 @@ class QdqPlacement:
     grid_of: Callable[[str], Grid]
     """Returns the grid of an activation that has its own."""
     pairs: dict[str, str] = field(default_factory=dict)
-    """By activation that gets a Q/DQ pair: whose grid it has. That is an activation, mostly itself,
-    or a constant, named by its stem. In the order of the graph."""
+    """By activation that gets a Q/DQ pair: the owner of its grid. The owner is an activation,
+    mostly itself, or a constant, named by its stem. In the order of the graph."""
     constants: dict[tuple[int, int], ConstantUse] = field(default_factory=dict)
     """By node index and place of the input."""
     merged: dict[str, str] = field(default_factory=dict)
@@ -226,8 +227,8 @@ class QdqPlacement:
     def take_constants(self, index: int, node: onnx.NodeProto) -> None:
         """Make the constants that a node reads integers.
 
-        Those of a node that reads an activation which stays float do so too, and, weights aside,
-        those of a node that writes one: no integer kernel could use them.
+        The constants of a node that reads a float activation stay float. So do those of a node that
+        writes one, except for weights: no integer kernel could use them.
         """
         reads, writes = (self.options.unpaired.intersection(n) for n in (node.input, node.output))
         wide = self.options.wide.intersection((*node.input, *node.output))
@@ -309,7 +310,7 @@ def settle_ranges(
     tensors: Tensors,
     ranges: Mapping[str, tuple[float, float]],
 ) -> dict[str, tuple[float, float]]:
-    """Return the ranges that are written: of what a Relu or Clip cuts off nothing is kept."""
+    """Return the ranges that are written, without the values that a Relu or Clip cuts off."""
     settled = dict(ranges)
     for index, node in enumerate(nodes):
         if index not in chosen or node.domain not in STANDARD:
@@ -329,7 +330,8 @@ def _find_unpaired(
 ) -> frozenset[str]:
     """Return the activations that stay float, with those that have the same values.
 
-    These are what moves all of their values, and what only a Relu or Clip that writes one reads.
+    These are the outputs of nodes that only move their values, and the inputs that only a Relu or
+    Clip reads which writes one of them.
     """
     found = set(options.unpaired)
     chosen = sorted(options.chosen) if found else []

@@ -1,4 +1,4 @@
-"""A model as the QDQ writer takes it: types known, names unique, constants in one place."""
+"""Prepares a model for the QDQ writer: known types, unique names, constants in one place."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_values(tensor: onnx.TensorProto) -> Array:
 
 
 def _infer_values(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    """Return what shape inference finds out: nothing where an operator ends it in an error."""
+    """Return what shape inference finds: nothing where an operator makes it fail."""
     import onnx
 
     try:

@@ -1,4 +1,4 @@
-"""Writing a QDQ model from ranges that are known already, in time linear in the number of nodes.
+"""Writes a QDQ model from known ranges, in time linear in the number of nodes.
 
 Every tensor that becomes integers is written as QuantizeLinear -> DequantizeLinear; constants are
 stored as integers behind a DequantizeLinear. :mod:`~edgepack.quantization.qdq.operators` says which
@@ -89,10 +89,10 @@ class QdqWriter:
     The model is what :func:`quantizable` returned; it is not changed. Every node of the main graph
     reads the dequantized value of a tensor that has a pair: X -> QuantizeLinear ->
     ``X_DequantizeLinear_Output``. A model's output X keeps its name behind the pair:
-    ``X_QuantizeLinear_Input`` -> QuantizeLinear -> X. A tensor without a pair keeps its name, or is
-    gone where a Relu or Clip went into its integers. Bodies of If, Loop and Scan stay float: their
-    nodes are no candidates, they read tensors of the main graph as float, and constants that they
-    share with it stay.
+    ``X_QuantizeLinear_Input`` -> QuantizeLinear -> X. A tensor without a pair keeps its name, or
+    disappears where a Relu or Clip went into its integers. Bodies of If, Loop and Scan stay float:
+    their nodes are no candidates, they read tensors of the main graph as float, and constants that
+    they share with it stay.
 
     16-bit pairs below opset 21 are of the domain com.microsoft; in a model all of whose activations
     have 16 bits, so is every QuantizeLinear and DequantizeLinear.
@@ -118,10 +118,10 @@ class QdqWriter:
     multiples of them, and are exact as integers. A scale with which a bias would not fit int32 is
     not used."""
     unpaired: frozenset[str] = frozenset()
-    """Activations that stay float though the rules would give them a pair. So does what all of
-    their values are moved to (by a Reshape, say), the input of a Relu or Clip that writes one and
-    alone reads it, and the constants that are combined with them. A part of their values (by a
-    Slice or Split) can have a pair."""
+    """Activations that stay float though the rules would give them a pair. Three other kinds stay
+    float with them: tensors that all of their values are moved to (by a Reshape, say), the input of
+    a Relu or Clip that writes one and alone reads it, and the constants that are combined with
+    them. A part of their values (by a Slice or Split) can have a pair."""
     wide: frozenset[str] = frozenset()
     """Activations that have 16 bits: uint16, and int16 in a symmetric dialect. They have a grid of
     their own. What moves their values, and constants other than weights that are combined with
@@ -230,7 +230,7 @@ class _Writing:
         self._stored: set[str] = set()
 
     def run(self) -> onnx.ModelProto:
-        """Return the model: pairs behind what they are of, constants before their first reader."""
+        """Return the model: pairs follow their tensors, constants precede their first reader."""
         source = self._settings.model
         _copy_fields(source, self._written, without=("graph",))
         _copy_fields(source.graph, self._graph, without=("node", "initializer", "value_info"))
@@ -303,7 +303,7 @@ class _Writing:
     # --- constants ----------------------------------------------------------------------------
 
     def _constant(self, index: int, place: int, use: ConstantUse) -> str:
-        """Store a constant as integers, unless it is, and return the name of what readers read."""
+        """Store a constant as integers, unless it is stored; return the name that readers use."""
         output = self._name(f"{use.stem}_DequantizeLinear_Output")
         if use.stem in self._stored:
             return output
@@ -338,7 +338,7 @@ class _Writing:
         """Return the grid of a weight.
 
         Raises:
-            StepError: It is given, and does not fit.
+            StepError: A given scale does not fit.
         """
         node, kind = self._nodes[index], self._dialect.weights
         axis = None
@@ -379,7 +379,7 @@ class _Writing:
         return self._behind_pair(name) if name in self._place.pairs else name
 
     def _made(self, name: str) -> str:
-        """Return what an output is called where it goes through removed nodes."""
+        """Return the name of an output that goes through removed nodes."""
         while name in self._place.merged:
             name = self._place.merged[name]
         return name
@@ -438,7 +438,7 @@ class _Writing:
         return name
 
     def _name(self, wanted: str) -> str:
-        """Return a name that the float model does not use, the same for the same wish."""
+        """Return a name that the float model does not use; the same request gets the same name."""
         if wanted not in self._named:
             self._named[wanted] = free_name(wanted, self._taken)
         return self._named[wanted]
@@ -475,7 +475,7 @@ def _require_fit(name: str, scales: Array, channels: int) -> None:
 
 
 def _copy_fields(source: Any, target: Any, without: Collection[str]) -> None:  # noqa: ANN401
-    """Copy the fields of a protobuf message but those left out, which would cost memory."""
+    """Copy the fields of a protobuf message, except the excluded ones, which would cost memory."""
     for field_of, value in source.ListFields():
         if field_of.name in without:
             continue

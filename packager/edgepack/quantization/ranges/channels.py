@@ -33,7 +33,7 @@ _PASSING = frozenset(
 
 
 def find_channels_second(model: onnx.ModelProto) -> frozenset[str]:
-    """Return the tensors whose axis 1 counts channels, for a node that takes or makes them says so.
+    """Return the tensors whose axis 1 counts channels, as a node that reads or makes them shows.
 
     A convolution's data are ``(N, C, ...)``, and so is what is added to them or clipped of them. If
     no such node is near, :func:`find_channel_axis` uses shapes.
@@ -58,8 +58,8 @@ def find_channels_second(model: onnx.ModelProto) -> frozenset[str]:
 def find_channel_axis(shape: Sequence[int], *, is_second: bool = False) -> int | None:
     """Return the axis that counts channels.
 
-    Axis 1 from rank 4 on, as in NCHW, and of rank 3 where that is known; else for rank 3 the
-    shorter of axes 1 and 2; none below.
+    It is axis 1 from rank 4 on, as in NCHW, and for rank 3 where that is known; otherwise, for rank
+    3, the shorter of axes 1 and 2. Below rank 3 there is none.
 
     Args:
         shape: Of one array.

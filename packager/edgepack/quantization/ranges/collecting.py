@@ -21,8 +21,8 @@ from edgepack.quantization.ranges.layout import Layout
 from edgepack.quantization.ranges.statistics import TensorStatistics
 
 _SHARED_VALUES = 1 << 27
-"""With fewer values in all samples together, no other process helps: to start one takes about as
-long as to count so many (x86-64, 2026-11-21)."""
+"""With fewer values in all samples together, another process does not help: starting one takes
+about as long as counting so many (x86-64, 2026-11-21)."""
 
 _SMALL_BYTES = 1 << 29
 """Each process has a session, and so a copy of the weights: larger models are run in one."""
@@ -52,14 +52,14 @@ def collect(
     Args:
         model: Weights in a file beside it may have any size.
         samples: Iterated once; shapes may differ from sample to sample.
-        tensors: Names of inputs and of what nodes of the main graph make. Those that are no floats
-            are passed over.
+        tensors: Names of inputs and of what nodes of the main graph make. Tensors that are not
+        floats are skipped.
         advance: Called after each sample, in this thread.
 
     Returns:
         Statistics by name, in the order of ``tensors``. Tensors that never had a value are not
-        among them, nor those that had an infinite one, as masks do. Those that only hold the values
-        of another one in other places have no channels: the other one's tell.
+        among them, nor those that had an infinite one, as masks do. A tensor that only holds the
+        values of another one in other places has no channels: the other one's channels show them.
 
     Raises:
         SamplesError: There are no samples, or an input has NaN or infinity.

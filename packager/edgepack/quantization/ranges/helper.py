@@ -45,21 +45,21 @@ class Helper:
         """Return whether it can take a sample now.
 
         Raises:
-            EdgepackError: What a sample that it has taken led to.
+            EdgepackError: A sample that it has taken led to this error.
         """
         while self._pending and self._pending[0].done():
             self._pending.popleft().result()
         return len(self._pending) < _ROOM
 
     def take(self, number: int, sample: Sample) -> None:
-        """Have a sample counted; what it leads to is raised later."""
+        """Have a sample counted; its errors are raised later."""
         self._call(_take, number, sample)
 
     def end(self) -> dict[str, Tally]:
         """Return what was counted of all samples.
 
         Raises:
-            EdgepackError: What a sample led to.
+            EdgepackError: A sample led to this error.
             ToolError: The process died.
         """
         self._call(_end)

@@ -1,4 +1,4 @@
-"""A histogram that grows with the values it meets, and ends the same in whatever order they come.
+"""A histogram that grows with its values, and has the same result for every order of them.
 
 Bins are ``width`` wide, a power of two, and begin at multiples of it. Bins of twice the width are
 then unions of two neighbours, so a histogram that has become too narrow for its values is made
@@ -20,7 +20,7 @@ BINS = 4096
 """A histogram has at most so many bins, and more than half as many where its values allow."""
 
 _CHUNK = 1 << 16
-"""So many values at a time: what is computed of them stays in a core's cache."""
+"""The number of values at a time: what is computed from them stays in a core's cache."""
 
 _MANTISSA_BITS = 24
 _FINEST = -149
@@ -67,7 +67,7 @@ class Histogram:
         return _exponent(min(low, self._low), max(high, self._high))
 
     def add(self, values: Array, extent: tuple[float, float] | None = None) -> None:
-        """Count the values of an array of any shape; one without values is none.
+        """Count the values of an array of any shape; an empty array adds nothing.
 
         Args:
             values: float16, float32 or float64. Contiguous float32 is not copied.
@@ -75,7 +75,7 @@ class Histogram:
                 they are found here otherwise.
 
         Raises:
-            StepError: A value is NaN, or infinite as float32. The histogram is of no use then.
+            StepError: A value is NaN, or infinite as float32. The histogram is unusable then.
         """
         with np.errstate(over="ignore"):
             flat = values.astype(np.float32, copy=False).reshape(-1)

@@ -33,7 +33,7 @@ _ENTROPY_BINS = 2048
 _STRIDE = 8
 """Of the windows tried first, in bins."""
 _ROUNDS = 10
-"""At most so often, one end is searched again after the other has moved; 2 or 3 is usual."""
+"""The most times that one end is searched again after the other has moved; 2 or 3 is usual."""
 
 
 def find_range(
@@ -53,8 +53,9 @@ def find_range(
     minmax     All values.
     percentile ``(100 - percentile) / 2`` percent of the values are clipped at either end; if
                symmetric, ``100 - percentile`` percent of the magnitudes. Linear between ranks, as
-               numpy's default. All values, where only those in 0's own bin would be left. Source
-               of the two rules: onnxruntime 1.31.1, whose default percentage is the same; of the
+               numpy's default. It keeps all values if only those in 0's own bin would remain.
+               Source of the two rules: onnxruntime 1.31.1, whose default percentage is the same; of
+               the
                method: Wu et al., Integer Quantization for Deep Learning Inference, 2020
                (arXiv:2004.09602).
     entropy    The distribution of the values loses least by merging into the grid's levels, by its
@@ -217,7 +218,7 @@ def _list_ends_around_zero(
     """Yield the best ends with 0 as a level, for each place of 0 near a share of the grid.
 
     A grid whose ends are elsewhere is moved by up to half a step when it is written. Many values of
-    some activation functions lie at the lower end, and what becomes of them is no chance.
+    some activation functions lie at the lower end, and their errors are not random.
     """
     upward = share >= -1 / 2
     further, most = (highs, -lows[-1]) if upward else (lows, highs[-1])
@@ -281,10 +282,10 @@ def _rounding_error(bins: _Bins, low: float, high: float, steps: int) -> float:
 class _SquaredError:
     """The expected squared error of quantizing a histogram to grids with different ends.
 
-    Where among the levels a value lies is chance: it is off by ``step**2 / 12`` on average. Two
-    kinds are known better. A value beyond an end is off by its distance from there, too; and one
-    that is smaller than that average becomes 0, and is off by its own size. So no value's error
-    jumps as the ends move, and a few values cannot move the minimum by much.
+    A value's place among the levels is random: its squared error is ``step**2 / 12`` on average.
+    Two kinds of values are known better. A value beyond an end also has its distance from the end
+    as an error. A value smaller than that average becomes 0, and its error is its own size. So no
+    value's error jumps as the ends move, and a few values cannot move the minimum by much.
 
     Values are spread evenly over their bin. Sums of the values and their squares up to each border
     of a bin make the cost of a grid independent of the number of bins.
@@ -363,8 +364,9 @@ class _Divergence:
     bins, each of which spreads its count evenly over those of its bins that are filled. What lies
     outside counts in the outermost filled bins of the one, and not in the other: clipping costs.
 
-    Every grid holds 0 exactly. That a rectified tensor is 0 half the time says nothing about the
-    best step, but would outweigh all that does; the bin of 0 counts no more than those beside it.
+    Every grid holds 0 exactly. A rectified tensor is 0 half the time. These zeros say nothing about
+    the best step, but would outweigh everything that does; so the bin of 0 counts no more than
+    those beside it.
     """
 
     def __init__(self, bins: _Bins, levels: int) -> None:
@@ -399,7 +401,7 @@ class _Divergence:
         rows = np.arange(len(left))
         first, last = self._next_filled[left], self._last_filled[right - 1]
         under, over = self._number[left], self._number[-1] - self._number[right]
-        # A window with one filled bin gets all that is outside at its last.
+        # A window with one filled bin gets all outside values in its last bin.
         under, over = np.where(first == last, [0 * under, under + over], [under, over])
         for bins, outside in ((first, under), (last, over)):
             of_p += _information(self._counts[bins] + outside) - _information(self._counts[bins])

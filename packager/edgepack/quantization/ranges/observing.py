@@ -27,10 +27,10 @@ _FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
 class Observer:
     """Runs a model and returns tensors from inside it, with the optimizations of a plain session.
 
-    What is observed is really computed, so nothing is fused across it; everything else is. With
-    onnxruntime 1.31.1 on x86-64 with AVX2, one thread, 2026-11-21, a run that gives all tensors
-    behind which there is no Relu took 1.03 (nanodet_m), 1.17 (squeezenet1.1), 1.27 (Inception v2)
-    and 1.6 times (DenseNet-121) as long as one that gives the outputs.
+    The session really computes an observed tensor, so it fuses no nodes across it; it fuses all
+    others. With onnxruntime 1.31.1 on x86-64 with AVX2, one thread, 2026-11-21, a run that gives
+    all tensors behind which there is no Relu took 1.03 (nanodet_m), 1.17 (squeezenet1.1), 1.27
+    (Inception v2) and 1.6 times (DenseNet-121) as long as one that gives the outputs.
     """
 
     session: onnxruntime.InferenceSession
@@ -62,7 +62,7 @@ class Observer:
         """
         _give(structure, tensors)
         # The key lets a session find the weights that stay where they are. A link beside the new
-        # file does not do: onnxruntime 1.31.1 refuses data whose real path is in another folder.
+        # file does not work: onnxruntime 1.31.1 refuses data whose real path is in another folder.
         config = {"session.force_spinning_stop": "1"}
         if list_external_files(structure):
             folder = str(model.resolve().parent)
@@ -129,7 +129,7 @@ def make_nonfinite_error(
         model: The model.
         sample: The sample on which it was met.
         number: Of that sample, counted from 0.
-        tensor: Where it was met: what a node of the main graph makes.
+        tensor: The tensor where it was found: an output of a node of the main graph.
     """
     where = f"on calibration sample {number} (the first is 0)"
     for name, array in sample.items():
@@ -154,7 +154,7 @@ def make_nonfinite_error(
 
 
 def _bad_values(array: Array | None) -> str:
-    """Return what of NaN and infinity an array has, NaN first; nothing if neither."""
+    """Return which of NaN and infinity an array has, NaN first; an empty result if neither."""
     if array is None or array.dtype.kind != "f" or np.isfinite(array).all():
         return ""
     return "NaN" if np.isnan(array).any() else "infinity"

@@ -1,4 +1,4 @@
-"""Counting a tensor, array by array: its values, its channels' extremes, what a Relu leaves."""
+"""Counts a tensor, array by array: its values, its channels' extremes, the output of a Relu."""
 
 from __future__ import annotations
 

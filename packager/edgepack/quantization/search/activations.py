@@ -1,8 +1,8 @@
-"""Choosing how activations are quantized, judged apart from how weights are.
+"""Chooses how activations are quantized, and judges that apart from the weights.
 
-What a method gains for activations is a part of a decibel to a few of them, and nearest rounding of
-weights hides it behind errors of its own. So each is tried with the exact weights, which costs a
-run over the held-out samples and no rounding; weights are rounded once, for what was chosen.
+A method gains a part of a decibel to a few decibels for activations, and the errors of nearest
+rounding of weights hide this gain. So each method is tried with the exact weights, which costs a
+run over the held-out samples and no rounding. Weights are rounded once, for the chosen methods.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Activations:
     """Of its tensors; of those that were scaled, those of before."""
     ranges: Mapping[str, tuple[float, float]]
     rescaled: frozenset[str] = frozenset()
-    """Tensors whose values are not those that ``statistics`` tell of."""
+    """Tensors whose values differ from those in ``statistics``."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto, statistics: Mapping[str, TensorStatistics]) -> Activations:
@@ -57,10 +57,10 @@ class Activations:
 
 @dataclass(frozen=True, eq=False)
 class ExactWeightsJudge:
-    """Tells how close a model is whose activations are quantized and whose weights are not."""
+    """Measures how close a model is whose activations are quantized and whose weights are not."""
 
     writer: QdqWriter
-    """Its dialect and what it leaves out count; model and ranges are those of what is judged."""
+    """Only its dialect and exclusions count; model and ranges come from the judged model."""
     held_out: HeldOut
     left: Collection[str] = ()
     """Names of the nodes that stay float."""
@@ -89,12 +89,12 @@ class ExactWeightsJudge:
 def choose_activations(
     start: Activations, judge: ExactWeightsJudge
 ) -> tuple[Activations, list[SearchLine]]:
-    """Try what may lower the error of activations; each on top of what was kept.
+    """Try the methods that may lower the error of activations, each on top of those that were kept.
 
     In this order: spare channels used, channels equalized, those before a Clip equalized, ranges by
     other methods. None costs time when the model runs. The first two leave the float model and the
-    widest steps as they are: they are kept if held-out samples come out closer, be it by chance.
-    The others cut something off that samples may not show: they have to be closer by more.
+    widest steps as they are: they are kept if held-out samples come closer, even by chance. The
+    others cut off values that samples may not show, so they have to be closer by more.
 
     Returns:
         The best, ``start`` itself where nothing is better; and all that was tried, ``start`` first.
@@ -154,7 +154,7 @@ def _equalize_activations(now: Activations, _: QdqWriter) -> Iterator[tuple[str,
 
 def _equalize_below_clips(now: Activations, _: QdqWriter) -> Iterator[tuple[str, Activations]]:
     if now.rescaled:
-        # The statistics tell nothing of these any more.
+        # The statistics no longer describe these.
         return
     strength = min(_STRENGTHS)
     found = equalize_layers(now.model, now.statistics, strength, below_clips=True)
@@ -191,4 +191,4 @@ def _change_ranges(now: Activations, writer: QdqWriter) -> Iterator[tuple[str, A
 
 
 _EXACT = (_copy_channels, _equalize_activations)
-"""Methods after which the float model is the same and no step is wider: they have to prove less."""
+"""Methods that keep the float model and make no step wider: they have to prove less."""

@@ -1,7 +1,7 @@
 """How close quantized models come to their float model on samples that nothing was fitted to.
 
 A method is kept only if it brings the outputs nearer on such held-out samples. They are few, so a
-difference counts only if it is larger than what chance makes of it.
+difference counts only if it is larger than chance explains.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ HELD_OUT_EVERY = 4
 LEAST_SAMPLES = 8
 """With fewer, none is held out: the rest would be too few to fit anything to."""
 MOST_HELD_OUT = 32
-"""More samples do not change decisions, and each costs a run for every model that is tried."""
+"""More samples do not change decisions, and each needs a run of every model that is tried."""
 MOST_FITTED = 128
 """More samples make weights no better, and each costs a run of both networks."""
 NOTICEABLE_DB = 0.1
-"""A smaller difference in SQNR is none."""
+"""A smaller difference in SQNR does not count."""
 RUINED_DB = 1.0
 """How far the error of a ruined output lies at most below what the output varies by: at 0 dB, an
 output that is the same for all samples would be as close."""
@@ -52,10 +52,10 @@ and Koch 1977)."""
 MOST_CHANCE = 2 / 3
 """Where best classes agree more often by chance alone, kappa says nothing: with nearly all samples
 of one class, one that differs makes it 0. Two classes, each as often, agree in half by chance."""
-# Below, all is noise; above, all is as good as equal.
+# Below this range, all is noise; above it, all counts as equal.
 _LOWEST_DB, _HIGHEST_DB = 0.0, 60.0
 _LEAST_VARIATION = 1e-8
-"""Of a group's energy: what varies less over the samples tells nothing of them."""
+"""Of a group's energy: what varies less over the samples says nothing about them."""
 _NO_NUMBER = "an output has NaN or infinity: a small number was rounded to 0, and divided by"
 _KEPT_BYTES = 256_000_000
 
@@ -81,7 +81,7 @@ class ClosenessVerdict(NamedTuple):
 
 
 def judge_gain_beside(gain_db: float, error_db: float, where: str) -> ClosenessVerdict:
-    """Return what a gain says, given its standard error.
+    """Return what a gain shows, given its standard error.
 
     Args:
         gain_db: How much closer it is.
@@ -102,7 +102,7 @@ def judge_gain_beside(gain_db: float, error_db: float, where: str) -> ClosenessV
 
 
 def judge_gain(gain_db: float, error_db: float) -> Verdict:
-    """Return what a gain says, given its standard error."""
+    """Return what a gain shows, given its standard error."""
     if abs(gain_db) < NOTICEABLE_DB or abs(gain_db) <= error_db:
         return "unclear"
     return "closer" if gain_db > 0 else "farther"
@@ -198,7 +198,7 @@ class ModelCloseness:
         """How far the error lies below what the outputs vary by, for the worst kind of groups.
 
         Groups of one kind are judged together: classes that no sample shows have scores of nearly
-        0, which int8 makes 0, and nothing is lost with that. What is always 0 is not judged.
+        0, which int8 makes 0 without any loss. What is always 0 is not judged.
         """
         kinds = {self.kinds[group] for group in self._judged}
         return min(
@@ -221,7 +221,7 @@ class ModelCloseness:
 
     @property
     def ruin(self) -> str:
-        """Say why the outputs are noise, or nothing if they are not."""
+        """Return why the outputs are noise, or an empty text if they are not."""
         if not np.isfinite(self.noise[:, self._judged]).all():
             return _NO_NUMBER
         if self.resolved_db <= RUINED_DB:
@@ -235,12 +235,12 @@ class ModelCloseness:
         return ""
 
     def compare(self, other: ModelCloseness) -> Verdict:
-        """Return whether this one is closer, farther, or too near the other to tell.
+        """Return whether this one is closer, farther, or too near the other to decide.
 
         The worst group decides, or all groups on average where the worst differs by less than
         0.1 dB. The difference must be more than its standard error over the samples, by the
         jackknife, and at least 0.1 dB. Where the best classes agree less, by more than one standard
-        deviation of as many tosses of a coin, it is farther in any case.
+        deviation of as many coin tosses, it is farther in any case.
         """
         return self.judge(other).verdict
 
@@ -266,7 +266,7 @@ class ModelCloseness:
         return found
 
     def _gain_without_offset(self, other: ModelCloseness) -> float:
-        """Return by how many dB this one is closer where each one's mean error is taken away."""
+        """Return by how many dB this one is closer without the mean error of each."""
         if len(self.signal) == 1:
             return 0.0
         groups = _others(len(self.kinds), self.reshaped | other.reshaped)
@@ -490,7 +490,8 @@ class _Total:
     def variation(self, size: int) -> Array:
         """Return, for each channel, the energy of the differences from the mean; 0 of hardly any.
 
-        Of independent samples, which are less near to their own mean than to the one of all.
+        The energy is scaled as for independent samples, which are nearer to their own mean than to
+        that of all samples there could be.
         """
         energy, mean = self.energies.sums[size].signal, OutputCloseness()
         if self.mean is None:

@@ -1,9 +1,9 @@
-"""What places of a quantized model add to the error of its outputs, found by halving.
+"""Finds by halving what places of a quantized model add to the error of its outputs.
 
 Rounding errors of different places are as good as independent, so their energies add up: on
 nanodet_m in uint8, the parts into which 242 tensors were divided, each rounded alone, together have
-1.12 times the error that all have at once (onnxruntime 1.31.1, x86-64, 2026-11-21). So neighbours
-that cost little together are settled by one run, and runs are left for those that cost much.
+1.12 times the error that all have at once (onnxruntime 1.31.1, x86-64, 2026-11-21). So one run
+settles neighbours that cost little together, and the other runs remain for those that cost much.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class Costs:
         return 10 * math.log10((nodes + tensors) / nodes) if nodes else math.inf
 
     def with_fitted_weights(self, error_share: float) -> Costs:
-        """Return the costs where weights were fitted, which makes them cost less than plain ones.
+        """Return the costs for fitted weights, which cost less than plain ones.
 
-        What they make up for cannot be told node by node: an error that answers another one is an
-        error itself where the other is missing. So all nodes' costs shrink alike, to what the whole
-        model's error leaves beside that of its tensors.
+        Their gain cannot be measured node by node: an error that compensates for another one is
+        itself an error where the other is missing. So the costs of all nodes shrink alike, to the
+        whole model's error less that of its tensors.
 
         Args:
             error_share: Of the model with fitted weights. Half and more is noise, whose parts do
@@ -130,10 +130,10 @@ def place_costs(writer: QdqWriter, left: Collection[str], held_out: HeldOut) -> 
 def _find_rounded_constants(
     source: onnx.ModelProto, written: onnx.ModelProto, path: Path
 ) -> dict[str, dict[int, onnx.TensorProto]]:
-    """Return what the QDQ model's integer constants stand for, by node and place in its inputs.
+    """Return the values of the QDQ model's integer constants, by node and place in its inputs.
 
-    They are floats again: behind a DequantizeLinear, onnxruntime would make integer kernels of
-    some products, which round what the product is taken with.
+    They are floats again: behind a DequantizeLinear, onnxruntime would use integer kernels for some
+    products, which also round the other operand.
 
     Args:
         source: The float model, in the order of whose nodes they are.
@@ -193,8 +193,8 @@ def find_costs(
 ) -> tuple[PlaceStretch, ...]:
     """Return stretches that together are all the places, the highest density first.
 
-    Again and again, the stretch that costs most is halved, until it is a single place, nothing
-    costs anything, or there are no runs left.
+    The function repeatedly halves the stretch that costs most, until it is a single place, nothing
+    costs anything, or no runs are left.
 
     Args:
         places: In the order of the graph, so that neighbours have to do with each other.

@@ -1,4 +1,4 @@
-"""Leaving float, from the start, what onnxruntime's optimizer would leave float on a CPU."""
+"""Leaves float, from the start, what onnxruntime's optimizer would leave float on a CPU."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class CpuFit:
 def fit_to_cpu(writer: QdqWriter, cpu: Architecture, path: Path, left: Mapping[str, str]) -> CpuFit:
     """Write a model again and again, leaving more nodes float, until it fits a CPU.
 
-    Float products between integers are left float first. Then other nodes, as long as conversions
-    go with that and no integer product does: float ones, and integer ones that no integer product
+    Float products between integers are left float first. Other nodes follow, as long as that
+    removes conversions and no integer product: float ones, and integer ones that no integer product
     is connected with.
 
     Args:

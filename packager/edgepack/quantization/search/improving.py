@@ -1,4 +1,4 @@
-"""The methods that may bring a quantized model's outputs nearer, in the order they are tried."""
+"""Lists the methods that may bring a quantized model's outputs nearer, in the order of trial."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Improving:
     def choose_activations(self, scheme: Scheme) -> tuple[Scheme, list[SearchLine]]:
         """Return a scheme with the activations that suit it best, and what was tried for them.
 
-        Weights are exact meanwhile. Where nothing was better, it is the scheme that was given.
+        Weights are exact meanwhile. Where nothing was better, the scheme is the given one.
 
         Raises:
             StepError: As :func:`choose_activations`.
@@ -47,12 +47,12 @@ class Improving:
     def methods(self, first: Scheme, chosen: Scheme) -> list[Method]:
         """Return the methods.
 
-        Weights are rounded to suit the activations that were chosen. Should both together not bring
+        Weights are rounded to suit the activations that were chosen. If both together do not bring
         the outputs nearer, each is tried alone.
 
         Args:
             first: The scheme that the methods start from.
-            chosen: The same one, or it with other activations.
+            chosen: The same scheme, or the same with other activations.
         """
 
         def both(_: Scheme) -> Iterator[Scheme]:

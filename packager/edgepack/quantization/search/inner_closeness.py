@@ -1,11 +1,11 @@
 """How close the tensors inside quantized models are to those of the float model.
 
-Of an output, few samples tell little: probabilities, say, are all but two or three nearly zero, and
-their error is one number drawn by chance. The tensors before it have thousands of values each, and
-what makes all of them better makes the output better. So they decide where outputs cannot.
-On squeezenet1.1 with symmetric int8, 25 samples give the gain of better rounding at the output as
--1.4 dB with a standard error of 2.7 dB, and 8 of them give it inside as 0.37 with 0.11; 200 others
-give 1.8 with 0.6 at the output (onnxruntime 1.31.1, x86-64, 2026-11-21).
+A few samples say little about an output: of its probabilities, all but two or three are nearly
+zero, and their error is one random number. The tensors before it have thousands of values each, and
+what makes all of them better makes the output better. So they decide where outputs cannot. On
+squeezenet1.1 with symmetric int8, 25 samples give the gain of better rounding at the output as -1.4
+dB with a standard error of 2.7 dB, and 8 of them give it inside as 0.37 with 0.11; 200 others give
+1.8 with 0.6 at the output (onnxruntime 1.31.1, x86-64, 2026-11-21).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class InnerCloseness:
-    """The errors of the tensors of one model, each with all that was wrong before it."""
+    """The errors of the tensors of one model; each includes all errors before it."""
 
     tensors: tuple[str, ...]
     losses: Array
@@ -106,8 +106,8 @@ def measure_inner_closeness(exact: onnx.ModelProto, model: Path, feeds: Chosen) 
 def _loss(expected: Array, found: Array) -> float:
     """Return energy of the error over energy of the signal, at most 1, the mean over channels.
 
-    A channel of small values may count as much as one of large ones: the weights behind it see to
-    that.
+    A channel of small values may count as much as one of large ones: the weights behind it can make
+    it so.
     """
     one = OutputCloseness()
     one.add(expected, found)

@@ -1,4 +1,4 @@
-"""From a scheme to a QDQ file that fits its target, and to how close that is."""
+"""Makes a QDQ file that fits its target from a scheme, and measures how close it is."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class QdqSettings:
 def make_first_scheme(
     model: onnx.ModelProto, statistics: Mapping[str, TensorStatistics], settings: QdqSettings
 ) -> Scheme:
-    """Return what a search starts from: what statistics say, weights rounded to the nearest.
+    """Return the start of a search: ranges from the statistics, weights rounded to the nearest.
 
     Ranges are from the lowest to the highest value. Tensors whose channels have unequal ranges
     have no pair, and nodes that cannot be quantized stay float.
@@ -95,7 +95,7 @@ class Written:
     """As written: on a CPU more nodes may stay float than was asked for."""
     path: Path
     has_integers: bool
-    """Whether something that is worth it is computed in integers: a product, if there are any."""
+    """Whether something worthwhile is computed in integers: a product, if there are any."""
 
 
 @dataclass
@@ -147,9 +147,9 @@ class JudgingMaker:
     _inners: dict[Path, InnerCloseness] = field(default_factory=dict)
 
     def make(self, scheme: Scheme, *, fitted: bool = False) -> SchemeTrial | None:
-        """Return the scheme as a model, or None if nothing in it that is worth it is integer.
+        """Return the scheme as a model, or None if nothing worthwhile in it is integer.
 
-        What a CPU leaves float is known once it is written: only then weights are fitted.
+        Only the written model shows what a CPU leaves float, so weights are fitted after that.
         """
         written = self.maker.write(scheme)
         if not written.has_integers:
@@ -163,7 +163,7 @@ class JudgingMaker:
     def compare(self, trial: SchemeTrial, other: SchemeTrial) -> ClosenessVerdict:
         """Return whether a trial's outputs are closer than another's.
 
-        Where the held-out samples are too few to tell, the tensors inside decide.
+        Where the held-out samples are too few to decide, the tensors inside decide.
         """
         found = trial.closeness.judge(other.closeness)
         if found.verdict == "unclear":
@@ -184,7 +184,7 @@ class JudgingMaker:
         return Chosen(feeds.samples, tuple(choose_spread(feeds.indices, count)))
 
     def judged(self, written: Written) -> SchemeTrial:
-        """Return how close a model is that is written already."""
+        """Return how close an already written model is."""
         return SchemeTrial(written.scheme, written.path, self.held_out.closeness(written.path))
 
     def costs(self, trial: SchemeTrial) -> Costs:
@@ -205,7 +205,7 @@ class JudgingMaker:
 
 
 def runs_integers(found: FusionCoverage, source: onnx.ModelProto) -> bool:
-    """Return whether a CPU would run as integers what is worth it: a product, if there are any."""
+    """Return whether a CPU runs something worthwhile as integers: a product, if there are any."""
     return bool(found.integer_products if has_products(source) else found.integer_ops)
 
 

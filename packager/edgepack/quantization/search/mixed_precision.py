@@ -1,4 +1,4 @@
-"""Mixed precision: takes more and more of a model out of 8 bits, what costs most first."""
+"""Mixed precision: takes more and more of a model out of 8 bits, starting with what costs most."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgepack.quantization.search.costs import Costs, PlaceStretch
 from edgepack.quantization.search.scheme import Scheme
 
 WORTHWHILE_DB = 1.0
-"""What leaving twice as much float has to gain if that alone is not enough."""
+"""The gain that leaving twice as much float must bring if that alone is not enough."""
 _HURTS = "it costs the most accuracy"
 _SHOWN = 3
 
@@ -45,7 +45,7 @@ class Ladder:
     """Schemes that take more and more places out of 8 bits."""
 
     what: str
-    """What these are put in, for people."""
+    """What the places become instead, for people."""
     scheme: Scheme
     places: Sequence[FloatPlace]
     """In the order in which they are taken out."""
@@ -69,8 +69,8 @@ class Ladder:
     def find_promising(self, missing_db: float) -> list[int]:
         """Return how many places to take out to gain so many dB, going by what they cost.
 
-        A half more is there in case these are too few. Where all that may be taken out are, it is
-        the most for which doubling gains a dB.
+        It adds a half in case these are too few. Where the result is all that may be taken out, it
+        is the highest number for which doubling gains a dB.
         """
         for count in range(1, self.most + 1):
             if self._gain_db(count) >= missing_db:
@@ -87,7 +87,7 @@ class Ladder:
         return 10 * math.log10(sum(costs) / left) if left else math.inf
 
     def rung(self, count: int) -> tuple[str, Scheme]:
-        """Return the scheme without the first places, and what to call it."""
+        """Return the scheme without the first places, and its name."""
         scheme = self.scheme
         for place in self.places[:count]:
             scheme = place.leave_out(scheme)
@@ -98,7 +98,7 @@ class Ladder:
 def make_float_ladder(
     scheme: Scheme, costs: Costs, most: float, steps: int | None = None
 ) -> Ladder:
-    """Return one that leaves nodes and 8-bit tensors float, what costs most for its length first.
+    """Return a ladder that leaves nodes and 8-bit tensors float, by cost per place, highest first.
 
     Args:
         scheme: What they are left out of, with plain weights.
@@ -119,7 +119,7 @@ def make_float_ladder(
 
 
 def make_wide_ladder(scheme: Scheme, costs: Costs, steps: int) -> Ladder:
-    """Return one that gives tensors 16 bits, all of them in the end.
+    """Return a ladder that gives tensors 16 bits, all of them in the end.
 
     Args:
         scheme: As in :func:`make_float_ladder`.

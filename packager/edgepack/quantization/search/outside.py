@@ -1,6 +1,6 @@
-"""How far a quantized model is from the float one on inputs that no sample shows.
+"""Measures how far a quantized model is from the float one on inputs that no sample shows.
 
-Ranges come from samples, and a device meets what is none: a covered lens, a shouted word, silence.
+Ranges come from samples, but a device meets other inputs: a covered lens, a shouted word, silence.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ and nothing is cut off, as with ranges found at run time, steps and errors are t
 WORST_ERROR = 1e9
 """Stands for an output that is no number, or has another shape."""
 _PLAIN = 8
-"""How many samples tell what outputs deviate by, at least."""
+"""The fewest samples that show what outputs deviate by."""
 _LEAST, _MOST = 3, 16
 """How many of them are changed: each kind of change costs as many runs of both models."""
 _BUDGET = 1e9
@@ -97,7 +97,7 @@ class Outside:
     def feeds(
         self, reference: Path, samples: SampleSet
     ) -> tuple[list[Arrays], Iterator[tuple[str, Feed]]]:
-        """Return some samples, and what is made of some of these, with the kind of each."""
+        """Return some samples, and changed inputs made from some of them, with their kinds."""
         sizes = find_sizes(samples, self.signature)
         cost = multiply_adds(reference, {name: most for name, (_, most) in sizes.items()})
         count = int(max(_LEAST, min(_MOST, _BUDGET / max(1, cost))))
@@ -110,13 +110,13 @@ class Outside:
     def errors(self, reference: Path, model: Path, samples: SampleSet) -> list[OutsideError]:
         """Return the outputs that a kind of input breaks, the farthest first.
 
-        Nothing is told of outputs that are no floats, that are about the same for all samples, or
-        no numbers in the float model, nor of inputs that it does not take.
+        The result excludes outputs that are not floats, that are about the same for all samples, or
+        that are not numbers in the float model, and inputs that the float model does not take.
 
         Args:
             reference: The float model.
-            model: What was made of it, with the same inputs and outputs.
-            samples: Several, or nothing tells what outputs deviate by.
+            model: The model made from it, with the same inputs and outputs.
+            samples: Several, because one cannot show what outputs deviate by.
 
         Raises:
             ModelError: A model does not load, or ``model`` does not run where the other one does.
@@ -142,7 +142,7 @@ class Outside:
 
 @dataclass(frozen=True)
 class Holding:
-    """Widens ranges for the inputs that break a model, if these are no samples."""
+    """Widens ranges for the inputs that break a model, if these are not samples."""
 
     outside: Outside
     reference: Path
@@ -158,7 +158,7 @@ class Holding:
         return self.outside.errors(self.reference, model, self.samples)
 
     def with_kinds(self, kinds: Sequence[str], folder: Path) -> SampleSet:
-        """Write the samples with such of some kinds among them, in an order that is drawn.
+        """Write the samples, mixed with inputs of some kinds, in a random order.
 
         Of each kind there are a quarter as many as there are samples, or fewer.
 
@@ -167,7 +167,7 @@ class Holding:
             folder: An empty one.
 
         Raises:
-            SamplesError: A value that was changed is no number any more.
+            SamplesError: A changed value is no longer a number.
         """
         _, others = self.outside.feeds(self.reference, self.samples)
         made: dict[str, list[Feed]] = {kind: [] for kind in kinds}
@@ -212,7 +212,7 @@ def _pairs(
 ) -> Pairs:
     """Return, by output of floats that are numbers, what two models give for each of the feeds.
 
-    Feeds that the reference refuses are left out: those of other sizes may be none of its own.
+    The function leaves out feeds that the reference refuses: it may not take their sizes.
     """
     found: Pairs = {}
     for feed in feeds:

@@ -1,4 +1,4 @@
-"""Where the tensors of a float model are in the QDQ model that was made from it."""
+"""Finds the tensors of a float model in the QDQ model that was made from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_pairs(quantized: onnx.ModelProto, made: Container[str]) -> dict[str, st
         if source is None or source.input[0] in constants:
             continue
         raw, rounded = source.input[0], node.output[0]
-        # What a model's output is called is the rounded tensor; the raw one has another name.
+        # The name of a model's output belongs to the rounded tensor; the raw one has another name.
         name = raw if raw in made or raw in inputs else rounded
         if name in made or name in inputs:
             found.setdefault(name, rounded)

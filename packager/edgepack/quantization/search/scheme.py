@@ -33,7 +33,7 @@ class Scheme:
     def plain(self) -> Scheme:
         """The scheme with weights rounded to the nearest and biases as they were.
 
-        What is fitted makes up for errors elsewhere: where those go, it is an error itself.
+        Fitted weights compensate for errors elsewhere: without those, they are errors themselves.
         """
         return replace(self, model=self.exact, weight_scales={})
 

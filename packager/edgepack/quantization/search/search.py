@@ -1,4 +1,4 @@
-"""Choosing how a model is quantized: what is tried, in which order, and what is kept.
+"""Chooses how a model is quantized: what it tries, in which order, and what it keeps.
 
 Five questions, each asked only if the one before leaves it open:
 
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 
 REPAIRED_DB = 10.0
-"""What a ruined model is brought to if it can: an error of a tenth of what its outputs vary by."""
+"""The target for a ruined model: an error of a tenth of what its outputs vary by."""
 NEAR_DB = 20.0
-"""What outputs that are read value by value are brought towards: an error of a tenth of what they
-vary by. Of nanodet_m's worst channels 20.8 dB so are 25.0 about 0, and 12.3 are 17.7: it keeps 89 %
-of its detections at 17.5 dB about 0, 96 % at 22 dB and 98.5 % at 23.5 dB (u8/s8, 274 detections in
-200 images, onnxruntime 1.31.1, x86-64, 2026-11-21)."""
+"""The target for outputs that are read value by value: an error of a tenth of what they vary by. Of
+nanodet_m's worst channels 20.8 dB so are 25.0 about 0, and 12.3 are 17.7: it keeps 89 % of its
+detections at 17.5 dB about 0, 96 % at 22 dB and 98.5 % at 23.5 dB (u8/s8, 274 detections in 200
+images, onnxruntime 1.31.1, x86-64, 2026-11-21)."""
 MOST_MEASURED = 12
 """How often the metric is measured at most for one model."""
 MOST_REPAIRED, MOST_APPROACHED = 1 / 2, 1 / 4
@@ -65,7 +65,7 @@ _MET = (0.0, 0.0)
 Stage = Literal["activations", "model", "limit"]
 """What is judged: activations in integers with the weights exact, on held-out calibration samples;
 the whole model in integers, on the same; or that, on the evaluation samples. Figures of different
-stages are of different things, so that one cannot be held against the other."""
+stages measure different things, so they cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Search:
 
     @contextmanager
     def optional(self, what: str) -> Iterator[None]:
-        """Record an error of what nothing depends on, instead of raising it.
+        """Record an error in an optional part instead of raising it.
 
         Args:
             what: Its name for people.
@@ -249,7 +249,7 @@ class Search:
     def approach(self, least_db: float) -> None:
         """Bring the worst output near the float model's, if a quarter of the places is enough.
 
-        Otherwise as much is left float as gains a dB over half of it.
+        Otherwise it leaves as much float as gains a dB over leaving half of that.
 
         Args:
             least_db: SQNR of the worst group of channels of the worst output, in dB.
@@ -278,8 +278,8 @@ class Search:
     def hold(self, holding: Holding) -> None:
         """Widen ranges for inputs that no sample shows, where samples lose nothing by it.
 
-        A kind of input after the other, the one that breaks an output most first; of many kinds
-        some, for weights are fitted anew for each.
+        It takes one kind of input after the other, starting with the one that breaks an output
+        most. Of many kinds it takes some, because each needs newly fitted weights.
 
         Args:
             holding: Finds which inputs break a model, and widens ranges for them.
@@ -307,7 +307,7 @@ class Search:
     def hold_anew(self, holding: Holding, anew: Callable[[Sequence[str]], SchemeTrial]) -> None:
         """Search once more with what still breaks the model among the samples, and keep the better.
 
-        Which ranges and methods suit the samples is chosen on these, and may be what breaks others.
+        The samples decide ranges and methods, and these may break other inputs.
 
         Args:
             holding: Finds which inputs break a model.
@@ -359,7 +359,7 @@ class Search:
 
         Args:
             ladders: Climbed one after the other.
-            is_enough: Told what was made, and the model; keeps it or not.
+            is_enough: Takes what was made, and the model; keeps it or not.
             fitted: Whether to fit weights.
         """
 
@@ -411,7 +411,7 @@ class Search:
         return excess == _MET
 
     def _ladders(self, *, wide: bool) -> Iterator[Ladder]:
-        """Yield what may bring the outputs nearer, that which costs least at run time first."""
+        """Yield what may bring the outputs nearer, starting with what costs least at run time."""
         costs, scheme = self.maker.costs(self.best), self.best.scheme.plain
         if wide and costs.tensors_db >= NOTICEABLE_DB:
             # As many measurements again are left for nodes that stay float.
@@ -434,7 +434,7 @@ class Search:
         )
 
     def _keep(self, trial: SchemeTrial, *, accepted: bool) -> None:
-        """Make a trial the best one, or not; remove the file of the other."""
+        """Make a trial the best one, or reject it; remove the file of the other."""
         loser = self.best if accepted else trial
         self.best = trial if accepted else self.best
         shutil.rmtree(loser.path.parent)

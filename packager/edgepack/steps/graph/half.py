@@ -32,7 +32,7 @@ SUFFIX = "_fp16"
 
 # How many intermediate tensors are in memory at once.
 _AT_ONCE = 128
-# Cast reads what is exact where there is a choice: a float16 holds no integer above 2048 for sure.
+# Cast reads the exact tensor where there is a choice: float16 cannot hold all integers above 2048.
 # The output type of the next four follows an attribute or, without one, the input. Scales of
 # quantized tensors are what providers match patterns on.
 _FLOAT32_OPS = {

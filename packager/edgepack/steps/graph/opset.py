@@ -1,4 +1,4 @@
-"""The opset that a dialect needs, where the model has a lower one."""
+"""Raises a model's opset to the one that a dialect needs, where it is lower."""
 
 from __future__ import annotations
 

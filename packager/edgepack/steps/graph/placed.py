@@ -44,7 +44,7 @@ class Placed:
         """Prove that every node has a place among the variant's, and a reason if not the first.
 
         Raises:
-            StepError: One has not.
+            StepError: A node has no such place or no reason.
         """
         del inputs
         # onnxruntime falls back to the CPU even where a variant does not list it.

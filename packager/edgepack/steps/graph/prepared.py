@@ -33,8 +33,8 @@ _SAME_DB = 60.0
 class Prepared:
     """Weights that are also inputs become constants, symbolic dimensions get their values.
 
-    Inputs that have one value for good become constants, too, and of an ``If`` that constants and
-    fixed shapes decide, the branch that runs stays.
+    Inputs with one fixed value become constants, too. Where constants and fixed shapes decide an
+    ``If``, the branch that runs replaces it.
 
     Inputs: ``source``, the model file; ``samples``, optionally.
     """
@@ -89,7 +89,7 @@ class Prepared:
 
 @contextmanager
 def _said_of(model: Path, samples: Path | None) -> Iterator[None]:
-    """Let the hint of a model that does not run be about what it was run on."""
+    """Make the hint of a model that does not run describe the inputs of that run."""
     try:
         yield
     except ModelError as error:
@@ -140,7 +140,7 @@ def _constants_only(model: onnx.ModelProto) -> list[str]:
 
 
 def _make_weights(model: onnx.ModelProto, constants: Sequence[Constant]) -> list[str]:
-    """Make weights of inputs."""
+    """Turn inputs into weights."""
     from onnx import numpy_helper
 
     for constant in constants:
@@ -152,7 +152,7 @@ def _make_weights(model: onnx.ModelProto, constants: Sequence[Constant]) -> list
 
 
 def fix_dims(model: onnx.ModelProto, dims: Mapping[str, int]) -> list[str]:
-    """Give symbolic dimensions their values, and infer the shapes that follow.
+    """Replace symbolic dimensions with their values, and infer the shapes that follow.
 
     An output whose rank cannot be inferred keeps the shape that it was declared with, with the
     values put in: a name stands for the same size wherever it is.
@@ -200,7 +200,7 @@ def fix_signature(
 
 
 def fix_sizes(inputs: Sequence[TensorSpec], dims: Mapping[str, int]) -> tuple[TensorSpec, ...]:
-    """Return inputs with values for symbolic dimensions; names that none has are passed over."""
+    """Return inputs with values for symbolic dimensions; names that no input has are skipped."""
     return tuple(
         TensorSpec(
             spec.name,

@@ -103,7 +103,7 @@ def _fault(problem: str) -> BugError:
 
 
 def flatten_to_reshape(model: onnx.ModelProto) -> list[str]:
-    """Make a Reshape of every Flatten, as CoreML ML programs have no Flatten.
+    """Turn every Flatten into a Reshape, as CoreML ML programs have no Flatten.
 
     The shape is a constant: both sides of the axis where they are known, -1 for one that is not.
     Where neither is, the first dimension is kept if it is one side, else the Flatten stays.
@@ -129,7 +129,7 @@ def flatten_to_reshape(model: onnx.ModelProto) -> list[str]:
 
 
 def _flat_shape(shape: Sequence[int | None] | None, axis: int) -> list[int] | None:
-    """Return what Flatten makes of a shape, with at most one -1; None if that cannot be said."""
+    """Return the shape after a Flatten, with at most one -1; None if it is unknown."""
     if shape is None or 0 in shape:
         return None
     axis = axis + len(shape) if axis < 0 else axis
@@ -189,7 +189,7 @@ def fold_batch_norm(model: onnx.ModelProto) -> list[str]:
 def _remove_batch_norm(
     model: onnx.ModelProto, node: onnx.NodeProto, shapes: Mapping[str, Sequence[int | None]]
 ) -> list[str]:
-    """Remove one BatchNormalization if that can be done; say how."""
+    """Remove one BatchNormalization if possible; return how."""
     parameters = _values(model, node.input[1:5])
     if parameters is None or any(node.output[1:]):
         return []

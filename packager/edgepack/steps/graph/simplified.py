@@ -1,4 +1,4 @@
-"""onnxsim, with its result proven on real samples. Its failure is a skip that is reported."""
+"""Runs onnxsim and proves its result on real samples. If it fails, the step reports a skip."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class InGraph:
         return helper.make_tensor_value_info(name, TensorProto.UINT8, self._shape(name))
 
     def verify(self, inputs: Inputs, out: Path) -> None:
-        """Prove that tensors are as they have to be, and outputs those of the model for them.
+        """Prove that the tensors are correct, and that the outputs are those of the model for them.
 
         Raises:
             StepError: They are not: names the input, the size of the picture and how far it is, or
@@ -245,7 +245,7 @@ class TextProof:
 
 @lru_cache(maxsize=1)
 def _odd_words(tokenizer: str) -> list[str]:
-    """Return what an operator may take for one word of the vocabulary where it is several."""
+    """Return texts of several words that an operator may mistake for one word of the vocabulary."""
     parsed = parse_tokenizer(tokenizer)
     return list(parsed.list_unreachable()) if isinstance(parsed, BytePairs) else []
 
@@ -261,7 +261,7 @@ def _short(values: Array) -> str:
 
 
 def _session(model: onnx.ModelProto, scratch: Path) -> onnxruntime.InferenceSession:
-    """Return a session of a model that lies in a folder for no longer than it takes."""
+    """Return a session of a model that is in a folder only while it loads."""
     path = scratch / "preprocessing.onnx"
     write_model(model, path)
     session = make_session(path)

@@ -40,9 +40,10 @@ class Nodes:
     """What is known about tensors in addition to what the operators show."""
 
     def declare(self, dtype: int, rank: int, *names: str) -> None:
-        """Say the type and rank of what operators of onnxruntime-extensions give.
+        """Declare the type and rank of the outputs of onnxruntime-extensions operators.
 
-        Of these nothing is inferred, and OpenVINO makes no session where a rank is not known.
+        Shape inference finds nothing for these, and OpenVINO makes no session where a rank is not
+        known.
         """
         from onnx import helper
 
@@ -213,7 +214,7 @@ def _float64(value: float) -> np.ndarray[Any, Any]:
 
 
 def put_before(model: onnx.ModelProto, given: onnx.ValueInfoProto, image: ImageInput) -> None:
-    """Let a model take a picture in place of the tensor that ``image`` makes of it.
+    """Make a model take a picture instead of the tensor that ``image`` makes of it.
 
     The tensor is of the type that the model takes, float32 or float16.
 
@@ -295,7 +296,7 @@ def list_bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def _rename_reads(nodes: Iterable[onnx.NodeProto], name: str, to: str) -> None:
-    """Let nodes and the graphs in them read another tensor.
+    """Make nodes and the graphs in them read another tensor.
 
     No body makes a tensor with the name of an outer one (onnx/docs/IR.md, "Names Within a Graph").
     """

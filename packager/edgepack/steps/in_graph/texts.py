@@ -49,10 +49,10 @@ def list_made_names(name: str, tokens: TokensInput) -> tuple[str, str, str]:
 
 
 def decode_text(given: Array) -> str:
-    """Return the text that UTF-8 bytes are.
+    """Return the text of UTF-8 bytes.
 
     Raises:
-        SamplesError: They are no UTF-8, or hold a NUL, at which operators think a text ends.
+        SamplesError: They are not UTF-8, or hold a NUL, which ends a text for the operators.
     """
     try:
         text = given.tobytes().decode("utf-8")
@@ -91,7 +91,7 @@ def is_filled(spec: TensorSpec) -> bool:
 def put_text_before(
     model: onnx.ModelProto, given: onnx.ValueInfoProto, tokens: TokensInput, tokenizer: str
 ) -> None:
-    """Let a model take a text in place of the ids, mask and types that are made of it.
+    """Make a model take a text instead of the ids, mask and types that are made of it.
 
     Args:
         model: Is changed. Its opset is 18 or newer.

@@ -40,7 +40,7 @@ _PAGE = 256
 _CODE_POINTS = 0x110000
 _HANGUL, _JAMO = range(0xAC00, 0xD7A4), range(0x1100, 0x1200)
 _SPECIAL = ("Cc", "Cf", "M", "P", "Z")
-"""What categories begin with whose characters are not alike to a normalizer."""
+"""The first letters of categories whose characters a normalizer does not treat alike."""
 
 
 def add_token_nodes(made: Nodes, given: str, tokenizer: str) -> str:
@@ -156,7 +156,7 @@ def _word_pieces(made: Nodes, codes: str, tokenizer: WordPiece, model: Mapping[s
     place = made.add("Add", made.add("Mul", page, _int64(_PAGE)), cell)
     normal = made.add("Gather", normalization.cells, place)
     normal = made.add("Compress", normal, made.add("Greater", normal, _int64(0)), axis=0)
-    # Never nothing: a text's end is a space.
+    # It is never empty: a text ends with a space.
     normal = made.add("Concat", normal, _int64(texts.index(" ")), axis=0)
     letters = made.add(
         "VectorToString",
@@ -232,7 +232,7 @@ def _characters(made: Nodes, codes: str) -> str:
         found = made.add("Where", made.add("Greater", size, _int64(place)), longer, found)
     following = made.add("Equal", made.add("Div", codes, _int64(64)), _int64(2))
     found = made.add("Compress", found, made.add("Not", following), axis=0)
-    # Of bytes that are no UTF-8, something that is a code point.
+    # Bytes that are not UTF-8 become some code point.
     return made.add("Max", made.add("Min", found, _int64(_CODE_POINTS - 1)), _int64(0))
 
 
@@ -245,7 +245,7 @@ def _normalization(tokenizer: WordPiece, alphabet: frozenset[str]) -> _Table:
 
     Args:
         tokenizer: Whose normalizer it is.
-        alphabet: All characters of the vocabulary. Others are not told apart.
+        alphabet: All characters of the vocabulary. Others are not distinguished.
     """
     foreign = next(chr(c) for c in range(0xF0000, _CODE_POINTS) if chr(c) not in alphabet)
 
@@ -281,11 +281,11 @@ class _Table:
 
 @lru_cache(maxsize=1)
 def _group_alike() -> list[Array]:
-    """Return all code points in groups whose characters fare alike, but for those set apart."""
+    """Return all code points in groups whose characters are treated alike, except separate ones."""
     every = "".join(map(chr, range(_CODE_POINTS)))
     ideographs = np.array([found.start() for found in CHINESE.finditer(every)])
     private = np.array([*range(0xE000, 0xF900), *range(0xF0000, _CODE_POINTS)])
-    # What is not assigned comes first, and is taken for a letter.
+    # Unassigned code points come first and count as letters.
     return [np.roll(np.arange(_CODE_POINTS), -0x40000), private, ideographs]
 
 

@@ -68,12 +68,12 @@ class Candidates:
         return cls(inputs["model"] / MODEL, samples)
 
     def others(self, chosen: Sequence[int]) -> list[int]:
-        """Return so many more that they are 8 with those that are chosen, or all there are."""
+        """Return enough more to have 8 with the chosen ones, or all that exist."""
         others = [number for number in self.some(CANDIDATES) if number not in set(chosen)]
         return choose_spread(others, max(0, CANDIDATES - len(chosen)))
 
     def some(self, count: int) -> list[int]:
-        """Return so many or all: their places among the samples; of random inputs 8 seeds."""
+        """Return the places of this many samples, or of all; for random inputs, 8 seeds."""
         if self.samples is None:
             return list(range(CANDIDATES))
         first = sorted(self.samples.streams)
@@ -126,12 +126,12 @@ class Candidates:
 
 
 def is_constant(feed: Mapping[str, Array]) -> bool:
-    """Tell whether each input has one value everywhere, as silence and black pictures have."""
+    """Return whether each input has one value everywhere, as silence and black pictures have."""
     return all(not array.size or bool((array == array.flat[0]).all()) for array in feed.values())
 
 
 def is_silent(feed: Mapping[str, Array], outputs: Mapping[str, Array]) -> bool:
-    """Tell whether a sample tells nothing: constant inputs, or outputs of floats that are all 0."""
+    """Return whether a sample shows nothing: constant inputs, or float outputs that are all 0."""
     floats = [output for output in outputs.values() if output.dtype.kind == "f"]
     return is_constant(feed) or bool(floats and not any(output.any() for output in floats))
 

@@ -1,4 +1,4 @@
-"""Judging a variant against fp32 on the evaluation samples, on this machine's CPU."""
+"""Compares a variant with fp32 on the evaluation samples, on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Evaluation:
 
     @property
     def cacheable(self) -> bool:
-        """A user's own metric may change without anything here knowing."""
+        """A user's own metric may change, and nothing here can detect that."""
         return not isinstance(self.metric, PythonMetric)
 
     def check(self, inputs: Inputs) -> None:

@@ -15,7 +15,8 @@ def drop_comparison(result: dict[str, Any]) -> dict[str, Any]:
     """Return what is left of an evaluation whose reference was the model itself.
 
     That is the value of a metric of labels or of the user's. How near a model is to itself says
-    nothing: drop, agreement and closeness go, and if the metric is agreement, everything does.
+    nothing: the function removes drop, agreement and closeness, and everything if the metric is
+    agreement.
     """
     missing = NotMeasured(reason=NO_FP32).model_dump()
     if "metric" not in result:

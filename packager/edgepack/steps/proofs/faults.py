@@ -27,7 +27,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class FaultTrial:
-    """Goldens, and what else there is to see whether a fault matters."""
+    """Goldens, and the other data that show whether a fault matters."""
 
     candidates: Candidates
     found: Mapping[int, Arrays]
@@ -43,7 +43,7 @@ class FaultTrial:
             yield from self._fault(mutant.what, cache(changed))
 
     def swaps(self) -> Iterator[Fault]:
-        """Yield pairs of outputs that are given for each other."""
+        """Yield faults that swap a pair of outputs."""
         right = self.found[self.chosen[0]]
         alike = (
             (a, b)

@@ -24,7 +24,7 @@ from edgepack.steps.proofs.telling import Tolerance, measure_variations
 
 CHOICE = "choice.json"
 _LEAST_LIMIT_DB = 8.0
-"""The least that the goldens of any variant ask for where its kernels allow it."""
+"""The least that the goldens of any variant require where its kernels allow it."""
 _POOL = 32
 """The most samples whose outputs are looked at; enough to find a class that one in twenty has."""
 _RANDOM = 2

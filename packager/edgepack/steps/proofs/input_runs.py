@@ -1,4 +1,4 @@
-"""Running a model on samples made in one way or another, for the input check."""
+"""Runs a model on samples made in different ways, for the input check."""
 
 from __future__ import annotations
 

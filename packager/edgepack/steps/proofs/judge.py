@@ -1,4 +1,4 @@
-"""Deciding over samples what a variant's metric is, how much worse than fp32's, and how sure."""
+"""Computes over samples a variant's metric, how much worse than fp32's it is, and how certain."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Judge:
     agreements: list[float] = field(default_factory=list)
     outputs: tuple[list[Arrays], list[Arrays]] = field(default_factory=lambda: ([], []))
     fp32: dict[str, float] | None = None
-    """What the user's metric says of fp32, once it was asked."""
+    """The user's metric of fp32, once it was computed."""
     with_intervals: bool = False
     """Whether the user's metric is asked for parts of the set too, for the interval of a drop."""
     labelled: LabelledMetric | None = None

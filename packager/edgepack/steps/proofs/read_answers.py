@@ -26,7 +26,7 @@ class ReadAnswers:
     """The described outputs of a model, read as the project says.
 
     Inputs: ``model``, before its numbers change; ``samples``, the tensors that it takes. Its notes
-    have ``saw``, a line for each output that tells.
+    have ``saw``, a line for each output that shows something.
     """
 
     name: ClassVar[str] = "read-answers"

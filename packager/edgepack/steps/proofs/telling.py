@@ -14,7 +14,7 @@ from edgepack.steps.proofs.quantities import Part, Quantities, split_by_part
 MARGIN_DB = 6.0
 """Machines differ by as much more than the sessions of one."""
 FLOOR_DB = 6.0
-"""No golden test asks for less: an output of zeros alone is 0 dB from any other."""
+"""No golden test requires less: an output of zeros alone is 0 dB from any other."""
 _PASSES = 1 / 5
 """Of an output's deviation over samples: goldens let no error pass that is larger."""
 _MATTERS = 1 / 10
@@ -68,7 +68,7 @@ class Tolerance:
         )
 
     def matters(self, right: Arrays, found: Arrays) -> bool:
-        """Tell whether outputs are wrong by more than noise and a tenth of the deviation."""
+        """Return whether outputs are wrong by more than noise and a tenth of the deviation."""
         return any(
             array_sqnr_db(one, other) < self._mattering_db(part, one)
             for part, one, other in self._pairs(right, found)

@@ -62,7 +62,7 @@ _FIXED = "give it a size or a list of sizes under 'dims' in edgepack.yaml, or ex
 
 
 def wants_static(variant: Variant, sizes: Mapping[str, Sequence[int]]) -> bool:
-    """Tell whether a variant gets models with static shapes, given the project's lists of sizes.
+    """Return whether a variant gets models with static shapes, given the project's lists of sizes.
 
     A backend that takes static shapes alone gets them only with such lists: its provider may take
     enough of a model with dynamic shapes, which its placement decides.

@@ -162,7 +162,7 @@ class _Watched:
         report(self._done, len(self))
 
     def warnings(self) -> Iterator[str]:
-        """Say what is wrong with the set; call it when all samples were taken."""
+        """Report what is wrong with the set; call it after all samples were taken."""
         if len(self) == 1:
             yield (
                 "one sample shows little of the range of other inputs: int8 may cut off what"
@@ -185,7 +185,7 @@ def _warnings(
     bodies: list[str],
     place: Callable[[str], str],
 ) -> Iterator[str]:
-    """Yield what people should know of the tensors; ``place`` says where one is."""
+    """Yield what people should know about the tensors; ``place`` says where one is."""
     constant = [name for name, one in found.items() if one.low == one.high]
     if constant:
         yield (

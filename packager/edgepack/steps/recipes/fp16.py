@@ -139,7 +139,7 @@ class Fp16:
         feeds = list(probes(_PROBES))
         while True:
             half, reasons, sqnr_db = _sound(tracer, feeds, reasons, reduce_noise=real)
-            # On each of the feeds it is sound, so this one is another and the loop ends.
+            # The model is sound on each of the feeds, so this feed is a new one, and the loop ends.
             broken = _broken_feed(tracer, half, probes(_RANGE_PROBES))
             if broken is None:
                 break
@@ -170,7 +170,7 @@ class Fp16:
         embeddings are near the model's.
 
         Raises:
-            StepError: One of these is not so.
+            StepError: One of these is not true.
         """
         require_ir(out / MODEL, self.max_ir)
         before, after = read_model(inputs["model"] / MODEL), read_model(out / MODEL)

@@ -1,9 +1,9 @@
 """The ``int4-weight`` recipe: weights of matrix products and tables in 4 bits, all else float32.
 
 For models that are large for what they compute, transformers above all: their files shrink to a
-sixth. It is no way to be fast: against float32, weights of 384 x 1536 and 1024 x 1024, one thread,
-it took 0.6 to 0.75 times as long with one row of activations, 0.75 to 0.8 with 8 and 1.1 to 1.4
-with 32 and more; int8-dynamic took 0.2 to 0.6 (onnxruntime 1.31.1, x86-64 with AVX2 and without
+sixth. It is not a way to be fast: compared with float32, weights of 384 x 1536 and 1024 x 1024, one
+thread, it took 0.6 to 0.75 times as long with one row of activations, 0.75 to 0.8 with 8 and 1.1 to
+1.4 with 32 and more; int8-dynamic took 0.2 to 0.6 (onnxruntime 1.31.1, x86-64 with AVX2 and without
 VNNI, a busy machine, 2026-11-21).
 
 Written are MatMulNBits and GatherBlockQuantized (com.microsoft), both as
@@ -90,8 +90,8 @@ class Int4Weight:
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``.
 
-        With calibration samples weights are rounded in two ways, and that is kept whose outputs
-        are nearer on samples that were held out.
+        With calibration samples weights are rounded in two ways, and the step keeps the way whose
+        outputs are nearer on held-out samples.
 
         Raises:
             StepError: Nothing can be in 4 bits.
@@ -142,7 +142,7 @@ class Int4Weight:
         """Prove that there are weights in 4 bits, and that the outputs are near.
 
         Raises:
-            StepError: One of these is not so, or the outputs have NaN or infinity.
+            StepError: One of these is not true, or the outputs have NaN or infinity.
         """
         require_ir(out / MODEL, self.max_ir)
         require_int4(read_model(out / MODEL))

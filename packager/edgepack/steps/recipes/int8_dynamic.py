@@ -8,8 +8,8 @@ ConvInteger with uint8 weights takes 1.1 (squeezenet1.1), 2.7 to 3.8 (mobilenet 
 scale in all, which leaves -6 dB of mobilenet.
 Convolutional networks want ``int8-static``.
 
-A scale per channel is what keeps a transformer: of all-MiniLM-L6-v2, 64 English sentences, the
-worst embedding has a cosine of 0.986 with float32's with int8 weights and 0.987 with uint8, and
+A scale per channel preserves a transformer's accuracy: of all-MiniLM-L6-v2, 64 English sentences,
+the worst embedding has a cosine of 0.986 with float32's with int8 weights and 0.987 with uint8, and
 with one scale per tensor 0.938 and 0.965. Weights of 7 bits (onnxruntime's ``reduce_range``), which
 cannot saturate, bring 0.984 and 0.987, and per tensor 0.77 and 0.91: they are not used (onnxruntime
 1.31.1, x86-64 with AVX2 and without VNNI, its default kernels, 2026-11-21).
@@ -75,7 +75,7 @@ class Int8Dynamic:
     max_ir: int
 
     def check(self, inputs: Inputs) -> None:
-        """Make sure that the dialect is one that can be, and the model a float one that runs.
+        """Make sure that the dialect is possible, and that the model is a float one that runs.
 
         Raises:
             StepError: The dialect has other activations than asymmetric uint8, which is what
@@ -177,7 +177,7 @@ class Int8Dynamic:
         return reasons
 
     def _spoils_lstm(self, node: onnx.NodeProto) -> str:
-        """Say why an LSTM is left out: the quantizer drops its layout and knows int8 only."""
+        """Return why an LSTM is left out: the quantizer drops its layout and supports only int8."""
         if any(a.name == "layout" and a.i for a in node.attribute):
             return "its batch comes first"
         return "" if self.dialect.weights == "int8" else "LSTM weights can be int8 only"

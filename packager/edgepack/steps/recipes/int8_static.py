@@ -116,7 +116,7 @@ class Int8Static:
 
     @property
     def cacheable(self) -> bool:
-        """A user's own metric may change without anything here knowing."""
+        """A user's own metric may change, and nothing here can detect that."""
         return self.search is None or not isinstance(self.search.metric, PythonMetric)
 
     def check(self, inputs: Inputs) -> None:
@@ -249,7 +249,7 @@ class Int8Static:
         maker: QdqMaker,
         first: Written,
     ) -> tuple[Search, JudgingMaker]:
-        """Return the search once its best model is near the float one, and what judged it.
+        """Return the search with its best model near the float one, and what judged it.
 
         Raises:
             StepError: The outputs are noise.

@@ -1,4 +1,4 @@
-"""What a recipe is to a plan: the steps that make its numbers, and how near they come."""
+"""Describes a recipe to a plan: the steps that make its numbers, and how near they come."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class RecipeKind:
     after: Callable[[Asked], tuple[Step, ...]] = no_steps
     """Steps that change the float model once it was observed."""
     needs_calibration: bool = False
-    """Whether it is not to be had without calibration samples."""
+    """Whether it needs calibration samples."""
     takes_long: bool = True
     """Whether a build's time goes to the step, so that it is counted in an estimate."""
     weight_copies: int = MODEL_COPIES
