@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import tempfile
@@ -112,3 +113,10 @@ def test_worker_when_it_has_a_bug_or_cannot_import_shows_the_traceback(workers, 
     monkeypatch.setitem(sys.modules, "no_such_module", worker_tasks)
     with pytest.raises(BugError, match="No module named 'no_such_module'"):
         workers.call(worker_tasks.refuse)
+
+
+def test_call_when_the_context_was_left_starts_no_process():
+    with Workers(1) as workers:
+        pass
+    with pytest.raises(ToolError, match="was stopped"):
+        workers.call(os.getpid)
