@@ -171,7 +171,8 @@ def try_out(machine: Machine) -> Finding:
             log.write(done.output)
             if done.exit_code:
                 say(f"{machine.name}: exit code {done.exit_code}, and it said last:")
-                say("\n".join(f"  | {line}" for line in done.output.splitlines()[-LAST_LINES:]))
+                lines = [line for line in done.output.splitlines() if "SKIPPED [" not in line]
+                say("\n".join(f"  | {line}" for line in lines[-LAST_LINES:]))
                 break
     return finding
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_store_when_of_another_version_is_refused_and_left_as_it_is(
 
 
 def test_store_when_its_version_is_told_otherwise_is_of_another_version(file: Path) -> None:
-    with sqlite3.connect(file) as connection:
+    with closing(sqlite3.connect(file)) as connection:
         connection.execute("ALTER TABLE edgepack_version RENAME COLUMN version TO version_num")
     with pytest.raises(BundleError, match="is of another version, this edgepack reads version 1"):
         ResultsStore(f"sqlite:///{file}")
