@@ -18,7 +18,13 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.dialect import find_attribute
-from edgepack.quantization.qdq.preparation import list_body_reads, read_values
+from edgepack.quantization.qdq.preparation import (
+    copy_model,
+    count_reads,
+    list_body_reads,
+    read_clamp,
+    read_values,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -300,16 +306,10 @@ def _activation(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
 def _clip(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     if node.input[0] not in found.ids:
         return []
-    ends = {entry.name: entry.f for entry in node.attribute}
-    for end, place in (("min", 1), ("max", 2)):
-        if len(node.input) > place and node.input[place]:
-            value = found.constant(node, place)
-            if value is None or value.size != 1:
-                return None
-            ends[end] = float(value.item())
-    low, high = ends.get("min", -math.inf), ends.get("max", math.inf)
-    if low > 0 or high < 0:
+    ends = read_clamp(node, found.constants)
+    if ends is None or ends[0] > 0 or ends[1] < 0:
         return None
+    low, high = ends
     found.bounds.append(
         Bound(node.output[0], -math.inf if low == 0 else low, math.inf if high == 0 else high)
     )
@@ -478,16 +478,12 @@ def scale_constants(
         scaled: Which constants hold which factors.
         factors: float64 (groups,), positive.
     """
-    import onnx
     from onnx import numpy_helper
 
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_model(model)
     constants = {tensor.name: tensor for tensor in copy.graph.initializer}
-    readers: dict[str, int] = {value.name: 1 for value in copy.graph.output}
-    for node in copy.graph.node:
-        for name in (*node.input, *list_body_reads(node)):
-            readers[name] = readers.get(name, 0) + 1
+    readers = count_reads(copy.graph)
+    readers.update(value.name for value in copy.graph.output)
     wanted: dict[tuple[int, int], Array] = {}
     for each in scaled:
         key = each.node, each.place

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from edgepack.quantization.methods.layers import Product, find_product
 from edgepack.quantization.methods.product_inputs import Source
 from edgepack.quantization.qdq.dialect import CHANNELED, DEQUANTIZE, find_attribute
 from edgepack.quantization.qdq.grid import Grid, find_ends, round_bias
-from edgepack.quantization.qdq.preparation import list_body_reads, read_values
+from edgepack.quantization.qdq.preparation import copy_model, count_reads, read_values
 
 if TYPE_CHECKING:
     import onnx
@@ -27,13 +26,10 @@ _INT32_END = float(np.iinfo(np.int32).max)
 
 def give_own_constants(model: onnx.ModelProto, chosen: Collection[str]) -> onnx.ModelProto:
     """Return a copy in which each product has weights and a bias that no other node reads."""
-    import onnx
-
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_model(model)
     graph = copy.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    readers = Counter(name for node in graph.node for name in (*node.input, *list_body_reads(node)))
+    readers = count_reads(graph)
     readers.update(value.name for value in graph.output)
     taken = {name for node in graph.node for name in node.output}.union(readers, constants)
     for node in graph.node:

@@ -15,7 +15,6 @@ and 16.1 dB with everything (87 %).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -38,7 +37,7 @@ from edgepack.quantization.methods.product_constants import ProductConstants, gi
 from edgepack.quantization.methods.product_inputs import ProductInputs, sample_product_inputs
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.operators import CLAMPS
-from edgepack.quantization.qdq.preparation import list_body_reads, read_values
+from edgepack.quantization.qdq.preparation import count_reads, read_clamp
 from edgepack.quantization.qdq.writer import QdqWriter
 
 if TYPE_CHECKING:
@@ -177,21 +176,14 @@ def _corrected(
 def _limits(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
     """Return the limits of the values that pass through a tensor's only reader, a Relu or Clip."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    readers = Counter(
-        name for node in model.graph.node for name in (*node.input, *list_body_reads(node))
-    )
+    readers = count_reads(model.graph)
     readers.update(value.name for value in model.graph.output)
     found = {}
     for node in model.graph.node:
         if node.op_type not in CLAMPS or node.domain not in STANDARD or readers[node.input[0]] > 1:
             continue
-        bounds = [*node.input[1:3], "", ""][:2] if node.op_type == "Clip" else ["", ""]
-        if all(name in constants for name in bounds if name):
-            low, high = (
-                read_values(constants[name]).item() if name else end
-                for name, end in zip(bounds, NO_LIMITS, strict=True)
-            )
-            found[node.input[0]] = (max(low, 0.0) if node.op_type == "Relu" else low, high)
+        if ends := read_clamp(node, constants):
+            found[node.input[0]] = ends
     return found
 
 

@@ -20,7 +20,8 @@ from edgepack.model.facts import STANDARD
 from edgepack.project.profile import Dialect
 from edgepack.quantization.qdq.dialect import find_attribute
 from edgepack.quantization.qdq.grid import make_range_grid
-from edgepack.quantization.qdq.preparation import list_body_reads, read_values
+from edgepack.quantization.qdq.operators import CLAMPS
+from edgepack.quantization.qdq.preparation import copy_model, list_body_reads, read_values
 from edgepack.quantization.ranges.statistics import TensorStatistics
 
 if TYPE_CHECKING:
@@ -60,12 +61,9 @@ def duplicate_channels(
         statistics: Of the tensors that can get a Q/DQ pair.
         dialect: Decides how wide a step is.
     """
-    import onnx
-
     if dialect.activations == "uint16":
         return Duplicated(model, statistics, {})
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_model(model)
     graph = _Graph(copy)
     found = dict(statistics)
     copies: dict[str, Mapping[int, int]] = {}
@@ -184,7 +182,7 @@ class _Graph:
         readers = self._readers.get(output, [])
         if output in self._outputs:
             return None
-        if len(readers) == 1 and readers[0].op_type in ("Relu", "Clip"):
+        if len(readers) == 1 and readers[0].op_type in CLAMPS:
             output = readers[0].output[0]
             clamps = self.bounds(output)[0] == 0 and output not in self._outputs
             return output if clamps else None

@@ -14,7 +14,12 @@ from edgepack.model.editing import free_name
 from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.blockwise import BLOCK, Blocks, fit_scales
 from edgepack.quantization.qdq.dialect import find_attribute
-from edgepack.quantization.qdq.preparation import list_body_reads, read_values
+from edgepack.quantization.qdq.preparation import (
+    copy_model,
+    list_read_names,
+    read_values,
+    replace_items,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -75,8 +80,8 @@ class BlockwiseWriter:
             rows = _rows(node)
             if rows is None or rows.tensor not in constants:
                 continue
-            reason = _obstacle(rows, constants[rows.tensor])
-            if not reason:
+            reason = _explain_obstacle(rows, constants[rows.tensor])
+            if reason is None:
                 found[node.name] = rows
             elif rows.op == PRODUCT:
                 left[node.name] = reason
@@ -109,8 +114,7 @@ class BlockwiseWriter:
         """Return the model with weights in 4 bits; those not in ``rounded`` are fitted."""
         import onnx
 
-        written = onnx.ModelProto()
-        written.CopyFrom(self.model)
+        written = copy_model(self.model)
         graph = written.graph
         made = _Made({*self.constants, *(name for node in graph.node for name in node.output)})
         for rows in dict.fromkeys(self.places.values()):
@@ -120,10 +124,9 @@ class BlockwiseWriter:
         for node in self.model.graph.node:
             place = self.places.get(node.name)
             graph.node.extend([node] if place is None else made.nodes(node, place))
-        read = _names_read(written)
-        del graph.initializer[:]
-        graph.initializer.extend([t for name, t in self.constants.items() if name in read])
-        graph.initializer.extend(made.tensors)
+        read = list_read_names(graph)
+        kept = [tensor for name, tensor in self.constants.items() if name in read]
+        replace_items(graph.initializer, [*kept, *made.tensors])
         if DOMAIN not in {entry.domain for entry in written.opset_import}:
             written.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
         return written
@@ -143,8 +146,8 @@ def _rows(node: onnx.NodeProto) -> Rows | None:
     return None
 
 
-def _obstacle(rows: Rows, tensor: onnx.TensorProto) -> str:
-    """Return why a constant stays as it is, or nothing."""
+def _explain_obstacle(rows: Rows, tensor: onnx.TensorProto) -> str | None:
+    """Return why a constant stays as it is; None if it can be written in 4 bits."""
     from onnx import TensorProto
 
     if tensor.data_type != TensorProto.FLOAT:
@@ -158,15 +161,7 @@ def _obstacle(rows: Rows, tensor: onnx.TensorProto) -> str:
         return f"its rows are no multiple of {BLOCK}"
     if not np.isfinite(read_values(tensor)).all():
         return "its weights have NaN or infinity"
-    return ""
-
-
-def _names_read(model: onnx.ModelProto) -> set[str]:
-    names = {value.name for value in model.graph.output}
-    for node in model.graph.node:
-        names.update(node.input)
-        names.update(list_body_reads(node))
-    return names
+    return None
 
 
 @dataclass

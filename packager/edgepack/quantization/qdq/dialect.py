@@ -22,7 +22,8 @@ QUANTIZE = "QuantizeLinear"
 DEQUANTIZE = "DequantizeLinear"
 CHANNELED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Products whose weights have channels."""
-_BIASED = ("Conv", "ConvTranspose", "Gemm")
+BIASED = ("Conv", "ConvTranspose", "Gemm")
+"""Those of them that can have a bias."""
 # A bias is rounded to steps of its scale; float32 products of two scales differ in the last bits.
 _SCALE_TOLERANCE = 1e-5
 
@@ -185,7 +186,7 @@ class _Proof:
     def _biases(self) -> Iterator[tuple[onnx.NodeProto, str]]:
         """Yield operators with quantized weights and the names of their constant biases."""
         for node in self.model.graph.node:
-            if node.op_type in _BIASED and len(node.input) > 2 and node.input[1] in self.sources:
+            if node.op_type in BIASED and len(node.input) > 2 and node.input[1] in self.sources:
                 bias = node.input[2]
                 if bias in self.constants or bias in self.weights:
                     yield node, bias

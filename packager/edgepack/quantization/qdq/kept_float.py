@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgepack.model.editing import free_name
-from edgepack.quantization.qdq.dialect import DEQUANTIZE, QUANTIZE
+from edgepack.quantization.qdq.dialect import BIASED, DEQUANTIZE, QUANTIZE
 from edgepack.quantization.qdq.mixed_width import unify_widths
-from edgepack.quantization.qdq.preparation import list_body_reads
+from edgepack.quantization.qdq.operators import CLAMPS
+from edgepack.quantization.qdq.preparation import count_reads, list_read_names, replace_items
 from edgepack.quantization.qdq.writer import QdqWriter
 
 if TYPE_CHECKING:
     import onnx
-
-_TAKEN = ("Conv", "ConvTranspose", "Gemm")
-_PASSED = ("Relu", "Clip")
 
 
 def write_qdq(
@@ -75,23 +73,11 @@ def _give_exact_constants(
 def _drop_unread(model: onnx.ModelProto) -> None:
     """Take out the conversions of constants that nothing reads any more, and the constants."""
     graph = model.graph
-    read = _list_read_names(graph)
+    read = list_read_names(graph)
     nodes = [n for n in graph.node if n.op_type != DEQUANTIZE or n.output[0] in read]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    read = _list_read_names(graph)
-    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(tensors)
-
-
-def _list_read_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the names that nodes and their bodies read, and those of the outputs."""
-    read = {value.name for value in graph.output}
-    for node in graph.node:
-        read.update(node.input)
-        read.update(list_body_reads(node))
-    return read
+    replace_items(graph.node, nodes)
+    read = list_read_names(graph)
+    replace_items(graph.initializer, [t for t in graph.initializer if t.name in read])
 
 
 def keep_float(model: onnx.ModelProto) -> None:
@@ -112,7 +98,7 @@ def keep_float(model: onnx.ModelProto) -> None:
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     producers = {name: node for node in graph.node for name in node.output}
-    readers = Counter(name for node in graph.node for name in (*node.input, *list_body_reads(node)))
+    readers = count_reads(graph)
     taken = {*constants, *producers, *readers}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
@@ -128,8 +114,7 @@ def keep_float(model: onnx.ModelProto) -> None:
                 onnx.helper.make_node("Max", [raw, least], [tensor], f"{tensor}/kept_float")
             )
         nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
+    replace_items(graph.node, nodes)
 
 
 def _product_before(
@@ -140,9 +125,9 @@ def _product_before(
         return None
     before = producers.get(node.input[0])
     while before is not None and readers[before.output[0]] == 1:
-        if before.op_type in _TAKEN:
+        if before.op_type in BIASED:
             return before
-        if before.op_type not in _PASSED:
+        if before.op_type not in CLAMPS:
             return None
         before = producers.get(before.input[0])
     return None

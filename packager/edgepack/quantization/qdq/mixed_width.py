@@ -17,13 +17,13 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.errors import BugError
-from edgepack.quantization.qdq.dialect import DEQUANTIZE, QUANTIZE
+from edgepack.quantization.qdq.dialect import BIASED, CHANNELED, DEQUANTIZE, QUANTIZE
+from edgepack.quantization.qdq.preparation import read_values, replace_items
 
 if TYPE_CHECKING:
     import onnx
 
 
-_BIASED = ("Conv", "ConvTranspose", "Gemm")
 _STEPS = 257
 """The number of uint16 steps in one uint8 step, where both cover the same range."""
 _INT32_MAX = int(np.iinfo(np.int32).max)
@@ -77,12 +77,8 @@ class _Unifying:
     """By dequantized tensor and factor: its name behind a pair of 16 bits."""
 
     def __post_init__(self) -> None:
-        from onnx import numpy_helper
-
         graph = self.model.graph
-        self.constants = {
-            tensor.name: np.asarray(numpy_helper.to_array(tensor)) for tensor in graph.initializer
-        }
+        self.constants = {tensor.name: read_values(tensor) for tensor in graph.initializer}
         self.sources = {n.output[0]: n for n in graph.node if n.op_type == DEQUANTIZE}
         self.sinks = {n.input[0]: n for n in graph.node if n.op_type == QUANTIZE}
         self.domain = next((n.domain for n in graph.node if self._is_wide(n)), "")
@@ -95,8 +91,7 @@ class _Unifying:
                 nodes += self._widen_inputs(node)
                 behind = list(self._widen_outputs(node))
             nodes += [node, *behind]
-        del self.model.graph.node[:]
-        self.model.graph.node.extend(nodes)
+        replace_items(self.model.graph.node, nodes)
 
     def _list_pairs(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield the nodes that convert an operator's activations: before it, and behind it."""
@@ -111,7 +106,7 @@ class _Unifying:
     def _is_activation(self, node: onnx.NodeProto, name: str) -> bool:
         """Return whether a tensor is no weight or bias of a product."""
         constant = self.sources[name].input[0] in self.constants
-        return not (constant and (node.op_type in _BIASED or node.op_type == "MatMul"))
+        return not (constant and node.op_type in CHANNELED)
 
     def _is_wide(self, node: onnx.NodeProto) -> bool:
         known = node.op_type in (QUANTIZE, DEQUANTIZE) and node.input[2] in self.constants
@@ -162,7 +157,7 @@ class _Unifying:
 
     def _bias(self, node: onnx.NodeProto) -> Array | None:
         """Return a product's quantized bias as integers."""
-        if node.op_type not in _BIASED or len(node.input) < 3 or node.input[2] not in self.sources:
+        if node.op_type not in BIASED or len(node.input) < 3 or node.input[2] not in self.sources:
             return None
         return self.constants.get(self.sources[node.input[2]].input[0])
 

@@ -35,12 +35,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from edgepack.model.editing import free_name
 from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.grid import Grid
-from edgepack.quantization.qdq.preparation import list_body_reads, read_values
+from edgepack.quantization.qdq.preparation import count_reads, read_clamp, read_values
 
 if TYPE_CHECKING:
     import onnx
@@ -138,10 +136,7 @@ def read_tensors(
     inputs = {value.name for value in graph.input}
     names = inputs.union(*(filter(None, node.output) for node in graph.node)) - constants.keys()
     untyped = {name for name in names if name not in types}
-    readers: dict[str, int] = {}
-    for node in graph.node:
-        for name in (*filter(None, node.input), *list_body_reads(node)):
-            readers[name] = readers.get(name, 0) + 1
+    readers = count_reads(graph)
     return Tensors(
         constants=constants,
         floats=frozenset(
@@ -426,19 +421,13 @@ def _pads_with_known(node: onnx.NodeProto, tensors: Tensors) -> bool:
 
 def _clamps(node: onnx.NodeProto, tensors: Tensors, grid: Grid) -> bool:
     """Return whether a grid ends, to half a step, inside what a Relu or Clip lets through."""
-    low, high = 0.0, np.inf
-    if node.op_type == "Clip":
-        bounds = [*node.input[1:3], "", ""][:2]
-        if any(name and name not in tensors.constants for name in bounds):
-            return False
-        low, high = (
-            float(read_values(tensors.constants[name]).item()) if name else open_end
-            for name, open_end in zip(bounds, (-np.inf, np.inf), strict=True)
-        )
+    ends = read_clamp(node, tensors.constants)
+    if ends is None:
+        return False
     first, last = grid.limits()
     # The zero point is rounded to half a step, and that to float32.
     slack = 0.51 * grid.scale
-    return bool(low <= first + slack and last - slack <= high)
+    return bool(ends[0] <= first + slack and last - slack <= ends[1])
 
 
 def _text(node: onnx.NodeProto, name: str, default: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +75,48 @@ def list_body_reads(node: onnx.NodeProto) -> Iterator[str]:
                 yield from list_body_reads(inner)
 
 
+def list_read_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names that nodes and their bodies read, and those of the graph's outputs."""
+    return {*count_reads(graph), *(value.name for value in graph.output)}
+
+
+def count_reads(graph: onnx.GraphProto) -> Counter[str]:
+    """Return how often the nodes of a graph and their bodies read each tensor."""
+    return Counter(
+        name for node in graph.node for name in (*filter(None, node.input), *list_body_reads(node))
+    )
+
+
+def copy_model(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model of any size; ``copy.deepcopy`` takes ten times as long."""
+    copy = type(model)()
+    copy.CopyFrom(model)
+    return copy
+
+
+def read_clamp(
+    node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
+) -> tuple[float, float] | None:
+    """Return the ends of a Relu or Clip, infinite where it has none; None if one is no constant."""
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    # Attributes until opset 10, inputs from then on.
+    ends = {"min": -math.inf, "max": math.inf}
+    ends.update((entry.name, entry.f) for entry in node.attribute)
+    for end, name in zip(("min", "max"), node.input[1:], strict=False):
+        if name and name not in constants:
+            return None
+        if name:
+            ends[end] = float(read_values(constants[name]).item())
+    return ends["min"], ends["max"]
+
+
+def replace_items(field: Any, items: list[Any]) -> None:  # noqa: ANN401  (a protobuf container)
+    """Give a repeated field other items."""
+    del field[:]
+    field.extend(items)
+
+
 def read_values(tensor: onnx.TensorProto) -> Array:
     """Return the values of a constant."""
     from onnx import numpy_helper
@@ -98,10 +142,10 @@ def _store_constants(model: onnx.ModelProto) -> None:
         for name, value in stored.items():
             graph.initializer.add().CopyFrom(value)
             graph.initializer[-1].name = name
-        _replace(graph.node, kept)
+        replace_items(graph.node, kept)
     names = {tensor.name for tensor in graph.initializer}
     if any(value.name in names for value in graph.input):
-        _replace(graph.input, [value for value in graph.input if value.name not in names])
+        replace_items(graph.input, [value for value in graph.input if value.name not in names])
     # From IR 4 on initializers need not be inputs (onnx/docs/Versioning.md).
     model.ir_version = max(model.ir_version, 4)
 
@@ -120,11 +164,6 @@ def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
         value = onnx.helper.get_attribute_value(entry)
         return numpy_helper.from_array(np.asarray(value, kinds[entry.name]))
     return entry.t if entry.type == onnx.AttributeProto.TENSOR else None
-
-
-def _replace(field: Any, items: list[Any]) -> None:  # noqa: ANN401  (a protobuf container)
-    del field[:]
-    field.extend(items)
 
 
 def _name_nodes(model: onnx.ModelProto) -> None:
@@ -170,4 +209,4 @@ def _add(model: onnx.ModelProto, name: str, values: Array) -> str:
 
 def _drop(node: onnx.NodeProto, name: str) -> None:
     kept = [entry for entry in node.attribute if entry.name != name]
-    _replace(node.attribute, kept)
+    replace_items(node.attribute, kept)

@@ -47,7 +47,7 @@ from edgepack.quantization.qdq.operators import (
 )
 from edgepack.quantization.qdq.preparation import (
     infer_types,
-    list_body_reads,
+    list_read_names,
     read_declared_types,
     read_values,
 )
@@ -295,10 +295,7 @@ class _Writing:
         use = self._place.constants.get((index, place))
         if use:
             return self._grids[use.stem]
-        return self._find_grid(self._place.pairs[self._nodes[index].input[place]])
-
-    def _find_grid(self, source: str) -> Grid:
-        return self._grids[source] if source in self._grids else self._find_own_grid(source)
+        return self._find_own_grid(self._place.pairs[self._nodes[index].input[place]])
 
     # --- constants ----------------------------------------------------------------------------
 
@@ -316,12 +313,10 @@ class _Writing:
             integers = round_bias(values, grid)
             parameters = f"{use.stem}_quantized"
         else:
-            is_weight = use.role == "weight"
-            grid = (
-                self._make_weight_grid(index, name, values)
-                if is_weight
-                else self._make_operand_grid(values, use)
-            )
+            if use.role == "weight":
+                grid = self._make_weight_grid(index, name, values)
+            else:
+                grid = self._make_operand_grid(values, use)
             integers = grid.integers(values)
         self._grids[use.stem] = grid
         stored = self._store(f"{use.stem}_quantized", integers)
@@ -399,7 +394,7 @@ class _Writing:
         if name not in self._place.pairs:
             return
         source = self._place.pairs[name]
-        grid = self._find_grid(source)
+        grid = self._find_own_grid(source)
         integers = self._name(f"{name}_QuantizeLinear_Output")
         self._convert(QUANTIZE, name, self._before_pair(name), integers, grid, source)
         self._convert(DEQUANTIZE, name, integers, self._behind_pair(name), grid, source)
@@ -445,10 +440,7 @@ class _Writing:
 
     def _keep_constants(self) -> None:
         """Add the float constants that are still read."""
-        read = set(self._tensors.outputs)
-        for node in self._graph.node:
-            read.update(node.input)
-            read.update(list_body_reads(node))
+        read = list_read_names(self._graph)
         for tensor in self._settings.model.graph.initializer:
             if tensor.name in read:
                 self._graph.initializer.add().CopyFrom(tensor)

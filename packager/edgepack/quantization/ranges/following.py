@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgepack.model.facts import STANDARD
 from edgepack.model.quantized import walk_nested
+from edgepack.quantization.qdq.preparation import read_clamp
 
 if TYPE_CHECKING:
     import onnx
@@ -93,8 +93,8 @@ def find_clamps(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Bou
     for node in _nodes(model, "Relu", "Clip"):
         if not {node.input[0], node.output[0]} <= set(names) or node.input[0] in found:
             continue
-        if (bounds := _bounds(node, constants)) and bounds.low <= bounds.high:
-            found[node.output[0]] = bounds
+        if (ends := read_clamp(node, constants)) and ends[0] <= ends[1]:
+            found[node.output[0]] = Bounds(node.input[0], *ends)
     return found
 
 
@@ -118,20 +118,3 @@ def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
         if node.attribute[0].name == "value":
             found[node.output[0]] = node.attribute[0].t
     return {name: tensor for name, tensor in found.items() if not tensor.external_data}
-
-
-def _bounds(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> Bounds | None:
-    """Return the bounds of a Relu or Clip; None where they are no constants."""
-    from onnx import numpy_helper
-
-    if node.op_type == "Relu":
-        return Bounds(node.input[0], 0.0, math.inf)
-    # Attributes until opset 10, inputs from then on.
-    ends = {"min": -math.inf, "max": math.inf}
-    ends.update((entry.name, entry.f) for entry in node.attribute)
-    for end, name in zip(("min", "max"), node.input[1:], strict=False):
-        if name and name not in constants:
-            return None
-        if name:
-            ends[end] = float(numpy_helper.to_array(constants[name]).item())
-    return Bounds(node.input[0], ends["min"], ends["max"])

@@ -14,6 +14,7 @@ from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError, StepError
 from edgepack.model.reading import list_external_files, read_structure, write_model
 from edgepack.model.running import make_session, run_session
+from edgepack.quantization.qdq.preparation import copy_model
 
 if TYPE_CHECKING:
     import onnx
@@ -82,10 +83,7 @@ class Observer:
         Raises:
             ModelError: As :meth:`open`.
         """
-        import onnx
-
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
+        copy = copy_model(model)
         _give(copy, tensors)
         with tempfile.TemporaryDirectory(prefix="edgepack-observed-") as scratch:
             file = Path(scratch) / "model.onnx"
@@ -133,7 +131,7 @@ def make_nonfinite_error(
     """
     where = f"on calibration sample {number} (the first is 0)"
     for name, array in sample.items():
-        if found := _bad_values(array):
+        if found := _find_nonfinite(array):
             return SamplesError(
                 f"the input {name!r} has {found} {where}",
                 hint="remove the sample, or fix the step that made it",
@@ -142,10 +140,10 @@ def make_nonfinite_error(
     nodes = [node for node in structure.graph.node if any(node.output)]
     made = [name for node in nodes for name in node.output if name]
     values = Observer.open(model, structure, made, optimized=False).run(sample)
-    tensor = next((name for name in made if _bad_values(values.get(name)) == "NaN"), tensor)
+    tensor = next((name for name in made if _find_nonfinite(values.get(name)) == "NaN"), tensor)
     node = next(node for node in nodes if tensor in node.output)
     values.update(_constants(structure, model, node.input))
-    found = _bad_values(values.get(tensor)) or "NaN or infinity"
+    found = _find_nonfinite(values.get(tensor)) or "NaN or infinity"
     return StepError(
         f"the tensor {tensor!r} has {found} {where}: the node {node.name!r} ({node.op_type}) makes"
         f" it from {_describe_values(node.input, values)}",
@@ -153,10 +151,10 @@ def make_nonfinite_error(
     )
 
 
-def _bad_values(array: Array | None) -> str:
-    """Return which of NaN and infinity an array has, NaN first; an empty result if neither."""
+def _find_nonfinite(array: Array | None) -> str | None:
+    """Return which of NaN and infinity an array has, NaN first; None if neither."""
     if array is None or array.dtype.kind != "f" or np.isfinite(array).all():
-        return ""
+        return None
     return "NaN" if np.isnan(array).any() else "infinity"
 
 
@@ -170,6 +168,8 @@ def _constants(model: onnx.ModelProto, path: Path, names: Collection[str]) -> di
 
 def _describe_values(names: Collection[str], values: Mapping[str, Array]) -> str:
     bad = [
-        f"{name!r}, which has {found}" for name in names if (found := _bad_values(values.get(name)))
+        f"{name!r}, which has {found}"
+        for name in names
+        if (found := _find_nonfinite(values.get(name)))
     ]
     return " and ".join(bad) or "finite inputs"

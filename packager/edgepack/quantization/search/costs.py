@@ -19,6 +19,7 @@ from edgepack.model.reading import write_model
 from edgepack.model.running import make_session, run_session
 from edgepack.quantization.qdq.dialect import DEQUANTIZE
 from edgepack.quantization.qdq.kept_float import write_qdq
+from edgepack.quantization.qdq.preparation import copy_model
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.search.closeness import HeldOut
 from edgepack.quantization.search.pairs import find_pairs
@@ -175,10 +176,7 @@ def _replace_constants(
     source: onnx.ModelProto, given: Mapping[str, Mapping[int, onnx.TensorProto]]
 ) -> onnx.ModelProto:
     """Return a model in which some nodes have other constants, by place in their inputs."""
-    import onnx
-
-    model = onnx.ModelProto()
-    model.CopyFrom(source)
+    model = copy_model(source)
     added: dict[str, onnx.TensorProto] = {}
     for node in model.graph.node:
         for place, tensor in given.get(node.name, {}).items():

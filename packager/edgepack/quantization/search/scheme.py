@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from edgepack.base.arrays import Array
+from edgepack.quantization.qdq.preparation import copy_model
 
 if TYPE_CHECKING:
     import onnx
@@ -61,12 +62,9 @@ def _restore_exact_constants(
     model: onnx.ModelProto, exact: onnx.ModelProto, nodes: set[str]
 ) -> onnx.ModelProto:
     """Return a model in which these nodes have the exact constants, as copies of their own."""
-    import onnx
-
     originals = {tensor.name: tensor for tensor in exact.graph.initializer}
     inputs = {node.name: node.input for node in exact.graph.node}
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copy_model(model)
     for node in copy.graph.node:
         if node.name not in nodes:
             continue
