@@ -22,7 +22,7 @@ _Z95 = 1.959964
 
 def sqnr_db(signal: float, noise: float) -> float:
     """Return the signal to noise ratio in dB of two energies; 200 when there is no noise."""
-    if math.isnan(noise) or math.isinf(noise):
+    if not math.isfinite(noise):
         return -math.inf
     if noise == 0:
         return EQUAL_SQNR_DB
@@ -254,10 +254,7 @@ class OutputR2:
         """Add one sample."""
         same = reference.shape == output.shape
         ref, out = _drop_equal_infinities(reference, output if same else reference)
-        ref, out = (
-            _choose_columns(_split_by_quantity(ref)),
-            _choose_columns(_split_by_quantity(out)),
-        )
+        ref, out = (_choose_columns(_split_by_quantity(each)) for each in (ref, out))
         growth = self.variation.add(ref).sum(axis=1)
         own = ref.sum(axis=1), np.sum(ref**2, axis=1), ref.shape[1]
         if self.sums is None or self.squares is None:
@@ -265,9 +262,9 @@ class OutputR2:
         self.same_channels &= len(ref) == len(self.sums)
         if not self.same_channels:
             return
-        self.sums, self.squares, self.size = (
-            self.sums + own[0], self.squares + own[1], self.size + own[2],
-        )  # fmt: skip
+        self.sums = self.sums + own[0]
+        self.squares = self.squares + own[1]
+        self.size += own[2]
         self.errors.append(np.sum((ref - out) ** 2, axis=1) if same else own)
         self.growths.append(growth.astype(np.float32))
 

@@ -22,9 +22,9 @@ class Found:
     """fp32's values, whose mean is 1; empty if each is 1."""
     others: Mapping[str, float] = field(default_factory=dict)
     """Second figures, by name."""
-    no_better: str = ""
-    """Why a variant that answers the same to every sample would be as good; empty if it would
-    not."""
+    no_better: str | None = None
+    """Why a variant that answers the same to every sample would be as good; None if it would not be
+    as good."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class Agreement(OutputMetric):
             return Nothing("fp32 gives one class for all samples")
         count, (common, often) = len(self.same), classes.most_common(1)[0]
         same = int(sum(self.same))
-        no_better = ""
+        no_better = None
         if count > 1 and not self._beats(common):
             no_better = (
                 f"it has fp32's best class for {same} of {count} samples, and one class for all"

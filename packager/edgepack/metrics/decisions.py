@@ -62,7 +62,7 @@ class Decisions(OutputMetric):
             values.append(float(weights[kept].sum()))
             own.append(float(weights.sum()))
         share = sum(values) / count
-        no_better = ""
+        no_better = None
         if share <= 0.5:
             no_better = (
                 f"it keeps {share:.1%} of fp32's decisions, each side of {self.threshold:g} counted"

@@ -51,7 +51,7 @@ class Neighbours(OutputMetric):
         values = (ours[np.arange(len(ours)), found] >= nearest - TIED).astype(float).tolist()
         error = float(np.sqrt(np.mean((ours - theirs)[others] ** 2)))
         spread = float(ours[others].std())
-        no_better = ""
+        no_better = None
         if error >= spread:
             no_better = (
                 f"cosines between its vectors are off by {error:.3f}, and fp32's differ from their"

@@ -45,7 +45,7 @@ class R2Metric(OutputMetric):
         found = self.r2.found()
         if found is None:
             return Nothing("fp32 gives the same for all samples")
-        no_better = ""
+        no_better = None
         if not found.beats_constants:
             no_better = (
                 f"R² is {found.value:.3f}{_interval(found.low, found.high)} over"
@@ -108,7 +108,7 @@ class EqualMetric(OutputMetric):
         constant = _constant_share(self.references)
         if len(self.values) > 1 and constant == 1:
             return Nothing("fp32 gives the same for all samples")
-        share, no_better = float(np.mean(self.values)), ""
+        share, no_better = float(np.mean(self.values)), None
         if len(self.values) > 1 and share <= constant:
             no_better = (
                 f"{share:.1%} of its values are fp32's, of the best constant's {constant:.1%}"

@@ -78,7 +78,7 @@ class Objects(OutputMetric):
         }
         others["map50"] = float(compute_average_precision(self.pictures)[0])
         others |= {"objects": float(ours), "kept": float(kept)}
-        no_better = "" if kept else f"it finds none of the {ours} objects that fp32 finds"
+        no_better = None if kept else f"it finds none of the {ours} objects that fp32 finds"
         return Found(f1[0], others=others, no_better=no_better)
 
 

@@ -44,7 +44,7 @@ class Regions(OutputMetric):
         """Return the mean; regions that are always the same say nothing."""
         if not self.values or (len(self.values) > 1 and not self.varies):
             return Nothing("fp32 gives the same regions for all samples")
-        share, no_better = float(np.mean(self.values)), ""
+        share, no_better = float(np.mean(self.values)), None
         if len(self.values) > 1 and share <= (constant := self._constant()):
             no_better = f"its IoU is {share:.3f}, and the same regions for all have {constant:.3f}"
         return Found(self.values, no_better=no_better)

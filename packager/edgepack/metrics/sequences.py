@@ -39,7 +39,7 @@ class Tokens(OutputMetric):
         commonest = Counter(each.tobytes() for each in self.references).most_common(_CONSTANTS)
         if len(commonest) == 1 and len(self.values) > 1:
             return Nothing("fp32 gives the same tokens for all samples")
-        share, no_better = float(np.mean(self.values)), ""
+        share, no_better = float(np.mean(self.values)), None
         if len(self.values) > 1:
             constants = [np.frombuffer(raw, np.int64) for raw, _ in commonest]
             constant = max(

@@ -52,5 +52,5 @@ class Signal(OutputMetric):
         worst = float(np.quantile(np.concatenate(ratios), 0.9))
         decibels = -10 * np.log10(max(worst, 1e-20))
         mean = float(np.mean(values))
-        no_better = "" if mean > 0 else f"its error is as large as the signal ({mean:.3f})"
+        no_better = None if mean > 0 else f"its error is as large as the signal ({mean:.3f})"
         return Found(values, others={"sqnr_db": float(decibels)}, no_better=no_better)

@@ -92,7 +92,8 @@ class ChangedValues:
         """
         values = self._made(kind, array.astype(np.float64), random)
         if self.is_bounded or kind == "clipped":
-            values = np.clip(values, self._low, self._high)
+            low, high = np.minimum(self.dark, self.light), np.maximum(self.dark, self.light)
+            values = np.clip(values, low, high)
         if array.dtype.kind == "u":
             values = np.rint(values)
         return values.astype(array.dtype)
@@ -119,14 +120,6 @@ class ChangedValues:
             case _:
                 made = zero + _SCALED[kind] * (given - zero)
         return made
-
-    @property
-    def _low(self) -> Array:
-        return np.minimum(self.dark, self.light)
-
-    @property
-    def _high(self) -> Array:
-        return np.maximum(self.dark, self.light)
 
 
 _SCALED = {f"times {scale:g}": scale for scale in (0.25, 2.0)}

@@ -23,22 +23,22 @@ def losses(*levels, names=("a", "b")):
 def test_comparison_when_one_is_closer_in_most_samples_says_so():
     before = losses([0.1, 0.01], [0.2, 0.01], [0.1, 0.02])
     after = losses([0.05, 0.005], [0.09, 0.006], [0.06, 0.01])
-    assert after.compare(before) == "closer"
-    assert before.compare(after) == "farther"
-    assert before.compare(before) == "unclear"
+    assert after.judge(before).verdict == "closer"
+    assert before.judge(after).verdict == "farther"
+    assert before.judge(before).verdict == "unclear"
 
 
 def test_comparison_when_samples_disagree_is_unclear():
     before = losses([0.1, 0.01], [0.2, 0.01], [0.1, 0.02])
     after = losses([0.01, 0.001], [0.9, 0.1], [0.02, 0.01])
-    assert after.compare(before) == "unclear"
+    assert after.judge(before).verdict == "unclear"
 
 
 def test_comparison_when_models_have_other_tensors_takes_those_of_both():
     before = losses([0.1, 0.01], [0.1, 0.01], names=("a", "b"))
     after = losses([0.5, 0.001], [0.5, 0.001], names=("c", "b"))
-    assert after.compare(before) == "closer"
-    assert losses([0.5], names=("c",)).compare(before) == "unclear"
+    assert after.judge(before).verdict == "closer"
+    assert losses([0.5], names=("c",)).judge(before).verdict == "unclear"
 
 
 def test_losses_when_a_tensor_is_cut_off_are_those_of_it_and_what_follows(tmp_path):
@@ -59,7 +59,7 @@ def test_losses_when_a_tensor_is_cut_off_are_those_of_it_and_what_follows(tmp_pa
     assert good["c3"] == pytest.approx(cut["c3"])
     assert cut["a1"] > 0.5 > 10 * good["a1"]
     assert cut["a2"] > good["a2"]
-    assert found[1].compare(found[0]) == "farther"
+    assert found[1].judge(found[0]).verdict == "farther"
 
 
 def selecting(path):
@@ -102,4 +102,4 @@ def test_losses_when_nothing_has_a_pair_are_none(tmp_path):
     chosen = Chosen(SampleSet.read(tmp_path / "samples"), (0,))
     found = measure_inner_closeness(model, path, chosen)
     assert found.tensors == ()
-    assert found.compare(found) == "unclear"
+    assert found.judge(found).verdict == "unclear"

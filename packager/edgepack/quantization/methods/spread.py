@@ -149,10 +149,9 @@ class _Heads:
         return {**dict.fromkeys(sorted(inner), why), **found}
 
     def _find_outliers(self, name: str) -> _Parts | None:
-        known = self.statistics.get(name)
-        if known is None:
+        known, peak = self.statistics.get(name), self._find_peak(name)
+        if known is None or peak is None:
             return None
-        peak = max(abs(known.low), abs(known.high))
         return self._split_apart({"half of its values": _median(known), "the largest": peak})
 
     def _explain_node(self, node: onnx.NodeProto, output: str) -> str:

@@ -11,25 +11,18 @@ if TYPE_CHECKING:
     import onnx
 
 # Operators whose data are (N, C, D1, ...) and stay so (onnx/docs/Operators.md, opset 26).
-_CHANNELS_SECOND = frozenset(
-    {
-        "AveragePool",
-        "BatchNormalization",
-        "Conv",
-        "ConvTranspose",
-        "DepthToSpace",
-        "GlobalAveragePool",
-    }
-    | {"GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN"}
-    | {"LpPool", "MaxPool", "SpaceToDepth"}
-)
+_CHANNELS_SECOND = frozenset({
+    "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace",
+    "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GroupNormalization",
+    "InstanceNormalization", "LRN", "LpPool", "MaxPool", "SpaceToDepth",
+})  # fmt: skip
 # Operators that leave every axis where it is.
-_PASSING = frozenset(
-    {"Abs", "Add", "Cast", "Ceil", "Clip", "Concat", "Div", "Dropout", "Elu", "Erf", "Exp", "Floor"}
-    | {"Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mish"}
-    | {"Mul", "Neg", "PRelu", "Pad", "Pow", "Relu", "Resize", "Round", "Selu", "Sigmoid", "Sign"}
-    | {"Slice", "Softplus", "Split", "Sqrt", "Sub", "Tanh", "ThresholdedRelu", "Upsample", "Where"}
-)
+_PASSING = frozenset({
+    "Abs", "Add", "Cast", "Ceil", "Clip", "Concat", "Div", "Dropout", "Elu", "Erf", "Exp", "Floor",
+    "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul",
+    "Neg", "PRelu", "Pad", "Pow", "Relu", "Resize", "Round", "Selu", "Sigmoid", "Sign", "Slice",
+    "Softplus", "Split", "Sqrt", "Sub", "Tanh", "ThresholdedRelu", "Upsample", "Where",
+})  # fmt: skip
 
 
 def find_channels_second(model: onnx.ModelProto) -> frozenset[str]:

@@ -44,27 +44,19 @@ class Histogram:
 
     def __init__(self, exponent: int | None = None) -> None:
         self._fixed_exponent = exponent
-        self._low = math.inf
-        self._high = -math.inf
+        self.low = math.inf
+        """The smallest value, infinity before the first one."""
+        self.high = -math.inf
+        """The largest value, minus infinity before the first one."""
         self._exponent = _FINEST
         self._first = 0
         self._counts: Array = np.zeros(0, dtype=np.int64)
-
-    @property
-    def low(self) -> float:
-        """The smallest value, infinity before the first one."""
-        return self._low
-
-    @property
-    def high(self) -> float:
-        """The largest value, minus infinity before the first one."""
-        return self._high
 
     def find_exponent(self, low: float, high: float) -> int:
         """Return the power of two that the width is when values from low to high have come too."""
         if self._fixed_exponent is not None:
             return self._fixed_exponent
-        return _exponent(min(low, self._low), max(high, self._high))
+        return _exponent(min(low, self.low), max(high, self.high))
 
     def add(self, values: Array, extent: tuple[float, float] | None = None) -> None:
         """Count the values of an array of any shape; an empty array adds nothing.
@@ -115,11 +107,11 @@ class Histogram:
                 hint="give samples on which every tensor of the model has values",
             )
         return TensorStatistics(
-            low=self._low,
-            high=self._high,
+            low=self.low,
+            high=self.high,
             counts=self._counts.copy(),
             first=self._first,
-            width=0.0 if self._low == self._high == 0 else 2.0**self._exponent,
+            width=0.0 if self.low == self.high == 0 else 2.0**self._exponent,
         )
 
     def _reach(self, low: float, high: float) -> None:
@@ -129,14 +121,14 @@ class Histogram:
                 f"a tensor has values from {low} to {high}",
                 hint="only finite values can be quantized: check the samples and their scale",
             )
-        if low >= self._low and high <= self._high:
+        if low >= self.low and high <= self.high:
             return
         # 0.0 is added to make -0.0 of one order of the values the 0.0 of another.
-        self._low, self._high = min(low, self._low) + 0.0, max(high, self._high) + 0.0
+        self.low, self.high = min(low, self.low) + 0.0, max(high, self.high) + 0.0
         counts, first, exponent = self._counts, self._first, self._exponent
-        self._exponent = self.find_exponent(self._low, self._high)
-        self._first = _bin(self._low, self._exponent)
-        self._counts = np.zeros(_bin(self._high, self._exponent) - self._first + 1, dtype=np.int64)
+        self._exponent = self.find_exponent(self.low, self.high)
+        self._first = _bin(self.low, self._exponent)
+        self._counts = np.zeros(_bin(self.high, self._exponent) - self._first + 1, dtype=np.int64)
         self._counts += self._rebin_counts(counts, first, exponent)
 
     def _rebin_counts(self, counts: Array, first: int, exponent: int) -> Array:

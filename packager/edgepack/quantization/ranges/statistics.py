@@ -114,15 +114,16 @@ def _unpack_statistics(arrays: Mapping[str, Array]) -> dict[str, TensorStatistic
         dense = np.zeros(bins[k][-1] + 1, dtype=np.int64)
         dense[bins[k]] = counts[k]
         axis = int(arrays["channel_axis"][k])
+        has_channels = axis != _NO_AXIS
         found[name] = TensorStatistics(
             low=float(arrays["low"][k]),
             high=float(arrays["high"][k]),
             counts=dense,
             first=int(arrays["first"][k]),
             width=float(arrays["width"][k]),
-            channel_low=None if axis == _NO_AXIS else lows[k],
-            channel_high=None if axis == _NO_AXIS else highs[k],
-            channel_axis=None if axis == _NO_AXIS else axis,
+            channel_low=lows[k] if has_channels else None,
+            channel_high=highs[k] if has_channels else None,
+            channel_axis=axis if has_channels else None,
         )
     return found
 

@@ -220,8 +220,8 @@ class ModelCloseness:
         return _others(len(self.kinds), self.reshaped)
 
     @property
-    def ruin(self) -> str:
-        """Return why the outputs are noise, or an empty text if they are not."""
+    def ruin(self) -> str | None:
+        """Why the outputs are noise; None if they are not."""
         if not np.isfinite(self.noise[:, self._judged]).all():
             return _NO_NUMBER
         if self.resolved_db <= RUINED_DB:
@@ -232,20 +232,16 @@ class ModelCloseness:
         best = self.best
         if best is not None and len(best) >= LEAST_SAMPLES and _agree_by_chance(*best.T):
             return f"the best class is the same in {self.agreement:.0%} of samples, as by chance"
-        return ""
+        return None
 
-    def compare(self, other: ModelCloseness) -> Verdict:
-        """Return whether this one is closer, farther, or too near the other to decide.
+    def judge(self, other: ModelCloseness) -> ClosenessVerdict:
+        """Return whether this one is closer, farther, or too near the other to decide, and why.
 
         The worst group decides, or all groups on average where the worst differs by less than
         0.1 dB. The difference must be more than its standard error over the samples, by the
         jackknife, and at least 0.1 dB. Where the best classes agree less, by more than one standard
         deviation of as many coin tosses, it is farther in any case.
         """
-        return self.judge(other).verdict
-
-    def judge(self, other: ModelCloseness) -> ClosenessVerdict:
-        """Return what :meth:`compare` returns, and why."""
         lost, won = self._count_changed(other)
         if lost - won > math.sqrt(lost + won):
             fewer = f"the best class is fp32's in {lost - won} samples fewer"
@@ -253,7 +249,7 @@ class ModelCloseness:
         count = len(self.signal)
         every = np.arange(count)
         without = [self._compute_gain(other, np.delete(every, n)) for n in range(count)]
-        decides = abs(self._compute_worst_gain(other, every)) >= NOTICEABLE_DB
+        decides = abs(_compute_worst_gain(*self._compute_both_db(other, every))) >= NOTICEABLE_DB
         where = "in the worst channels" if decides else "on average over channels"
         found = judge_gain_beside(self.gain_db(other), compute_jackknife_error(without), where)
         farther_db = -self._gain_without_offset(other)
@@ -286,9 +282,6 @@ class ModelCloseness:
         """Return by how many dB this one is closer on some of the samples."""
         return _compute_gain(*self._compute_both_db(other, samples))
 
-    def _compute_worst_gain(self, other: ModelCloseness, samples: Array) -> float:
-        return _compute_worst_gain(*self._compute_both_db(other, samples))
-
     def _compute_both_db(self, other: ModelCloseness, samples: Array) -> tuple[Array, Array]:
         """Return the SQNR of each group that both have, of this one and of the other."""
         groups = _others(len(self.kinds), self.reshaped | other.reshaped)
@@ -297,8 +290,7 @@ class ModelCloseness:
     def _compute_groups_db(self, samples: Array, groups: list[int]) -> Array:
         """Return each group's SQNR; what is all noise, and what is nearly equal, is cut off."""
         signal, noise = (each[samples][:, groups].sum(0) for each in (self.signal, self.noise))
-        found = _decibels(signal, noise)
-        return np.clip(found, _LOWEST_DB, _HIGHEST_DB)
+        return np.clip(_decibels(signal, noise), _LOWEST_DB, _HIGHEST_DB)
 
     def _count_changed(self, other: ModelCloseness) -> tuple[int, int]:
         """Return how many samples' best classes this one alone misses, and alone meets."""

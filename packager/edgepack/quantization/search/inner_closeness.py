@@ -23,7 +23,6 @@ from edgepack.quantization.ranges.observing import Observer
 from edgepack.quantization.search.closeness import (
     Chosen,
     ClosenessVerdict,
-    Verdict,
     compute_jackknife_error,
     judge_gain_beside,
 )
@@ -46,12 +45,8 @@ class InnerCloseness:
     """(samples, tensors) float64: energy of the error over energy of the signal, the mean over
     channels, so that it does not matter how channels are scaled."""
 
-    def compare(self, other: InnerCloseness) -> Verdict:
-        """Return whether this one is closer, on average over the tensors that both have."""
-        return self.judge(other).verdict
-
     def judge(self, other: InnerCloseness) -> ClosenessVerdict:
-        """Return what :meth:`compare` returns, and why."""
+        """Return whether this one is closer, on average over the tensors of both, and why."""
         common = [name for name in self.tensors if name in other.tensors]
         if not common:
             return ClosenessVerdict("unclear", "no tensor inside can be compared")

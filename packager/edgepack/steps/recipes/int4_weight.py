@@ -132,7 +132,7 @@ class Int4Weight:
             candidate = Path(folder) / MODEL
             model = writer.write(rounded)
             write_model(model, candidate)
-            found = held_out.closeness(candidate).compare(held_out.closeness(out / MODEL))
+            found = held_out.closeness(candidate).judge(held_out.closeness(out / MODEL)).verdict
         if found != "closer":
             return False
         write_model(model, out / MODEL)
