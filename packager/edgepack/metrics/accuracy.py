@@ -439,7 +439,7 @@ class R2:
     count: int
     """Samples."""
 
-    def bounded(self) -> dict[str, float]:
+    def bound_values(self) -> dict[str, float]:
         """Return value and interval as JSON holds them, which has no infinity."""
         ends = {"value": self.value, "low": self.low, "high": self.high}
         return {name: max(-_WORST_R2, end) for name, end in ends.items()}

@@ -42,14 +42,14 @@ class Agreement(OutputMetric):
         count, (common, often) = len(self.same), classes.most_common(1)[0]
         same = int(sum(self.same))
         no_better = None
-        if count > 1 and not self._beats(common):
+        if count > 1 and not self._is_better(common):
             no_better = (
                 f"it has fp32's best class for {same} of {count} samples, and one class for all"
                 f" of them would have it for {often}"
             )
         return Found(self.same, no_better=no_better)
 
-    def _beats(self, common: int) -> bool:
+    def _is_better(self, common: int) -> bool:
         """Return whether it is clearly better than one class for all, where samples can tell."""
         gains = [same - (best == common) for same, best in zip(self.same, self.best, strict=True)]
         if sum(gains) <= 0 or len(gains) < _ENOUGH or sum(self.same) >= _SURE * len(gains):

@@ -32,12 +32,12 @@ class Decisions(OutputMetric):
         """Add one sample's probabilities, of any shape; of another shape, none is kept."""
         del feed
         is_whole = output.shape == reference.shape
-        self.ours.append(self._probabilities(reference))
+        self.ours.append(self._compute_probabilities(reference))
         self.theirs.append(
-            self._probabilities(output) if is_whole else np.full(reference.size, np.nan)
+            self._compute_probabilities(output) if is_whole else np.full(reference.size, np.nan)
         )
 
-    def _probabilities(self, values: Array) -> Array:
+    def _compute_probabilities(self, values: Array) -> Array:
         flat = values.astype(np.float64).reshape(-1)
         if not self.sigmoid:
             return flat
@@ -68,11 +68,11 @@ class Decisions(OutputMetric):
                 f"it keeps {share:.1%} of fp32's decisions, each side of {self.threshold:g} counted"
                 " half, and one decision for all keeps 50 %"
             )
-        area = _roc_area(flat, np.concatenate(self.theirs))
+        area = _compute_roc_area(flat, np.concatenate(self.theirs))
         return Found(values, own, {"ROC area": area}, no_better)
 
 
-def _roc_area(above: Array, scores: Array) -> float:
+def _compute_roc_area(above: Array, scores: Array) -> float:
     """Return the area under the ROC curve of scores for a truth: 1 if they order it wholly."""
     scores = np.nan_to_num(scores, nan=-np.inf)
     high, low = np.sort(scores[above]), np.sort(scores[~above])

@@ -70,14 +70,14 @@ def choose_labelled_metric(
     if metric in PRECISIONS:
         output = _require_labels(metric, of_kind.get("detection"), "detection")
         if labels is None or not boxes:
-            raise _wrong_labels(
+            raise _make_labels_error(
                 metric, labels, "(samples, boxes, 5), each class, left, top, right, bottom"
             )
         return MeanPrecision(metric, output, described[output].model_dump(), samples)
     if metric == "perplexity":
         output = _require_labels(metric, of_kind.get("tokens"), "tokens")
         if labels is None or labels.ndim < 2 or labels.dtype.kind not in "iu":
-            raise _wrong_labels(metric, labels, "integers (samples, positions), each an id")
+            raise _make_labels_error(metric, labels, "integers (samples, positions), each an id")
         return Perplexity(output, labels)
     return None
 
@@ -91,7 +91,7 @@ def _require_labels(metric: str, output: str | None, kind: str) -> str:
     return output
 
 
-def _wrong_labels(metric: str, labels: Array | None, wanted: str) -> SamplesError:
+def _make_labels_error(metric: str, labels: Array | None, wanted: str) -> SamplesError:
     given = "there are none" if labels is None else f"they are {labels.dtype} {list(labels.shape)}"
     return SamplesError(
         f"the metric {metric} takes labels {wanted}, and {given}",

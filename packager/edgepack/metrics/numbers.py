@@ -48,37 +48,37 @@ class R2Metric(OutputMetric):
         no_better = None
         if not found.beats_constants:
             no_better = (
-                f"R² is {found.value:.3f}{_interval(found.low, found.high)} over"
+                f"R² is {found.value:.3f}{_format_interval(found.low, found.high)} over"
                 f" {found.count} samples, and a constant's is 0"
             )
         error = math.sqrt(max(0.0, 1 - found.value))
-        others = {"error in deviations": error, **self._of_single()}
+        others = {"error in deviations": error, **self._compare_single_numbers()}
         return Found(values, others=others if math.isfinite(error) else {}, no_better=no_better)
 
-    def _of_single(self) -> dict[str, float]:
+    def _compare_single_numbers(self) -> dict[str, float]:
         if not self.is_single or len(self.pairs) < 2:
             return {}
         ours, theirs = np.array(self.pairs, np.float64).T
-        others = {"rank correlation": _rank_correlation(ours, theirs)}
+        others = {"rank correlation": _correlate_ranks(ours, theirs)}
         if self.threshold is not None:
             same = (ours >= self.threshold) == (theirs >= self.threshold)
             others[f"same side of {self.threshold:g}"] = float(same.mean())
         return others
 
 
-def _interval(low: float, high: float) -> str:
+def _format_interval(low: float, high: float) -> str:
     return f" (95 % interval {low:.3f} to {high:.3f})" if math.isfinite(low) else ""
 
 
-def _rank_correlation(ours: Array, theirs: Array) -> float:
+def _correlate_ranks(ours: Array, theirs: Array) -> float:
     """Return Spearman's correlation, ties by their mean rank; 0 where one of both has one value."""
-    ranks = np.array([_ranks(ours), _ranks(theirs)])
+    ranks = np.array([_compute_ranks(ours), _compute_ranks(theirs)])
     ranks -= ranks.mean(axis=1, keepdims=True)
     lengths = float(np.prod(np.linalg.norm(ranks, axis=1)))
     return float(ranks[0] @ ranks[1]) / lengths if lengths else 0.0
 
 
-def _ranks(values: Array) -> Array:
+def _compute_ranks(values: Array) -> Array:
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((last - (counts - 1) / 2)[place], np.float64)
@@ -105,7 +105,7 @@ class EqualMetric(OutputMetric):
 
     def found(self) -> Found | Nothing:
         """Return the share."""
-        constant = _constant_share(self.references)
+        constant = _find_constant_share(self.references)
         if len(self.values) > 1 and constant == 1:
             return Nothing("fp32 gives the same for all samples")
         share, no_better = float(np.mean(self.values)), None
@@ -119,7 +119,7 @@ class EqualMetric(OutputMetric):
 _MOST_VALUES = 4096
 
 
-def _constant_share(samples: list[Array]) -> float:
+def _find_constant_share(samples: list[Array]) -> float:
     """Return the share of values that equal the commonest value at their place in all samples.
 
     Where samples have several lengths there is no place; then it is the commonest of all values.

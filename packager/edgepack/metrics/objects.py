@@ -50,11 +50,11 @@ class Objects(OutputMetric):
         if output.shape == reference.shape:
             found = find_all_objects(output, self.description, self.labels, PLANE)
         self.pictures.append(match_objects(found, make_rows(ours)))
-        theirs = self._certain(found)
+        theirs = self._select_certain(found)
         same = tuple(_count_same(ours, theirs, least) for least in OVERLAPS)
         self.counts.append((len(ours), len(theirs), same))
 
-    def _certain(self, found: Sequence[Detection]) -> list[Detection]:
+    def _select_certain(self, found: Sequence[Detection]) -> list[Detection]:
         """Return the objects that an application gets."""
         score, most = self.description["score"], self.description["most"]
         return [each for each in found if each.score >= score][:most]

@@ -114,11 +114,11 @@ def compute_overlaps(ours: Array, theirs: Array) -> Array:
     low = np.maximum(ours[:, None, :2], theirs[:, :2])
     high = np.minimum(ours[:, None, 2:], theirs[:, 2:])
     shared = np.maximum(high - low, 0).prod(axis=-1)
-    union = _areas(ours)[:, None] + _areas(theirs) - shared
+    union = _compute_areas(ours)[:, None] + _compute_areas(theirs) - shared
     return np.asarray(np.divide(shared, union, out=np.zeros(shared.shape), where=union > 0))
 
 
-def _areas(boxes: Array) -> Array:
+def _compute_areas(boxes: Array) -> Array:
     return np.asarray(np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1))
 
 

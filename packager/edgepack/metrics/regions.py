@@ -25,14 +25,15 @@ class Regions(OutputMetric):
     def add(self, reference: Array, output: Array, feed: Arrays) -> None:
         """Add one sample: scores with an axis of classes, a map of one value, or classes."""
         del feed
-        ours = self._classes(reference)
+        ours = self._find_classes(reference)
         if len(self.references) < _MOST_SAMPLES:
             self.references.append(ours)
         self.varies |= not np.array_equal(self.references[0], ours)
         same = output.shape == reference.shape
-        self.values += _overlap(ours, self._classes(output) if same else np.full(ours.shape, -1))
+        theirs = self._find_classes(output) if same else np.full(ours.shape, -1)
+        self.values += _compute_iou(ours, theirs)
 
-    def _classes(self, output: Array) -> Array:
+    def _find_classes(self, output: Array) -> Array:
         """Return the class of each place; -1 where there is none."""
         if output.dtype.kind != "f":
             return output.astype(np.int64)
@@ -45,22 +46,22 @@ class Regions(OutputMetric):
         if not self.values or (len(self.values) > 1 and not self.varies):
             return Nothing("fp32 gives the same regions for all samples")
         share, no_better = float(np.mean(self.values)), None
-        if len(self.values) > 1 and share <= (constant := self._constant()):
+        if len(self.values) > 1 and share <= (constant := self._find_constant_iou()):
             no_better = f"its IoU is {share:.3f}, and the same regions for all have {constant:.3f}"
         return Found(self.values, no_better=no_better)
 
-    def _constant(self) -> float:
+    def _find_constant_iou(self) -> float:
         """Return the IoU of the best of fp32's own regions where all samples had them."""
         return max(
-            float(np.mean([v for ours in self.references for v in _overlap(ours, constant)] or [0]))
-            for constant in self.references[:_CONSTANTS]
+            float(np.mean([v for ours in self.references for v in _compute_iou(ours, one)] or [0]))
+            for one in self.references[:_CONSTANTS]
         )
 
 
 _MOST_SAMPLES, _CONSTANTS = 32, 8
 
 
-def _overlap(ours: Array, theirs: Array) -> list[float]:
+def _compute_iou(ours: Array, theirs: Array) -> list[float]:
     """Return intersection over union, the mean over classes; nothing where neither has any."""
     if ours.shape != theirs.shape:
         return [0.0]

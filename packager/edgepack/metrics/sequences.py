@@ -25,7 +25,7 @@ class Tokens(OutputMetric):
     def add(self, reference: Array, output: Array, feed: Arrays) -> None:
         """Add one sample: ids, or floats whose last axis has a score for each id."""
         del feed
-        ours, theirs = _ids(reference), _ids(output)
+        ours, theirs = _find_ids(reference), _find_ids(output)
         self.references.append(ours)
         self.values.append(_compute_kept(ours, theirs))
         if reference.dtype.kind == "f":
@@ -66,7 +66,7 @@ def _compute_kept(ours: Array, theirs: Array) -> float:
     return 1 - edit_distance(ours, theirs) / longer if longer else 1.0
 
 
-def _ids(output: Array) -> Array:
+def _find_ids(output: Array) -> Array:
     ids = output.argmax(axis=-1) if output.dtype.kind == "f" else output
     return np.asarray(ids, np.int64).reshape(-1)
 
@@ -93,14 +93,14 @@ def compute_log_shares(scores: Array, ids: Array, *, shares: bool) -> Array:
     rows = scores.reshape(-1, scores.shape[-1])
     with np.errstate(all="ignore"):
         logs = [
-            _log_share(row.astype(np.float64), i, shares=shares)
+            _compute_log_share(row.astype(np.float64), i, shares=shares)
             for row, i in zip(rows, ids, strict=True)
             if i >= 0
         ]
     return np.maximum(np.nan_to_num(np.array(logs, np.float64), nan=_LEAST_LOG), _LEAST_LOG)
 
 
-def _log_share(row: Array, index: int, *, shares: bool) -> float:
+def _compute_log_share(row: Array, index: int, *, shares: bool) -> float:
     if shares:
         return float(np.log(row[index] / row.sum()))
     row = row - row.max()

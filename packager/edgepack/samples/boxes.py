@@ -55,11 +55,13 @@ def read_image_boxes(
     """
     sizes = [(place.picture_width, place.picture_height) for place in places]
     if labels.is_dir():
-        found = _yolo([labels / path.relative_to(folder) for path in files], sizes, labels)
+        found = _read_yolo_folder(
+            [labels / path.relative_to(folder) for path in files], sizes, labels
+        )
     else:
         given = _read_coco(labels)
         table = {PurePosixPath(image.file_name).as_posix(): image for image in given.images}
-        found = _coco(
+        found = _collect_coco_boxes(
             labels, given, match_by_path(files, folder, table, labels.name), sizes, classes
         )
     padded = np.full((len(found), max(map(len, found), default=0), 5), np.nan)
@@ -118,7 +120,7 @@ def _read_coco(path: Path) -> _Coco:
         ) from error
 
 
-def _coco(
+def _collect_coco_boxes(
     path: Path,
     given: _Coco,
     images: Sequence[_Image],
@@ -169,7 +171,7 @@ def _check_size(path: Path, image: _Image, size: _Size) -> None:
         )
 
 
-def _yolo(images: Sequence[Path], sizes: Sequence[_Size], folder: Path) -> list[Array]:
+def _read_yolo_folder(images: Sequence[Path], sizes: Sequence[_Size], folder: Path) -> list[Array]:
     paths = [path.with_suffix(".txt") for path in images]
     if not any(path.is_file() for path in paths):
         raise SamplesError(
@@ -178,12 +180,12 @@ def _yolo(images: Sequence[Path], sizes: Sequence[_Size], folder: Path) -> list[
             " lack its file",
         )
     return [
-        _yolo_boxes(path, size) if path.is_file() else np.zeros((0, 5))
+        _read_yolo_boxes(path, size) if path.is_file() else np.zeros((0, 5))
         for path, size in zip(paths, sizes, strict=True)
     ]
 
 
-def _yolo_boxes(path: Path, size: _Size) -> Array:
+def _read_yolo_boxes(path: Path, size: _Size) -> Array:
     """Return the boxes of a file with rows of class, centre x and y, width and height."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -191,14 +193,16 @@ def _yolo_boxes(path: Path, size: _Size) -> Array:
         raise SamplesError(
             f"cannot read the labels {str(path)!r}: {error}", hint="each is a text file"
         ) from error
-    boxes = [_yolo_box(f"{path}:{n}", line) for n, line in enumerate(lines, 1) if line.strip()]
+    boxes = [
+        _parse_yolo_box(f"{path}:{n}", line) for n, line in enumerate(lines, 1) if line.strip()
+    ]
     rows = np.array(boxes, np.float64).reshape(-1, 5)
     centre, half = rows[:, 1:3], rows[:, 3:] / 2
     corners = np.hstack([centre - half, centre + half]) * np.tile(size, 2)
     return np.hstack([rows[:, :1], corners])
 
 
-def _yolo_box(where: str, line: str) -> list[float]:
+def _parse_yolo_box(where: str, line: str) -> list[float]:
     try:
         index, *box = (float(value) for value in line.split())
     except ValueError:

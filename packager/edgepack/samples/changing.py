@@ -90,7 +90,7 @@ class ChangedValues:
         Scaled values keep black where they are, or 0. What is clipped has four times the contrast,
         and saturated values are black or white, or the samples' smallest or largest value.
         """
-        values = self._made(kind, array.astype(np.float64), random)
+        values = self._make_values(kind, array.astype(np.float64), random)
         if self.is_bounded or kind == "clipped":
             low, high = np.minimum(self.dark, self.light), np.maximum(self.dark, self.light)
             values = np.clip(values, low, high)
@@ -98,7 +98,7 @@ class ChangedValues:
             values = np.rint(values)
         return values.astype(array.dtype)
 
-    def _made(self, kind: str, given: Array, random: np.random.Generator) -> Array:
+    def _make_values(self, kind: str, given: Array, random: np.random.Generator) -> Array:
         zero, centre = np.zeros(()), np.zeros(())
         if self.is_picture:
             zero, centre = self.dark, (self.dark + self.light) / 2

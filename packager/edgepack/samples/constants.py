@@ -48,7 +48,7 @@ def make_constant_arrays(constants: Iterable[Constant]) -> dict[str, Array]:
     return {constant.spec.name: constant.array for constant in constants}
 
 
-def free_inputs(
+def drop_constant_inputs(
     title: str, inputs: Mapping[str, Array], constants: Sequence[Constant]
 ) -> dict[str, Any]:
     """Return a sample without the inputs that are constant.
@@ -77,4 +77,4 @@ def drop_constants(samples: Iterable[Sample], constants: Sequence[Constant]) -> 
         SamplesError: A sample has another value.
     """
     for title, inputs in samples:
-        yield title, free_inputs(title, inputs, constants)
+        yield title, drop_constant_inputs(title, inputs, constants)

@@ -88,10 +88,12 @@ class _Metric:
         """Return what the function says of some of the samples."""
         labels = None if self.labels is None else self.labels[list(chosen)]
         arguments = {} if self.names is None else {"names": [self.names[k] for k in chosen]}
-        return _numbers(self.function([self.outputs[k] for k in chosen], labels, **arguments))
+        return _convert_numbers(
+            self.function([self.outputs[k] for k in chosen], labels, **arguments)
+        )
 
 
-def _numbers(value: Any) -> float | dict[str, float]:  # noqa: ANN401  (whatever it returned)
+def _convert_numbers(value: Any) -> float | dict[str, float]:  # noqa: ANN401  (whatever it returned)
     """Return what a metric's function returned, as JSON holds it."""
     if not isinstance(value, dict):
         return float(value)

@@ -95,7 +95,7 @@ def _read_image(
     from PIL import ImageOps
 
     with _opened(path, file) as image:
-        return _opaque(ImageOps.exif_transpose(image)).convert(mode)
+        return _make_opaque(ImageOps.exif_transpose(image)).convert(mode)
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def _check_depth(path: Path, image: Image.Image) -> None:
         )
 
 
-def _opaque(image: Image.Image) -> Image.Image:
+def _make_opaque(image: Image.Image) -> Image.Image:
     """Return the image over white where it has transparency, else as it is."""
     from PIL import Image
 

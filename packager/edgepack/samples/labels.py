@@ -31,7 +31,7 @@ def read_image_labels(files: Sequence[Path], folder: Path, labels: str, project:
     """
     images = list_image_files(folder)
     if labels == "folders":
-        classes = _classes(images, folder)
+        classes = _list_classes(images, folder)
         return np.array([classes.index(path.relative_to(folder).parts[0]) for path in files])
     return np.array(match_by_path(files, folder, _read_label_table(project / labels), labels))
 
@@ -46,7 +46,7 @@ def match_by_path(
             several images.
     """
     same_name = Counter(path.name for path in list_image_files(folder))
-    found = [_label(path.relative_to(folder), table, same_name[path.name]) for path in files]
+    found = [_find_label(path.relative_to(folder), table, same_name[path.name]) for path in files]
     known = [label for label in found if label is not None]
     if len(known) < len(files):
         first = files[found.index(None)].relative_to(folder).as_posix()
@@ -57,7 +57,7 @@ def match_by_path(
     return known
 
 
-def _classes(images: Sequence[Path], folder: Path) -> list[str]:
+def _list_classes(images: Sequence[Path], folder: Path) -> list[str]:
     loose = [path.name for path in images if path.parent == folder]
     if loose:
         raise SamplesError(
@@ -68,7 +68,7 @@ def _classes(images: Sequence[Path], folder: Path) -> list[str]:
     return sorted({path.relative_to(folder).parts[0] for path in images})
 
 
-def _label(path: Path, table: Mapping[str, T], same_name: int) -> T | None:
+def _find_label(path: Path, table: Mapping[str, T], same_name: int) -> T | None:
     """Look an image up by its path within the folder, then by its name alone."""
     exact = table.get(path.as_posix())
     if exact is not None:
@@ -100,7 +100,7 @@ def _read_label_table(path: Path) -> dict[str, int]:
     for file_name, text in ((row[0].strip(), row[1].strip()) for row in rows):
         if not text.isdecimal():
             continue
-        name, label = PurePosixPath(file_name).as_posix(), _class_index(path, file_name, text)
+        name, label = PurePosixPath(file_name).as_posix(), _parse_class_index(path, file_name, text)
         if table.setdefault(name, label) != label:
             raise SamplesError(
                 f"{str(path)!r} labels {name!r} with {table[name]} and with {label}",
@@ -114,7 +114,7 @@ def _read_label_table(path: Path) -> dict[str, int]:
     return table
 
 
-def _class_index(path: Path, file_name: str, text: str) -> int:
+def _parse_class_index(path: Path, file_name: str, text: str) -> int:
     # Python refuses to read numbers of thousands of digits.
     if len(text) > len(str(_INT64_MAX)) or int(text) > _INT64_MAX:
         raise SamplesError(

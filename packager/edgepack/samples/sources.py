@@ -24,7 +24,7 @@ from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.project import ImageInput
 from edgepack.samples import hook
-from edgepack.samples.constants import Constant, free_inputs
+from edgepack.samples.constants import Constant, drop_constant_inputs
 from edgepack.samples.images import (
     find_unreadable,
     list_image_files,
@@ -79,8 +79,8 @@ def read_npz_samples(
             hint="'labels' under 'samples' names the key that holds them",
         )
     shapes = {spec.name: spec.shape for spec in signature}
-    arrays = free_inputs(path.name, arrays, constants)
-    count = _common_length(path, arrays)
+    arrays = drop_constant_inputs(path.name, arrays, constants)
+    count = _find_common_length(path, arrays)
     marks = arrays.pop(STREAM, None) if state and STREAM not in shapes else None
     if labels is not None and (labels.ndim == 0 or len(labels) != count):
         raise SamplesError(
@@ -92,7 +92,9 @@ def read_npz_samples(
 
     def samples() -> Iterator[Sample]:
         for k in range(taken):
-            inputs = {name: _take(array, k, shapes.get(name)) for name, array in arrays.items()}
+            inputs = {
+                name: _take_sample(array, k, shapes.get(name)) for name, array in arrays.items()
+            }
             if marks is not None:
                 begins = k == 0 or bool(np.any(marks[k] != marks[k - 1]))
                 others = {name: inputs[name] for name in inputs if name not in zeros}
@@ -102,7 +104,7 @@ def read_npz_samples(
     return samples(), None if labels is None else labels[:taken]
 
 
-def _common_length(path: Path, arrays: dict[str, Array]) -> int:
+def _find_common_length(path: Path, arrays: dict[str, Array]) -> int:
     lengths = {name: len(a) if a.ndim else 0 for name, a in arrays.items()}
     if len(set(lengths.values())) != 1:
         raise SamplesError(
@@ -112,7 +114,7 @@ def _common_length(path: Path, arrays: dict[str, Array]) -> int:
     return next(iter(lengths.values()))
 
 
-def _take(array: Array, k: int, shape: tuple[int | str, ...] | None) -> Array:
+def _take_sample(array: Array, k: int, shape: tuple[int | str, ...] | None) -> Array:
     keep_axis = shape is None or (
         array.ndim == len(shape) > 0 and (shape[0] == 1 or isinstance(shape[0], str))
     )
@@ -130,7 +132,7 @@ def select_images(folder: Path, limit: int | None, part: str) -> list[Path]:
     """
     if part == "all":
         return list_image_files(folder, limit)
-    digests = {path: _digest(path) for path in list_image_files(folder)}
+    digests = {path: _compute_digest(path) for path in list_image_files(folder)}
     held_out = _find_held_out(set(digests.values()))
     files = [
         path for path, digest in digests.items() if (digest in held_out) == (part == "evaluation")
@@ -149,7 +151,7 @@ def _find_held_out(digests: set[bytes]) -> set[bytes]:
     return chosen if chosen and chosen != digests else {min(digests)}
 
 
-def _digest(path: Path) -> bytes:
+def _compute_digest(path: Path) -> bytes:
     try:
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError as error:
@@ -204,14 +206,14 @@ def read_picture_samples(
             raise SamplesError(
                 str(error), hint="cut it, or take it out of the folder", where=str(path)
             ) from error
-        yield path.name, {input_name: _file_bytes(path) if as_files else pixels}
+        yield path.name, {input_name: _read_file_bytes(path) if as_files else pixels}
 
 
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 """The bytes that files of each format begin with."""
 
 
-def _file_bytes(path: Path) -> Array:
+def _read_file_bytes(path: Path) -> Array:
     data = path.read_bytes()
     if not data.startswith((JPEG, PNG)):
         raise SamplesError(
@@ -275,10 +277,10 @@ def run_python_samples(
         (f"sample {n} of {name}", hook.load_arrays(scratch / f"{n}.npz"))
         for n in range(len(labels))
     )
-    return samples, _label_array(name, labels) if labelled else None
+    return samples, _make_label_array(name, labels) if labelled else None
 
 
-def _label_array(name: str, labels: list[Any]) -> Array:
+def _make_label_array(name: str, labels: list[Any]) -> Array:
     try:
         return np.array(labels)
     except (ValueError, OverflowError) as error:

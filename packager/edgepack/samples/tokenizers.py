@@ -48,13 +48,13 @@ def parse_tokenizer(text: str) -> WordPiece | BytePairs:
         TokenizerError: It is of another kind, or no tokenizer; says which part is.
     """
     try:
-        kind = _kind(json.loads(text)["model"])
+        kind = _find_kind(json.loads(text)["model"])
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         kind = "WordPiece"  # which says what is not whole
     return WordPiece.parse(text) if kind == "WordPiece" else BytePairs.parse(text)
 
 
-def _kind(model: Mapping[str, Any]) -> str:
+def _find_kind(model: Mapping[str, Any]) -> str:
     """Return the model's type, which older files do not have."""
     return str(model.get("type", "BPE" if "merges" in model else "WordPiece"))
 
@@ -72,7 +72,7 @@ class BytePairs(Tokenizer):
 
     def _read(self, tokenizer: Mapping[str, Any]) -> None:
         model = tokenizer["model"]
-        _check(tokenizer)
+        _check_tokenizer(tokenizer)
         self._vocab: dict[str, int] = model["vocab"]
         if missing := [char for char in BYTES if char not in self._vocab]:
             raise TokenizerError(f"its vocabulary lacks {len(missing)} of the 256 bytes")
@@ -86,7 +86,7 @@ class BytePairs(Tokenizer):
             for word, n in self._vocab.items()
             if self._whole or word in merged or word in _BYTE_OF
         }
-        self.pattern = _pattern(tokenizer["pre_tokenizer"])
+        self.pattern = _find_pattern(tokenizer["pre_tokenizer"])
         self.around = _read_around(tokenizer.get("post_processor"))
         added = tokenizer.get("added_tokens") or []
         self._composed = tokenizer.get("normalizer") is not None
@@ -101,12 +101,12 @@ class BytePairs(Tokenizer):
         ids: list[int] = []
         if self._composed:
             text = unicodedata.normalize("NFC", text)
-        for part, added in self._split(text):
+        for part, added in self._split_added(text):
             if added is not None:
                 ids.append(added)
                 continue
-            for word in self._words(part):
-                ids += self._pieces("".join(BYTES[byte] for byte in word.encode()))
+            for word in self._split_words(part):
+                ids += self._merge_pieces("".join(BYTES[byte] for byte in word.encode()))
         return ids
 
     def list_unreachable(self) -> Iterator[str]:
@@ -116,10 +116,14 @@ class BytePairs(Tokenizer):
             text = word.decode(errors="ignore")
             whole = text.encode() == word and text not in self.added
             # The expression comes last: it is compiled anew for each text.
-            if whole and len(self._pieces(token)) > 1 and list(self._words(text)) == [text]:
+            if (
+                whole
+                and len(self._merge_pieces(token)) > 1
+                and list(self._split_words(text)) == [text]
+            ):
                 yield text
 
-    def _split(self, text: str) -> Iterator[tuple[str, int | None]]:
+    def _split_added(self, text: str) -> Iterator[tuple[str, int | None]]:
         """Yield the parts of a text with the id of those that are added tokens."""
         contents = sorted(filter(None, self.added), key=len, reverse=True)
         start = 0
@@ -133,15 +137,15 @@ class BytePairs(Tokenizer):
                 start += len(text[start:]) - len(text[start:].lstrip())
         yield text[start:], None
 
-    def _words(self, text: str) -> Iterator[str]:
+    def _split_words(self, text: str) -> Iterator[str]:
         """Yield what matches the pattern, and what is between."""
         start = 0
-        for found in re.finditer(_spelt_out(self.pattern, text), text):
+        for found in re.finditer(_expand_pattern(self.pattern, text), text):
             yield from filter(None, (text[start : found.start()], found[0]))
             start = found.end()
         yield from filter(None, (text[start:],))
 
-    def _pieces(self, word: str) -> list[int]:
+    def _merge_pieces(self, word: str) -> list[int]:
         if self._whole and word in self._vocab:
             return [self._vocab[word]]
         pieces = list(word)
@@ -155,21 +159,21 @@ class BytePairs(Tokenizer):
         return [self._vocab[piece] for piece in pieces]
 
 
-def _byte_characters() -> tuple[str, ...]:
+def _list_byte_characters() -> tuple[str, ...]:
     """Return the character that stands for each byte: itself where it prints, else a higher one."""
     prints = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return tuple(chr(byte if byte in prints else next(others)) for byte in range(256))
 
 
-BYTES = _byte_characters()
+BYTES = _list_byte_characters()
 """Source: tokenizers, pre_tokenizers/byte_level.rs (bytes_char)."""
 _BYTE_OF = {char: byte for byte, char in enumerate(BYTES)}
 
 
-def _check(tokenizer: Mapping[str, Any]) -> None:
+def _check_tokenizer(tokenizer: Mapping[str, Any]) -> None:
     model = tokenizer["model"]
-    if (kind := _kind(model)) != "BPE":
+    if (kind := _find_kind(model)) != "BPE":
         raise TokenizerError(f"its model is {kind}, not WordPiece or BPE")
     keys = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     if given := [key for key in keys if model.get(key)]:
@@ -186,7 +190,7 @@ def _check(tokenizer: Mapping[str, Any]) -> None:
             raise TokenizerError(f"its added token {token['content']!r} has 'single_word'")
 
 
-def _pattern(given: Mapping[str, Any] | None) -> str:
+def _find_pattern(given: Mapping[str, Any] | None) -> str:
     """Return the expression that cuts texts into words, in the syntax of the file."""
     steps = [given or {"type": "missing"}]
     if steps[0]["type"] == "Sequence":
@@ -223,20 +227,20 @@ def _read_around(processor: Mapping[str, Any] | None) -> Around:
     return read_template(processor)
 
 
-def _spelt_out(pattern: str, text: str) -> str:
+def _expand_pattern(pattern: str, text: str) -> str:
     r"""Return a pattern for Python, with the text's own characters for ``\p{L}`` and the like."""
     chars, made, inside = sorted(set(text)), "", False
     for part in _CLASS.split(pattern):
         if part in ("[", "]"):
             inside = part == "["
-        made += _members(part, chars, inside=inside) if part[:2] in _KNOWN else part
+        made += _list_members(part, chars, inside=inside) if part[:2] in _KNOWN else part
     return made
 
 
 _KNOWN = (r"\p", r"\s", r"\S")
 
 
-def _members(part: str, chars: list[str], *, inside: bool) -> str:
+def _list_members(part: str, chars: list[str], *, inside: bool) -> str:
     kind = part[3:-1]
     found = (
         char

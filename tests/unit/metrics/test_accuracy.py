@@ -230,7 +230,7 @@ def test_r2_interval_when_shapes_differ_or_two_samples_are_all_is_about_the_valu
 def test_r2_when_a_variant_gives_no_numbers_is_the_least_there_is():
     found = r2_of(offsets(), np.full_like(offsets(), np.nan))
     assert not found.beats_constants
-    assert found.bounded()["value"] == -1e9
+    assert found.bound_values()["value"] == -1e9
 
 
 @pytest.mark.parametrize(

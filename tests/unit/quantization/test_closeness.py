@@ -77,7 +77,7 @@ def test_gain_when_one_sample_alone_makes_it_is_chance():
     after = level(-19.5)
     after[3] = -3
     before, after = closeness(before), closeness(after)
-    assert after.gain_db(before) > 1
+    assert after.compute_gain_db(before) > 1
     assert after.judge(before).verdict != "closer"
 
 
@@ -178,9 +178,9 @@ def test_ruin_when_an_output_of_another_shape_is_lost_is_told_from_the_others():
 
 def test_gain_when_one_model_has_outputs_of_other_shapes_is_that_of_the_rest():
     loses, wins = (np.stack([level(a), level(b)], axis=1) for a, b in ((0, -20), (-30, -15)))
-    assert reshaped(loses, {0}).gain_db(closeness(wins)) == pytest.approx(5)
-    assert closeness(wins).gain_db(reshaped(loses, {0})) == pytest.approx(-5)
-    assert reshaped(loses, {0}).gain_db(reshaped(wins, {0, 1})) == pytest.approx(-15)
+    assert reshaped(loses, {0}).compute_gain_db(closeness(wins)) == pytest.approx(5)
+    assert closeness(wins).compute_gain_db(reshaped(loses, {0})) == pytest.approx(-5)
+    assert reshaped(loses, {0}).compute_gain_db(reshaped(wins, {0, 1})) == pytest.approx(-15)
 
 
 def test_gain_when_only_one_model_has_class_scores_is_that_of_the_error():

@@ -140,7 +140,7 @@ def test_collect_when_a_helper_meets_nan_raises_its_error(tmp_path, monkeypatch)
 def test_collect_when_a_helper_dies_says_so(tmp_path, monkeypatch):
     class Dying(Helper):
         def end(self):
-            self._call(os._exit, 3)
+            self._submit_call(os._exit, 3)
             return super().end()
 
     monkeypatch.setattr(collecting, "Helper", Dying)

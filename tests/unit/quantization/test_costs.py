@@ -10,7 +10,7 @@ import pytest
 from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut
-from edgepack.quantization.search.costs import Costs, PlaceStretch, find_costs, place_costs
+from edgepack.quantization.search.costs import Costs, PlaceStretch, find_costs, measure_costs
 from onnx import TensorProto, helper
 
 from tests.support.nets import int8_nets, tiny_models
@@ -81,11 +81,13 @@ def test_tensors_db_when_they_cost_nine_tenths_is_ten():
 def test_costs_when_weights_are_fitted_leave_nodes_what_tensors_do_not_explain():
     nodes = (PlaceStretch(("a",), 0.08), PlaceStretch(("b", "c"), 0.04))
     plain = Costs(nodes, (PlaceStretch(("t",), 0.02),))
-    assert [s.cost for s in plain.with_fitted_weights(0.05).nodes] == pytest.approx([0.02, 0.01])
-    assert plain.with_fitted_weights(0.05).tensors == plain.tensors
-    assert [s.cost for s in plain.with_fitted_weights(0.01).nodes] == [0, 0]
-    assert plain.with_fitted_weights(0.2) == plain
-    assert plain.with_fitted_weights(0.6) == plain, "noise"
+    assert [s.cost for s in plain.shrink_to_fitted_weights(0.05).nodes] == pytest.approx(
+        [0.02, 0.01]
+    )
+    assert plain.shrink_to_fitted_weights(0.05).tensors == plain.tensors
+    assert [s.cost for s in plain.shrink_to_fitted_weights(0.01).nodes] == [0, 0]
+    assert plain.shrink_to_fitted_weights(0.2) == plain
+    assert plain.shrink_to_fitted_weights(0.6) == plain, "noise"
 
 
 @dataclass
@@ -125,7 +127,7 @@ def costs_of(folder, weights, ranges):
     samples = feeds()
     chosen = Chosen(Samples(samples), tuple(range(len(samples))))
     held_out = HeldOut(FloatOutputs(folder / "net.onnx", chosen))
-    return place_costs(QdqWriter(model, ranges, PER_TENSOR), (), held_out)
+    return measure_costs(QdqWriter(model, ranges, PER_TENSOR), (), held_out)
 
 
 def share(weights, rounded_weights, rounded_after=None):

@@ -10,8 +10,8 @@ from edgepack.quantization.ranges.collecting import collect
 from edgepack.quantization.ranges.following import (
     Bounds,
     Join,
-    cut,
     find_clamps,
+    find_cuts,
     find_joins,
     find_moves,
 )
@@ -71,7 +71,9 @@ def test_cut_when_something_else_reads_a_tensor_is_not(tmp_path):
     constants = [("two", np.array(2, np.float32))]
     outputs = {name: [1, 4] for name in "cfghik"}
     model, names = inferred(tmp_path / "net.onnx", nodes, {"x": [1, 4]}, outputs, constants)
-    assert cut(model, names) == {"a": "b", "b": "c"}, "'d' and the output 'h' are read elsewhere"
+    assert find_cuts(model, names) == {"a": "b", "b": "c"}, (
+        "'d' and the output 'h' are read elsewhere"
+    )
     samples = [{"x": np.array([[-3, -1, 0.5, 4]], np.float32)}]
     found = collect(tmp_path / "net.onnx", samples, names)
     # -x is 3, 1, -0.5 and -4.

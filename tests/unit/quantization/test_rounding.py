@@ -58,21 +58,21 @@ def test_rounding_when_inputs_are_alike_beats_the_nearest_and_stays_on_the_grid(
     np.testing.assert_allclose(steps, np.rint(steps), atol=1e-6)
     assert np.abs(steps).max() <= 7
     fresh = alike(2, 500, 70)
-    assert error(rows, found, fresh) < error(rows, grid.nearest(rows), fresh) / 3
+    assert error(rows, found, fresh) < error(rows, grid.round_to_values(rows), fresh) / 3
 
 
 def test_rounding_when_inputs_are_independent_is_to_the_nearest():
     rows = normal(3, 4, 9).astype(float)
     grid = per_output(rows)
     found = round_rows(rows, np.tile(np.eye(9), (3, 1, 1)), grid, damping=0.01)
-    np.testing.assert_array_equal(found, grid.nearest(rows))
+    np.testing.assert_array_equal(found, grid.round_to_values(rows))
 
 
 def test_rounding_when_all_inputs_are_constant_is_to_the_nearest():
     rows = normal(1, 4, 9).astype(float)
     grid = per_output(rows)
     found = round_rows(rows, np.zeros((1, 9, 9)), grid, damping=0.01)
-    np.testing.assert_array_equal(found, grid.nearest(rows))
+    np.testing.assert_array_equal(found, grid.round_to_values(rows))
 
 
 def test_rounding_when_a_zero_point_is_given_reaches_both_ends():

@@ -101,21 +101,21 @@ def correct_weights(rows: Array, parts: Sequence[Moments]) -> Array:
         return rows
     errors = dict.fromkeys((0.0, *_STRENGTHS), 0.0)
     for fitted, judge in (parts, parts[::-1]):
-        missing, wanted = _missing(rows, fitted), rows @ judge.cross
+        missing, wanted = _compute_missing(rows, fitted), rows @ judge.cross
         for strength in errors:
-            found = rows + _step(missing, fitted, strength) if strength else rows
+            found = rows + _solve_step(missing, fitted, strength) if strength else rows
             # The mean squared error of the outputs, less what is the same for all weights.
             errors[strength] += float(np.sum((found @ judge.second - 2 * wanted) * found))
     best = min(errors, key=lambda strength: errors[strength])
     whole = join_moments(parts)
-    return rows + _step(_missing(rows, whole), whole, best) if best else rows
+    return rows + _solve_step(_compute_missing(rows, whole), whole, best) if best else rows
 
 
-def _missing(rows: Array, found: Moments) -> Array:
+def _compute_missing(rows: Array, found: Moments) -> Array:
     return np.asarray(rows @ (found.cross - found.second))
 
 
-def _step(missing: Array, found: Moments, strength: float) -> Array:
+def _solve_step(missing: Array, found: Moments, strength: float) -> Array:
     held = found.second + np.eye(found.second.shape[1]) * (
         strength * compute_mean_square(found.second)
     )
@@ -155,11 +155,11 @@ def correct_bias(
     for _ in range(_BIAS_STEPS):
         have = quantized + found[:, None].astype(np.float32)
         missing = np.clip(wanted, *limits) - np.clip(have, *limits)
-        passed = (_clip_to_limits(wanted, limits) | _clip_to_limits(have, limits)).sum(axis=1)
+        passed = (_find_passed(wanted, limits) | _find_passed(have, limits)).sum(axis=1)
         step = missing.sum(axis=1, dtype=np.float64) / np.maximum(passed, 1)
         found += np.where(passed >= _LEAST_POSITIONS, step, 0.0)
     return np.asarray(found, np.float32)
 
 
-def _clip_to_limits(values: Array, limits: tuple[float, float]) -> Array:
+def _find_passed(values: Array, limits: tuple[float, float]) -> Array:
     return np.asarray((limits[0] < values) & (values < limits[1]))

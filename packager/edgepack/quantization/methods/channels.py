@@ -119,15 +119,15 @@ class _Tracer:
                 self.fix(name)
             return
         for name, ids in zip(node.output, outputs, strict=False):
-            self._give(name, ids)
+            self._set_ids(name, ids)
 
     def groups(self) -> ChannelGroups:
         """Return what was found."""
         for value in self.model.graph.output:
             self.fix(value.name)
-        roots = np.array([self._root(k) for k in range(len(self.parents))], np.int64)
+        roots = np.array([self._find_root(k) for k in range(len(self.parents))], np.int64)
         kept, group_of = np.unique(roots, return_inverse=True)
-        fixed = np.isin(kept, [self._root(k) for k in self.fixed])
+        fixed = np.isin(kept, [self._find_root(k) for k in self.fixed])
         return ChannelGroups(
             channels={name: group_of[ids] for name, ids in self.ids.items()},
             fixed=fixed,
@@ -161,7 +161,7 @@ class _Tracer:
     def tie(self, first: Array, second: Array) -> None:
         """Make pairs of channels share a factor."""
         for one, other in zip(first.tolist(), second.tolist(), strict=True):
-            self.parents[self._root(other)] = self._root(one)
+            self.parents[self._find_root(other)] = self._find_root(one)
 
     def constant(self, node: onnx.NodeProto, place: int) -> Array | None:
         """Return a constant input; None where it is none, or is left out."""
@@ -177,7 +177,7 @@ class _Tracer:
         is_float = tensor is not None and tensor.data_type == TensorProto.FLOAT
         return tuple(tensor.dims) if tensor is not None and is_float else None
 
-    def rank(self, name: str) -> int:
+    def find_rank(self, name: str) -> int:
         """Return how many axes a tensor has; -1 where that is not known."""
         return len(self.shapes[name]) if name in self.shapes else -1
 
@@ -185,14 +185,14 @@ class _Tracer:
         """Record that a constant contains factors."""
         self.scaled.append(Scaled(index, place, groups, power))
 
-    def _give(self, name: str, ids: Array) -> None:
+    def _set_ids(self, name: str, ids: Array) -> None:
         """Note the factors of a tensor, or that it has none if its channels are not those."""
         if name and self.shapes.get(name, (-1, -1))[1:2] == (len(ids),):
             self.ids[name] = ids
         else:
             self.fixed.update(ids.tolist())
 
-    def _root(self, one: int) -> int:
+    def _find_root(self, one: int) -> int:
         while self.parents[one] != one:
             self.parents[one] = one = self.parents[self.parents[one]]
         return one
@@ -206,7 +206,7 @@ def _has_bias(node: onnx.NodeProto) -> bool:
     return len(node.input) > 2 and bool(node.input[2])
 
 
-def _conv(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_conv(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     dims = found.dims(node, 1)
     if dims is None or (_has_bias(node) and found.dims(node, 2) is None):
         return None
@@ -222,7 +222,7 @@ def _conv(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     return [outputs]
 
 
-def _conv_transpose(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_transposed(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     dims = found.dims(node, 1)
     if dims is None or (_has_bias(node) and found.dims(node, 2) is None):
         return None
@@ -239,7 +239,7 @@ def _conv_transpose(found: _Tracer, index: int, node: onnx.NodeProto) -> _Output
     return [outputs]
 
 
-def _gemm(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_gemm(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     dims = found.dims(node, 1)
     bias = found.dims(node, 2) if _has_bias(node) else (1,)
     if dims is None or bias is None or find_attribute(node, "transA", 0):
@@ -248,18 +248,18 @@ def _gemm(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     outputs = found.fresh(dims[columns])
     if _has_bias(node) and bias[-1:] != (len(outputs),):
         return None
-    return _product(found, index, node, outputs, columns)
+    return _follow_product(found, index, node, outputs, columns)
 
 
-def _matmul(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_matmul(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     dims = found.dims(node, 1)
     # Axis 1 has to be the last one, which is the one that is summed over.
-    if dims is None or len(dims) != 2 or found.rank(node.input[0]) != 2:
+    if dims is None or len(dims) != 2 or found.find_rank(node.input[0]) != 2:
         return None
-    return _product(found, index, node, found.fresh(dims[1]), 1)
+    return _follow_product(found, index, node, found.fresh(dims[1]), 1)
 
 
-def _product(
+def _follow_product(
     found: _Tracer, index: int, node: onnx.NodeProto, outputs: Array, columns: int
 ) -> _Outputs:
     shape = (1, -1) if columns else (-1, 1)
@@ -275,7 +275,7 @@ def _hold_bias(found: _Tracer, index: int, node: onnx.NodeProto, outputs: Array)
         found.hold(index, 2, outputs, 1)
 
 
-def _normalization(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_normalization(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     dims = [found.dims(node, place) for place in range(1, 5)]
     if None in dims or len(node.output) > 1 or find_attribute(node, "training_mode", 0):
         return None
@@ -290,20 +290,20 @@ def _normalization(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs
     return [outputs]
 
 
-def _same(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_same(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     if node.input[0] not in found.ids:
         return []
     found.moved[node.output[0]] = node.input[0]
     return [found.ids[node.input[0]]]
 
 
-def _activation(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_activation(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     if node.op_type == "PRelu" and found.dims(node, 1) is None:
         return None
     return [found.ids[node.input[0]]] if node.input[0] in found.ids else []
 
 
-def _clip(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_clip(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     if node.input[0] not in found.ids:
         return []
     ends = read_clamp(node, found.constants)
@@ -316,7 +316,7 @@ def _clip(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     return [found.ids[node.input[0]]]
 
 
-def _sum(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_sum(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     known = [found.ids[name] for name in node.input if name in found.ids]
     shapes = {found.shapes.get(name) for name in node.input}
     if len(known) < len(node.input) or len(shapes) > 1 or None in shapes:
@@ -326,7 +326,7 @@ def _sum(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     return [known[0]]
 
 
-def _times(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_times(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     """Multiply or divide by something without factors of its own."""
     first, second = node.input
     if second in found.ids and (first in found.ids or node.op_type == "Div"):
@@ -336,24 +336,24 @@ def _times(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
         return []
     # What is broadcast from one channel to several would have to have one factor for all.
     same = found.shapes.get(name, ())[:2] == found.shapes.get(node.output[0], ())[:2]
-    same = same and found.rank(name) == found.rank(node.output[0])
+    same = same and found.find_rank(name) == found.find_rank(node.output[0])
     return [found.ids[name]] if same else None
 
 
-def _concat(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_concat(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     if not any(name in found.ids for name in node.input):
         return []
-    rank = found.rank(node.output[0])
+    rank = found.find_rank(node.output[0])
     if rank < 2 or int(find_attribute(node, "axis", 1)) % rank != 1:
         return None
     return [np.concatenate([found.known(name) for name in node.input])]
 
 
-def _split(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_split(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     name = node.input[0]
     if name not in found.ids:
         return []
-    axis = int(find_attribute(node, "axis", 0)) % found.rank(name)
+    axis = int(find_attribute(node, "axis", 0)) % found.find_rank(name)
     if axis != 1:
         return [found.ids[name] for _ in node.output]
     sizes = [found.shapes.get(output, (-1, -1))[1] for output in node.output]
@@ -362,7 +362,7 @@ def _split(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     return list(np.split(found.ids[name], np.cumsum(sizes)[:-1]))
 
 
-def _slice(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_slice(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     name = node.input[0]
     if name not in found.ids:
         return []
@@ -371,7 +371,7 @@ def _slice(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
         return None
     if steps is None and len(node.input) > 4:
         return None
-    over = np.arange(len(starts)) if axes is None else axes % found.rank(name)
+    over = np.arange(len(starts)) if axes is None else axes % found.find_rank(name)
     strides = np.ones(len(starts), np.int64) if steps is None else steps
     ids = found.ids[name]
     for axis, start, end, step in zip(over, starts, ends, strides, strict=True):
@@ -381,14 +381,14 @@ def _slice(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     return [ids]
 
 
-def _pad(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_pad(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     name = node.input[0]
     if name not in found.ids:
         return []
     pads, value = found.constant(node, 1), found.constant(node, 2)
     mode = next((e.s.decode() for e in node.attribute if e.name == "mode"), "constant")
     zeros = len(node.input) < 3 or not node.input[2] or (value is not None and not value.any())
-    if pads is None or len(pads) != 2 * found.rank(name) or len(node.input) > 3:
+    if pads is None or len(pads) != 2 * found.find_rank(name) or len(node.input) > 3:
         return None
     if mode == "constant" and not zeros:
         return None
@@ -401,7 +401,7 @@ def _pad(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     return [np.concatenate([found.fresh(before), found.ids[name], found.fresh(after)])]
 
 
-def _reduced(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_reduction(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     """Follow an operator that averages over spatial axes, or removes those of size 1."""
     name = node.input[0]
     if name not in found.ids:
@@ -410,12 +410,12 @@ def _reduced(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     if axes is None:
         given = [list(entry.ints) for entry in node.attribute if entry.name == "axes"]
         axes = np.array(given[0]) if given else None
-    if axes is None or (axes % found.rank(name) < 2).any():
+    if axes is None or (axes % found.find_rank(name) < 2).any():
         return None
-    return _same(found, index, node)
+    return _follow_same(found, index, node)
 
 
-def _flattened(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_flatten(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     """Follow a Flatten, or a Reshape to the same: each channel becomes a run of columns."""
     name, shape = node.input[0], found.shapes.get(node.output[0], ())
     if name not in found.ids:
@@ -429,38 +429,38 @@ def _flattened(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     return [np.repeat(ids, math.prod(spatial))]
 
 
-def _counted(_: _Tracer, __: int, ___: onnx.NodeProto) -> _Outputs:
+def _follow_shape(_: _Tracer, __: int, ___: onnx.NodeProto) -> _Outputs:
     """Follow an operator that reads only a tensor's shape."""
     return []
 
 
-def _resize(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
+def _follow_resize(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
     crops = any(e.s == b"tf_crop_and_resize" for e in node.attribute)
-    return None if crops else _same(found, index, node)
+    return None if crops else _follow_same(found, index, node)
 
 
 _RULES: dict[str, Callable[[_Tracer, int, onnx.NodeProto], _Outputs]] = {
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "Gemm": _gemm,
-    "MatMul": _matmul,
-    "BatchNormalization": _normalization,
-    **dict.fromkeys(("Relu", "LeakyRelu", "PRelu"), _activation),
+    "Conv": _follow_conv,
+    "ConvTranspose": _follow_transposed,
+    "Gemm": _follow_gemm,
+    "MatMul": _follow_matmul,
+    "BatchNormalization": _follow_normalization,
+    **dict.fromkeys(("Relu", "LeakyRelu", "PRelu"), _follow_activation),
     **dict.fromkeys(
         ("Identity", "Dropout", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
-        _same,
+        _follow_same,
     ),
-    **dict.fromkeys(("Resize", "Upsample"), _resize),
-    **dict.fromkeys(("ReduceMean", "ReduceMax", "Squeeze"), _reduced),
-    **dict.fromkeys(("Flatten", "Reshape"), _flattened),
-    **dict.fromkeys(("Add", "Sub", "Sum"), _sum),
-    **dict.fromkeys(("Mul", "Div"), _times),
-    **dict.fromkeys(("Shape", "Size"), _counted),
-    "Clip": _clip,
-    "Concat": _concat,
-    "Split": _split,
-    "Slice": _slice,
-    "Pad": _pad,
+    **dict.fromkeys(("Resize", "Upsample"), _follow_resize),
+    **dict.fromkeys(("ReduceMean", "ReduceMax", "Squeeze"), _follow_reduction),
+    **dict.fromkeys(("Flatten", "Reshape"), _follow_flatten),
+    **dict.fromkeys(("Add", "Sub", "Sum"), _follow_sum),
+    **dict.fromkeys(("Mul", "Div"), _follow_times),
+    **dict.fromkeys(("Shape", "Size"), _follow_shape),
+    "Clip": _follow_clip,
+    "Concat": _follow_concat,
+    "Split": _follow_split,
+    "Slice": _follow_slice,
+    "Pad": _follow_pad,
 }
 """What a rule returns: the ids of the outputs; nothing if no input has factors; None where the
 operator does not commute, so that its inputs must have no factors."""

@@ -75,7 +75,7 @@ def equalize_layers(
             others, the Clip then cuts off unseen values sooner, so the float model changes.
     """
     found = find_channel_groups(model)
-    room = _room(model, found, statistics, below_clips=below_clips)
+    room = _compute_room(model, found, statistics, below_clips=below_clips)
     factors = np.clip(room, 1.0, _MOST) ** strength
     by_tensor = {
         name: factors[groups]
@@ -85,11 +85,11 @@ def equalize_layers(
     return Equalized(
         scale_constants(model, found.scaled, factors),
         by_tensor,
-        _ranges(found, by_tensor, statistics),
+        _scale_ranges(found, by_tensor, statistics),
     )
 
 
-def _room(
+def _compute_room(
     model: onnx.ModelProto,
     found: ChannelGroups,
     statistics: Mapping[str, TensorStatistics],
@@ -105,7 +105,7 @@ def _room(
         known = statistics[name]
         if known.channel_low is None and name in found.moved:
             continue
-        np.minimum.at(room, groups, _times(known, len(groups), (known.low, known.high)))
+        np.minimum.at(room, groups, _compute_times(known, len(groups), (known.low, known.high)))
     for bound in found.bounds:
         if bound.tensor not in found.channels:
             continue
@@ -116,12 +116,12 @@ def _room(
         if not below_clips or bound.tensor not in statistics:
             room[groups] = 1.0
             continue
-        times = _times(statistics[bound.tensor], len(groups), (bound.low, bound.high))
+        times = _compute_times(statistics[bound.tensor], len(groups), (bound.low, bound.high))
         np.minimum.at(room, groups, times)
     return np.where(np.isfinite(room), room, 1.0)
 
 
-def _times(known: TensorStatistics, count: int, ends: tuple[float, float]) -> Array:
+def _compute_times(known: TensorStatistics, count: int, ends: tuple[float, float]) -> Array:
     """Return how many times wider each channel can become inside these ends; inf if it is all 0."""
     low, high = known.channel_low, known.channel_high
     if low is None or high is None or known.channel_axis != 1 or len(low) != count:
@@ -141,7 +141,7 @@ def _find_clamped(model: onnx.ModelProto) -> set[str]:
     return {name for name, ops in readers.items() if ops in (["Relu"], ["Clip"])}
 
 
-def _ranges(
+def _scale_ranges(
     found: ChannelGroups,
     factors: Mapping[str, Array],
     statistics: Mapping[str, TensorStatistics],

@@ -44,7 +44,7 @@ class RowGrid:
         """Return the grid of some outputs of each group."""
         return replace(self, scale=self.scale if self.scale.size == 1 else self.scale[:, outputs])
 
-    def nearest(self, rows: Array) -> Array:
+    def round_to_values(self, rows: Array) -> Array:
         """Return the nearest values."""
         return self.values(self.integers(rows))
 
@@ -64,7 +64,7 @@ def choose_best_scale(grid: RowGrid, rows: Array, second: Array, least: float) -
     best, smallest = grid, np.inf
     for part in _SCALES:
         tried = replace(grid, scale=np.maximum(grid.scale * np.float32(part), np.float32(least)))
-        wrong = tried.nearest(rows) - rows
+        wrong = tried.round_to_values(rows) - rows
         error = float(np.sum((wrong @ second) * wrong))
         if error < smallest:
             best, smallest = tried, error
@@ -119,7 +119,7 @@ def _round_in_order(left: Array, factor: Array, grid: RowGrid) -> Array:
         end = min(begin + _BLOCK, count)
         errors = np.empty((*left.shape[:2], end - begin))
         for tap in range(begin, end):
-            value = grid.nearest(left[:, :, tap : tap + 1])
+            value = grid.round_to_values(left[:, :, tap : tap + 1])
             error = (left[:, :, tap : tap + 1] - value) / factor[:, tap, tap, None, None]
             left[:, :, tap:end] -= error * factor[:, tap, None, tap:end]
             found[:, :, tap : tap + 1] = value

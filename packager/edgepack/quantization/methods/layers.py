@@ -70,10 +70,10 @@ def find_product(node: onnx.NodeProto, dims: Sequence[int]) -> Product | None:
     if node.domain not in STANDARD:
         return None
     if node.op_type == "Conv" and len(dims) > 2:
-        return _convolution(node, dims)
+        return _read_convolution(node, dims)
     if node.op_type == "ConvTranspose" and len(dims) > 2:
         return _find_transposed_convolution(node, dims)
-    found = _attributes(node)
+    found = _read_attributes(node)
     plain = all(found.get(name, value) == value for name, value in _PLAIN_GEMM.items())
     if node.op_type == "Gemm" and plain:
         return MatrixProduct(outputs_first=bool(found.get("transB", 0)))
@@ -128,27 +128,27 @@ class Convolution:
         if not self.stretch:
             return weights.reshape(self.groups, weights.shape[0] // self.groups, -1)
         parted = weights.reshape(self.groups, -1, *weights.shape[1:]).swapaxes(1, 2)
-        return self._turned(parted).reshape(self.groups, weights.shape[1], -1)
+        return self._turn_kernel(parted).reshape(self.groups, weights.shape[1], -1)
 
     def weights(self, rows: Array) -> Array:
         """Return what :meth:`rows` was made from."""
         if not self.stretch:
             return rows.reshape(self.groups * rows.shape[1], -1, *self.kernel)
         parted = rows.reshape(self.groups, rows.shape[1], -1, *self.kernel)
-        turned = self._turned(parted).swapaxes(1, 2)
+        turned = self._turn_kernel(parted).swapaxes(1, 2)
         return turned.reshape(-1, rows.shape[1], *self.kernel)
 
     def positions(self, shape: Sequence[int]) -> int:
         """Return how many outputs a channel has, over the whole batch."""
-        return shape[0] * prod(self._grid(shape))
+        return shape[0] * prod(self._find_grid(shape))
 
     def patches(self, values: Array, positions: Array) -> Array:
         """Return (groups, len(positions), taps) of an input (batch, channels, ...)."""
         if self.stretch:
             values = _stretch_values(values, self.stretch)
         sizes = values.shape[2:]
-        begins = self._pads(sizes)[: len(sizes)]
-        image, *places = np.unravel_index(positions, (len(values), *self._grid_of(sizes)))
+        begins = self._find_pads(sizes)[: len(sizes)]
+        image, *places = np.unravel_index(positions, (len(values), *self._find_sizes(sizes)))
         rank = len(sizes)
         inside = np.ones((len(positions), *self.kernel), bool)
         taps: list[Array] = []
@@ -166,24 +166,24 @@ class Convolution:
             self.groups, len(positions), -1
         )
 
-    def _grid(self, shape: Sequence[int]) -> tuple[int, ...]:
+    def _find_grid(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of the output in space."""
         sizes = tuple(shape[2:])
         if self.stretch:
             sizes = tuple((n - 1) * s + 1 for n, s in zip(sizes, self.stretch, strict=True))
-        return self._grid_of(sizes)
+        return self._find_sizes(sizes)
 
-    def _grid_of(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        pads, rank = self._pads(sizes), len(sizes)
+    def _find_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        pads, rank = self._find_pads(sizes), len(sizes)
         return tuple(
-            (size + pads[k] + pads[k + rank] - self._reach(k)) // self.strides[k] + 1
+            (size + pads[k] + pads[k + rank] - self._compute_reach(k)) // self.strides[k] + 1
             for k, size in enumerate(sizes)
         )
 
-    def _reach(self, axis: int) -> int:
+    def _compute_reach(self, axis: int) -> int:
         return self.dilations[axis] * (self.kernel[axis] - 1) + 1
 
-    def _pads(self, sizes: Sequence[int]) -> tuple[int, ...]:
+    def _find_pads(self, sizes: Sequence[int]) -> tuple[int, ...]:
         if not isinstance(self.pads, str):
             return self.pads
         if self.pads == "VALID":
@@ -191,18 +191,18 @@ class Convolution:
         begins, ends = [], []
         for axis, size in enumerate(sizes):
             outputs = -(-size // self.strides[axis])
-            needed = (outputs - 1) * self.strides[axis] + self._reach(axis) - size
+            needed = (outputs - 1) * self.strides[axis] + self._compute_reach(axis) - size
             small, large = max(needed, 0) // 2, -(-max(needed, 0) // 2)
             begins.append(small if self.pads == "SAME_UPPER" else large)
             ends.append(large if self.pads == "SAME_UPPER" else small)
         return (*begins, *ends)
 
-    def _turned(self, parted: Array) -> Array:
+    def _turn_kernel(self, parted: Array) -> Array:
         return np.flip(parted, tuple(range(3, 3 + len(self.kernel))))
 
 
-def _convolution(node: onnx.NodeProto, dims: Sequence[int]) -> Convolution:
-    found, rank = _attributes(node), len(dims) - 2
+def _read_convolution(node: onnx.NodeProto, dims: Sequence[int]) -> Convolution:
+    found, rank = _read_attributes(node), len(dims) - 2
     automatic = found.get("auto_pad", b"NOTSET").decode()
     return Convolution(
         groups=found.get("group", 1),
@@ -214,7 +214,7 @@ def _convolution(node: onnx.NodeProto, dims: Sequence[int]) -> Convolution:
 
 
 def _find_transposed_convolution(node: onnx.NodeProto, dims: Sequence[int]) -> Convolution | None:
-    found, rank = _attributes(node), len(dims) - 2
+    found, rank = _read_attributes(node), len(dims) - 2
     if found.get("auto_pad", b"NOTSET") != b"NOTSET" or "output_shape" in found:
         return None
     dilations = found.get("dilations", [1] * rank)
@@ -238,7 +238,7 @@ def _stretch_values(values: Array, stretch: Sequence[int]) -> Array:
     return found
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+def _read_attributes(node: onnx.NodeProto) -> dict[str, Any]:
     import onnx
 
     return {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}

@@ -108,17 +108,17 @@ class ProductConstants:
         """Return a product's float weights, as its operator takes them."""
         return read_values(self._floats[node.input[1]])
 
-    def weight_integers(self, node: onnx.NodeProto) -> Array:
+    def read_weight_integers(self, node: onnx.NodeProto) -> Array:
         """Return a product's quantized weights, as its operator takes them."""
-        return read_values(self._stored[self._weights(node).input[0]])
+        return read_values(self._stored[self._find_weights(node).input[0]])
 
-    def weight_scale(self, node: onnx.NodeProto) -> Array:
+    def read_weight_scale(self, node: onnx.NodeProto) -> Array:
         """Return the scale or scales of a product's quantized weights."""
-        return read_values(self._stored[self._weights(node).input[1]])
+        return read_values(self._stored[self._find_weights(node).input[1]])
 
-    def grid(self, node: onnx.NodeProto, product: Product) -> RowGrid:
+    def make_grid(self, node: onnx.NodeProto, product: Product) -> RowGrid:
         """Return the grid of a product's weights; the writer's reaches the largest of them."""
-        pair = self._weights(node)
+        pair = self._find_weights(node)
         integers, scale, zero = (read_values(self._stored[name]) for name in pair.input)
         if scale.size > 1:
             axis = find_attribute(pair, "axis", 1)
@@ -128,13 +128,15 @@ class ProductConstants:
         ends = find_ends(zero.dtype.name, symmetric=True)
         return RowGrid(scale.reshape(scale.shape or (1, 1, 1)), int(zero.ravel()[0]), *ends)
 
-    def least_scale(self, node: onnx.NodeProto) -> float:
+    def compute_least_scale(self, node: onnx.NodeProto) -> float:
         """Return the scale of weights below which a bias would not fit int32."""
-        scale = self._bias_scale(node)
+        scale = self._compute_bias_scale(node)
         if scale is None:
             return 0.0
         largest = np.abs(read_values(self._floats[_find_bias(node)])).max(initial=0.0)
-        return float(_BIAS_MARGIN * largest / _INT32_END * np.max(self.weight_scale(node) / scale))
+        return float(
+            _BIAS_MARGIN * largest / _INT32_END * np.max(self.read_weight_scale(node) / scale)
+        )
 
     def store_weights(
         self, node: onnx.NodeProto, product: Product, rows: Array, grid: RowGrid
@@ -147,15 +149,15 @@ class ProductConstants:
             rows: (groups, outputs, taps) float64.
             grid: The one of the node; only a scale that all weights have may be another.
         """
-        integers, scale, zero = self._weights(node).input
+        integers, scale, zero = self._find_weights(node).input
         if grid.scale.size == 1:
-            self._store(scale, grid.scale.reshape(read_values(self._stored[scale]).shape))
+            self._store_values(scale, grid.scale.reshape(read_values(self._stored[scale]).shape))
         kind = read_values(self._stored[zero]).dtype
-        self._store(integers, product.weights(grid.integers(rows)).astype(kind))
+        self._store_values(integers, product.weights(grid.integers(rows)).astype(kind))
         name = node.input[1]
         self._floats[name].CopyFrom(_make_tensor(product.weights(rows).astype(np.float32), name))
 
-    def _weights(self, node: onnx.NodeProto) -> onnx.NodeProto:
+    def _find_weights(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """Return the DequantizeLinear of a product's weights."""
         found: onnx.NodeProto = self._pairs[self._nodes[node.name].input[1]]
         return found
@@ -172,19 +174,21 @@ class ProductConstants:
     def store_bias(self, node: onnx.NodeProto, values: Array) -> None:
         """Store a bias, (outputs,) float32, as precisely as int32 allows."""
         name, stored = _find_bias(node), _find_bias(self._nodes[node.name])
-        scale = self._bias_scale(node)
+        scale = self._compute_bias_scale(node)
         if scale is None:
-            self._store(stored, values)
+            self._store_values(stored, values)
         else:
             # For a bias that does not fit int32 the writer would take other scales of weights.
             most = (scale * np.float32(_INT32_END / _BIAS_MARGIN)).astype(np.float32)
             values = np.clip(values, -most, most)
             integers, steps, _ = self._pairs[stored].input
-            self._store(integers, round_bias(values, Grid(scale, np.zeros_like(scale, np.int32))))
-            self._store(steps, scale)
+            self._store_values(
+                integers, round_bias(values, Grid(scale, np.zeros_like(scale, np.int32)))
+            )
+            self._store_values(steps, scale)
         self._floats[name].CopyFrom(_make_tensor(values, name))
 
-    def _bias_scale(self, node: onnx.NodeProto) -> Array | None:
+    def _compute_bias_scale(self, node: onnx.NodeProto) -> Array | None:
         """Return the scale or scales of an int32 bias; None where it stays float or is computed."""
         written = self._nodes[node.name]
         if _find_bias(written) not in self._pairs or _find_bias(node) not in self._floats:
@@ -192,5 +196,5 @@ class ProductConstants:
         inputs, weights = (self._pairs[name].input[1] for name in written.input[:2])
         return np.asarray(read_values(self._stored[inputs]) * read_values(self._stored[weights]))
 
-    def _store(self, name: str, values: Array) -> None:
+    def _store_values(self, name: str, values: Array) -> None:
         self._stored[name].CopyFrom(_make_tensor(values, name))

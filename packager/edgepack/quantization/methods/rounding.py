@@ -93,7 +93,7 @@ def round_weights(
     """
     model = give_own_constants(writer.model, writer.candidates() - set(excluded))
     written = write_qdq(replace(writer, model=model, weight_scales={}), excluded)
-    constants, limits = ProductConstants(model, written), _limits(model)
+    constants, limits = ProductConstants(model, written), _find_limits(model)
     exact, quantized = (Passage(each, samples, _KEPT_BYTES) for each in (writer.model, written))
     scales = {}
     # In the order in which they run: each gets its inputs from those that were fitted before.
@@ -106,14 +106,14 @@ def round_weights(
         inputs = sample_product_inputs(stops, source, product, shape, len(samples))
         if inputs.can_be_fitted_to:
             passing = limits.get(node.output[0], NO_LIMITS)
-            if _fit(node, product, constants, inputs, passing):
-                scales[node.input[1]] = constants.weight_scale(node)
+            if _fit_product(node, product, constants, inputs, passing):
+                scales[node.input[1]] = constants.read_weight_scale(node)
         # The next product's patches take as much memory.
         del inputs
     return Rounded(model, scales)
 
 
-def _fit(
+def _fit_product(
     node: onnx.NodeProto,
     product: Product,
     constants: ProductConstants,
@@ -134,17 +134,18 @@ def _fit(
             for k in inputs.halves
         ]
         corrected = correct_weights(rows.astype(np.float64), parts)
-        grid = constants.grid(node, product)
-        found = _rounded(corrected, join_moments(parts), grid, constants.least_scale(node))
+        grid = constants.make_grid(node, product)
+        least = constants.compute_least_scale(node)
+        found = _round_product(corrected, join_moments(parts), grid, least)
         constants.store_weights(node, product, *found)
     if bias is not None:
-        integers = product.rows(constants.weight_integers(node))
-        grid = constants.grid(node, product)
-        constants.store_bias(node, _corrected(bias, rows, integers, grid, inputs, limits))
+        integers = product.rows(constants.read_weight_integers(node))
+        grid = constants.make_grid(node, product)
+        constants.store_bias(node, _fit_bias(bias, rows, integers, grid, inputs, limits))
     return solvable
 
 
-def _rounded(
+def _round_product(
     rows: Array, found: Moments, grid: RowGrid, least_scale: float
 ) -> tuple[Array, RowGrid]:
     """Return weights on a grid, and the grid: where all weights have one scale, the best."""
@@ -154,7 +155,7 @@ def _rounded(
     return round_rows(rows, found.second, grid, damping), grid
 
 
-def _corrected(
+def _fit_bias(
     bias: Array,
     rows: Array,
     integers: Array,
@@ -167,13 +168,16 @@ def _corrected(
     found = np.empty(shaped.shape, np.float32)
     for part in split_outputs(rows.shape, max(inputs.exact.shape[1:])):
         new = grid.of(part).values(integers[:, part].astype(np.float32))
-        outputs = (_outputs(rows[:, part], inputs.exact), _outputs(new, inputs.quantized))
+        outputs = (
+            _multiply(rows[:, part], inputs.exact),
+            _multiply(new, inputs.quantized),
+        )
         one = correct_bias(shaped[:, part].ravel(), *outputs, limits)
         found[:, part] = one.reshape(len(rows), -1)
     return found.ravel()
 
 
-def _limits(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
+def _find_limits(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
     """Return the limits of the values that pass through a tensor's only reader, a Relu or Clip."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     readers = count_reads(model.graph)
@@ -187,7 +191,7 @@ def _limits(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _outputs(rows: Array, patches: Array) -> Array:
+def _multiply(rows: Array, patches: Array) -> Array:
     """Return (outputs of all groups, positions); both are float32."""
     found = rows @ patches.swapaxes(1, 2)
     return found.reshape(-1, patches.shape[1])

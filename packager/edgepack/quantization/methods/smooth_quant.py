@@ -50,7 +50,7 @@ def smooth_norms(model: onnx.ModelProto) -> list[str]:
         The names of the norms that were treated.
     """
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    readers = _readers(model)
+    readers = _list_readers(model)
     taken = {name for node in model.graph.node for name in (*node.input, *node.output)}
     taken |= constants.keys() | {node.name for node in model.graph.node}
     inserted: list[tuple[int, onnx.NodeProto]] = []
@@ -61,25 +61,25 @@ def smooth_norms(model: onnx.ModelProto) -> list[str]:
         reading = readers.get(node.output[0], [])
         products = [n for n in reading if n is not None and _is_product(n, node.output[0])]
         own = all(readers[product.input[1]] == [product] for product in products)
-        factors = _factors(node, products, constants) if products and own else None
+        factors = _compute_factors(node, products, constants) if products and own else None
         if factors is None:
             continue
         for product in products:
-            shape = (-1, 1) if _row_axis(product) == 0 else (1, -1)
-            _multiply(constants[product.input[1]], factors.reshape(shape))
+            shape = (-1, 1) if _find_row_axis(product) == 0 else (1, -1)
+            _multiply_tensor(constants[product.input[1]], factors.reshape(shape))
         affine = dict.fromkeys(filter(None, node.input[1:]))
         if reading == products and all(readers[n] == [node] for n in affine):
             for name in affine:
-                _multiply(constants[name], 1 / factors)
+                _multiply_tensor(constants[name], 1 / factors)
         else:
-            inserted.append((index + 1, _divide(model, node, products, factors, taken)))
+            inserted.append((index + 1, _make_division(model, node, products, factors, taken)))
         done.append(repr(node.name))
     for index, node in reversed(inserted):
         model.graph.node.insert(index, node)
     return done
 
 
-def _readers(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto | None]]:
+def _list_readers(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto | None]]:
     """Return the nodes that read each tensor, bodies included; None means the caller."""
     found: dict[str, list[onnx.NodeProto | None]] = {}
     for node in model.graph.node:
@@ -98,12 +98,12 @@ def _is_product(node: onnx.NodeProto, name: str) -> bool:
     return plain and node.input[0] == name and name not in node.input[1:]
 
 
-def _row_axis(node: onnx.NodeProto) -> int:
+def _find_row_axis(node: onnx.NodeProto) -> int:
     """Return the axis of the weights that runs along the channels of what they multiply."""
     return 1 if any(entry.name == "transB" and entry.i for entry in node.attribute) else 0
 
 
-def _factors(
+def _compute_factors(
     norm: onnx.NodeProto,
     products: Sequence[onnx.NodeProto],
     constants: Mapping[str, onnx.TensorProto],
@@ -119,7 +119,7 @@ def _factors(
         weights = np.abs(read_values(constants[product.input[1]]))
         if weights.ndim != 2 or weights.dtype != np.float32:
             return None
-        rows.append(weights.max(axis=1 - _row_axis(product)))
+        rows.append(weights.max(axis=1 - _find_row_axis(product)))
     if sizes.ndim != 1 or not sizes.any() or any(row.shape != sizes.shape for row in rows):
         return None
     sizes = np.maximum(sizes, _SMALLEST * sizes.max())
@@ -129,14 +129,14 @@ def _factors(
     return found if found.max() > _WORTHWHILE else None
 
 
-def _multiply(tensor: onnx.TensorProto, factors: Array) -> None:
+def _multiply_tensor(tensor: onnx.TensorProto, factors: Array) -> None:
     from onnx import numpy_helper
 
     scaled = np.ascontiguousarray(read_values(tensor) * factors)
     tensor.CopyFrom(numpy_helper.from_array(scaled, tensor.name))
 
 
-def _divide(
+def _make_division(
     model: onnx.ModelProto,
     norm: onnx.NodeProto,
     products: Sequence[onnx.NodeProto],

@@ -67,7 +67,7 @@ def duplicate_channels(
     graph = _Graph(copy)
     found = dict(statistics)
     copies: dict[str, Mapping[int, int]] = {}
-    for site in list(graph.sites()):
+    for site in list(graph.find_sites()):
         sources = _Copying(graph, site, found, dialect).run()
         if sources:
             copies[site.tensor] = sources
@@ -103,30 +103,30 @@ class _Graph:
             for name in (*node.input, *list_body_reads(node)):
                 self._readers.setdefault(name, []).append(node)
 
-    def sites(self) -> Iterator[_Site]:
+    def find_sites(self) -> Iterator[_Site]:
         """Yield the tensors where channels can be copied, in the order of the graph."""
         for producer in self._nodes:
-            if not self._is_plain(producer) or self._groups(producer) != 1:
+            if not self._is_plain(producer) or self._count_groups(producer) != 1:
                 continue
-            tensor = self._clamped(producer)
+            tensor = self._find_clamped(producer)
             if tensor is None or tensor == producer.output[0]:
                 continue
-            readers = self._all_readers(tensor)
-            if readers and all(self._groups(node) == 1 for node in readers):
+            readers = self._list_readers(tensor)
+            if readers and all(self._count_groups(node) == 1 for node in readers):
                 yield _Site(producer, tensor, None, tensor, readers)
             elif len(readers) == 1 and self._is_depthwise(readers[0]):
-                between = self._clamped(readers[0])
-                after = self._all_readers(between) if between else ()
-                if between and after and all(self._groups(node) == 1 for node in after):
+                between = self._find_clamped(readers[0])
+                after = self._list_readers(between) if between else ()
+                if between and after and all(self._count_groups(node) == 1 for node in after):
                     yield _Site(producer, tensor, readers[0], between, after)
 
     def weights(self, node: onnx.NodeProto) -> Array:
         """Return a convolution's weights (outputs, inputs per group, ...), to be changed."""
-        return self._array(node.input[1])
+        return self._read_array(node.input[1])
 
     def bias(self, node: onnx.NodeProto) -> Array:
         """Return a convolution's bias, to be changed."""
-        return self._array(node.input[2])
+        return self._read_array(node.input[2])
 
     def bounds(self, name: str) -> tuple[float, float]:
         """Return what a tensor cannot leave: the ends of the Relu or Clip that makes it."""
@@ -151,7 +151,7 @@ class _Graph:
             if not np.array_equal(values, read_values(self._tensors[name])):
                 self._tensors[name].CopyFrom(numpy_helper.from_array(values, name))
 
-    def _array(self, name: str) -> Array:
+    def _read_array(self, name: str) -> Array:
         if name not in self._arrays:
             self._arrays[name] = read_values(self._tensors[name]).copy()
         return self._arrays[name]
@@ -169,14 +169,14 @@ class _Graph:
             and all(len(self._readers[name]) == 1 for name in node.input[1:])
         )
 
-    def _groups(self, node: onnx.NodeProto) -> int:
+    def _count_groups(self, node: onnx.NodeProto) -> int:
         return int(find_attribute(node, "group", 1))
 
     def _is_depthwise(self, node: onnx.NodeProto) -> bool:
         outputs, inputs = map(int, self.weights(node).shape[:2])
-        return self._groups(node) == outputs > 1 == inputs
+        return self._count_groups(node) == outputs > 1 == inputs
 
-    def _clamped(self, node: onnx.NodeProto) -> str | None:
+    def _find_clamped(self, node: onnx.NodeProto) -> str | None:
         """Return what is read of a node: itself, or what a lone Relu or Clip at 0 makes of it."""
         output: str = node.output[0]
         readers = self._readers.get(output, [])
@@ -188,7 +188,7 @@ class _Graph:
             return output if clamps else None
         return output
 
-    def _all_readers(self, name: str) -> tuple[onnx.NodeProto, ...]:
+    def _list_readers(self, name: str) -> tuple[onnx.NodeProto, ...]:
         """Return what reads a tensor, or nothing if something other than convolutions does."""
         readers = self._readers.get(name, [])
         fits = all(self._is_plain(node) and node.input[0] == name for node in readers)
@@ -220,7 +220,9 @@ class _Copying:
             sources[channel] = source
             shares[source] += 1
         for source in sorted(set(sources.values())):
-            self._copy(source, [channel for channel, one in sources.items() if one == source])
+            self._copy_channel(
+                source, [channel for channel, one in sources.items() if one == source]
+            )
         return sources
 
     def _find_spare(self) -> Array:
@@ -238,10 +240,10 @@ class _Copying:
             most = np.where(weights > 0, weights * high, np.where(weights < 0, weights * low, 0.0))
         spare = bias + most.sum(axis=tuple(range(1, most.ndim))) <= 0
         if self.site.depthwise is not None and any(map(_is_padded, self.site.readers)):
-            spare &= self._constant() == 0
+            spare &= self._compute_constant() == 0
         return np.flatnonzero(spare)
 
-    def _constant(self) -> Array:
+    def _compute_constant(self) -> Array:
         """Return what is read of a channel that is 0, by channel."""
         if self.site.depthwise is None:
             return np.zeros(len(self.graph.bias(self.site.producer)))
@@ -253,14 +255,14 @@ class _Copying:
         It is the energy of the error in the tensors made from it, in units of their ranges. None
         where statistics are missing.
         """
-        step, movable = self._step(self.site.tensor)
+        step, movable = self._find_step(self.site.tensor)
         if step == 0:
             return None
         energy: Array = np.full(len(movable), step**2)
         if self.site.depthwise is not None:
             weights = self.graph.weights(self.site.depthwise)
             energy = energy * (weights**2).sum(axis=tuple(range(1, weights.ndim)))
-            energy += self._step(self.site.between)[0] ** 2
+            energy += self._find_step(self.site.between)[0] ** 2
         passed: Array = np.zeros(len(movable))
         for node in self.site.readers:
             weights = self.graph.weights(node)
@@ -278,7 +280,7 @@ class _Copying:
         # A channel that never changes in calibration carries no information.
         return np.where(widths > 0, widths, np.inf)
 
-    def _step(self, tensor: str) -> tuple[float, Array]:
+    def _find_step(self, tensor: str) -> tuple[float, Array]:
         """Return a tensor's step, and which channels stay inside all ends when moved by one.
 
         The step is 0 where it is not known.
@@ -297,23 +299,23 @@ class _Copying:
         inside = (known.channel_low > low) & (known.channel_high + step < min(high, known.high))
         return step, inside
 
-    def _copy(self, source: int, channels: list[int]) -> None:
+    def _copy_channel(self, source: int, channels: list[int]) -> None:
         """Make channels copies of another one; their readers read the mean of all."""
         graph, site = self.graph, self.site
         self._take_out(channels)
         for rank, channel in enumerate(channels, 1):
             part = rank / (len(channels) + 1)
-            moved = self._step(site.tensor)[0] * part
+            moved = self._find_step(site.tensor)[0] * part
             _copy_row(graph, site.producer, source, channel, moved)
-            self._note(site.producer.output[0], source, channel, moved)
-            self._note(site.tensor, source, channel, moved)
+            self._note_extremes(site.producer.output[0], source, channel, moved)
+            self._note_extremes(site.tensor, source, channel, moved)
             if site.depthwise is not None:
                 shift = moved * graph.weights(site.depthwise)[source].sum()
-                step, inside = self._step(site.between)
+                step, inside = self._find_step(site.between)
                 moved = step * part if step and inside[source] else 0.0
                 _copy_row(graph, site.depthwise, source, channel, moved - shift)
-                self._note(site.depthwise.output[0], source, channel, moved)
-                self._note(site.between, source, channel, moved)
+                self._note_extremes(site.depthwise.output[0], source, channel, moved)
+                self._note_extremes(site.between, source, channel, moved)
             for node in site.readers:
                 _share_column(graph, node, source, channel, len(channels) + 1, moved)
         for node in site.readers:
@@ -321,13 +323,13 @@ class _Copying:
 
     def _take_out(self, channels: list[int]) -> None:
         """Add what spare channels contribute to the readers' biases."""
-        constant = self._constant()
+        constant = self._compute_constant()
         for node in self.site.readers:
             weights = self.graph.weights(node)
             sums = weights.sum(axis=tuple(range(2, weights.ndim)))
             self.graph.bias(node)[:] += sums[:, channels] @ constant[channels]
 
-    def _note(self, tensor: str, source: int, channel: int, moved: float) -> None:
+    def _note_extremes(self, tensor: str, source: int, channel: int, moved: float) -> None:
         known = self.statistics.get(tensor)
         if known is None or known.channel_low is None or known.channel_high is None:
             return

@@ -222,7 +222,7 @@ class _Heads:
 
     @cached_property
     def _ends(self) -> _Ends:
-        return _ends(self.model, self._outputs)
+        return _find_ends(self.model, self._outputs)
 
     @cached_property
     def _constants(self) -> dict[str, float]:
@@ -250,7 +250,7 @@ class _Ends:
     """Tensors that products read, themselves or after no more than moving."""
 
 
-def _ends(model: onnx.ModelProto, outputs: set[str]) -> _Ends:
+def _find_ends(model: onnx.ModelProto, outputs: set[str]) -> _Ends:
     readers: dict[str, list[onnx.NodeProto]] = {}
     arrives, multiplied, moved = set(outputs), set[str](), set[str]()
     for node in reversed(model.graph.node):

@@ -61,7 +61,7 @@ def _pack_codes(codes: Array) -> Array:
 
 def round_to_nearest(rows: Array) -> Blocks:
     """Return a matrix rounded to nearest; each block's range covers its weights and 0."""
-    return _round_by_chunk(rows, lambda blocks: _grid(blocks, 1.0))
+    return _round_by_chunk(rows, lambda blocks: _make_grid(blocks, 1.0))
 
 
 def fit_scales(rows: Array) -> Blocks:
@@ -74,7 +74,7 @@ def fit_scales(rows: Array) -> Blocks:
     Args:
         rows: (rows, columns) float32, finite.
     """
-    return _round_by_chunk(rows, lambda blocks: _best_grid(blocks, np.ones(BLOCK, np.float32)))
+    return _round_by_chunk(rows, lambda blocks: _find_best_grid(blocks, np.ones(BLOCK, np.float32)))
 
 
 def round_compensated(rows: Array, moment: Array) -> Blocks:
@@ -89,20 +89,22 @@ def round_compensated(rows: Array, moment: Array) -> Blocks:
         rows: (rows, columns) float32, finite; a row is an output.
         moment: (columns, columns) float64, the sum of x x^T over activations x.
     """
-    inverse = _inverse_factor(moment)
+    inverse = _compute_inverse_factor(moment)
     count, columns = rows.shape
     left = rows.T.astype(np.float32)  # (columns, rows): what columns are and have taken up
     parts = []
     for begin in range(0, columns, BLOCK):
         end = min(begin + BLOCK, columns)
         weight = np.pad(np.diag(inverse)[begin:end] ** -2, (0, BLOCK - (end - begin)))
-        scales, zero_points = _best_grid(_blocks(np.ascontiguousarray(left[begin:end].T)), weight)
+        scales, zero_points = _find_best_grid(
+            _split_blocks(np.ascontiguousarray(left[begin:end].T)), weight
+        )
         scale, zero = scales[:, 0, 0], zero_points[:, 0, 0]
         codes = np.zeros((BLOCK, count), np.uint8)
         codes[:] = zero.astype(np.uint8)
         errors = np.empty((end - begin, count), np.float32)
         for column in range(begin, end):
-            code = _codes(left[column], scale, zero)
+            code = _compute_codes(left[column], scale, zero)
             error = (left[column] - (code - zero) * scale) / inverse[column, column]
             left[column:end] -= inverse[column, column:end, None] * error
             codes[column - begin] = code
@@ -112,7 +114,7 @@ def round_compensated(rows: Array, moment: Array) -> Blocks:
     return Blocks(*(np.stack(part, axis=1) for part in zip(*parts, strict=True)))
 
 
-def _inverse_factor(moment: Array) -> Array:
+def _compute_inverse_factor(moment: Array) -> Array:
     """Return the upper Cholesky factor of the inverse of a damped moment, in float32."""
     damped = moment.astype(np.float64)
     diagonal = np.diag_indices(len(damped))
@@ -130,20 +132,20 @@ def _round_by_chunk(rows: Array, find_grid: Callable[[Array], _Grid]) -> Blocks:
     lot = max(1, _AT_ONCE // max(1, rows.shape[1]))
     parts = []
     for begin in range(0, max(1, len(rows)), lot):
-        blocks = _blocks(rows[begin : begin + lot])
+        blocks = _split_blocks(rows[begin : begin + lot])
         scales, zeros = find_grid(blocks)
-        codes = _codes(blocks, scales, zeros).astype(np.uint8)
+        codes = _compute_codes(blocks, scales, zeros).astype(np.uint8)
         parts.append((codes, scales[..., 0], zeros[..., 0].astype(np.uint8)))
     return Blocks(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def _blocks(rows: Array) -> Array:
+def _split_blocks(rows: Array) -> Array:
     """Return (rows, blocks, 32) float32, filled up with zeros."""
     filled = np.pad(rows.astype(np.float32), ((0, 0), (0, -rows.shape[1] % BLOCK)))
     return filled.reshape(len(rows), -1, BLOCK)
 
 
-def _grid(blocks: Array, part: float) -> _Grid:
+def _make_grid(blocks: Array, part: float) -> _Grid:
     """Return the grid that covers a part of each block's range, and 0."""
     low = part * np.minimum(blocks.min(-1, keepdims=True), 0)
     high = part * np.maximum(blocks.max(-1, keepdims=True), 0)
@@ -152,17 +154,17 @@ def _grid(blocks: Array, part: float) -> _Grid:
     return scales, np.clip(np.round(-low / scales), 0, _HIGHEST)
 
 
-def _codes(weights: Array, scales: Array, zeros: Array) -> Array:
+def _compute_codes(weights: Array, scales: Array, zeros: Array) -> Array:
     return np.clip(np.round(weights / scales + zeros), 0, _HIGHEST)
 
 
-def _best_grid(blocks: Array, weight: Array) -> _Grid:
-    best_scales, best_zeros = _grid(blocks, 1.0)
-    least = _error(blocks, best_scales, best_zeros, weight)
+def _find_best_grid(blocks: Array, weight: Array) -> _Grid:
+    best_scales, best_zeros = _make_grid(blocks, 1.0)
+    least = _compute_error(blocks, best_scales, best_zeros, weight)
     for part in _SHRUNK:
-        scales, zeros = _grid(blocks, part)
+        scales, zeros = _make_grid(blocks, part)
         scales = _refit_scales(blocks, scales, zeros, weight)
-        error = _error(blocks, scales, zeros, weight)
+        error = _compute_error(blocks, scales, zeros, weight)
         better = error < least
         least = np.where(better, error, least)
         best_scales = np.where(better, scales, best_scales)
@@ -172,15 +174,15 @@ def _best_grid(blocks: Array, weight: Array) -> _Grid:
 
 def _refit_scales(blocks: Array, scales: Array, zeros: Array, weight: Array) -> Array:
     """Return the scales with which the codes, as they are, come nearest to the weights."""
-    steps = _codes(blocks, scales, zeros) - zeros
+    steps = _compute_codes(blocks, scales, zeros) - zeros
     energy = ((steps * steps) @ weight)[..., None]
     fitting = ((blocks * steps) @ weight)[..., None]
     usable = (energy > 0) & (fitting > 0)
     return np.where(usable, fitting / np.where(usable, energy, 1), scales).astype(np.float32)
 
 
-def _error(blocks: Array, scales: Array, zeros: Array, weight: Array) -> Array:
-    difference = blocks - (_codes(blocks, scales, zeros) - zeros) * scales
+def _compute_error(blocks: Array, scales: Array, zeros: Array, weight: Array) -> Array:
+    difference = blocks - (_compute_codes(blocks, scales, zeros) - zeros) * scales
     # Beyond 1e19 no square is finite: then no grid is better, and the first stays.
     with np.errstate(over="ignore"):
         squares: Array = (difference * difference) @ weight

@@ -77,7 +77,7 @@ class BlockwiseWriter:
         found: dict[str, Rows] = {}
         left: dict[str, str] = {}
         for node in model.graph.node:
-            rows = _rows(node)
+            rows = _find_rows(node)
             if rows is None or rows.tensor not in constants:
                 continue
             reason = _explain_obstacle(rows, constants[rows.tensor])
@@ -132,7 +132,7 @@ class BlockwiseWriter:
         return written
 
 
-def _rows(node: onnx.NodeProto) -> Rows | None:
+def _find_rows(node: onnx.NodeProto) -> Rows | None:
     """Return the weights of a node as a matrix to cut; None for a node that has none."""
     if node.domain not in STANDARD:
         return None

@@ -51,12 +51,12 @@ def find_weight_axes(
         if node.op_type in CHANNELED:
             for place, name in enumerate(node.input[:2]):
                 if name in dims:
-                    axis = None if node.op_type in per_tensor_ops else _axis(node, place, dims)
+                    axis = None if node.op_type in per_tensor_ops else _find_axis(node, place, dims)
                     wanted.setdefault(name, set()).add(axis)
     return {name: axes.pop() if len(axes) == 1 else None for name, axes in wanted.items()}
 
 
-def _axis(node: onnx.NodeProto, place: int, dims: Mapping[str, Sequence[int]]) -> int | None:
+def _find_axis(node: onnx.NodeProto, place: int, dims: Mapping[str, Sequence[int]]) -> int | None:
     if place == 0:
         return None
     if node.op_type == "Conv":
@@ -147,10 +147,10 @@ class _Proof:
         self.made = {n.output[0] for n in nodes if n.op_type == "Constant"} | set(self.constants)
         self.sources = {n.output[0]: n for n in nodes if n.op_type == DEQUANTIZE}
         self.weights = {k: n for k, n in self.sources.items() if n.input[0] in self.constants}
-        self.wide_parameters = {n.input[2] for n in self._conversions() if self._is_wide(n)}
+        self.wide_parameters = {n.input[2] for n in self._list_conversions() if self._is_wide(n)}
         values = {
             name
-            for n in self._conversions()
+            for n in self._list_conversions()
             if self.wide_parameters.intersection(n.input[2:3])
             for name in (n.input[0], n.output[0])
         }
@@ -166,24 +166,24 @@ class _Proof:
     def run(self) -> None:
         dims = {name: self.constants[n.input[0]].shape for name, n in self.weights.items()}
         axes = find_weight_axes(self.model.graph.node, dims, self.per_tensor_ops)
-        biases = {name for _, name in self._biases()}
-        for node in self._conversions():
-            scale, zero = self._parameters(node)
+        biases = {name for _, name in self._list_biases()}
+        for node in self._list_conversions():
+            scale, zero = self._read_parameters(node)
             if node.op_type == QUANTIZE and node.input[0] in self.made:
-                raise _wrong(node, "it quantizes a constant")
+                raise _make_error(node, "it quantizes a constant")
             if node.input[0] not in self.constants:
                 self._check_activation(node, zero)
             elif node.output[0] in axes:
                 self._check_weight(node, scale, zero, axes[node.output[0]])
             elif node.output[0] not in biases:
                 self._check_other(node, zero)
-        for product, bias in self._biases():
+        for product, bias in self._list_biases():
             self._check_bias(product, bias)
 
-    def _conversions(self) -> Iterator[onnx.NodeProto]:
+    def _list_conversions(self) -> Iterator[onnx.NodeProto]:
         return (n for n in self.model.graph.node if n.op_type in (QUANTIZE, DEQUANTIZE))
 
-    def _biases(self) -> Iterator[tuple[onnx.NodeProto, str]]:
+    def _list_biases(self) -> Iterator[tuple[onnx.NodeProto, str]]:
         """Yield operators with quantized weights and the names of their constant biases."""
         for node in self.model.graph.node:
             if node.op_type in BIASED and len(node.input) > 2 and node.input[1] in self.sources:
@@ -191,16 +191,16 @@ class _Proof:
                 if bias in self.constants or bias in self.weights:
                     yield node, bias
 
-    def _parameters(self, node: onnx.NodeProto) -> tuple[Array, Array]:
+    def _read_parameters(self, node: onnx.NodeProto) -> tuple[Array, Array]:
         missing = [name for name in node.input[1:3] if name not in self.constants]
         if missing or len(node.input) < 3:
-            raise _wrong(node, "its scale or zero point is no constant")
+            raise _make_error(node, "its scale or zero point is no constant")
         scale, zero = (self.constants[name] for name in node.input[1:3])
         if not (np.isfinite(scale).all() and (scale > 0).all()):
-            raise _wrong(node, f"its scale is {scale.ravel()[:3]}")
+            raise _make_error(node, f"its scale is {scale.ravel()[:3]}")
         values = self.constants.get(node.input[0])
         if node.op_type == DEQUANTIZE and values is not None and values.dtype != zero.dtype:
-            raise _wrong(node, f"its constant is {values.dtype}, its zero point {zero.dtype}")
+            raise _make_error(node, f"its constant is {values.dtype}, its zero point {zero.dtype}")
         return scale, zero
 
     def _check_activation(self, node: onnx.NodeProto, zero: Array) -> None:
@@ -208,24 +208,24 @@ class _Proof:
         due = find_wide_type(self.dialect) if is_wide else self.dialect.activations
         bad = zero.dtype != due or (self.dialect.symmetric and zero.any())
         if bad or zero.size != 1:
-            raise _wrong(node, f"its zero point is {zero.dtype} {zero.ravel()[0]}")
+            raise _make_error(node, f"its zero point is {zero.dtype} {zero.ravel()[0]}")
 
     def _check_weight(
         self, node: onnx.NodeProto, scale: Array, zero: Array, axis: int | None
     ) -> None:
         values = self.constants[node.input[0]]
         if values.dtype != self.dialect.weights:
-            raise _wrong(node, f"its weights are {values.dtype}")
+            raise _make_error(node, f"its weights are {values.dtype}")
         if values.dtype == "int8" and zero.any():
-            raise _wrong(node, f"the zero point of its weights is {zero.ravel()[0]}")
+            raise _make_error(node, f"the zero point of its weights is {zero.ravel()[0]}")
         channels = values.shape[axis] if self.dialect.per_channel and axis is not None else 1
         if scale.size != channels:
-            raise _wrong(node, f"its weights have {scale.size} scales, not {channels}")
+            raise _make_error(node, f"its weights have {scale.size} scales, not {channels}")
         found = int(find_attribute(node, "axis", 1)) % max(values.ndim, 1)
         if scale.size > 1 and found != axis:
-            raise _wrong(node, f"its weights have their scales along axis {found}, not {axis}")
+            raise _make_error(node, f"its weights have their scales along axis {found}, not {axis}")
         if (zero != zero.ravel()[0]).any():
-            raise _wrong(node, "its weights have different zero points")
+            raise _make_error(node, "its weights have different zero points")
 
     def _check_other(self, node: onnx.NodeProto, zero: Array) -> None:
         types: set[str] = {self.dialect.activations, self.dialect.weights}
@@ -234,26 +234,28 @@ class _Proof:
         if node.output[0] in self.beside_wide:
             types.add(find_wide_type(self.dialect))
         if zero.dtype.name not in types:
-            raise _wrong(node, f"its constant is {zero.dtype}")
+            raise _make_error(node, f"its constant is {zero.dtype}")
         if zero.any() and (self.dialect.symmetric or zero.dtype == "int32"):
-            raise _wrong(node, f"the zero point of its constant is {zero.ravel()[0]}")
+            raise _make_error(node, f"the zero point of its constant is {zero.ravel()[0]}")
 
     def _check_bias(self, product: onnx.NodeProto, bias: str) -> None:
         if self.dialect.bias == "float32" or product.input[0] not in self.sources:
             if bias not in self.constants:
-                raise _wrong(product, "its bias is quantized")
+                raise _make_error(product, "its bias is quantized")
             return
         if bias not in self.weights:
-            raise _wrong(product, "its bias is float")
+            raise _make_error(product, "its bias is float")
         node = self.weights[bias]
-        scale, zero = self._parameters(node)
+        scale, zero = self._read_parameters(node)
         if zero.dtype != "int32" or zero.any():
-            raise _wrong(node, f"it is a bias with the zero point {zero.dtype} {zero.ravel()[0]}")
+            raise _make_error(
+                node, f"it is a bias with the zero point {zero.dtype} {zero.ravel()[0]}"
+            )
         inputs = [self.constants[self.sources[name].input[1]] for name in product.input[:2]]
         due = np.float64(inputs[0]).ravel() * np.float64(inputs[1]).ravel()
         if not np.allclose(scale.ravel(), due, rtol=_SCALE_TOLERANCE, atol=0):
-            raise _wrong(node, "the scale of its bias is not that of input times weights")
+            raise _make_error(node, "the scale of its bias is not that of input times weights")
 
 
-def _wrong(node: onnx.NodeProto, found: str) -> BugError:
+def _make_error(node: onnx.NodeProto, found: str) -> BugError:
     return BugError(f"node {node.name!r} is not in the dialect that was asked for: {found}")

@@ -32,7 +32,7 @@ class Grid:
 
     def integers(self, values: Array) -> Array:
         """Return the nearest integers, saturated at the ends of their type."""
-        scale, zero = (self._spread(part, values.ndim) for part in (self.scale, self.zero_point))
+        scale, zero = (self._reshape(part, values.ndim) for part in (self.scale, self.zero_point))
         ends = np.iinfo(zero.dtype)
         # 65535 is exact in float32; an int32 zero point is 0.
         found = np.asarray(values.astype(np.float32, copy=False) / scale)
@@ -47,7 +47,7 @@ class Grid:
         zero, scale = self.zero_point.astype(np.float64), self.scale.astype(np.float64)
         return (ends.min - zero) * scale, (ends.max - zero) * scale
 
-    def _spread(self, part: Array, rank: int) -> Array:
+    def _reshape(self, part: Array, rank: int) -> Array:
         """Return scales or zero points in a shape that goes with a tensor of that rank."""
         if self.axis is None:
             return part.reshape(())

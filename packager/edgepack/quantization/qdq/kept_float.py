@@ -102,7 +102,7 @@ def keep_float(model: onnx.ModelProto) -> None:
     taken = {*constants, *producers, *readers}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        product = _product_before(node, producers, readers)
+        product = _find_product(node, producers, readers)
         if product is not None and _is_taken(product, producers, constants):
             step, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
             lowest = np.array((np.iinfo(zero.dtype).min - int(zero)) * float(step), np.float32)
@@ -117,7 +117,7 @@ def keep_float(model: onnx.ModelProto) -> None:
     replace_items(graph.node, nodes)
 
 
-def _product_before(
+def _find_product(
     node: onnx.NodeProto, producers: dict[str, onnx.NodeProto], readers: Counter[str]
 ) -> onnx.NodeProto | None:
     """Return the product whose output only a QuantizeLinear reads, through Relu and Clip."""

@@ -121,7 +121,7 @@ class _Unifying:
             if source is None or self._is_wide(source) or not self._is_activation(node, name):
                 continue
             factor = _STEPS
-            if place == 0 and (bias := self._bias(node)) is not None:
+            if place == 0 and (bias := self._find_bias(node)) is not None:
                 factor = min(factor, _INT32_MAX // max(1, int(np.abs(bias).max(initial=0))))
                 yield self._rescale_bias(node, factor)
             if (name, factor) not in self.widened:
@@ -144,8 +144,8 @@ class _Unifying:
         scale, zero = (self.constants[name] for name in pair.input[1:3])
         stem = f"{tensor}/{factor}"
         parameters = [
-            self._add(f"{stem}_scale", (scale / np.float32(factor)).astype(np.float32)),
-            self._add(f"{stem}_zero_point", np.array(int(zero) * factor, np.uint16)),
+            self._add_constant(f"{stem}_scale", (scale / np.float32(factor)).astype(np.float32)),
+            self._add_constant(f"{stem}_zero_point", np.array(int(zero) * factor, np.uint16)),
         ]
         integers, wide = f"{stem}_wide_integers", f"{stem}_wide"
         self.widened[tensor, factor] = wide
@@ -155,7 +155,7 @@ class _Unifying:
                 op, [source, *parameters], [made], f"{made}_{op}", domain=self.domain
             )
 
-    def _bias(self, node: onnx.NodeProto) -> Array | None:
+    def _find_bias(self, node: onnx.NodeProto) -> Array | None:
         """Return a product's quantized bias as integers."""
         if node.op_type not in BIASED or len(node.input) < 3 or node.input[2] not in self.sources:
             return None
@@ -172,11 +172,11 @@ class _Unifying:
         own.name, own.output[0] = f"{source.name}/{node.name}", f"{node.input[2]}/{node.name}"
         scaled = (scale / np.float32(factor)).astype(np.float32)
         for place, array in enumerate((integers * np.int32(factor), scaled, zero)):
-            own.input[place] = self._add(f"{source.input[place]}/{node.name}", array)
+            own.input[place] = self._add_constant(f"{source.input[place]}/{node.name}", array)
         node.input[2] = own.output[0]
         return own
 
-    def _add(self, name: str, array: Array) -> str:
+    def _add_constant(self, name: str, array: Array) -> str:
         from onnx import numpy_helper
 
         self.model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))

@@ -235,9 +235,9 @@ class QdqPlacement:
                 owner: int | str = index
                 if self.options.shares_constants:
                     owner = "wide" if wide else "shared"
-                self._use(index, place, node, owner, is_wide=bool(wide))
+                self._add_use(index, place, node, owner, is_wide=bool(wide))
             elif role == "weight" or (role == "bias" and self._takes_bias(index, node)):
-                self._use(index, place, node, index, is_wide=False)
+                self._add_use(index, place, node, index, is_wide=False)
 
     def merges(self, node: onnx.NodeProto) -> bool:
         """Return whether a Relu or Clip can be left out: its input's integers end where it does."""
@@ -249,7 +249,7 @@ class QdqPlacement:
             and self.tensors.readers[before] == 1
             and before not in self.tensors.outputs
             and before not in self.tensors.inputs
-            and _clamps(node, self.tensors, self.grid_of(after))
+            and _is_clamped(node, self.tensors, self.grid_of(after))
         )
 
     def merge(self, index: int, node: onnx.NodeProto) -> None:
@@ -268,7 +268,7 @@ class QdqPlacement:
             (index, place) in self.constants or node.input[place] in self.pairs for place in (0, 1)
         )
 
-    def _use(
+    def _add_use(
         self, index: int, place: int, node: onnx.NodeProto, owner: int | str, *, is_wide: bool
     ) -> None:
         key = (node.input[place], owner)
@@ -294,7 +294,7 @@ def place_integers(
     found = QdqPlacement(tensors, options, grid_of, _taken=taken)
     for index, node in enumerate(nodes):
         if index in options.chosen:
-            rule = _RULES.get(node.op_type, _all) if node.domain in STANDARD else _all
+            rule = _RULES.get(node.op_type, _mark_all) if node.domain in STANDARD else _mark_all
             rule(found, index, node)
     return found
 
@@ -347,7 +347,7 @@ def _find_unpaired(
 # --- the rules --------------------------------------------------------------------------------
 
 
-def _all(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
+def _mark_all(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     for place, name in enumerate(node.input):
         if find_role(node, place) in ("data", "weight"):
             found.mark(name)
@@ -356,28 +356,28 @@ def _all(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     found.take_constants(index, node)
 
 
-def _move(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
-    if node.op_type != "Resize" or _text(node, "mode", "nearest") != "cubic":
+def _mark_moved(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
+    if node.op_type != "Resize" or _find_text(node, "mode", "nearest") != "cubic":
         found.share(node.output[0], index, node)
     elif node.input[0] in found.pairs:
         found.mark(node.output[0])
 
 
-def _gather(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
+def _mark_gathered(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     found.take_constants(index, node)
     found.share(node.output[0], index, node)
 
 
-def _split(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
+def _mark_split(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     found.mark(node.input[0])
     found.take_constants(index, node)
     for name in node.output:
         found.share(name, index, node)
 
 
-def _pad(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
-    if not _pads_with_known(node, found.tensors):
-        _all(found, index, node)
+def _mark_padded(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
+    if not _is_pad_known(node, found.tensors):
+        _mark_all(found, index, node)
         return
     for name in node.input:
         found.mark(name)
@@ -385,12 +385,12 @@ def _pad(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     found.share(node.output[0], index, node)
 
 
-def _where(found: QdqPlacement, _: int, node: onnx.NodeProto) -> None:
+def _mark_where(found: QdqPlacement, _: int, node: onnx.NodeProto) -> None:
     if node.input[1] in found.pairs and node.input[2] in found.pairs:
         found.mark(node.output[0])
 
 
-def _clamp(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
+def _mark_clamped(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     if found.is_wanted(node.input[0]):
         if found.merges(node):
             found.merge(index, node)
@@ -398,19 +398,19 @@ def _clamp(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
 
 
 _RULES: dict[str, Callable[[QdqPlacement, int, onnx.NodeProto], None]] = {
-    **dict.fromkeys(_MOVING, _move),
-    **dict.fromkeys(CLAMPS, _clamp),
-    "Gather": _gather,
-    "GatherElements": _gather,
-    "Pad": _pad,
-    "Split": _split,
-    "Where": _where,
+    **dict.fromkeys(_MOVING, _mark_moved),
+    **dict.fromkeys(CLAMPS, _mark_clamped),
+    "Gather": _mark_gathered,
+    "GatherElements": _mark_gathered,
+    "Pad": _mark_padded,
+    "Split": _mark_split,
+    "Where": _mark_where,
 }
 
 
-def _pads_with_known(node: onnx.NodeProto, tensors: Tensors) -> bool:
+def _is_pad_known(node: onnx.NodeProto, tensors: Tensors) -> bool:
     """Return whether a Pad puts in zeros, or values of its input."""
-    mode = _text(node, "mode", "constant")
+    mode = _find_text(node, "mode", "constant")
     if mode != "constant":
         return mode in ("edge", "reflect", "wrap")
     if len(node.input) < 3 or not node.input[2]:
@@ -419,7 +419,7 @@ def _pads_with_known(node: onnx.NodeProto, tensors: Tensors) -> bool:
     return value is not None and not read_values(value).any()
 
 
-def _clamps(node: onnx.NodeProto, tensors: Tensors, grid: Grid) -> bool:
+def _is_clamped(node: onnx.NodeProto, tensors: Tensors, grid: Grid) -> bool:
     """Return whether a grid ends, to half a step, inside what a Relu or Clip lets through."""
     ends = read_clamp(node, tensors.constants)
     if ends is None:
@@ -430,5 +430,5 @@ def _clamps(node: onnx.NodeProto, tensors: Tensors, grid: Grid) -> bool:
     return bool(ends[0] <= first + slack and last - slack <= ends[1])
 
 
-def _text(node: onnx.NodeProto, name: str, default: str) -> str:
+def _find_text(node: onnx.NodeProto, name: str, default: str) -> str:
     return next((entry.s.decode() for entry in node.attribute if entry.name == name), default)

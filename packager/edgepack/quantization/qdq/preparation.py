@@ -39,7 +39,7 @@ def prepare_model(model: onnx.ModelProto) -> onnx.ModelProto:
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Gemm" and node.domain in STANDARD:
-            _plain_gemm(model, node, constants)
+            _simplify_gemm(model, node, constants)
     known = {value.name for value in model.graph.value_info}
     inferred = (value for value in _infer_values(model) if value.name not in known)
     model.graph.value_info.extend(inferred)
@@ -49,15 +49,15 @@ def prepare_model(model: onnx.ModelProto) -> onnx.ModelProto:
 def read_declared_types(model: onnx.ModelProto) -> dict[str, int]:
     """Return the element type of every activation whose type the model declares."""
     graph = model.graph
-    return _types((*graph.value_info, *graph.input, *graph.output))
+    return _read_types((*graph.value_info, *graph.input, *graph.output))
 
 
 def infer_types(model: onnx.ModelProto) -> dict[str, int]:
     """Return the element type of every activation whose type is declared or can be inferred."""
-    return {**_types(_infer_values(model)), **read_declared_types(model)}
+    return {**_read_types(_infer_values(model)), **read_declared_types(model)}
 
 
-def _types(values: Iterable[onnx.ValueInfoProto]) -> dict[str, int]:
+def _read_types(values: Iterable[onnx.ValueInfoProto]) -> dict[str, int]:
     return {
         value.name: value.type.tensor_type.elem_type
         for value in values
@@ -136,7 +136,7 @@ def _infer_values(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 def _store_constants(model: onnx.ModelProto) -> None:
     graph = model.graph
-    stored = {node.output[0]: value for node in graph.node if (value := _constant(node))}
+    stored = {node.output[0]: value for node in graph.node if (value := _read_constant(node))}
     if stored:
         kept = [node for node in graph.node if not (node.output and node.output[0] in stored)]
         for name, value in stored.items():
@@ -150,7 +150,7 @@ def _store_constants(model: onnx.ModelProto) -> None:
     model.ir_version = max(model.ir_version, 4)
 
 
-def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
+def _read_constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
     """Return the value of a Constant node, or None where that is text or sparse."""
     import onnx
     from onnx import numpy_helper
@@ -175,7 +175,7 @@ def _name_nodes(model: onnx.ModelProto) -> None:
         seen.add(node.name)
 
 
-def _plain_gemm(
+def _simplify_gemm(
     model: onnx.ModelProto, node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]
 ) -> None:
     """Rewrite one Gemm; its new constants are its own, those it shared stay as they are."""
@@ -188,25 +188,25 @@ def _plain_gemm(
     if alpha != 1.0:
         scaled = read_values(weights)
         scaled = scaled * scaled.dtype.type(alpha)
-        node.input[1] = _add(model, f"{node.input[1]}/{node.name}", scaled)
-        _drop(node, "alpha")
+        node.input[1] = _add_constant(model, f"{node.input[1]}/{node.name}", scaled)
+        _drop_attribute(node, "alpha")
     if bias is None:
         return
     values = read_values(bias)
     vector = values.size in (1, columns) and values.shape[:-1] in ((), (1,))
     if vector and (values.shape != (columns,) or beta != 1.0):
         flat = np.broadcast_to(values.ravel() * values.dtype.type(beta), (columns,))
-        node.input[2] = _add(model, f"{bias.name}/{node.name}", flat)
-        _drop(node, "beta")
+        node.input[2] = _add_constant(model, f"{bias.name}/{node.name}", flat)
+        _drop_attribute(node, "beta")
 
 
-def _add(model: onnx.ModelProto, name: str, values: Array) -> str:
+def _add_constant(model: onnx.ModelProto, name: str, values: Array) -> str:
     from onnx import numpy_helper
 
     model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
     return name
 
 
-def _drop(node: onnx.NodeProto, name: str) -> None:
+def _drop_attribute(node: onnx.NodeProto, name: str) -> None:
     kept = [entry for entry in node.attribute if entry.name != name]
     replace_items(node.attribute, kept)

@@ -78,7 +78,7 @@ def find_observed_tensors(model: onnx.ModelProto, *, every_op: bool = False) -> 
     touched: set[str] = set()
     for node in model.graph.node:
         if is_quantized(node, every_op=every_op):
-            touched.update(_activations(node))
+            touched.update(_list_pairable(node))
     return frozenset(touched) & (tensors.floats | tensors.untyped)
 
 
@@ -137,8 +137,10 @@ class QdqWriter:
         found: dict[str, str] = {}
         for index in sorted(self._candidates):
             node = self.model.graph.node[index]
-            unknown = next((name for name in _activations(node) if not self._is_known(name)), "")
-            endless = next((name for name in self._operands(node) if name in self._endless), "")
+            unknown = next((name for name in _list_pairable(node) if not self._is_known(name)), "")
+            endless = next(
+                (name for name in self._list_operands(node) if name in self._endless), ""
+            )
             if unknown or endless:
                 found[node.name] = _NO_RANGE.format(unknown or endless)
             elif node.op_type == "Gemm" and len(node.input) > 2:
@@ -192,13 +194,13 @@ class QdqWriter:
         of_other_type = name not in self._tensors.floats and name not in self._tensors.untyped
         return name in self._tensors.constants or name in self.ranges or of_other_type
 
-    def _operands(self, node: onnx.NodeProto) -> Iterator[str]:
+    def _list_operands(self, node: onnx.NodeProto) -> Iterator[str]:
         for place, name in enumerate(node.input):
             if find_role(node, place) != "plain":
                 yield name
 
 
-def _activations(node: onnx.NodeProto) -> Iterator[str]:
+def _list_pairable(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the tensors of a node that can get a pair; constants may be among them."""
     for place, name in enumerate(node.input):
         if name and find_role(node, place) in ("data", "weight"):
@@ -221,7 +223,7 @@ class _Writing:
         """By activation with a grid of its own, or stem of a constant."""
         self._opset = find_default_opset(settings.model)
         self._place = place_integers(
-            self._nodes, tensors, self._options(chosen), self._find_own_grid
+            self._nodes, tensors, self._make_options(chosen), self._find_own_grid
         )
         self._written = onnx.ModelProto()
         self._graph = self._written.graph
@@ -246,7 +248,7 @@ class _Writing:
 
     # --- decisions ----------------------------------------------------------------------------
 
-    def _options(self, chosen: frozenset[int]) -> Options:
+    def _make_options(self, chosen: frozenset[int]) -> Options:
         return Options(
             chosen=chosen,
             merges=not self._dialect.symmetric,
@@ -299,9 +301,9 @@ class _Writing:
 
     # --- constants ----------------------------------------------------------------------------
 
-    def _constant(self, index: int, place: int, use: ConstantUse) -> str:
+    def _store_constant(self, index: int, place: int, use: ConstantUse) -> str:
         """Store a constant as integers, unless it is stored; return the name that readers use."""
-        output = self._name(f"{use.stem}_DequantizeLinear_Output")
+        output = self._make_name(f"{use.stem}_DequantizeLinear_Output")
         if use.stem in self._stored:
             return output
         self._stored.add(use.stem)
@@ -319,8 +321,8 @@ class _Writing:
                 grid = self._make_operand_grid(values, use)
             integers = grid.integers(values)
         self._grids[use.stem] = grid
-        stored = self._store(f"{use.stem}_quantized", integers)
-        self._convert(DEQUANTIZE, use.stem, stored, output, grid, parameters)
+        stored = self._store_values(f"{use.stem}_quantized", integers)
+        self._add_conversion(DEQUANTIZE, use.stem, stored, output, grid, parameters)
         return output
 
     def _make_operand_grid(self, values: Array, use: ConstantUse) -> Grid:
@@ -358,22 +360,22 @@ class _Writing:
     # --- the graph ----------------------------------------------------------------------------
 
     def _add_node(self, index: int, node: onnx.NodeProto) -> None:
-        inputs = [self._read(index, place, name) for place, name in enumerate(node.input)]
-        outputs = [self._made(name) for name in node.output]
+        inputs = [self._read_input(index, place, name) for place, name in enumerate(node.input)]
+        outputs = [self._find_output(name) for name in node.output]
         copy = self._graph.node.add()
         copy.CopyFrom(node)
         copy.input[:] = inputs
-        copy.output[:] = [self._before_pair(name) for name in outputs]
+        copy.output[:] = [self._name_before_pair(name) for name in outputs]
         for name in outputs:
             self._add_pair(name)
 
-    def _read(self, index: int, place: int, name: str) -> str:
+    def _read_input(self, index: int, place: int, name: str) -> str:
         use = self._place.constants.get((index, place))
         if use:
-            return self._constant(index, place, use)
-        return self._behind_pair(name) if name in self._place.pairs else name
+            return self._store_constant(index, place, use)
+        return self._name_behind_pair(name) if name in self._place.pairs else name
 
-    def _made(self, name: str) -> str:
+    def _find_output(self, name: str) -> str:
         """Return the name of an output that goes through removed nodes."""
         while name in self._place.merged:
             name = self._place.merged[name]
@@ -383,47 +385,47 @@ class _Writing:
         """Return whether a tensor has to keep its name behind its pair."""
         return name in self._tensors.outputs and name not in self._tensors.inputs
 
-    def _before_pair(self, name: str) -> str:
+    def _name_before_pair(self, name: str) -> str:
         paired = name in self._place.pairs and self._is_kept(name)
-        return self._name(f"{name}_QuantizeLinear_Input") if paired else name
+        return self._make_name(f"{name}_QuantizeLinear_Input") if paired else name
 
-    def _behind_pair(self, name: str) -> str:
-        return name if self._is_kept(name) else self._name(f"{name}_DequantizeLinear_Output")
+    def _name_behind_pair(self, name: str) -> str:
+        return name if self._is_kept(name) else self._make_name(f"{name}_DequantizeLinear_Output")
 
     def _add_pair(self, name: str) -> None:
         if name not in self._place.pairs:
             return
         source = self._place.pairs[name]
         grid = self._find_own_grid(source)
-        integers = self._name(f"{name}_QuantizeLinear_Output")
-        self._convert(QUANTIZE, name, self._before_pair(name), integers, grid, source)
-        self._convert(DEQUANTIZE, name, integers, self._behind_pair(name), grid, source)
+        integers = self._make_name(f"{name}_QuantizeLinear_Output")
+        self._add_conversion(QUANTIZE, name, self._name_before_pair(name), integers, grid, source)
+        self._add_conversion(DEQUANTIZE, name, integers, self._name_behind_pair(name), grid, source)
 
-    def _convert(
+    def _add_conversion(
         self, op: str, stem: str, before: str, behind: str, grid: Grid, parameters: str
     ) -> None:
         """Add a QuantizeLinear or DequantizeLinear."""
         node = self._graph.node.add()
         node.op_type, node.name = op, f"{stem}_{op}"
-        node.domain = self._domain_of(grid)
+        node.domain = self._find_domain(grid)
         node.input.append(before)
-        node.input.append(self._store(f"{parameters}_scale", grid.scale))
-        node.input.append(self._store(f"{parameters}_zero_point", grid.zero_point))
+        node.input.append(self._store_values(f"{parameters}_scale", grid.scale))
+        node.input.append(self._store_values(f"{parameters}_zero_point", grid.zero_point))
         node.output.append(behind)
         if grid.axis is not None:
             node.attribute.add(name="axis", type=2, i=grid.axis)
 
-    def _domain_of(self, grid: Grid) -> str:
+    def _find_domain(self, grid: Grid) -> str:
         all_wide = self._dialect.activations == "uint16"
         needs = all_wide or grid.zero_point.dtype.itemsize == 2
         return _ONNXRUNTIME if needs and self._opset < _OPSET_OF_16_BITS else ""
 
-    def _store(self, wanted: str, values: Array) -> str:
+    def _store_values(self, wanted: str, values: Array) -> str:
         """Add an initializer, unless it is there, and return its name."""
         import onnx
 
         new = wanted not in self._named
-        name = self._name(wanted)
+        name = self._make_name(wanted)
         if new:
             tensor = self._graph.initializer.add()
             tensor.name = name
@@ -432,7 +434,7 @@ class _Writing:
             tensor.raw_data = values.astype(values.dtype.newbyteorder("<")).tobytes()
         return name
 
-    def _name(self, wanted: str) -> str:
+    def _make_name(self, wanted: str) -> str:
         """Return a name that the float model does not use; the same request gets the same name."""
         if wanted not in self._named:
             self._named[wanted] = free_name(wanted, self._taken)

@@ -70,7 +70,7 @@ def collect(
     structure = read_structure(model)
     layout = Layout.of(structure, tensors)
     model_bytes = sum(
-        map(_bytes, [model, *(model.parent / f for f in list_external_files(structure))])
+        map(_measure_bytes, [model, *(model.parent / f for f in list_external_files(structure))])
     )
     # It may contain weights, of which the session has a copy.
     del structure
@@ -103,5 +103,5 @@ def collect(
     return layout.statistics(tallies)
 
 
-def _bytes(file: Path) -> int:
+def _measure_bytes(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0

@@ -118,16 +118,16 @@ class Counter:
         samples, self.waiting = self.waiting, []
         self._await_counting()
         if self.behind is None:
-            self._count(samples)
+            self._count_samples(samples)
         else:
-            self.counting = self.behind.submit(self._count, samples)
+            self.counting = self.behind.submit(self._count_samples, samples)
 
     def _await_counting(self) -> None:
         counting, self.counting = self.counting, None
         if counting is not None:
             counting.result()
 
-    def _count(self, samples: Sequence[_Observed]) -> None:
+    def _count_samples(self, samples: Sequence[_Observed]) -> None:
         arrays: dict[str, list[Array]] = {}
         for one in samples:
             for name, array in one.tensors.items():

@@ -42,15 +42,15 @@ def find_moves(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]
     Only where the other one has channels, which is from rank 3 on: else it is the moving that shows
     them.
     """
-    ranks, found = _ranks(model), {}
-    for node in _nodes(model, *_MOVING):
+    ranks, found = _read_ranks(model), {}
+    for node in _find_nodes(model, *_MOVING):
         source = node.input[0]
         if {source, node.output[0]} <= set(names) and ranks.get(source, 0) >= 3:
             found[node.output[0]] = source
     return found
 
 
-def cut(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
+def find_cuts(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
     """Return those of the tensors ``names`` that only a Relu reads, with its output.
 
     The values that it cuts off have no effect, so only the rest matters. Unlike them, the output
@@ -62,7 +62,7 @@ def cut(model: onnx.ModelProto, names: Collection[str]) -> dict[str, str]:
     made = {name for node in model.graph.node for name in node.output}
     return {
         node.input[0]: node.output[0]
-        for node in _nodes(model, "Relu")
+        for node in _find_nodes(model, "Relu")
         if {node.input[0], node.output[0]} <= set(names)
         and node.input[0] in made
         and readers[node.input[0]] == 1
@@ -74,8 +74,8 @@ def find_joins(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Join
 
     Only from rank 4 on: below, which axis counts channels depends on the sizes.
     """
-    ranks, found = _ranks(model), {}
-    for node in _nodes(model, "Concat"):
+    ranks, found = _read_ranks(model), {}
+    for node in _find_nodes(model, "Concat"):
         rank = ranks.get(node.output[0], 0)
         if rank >= 4 and {node.output[0], *node.input} <= set(names):
             axis = next((entry.i for entry in node.attribute if entry.name == "axis"), 1)
@@ -88,9 +88,9 @@ def find_clamps(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Bou
 
     Clips are among them if their bounds are constants. None reads the output of another.
     """
-    constants = _constants(model)
+    constants = _list_constants(model)
     found: dict[str, Bounds] = {}
-    for node in _nodes(model, "Relu", "Clip"):
+    for node in _find_nodes(model, "Relu", "Clip"):
         if not {node.input[0], node.output[0]} <= set(names) or node.input[0] in found:
             continue
         if (ends := read_clamp(node, constants)) and ends[0] <= ends[1]:
@@ -98,7 +98,7 @@ def find_clamps(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Bou
     return found
 
 
-def _ranks(model: onnx.ModelProto) -> dict[str, int]:
+def _read_ranks(model: onnx.ModelProto) -> dict[str, int]:
     """Return the ranks of tensors as far as the model declares them; 0 for a scalar, or unknown."""
     graph = model.graph
     return {
@@ -107,14 +107,14 @@ def _ranks(model: onnx.ModelProto) -> dict[str, int]:
     }
 
 
-def _nodes(model: onnx.ModelProto, *ops: str) -> Iterator[onnx.NodeProto]:
+def _find_nodes(model: onnx.ModelProto, *ops: str) -> Iterator[onnx.NodeProto]:
     return (n for n in model.graph.node if n.op_type in ops and n.domain in STANDARD)
 
 
-def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+def _list_constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Return the constants of the main graph; those in other files have no values here."""
     found = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in _nodes(model, "Constant"):
+    for node in _find_nodes(model, "Constant"):
         if node.attribute[0].name == "value":
             found[node.output[0]] = node.attribute[0].t
     return {name: tensor for name, tensor in found.items() if not tensor.external_data}

@@ -32,7 +32,7 @@ class Helper:
         self._workers = Workers(1)
         self._thread = ThreadPoolExecutor(1)
         self._pending: deque[Future[Any]] = deque()
-        self._call(_open, model, layout)
+        self._submit_call(_open_counter, model, layout)
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +53,7 @@ class Helper:
 
     def take(self, number: int, sample: Sample) -> None:
         """Have a sample counted; its errors are raised later."""
-        self._call(_take, number, sample)
+        self._submit_call(_take_sample, number, sample)
 
     def end(self) -> dict[str, Tally]:
         """Return what was counted of all samples.
@@ -62,13 +62,13 @@ class Helper:
             EdgepackError: A sample led to this error.
             ToolError: The process died.
         """
-        self._call(_end)
+        self._submit_call(_finish_counting)
         while len(self._pending) > 1:
             self._pending.popleft().result()
         tallies: dict[str, Tally] = self._pending.popleft().result()
         return tallies
 
-    def _call(self, function: Callable[..., Any], *arguments: object) -> None:
+    def _submit_call(self, function: Callable[..., Any], *arguments: object) -> None:
         self._pending.append(self._thread.submit(self._workers.call, function, *arguments))
 
 
@@ -79,13 +79,13 @@ class _Here:
     counter: Counter
 
 
-def _open(model: Path, layout: Layout) -> None:
+def _open_counter(model: Path, layout: Layout) -> None:
     _Here.counter = _Here.open.enter_context(Counter.open(model, layout, 1, behind=False))
 
 
-def _take(number: int, sample: Sample) -> None:
+def _take_sample(number: int, sample: Sample) -> None:
     _Here.counter.take(number, sample)
 
 
-def _end() -> dict[str, Tally]:
+def _finish_counting() -> dict[str, Tally]:
     return _Here.counter.end()

@@ -56,7 +56,7 @@ class Histogram:
         """Return the power of two that the width is when values from low to high have come too."""
         if self._fixed_exponent is not None:
             return self._fixed_exponent
-        return _exponent(min(low, self.low), max(high, self.high))
+        return _find_exponent(min(low, self.low), max(high, self.high))
 
     def add(self, values: Array, extent: tuple[float, float] | None = None) -> None:
         """Count the values of an array of any shape; an empty array adds nothing.
@@ -72,13 +72,13 @@ class Histogram:
         with np.errstate(over="ignore"):
             flat = values.astype(np.float32, copy=False).reshape(-1)
         if extent is not None and flat.size:
-            self._reach(*extent)
+            self._widen_bins(*extent)
         for start in range(0, flat.size, _CHUNK):
             chunk = flat[start : start + _CHUNK]
             if extent is None:
                 # By chunk: the values are in the cache when they are binned a moment later.
-                self._reach(float(np.minimum.reduce(chunk)), float(np.maximum.reduce(chunk)))
-            self._count(chunk)
+                self._widen_bins(float(np.minimum.reduce(chunk)), float(np.maximum.reduce(chunk)))
+            self._count_chunk(chunk)
 
     def merge(self, other: TensorStatistics) -> None:
         """Count the values that another histogram has counted.
@@ -87,7 +87,7 @@ class Histogram:
             StepError: Its bins are wider than those of all values together may be: no
                 :class:`Histogram` has made it.
         """
-        self._reach(other.low, other.high)
+        self._widen_bins(other.low, other.high)
         exponent = math.frexp(other.width)[1] - 1 if other.width else _FINEST
         if exponent > self._exponent:
             raise BugError(
@@ -114,7 +114,7 @@ class Histogram:
             width=0.0 if self.low == self.high == 0 else 2.0**self._exponent,
         )
 
-    def _reach(self, low: float, high: float) -> None:
+    def _widen_bins(self, low: float, high: float) -> None:
         """Make the bins reach from ``low`` to ``high``."""
         if not (math.isfinite(low) and math.isfinite(high)):
             raise StepError(
@@ -127,8 +127,10 @@ class Histogram:
         self.low, self.high = min(low, self.low) + 0.0, max(high, self.high) + 0.0
         counts, first, exponent = self._counts, self._first, self._exponent
         self._exponent = self.find_exponent(self.low, self.high)
-        self._first = _bin(self.low, self._exponent)
-        self._counts = np.zeros(_bin(self.high, self._exponent) - self._first + 1, dtype=np.int64)
+        self._first = _to_bin(self.low, self._exponent)
+        self._counts = np.zeros(
+            _to_bin(self.high, self._exponent) - self._first + 1, dtype=np.int64
+        )
         self._counts += self._rebin_counts(counts, first, exponent)
 
     def _rebin_counts(self, counts: Array, first: int, exponent: int) -> Array:
@@ -145,7 +147,7 @@ class Histogram:
         found[first - self._first : first - self._first + len(counts)] = counts
         return found
 
-    def _count(self, chunk: Array) -> None:
+    def _count_chunk(self, chunk: Array) -> None:
         """Count float32 (n,) values, at most a chunk, that are within the bins."""
         # A float32 times 2**-exponent is exact as float32 only where it cannot underflow.
         exact = -126 <= self._exponent <= 0
@@ -159,7 +161,7 @@ class Histogram:
         self._counts[: len(found)] += found
 
 
-def _exponent(low: float, high: float) -> int:
+def _find_exponent(low: float, high: float) -> int:
     """Return the power of two that is the width of bins from ``low`` to ``high``.
 
     It is the smallest with which they are at most ``BINS``, and not finer than the steps of float32
@@ -169,10 +171,10 @@ def _exponent(low: float, high: float) -> int:
     finest = math.frexp(largest)[1] - _MANTISSA_BITS if largest else _FINEST
     enough = math.frexp((high - low) / BINS)[1] - 1 if high > low else _FINEST
     exponent = max(finest, enough, _FINEST)
-    while _bin(high, exponent) - _bin(low, exponent) >= BINS:
+    while _to_bin(high, exponent) - _to_bin(low, exponent) >= BINS:
         exponent += 1
     return exponent
 
 
-def _bin(value: float, exponent: int) -> int:
+def _to_bin(value: float, exponent: int) -> int:
     return math.floor(math.ldexp(value, -exponent))

@@ -10,8 +10,8 @@ from edgepack.quantization.ranges.channels import find_channels_second
 from edgepack.quantization.ranges.following import (
     Bounds,
     Join,
-    cut,
     find_clamps,
+    find_cuts,
     find_joins,
     find_moves,
 )
@@ -37,7 +37,7 @@ class Layout:
     moved: dict[str, str]
     """What :func:`~edgepack.quantization.ranges.following.find_moves` found."""
     shortened: dict[str, str]
-    """What :func:`~edgepack.quantization.ranges.following.cut` found."""
+    """What :func:`~edgepack.quantization.ranges.following.find_cuts` found."""
     joined: dict[str, Join]
     """What :func:`~edgepack.quantization.ranges.following.find_joins` found."""
     clamped: dict[str, Bounds]
@@ -50,7 +50,7 @@ class Layout:
         """Return the layout that observes as little of a model as it can."""
         names = dict.fromkeys(tensors)
         moved = find_moves(model, names)
-        shortened = cut(model, names.keys() - moved.keys())
+        shortened = find_cuts(model, names.keys() - moved.keys())
         joined = find_joins(model, names.keys() - moved.keys() - shortened.keys())
         clamped = find_clamps(model, names.keys() - moved.keys() - shortened.keys() - joined.keys())
         observed = names.keys() - moved.keys() - shortened.keys() - joined.keys() - clamped.keys()

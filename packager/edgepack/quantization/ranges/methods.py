@@ -78,15 +78,15 @@ def find_range(
         percentile: For that method: how many percent are not clipped.
     """
     if not symmetric and statistics.low < 0 < statistics.high:
-        return _two_sided(statistics, method, levels, percentile)
+        return _find_both_ends(statistics, method, levels, percentile)
     if symmetric:
-        high = _find_one_sided_end(_magnitudes(statistics), method, levels // 2, percentile)
+        high = _find_one_end(_make_magnitudes(statistics), method, levels // 2, percentile)
         return 0.0 - high, high
-    high = _find_one_sided_end(_magnitudes(statistics), method, levels, (100 + percentile) / 2)
+    high = _find_one_end(_make_magnitudes(statistics), method, levels, (100 + percentile) / 2)
     return (0.0, high) if statistics.low >= 0 else (-high, 0.0)
 
 
-def _find_one_sided_end(
+def _find_one_end(
     magnitudes: TensorStatistics, method: RangeMethod, levels: int, percentile: float
 ) -> float:
     """Return the end of a grid of so many levels that begins at 0, for values of at least 0."""
@@ -96,32 +96,32 @@ def _find_one_sided_end(
         case "minmax":
             return magnitudes.high
         case "percentile":
-            high = _value_at(magnitudes, percentile)
+            high = _compute_percentile(magnitudes, percentile)
             return high if high >= magnitudes.width else magnitudes.high
         case "entropy":
-            return _entropy_range(magnitudes, levels)[1]
+            return _find_entropy_range(magnitudes, levels)[1]
         case "mse":
-            return _mse_range(magnitudes, levels - 1)[1]
+            return _find_mse_range(magnitudes, levels - 1)[1]
 
 
-def _two_sided(
+def _find_both_ends(
     statistics: TensorStatistics, method: RangeMethod, levels: int, percentile: float
 ) -> Range:
     match method:
         case "minmax":
             return statistics.low, statistics.high
         case "percentile":
-            low = min(_value_at(statistics, (100 - percentile) / 2), 0.0)
-            high = max(_value_at(statistics, (100 + percentile) / 2), 0.0)
+            low = min(_compute_percentile(statistics, (100 - percentile) / 2), 0.0)
+            high = max(_compute_percentile(statistics, (100 + percentile) / 2), 0.0)
             some = max(-low, high) >= statistics.width
             return (low, high) if some else (statistics.low, statistics.high)
         case "entropy":
-            return _entropy_range(statistics, levels)
+            return _find_entropy_range(statistics, levels)
         case "mse":
-            return _mse_range(statistics, levels - 1)
+            return _find_mse_range(statistics, levels - 1)
 
 
-def _magnitudes(statistics: TensorStatistics) -> TensorStatistics:
+def _make_magnitudes(statistics: TensorStatistics) -> TensorStatistics:
     """Return the statistics of the absolute values; the bin of -v becomes that of v."""
     bins = statistics.first + np.arange(len(statistics.counts))
     bins = np.where(bins < 0, -1 - bins, bins)
@@ -137,7 +137,7 @@ def _magnitudes(statistics: TensorStatistics) -> TensorStatistics:
     )
 
 
-def _value_at(statistics: TensorStatistics, percent: float) -> float:
+def _compute_percentile(statistics: TensorStatistics, percent: float) -> float:
     """Return a percentile. Values are taken to be spread evenly over their bin."""
     ends = np.cumsum(statistics.counts)
     last = int(ends[-1]) - 1
@@ -174,7 +174,7 @@ class _Bins:
         return self.start + len(self.counts)
 
 
-def _bins(statistics: TensorStatistics, most: int) -> _Bins:
+def _make_bins(statistics: TensorStatistics, most: int) -> _Bins:
     """Return the histogram from 0 to the values, in bins so wide that there are at most ``most``.
 
     The bins of values far from 0 are finer than any grid that has 0 as a level, and are merged.
@@ -192,22 +192,22 @@ def _bins(statistics: TensorStatistics, most: int) -> _Bins:
     return _Bins(counts, start, low, high, width)
 
 
-def _mse_range(statistics: TensorStatistics, steps: int) -> Range:
+def _find_mse_range(statistics: TensorStatistics, steps: int) -> Range:
     """Return the ends with the least expected squared error, of values of both signs or at least 0.
 
     The end that is further from 0 is a bin's border.
     """
-    bins = _bins(statistics, _MSE_BINS)
+    bins = _make_bins(statistics, _MSE_BINS)
     error = _SquaredError(bins, steps)
     highs = np.minimum(np.arange(1, bins.stop + 1), bins.high)
     if bins.start == 0:
-        low, high = _least(error, np.zeros_like(highs), highs)
+        low, high = _find_least(error, np.zeros_like(highs), highs)
     else:
         lows = np.maximum(-np.arange(1, 1 - bins.start), bins.low)
-        low, high = _least_pair(error, lows, highs)
+        low, high = _find_least_pair(error, lows, highs)
         low, high = min(
             _list_ends_around_zero(error, lows, highs, low / (high - low)),
-            key=lambda ends: _rounding_error(bins, ends[0], ends[1], steps),
+            key=lambda ends: _measure_rounding(bins, ends[0], ends[1], steps),
         )
     return low * bins.width, high * bins.width
 
@@ -228,10 +228,10 @@ def _list_ends_around_zero(
         ends = further[np.abs(further) * (steps - 1) <= most * (error.steps - steps)]
         if ends.size:
             nearer = 0.0 - ends * steps / (error.steps - steps)
-            yield _least(error, *((nearer, ends) if upward else (ends, nearer)))
+            yield _find_least(error, *((nearer, ends) if upward else (ends, nearer)))
 
 
-def _least_pair(error: _SquaredError, lows: Array, highs: Array) -> Range:
+def _find_least_pair(error: _SquaredError, lows: Array, highs: Array) -> Range:
     """Return the ends with the least error: the best of a coarse raster, then side by side."""
     raster_lows, raster_highs = (
         lows[_choose_spread(len(lows), 48)],
@@ -242,14 +242,14 @@ def _least_pair(error: _SquaredError, lows: Array, highs: Array) -> Range:
     low, high = float(raster_lows[row]), float(raster_highs[column])
     for _ in range(_ROUNDS):
         before = low, high
-        high = _least(error, np.full_like(highs, low), highs)[1]
-        low = _least(error, lows, np.full_like(lows, high))[0]
+        high = _find_least(error, np.full_like(highs, low), highs)[1]
+        low = _find_least(error, lows, np.full_like(lows, high))[0]
         if (low, high) == before:
             break
     return low, high
 
 
-def _least(error: _SquaredError, lows: Array, highs: Array) -> Range:
+def _find_least(error: _SquaredError, lows: Array, highs: Array) -> Range:
     """Return the pair with the least error, of pairs in order of their magnitude.
 
     The error is smooth: the least of all is next to the least of some.
@@ -267,7 +267,7 @@ def _choose_spread(count: int, most: int) -> Array:
     return np.unique(np.geomspace(1, count, most).round().astype(np.int64)) - 1
 
 
-def _rounding_error(bins: _Bins, low: float, high: float, steps: int) -> float:
+def _measure_rounding(bins: _Bins, low: float, high: float, steps: int) -> float:
     """Return the summed squared error of one grid with 0 as a level, for its very levels.
 
     Values are spread evenly over their bin, so a bin's mean is a difference of the antiderivative.
@@ -308,7 +308,7 @@ class _SquaredError:
         step = (high - low) / self.steps
         typical = step / math.sqrt(12)
         borders = low, np.maximum(-typical, low), np.minimum(typical, high), high
-        number, total, squares = self._below(np.stack(np.broadcast_arrays(*borders)))
+        number, total, squares = self._sum_below(np.stack(np.broadcast_arrays(*borders)))
         below_low = squares[0] - 2 * low * total[0] + low * low * number[0]
         above_high = (
             (self._squares[-1] - squares[3])
@@ -319,7 +319,7 @@ class _SquaredError:
         others = self._number[-1] - number[2] + number[1]
         return np.asarray(below_low + above_high + small + others * typical * typical)
 
-    def _below(self, border: Array) -> tuple[Array, Array, Array]:
+    def _sum_below(self, border: Array) -> tuple[Array, Array, Array]:
         """Return the number, the sum and the sum of squares of the values below each border."""
         place = np.clip(np.floor(border).astype(np.int64) - self._start, 0, len(self._counts) - 1)
         left = (place + self._start).astype(np.float64)
@@ -333,14 +333,14 @@ class _SquaredError:
         )
 
 
-def _entropy_range(statistics: TensorStatistics, levels: int) -> Range:
+def _find_entropy_range(statistics: TensorStatistics, levels: int) -> Range:
     """Return the ends with the least divergence between the values and what a grid makes of them.
 
     Pairs of ends are tried that lie equally far from 0, except where the values end before, and
     that have at least one bin for each of the grid's levels: some, then all near the best of them.
     A 16 bit grid has more levels than there are bins, and gets all values.
     """
-    bins = _bins(statistics, _ENTROPY_BINS)
+    bins = _make_bins(statistics, _ENTROPY_BINS)
     reach = np.arange(max(bins.stop, -bins.start), 0, -1)
     left = np.maximum(-reach, bins.start) - bins.start
     right = np.minimum(reach, bins.stop) - bins.start

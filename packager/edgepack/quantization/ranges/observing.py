@@ -61,7 +61,7 @@ class Observer:
         Raises:
             ModelError: onnxruntime refuses the model, or there is no such tensor.
         """
-        _give(structure, tensors)
+        _add_outputs(structure, tensors)
         # The key lets a session find the weights that stay where they are. A link beside the new
         # file does not work: onnxruntime 1.31.1 refuses data whose real path is in another folder.
         config = {"session.force_spinning_stop": "1"}
@@ -72,7 +72,7 @@ class Observer:
             file = Path(scratch) / model.name
             file.write_bytes(structure.SerializeToString())
             session = make_session(file, optimized=optimized, config=config, threads=threads)
-        return cls(session, _floats(session))
+        return cls(session, _list_float_outputs(session))
 
     @classmethod
     def of(
@@ -84,12 +84,12 @@ class Observer:
             ModelError: As :meth:`open`.
         """
         copy = copy_model(model)
-        _give(copy, tensors)
+        _add_outputs(copy, tensors)
         with tempfile.TemporaryDirectory(prefix="edgepack-observed-") as scratch:
             file = Path(scratch) / "model.onnx"
             write_model(copy, file)
             session = make_session(file, optimized=optimized)
-        return cls(session, _floats(session))
+        return cls(session, _list_float_outputs(session))
 
     def run(self, sample: Mapping[str, Array]) -> dict[str, Array]:
         """Return the ``inner`` tensors by name; the arrays are onnxruntime's own memory.
@@ -101,11 +101,11 @@ class Observer:
         return run_session(self.session, sample, self.inner) if self.inner else {}
 
 
-def _floats(session: onnxruntime.InferenceSession) -> tuple[str, ...]:
+def _list_float_outputs(session: onnxruntime.InferenceSession) -> tuple[str, ...]:
     return tuple(value.name for value in session.get_outputs() if value.type in _FLOATS)
 
 
-def _give(model: onnx.ModelProto, tensors: Collection[str]) -> None:
+def _add_outputs(model: onnx.ModelProto, tensors: Collection[str]) -> None:
     """Make tensors outputs of a model; their types are left for onnxruntime to infer."""
     import onnx
 
@@ -142,7 +142,7 @@ def make_nonfinite_error(
     values = Observer.open(model, structure, made, optimized=False).run(sample)
     tensor = next((name for name in made if _find_nonfinite(values.get(name)) == "NaN"), tensor)
     node = next(node for node in nodes if tensor in node.output)
-    values.update(_constants(structure, model, node.input))
+    values.update(_read_constants(structure, model, node.input))
     found = _find_nonfinite(values.get(tensor)) or "NaN or infinity"
     return StepError(
         f"the tensor {tensor!r} has {found} {where}: the node {node.name!r} ({node.op_type}) makes"
@@ -158,7 +158,7 @@ def _find_nonfinite(array: Array | None) -> str | None:
     return "NaN" if np.isnan(array).any() else "infinity"
 
 
-def _constants(model: onnx.ModelProto, path: Path, names: Collection[str]) -> dict[str, Array]:
+def _read_constants(model: onnx.ModelProto, path: Path, names: Collection[str]) -> dict[str, Array]:
     from onnx import numpy_helper
 
     folder = str(path.resolve().parent)

@@ -56,21 +56,21 @@ def write_statistics(statistics: Mapping[str, TensorStatistics], path: Path) -> 
     tensors = [statistics[name] for name in names]
     filled = [np.flatnonzero(tensor.counts) for tensor in tensors]
     counts = [tensor.counts[bins] for tensor, bins in zip(tensors, filled, strict=True)]
-    channels = [_channels(tensor) for tensor in tensors]
+    channels = [_stack_channels(tensor) for tensor in tensors]
     arrays: dict[str, Array] = {
         "names": np.frombuffer(json.dumps(names).encode(), dtype=np.uint8),
         "low": np.array([tensor.low for tensor in tensors], dtype=np.float64),
         "high": np.array([tensor.high for tensor in tensors], dtype=np.float64),
         "width": np.array([tensor.width for tensor in tensors], dtype=np.float64),
         "first": np.array([tensor.first for tensor in tensors], dtype=np.int64),
-        "filled": _narrow(np.array([len(bins) for bins in filled], dtype=np.int64)),
-        "bins": _narrow(_join_arrays(filled, np.int64)),
-        "counts": _narrow(_join_arrays(counts, np.int64)),
+        "filled": _narrow_type(np.array([len(bins) for bins in filled], dtype=np.int64)),
+        "bins": _narrow_type(_join_arrays(filled, np.int64)),
+        "counts": _narrow_type(_join_arrays(counts, np.int64)),
         "channel_axis": np.array(
             [_NO_AXIS if t.channel_axis is None else t.channel_axis for t in tensors],
             dtype=np.int8,
         ),
-        "channels": _narrow(np.array([pair.shape[1] for pair in channels], dtype=np.int64)),
+        "channels": _narrow_type(np.array([pair.shape[1] for pair in channels], dtype=np.int64)),
         "channel_low": _join_arrays([pair[0] for pair in channels], np.float32),
         "channel_high": _join_arrays([pair[1] for pair in channels], np.float32),
     }
@@ -128,7 +128,7 @@ def _unpack_statistics(arrays: Mapping[str, Array]) -> dict[str, TensorStatistic
     return found
 
 
-def _channels(tensor: TensorStatistics) -> Array:
+def _stack_channels(tensor: TensorStatistics) -> Array:
     """Return float32 (2, channels): the lowest and highest values, none if there are none."""
     if tensor.channel_low is None or tensor.channel_high is None:
         return np.zeros((2, 0), dtype=np.float32)
@@ -139,6 +139,6 @@ def _join_arrays(parts: list[Array], dtype: type[np.generic]) -> Array:
     return np.concatenate([np.zeros(0, dtype), *parts])
 
 
-def _narrow(whole: Array) -> Array:
+def _narrow_type(whole: Array) -> Array:
     """Return natural numbers in the narrowest type that holds them all."""
     return whole.astype(np.min_scalar_type(int(whole.max(initial=0))))

@@ -67,11 +67,11 @@ class Tally:
                     clamp.tally.had_empty = True
             else:
                 # Along the first axis, which never is the channels' one.
-                self._add(
+                self._add_values(
                     same[0] if len(same) == 1 else np.concatenate([*map(np.atleast_1d, same)])
                 )
 
-    def _add(self, values: Array) -> None:
+    def _add_values(self, values: Array) -> None:
         axis = find_channel_axis(values.shape, is_second=self.is_second)
         others = tuple(k for k in range(values.ndim) if k != axis)
         # What overflows float32 becomes infinity, which is found below. Adding 0 makes -0 0: which
@@ -86,7 +86,7 @@ class Tally:
             return
         clamps = [Clamp(self), *self.clamps]
         for clamp in clamps:
-            clamp.tally.has_infinity |= any(map(math.isinf, clamp.extent(extent)))
+            clamp.tally.has_infinity |= any(map(math.isinf, clamp.clip_ends(extent)))
         counting = [clamp for clamp in clamps if not clamp.tally.has_infinity]
         for clamp in counting:
             clamp.tally.channels.add(axis, clamp.of(lows), clamp.of(highs))
@@ -170,16 +170,16 @@ class Clamp:
             values if self.is_open else np.clip(values, np.float32(self.low), np.float32(self.high))
         )
 
-    def extent(self, extent: tuple[float, float]) -> tuple[float, float]:
+    def clip_ends(self, extent: tuple[float, float]) -> tuple[float, float]:
         """Return the extremes of the output from those of the input."""
         low, high = (max(self.low, min(self.high, end)) for end in extent)
         return low, high
 
-    def counted(self, found: TensorStatistics) -> TensorStatistics:
+    def clamp_statistics(self, found: TensorStatistics) -> TensorStatistics:
         """Return the statistics of the output from those of the input, by the same bins."""
         if self.is_open:
             return found
-        low, high = self.extent((found.low, found.high))
+        low, high = self.clip_ends((found.low, found.high))
         first, last = (math.floor(end / found.width) for end in (low, high))
         counts = np.zeros(last - first + 1, dtype=np.int64)
         below, above = max(first - found.first, 0), max(last + 1 - found.first, 0)
@@ -204,13 +204,13 @@ def count(values: Array, extent: tuple[float, float], clamps: Sequence[Clamp]) -
     fine = _find_shared_exponent(extent, clamps) if values.size >= _SHARED_VALUES else None
     if fine is None:
         for clamp in clamps:
-            clamp.tally.histogram.add(clamp.of(values), clamp.extent(extent))
+            clamp.tally.histogram.add(clamp.of(values), clamp.clip_ends(extent))
         return
     shared = Histogram(fine)
     shared.add(values, extent)
     found = shared.statistics()
     for clamp in clamps:
-        clamp.tally.histogram.merge(clamp.counted(found))
+        clamp.tally.histogram.merge(clamp.clamp_statistics(found))
 
 
 def _find_shared_exponent(extent: tuple[float, float], clamps: Sequence[Clamp]) -> int | None:
@@ -218,5 +218,5 @@ def _find_shared_exponent(extent: tuple[float, float], clamps: Sequence[Clamp]) 
     low, high = extent
     if len(clamps) < 2 or low == high or not all(map(math.isfinite, extent)):
         return None
-    finest = min(clamp.tally.histogram.find_exponent(*clamp.extent(extent)) for clamp in clamps)
+    finest = min(clamp.tally.histogram.find_exponent(*clamp.clip_ends(extent)) for clamp in clamps)
     return finest if math.ldexp(high - low, -finest) < _SHARED_BINS else None

@@ -112,7 +112,7 @@ def choose_activations(
             report(0, 0, what)
             found = judge.closeness(activations)
             is_exact, judged = method in _EXACT, found.judge(closeness)
-            gains = found.gain_db(nearest) >= NOTICEABLE_DB
+            gains = found.compute_gain_db(nearest) >= NOTICEABLE_DB
             enough = ("closer", "unclear") if is_exact else ("closer",)
             is_kept = gains and judged.verdict in enough
             why = judged.why if gains or nearest is closeness else "another one is as close"

@@ -178,7 +178,7 @@ class ModelCloseness:
     def sqnr_db(self) -> float:
         """SQNR of the worst group over all samples."""
         signal, noise = (each[:, self._judged].sum(0) for each in (self.signal, self.noise))
-        return float(min(_decibels(signal, noise), default=EQUAL_SQNR_DB))
+        return float(min(_compute_decibels(signal, noise), default=EQUAL_SQNR_DB))
 
     @property
     def error_share(self) -> float:
@@ -205,19 +205,19 @@ class ModelCloseness:
             (
                 sqnr_db(varied, noise)
                 for kind in sorted(kinds)
-                for varied, noise in [self._of_kind(kind)]
+                for varied, noise in [self._sum_kind(kind)]
                 if varied > 0 or math.isinf(noise)
             ),
             default=EQUAL_SQNR_DB,
         )
 
-    def _of_kind(self, kind: int) -> tuple[float, float]:
+    def _sum_kind(self, kind: int) -> tuple[float, float]:
         members = [group for group in self._judged if self.kinds[group] == kind]
         return float(self.variation[members].sum()), float(self.noise[:, members].sum())
 
     @property
     def _judged(self) -> list[int]:
-        return _others(len(self.kinds), self.reshaped)
+        return _list_judged(len(self.kinds), self.reshaped)
 
     @property
     def ruin(self) -> str | None:
@@ -230,7 +230,7 @@ class ModelCloseness:
                 what = "the output, which has another shape than the float model's in some samples"
             return f"the error is as large as {what} ({self.resolved_db:.1f} dB)"
         best = self.best
-        if best is not None and len(best) >= LEAST_SAMPLES and _agree_by_chance(*best.T):
+        if best is not None and len(best) >= LEAST_SAMPLES and _is_agreement_chance(*best.T):
             return f"the best class is the same in {self.agreement:.0%} of samples, as by chance"
         return None
 
@@ -251,8 +251,10 @@ class ModelCloseness:
         without = [self._compute_gain(other, np.delete(every, n)) for n in range(count)]
         decides = abs(_compute_worst_gain(*self._compute_both_db(other, every))) >= NOTICEABLE_DB
         where = "in the worst channels" if decides else "on average over channels"
-        found = judge_gain_beside(self.gain_db(other), compute_jackknife_error(without), where)
-        farther_db = -self._gain_without_offset(other)
+        found = judge_gain_beside(
+            self.compute_gain_db(other), compute_jackknife_error(without), where
+        )
+        farther_db = -self._compute_steady_gain(other)
         if found.verdict == "closer" and farther_db >= NOTICEABLE_DB:
             return ClosenessVerdict(
                 "unclear",
@@ -261,20 +263,20 @@ class ModelCloseness:
             )
         return found
 
-    def _gain_without_offset(self, other: ModelCloseness) -> float:
+    def _compute_steady_gain(self, other: ModelCloseness) -> float:
         """Return by how many dB this one is closer without the mean error of each."""
         if len(self.signal) == 1:
             return 0.0
-        groups = _others(len(self.kinds), self.reshaped | other.reshaped)
+        groups = _list_judged(len(self.kinds), self.reshaped | other.reshaped)
         return _compute_gain(self._compute_steady_db(groups), other._compute_steady_db(groups))
 
     def _compute_steady_db(self, groups: list[int]) -> Array:
         """Return the SQNR of each group without the error that is the same in all samples."""
         noise = np.maximum(self.noise.sum(0) - self.offset, 0.0)
-        found = _decibels(self.signal.sum(0)[groups], noise[groups])
+        found = _compute_decibels(self.signal.sum(0)[groups], noise[groups])
         return np.clip(found, _LOWEST_DB, _HIGHEST_DB)
 
-    def gain_db(self, other: ModelCloseness) -> float:
+    def compute_gain_db(self, other: ModelCloseness) -> float:
         """Return by how many dB this one is closer, on all samples."""
         return self._compute_gain(other, np.arange(len(self.signal)))
 
@@ -284,13 +286,13 @@ class ModelCloseness:
 
     def _compute_both_db(self, other: ModelCloseness, samples: Array) -> tuple[Array, Array]:
         """Return the SQNR of each group that both have, of this one and of the other."""
-        groups = _others(len(self.kinds), self.reshaped | other.reshaped)
+        groups = _list_judged(len(self.kinds), self.reshaped | other.reshaped)
         return self._compute_groups_db(samples, groups), other._compute_groups_db(samples, groups)
 
     def _compute_groups_db(self, samples: Array, groups: list[int]) -> Array:
         """Return each group's SQNR; what is all noise, and what is nearly equal, is cut off."""
         signal, noise = (each[samples][:, groups].sum(0) for each in (self.signal, self.noise))
-        return np.clip(_decibels(signal, noise), _LOWEST_DB, _HIGHEST_DB)
+        return np.clip(_compute_decibels(signal, noise), _LOWEST_DB, _HIGHEST_DB)
 
     def _count_changed(self, other: ModelCloseness) -> tuple[int, int]:
         """Return how many samples' best classes this one alone misses, and alone meets."""
@@ -388,7 +390,7 @@ class HeldOut:
         for feed, expected in zip(self.reference.feeds, self.reference, strict=True):
             found = run_session(session, feed)
             centred = [self._center_outputs(outputs) for outputs in (expected, found)]
-            energies.append(_energies(self._groups, *centred))
+            energies.append(_measure_energies(self._groups, *centred))
             _add_errors(errors, *centred)
             reshaped |= _find_reshaped(self._groups, expected, found)
             best.append([self._find_best_class(outputs) for outputs in (expected, found)])
@@ -397,7 +399,7 @@ class HeldOut:
         return ModelCloseness(
             signal=pairs[:, :, 0],
             noise=pairs[:, :, 1],
-            offset=_offsets(self._groups, errors, len(energies)),
+            offset=_compute_offsets(self._groups, errors, len(energies)),
             variation=np.array([group.variation for group in self._groups], np.float64),
             kinds=tuple(group.kind for group in self._groups),
             best=np.array(best, np.int64) if scored else None,
@@ -511,7 +513,7 @@ def _split_groups(output: str, total: _Total, kind: int, *, means: bool) -> Iter
         kind += 1
 
 
-def _energies(
+def _measure_energies(
     groups: Sequence[_Group], expected: Arrays, found: Arrays
 ) -> list[tuple[float, float]]:
     """Return the energies of signal and error of one sample in each group."""
@@ -523,9 +525,11 @@ def _energies(
     for group in groups:
         ours, theirs = expected[group.output], found[group.output]
         signal, noise = (
-            _compute_energies(group, ones[group.output]) if group.size else _differing(ours, theirs)
+            _compute_energies(group, ones[group.output])
+            if group.size
+            else _count_differing(ours, theirs)
         )
-        energies.append((signal, noise * _share(ours, theirs)))
+        energies.append((signal, noise * _compute_size_share(ours, theirs)))
     return energies
 
 
@@ -541,7 +545,7 @@ def _add_errors(errors: dict[str, Array], expected: Arrays, found: Arrays) -> No
                 total += np.where(np.isfinite(error), error, 0.0)
 
 
-def _offsets(groups: Sequence[_Group], errors: Mapping[str, Array], count: int) -> Array:
+def _compute_offsets(groups: Sequence[_Group], errors: Mapping[str, Array], count: int) -> Array:
     """Return, by group, the energy of the mean error over so many samples."""
     sums = {}
     for name, total in errors.items():
@@ -566,14 +570,14 @@ def _compute_energies(group: _Group, one: OutputCloseness) -> tuple[float, float
     return float(sums.signal[group.channels].sum()), noise if math.isfinite(noise) else math.inf
 
 
-def _differing(expected: Array, found: Array) -> tuple[float, float]:
+def _count_differing(expected: Array, found: Array) -> tuple[float, float]:
     """Return the size of an output of integers, and how many of its values differ."""
     if expected.shape != found.shape:
         return float(expected.size), float(expected.size)
     return float(expected.size), float(np.sum(expected != found))
 
 
-def _share(expected: Array, found: Array) -> float:
+def _compute_size_share(expected: Array, found: Array) -> float:
     """Return what share of all values there are too many or too few; 1 if neither."""
     difference = abs(found.size - expected.size)
     return difference / max(expected.size, 1) if difference else 1.0
@@ -585,18 +589,18 @@ def _find_reshaped(groups: Sequence[_Group], expected: Arrays, found: Arrays) ->
     return {number for number, group in enumerate(groups) if group.output in names}
 
 
-def _decibels(signal: Array, noise: Array) -> Array:
+def _compute_decibels(signal: Array, noise: Array) -> Array:
     """Return SQNR in dB for pairs of energies."""
     pairs = zip(signal.tolist(), noise.tolist(), strict=True)
     return np.array([sqnr_db(*pair) for pair in pairs], np.float64)
 
 
-def _others(count: int, reshaped: frozenset[int]) -> list[int]:
+def _list_judged(count: int, reshaped: frozenset[int]) -> list[int]:
     """Return which of so many groups can be judged: all, if none keeps its shape."""
     return [group for group in range(count) if group not in reshaped] or list(range(count))
 
 
-def _agree_by_chance(ours: Array, theirs: Array) -> bool:
+def _is_agreement_chance(ours: Array, theirs: Array) -> bool:
     """Return whether best classes agree about as often as by chance, where that can be told."""
     classes = np.union1d(ours, theirs)
     chance = sum(float(np.mean(ours == c) * np.mean(theirs == c)) for c in classes)

@@ -65,7 +65,7 @@ class Costs:
             return 0.0
         return 10 * math.log10((nodes + tensors) / nodes) if nodes else math.inf
 
-    def with_fitted_weights(self, error_share: float) -> Costs:
+    def shrink_to_fitted_weights(self, error_share: float) -> Costs:
         """Return the costs for fitted weights, which cost less than plain ones.
 
         Their gain cannot be measured node by node: an error that compensates for another one is
@@ -89,7 +89,7 @@ class Costs:
         return nodes, tensors
 
 
-def place_costs(writer: QdqWriter, left: Collection[str], held_out: HeldOut) -> Costs:
+def measure_costs(writer: QdqWriter, left: Collection[str], held_out: HeldOut) -> Costs:
     """Return what the constants of nodes, and the pairs of tensors, add to the outputs' error.
 
     Args:

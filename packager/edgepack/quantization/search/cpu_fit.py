@@ -77,7 +77,7 @@ class _Fitting:
             with tempfile.TemporaryDirectory(prefix="edgepack-int8-") as scratch:
                 path = Path(scratch) / MODEL
                 tried = self._write_model({**self.left, **others}, path)
-                fewer = _conversions(tried) < _conversions(found)
+                fewer = _count_conversions(tried) < _count_conversions(found)
                 if not fewer or tried.integer_products < found.integer_products:
                     break
                 for file in path.parent.glob(f"{MODEL}*"):
@@ -112,5 +112,5 @@ class _Fitting:
         return f"onnxruntime's optimizer does not fuse this {node.op}"
 
 
-def _conversions(found: FusionCoverage) -> int:
+def _count_conversions(found: FusionCoverage) -> int:
     return found.leftover_quantize + found.leftover_dequantize

@@ -50,20 +50,21 @@ class InnerCloseness:
         common = [name for name in self.tensors if name in other.tensors]
         if not common:
             return ClosenessVerdict("unclear", "no tensor inside can be compared")
-        ours, theirs = self._of(common), other._of(common)
+        ours, theirs = self._select_losses(common), other._select_losses(common)
         count = len(ours)
         without = [
-            _gain_db(*(np.delete(each, n, 0) for each in (ours, theirs))) for n in range(count)
+            _compute_gain_db(*(np.delete(each, n, 0) for each in (ours, theirs)))
+            for n in range(count)
         ]
         return judge_gain_beside(
-            _gain_db(ours, theirs), compute_jackknife_error(without), "inside the model"
+            _compute_gain_db(ours, theirs), compute_jackknife_error(without), "inside the model"
         )
 
-    def _of(self, names: list[str]) -> Array:
+    def _select_losses(self, names: list[str]) -> Array:
         return self.losses[:, [self.tensors.index(name) for name in names]]
 
 
-def _gain_db(ours: Array, theirs: Array) -> float:
+def _compute_gain_db(ours: Array, theirs: Array) -> float:
     means = (np.maximum(each.mean(0), _LEAST_LOSS) for each in (theirs, ours))
     before, after = (10 * np.log10(mean) for mean in means)
     return float(np.mean(before - after))
@@ -92,13 +93,13 @@ def measure_inner_closeness(exact: onnx.ModelProto, model: Path, feeds: Chosen) 
     losses = []
     for feed in feeds:
         expected, found = first.run(feed), second.run(feed)
-        losses.append([_loss(expected[n], found[rounded]) for n, rounded in pairs.items()])
+        losses.append([_compute_loss(expected[n], found[rounded]) for n, rounded in pairs.items()])
     return InnerCloseness(
         tuple(pairs), np.array(losses, np.float64).reshape(len(feeds), len(pairs))
     )
 
 
-def _loss(expected: Array, found: Array) -> float:
+def _compute_loss(expected: Array, found: Array) -> float:
     """Return energy of the error over energy of the signal, at most 1, the mean over channels.
 
     A channel of small values may count as much as one of large ones: the weights behind it can make

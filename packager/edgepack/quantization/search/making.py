@@ -20,7 +20,7 @@ from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
 from edgepack.quantization.ranges.statistics import TensorStatistics
 from edgepack.quantization.search.closeness import Chosen, ClosenessVerdict, FloatOutputs, HeldOut
-from edgepack.quantization.search.costs import Costs, place_costs
+from edgepack.quantization.search.costs import Costs, measure_costs
 from edgepack.quantization.search.cpu_fit import CpuFit, fit_to_cpu
 from edgepack.quantization.search.inner_closeness import InnerCloseness, measure_inner_closeness
 from edgepack.quantization.search.scheme import Scheme
@@ -118,13 +118,13 @@ class QdqMaker:
         write_model(model, path)
         if self.settings.cpu is None:
             return Written(scheme, path, _has_integers(model))
-        fit = self._fit(scheme, path, self.settings.cpu)
+        fit = self._fit_to_cpu(scheme, path, self.settings.cpu)
         fitted = scheme.leave_float(fit.left)
         if fitted.left != scheme.left:
             write_model(write_qdq(self.settings.writer(fitted), fitted.left), path)
         return Written(fitted, path, runs_integers(fit.coverage, scheme.exact))
 
-    def _fit(self, scheme: Scheme, path: Path, cpu: Architecture) -> CpuFit:
+    def _fit_to_cpu(self, scheme: Scheme, path: Path, cpu: Architecture) -> CpuFit:
         """Return how a model fits a CPU: found once for all schemes of the same form."""
         form = (frozenset(scheme.left), scheme.unpaired, scheme.wide)
         if form not in self._fits:
@@ -192,10 +192,10 @@ class JudgingMaker:
         reference = FloatOutputs(self.held_out.reference.model, self._choose_few(_COST_SAMPLES))
         few = HeldOut(reference, self.held_out.scores_output)
         plain = trial.scheme.plain
-        found = place_costs(self.maker.settings.writer(plain), plain.left, few)
+        found = measure_costs(self.maker.settings.writer(plain), plain.left, few)
         if not trial.scheme.weight_scales:
             return found
-        return found.with_fitted_weights(few.closeness(trial.path).error_share)
+        return found.shrink_to_fitted_weights(few.closeness(trial.path).error_share)
 
     def measure(self, trial: SchemeTrial) -> Measured:
         """Return what the user's metric says."""

@@ -73,15 +73,15 @@ class Ladder:
         is the highest number for which doubling gains a dB.
         """
         for count in range(1, self.most + 1):
-            if self._gain_db(count) >= missing_db:
+            if self._compute_gain_db(count) >= missing_db:
                 return list(dict.fromkeys((count, min(count + -(-count // 2), self.most))))
         counts = self.counts()
-        gains = [self._gain_db(count) for count in (0, *counts)]
+        gains = [self._compute_gain_db(count) for count in (0, *counts)]
         steps = [after - before for before, after in itertools.pairwise(gains)]
         taken = [count for count, gain in zip(counts, steps, strict=True) if gain >= WORTHWHILE_DB]
         return taken[-1:]
 
-    def _gain_db(self, count: int) -> float:
+    def _compute_gain_db(self, count: int) -> float:
         costs = [place.cost for place in self.places]
         left = sum(costs[count:])
         return 10 * math.log10(sum(costs) / left) if left else math.inf

@@ -123,12 +123,12 @@ class Outside:
         """
         both = make_session(reference), make_session(model)
         plain, others = self.feeds(reference, samples)
-        known = _pairs(*both, plain)
+        known = _run_pairs(*both, plain)
         units = {name: Deviation.of([ours for ours, _ in pairs]) for name, pairs in known.items()}
         usual = {name: (unit, unit.error(known[name])) for name, unit in units.items() if unit}
         found = []
         for kind, group in groupby(others, key=itemgetter(0)):
-            pairs = _pairs(*both, [feed for _, feed in group])
+            pairs = _run_pairs(*both, [feed for _, feed in group])
             for name in pairs.keys() & usual.keys():
                 unit, least = usual[name]
                 error = unit.error(pairs[name])
@@ -157,7 +157,7 @@ class Holding:
         """
         return self.outside.errors(self.reference, model, self.samples)
 
-    def with_kinds(self, kinds: Sequence[str], folder: Path) -> SampleSet:
+    def write_with_kinds(self, kinds: Sequence[str], folder: Path) -> SampleSet:
         """Write the samples, mixed with inputs of some kinds, in a random order.
 
         Of each kind there are a quarter as many as there are samples, or fewer.
@@ -205,7 +205,7 @@ class Holding:
         return replace(scheme, ranges=ranges)
 
 
-def _pairs(
+def _run_pairs(
     reference: onnxruntime.InferenceSession,
     model: onnxruntime.InferenceSession,
     feeds: Sequence[Feed],

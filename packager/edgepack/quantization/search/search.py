@@ -180,12 +180,12 @@ class Search:
         """Try methods one after the other, each on top of those that were kept."""
         first = "what the search starts from, with weights rounded too"
         what = "ranges from lowest to highest, nearest rounding"
-        self._record(what, self.best, accepted=True, why=first)
+        self._record_trial(what, self.best, accepted=True, why=first)
         for method in methods:
             report(0, 0, method.what)
             with self.optional(method.what):
                 for scheme in method.apply(self.best.scheme):
-                    self._try(method.what, scheme)
+                    self._try_scheme(method.what, scheme)
 
     @contextmanager
     def optional(self, what: str) -> Iterator[None]:
@@ -200,14 +200,14 @@ class Search:
             failed = f"{what} failed, {error.problem}"
             self.tried.append(SearchLine(failed, "calibration", why="it failed"))
 
-    def _try(self, what: str, scheme: Scheme) -> None:
+    def _try_scheme(self, what: str, scheme: Scheme) -> None:
         trial = self.maker.make(scheme)
         if trial is not None:
             self._settle_if_closer(what, trial)
 
     def _settle_if_closer(self, what: str, trial: SchemeTrial) -> None:
         found = self.maker.compare(trial, self.best)
-        self._settle(what, trial, accepted=found.verdict == "closer", why=found.why)
+        self._settle_trial(what, trial, accepted=found.verdict == "closer", why=found.why)
 
     def require_signal(self) -> None:
         """Make sure that the outputs are more than noise, if need be with places left float.
@@ -227,10 +227,10 @@ class Search:
             closer = self.maker.compare(trial, self.best)
             why = "its outputs are no noise any more" if is_enough else closer.why
             accepted = is_enough or closer.verdict == "closer"
-            self._settle(what, trial, accepted=accepted, why=why)
+            self._settle_trial(what, trial, accepted=accepted, why=why)
             return is_enough
 
-        self._climb([self._to_float(self.best, MOST_REPAIRED)], has_signal, fitted=False)
+        self._climb_ladders([self._make_ladder(self.best, MOST_REPAIRED)], has_signal, fitted=False)
         if self.best is not ruined:
             self._fit_anew()
         if self.best.closeness.ruin:
@@ -258,20 +258,20 @@ class Search:
         if missing <= 0:
             return
         fitted = bool(self.best.scheme.weight_scales)
-        ladder = self._to_float(self.best, MOST_APPROACHED)
+        ladder = self._make_ladder(self.best, MOST_APPROACHED)
         for what, scheme in map(ladder.rung, ladder.find_promising(missing)):
             trial = self.maker.make(scheme, fitted=fitted)
             if trial is None:
                 return
             is_enough = trial.closeness.sqnr_db >= least_db
-            gain = trial.closeness.gain_db(self.best.closeness)
+            gain = trial.closeness.compute_gain_db(self.best.closeness)
             is_worthwhile = gain >= WORTHWHILE_DB
             why = (
                 f"it reaches {least_db:g} dB"
                 if is_enough
                 else f"{gain:+.1f} dB; leaving more float is worth {WORTHWHILE_DB:g} dB or more"
             )
-            self._settle(what, trial, accepted=is_enough or is_worthwhile, why=why)
+            self._settle_trial(what, trial, accepted=is_enough or is_worthwhile, why=why)
             if is_enough:
                 return
 
@@ -296,12 +296,12 @@ class Search:
             if trial is None:
                 return
             judged, left = self.maker.compare(trial, self.best), holding.errors(trial.path)
-            gain_db = trial.closeness.gain_db(self.best.closeness)
+            gain_db = trial.closeness.compute_gain_db(self.best.closeness)
             is_mended = len(left) < len(broken) and kind not in {each.input for each in left}
             is_free = judged.verdict != "farther" and gain_db > -WORTHWHILE_DB
             mended = "they break nothing any more" if is_mended else "something is broken still"
             why = f"{mended}; {judged.why}"
-            self._settle(what, trial, accepted=is_mended and is_free, why=why)
+            self._settle_trial(what, trial, accepted=is_mended and is_free, why=why)
             broken = left if self.best is trial else broken
 
     def hold_anew(self, holding: Holding, anew: Callable[[Sequence[str]], SchemeTrial]) -> None:
@@ -322,14 +322,14 @@ class Search:
         what = f"all anew, with {words} among the samples"
         trial = anew(kinds)
         judged, left = self.maker.compare(trial, self.best), holding.errors(trial.path)
-        gain_db = trial.closeness.gain_db(self.best.closeness)
+        gain_db = trial.closeness.compute_gain_db(self.best.closeness)
         is_mended = len(left) < len(broken) and (not left or left[0].error <= broken[0].error)
         more_float = trial.scheme.float_places > self.best.scheme.float_places
         least_db = WORTHWHILE_DB if more_float else -WORTHWHILE_DB
         is_free = judged.verdict != "farther" and gain_db > least_db
         mended = f"{len(left)} outputs are broken so, and {len(broken)} were"
         why = f"{mended}; {'more stays float; ' if more_float else ''}{judged.why}"
-        self._settle(what, trial, accepted=is_mended and is_free, why=why)
+        self._settle_trial(what, trial, accepted=is_mended and is_free, why=why)
 
     def meet(self, limit: Limit, *, wide: bool = False) -> None:
         """Search for a model that meets a limit; where none does, keep the nearest.
@@ -342,13 +342,13 @@ class Search:
         """
 
         def meets(what: str, trial: SchemeTrial) -> bool:
-            return self._meets(what, trial, limit)
+            return self._judge_limit(what, trial, limit)
 
         if not meets("as it is", self.best):
             fitted = bool(self.best.scheme.weight_scales)
-            self._climb(self._ladders(wide=wide), meets, fitted=fitted)
+            self._climb_ladders(self._make_ladders(wide=wide), meets, fitted=fitted)
 
-    def _climb(
+    def _climb_ladders(
         self,
         ladders: Iterable[Ladder],
         is_enough: Callable[[str, SchemeTrial], bool],
@@ -372,11 +372,11 @@ class Search:
             missed = 0
             for count in ladder.counts():
                 if reaches(ladder, count):
-                    self._lower(reaches, ladder, missed, count)
+                    self._find_lowest(reaches, ladder, missed, count)
                     return
                 missed = count
 
-    def _lower(
+    def _find_lowest(
         self, reaches: Callable[[Ladder, int], bool], ladder: Ladder, missed: int, enough: int
     ) -> None:
         """Look for the lowest rung that is enough, above one that is not."""
@@ -387,7 +387,7 @@ class Search:
             else:
                 missed = middle
 
-    def _meets(self, what: str, trial: SchemeTrial, limit: Limit) -> bool:
+    def _judge_limit(self, what: str, trial: SchemeTrial, limit: Limit) -> bool:
         """Return whether a model meets a limit; keep it if it does, or is nearer than the best."""
         found = self.maker.measure(trial)
         excess = limit.excess(found.drop, found.sqnr_db)
@@ -401,16 +401,16 @@ class Search:
                 found.sqnr_db,
                 metric_drop=found.drop if known else None,
                 stage="limit",
-                why=_limit_text(excess, is_kept=is_kept),
+                why=_explain_limit(excess, is_kept=is_kept),
             )
         )
         self._measured += 1
         self._excess = min(excess, self._excess)
         if trial is not self.best:
-            self._keep(trial, accepted=is_kept)
+            self._keep_trial(trial, accepted=is_kept)
         return excess == _MET
 
-    def _ladders(self, *, wide: bool) -> Iterator[Ladder]:
+    def _make_ladders(self, *, wide: bool) -> Iterator[Ladder]:
         """Yield what may bring the outputs nearer, starting with what costs least at run time."""
         costs, scheme = self.maker.costs(self.best), self.best.scheme.plain
         if wide and costs.tensors_db >= NOTICEABLE_DB:
@@ -420,27 +420,27 @@ class Search:
             _, scheme = ladder.rung(ladder.most)
         yield make_float_ladder(scheme, costs, MOST_REPAIRED, MOST_MEASURED - self._measured)
 
-    def _to_float(self, trial: SchemeTrial, most: float) -> Ladder:
+    def _make_ladder(self, trial: SchemeTrial, most: float) -> Ladder:
         return make_float_ladder(trial.scheme.plain, self.maker.costs(trial), most)
 
-    def _settle(self, what: str, trial: SchemeTrial, *, accepted: bool, why: str) -> None:
-        self._record(what, trial, accepted=accepted, why=why)
-        self._keep(trial, accepted=accepted)
+    def _settle_trial(self, what: str, trial: SchemeTrial, *, accepted: bool, why: str) -> None:
+        self._record_trial(what, trial, accepted=accepted, why=why)
+        self._keep_trial(trial, accepted=accepted)
 
-    def _record(self, what: str, trial: SchemeTrial, *, accepted: bool, why: str) -> None:
+    def _record_trial(self, what: str, trial: SchemeTrial, *, accepted: bool, why: str) -> None:
         found = trial.closeness
         self.tried.append(
             SearchLine(what, "calibration", accepted, found.sqnr_db, found.agreement, why=why)
         )
 
-    def _keep(self, trial: SchemeTrial, *, accepted: bool) -> None:
+    def _keep_trial(self, trial: SchemeTrial, *, accepted: bool) -> None:
         """Make a trial the best one, or reject it; remove the file of the other."""
         loser = self.best if accepted else trial
         self.best = trial if accepted else self.best
         shutil.rmtree(loser.path.parent)
 
 
-def _limit_text(excess: tuple[float, float], *, is_kept: bool) -> str:
+def _explain_limit(excess: tuple[float, float], *, is_kept: bool) -> str:
     if excess == _MET:
         return "it meets the limit"
     return "it misses the limit by less than before" if is_kept else "it misses the limit"

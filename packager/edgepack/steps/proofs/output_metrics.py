@@ -114,7 +114,7 @@ class OutputMetrics:
             "outputs": {
                 name: _make_found(self._metric_of(name), each) for name, each in by_output.items()
             },
-            "r2": {name: told.bounded() for name, told in r2.items()},
+            "r2": {name: told.bound_values() for name, told in r2.items()},
             "says_nothing": self._says_nothing(by_output),
             "says_little": self._says_little(by_output),
         }

@@ -222,7 +222,7 @@ class Int8Static:
 
             def anew(kinds: Sequence[str]) -> SchemeTrial:
                 with tempfile.TemporaryDirectory(prefix="edgepack-outside-") as folder:
-                    more = holding.with_kinds(kinds, Path(folder))
+                    more = holding.write_with_kinds(kinds, Path(folder))
                     found = collect(path, more, statistics.keys())
                     start = maker.write(
                         make_first_scheme(first.scheme.exact, found, self._settings)
