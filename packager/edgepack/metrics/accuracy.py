@@ -273,7 +273,7 @@ class OutputR2:
         worst = self._find_worst()
         return [] if worst is None else (1 - worst[0]).tolist()
 
-    def found(self) -> R2 | None:
+    def compute_r2(self) -> R2 | None:
         """Return the coefficient, or None where the reference gives nearly the same for all.
 
         Its interval is Student's t of the logarithm of the loss, error over variance, by

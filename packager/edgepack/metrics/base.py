@@ -59,5 +59,5 @@ class OutputMetric(ABC):
         """
 
     @abstractmethod
-    def found(self) -> Found | Nothing:
+    def compute_value(self) -> Found | Nothing:
         """Return what was found over the samples that were added."""

@@ -34,7 +34,7 @@ class Agreement(OutputMetric):
         is_whole = output.size == reference.size
         self.same.append(float(is_whole and best == int(np.argmax(output))))
 
-    def found(self) -> Found | Nothing:
+    def compute_value(self) -> Found | Nothing:
         """Return the share; if all samples have one class, it says nothing."""
         classes = Counter(self.best)
         if len(classes) == 1 and len(self.same) > 1:

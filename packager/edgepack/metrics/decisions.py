@@ -44,7 +44,7 @@ class Decisions(OutputMetric):
         with np.errstate(over="ignore"):
             return np.asarray(1.0 / (1.0 + np.exp(-flat)))
 
-    def found(self) -> Found | Nothing:
+    def compute_value(self) -> Found | Nothing:
         """Return the share, and how well the variant's values order fp32's decisions."""
         above = [each >= self.threshold for each in self.ours]
         flat = np.concatenate(above) if above else np.zeros(0, bool)

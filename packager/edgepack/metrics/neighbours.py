@@ -37,7 +37,7 @@ class Neighbours(OutputMetric):
         theirs = vectors(output, self.description, mask) if same else np.zeros_like(ours)
         self.theirs += list(theirs)
 
-    def found(self) -> Found | Nothing:
+    def compute_value(self) -> Found | Nothing:
         """Return the share, and the error of the cosines between samples."""
         if len(self.ours) < LEAST:
             return Nothing(f"neighbours take {LEAST} samples")

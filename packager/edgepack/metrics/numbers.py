@@ -39,10 +39,10 @@ class R2Metric(OutputMetric):
         if self.is_single:
             self.pairs.append((reference.item(), output.item()))
 
-    def found(self) -> Found | Nothing:
+    def compute_value(self) -> Found | Nothing:
         """Return R², and the further figures for single numbers."""
         values = self.r2.values()
-        found = self.r2.found()
+        found = self.r2.compute_r2()
         if found is None:
             return Nothing("fp32 gives the same for all samples")
         no_better = None
@@ -103,7 +103,7 @@ class EqualMetric(OutputMetric):
         same = reference.shape == output.shape
         self.values.append(float(np.mean(reference == output)) if same and output.size else same)
 
-    def found(self) -> Found | Nothing:
+    def compute_value(self) -> Found | Nothing:
         """Return the share."""
         constant = _find_constant_share(self.references)
         if len(self.values) > 1 and constant == 1:

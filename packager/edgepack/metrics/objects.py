@@ -59,7 +59,7 @@ class Objects(OutputMetric):
         score, most = self.description["score"], self.description["most"]
         return [each for each in found if each.score >= score][:most]
 
-    def found(self) -> Found | Nothing:
+    def compute_value(self) -> Found | Nothing:
         """Return F1 at each overlap, mAP, and how many of fp32's objects are kept."""
         told = [counts for counts in self.counts if counts[0] or counts[1]]
         ours = sum(counts[0] for counts in told)

@@ -41,7 +41,7 @@ class Regions(OutputMetric):
             return np.asarray(output.argmax(axis=self.axis))
         return np.where(output >= self.threshold, 0, -1)
 
-    def found(self) -> Found | Nothing:
+    def compute_value(self) -> Found | Nothing:
         """Return the mean; regions that are always the same say nothing."""
         if not self.values or (len(self.values) > 1 and not self.varies):
             return Nothing("fp32 gives the same regions for all samples")

@@ -34,7 +34,7 @@ class Tokens(OutputMetric):
             for logs, scores in zip(self.logs, (reference, whole), strict=True):
                 logs.append(compute_log_shares(scores, ours, shares=shares))
 
-    def found(self) -> Found | Nothing:
+    def compute_value(self) -> Found | Nothing:
         """Return the mean, and how much larger the perplexity of fp32's tokens is than fp32's."""
         commonest = Counter(each.tobytes() for each in self.references).most_common(_CONSTANTS)
         if len(commonest) == 1 and len(self.values) > 1:

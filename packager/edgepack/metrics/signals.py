@@ -37,7 +37,7 @@ class Signal(OutputMetric):
         starts = np.arange(0, rows.shape[1], self.window)
         return np.add.reduceat(rows**2, starts, axis=1).reshape(-1)
 
-    def found(self) -> Found | Nothing:
+    def compute_value(self) -> Found | Nothing:
         """Return the mean, and the SQNR that nine in ten windows reach."""
         loudest = max((float(ours.max(initial=0)) for ours, _ in self.energies), default=0.0)
         if not loudest:

@@ -215,7 +215,7 @@ def require_signal(before: Path, after: Path, samples: Path | None, hint: str) -
         compare(before, after, samples).require_close(hint)
         return
     chosen = Chosen(real, tuple(choose_spread(range(len(real)), MOST_HELD_OUT)))
-    found = HeldOut(FloatOutputs(before, chosen)).closeness(after)
+    found = HeldOut(FloatOutputs(before, chosen)).measure_closeness(after)
     if found.ruin:
         raise StepError(f"on {len(chosen)} samples {found.ruin}", hint=hint)
 

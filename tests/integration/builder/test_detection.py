@@ -89,7 +89,7 @@ def plainly_written(found: Detector, out: Path, name: str, *, spread: bool) -> P
     ranges = {name: (known.low, known.high) for name, known in statistics.items()}
     unpaired = frozenset(find_spread_tensors(model, statistics)) if spread else frozenset()
     writer = QdqWriter(model, ranges, dialect, unpaired=unpaired, **rules)
-    write_model(writer.write(writer.unusable()), out / MODEL)
+    write_model(writer.write(writer.explain_unusable()), out / MODEL)
     return out / MODEL
 
 

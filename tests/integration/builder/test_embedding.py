@@ -106,7 +106,7 @@ def written(encoder, folder: Path, out: Path, dialect) -> Path:
     ranges = {tensor: (found.low, found.high) for tensor, found in statistics.items()}
     unpaired = frozenset(find_spread_tensors(model, statistics))
     writer = QdqWriter(model, ranges, dialect, unpaired=unpaired)
-    write_model(writer.write(writer.unusable()), out / MODEL)
+    write_model(writer.write(writer.explain_unusable()), out / MODEL)
     return out
 
 

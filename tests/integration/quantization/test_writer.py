@@ -63,7 +63,7 @@ def written(model, dialect, feeds, *, excluded=(), ranges=None, **settings):
     """The QDQ model, proven to be in the dialect, and the writer."""
     model = prepare_model(model)
     writer = QdqWriter(model, ranges or extreme_ranges(model, feeds), dialect, **settings)
-    out = writer.write({*writer.unusable(), *excluded})
+    out = writer.write({*writer.explain_unusable(), *excluded})
     require_dialect(out, dialect, settings.get("per_tensor_ops", ()), settings.get("wide", ()))
     return out, writer
 
@@ -151,7 +151,7 @@ def require_same_as_onnxruntime(model, name, feeds):
         writer.ranges,
         dialect,
         every_op=writer.every_op,
-        excluded=set(writer.unusable()),
+        excluded=set(writer.explain_unusable()),
     )
     require_same(ours, theirs, feeds)
     return ours, theirs
@@ -431,7 +431,7 @@ def test_model_when_its_weights_are_larger_than_2_gib_is_calibrated_and_written(
     )
     model = prepare_model(read_model(path))
     writer = QdqWriter(model, {n: (s.low, s.high) for n, s in statistics.items()}, int8_nets.CPU)
-    write_model(writer.write(writer.unusable()), tmp_path / "int8.onnx")
+    write_model(writer.write(writer.explain_unusable()), tmp_path / "int8.onnx")
     assert (tmp_path / "int8.onnx").stat().st_size < 1.01 * rows * columns
     found = run_session(make_session(tmp_path / "int8.onnx"), feeds[0])["y"]
     assert min_sqnr_db({"y": first @ random(columns, 3)}, {"y": found[0]}) > 25
@@ -467,7 +467,7 @@ def calls(length, tmp_path):
     sys.setprofile(counting)
     try:
         writer = QdqWriter(prepare_model(model), {**ranges, "x": (-1.0, 1.0)}, int8_nets.CPU)
-        out = writer.write(writer.unusable())
+        out = writer.write(writer.explain_unusable())
         require_dialect(out, int8_nets.CPU)
     finally:
         sys.setprofile(None)
@@ -567,7 +567,7 @@ def test_bodies_when_they_share_constants_stay_float_and_right(tmp_path, name):
     expected = [outputs(model, feed) for feed in feeds]
     dialect = int8_nets.DIALECTS[name]
     out, writer = written(model, dialect, feeds, **int8_nets.rules_of(name))
-    assert {"conv", "last", "sum"} <= writer.candidates()
+    assert {"conv", "last", "sum"} <= writer.list_candidates()
     file = File(out)
     assert "relu" in file.nodes, "a body reads what it reads"
     assert file.constants["w"].dtype == np.float32
@@ -659,11 +659,13 @@ def test_tensor_when_its_type_is_unknown_is_float_if_it_has_a_range(tmp_path):
     model, feeds = untyped_net(tmp_path), x_feeds(1, 4, 6, 6)
     assert find_observed_tensors(model) == {"x", "c", "g", "y"}
     out, writer = written(model, int8_nets.CPU, feeds)
-    assert not writer.unusable()
+    assert not writer.explain_unusable()
     assert {"x", "c", "g", "y_QuantizeLinear_Input"} == File(out).paired()
     ranges = {name: ends for name, ends in writer.ranges.items() if name != "g"}
     out, writer = written(model, int8_nets.CPU, feeds, ranges=ranges)
-    assert writer.unusable() == {"second": "the tensor 'g' has no known type or no finite range"}
+    assert writer.explain_unusable() == {
+        "second": "the tensor 'g' has no known type or no finite range"
+    }
     with pytest.raises(StepError, match="'g' is to be quantized and has no range"):
         QdqWriter(with_type(model, "g"), ranges, int8_nets.CPU).write(())
 

@@ -144,7 +144,7 @@ def r2_of(reference, output):
     running = OutputR2()
     for one, other in zip(reference, output, strict=True):
         running.add(one, other)
-    return running.found()
+    return running.compute_r2()
 
 
 def offsets(count=40, size=6):

@@ -32,7 +32,7 @@ def found(description, pairs, *, may_be_scores=False, feed=None):
     metric = choose_metric(description, first, may_be_scores=may_be_scores)
     for ours, theirs in pairs:
         metric.add(np.asarray(ours), np.asarray(theirs), feed or {})
-    return metric.found()
+    return metric.compute_value()
 
 
 def value(told):

@@ -120,7 +120,7 @@ def unlabelled(ours, theirs):
     metric = choose_metric(TOKENS, ours[0], may_be_scores=False)
     for one, other in zip(ours, theirs, strict=True):
         metric.add(one, other, {})
-    return metric.found()
+    return metric.compute_value()
 
 
 def test_tokens_of_scores_have_the_ratio_of_perplexities_beside_them(logits):

@@ -66,7 +66,7 @@ def test_choice_when_channels_differ_keeps_equalized_ones_and_says_all_it_tried(
     reached = [each.sqnr_db for each in kept]
     assert reached == sorted(reached)
     assert reached[-1] > reached[0] + 1
-    assert reached == pytest.approx([*reached[:-1], judge.closeness(best).sqnr_db])
+    assert reached == pytest.approx([*reached[:-1], judge.measure_closeness(best).sqnr_db])
     feeds = images(8, seed=6)
     np.testing.assert_allclose(
         run(best.model, feeds), run(start.model, feeds), rtol=1e-3, atol=1e-3
@@ -78,9 +78,9 @@ def test_choice_when_many_are_tried_keeps_no_model_but_the_best(tmp_path):
     seen = []
 
     class Watching(ExactWeightsJudge):
-        def closeness(self, activations):
+        def measure_closeness(self, activations):
             seen.append(weakref.ref(activations))
-            return super().closeness(activations)
+            return super().measure_closeness(activations)
 
     best, tried = choose_activations(start, Watching(judge.writer, judge.held_out))
     gc.collect()
@@ -117,7 +117,7 @@ def test_judge_when_activations_alone_are_rounded_leaves_out_what_weights_cost(t
     feeds = images(8, seed=5)
     writer = QdqWriter(start.model, start.ranges, U8)
     whole = sqnr_db(run(start.model, feeds), run(writer.write(()), feeds))
-    assert judge.closeness(start).sqnr_db > 0
+    assert judge.measure_closeness(start).sqnr_db > 0
     exact = write_qdq(writer, (), {n.name for n in start.model.graph.node})
     conversions = [n for n in exact.graph.node if n.op_type == "DequantizeLinear"]
     assert len(conversions) == sum(n.op_type == "QuantizeLinear" for n in exact.graph.node)

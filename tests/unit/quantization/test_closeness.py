@@ -214,12 +214,12 @@ def test_closeness_when_channels_differ_much_judges_the_worst_group(tmp_path):
     reference = scaled(tmp_path / "a.onnx", [640.0, 500.0, 1.0])
     other = scaled(tmp_path / "b.onnx", [640.0, 500.0, 0.9])
     feeds = [{"x": np.ones((1, 3, 4), np.float32)} for _ in range(3)]
-    found = held_out(tmp_path / "samples", reference, feeds).closeness(other)
+    found = held_out(tmp_path / "samples", reference, feeds).measure_closeness(other)
     assert found.signal.shape == (3, 2)
     assert found.sqnr_db == pytest.approx(20, abs=1e-3)
     assert found.kinds == (0, 1)
     zeros = scaled(tmp_path / "c.onnx", [640.0, 500.0, 0.0])
-    assert held_out(tmp_path / "again", reference, feeds).closeness(zeros).ruin
+    assert held_out(tmp_path / "again", reference, feeds).measure_closeness(zeros).ruin
 
 
 def test_closeness_when_outputs_do_not_vary_with_inputs_any_more_is_ruin(tmp_path):
@@ -236,25 +236,25 @@ def test_closeness_when_outputs_do_not_vary_with_inputs_any_more_is_ruin(tmp_pat
     feeds = [{"x": random.standard_normal((1, 2, 4, 4)).astype(np.float32)} for _ in range(9)]
     reference = shifted(tmp_path / "a.onnx", 1, 3)
     judge = held_out(tmp_path / "samples", reference, feeds)
-    constant = judge.closeness(shifted(tmp_path / "b.onnx", 0, 3))
+    constant = judge.measure_closeness(shifted(tmp_path / "b.onnx", 0, 3))
     # About 0 it would be 10 dB: the mean makes nine tenths of the energy.
     assert constant.sqnr_db == pytest.approx(0, abs=0.6)
     assert constant.resolved_db == pytest.approx(0, abs=0.6)
     assert "varies by" in constant.ruin
-    assert not judge.closeness(shifted(tmp_path / "c.onnx", 0.7, 3)).ruin
+    assert not judge.measure_closeness(shifted(tmp_path / "c.onnx", 0.7, 3)).ruin
 
 
 def test_closeness_when_outputs_hardly_vary_at_all_is_no_ruin(tmp_path):
     reference = scaled(tmp_path / "a.onnx", [1.0, 1.0, 1.0])
     other = scaled(tmp_path / "b.onnx", [0.97, 0.97, 0.97])
     feeds = [{"x": np.ones((1, 3, 4), np.float32)} for _ in range(4)]
-    assert not held_out(tmp_path / "samples", reference, feeds).closeness(other).ruin
+    assert not held_out(tmp_path / "samples", reference, feeds).measure_closeness(other).ruin
 
 
 def test_closeness_when_ranges_have_no_gap_is_of_one_kind(tmp_path):
     reference = scaled(tmp_path / "a.onnx", [1.0, 0.1, 0.01, 0.001])
     feeds = [{"x": np.ones((1, 4, 4), np.float32)}]
-    found = held_out(tmp_path / "samples", reference, feeds).closeness(reference)
+    found = held_out(tmp_path / "samples", reference, feeds).measure_closeness(reference)
     assert found.kinds == (0, 0)
     assert found.sqnr_db == 200
 
@@ -271,7 +271,7 @@ def test_closeness_when_an_output_is_integers_counts_those_that_differ(tmp_path)
 
     reference, other = best(tmp_path / "a.onnx", [1, 1]), best(tmp_path / "b.onnx", [1, -1])
     feeds = [{"x": np.array([pair], np.float32)} for pair in ([2, 1], [3, 1], [1, 2], [1, 4])]
-    found = held_out(tmp_path / "samples", reference, feeds).closeness(other)
+    found = held_out(tmp_path / "samples", reference, feeds).measure_closeness(other)
     assert found.noise.sum() == 2
     assert found.sqnr_db == pytest.approx(10 * np.log10(2))
 
@@ -279,9 +279,9 @@ def test_closeness_when_an_output_is_integers_counts_those_that_differ(tmp_path)
 def test_closeness_when_an_output_holds_scores_knows_the_best_classes(tmp_path):
     model = tiny_models.conv_net(tmp_path / "net.onnx", batch=1)
     feeds = [{"image": image[None]} for image in tiny_models.images(4)]
-    found = held_out(tmp_path / "samples", model, feeds, "scores").closeness(model)
+    found = held_out(tmp_path / "samples", model, feeds, "scores").measure_closeness(model)
     assert found.agreement == 1
-    assert held_out(tmp_path / "none", model, feeds).closeness(model).agreement is None
+    assert held_out(tmp_path / "none", model, feeds).measure_closeness(model).agreement is None
 
 
 def where_above(path, threshold, factor=None):
@@ -306,14 +306,14 @@ def vectors(count=9):
 
 def test_closeness_when_an_output_has_as_many_values_as_the_data_say_judges_the_others(tmp_path):
     judge = held_out(tmp_path / "samples", where_above(tmp_path / "a.onnx", 0, 1), vectors())
-    found = judge.closeness(where_above(tmp_path / "b.onnx", 0.3, 0.9))
+    found = judge.measure_closeness(where_above(tmp_path / "b.onnx", 0.3, 0.9))
     values = np.concatenate([feed["x"] for feed in vectors()]).astype(np.float64)
     signal, noise = np.sum((values - values.mean(0)) ** 2), np.sum((0.1 * values) ** 2)
     expected = pytest.approx(10 * np.log10(signal / noise), abs=1e-3)
     assert found.sqnr_db == expected
     assert not found.ruin
-    assert judge.closeness(where_above(tmp_path / "c.onnx", 0.3, 0)).ruin
-    same = judge.closeness(where_above(tmp_path / "d.onnx", 0, 0.9))
+    assert judge.measure_closeness(where_above(tmp_path / "c.onnx", 0.3, 0)).ruin
+    same = judge.measure_closeness(where_above(tmp_path / "d.onnx", 0, 0.9))
     assert not same.reshaped
     assert same.sqnr_db == expected
 
@@ -324,7 +324,7 @@ def test_closeness_when_no_output_keeps_its_shape_counts_values_too_many_or_too_
 ):
     feeds = vectors()
     judge = held_out(tmp_path / "samples", where_above(tmp_path / "a.onnx", 0), feeds)
-    found = judge.closeness(where_above(tmp_path / "b.onnx", bar))
+    found = judge.measure_closeness(where_above(tmp_path / "b.onnx", bar))
     counts = np.array([[np.sum(feed["x"] > limit) for feed in feeds] for limit in (0, bar)])
     differences = np.abs(counts[0] - counts[1])
     assert differences.all()
@@ -332,7 +332,7 @@ def test_closeness_when_no_output_keeps_its_shape_counts_values_too_many_or_too_
     np.testing.assert_allclose(found.noise[:, 0], 2 * differences)
     assert found.sqnr_db == pytest.approx(10 * np.log10(counts[0].sum() / differences.sum()))
     assert ("another shape" in (found.ruin or "")) is ruined
-    assert judge.closeness(judge.reference.model).sqnr_db == 200
+    assert judge.measure_closeness(judge.reference.model).sqnr_db == 200
 
 
 def test_closeness_when_an_output_is_text_counts_those_that_differ(tmp_path):
@@ -360,7 +360,7 @@ def test_closeness_when_an_output_is_text_counts_those_that_differ(tmp_path):
 
     feeds = [{"x": np.array([pair], np.float32)} for pair in ([2, 1], [3, 1], [1, 2], [1, 4])]
     judge = held_out(tmp_path / "samples", named(tmp_path / "a.onnx", ["cat", "dog"]), feeds)
-    found = judge.closeness(named(tmp_path / "b.onnx", ["cat", "cow"]))
+    found = judge.measure_closeness(named(tmp_path / "b.onnx", ["cat", "cow"]))
     assert found.noise[:, 0].tolist() == [0, 0, 1, 1]
 
 
@@ -389,8 +389,8 @@ def test_closeness_when_outputs_are_large_is_held_against_what_they_vary_by(tmp_
     random = np.random.default_rng(0)
     feeds = [{"x": random.normal(0, 0.03, (1, 1)).astype(np.float32)} for _ in range(16)]
     judge = held_out(tmp_path / "samples", scored(tmp_path / "a.onnx", 1), feeds)
-    constant = judge.closeness(scored(tmp_path / "b.onnx", 0))
-    near = judge.closeness(scored(tmp_path / "c.onnx", 0.9))
+    constant = judge.measure_closeness(scored(tmp_path / "b.onnx", 0))
+    near = judge.measure_closeness(scored(tmp_path / "c.onnx", 0.9))
     assert "varies by" in constant.ruin
     assert not near.ruin
     assert near.sqnr_db == pytest.approx(20, abs=1)

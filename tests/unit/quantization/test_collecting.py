@@ -90,7 +90,7 @@ def test_collect_when_compared_with_all_values_at_once_is_the_same(tmp_path, siz
         values = np.concatenate([tensors[name] for tensors in references])
         histogram = Histogram()
         histogram.add(values)
-        exact = histogram.statistics()
+        exact = histogram.make_statistics()
         assert (statistics.low, statistics.high) == (values.min(), values.max())
         assert (statistics.first, statistics.width) == (exact.first, exact.width)
         np.testing.assert_array_equal(statistics.counts, exact.counts)

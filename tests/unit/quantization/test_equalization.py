@@ -43,7 +43,7 @@ def ended(net, columns=5 * 7 * 7):
 
 def with_activations_rounded(model, ranges):
     writer = QdqWriter(model, ranges, U8)
-    rounded = write_qdq(writer, writer.unusable(), {n.name for n in model.graph.node})
+    rounded = write_qdq(writer, writer.explain_unusable(), {n.name for n in model.graph.node})
     keep_float(rounded)
     return rounded
 

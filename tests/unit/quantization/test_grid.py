@@ -29,12 +29,12 @@ def scalar_grid(low, high, dtype, **options):
 @pytest.mark.parametrize("limits", RANGES)
 def test_grid_when_a_range_is_given_covers_it_and_zero_to_half_a_step(limits, dtype):
     grid = scalar_grid(*limits, dtype, symmetric=False)
-    low, high = grid.limits()
+    low, high = grid.find_limits()
     half = float(grid.scale) * 0.51
     assert low - half <= min(limits[0], 0.0)
     assert high + half >= max(limits[1], 0.0)
     assert (grid.scale.dtype, grid.zero_point.dtype) == (np.float32, dtype)
-    assert grid.integers(np.zeros(1, np.float32)) == grid.zero_point
+    assert grid.round_to_integers(np.zeros(1, np.float32)) == grid.zero_point
 
 
 @pytest.mark.parametrize(("dtype", "middle"), [("int8", 0), ("int16", 0), ("uint8", 128)])
@@ -50,7 +50,7 @@ def test_grid_when_symmetric_has_zero_in_the_middle(dtype, middle):
 def test_grid_when_a_range_has_no_width_is_one_step_per_unit(dtype, symmetric):
     grid = scalar_grid(0.0, 0.0, dtype, symmetric=symmetric)
     assert grid.scale == 1
-    assert grid.integers(np.zeros(3, np.float32)).tolist() == [int(grid.zero_point)] * 3
+    assert grid.round_to_integers(np.zeros(3, np.float32)).tolist() == [int(grid.zero_point)] * 3
 
 
 def test_grid_when_a_range_is_narrower_than_asked_is_widened():
@@ -69,7 +69,7 @@ def test_grid_when_made_from_values_is_the_one_of_onnxruntime_to_the_bit(dtype, 
         grid = make_constant_grid(values, dtype, symmetric=symmetric)
         assert (grid.scale, grid.zero_point) == (step, zero)
         theirs = quantize_nparray(kind, values, step, zero)
-        np.testing.assert_array_equal(grid.integers(values), theirs)
+        np.testing.assert_array_equal(grid.round_to_integers(values), theirs)
 
 
 def test_grid_when_per_channel_is_the_one_of_each_channel_alone():
@@ -77,11 +77,11 @@ def test_grid_when_per_channel_is_the_one_of_each_channel_alone():
     values[:, 1] = 0
     for axis in (0, 1):
         grid = make_constant_grid(values, "int8", symmetric=True, axis=axis)
-        integers = grid.integers(values)
+        integers = grid.round_to_integers(values)
         for k in range(values.shape[axis]):
             alone = make_constant_grid(values.take(k, axis), "int8", symmetric=True)
             assert grid.scale[k] == alone.scale
-            expected = alone.integers(values.take(k, axis))
+            expected = alone.round_to_integers(values.take(k, axis))
             np.testing.assert_array_equal(integers.take(k, axis), expected)
 
 
@@ -94,13 +94,13 @@ def test_grid_when_a_channel_is_all_zero_has_the_zero_point_of_the_others():
 def test_grid_when_a_constant_is_empty_is_usable():
     values = np.zeros((0, 4), np.float32)
     grid = make_constant_grid(values, "int8", symmetric=True, axis=0)
-    assert grid.integers(values).shape == (0, 4)
+    assert grid.round_to_integers(values).shape == (0, 4)
 
 
 def test_integers_when_halfway_go_to_the_even_one_and_saturate():
     grid = Grid(np.float32(1), np.asarray(0, "int8"))
     values = np.array([0.5, 1.5, -0.5, 200, -200], np.float32)
-    assert grid.integers(values).tolist() == [0, 2, 0, 127, -128]
+    assert grid.round_to_integers(values).tolist() == [0, 2, 0, 127, -128]
 
 
 @pytest.mark.parametrize(("dtype", "symmetric"), [("int8", True), ("uint8", False)])
@@ -110,7 +110,7 @@ def test_scaled_grid_when_values_lie_on_it_gives_them_back_exactly(dtype, symmet
     steps = random.integers(-100, 101, (6, 5))
     values = (steps * scale).astype(np.float32)
     grid = make_scaled_grid(values, scale, dtype, symmetric=symmetric, axis=None)
-    integers = grid.integers(values).astype(np.int32) - grid.zero_point.astype(np.int32)
+    integers = grid.round_to_integers(values).astype(np.int32) - grid.zero_point.astype(np.int32)
     np.testing.assert_array_equal(integers, steps)
 
 

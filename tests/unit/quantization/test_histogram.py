@@ -23,14 +23,14 @@ def counted(*arrays):
     histogram = Histogram()
     for array in arrays:
         histogram.add(np.asarray(array))
-    return histogram.statistics()
+    return histogram.make_statistics()
 
 
 def merged(*parts):
     histogram = Histogram()
     for part in parts:
         histogram.merge(part)
-    return histogram.statistics()
+    return histogram.make_statistics()
 
 
 def exact(values):
@@ -112,7 +112,7 @@ def test_histogram_when_the_extent_is_known_to_the_caller_is_the_same():
     histogram = Histogram()
     histogram.add(values, (float(values.min()), float(values.max())))
     histogram.add(values[:10], (float(values[:10].min()), float(values[:10].max())))
-    assert_same(histogram.statistics(), counted(values, values[:10]))
+    assert_same(histogram.make_statistics(), counted(values, values[:10]))
 
 
 def test_histogram_when_two_threads_fill_two_of_them_counts_as_alone():
@@ -130,7 +130,7 @@ def test_histogram_when_two_threads_fill_two_of_them_counts_as_alone():
     for thread in threads:
         thread.join()
     for histogram, arrays in zip(histograms, sets, strict=True):
-        assert_same(histogram.statistics(), counted(*arrays))
+        assert_same(histogram.make_statistics(), counted(*arrays))
 
 
 def test_histogram_when_all_values_are_zero_has_one_bin_without_width():

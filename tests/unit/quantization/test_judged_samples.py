@@ -38,6 +38,6 @@ def test_places_when_the_first_samples_are_dark_are_judged_on_others_too(tmp_pat
     ranges = dict.fromkeys("xay", (-5.0, 5.0))
     trial = maker.make(Scheme(model, model, ranges))
     assert trial is not None
-    found = maker.costs(trial)
+    found = maker.measure_costs(trial)
     assert {each.places for each in found.tensors} == {("x",), ("a",), ("y",)}
     assert all(each.cost > 0 for each in (*found.tensors, *found.nodes))

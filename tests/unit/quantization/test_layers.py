@@ -99,16 +99,16 @@ def test_product_when_it_is_computed_from_patches_is_onnxruntimes(name):
     expected = run(model_of([node], ["x"], ["y"], [("w", weights)]), {"x": values})[0]
 
     product = find_product(node, dims)
-    count = product.positions(values.shape)
+    count = product.count_positions(values.shape)
     at = np.arange(count)[::2]
-    rows, patches = product.rows(weights), product.patches(values, at)
+    rows, patches = product.make_rows(weights), product.take_patches(values, at)
     found = (rows @ patches.swapaxes(1, 2)).reshape(-1, len(at))
 
     channels_last = np.moveaxis(expected, 1, -1) if op.startswith("Conv") else expected
     assert channels_last.size // channels_last.shape[-1] == count
     flat = channels_last.reshape(count, -1)[at]
     np.testing.assert_allclose(found.T, flat, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(product.weights(rows), weights)
+    np.testing.assert_array_equal(product.make_weights(rows), weights)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ ONE_SIDED = ("relu", "relu6", "negative", "lognormal", "sigmoid", "rectified out
 def statistics_of(values):
     histogram = Histogram()
     histogram.add(np.asarray(values, dtype=np.float32))
-    return histogram.statistics()
+    return histogram.make_statistics()
 
 
 def found(values, method, levels=256, *, symmetric=False, **kwargs):

@@ -73,6 +73,8 @@ def test_rewrites_of_a_random_network_change_nothing_in_float(seed, tmp_path):
     copied = duplicate_channels(model, statistics, U8)
     ranges = {name: (known.low, known.high) for name, known in copied.statistics.items()}
     writer = QdqWriter(copied.model, ranges, U8)
-    written = write_qdq(writer, writer.unusable(), {n.name for n in copied.model.graph.node})
+    written = write_qdq(
+        writer, writer.explain_unusable(), {n.name for n in copied.model.graph.node}
+    )
     error = run(written, feeds) - expected
     assert np.sum(error**2) < np.sum(expected**2) / 10

@@ -79,7 +79,7 @@ def test_rounding_when_a_zero_point_is_given_reaches_both_ends():
     rows = np.linspace(-1, 3, 64).reshape(1, 1, 64)
     grid = RowGrid(np.full((1, 1, 1), 4 / 255, FLOAT), 64, 0, 255)
     found = round_rows(rows, np.eye(64)[None], grid, damping=0.01)
-    integers = grid.integers(found)
+    integers = grid.round_to_integers(found)
     assert integers.min() == 0
     assert integers.max() == 255
     np.testing.assert_allclose(found, rows, atol=4 / 255)

@@ -80,7 +80,7 @@ class MadeUp:
         self.refitted += 1
         return replace(scheme, weight_scales={"fitted": np.float32(self.fit_db)})
 
-    def costs(self, trial):
+    def measure_costs(self, trial):
         """Nodes that gain cost more than tensors that gain, and these more than what gains 0."""
         del trial
         nodes = [PlaceStretch((n,), self.cost(n, 2.0)) for n in NODES]
@@ -320,8 +320,8 @@ def test_limit_when_there_are_many_places_reaches_the_most_with_few_measurements
     tensors = tuple(PlaceStretch((f"t{n}",), 1 / (n + 1)) for n in range(200))
 
     class OfManyTensors(MadeUp):
-        def costs(self, trial):
-            return replace(super().costs(trial), tensors=tensors)
+        def measure_costs(self, trial):
+            return replace(super().measure_costs(trial), tensors=tensors)
 
     gains = {each.places[0]: 0.1 for each in tensors}
     maker = OfManyTensors(tmp_path, 20, {**gains, **dict.fromkeys("abcd", 5.0)})
@@ -403,7 +403,7 @@ class Broken:
     after: list[float]
     asked: int = 0
 
-    def errors(self, model):
+    def find_errors(self, model):
         del model
         self.asked += 1
         errors = self.before if self.asked == 1 else self.after

@@ -50,7 +50,7 @@ def plain(readers=1):
 def rounded_error(model, statistics, dialect, feeds, expected):
     ranges = {name: (known.low, known.high) for name, known in statistics.items()}
     writer = QdqWriter(model, ranges, dialect)
-    written = write_qdq(writer, writer.unusable(), {n.name for n in model.graph.node})
+    written = write_qdq(writer, writer.explain_unusable(), {n.name for n in model.graph.node})
     keep_float(written)
     return sqnr_db(expected - expected.mean(0), run(written, feeds) - expected.mean(0))
 

@@ -18,7 +18,7 @@ from edgepack.quantization.ranges.statistics import (
 def of(*values):
     histogram = Histogram()
     histogram.add(np.array(values))
-    return histogram.statistics()
+    return histogram.make_statistics()
 
 
 def some():

@@ -31,7 +31,7 @@ class RowGrid:
     """Lowest integer."""
     last: int
 
-    def integers(self, rows: Array) -> Array:
+    def round_to_integers(self, rows: Array) -> Array:
         """Return the nearest integers, as floats of the type of the rows."""
         steps = np.rint(rows / self.scale.astype(rows.dtype)) + self.zero_point
         return np.asarray(np.clip(steps, self.first, self.last))
@@ -46,7 +46,7 @@ class RowGrid:
 
     def round_to_values(self, rows: Array) -> Array:
         """Return the nearest values."""
-        return self.values(self.integers(rows))
+        return self.values(self.round_to_integers(rows))
 
 
 def choose_best_scale(grid: RowGrid, rows: Array, second: Array, least: float) -> RowGrid:

@@ -42,16 +42,16 @@ class LayerInputs(Protocol):
 class Product(Protocol):
     """How one operator is a matrix problem."""
 
-    def rows(self, weights: Array) -> Array:
+    def make_rows(self, weights: Array) -> Array:
         """Return weights as (groups, outputs, taps)."""
 
-    def weights(self, rows: Array) -> Array:
-        """Return what :meth:`rows` was made from, in the shape that the operator takes."""
+    def make_weights(self, rows: Array) -> Array:
+        """Return what :meth:`make_rows` was made from, in the shape that the operator takes."""
 
-    def positions(self, shape: Sequence[int]) -> int:
+    def count_positions(self, shape: Sequence[int]) -> int:
         """Return at how many positions there are outputs, for an input of that shape."""
 
-    def patches(self, values: Array, positions: Array) -> Array:
+    def take_patches(self, values: Array, positions: Array) -> Array:
         """Return (groups, len(positions), taps) of an input; zeros where it is padded."""
 
 
@@ -89,19 +89,19 @@ class MatrixProduct:
     outputs_first: bool
     """Whether weights are (outputs, taps)."""
 
-    def rows(self, weights: Array) -> Array:
+    def make_rows(self, weights: Array) -> Array:
         """Return weights as (1, outputs, taps)."""
         return (weights if self.outputs_first else weights.T)[None]
 
-    def weights(self, rows: Array) -> Array:
-        """Return what :meth:`rows` was made from."""
+    def make_weights(self, rows: Array) -> Array:
+        """Return what :meth:`make_rows` was made from."""
         return np.asarray(rows[0] if self.outputs_first else rows[0].T)
 
-    def positions(self, shape: Sequence[int]) -> int:
+    def count_positions(self, shape: Sequence[int]) -> int:
         """Return how many vectors an input of that shape has."""
         return prod(shape[:-1])
 
-    def patches(self, values: Array, positions: Array) -> Array:
+    def take_patches(self, values: Array, positions: Array) -> Array:
         """Return (1, len(positions), taps) of an input."""
         return values.reshape(-1, values.shape[-1])[positions][None]
 
@@ -123,26 +123,26 @@ class Convolution:
     stretch: tuple[int, ...] = ()
     """The distance between input values; empty for a convolution that is not transposed."""
 
-    def rows(self, weights: Array) -> Array:
+    def make_rows(self, weights: Array) -> Array:
         """Return weights as (groups, outputs, taps); the channel is the slowest of the taps."""
         if not self.stretch:
             return weights.reshape(self.groups, weights.shape[0] // self.groups, -1)
         parted = weights.reshape(self.groups, -1, *weights.shape[1:]).swapaxes(1, 2)
         return self._turn_kernel(parted).reshape(self.groups, weights.shape[1], -1)
 
-    def weights(self, rows: Array) -> Array:
-        """Return what :meth:`rows` was made from."""
+    def make_weights(self, rows: Array) -> Array:
+        """Return what :meth:`make_rows` was made from."""
         if not self.stretch:
             return rows.reshape(self.groups * rows.shape[1], -1, *self.kernel)
         parted = rows.reshape(self.groups, rows.shape[1], -1, *self.kernel)
         turned = self._turn_kernel(parted).swapaxes(1, 2)
         return turned.reshape(-1, rows.shape[1], *self.kernel)
 
-    def positions(self, shape: Sequence[int]) -> int:
+    def count_positions(self, shape: Sequence[int]) -> int:
         """Return how many outputs a channel has, over the whole batch."""
         return shape[0] * prod(self._find_grid(shape))
 
-    def patches(self, values: Array, positions: Array) -> Array:
+    def take_patches(self, values: Array, positions: Array) -> Array:
         """Return (groups, len(positions), taps) of an input (batch, channels, ...)."""
         if self.stretch:
             values = _stretch_values(values, self.stretch)

@@ -43,7 +43,7 @@ def give_own_constants(model: onnx.ModelProto, chosen: Collection[str]) -> onnx.
                 graph.initializer[-1].name = node.input[place]
                 constants[node.input[place]] = graph.initializer[-1]
         if node.op_type != "MatMul" and not _find_bias(node):
-            groups, outputs, _ = product.rows(read_values(constants[node.input[1]])).shape
+            groups, outputs, _ = product.make_rows(read_values(constants[node.input[1]])).shape
             name = free_name(f"{node.name}/bias", taken)
             graph.initializer.add().CopyFrom(
                 _make_tensor(np.zeros(groups * outputs, np.float32), name)
@@ -124,7 +124,7 @@ class ProductConstants:
             axis = find_attribute(pair, "axis", 1)
             shape = [-1 if k == axis else 1 for k in range(integers.ndim)]
             spread = np.broadcast_to(scale.reshape(shape), integers.shape)
-            scale = product.rows(spread)[:, :, :1]
+            scale = product.make_rows(spread)[:, :, :1]
         ends = find_ends(zero.dtype.name, symmetric=True)
         return RowGrid(scale.reshape(scale.shape or (1, 1, 1)), int(zero.ravel()[0]), *ends)
 
@@ -153,9 +153,13 @@ class ProductConstants:
         if grid.scale.size == 1:
             self._store_values(scale, grid.scale.reshape(read_values(self._stored[scale]).shape))
         kind = read_values(self._stored[zero]).dtype
-        self._store_values(integers, product.weights(grid.integers(rows)).astype(kind))
+        self._store_values(
+            integers, product.make_weights(grid.round_to_integers(rows)).astype(kind)
+        )
         name = node.input[1]
-        self._floats[name].CopyFrom(_make_tensor(product.weights(rows).astype(np.float32), name))
+        self._floats[name].CopyFrom(
+            _make_tensor(product.make_weights(rows).astype(np.float32), name)
+        )
 
     def _find_weights(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """Return the DequantizeLinear of a product's weights."""

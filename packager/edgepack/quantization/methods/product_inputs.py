@@ -88,14 +88,14 @@ def sample_product_inputs(
     parts = [(nothing, nothing, np.zeros(0, np.int64))]
     for batch in _split_batches(stops):
         owners = [sample.index for sample in batch]
-        each = product.positions(batch[0].exact.shape)
+        each = product.count_positions(batch[0].exact.shape)
         dues = [(k + 1) * wanted // samples - k * wanted // samples for k in owners]
         places = [_spread_positions(each, due, random) for due in dues]
         at = np.concatenate([place + k * each for k, place in enumerate(places)])
         # One after the other: each is as large as the tensor, over all samples of the batch.
-        exact = product.patches(_join_parts([sample.exact for sample in batch]), at)
+        exact = product.take_patches(_join_parts([sample.exact for sample in batch]), at)
         values = source.values(_join_parts([sample.quantized for sample in batch]))
-        quantized = product.patches(values, at)
+        quantized = product.take_patches(values, at)
         del values
         whose = np.repeat(owners, [len(place) for place in places])
         parts.append((exact, quantized, whose))

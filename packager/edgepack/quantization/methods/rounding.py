@@ -91,7 +91,7 @@ def round_weights(
         StepError: The writer cannot write the model.
         ModelError: onnxruntime does not run a part of it.
     """
-    model = give_own_constants(writer.model, writer.candidates() - set(excluded))
+    model = give_own_constants(writer.model, writer.list_candidates() - set(excluded))
     written = write_qdq(replace(writer, model=model, weight_scales={}), excluded)
     constants, limits = ProductConstants(model, written), _find_limits(model)
     exact, quantized = (Passage(each, samples, _KEPT_BYTES) for each in (writer.model, written))
@@ -101,7 +101,7 @@ def round_weights(
         product = constants.product(node)
         if product is None:
             continue
-        source, shape = constants.source(node), product.rows(constants.weights(node)).shape
+        source, shape = constants.source(node), product.make_rows(constants.weights(node)).shape
         stops = zip(exact.stop(node.input[0]), quantized.stop(source.tensor), strict=True)
         inputs = sample_product_inputs(stops, source, product, shape, len(samples))
         if inputs.can_be_fitted_to:
@@ -124,7 +124,7 @@ def _fit_product(
 
     Those that are too many to solve for stay as they are.
     """
-    rows = product.rows(constants.weights(node))
+    rows = product.make_rows(constants.weights(node))
     groups, outputs, taps = rows.shape
     bias = constants.bias(node, groups * outputs)
     solvable = bool(taps <= _MOST_TAPS and groups * taps**2 <= _MOST_MOMENTS)
@@ -139,7 +139,7 @@ def _fit_product(
         found = _round_product(corrected, join_moments(parts), grid, least)
         constants.store_weights(node, product, *found)
     if bias is not None:
-        integers = product.rows(constants.read_weight_integers(node))
+        integers = product.make_rows(constants.read_weight_integers(node))
         grid = constants.make_grid(node, product)
         constants.store_bias(node, _fit_bias(bias, rows, integers, grid, inputs, limits))
     return solvable

@@ -30,7 +30,7 @@ class Grid:
     axis: int | None = None
     """The axis of the channels, where there is one scale per channel."""
 
-    def integers(self, values: Array) -> Array:
+    def round_to_integers(self, values: Array) -> Array:
         """Return the nearest integers, saturated at the ends of their type."""
         scale, zero = (self._reshape(part, values.ndim) for part in (self.scale, self.zero_point))
         ends = np.iinfo(zero.dtype)
@@ -41,7 +41,7 @@ class Grid:
         np.clip(found, ends.min, ends.max, out=found)
         return found.astype(zero.dtype)
 
-    def limits(self) -> tuple[Array, Array]:
+    def find_limits(self) -> tuple[Array, Array]:
         """Return the lowest and the highest float that can be written, as float64."""
         ends = np.iinfo(self.zero_point.dtype)
         zero, scale = self.zero_point.astype(np.float64), self.scale.astype(np.float64)

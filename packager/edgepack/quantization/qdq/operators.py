@@ -424,7 +424,7 @@ def _is_clamped(node: onnx.NodeProto, tensors: Tensors, grid: Grid) -> bool:
     ends = read_clamp(node, tensors.constants)
     if ends is None:
         return False
-    first, last = grid.limits()
+    first, last = grid.find_limits()
     # The zero point is rounded to half a step, and that to float32.
     slack = 0.51 * grid.scale
     return bool(ends[0] <= first + slack and last - slack <= ends[1])

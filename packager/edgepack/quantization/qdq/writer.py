@@ -128,11 +128,11 @@ class QdqWriter:
     them, have 16 bits too. No integer kernel of an 8-bit dialect takes them: those operators
     compute in float between conversions."""
 
-    def candidates(self) -> frozenset[str]:
+    def list_candidates(self) -> frozenset[str]:
         """Return the names of the nodes that are quantized unless they are excluded."""
         return frozenset(self.model.graph.node[index].name for index in self._candidates)
 
-    def unusable(self) -> dict[str, str]:
+    def explain_unusable(self) -> dict[str, str]:
         """Return the candidates that cannot be quantized, each with the reason."""
         found: dict[str, str] = {}
         for index in sorted(self._candidates):
@@ -319,7 +319,7 @@ class _Writing:
                 grid = self._make_weight_grid(index, name, values)
             else:
                 grid = self._make_operand_grid(values, use)
-            integers = grid.integers(values)
+            integers = grid.round_to_integers(values)
         self._grids[use.stem] = grid
         stored = self._store_values(f"{use.stem}_quantized", integers)
         self._add_conversion(DEQUANTIZE, use.stem, stored, output, grid, parameters)

@@ -100,7 +100,7 @@ def collect(
     for part in parts[1:]:
         for name, tally in part.items():
             tallies[name].merge(tally)
-    return layout.statistics(tallies)
+    return layout.make_statistics(tallies)
 
 
 def _measure_bytes(file: Path) -> int:

@@ -67,7 +67,7 @@ class Counter:
         observer = Observer.open(model, read_structure(model), layout.made, threads=threads)
         thread = ThreadPoolExecutor(1) if behind else None
         try:
-            yield cls(model, layout, observer, layout.tallies(), thread)
+            yield cls(model, layout, observer, layout.make_tallies(), thread)
         finally:
             if thread is not None:
                 thread.shutdown()

@@ -95,7 +95,7 @@ class Histogram:
             )
         self._counts += self._rebin_counts(other.counts, other.first, exponent)
 
-    def statistics(self) -> TensorStatistics:
+    def make_statistics(self) -> TensorStatistics:
         """Return what was counted so far, without channels.
 
         Raises:

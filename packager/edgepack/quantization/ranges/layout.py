@@ -67,7 +67,7 @@ class Layout:
             channels_second=find_channels_second(model),
         )
 
-    def tallies(self) -> dict[str, Tally]:
+    def make_tallies(self) -> dict[str, Tally]:
         """Return a tally for each tensor, with nothing counted yet.
 
         Counting the observed ones counts those that are clamped as well.
@@ -78,14 +78,14 @@ class Layout:
             tallies[bounds.input].clamps.append(clamp)
         return tallies
 
-    def statistics(self, tallies: Mapping[str, Tally]) -> dict[str, TensorStatistics]:
+    def make_statistics(self, tallies: Mapping[str, Tally]) -> dict[str, TensorStatistics]:
         """Return the statistics of all tensors, as far as they have any, in their order."""
         every = dict(tallies)
         for name, join in self.joined.items():
-            every[name] = Tally.joined([every[one] for one in join.inputs], join.axis)
+            every[name] = Tally.join_tallies([every[one] for one in join.inputs], join.axis)
         for name, after in reversed(self.shortened.items()):
             every[name] = every[after]
         for name, source in self.moved.items():
-            every[name] = every[source].moved()
-        found = {name: every[name].statistics() for name in self.names}
+            every[name] = every[source].copy_moved()
+        found = {name: every[name].make_statistics() for name in self.names}
         return {name: statistics for name, statistics in found.items() if statistics is not None}

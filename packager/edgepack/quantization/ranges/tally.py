@@ -99,13 +99,13 @@ class Tally:
         self.had_empty |= other.had_empty
         if other.channels.began and not (self.has_nan or self.has_infinity):
             self.channels.add(other.channels.axis, other.channels.low, other.channels.high)
-            self.histogram.merge(other.histogram.statistics())
+            self.histogram.merge(other.histogram.make_statistics())
 
-    def statistics(self) -> TensorStatistics | None:
+    def make_statistics(self) -> TensorStatistics | None:
         """Return what was counted; None if there was no value, or one that was not finite."""
         if self.has_nan or self.has_infinity or not self.channels.began:
             return None
-        found, channels = self.histogram.statistics(), self.channels
+        found, channels = self.histogram.make_statistics(), self.channels
         if channels.axis is None:
             return found
         return replace(
@@ -115,14 +115,14 @@ class Tally:
             channel_axis=channels.axis,
         )
 
-    def moved(self) -> Tally:
+    def copy_moved(self) -> Tally:
         """Return what counting the same values in other places would have given, less channels."""
         tally = copy(self)
         tally.channels = Channels(began=self.channels.began)
         return tally
 
     @classmethod
-    def joined(cls, parts: Sequence[Tally], axis: int) -> Tally:
+    def join_tallies(cls, parts: Sequence[Tally], axis: int) -> Tally:
         """Return what counting the output of a Concat would have given.
 
         Args:
@@ -133,7 +133,7 @@ class Tally:
         tally.has_nan = any(part.has_nan for part in parts)
         tally.has_infinity = any(part.has_infinity for part in parts)
         tally.had_empty = any(part.had_empty for part in parts)
-        found = [one for part in parts if (one := part.statistics()) is not None]
+        found = [one for part in parts if (one := part.make_statistics()) is not None]
         if not found or tally.has_nan or tally.has_infinity:
             return tally
         for one in found:
@@ -208,7 +208,7 @@ def count(values: Array, extent: tuple[float, float], clamps: Sequence[Clamp]) -
         return
     shared = Histogram(fine)
     shared.add(values, extent)
-    found = shared.statistics()
+    found = shared.make_statistics()
     for clamp in clamps:
         clamp.tally.histogram.merge(clamp.clamp_statistics(found))
 

@@ -65,7 +65,7 @@ class ExactWeightsJudge:
     left: Collection[str] = ()
     """Names of the nodes that stay float."""
 
-    def closeness(self, activations: Activations) -> ModelCloseness:
+    def measure_closeness(self, activations: Activations) -> ModelCloseness:
         """Return how close the outputs are on the held-out samples.
 
         Raises:
@@ -83,7 +83,7 @@ class ExactWeightsJudge:
         with tempfile.TemporaryDirectory(prefix="edgepack-activations-") as folder:
             path = Path(folder) / "model.onnx"
             write_model(model, path)
-            return self.held_out.closeness(path)
+            return self.held_out.measure_closeness(path)
 
 
 def choose_activations(
@@ -103,14 +103,14 @@ def choose_activations(
         StepError: The writer cannot write a model.
         ModelError: onnxruntime refuses a model.
     """
-    best, closeness = start, judge.closeness(start)
+    best, closeness = start, judge.measure_closeness(start)
     first = "what the others are compared with"
     tried = [_make_line("ranges from lowest to highest", closeness, is_kept=True, why=first)]
     for method in (_copy_channels, _equalize_activations, _equalize_below_clips, _change_ranges):
         chosen, nearest = best, closeness
         for what, activations in method(best, judge.writer):
             report(0, 0, what)
-            found = judge.closeness(activations)
+            found = judge.measure_closeness(activations)
             is_exact, judged = method in _EXACT, found.judge(closeness)
             gains = found.compute_gain_db(nearest) >= NOTICEABLE_DB
             enough = ("closer", "unclear") if is_exact else ("closer",)

@@ -374,7 +374,7 @@ class HeldOut:
     scores_output: str | None = None
     """The output that may hold class scores."""
 
-    def closeness(self, model: Path) -> ModelCloseness:
+    def measure_closeness(self, model: Path) -> ModelCloseness:
         """Return how close a model is.
 
         Sessions are made as for goldens and evaluation (:func:`edgepack.model.running.make_session`

@@ -112,7 +112,7 @@ def measure_costs(writer: QdqWriter, left: Collection[str], held_out: HeldOut) -
 
         def cost(model: onnx.ModelProto) -> float:
             write_model(model, path)
-            return held_out.closeness(path).error_share
+            return held_out.measure_closeness(path).error_share
 
         def cost_of_nodes(places: Sequence[str]) -> float:
             return cost(_replace_constants(source, {name: rounded[name] for name in places}))

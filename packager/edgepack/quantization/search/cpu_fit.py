@@ -87,12 +87,12 @@ class _Fitting:
         return found
 
     def _find_lone(self, found: FusionCoverage) -> dict[str, str]:
-        candidates = self.writer.candidates() if found.integer_products else ()
+        candidates = self.writer.list_candidates() if found.integer_products else ()
         return {name: _LONE for name in found.lone if name in candidates}
 
     def _find_float(self, found: FusionCoverage, *, products: bool) -> dict[str, str]:
         """Return the nodes that are quantized and run as float all the same, with the reason."""
-        candidates = self.writer.candidates() - self.left.keys()
+        candidates = self.writer.list_candidates() - self.left.keys()
         return {
             node.name: self._explain_node(node)
             for node in found.float_nodes

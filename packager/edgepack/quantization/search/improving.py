@@ -39,7 +39,7 @@ class Improving:
             StepError: As :func:`choose_activations`.
             ModelError: As :func:`choose_activations`.
         """
-        judge = ExactWeightsJudge(self.settings.writer(scheme), self.held_out, scheme.left)
+        judge = ExactWeightsJudge(self.settings.make_writer(scheme), self.held_out, scheme.left)
         start = Activations.of(scheme.exact, self.statistics)
         best, tried = choose_activations(start, judge)
         return scheme if best is start else _apply_found(scheme, best), tried
@@ -74,7 +74,7 @@ class Improving:
 
     def fitted(self, scheme: Scheme) -> Scheme:
         """Return a scheme with its exact weights rounded to suit its activations."""
-        found = round_weights(self.settings.writer(scheme.plain), self.fitted_to, scheme.left)
+        found = round_weights(self.settings.make_writer(scheme.plain), self.fitted_to, scheme.left)
         return replace(scheme, model=found.model, weight_scales=found.weight_scales)
 
 

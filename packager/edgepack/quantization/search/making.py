@@ -52,7 +52,7 @@ class QdqSettings:
     cpu: Architecture | None = None
     """The architecture, where the variant runs on onnxruntime's CPU provider."""
 
-    def writer(self, scheme: Scheme) -> QdqWriter:
+    def make_writer(self, scheme: Scheme) -> QdqWriter:
         """Return what writes a scheme."""
         return QdqWriter(
             scheme.model,
@@ -84,7 +84,7 @@ def make_first_scheme(
     ranges = {name: (found.low, found.high) for name, found in statistics.items()}
     spread = find_spread_tensors(model, statistics, _SIMILAR_RANGE[settings.dialect.activations])
     scheme = Scheme(model, model, ranges, unpaired=frozenset(spread))
-    return replace(scheme, left=settings.writer(scheme).unusable())
+    return replace(scheme, left=settings.make_writer(scheme).explain_unusable())
 
 
 @dataclass(frozen=True)
@@ -114,21 +114,21 @@ class QdqMaker:
             ModelError: onnxruntime refuses the model.
         """
         path = Path(tempfile.mkdtemp(dir=self.folder)) / MODEL
-        model = write_qdq(self.settings.writer(scheme), scheme.left)
+        model = write_qdq(self.settings.make_writer(scheme), scheme.left)
         write_model(model, path)
         if self.settings.cpu is None:
             return Written(scheme, path, _has_integers(model))
         fit = self._fit_to_cpu(scheme, path, self.settings.cpu)
         fitted = scheme.leave_float(fit.left)
         if fitted.left != scheme.left:
-            write_model(write_qdq(self.settings.writer(fitted), fitted.left), path)
+            write_model(write_qdq(self.settings.make_writer(fitted), fitted.left), path)
         return Written(fitted, path, runs_integers(fit.coverage, scheme.exact))
 
     def _fit_to_cpu(self, scheme: Scheme, path: Path, cpu: Architecture) -> CpuFit:
         """Return how a model fits a CPU: found once for all schemes of the same form."""
         form = (frozenset(scheme.left), scheme.unpaired, scheme.wide)
         if form not in self._fits:
-            fit = fit_to_cpu(self.settings.writer(scheme), cpu, path, scheme.left)
+            fit = fit_to_cpu(self.settings.make_writer(scheme), cpu, path, scheme.left)
             self._fits[form] = fit
             self._fits[(frozenset(fit.left), scheme.unpaired, scheme.wide)] = fit
         return self._fits[form]
@@ -158,7 +158,7 @@ class JudgingMaker:
         if fitted:
             shutil.rmtree(written.path.parent)
             written = self.maker.write(self.fit(written.scheme))
-        return self.judged(written)
+        return self.judge_written(written)
 
     def compare(self, trial: SchemeTrial, other: SchemeTrial) -> ClosenessVerdict:
         """Return whether a trial's outputs are closer than another's.
@@ -183,19 +183,21 @@ class JudgingMaker:
         feeds = self.held_out.reference.feeds
         return Chosen(feeds.samples, tuple(choose_spread(feeds.indices, count)))
 
-    def judged(self, written: Written) -> SchemeTrial:
+    def judge_written(self, written: Written) -> SchemeTrial:
         """Return how close an already written model is."""
-        return SchemeTrial(written.scheme, written.path, self.held_out.closeness(written.path))
+        return SchemeTrial(
+            written.scheme, written.path, self.held_out.measure_closeness(written.path)
+        )
 
-    def costs(self, trial: SchemeTrial) -> Costs:
+    def measure_costs(self, trial: SchemeTrial) -> Costs:
         """Return what places cost, over a few of the held-out samples."""
         reference = FloatOutputs(self.held_out.reference.model, self._choose_few(_COST_SAMPLES))
         few = HeldOut(reference, self.held_out.scores_output)
         plain = trial.scheme.plain
-        found = measure_costs(self.maker.settings.writer(plain), plain.left, few)
+        found = measure_costs(self.maker.settings.make_writer(plain), plain.left, few)
         if not trial.scheme.weight_scales:
             return found
-        return found.shrink_to_fitted_weights(few.closeness(trial.path).error_share)
+        return found.shrink_to_fitted_weights(few.measure_closeness(trial.path).error_share)
 
     def measure(self, trial: SchemeTrial) -> Measured:
         """Return what the user's metric says."""

@@ -54,7 +54,7 @@ class Ladder:
     steps: int | None = None
     """In so many steps at most, of at least 2; None stands for no limit."""
 
-    def counts(self) -> list[int]:
+    def list_counts(self) -> list[int]:
         """Return how many places each step takes out: 1, 2, 4 and so on, and at last the most.
 
         Where that would be too many steps, each is more than twice the one before.
@@ -75,7 +75,7 @@ class Ladder:
         for count in range(1, self.most + 1):
             if self._compute_gain_db(count) >= missing_db:
                 return list(dict.fromkeys((count, min(count + -(-count // 2), self.most))))
-        counts = self.counts()
+        counts = self.list_counts()
         gains = [self._compute_gain_db(count) for count in (0, *counts)]
         steps = [after - before for before, after in itertools.pairwise(gains)]
         taken = [count for count, gain in zip(counts, steps, strict=True) if gain >= WORTHWHILE_DB]
@@ -86,7 +86,7 @@ class Ladder:
         left = sum(costs[count:])
         return 10 * math.log10(sum(costs) / left) if left else math.inf
 
-    def rung(self, count: int) -> tuple[str, Scheme]:
+    def make_rung(self, count: int) -> tuple[str, Scheme]:
         """Return the scheme without the first places, and its name."""
         scheme = self.scheme
         for place in self.places[:count]:

@@ -94,7 +94,7 @@ class Outside:
     """Of symbolic dimensions the smallest and the largest, where the project has them; of others
     those of the samples count."""
 
-    def feeds(
+    def make_feeds(
         self, reference: Path, samples: SampleSet
     ) -> tuple[list[Arrays], Iterator[tuple[str, Feed]]]:
         """Return some samples, and changed inputs made from some of them, with their kinds."""
@@ -107,7 +107,7 @@ class Outside:
         sizes |= dict(self.sizes)
         return plain, make_changed_feeds(some, dict(self.changed), self.signature, sizes)
 
-    def errors(self, reference: Path, model: Path, samples: SampleSet) -> list[OutsideError]:
+    def find_errors(self, reference: Path, model: Path, samples: SampleSet) -> list[OutsideError]:
         """Return the outputs that a kind of input breaks, the farthest first.
 
         The result excludes outputs that are not floats, that are about the same for all samples, or
@@ -122,7 +122,7 @@ class Outside:
             ModelError: A model does not load, or ``model`` does not run where the other one does.
         """
         both = make_session(reference), make_session(model)
-        plain, others = self.feeds(reference, samples)
+        plain, others = self.make_feeds(reference, samples)
         known = _run_pairs(*both, plain)
         units = {name: Deviation.of([ours for ours, _ in pairs]) for name, pairs in known.items()}
         usual = {name: (unit, unit.error(known[name])) for name, unit in units.items() if unit}
@@ -149,13 +149,13 @@ class Holding:
     """The float model that is quantized."""
     samples: SampleSet
 
-    def errors(self, model: Path) -> list[OutsideError]:
+    def find_errors(self, model: Path) -> list[OutsideError]:
         """Return the outputs that a kind of input breaks, the farthest first.
 
         Raises:
-            ModelError: As :meth:`Outside.errors`.
+            ModelError: As :meth:`Outside.find_errors`.
         """
-        return self.outside.errors(self.reference, model, self.samples)
+        return self.outside.find_errors(self.reference, model, self.samples)
 
     def write_with_kinds(self, kinds: Sequence[str], folder: Path) -> SampleSet:
         """Write the samples, mixed with inputs of some kinds, in a random order.
@@ -169,7 +169,7 @@ class Holding:
         Raises:
             SamplesError: A changed value is no longer a number.
         """
-        _, others = self.outside.feeds(self.reference, self.samples)
+        _, others = self.outside.make_feeds(self.reference, self.samples)
         made: dict[str, list[Feed]] = {kind: [] for kind in kinds}
         for kind, feed in others:
             if kind in made:
@@ -183,14 +183,14 @@ class Holding:
         write_sample_set(folder, self.outside.signature, (every[k] for k in order))
         return SampleSet.read(folder)
 
-    def widened(self, scheme: Scheme, kind: str) -> Scheme:
+    def widen_ranges(self, scheme: Scheme, kind: str) -> Scheme:
         """Return a scheme whose ranges hold what inputs of a kind reach, too.
 
         Raises:
             StepError: A tensor has NaN, or an output infinity.
             ModelError: The model does not run on one of the inputs.
         """
-        _, others = self.outside.feeds(self.reference, self.samples)
+        _, others = self.outside.make_feeds(self.reference, self.samples)
         feeds = [feed for each, feed in others if each == kind]
         with tempfile.TemporaryDirectory(prefix="edgepack-outside-") as folder:
             path = Path(folder) / "model.onnx"

@@ -148,7 +148,7 @@ class Maker(Protocol):
     def compare(self, trial: SchemeTrial, other: SchemeTrial) -> ClosenessVerdict:
         """Return whether a trial's outputs are closer to the float model's than another's."""
 
-    def costs(self, trial: SchemeTrial) -> Costs:
+    def measure_costs(self, trial: SchemeTrial) -> Costs:
         """Return what places cost."""
 
     def measure(self, trial: SchemeTrial) -> Measured:
@@ -259,7 +259,7 @@ class Search:
             return
         fitted = bool(self.best.scheme.weight_scales)
         ladder = self._make_ladder(self.best, MOST_APPROACHED)
-        for what, scheme in map(ladder.rung, ladder.find_promising(missing)):
+        for what, scheme in map(ladder.make_rung, ladder.find_promising(missing)):
             trial = self.maker.make(scheme, fitted=fitted)
             if trial is None:
                 return
@@ -284,18 +284,18 @@ class Search:
         Args:
             holding: Finds which inputs break a model, and widens ranges for them.
         """
-        broken = holding.errors(self.best.path)
+        broken = holding.find_errors(self.best.path)
         fitted = bool(self.best.scheme.weight_scales)
         for kind in list(dict.fromkeys(each.input for each in broken))[:MOST_HELD]:
             if kind not in {each.input for each in broken}:
                 continue
             what = f"ranges that hold {WORDS[kind]} too"
             report(0, 0, what)
-            scheme = holding.widened(self.best.scheme.plain, kind)
+            scheme = holding.widen_ranges(self.best.scheme.plain, kind)
             trial = self.maker.make(scheme, fitted=fitted)
             if trial is None:
                 return
-            judged, left = self.maker.compare(trial, self.best), holding.errors(trial.path)
+            judged, left = self.maker.compare(trial, self.best), holding.find_errors(trial.path)
             gain_db = trial.closeness.compute_gain_db(self.best.closeness)
             is_mended = len(left) < len(broken) and kind not in {each.input for each in left}
             is_free = judged.verdict != "farther" and gain_db > -WORTHWHILE_DB
@@ -314,14 +314,14 @@ class Search:
             anew: Returns what was found with kinds of inputs among the samples, judged on the same
                 samples as all else.
         """
-        broken = holding.errors(self.best.path)
+        broken = holding.find_errors(self.best.path)
         if not broken:
             return
         kinds = list(dict.fromkeys(each.input for each in broken))
         words = format_list([WORDS[kind] for kind in kinds], len(kinds))
         what = f"all anew, with {words} among the samples"
         trial = anew(kinds)
-        judged, left = self.maker.compare(trial, self.best), holding.errors(trial.path)
+        judged, left = self.maker.compare(trial, self.best), holding.find_errors(trial.path)
         gain_db = trial.closeness.compute_gain_db(self.best.closeness)
         is_mended = len(left) < len(broken) and (not left or left[0].error <= broken[0].error)
         more_float = trial.scheme.float_places > self.best.scheme.float_places
@@ -364,13 +364,13 @@ class Search:
         """
 
         def reaches(ladder: Ladder, count: int) -> bool:
-            what, scheme = ladder.rung(count)
+            what, scheme = ladder.make_rung(count)
             trial = self.maker.make(scheme, fitted=fitted)
             return trial is not None and is_enough(what, trial)
 
         for ladder in ladders:
             missed = 0
-            for count in ladder.counts():
+            for count in ladder.list_counts():
                 if reaches(ladder, count):
                     self._find_lowest(reaches, ladder, missed, count)
                     return
@@ -412,16 +412,16 @@ class Search:
 
     def _make_ladders(self, *, wide: bool) -> Iterator[Ladder]:
         """Yield what may bring the outputs nearer, starting with what costs least at run time."""
-        costs, scheme = self.maker.costs(self.best), self.best.scheme.plain
+        costs, scheme = self.maker.measure_costs(self.best), self.best.scheme.plain
         if wide and costs.tensors_db >= NOTICEABLE_DB:
             # As many measurements again are left for nodes that stay float.
             ladder = make_wide_ladder(scheme, costs, (MOST_MEASURED - self._measured) // 2)
             yield ladder
-            _, scheme = ladder.rung(ladder.most)
+            _, scheme = ladder.make_rung(ladder.most)
         yield make_float_ladder(scheme, costs, MOST_REPAIRED, MOST_MEASURED - self._measured)
 
     def _make_ladder(self, trial: SchemeTrial, most: float) -> Ladder:
-        return make_float_ladder(trial.scheme.plain, self.maker.costs(trial), most)
+        return make_float_ladder(trial.scheme.plain, self.maker.measure_costs(trial), most)
 
     def _settle_trial(self, what: str, trial: SchemeTrial, *, accepted: bool, why: str) -> None:
         self._record_trial(what, trial, accepted=accepted, why=why)

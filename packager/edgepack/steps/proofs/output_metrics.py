@@ -97,14 +97,14 @@ class OutputMetrics:
 
     def found(self) -> dict[str, Found | Nothing]:
         """By judged output: what the metric of its kind found."""
-        return {name: self._metric_of(name).found() for name in self._judged(self.metrics)}
+        return {name: self._metric_of(name).compute_value() for name in self._judged(self.metrics)}
 
     def result(self, by_output: ByOutput) -> dict[str, Any]:
         """Return what the evaluation says of outputs, as JSON-ready values."""
         floats = self._judged(self.closeness)
         worst = min(floats, key=lambda output: self.closeness[output].sqnr_db, default="")
         closeness = self.closeness.get(worst, OutputCloseness())
-        r2 = {name: told for name, each in self.r2.items() if (told := each.found())}
+        r2 = {name: told for name, each in self.r2.items() if (told := each.compute_r2())}
         return {
             "worst": {
                 "output": worst,
@@ -130,7 +130,7 @@ class OutputMetrics:
             metric, found = self._metric_of(name), kind_found
             if isinstance(kind_found, Nothing) and name in self.numbers:
                 metric = self.numbers[name]
-                found = metric.found()
+                found = metric.compute_value()
             if isinstance(found, Found):
                 told[name] = metric.name, found
         first = [name for name in told if _is_described(self.described.get(name))]
@@ -156,7 +156,7 @@ class OutputMetrics:
             told = found
             if isinstance(found, Nothing) and name in self.numbers:
                 # Where answers are the same for all samples, the numbers behind them have to tell.
-                told = self.numbers[name].found()
+                told = self.numbers[name].compute_value()
             if isinstance(told, Found) and told.no_better:
                 return f"of {name!r}, {told.no_better}"
         return ""

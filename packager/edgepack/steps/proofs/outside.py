@@ -44,7 +44,7 @@ class OutsideErrors:
         """
         samples = SampleSet.read(inputs["samples"])
         reference, model = (inputs[name] / MODEL for name in ("reference", "model"))
-        found = self.outside.errors(reference, model, samples)
+        found = self.outside.find_errors(reference, model, samples)
         entries = [dataclasses.asdict(each) for each in found]
         (out / OUTSIDE).write_text(json.dumps(entries, indent=0), encoding="utf-8")
         if len(samples) == 1:

@@ -112,7 +112,7 @@ class Calibration:
                 ends = np.clip(ends, bounds[name].low, bounds[name].high)
             histogram = Histogram()
             histogram.add(ends)
-            found[name] = histogram.statistics()
+            found[name] = histogram.make_statistics()
         write_statistics(found, out / STATISTICS)
 
     def _asked(self, model: Path) -> tuple[list[str], list[str]]:

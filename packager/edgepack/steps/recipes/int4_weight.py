@@ -132,7 +132,11 @@ class Int4Weight:
             candidate = Path(folder) / MODEL
             model = writer.write(rounded)
             write_model(model, candidate)
-            found = held_out.closeness(candidate).judge(held_out.closeness(out / MODEL)).verdict
+            found = (
+                held_out.measure_closeness(candidate)
+                .judge(held_out.measure_closeness(out / MODEL))
+                .verdict
+            )
         if found != "closer":
             return False
         write_model(model, out / MODEL)

@@ -228,7 +228,7 @@ class Int8Static:
                         make_first_scheme(first.scheme.exact, found, self._settings)
                     )
                     other, _ = self._nearest(path, more, found, maker, start)
-                return judging.judged(
+                return judging.judge_written(
                     Written(other.best.scheme, other.best.path, has_integers=True)
                 )
 
@@ -260,7 +260,7 @@ class Int8Static:
         fitted_to = Chosen(samples, split.fitted)
         improving = Improving(self._settings, statistics, fitted_to, held_out)
         judging = JudgingMaker(maker, held_out, improving.fitted)
-        search = Search(judging, judging.judged(first))
+        search = Search(judging, judging.judge_written(first))
         chosen = first.scheme
         with search.optional("choosing how activations are quantized"):
             chosen, tried = improving.choose_activations(first.scheme)
