@@ -159,7 +159,7 @@ class Variation:
     _squares: Array | None = None
 
     def add(self, output: Array) -> Array:
-        """Add one sample's; infinite values count as 0. Of another shape than before, it is not.
+        """Add one sample's output; infinite values count as 0. One of another shape is left out.
 
         Returns:
             By how much the squared distances from the mean grow with it, element by element: 0 with
@@ -202,7 +202,7 @@ class Variation:
 
     @property
     def tells(self) -> bool:
-        """Whether the output depends on the samples, as far as they show."""
+        """Whether the output depends on the samples that were added."""
         alike = self.count < 2 or not self.same_shape or self.energy <= 0
         return not alike and self.share > _LEAST_VARIATION
 
@@ -312,17 +312,17 @@ class OutputR2:
         if found is None:
             return None
         noise, varied, energy = found
-        told = find_quantities(varied, energy)
-        if not told:
+        groups = find_quantities(varied, energy)
+        if not groups:
             return None
         lost = [
             noise[:, channels].sum(axis=1) * len(noise) / varied[channels].sum()
-            for channels in told
+            for channels in groups
         ]
-        worst = max(range(len(told)), key=lambda group: float(lost[group].mean()))
+        worst = max(range(len(groups)), key=lambda group: float(lost[group].mean()))
         if not self._by_element:
             return lost[worst], np.ones(len(noise))
-        return lost[worst], np.array(self.growths, np.float64)[:, told[worst]].sum(axis=1)
+        return lost[worst], np.array(self.growths, np.float64)[:, groups[worst]].sum(axis=1)
 
     @property
     def _by_element(self) -> bool:
@@ -352,8 +352,8 @@ def find_quantities(varied: Array, energy: Array, gap: float = _OTHER_QUANTITY) 
         energy: (channels,) squared values, summed alike.
         gap: The factor between deviations above which channels are different quantities.
     """
-    told = np.flatnonzero(varied > _LEAST_VARIATION**2 * energy)
-    order = told[np.argsort(-varied[told], kind="stable")]
+    varying = np.flatnonzero(varied > _LEAST_VARIATION**2 * energy)
+    order = varying[np.argsort(-varied[varying], kind="stable")]
     gaps = np.flatnonzero(varied[order[:-1]] > gap**2 * varied[order[1:]]) + 1
     return [group for group in np.split(order, gaps) if group.size]
 
@@ -416,8 +416,8 @@ class Deviation:
             if len(by_channel) == len(self.squares):
                 sums += [by_channel[g].mean() / self.squares[g].mean() for g in self.groups]
             else:
-                told = np.concatenate(self.groups)
-                sums += by_channel.mean() / self.squares[told].mean()
+                varying = np.concatenate(self.groups)
+                sums += by_channel.mean() / self.squares[varying].mean()
         found = np.sqrt(sums / len(pairs))
         return np.where(np.isnan(found), math.inf, found)
 

@@ -150,7 +150,7 @@ class MeanPrecision(LabelledMetric):
             raise SamplesError(
                 f"the labels have boxes of class {self.most:g}, and the model has"
                 f" {scores.shape[1]} classes, 0 to {scores.shape[1] - 1}",
-                hint="subtract 1 from each where yours begin at 1; COCO's categories are told by"
+                hint="subtract 1 from each where yours begin at 1; COCO's categories are found by"
                 " name where the output has 'labels'",
             )
 

@@ -61,17 +61,17 @@ class Objects(OutputMetric):
 
     def compute_value(self) -> Found | Nothing:
         """Return F1 at each overlap, mAP, and how many of fp32's objects are kept."""
-        told = [counts for counts in self.counts if counts[0] or counts[1]]
-        ours = sum(counts[0] for counts in told)
+        pictures = [counts for counts in self.counts if counts[0] or counts[1]]
+        ours = sum(counts[0] for counts in pictures)
         if not ours:
             return Nothing(
                 f"fp32 finds no object with a score of {self.description['score']:g} in any sample"
             )
         f1 = [
-            [2 * same[n] / (ours + theirs) for ours, theirs, same in told]
+            [2 * same[n] / (ours + theirs) for ours, theirs, same in pictures]
             for n in range(len(OVERLAPS))
         ]
-        kept = sum(same[0] for _, _, same in told)
+        kept = sum(same[0] for _, _, same in pictures)
         others = {
             f"f1@{least:g}": float(np.mean(values))
             for least, values in zip(OVERLAPS[1:], f1[1:], strict=True)

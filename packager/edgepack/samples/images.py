@@ -1,8 +1,8 @@
 """Image files to input tensors, as ``inputs: {NAME: {image: ...}}`` describes it.
 
 An image is turned upright first, as its EXIF orientation says; what is transparent shows white. The
-rest is what devices do, too (:mod:`edgepack.ondevice.runtime.edgepack_images`), but for the
-resizing itself, which Pillow does faster.
+rest is what devices do, too (:mod:`edgepack.ondevice.runtime.edgepack_images`), except for
+the resizing itself, which Pillow does faster.
 """
 
 from __future__ import annotations

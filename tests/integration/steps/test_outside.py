@@ -125,7 +125,7 @@ def test_silence_when_holding_it_costs_the_samples_stays_broken_and_says_why(tmp
     assert not held["accepted"]
     assert "farther" in held["why"]
     assert anew["what"].startswith("all anew, with ")
-    assert anew["why"].startswith("0 outputs are broken so, and 3 were; ")
+    assert anew["why"].startswith("0 outputs are broken, and 3 were before; ")
     assert not anew["accepted"]
 
 

@@ -443,7 +443,7 @@ def test_hold_anew_keeps_what_breaks_less_if_samples_lose_nothing(
     (tried,) = search.tried
     assert (search.best is not first, tried.accepted) == (is_kept, is_kept)
     assert tried.what == "all anew, with silence (zeros), samples times 2 among the samples"
-    assert tried.why.startswith(f"{len(after)} outputs are broken so, and 2 were; ")
+    assert tried.why.startswith(f"{len(after)} outputs are broken, and 2 were before; ")
     assert ("more stays float" in tried.why) == bool(left)
 
 

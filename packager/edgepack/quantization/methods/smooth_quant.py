@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-# A normalized value is within 3 standard deviations, but for one in hundreds.
+# A normalized value is within 3 standard deviations, except for one in hundreds.
 _DEVIATIONS = 3.0
 _SMALLEST = 1e-5
 # If all factors are alike, there is nothing to gain.
@@ -41,7 +41,7 @@ def smooth_norms(model: onnx.ModelProto) -> list[str]:
 
     That is done for each LayerNormalization whose output MatMul or Gemm nodes multiply with
     constant weights of their own. Where nothing else reads it, gamma and beta are divided; else a
-    Mul divides what the products read. The outputs are the same but for rounding.
+    Mul divides what the products read. The outputs are the same, except for rounding.
 
     Args:
         model: A float32 model with Constant nodes made initializers.

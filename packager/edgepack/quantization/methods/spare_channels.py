@@ -33,8 +33,8 @@ class Duplicated:
     """A model with copies in what were spare channels."""
 
     model: onnx.ModelProto
-    """Of the same graph. It computes what the model before did, but for the moved copies at the
-    borders of padded convolutions, where it differs by less than a step of the quantization."""
+    """Of the same graph. It computes what the model before did, except for the moved copies at
+    the borders of padded convolutions, where it differs by less than a step of the quantization."""
     statistics: Mapping[str, TensorStatistics]
     """Of that model: channels with copies have what their source has. Histograms are
     those of before."""

@@ -82,7 +82,7 @@ def find_spread_tensors(
     count. Tensors without statistics are not known to differ from anything.
 
     Args:
-        model: A float model; nodes in topological order. Weights are not looked at, but for
+        model: A float model; nodes in topological order. Weights are not read, except for
             constants that a Concat joins. Bodies of If, Loop and Scan are left out.
         statistics: Of activations, by name.
         similar_range: The factor by which the largest magnitudes may differ. The default is what 8

@@ -81,9 +81,9 @@ def round_compensated(rows: Array, moment: Array) -> Blocks:
     """Return a matrix rounded so that its products, not its weights, are nearest (GPTQ).
 
     The function rounds column after column; later columns compensate for the errors in the products
-    with the observed activations. Source: Frantar et al., arXiv 2210.17323. On all-MiniLM- L6-v2
-    (32 sentences, 786 tokens, judged on 32 others, the table of words in 4 bits too) the embeddings
-    come out 17.1 dB from float32, and 12.9 dB with :func:`fit_scales`.
+    with the observed activations. Source: Frantar et al., arXiv 2210.17323. On
+    all-MiniLM-L6-v2 (32 sentences, 786 tokens, judged on 32 others, the table of words in 4 bits
+    too) the embeddings come out 17.1 dB from float32, and 12.9 dB with :func:`fit_scales`.
 
     Args:
         rows: (rows, columns) float32, finite; a row is an output.

@@ -28,7 +28,7 @@ def prepare_model(model: onnx.ModelProto) -> onnx.ModelProto:
       fused, and its constant bias is a vector with one value per column (both measured with
       onnxruntime 1.31.1, 2026-11-21).
 
-    What is computed stays the same, but for the rounding of those products. Tensors keep their
+    What is computed stays the same, except for the rounding of those products. Tensors keep their
     names. Time and memory grow linearly; weights are neither serialized nor copied.
 
     Args:

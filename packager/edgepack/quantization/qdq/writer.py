@@ -71,7 +71,7 @@ def find_observed_tensors(model: onnx.ModelProto, *, every_op: bool = False) -> 
     Where no type is known, neither to the model nor to shape inference, a tensor is among them.
 
     Args:
-        model: A float model, from :func:`quantizable` or not. It is not changed.
+        model: A float model, prepared or not. It is not changed.
         every_op: As in :class:`QdqWriter`.
     """
     tensors = read_tensors(model, infer_types(model), ())
@@ -86,13 +86,13 @@ def find_observed_tensors(model: onnx.ModelProto, *, every_op: bool = False) -> 
 class QdqWriter:
     """Writes QDQ models of one dialect. Nothing is calibrated: the ranges are given.
 
-    The model is what :func:`quantizable` returned; it is not changed. Every node of the main graph
-    reads the dequantized value of a tensor that has a pair: X -> QuantizeLinear ->
-    ``X_DequantizeLinear_Output``. A model's output X keeps its name behind the pair:
-    ``X_QuantizeLinear_Input`` -> QuantizeLinear -> X. A tensor without a pair keeps its name, or
-    disappears where a Relu or Clip went into its integers. Bodies of If, Loop and Scan stay float:
-    their nodes are no candidates, they read tensors of the main graph as float, and constants that
-    they share with it stay.
+    The model is what :func:`~edgepack.quantization.qdq.preparation.prepare_model` returned; it is
+    not changed. Every node of the main graph reads the dequantized value of a tensor that has a
+    pair: X -> QuantizeLinear -> ``X_DequantizeLinear_Output``. A model's output X keeps its name
+    behind the pair: ``X_QuantizeLinear_Input`` -> QuantizeLinear -> X. A tensor without a pair
+    keeps its name, or disappears where a Relu or Clip went into its integers. Bodies of If, Loop
+    and Scan stay float: their nodes are no candidates, they read tensors of the main graph as
+    float, and constants that they share with it stay.
 
     16-bit pairs below opset 21 are of the domain com.microsoft; in a model all of whose activations
     have 16 bits, so is every QuantizeLinear and DequantizeLinear.
@@ -158,9 +158,8 @@ class QdqWriter:
         """
         if find_default_opset(self.model) < _LEAST_OPSET:
             raise StepError(
-                f"the model's opset is {find_default_opset(self.model)}, and scales per"
-                " channel came"
-                f" with {_LEAST_OPSET}",
+                f"the model's opset is {find_default_opset(self.model)}, and scales per channel"
+                f" came with {_LEAST_OPSET}",
                 hint=f"export the model with opset {_LEAST_OPSET} or higher, or {WITHOUT_INT8}",
             )
         nodes = self.model.graph.node

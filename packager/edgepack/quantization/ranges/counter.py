@@ -33,7 +33,7 @@ class _Observed:
     number: int
     sample: Sample
     tensors: dict[str, Array]
-    """The observed ones by name, as far as they are floats."""
+    """The observed ones that are floats, by name."""
 
 
 @dataclass

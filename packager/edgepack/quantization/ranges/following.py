@@ -99,7 +99,7 @@ def find_clamps(model: onnx.ModelProto, names: Collection[str]) -> dict[str, Bou
 
 
 def _read_ranks(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the ranks of tensors as far as the model declares them; 0 for a scalar, or unknown."""
+    """Return the ranks that the model declares; 0 for a scalar, or where it is unknown."""
     graph = model.graph
     return {
         value.name: len(value.type.tensor_type.shape.dim)

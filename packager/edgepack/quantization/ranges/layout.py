@@ -79,7 +79,7 @@ class Layout:
         return tallies
 
     def make_statistics(self, tallies: Mapping[str, Tally]) -> dict[str, TensorStatistics]:
-        """Return the statistics of all tensors, as far as they have any, in their order."""
+        """Return the statistics of the tensors that have any, in their order."""
         every = dict(tallies)
         for name, join in self.joined.items():
             every[name] = Tally.join_tallies([every[one] for one in join.inputs], join.axis)

@@ -55,8 +55,7 @@ def find_range(
                symmetric, ``100 - percentile`` percent of the magnitudes. Linear between ranks, as
                numpy's default. It keeps all values if only those in 0's own bin would remain.
                Source of the two rules: onnxruntime 1.31.1, whose default percentage is the same; of
-               the
-               method: Wu et al., Integer Quantization for Deep Learning Inference, 2020
+               the method: Wu et al., Integer Quantization for Deep Learning Inference, 2020
                (arXiv:2004.09602).
     entropy    The distribution of the values loses least by merging into the grid's levels, by its
                Kullback-Leibler divergence. Source: Migacz, 8-bit Inference with TensorRT, GTC 2017.

@@ -197,7 +197,7 @@ def count(values: Array, extent: tuple[float, float], clamps: Sequence[Clamp]) -
     quicker; the result is the same.
 
     Args:
-        values: float32, finite as far as the clamps leave them so.
+        values: float32; finite once the clamps are applied.
         extent: The smallest and the largest of them.
         clamps: What is counted of them, and where.
     """

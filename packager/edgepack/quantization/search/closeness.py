@@ -338,7 +338,7 @@ class _Group:
 class FloatOutputs:
     """The float model's outputs for samples, as often as asked for.
 
-    They are kept as far as 256 MB go, and computed again beyond that.
+    The first 256 MB are kept; the others are computed again.
     """
 
     model: Path
@@ -534,7 +534,7 @@ def _measure_energies(
 
 
 def _add_errors(errors: dict[str, Array], expected: Arrays, found: Arrays) -> None:
-    """Add the errors of one sample to each output's sum, as far as shapes stay."""
+    """Add the errors of one sample to each output's sum; one of another shape is left out."""
     for name, array in expected.items():
         if array.dtype.kind == "f" and array.shape == found[name].shape:
             with np.errstate(invalid="ignore"):

@@ -297,11 +297,11 @@ class Search:
                 return
             judged, left = self.maker.compare(trial, self.best), holding.find_errors(trial.path)
             gain_db = trial.closeness.compute_gain_db(self.best.closeness)
-            is_mended = len(left) < len(broken) and kind not in {each.input for each in left}
+            is_fixed = len(left) < len(broken) and kind not in {each.input for each in left}
             is_free = judged.verdict != "farther" and gain_db > -WORTHWHILE_DB
-            mended = "they break nothing any more" if is_mended else "something is broken still"
-            why = f"{mended}; {judged.why}"
-            self._settle_trial(what, trial, accepted=is_mended and is_free, why=why)
+            effect = "they break no output any more" if is_fixed else "an output is still broken"
+            why = f"{effect}; {judged.why}"
+            self._settle_trial(what, trial, accepted=is_fixed and is_free, why=why)
             broken = left if self.best is trial else broken
 
     def hold_anew(self, holding: Holding, anew: Callable[[Sequence[str]], SchemeTrial]) -> None:
@@ -323,13 +323,13 @@ class Search:
         trial = anew(kinds)
         judged, left = self.maker.compare(trial, self.best), holding.find_errors(trial.path)
         gain_db = trial.closeness.compute_gain_db(self.best.closeness)
-        is_mended = len(left) < len(broken) and (not left or left[0].error <= broken[0].error)
+        is_fixed = len(left) < len(broken) and (not left or left[0].error <= broken[0].error)
         more_float = trial.scheme.float_places > self.best.scheme.float_places
         least_db = WORTHWHILE_DB if more_float else -WORTHWHILE_DB
         is_free = judged.verdict != "farther" and gain_db > least_db
-        mended = f"{len(left)} outputs are broken so, and {len(broken)} were"
-        why = f"{mended}; {'more stays float; ' if more_float else ''}{judged.why}"
-        self._settle_trial(what, trial, accepted=is_mended and is_free, why=why)
+        effect = f"{len(left)} outputs are broken, and {len(broken)} were before"
+        why = f"{effect}; {'more stays float; ' if more_float else ''}{judged.why}"
+        self._settle_trial(what, trial, accepted=is_fixed and is_free, why=why)
 
     def meet(self, limit: Limit, *, wide: bool = False) -> None:
         """Search for a model that meets a limit; where none does, keep the nearest.

@@ -189,9 +189,8 @@ def _warnings(
     constant = [name for name, one in found.items() if one.low == one.high]
     if constant:
         yield (
-            f"on all samples one single value in {_format_places(map(place, constant))}:"
-            " int8 gives any"
-            " other value back as that one; give samples in which it changes, if it changes in use"
+            f"one single value on all samples in {_format_places(map(place, constant))}: int8 turns"
+            " any other value into this one; if it changes in use, give samples in which it changes"
         )
     missing = [name for name in tensors if name not in found]
     if missing:

@@ -132,12 +132,8 @@ class Int4Weight:
             candidate = Path(folder) / MODEL
             model = writer.write(rounded)
             write_model(model, candidate)
-            found = (
-                held_out.measure_closeness(candidate)
-                .judge(held_out.measure_closeness(out / MODEL))
-                .verdict
-            )
-        if found != "closer":
+            before, after = map(held_out.measure_closeness, (out / MODEL, candidate))
+        if after.judge(before).verdict != "closer":
             return False
         write_model(model, out / MODEL)
         return True
