@@ -46,11 +46,6 @@ def _write_samples(function: Callable[[], Any], folder: Path, limit: int | None)
     (folder / "labels.json").write_text(json.dumps(labels), encoding="utf-8")
 
 
-def _read_outputs(folder: Path) -> list[dict[str, Any]]:
-    count = len(list(folder.glob("*.npz")))
-    return [load_arrays(folder / f"{n}.npz") for n in range(count)]
-
-
 def main() -> None:
     """Run one hook."""
     mode, name, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
@@ -77,7 +72,8 @@ class _Metric:
 
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
         self.function = function
-        self.outputs = _read_outputs(folder)
+        count = len(list(folder.glob("*.npz")))
+        self.outputs = [load_arrays(folder / f"{n}.npz") for n in range(count)]
         labels = folder / "labels.npy"
         self.labels = np.load(labels, allow_pickle=False) if labels.exists() else None
         self.names: list[str] | None = None

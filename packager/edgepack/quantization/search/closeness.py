@@ -80,7 +80,7 @@ class ClosenessVerdict(NamedTuple):
     why: str
 
 
-def judge_gain_beside(gain_db: float, error_db: float, where: str) -> ClosenessVerdict:
+def judge_gain(gain_db: float, error_db: float, where: str) -> ClosenessVerdict:
     """Return what a gain shows, given its standard error.
 
     Args:
@@ -88,24 +88,15 @@ def judge_gain_beside(gain_db: float, error_db: float, where: str) -> ClosenessV
         error_db: The standard error of that.
         where: What came closer, for people.
     """
-    found = judge_gain(gain_db, error_db)
-    if found == "closer":
-        return ClosenessVerdict(found, f"{gain_db:.1f} dB closer {where}, more than chance makes")
-    if found == "farther":
-        return ClosenessVerdict(found, f"{-gain_db:.1f} dB farther {where}")
     if abs(gain_db) < NOTICEABLE_DB:
-        return ClosenessVerdict(found, f"no closer {where}: less than {NOTICEABLE_DB} dB")
-    change = f"{abs(gain_db):.1f} dB {'closer' if gain_db > 0 else 'farther'} {where}"
-    return ClosenessVerdict(
-        found, f"{change}, which may be chance (standard error {error_db:.1f} dB)"
-    )
-
-
-def judge_gain(gain_db: float, error_db: float) -> Verdict:
-    """Return what a gain shows, given its standard error."""
-    if abs(gain_db) < NOTICEABLE_DB or abs(gain_db) <= error_db:
-        return "unclear"
-    return "closer" if gain_db > 0 else "farther"
+        return ClosenessVerdict("unclear", f"no closer {where}: less than {NOTICEABLE_DB} dB")
+    direction: Verdict = "closer" if gain_db > 0 else "farther"
+    change = f"{abs(gain_db):.1f} dB {direction} {where}"
+    if abs(gain_db) <= error_db:
+        chance = f"which may be chance (standard error {error_db:.1f} dB)"
+        return ClosenessVerdict("unclear", f"{change}, {chance}")
+    more = ", more than chance makes" if gain_db > 0 else ""
+    return ClosenessVerdict(direction, f"{change}{more}")
 
 
 def compute_jackknife_error(without: Sequence[float]) -> float:
@@ -251,9 +242,7 @@ class ModelCloseness:
         without = [self._compute_gain(other, np.delete(every, n)) for n in range(count)]
         decides = abs(_compute_worst_gain(*self._compute_both_db(other, every))) >= NOTICEABLE_DB
         where = "in the worst channels" if decides else "on average over channels"
-        found = judge_gain_beside(
-            self.compute_gain_db(other), compute_jackknife_error(without), where
-        )
+        found = judge_gain(self.compute_gain_db(other), compute_jackknife_error(without), where)
         farther_db = -self._compute_steady_gain(other)
         if found.verdict == "closer" and farther_db >= NOTICEABLE_DB:
             return ClosenessVerdict(

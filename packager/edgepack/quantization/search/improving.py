@@ -44,7 +44,7 @@ class Improving:
         best, tried = choose_activations(start, judge)
         return scheme if best is start else _apply_found(scheme, best), tried
 
-    def methods(self, first: Scheme, chosen: Scheme) -> list[Method]:
+    def list_methods(self, first: Scheme, chosen: Scheme) -> list[Method]:
         """Return the methods.
 
         Weights are rounded to suit the activations that were chosen. If both together do not bring

@@ -24,7 +24,7 @@ from edgepack.quantization.search.closeness import (
     Chosen,
     ClosenessVerdict,
     compute_jackknife_error,
-    judge_gain_beside,
+    judge_gain,
 )
 from edgepack.quantization.search.pairs import find_pairs
 
@@ -56,7 +56,7 @@ class InnerCloseness:
             _compute_gain_db(*(np.delete(each, n, 0) for each in (ours, theirs)))
             for n in range(count)
         ]
-        return judge_gain_beside(
+        return judge_gain(
             _compute_gain_db(ours, theirs), compute_jackknife_error(without), "inside the model"
         )
 

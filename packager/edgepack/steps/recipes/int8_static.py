@@ -265,7 +265,7 @@ class Int8Static:
         with search.optional("choosing how activations are quantized"):
             chosen, tried = improving.choose_activations(first.scheme)
             search.tried += tried
-        search.improve(improving.methods(first.scheme, chosen))
+        search.improve(improving.list_methods(first.scheme, chosen))
         search.require_signal()
         if self._is_read_by_value(reference, search.best.closeness):
             with search.optional("leaving float what costs most"):
