@@ -143,13 +143,13 @@ if TYPE_CHECKING:
     from edgepack.model.facts import ModelFacts as ModelFacts
     from edgepack.model.finding import Finding as Finding
     from edgepack.model.finding import group_findings as group_findings
+    from edgepack.project.loading import PROJECT_FILE as PROJECT_FILE
+    from edgepack.project.loading import LoadedProject as LoadedProject
+    from edgepack.project.loading import read_project as read_project
     from edgepack.project.profile import Profile as Profile
     from edgepack.project.profile import find_target_files as find_target_files
-    from edgepack.project.project import PROJECT_FILE as PROJECT_FILE
     from edgepack.project.project import ConstantValue as ConstantValue
     from edgepack.project.project import Limits as Limits
-    from edgepack.project.project import LoadedProject as LoadedProject
-    from edgepack.project.project import read_project as read_project
     from edgepack.records.comparison import ComparedMetric as ComparedMetric
     from edgepack.records.comparison import Comparison as Comparison
     from edgepack.records.deciding import Rule as Rule
@@ -260,8 +260,9 @@ _HOMES = {
     "metrics.choosing": "METRIC_TEXTS",
     "model.facts": "ModelFacts",
     "model.finding": "Finding group_findings",
+    "project.loading": "PROJECT_FILE LoadedProject read_project",
     "project.profile": "Profile find_target_files",
-    "project.project": "PROJECT_FILE ConstantValue Limits LoadedProject read_project",
+    "project.project": "ConstantValue Limits",
     "records.comparison": "ComparedMetric Comparison",
     "records.deciding": "Rule",
     "records.presets": "Preset find_preset",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.images import read_image_tensor
 from PIL import Image
 

@@ -12,8 +12,9 @@ from edgepack.base.yaml_source import parse_yaml
 from edgepack.bundle.reading import parse_manifest
 from edgepack.devices.inventory import Inventory
 from edgepack.errors import EdgepackError
+from edgepack.project.outputs import ClassificationOutput, DetectionOutput, EmbeddingOutput
 from edgepack.project.profile import find_target_files, load_profile
-from edgepack.project.project import ClassificationOutput, DetectionOutput, EmbeddingOutput, Project
+from edgepack.project.project import Project
 from pydantic import BaseModel
 
 from tests.docs import write_api, write_commands, write_schemas, write_targets

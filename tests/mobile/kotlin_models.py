@@ -32,8 +32,8 @@ from edgepack.errors import ToolError
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
+from edgepack.project.loading import read_project
 from edgepack.project.profile import load_profile
-from edgepack.project.project import read_project
 from onnx import TensorProto, helper
 
 from tests.mobile.comparing import differences

@@ -39,7 +39,8 @@ import numpy as np
 from edgepack.ondevice.runtime import edgepack_answers as answers
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.ondevice.runtime.edgepack_wordpiece import WordPiece
-from edgepack.project.project import ImageInput, OutputDescription
+from edgepack.project.inputs import ImageInput
+from edgepack.project.outputs import OutputDescription
 from pydantic import TypeAdapter
 
 Description = dict[str, Any]

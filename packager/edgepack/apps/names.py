@@ -16,8 +16,9 @@ from edgepack.project.identifiers import (
     make_package_segment,
     make_type_name,
 )
+from edgepack.project.outputs import GivenAsTensor
 from edgepack.project.profile import Profile
-from edgepack.project.project import GivenAsTensor, Project
+from edgepack.project.project import Project
 
 AnswerKind = Literal["raw", "classification", "detection", "embedding"]
 

@@ -16,6 +16,7 @@ from edgepack.ondevice.runtime.edgepack_names import (
     find_session_key_problem,
 )
 from edgepack.ondevice.runtime.edgepack_providers import CACHE
+from edgepack.project.loading import LoadedProject
 from edgepack.project.profile import (
     Family,
     OrtFormat,
@@ -28,7 +29,7 @@ from edgepack.project.profile import (
     read_profile_source,
     release,
 )
-from edgepack.project.project import ChangedTarget, LoadedProject
+from edgepack.project.project import ChangedTarget
 from edgepack.project.recipes import RECIPE_RULES
 
 FAMILIES: dict[str, Family] = {

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Id = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 """A name in lower case: of a target, a variant, a device's target."""
+Positive = Annotated[int, Field(gt=0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class StrictModel(BaseModel):

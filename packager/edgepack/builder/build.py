@@ -29,8 +29,8 @@ from edgepack.bundle.unused import Unused
 from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import BugError, EdgepackError, LimitError, ModelError, UsageError
 from edgepack.model.facts import read_model_facts, require_plain_signature
+from edgepack.project.loading import find_project
 from edgepack.project.profile import find_own_profile
-from edgepack.project.project import find_project
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import numpy as np
 
 from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.model.facts import TensorSpec
-from edgepack.project.project import ConstantValue, LoadedProject
+from edgepack.project.loading import LoadedProject
+from edgepack.project.project import ConstantValue
 from edgepack.samples.constants import Constant
 from edgepack.steps.graph.prepared import fix_sizes
 

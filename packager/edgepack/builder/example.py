@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from edgepack.apps.render import ExampleInput
 from edgepack.model.facts import TensorSpec
-from edgepack.project.project import GivenAsTensor, InputDescription, Project, TokensInput
+from edgepack.project.inputs import InputDescription, TokensInput
+from edgepack.project.outputs import GivenAsTensor
+from edgepack.project.project import Project
 
 _EXAMPLE_SIDE = 480
 """Of a picture in a README's example, in pixels."""

@@ -17,7 +17,7 @@ from edgepack.model.reading import read_structure
 from edgepack.preprocessing.alternatives import RGB_MEAN, RGB_STD
 from edgepack.preprocessing.beginning import Beginning, find_beginning
 from edgepack.preprocessing.ranking import RankedWay
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.samples.sources import read_image_samples
 from edgepack.steps.proofs.input_check import InputCheck, rank_ways

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from edgepack.errors import ProfileError
 from edgepack.model.editing import free_name
 from edgepack.model.facts import TensorSpec
-from edgepack.project.project import LoadedProject, Project
+from edgepack.project.loading import LoadedProject
+from edgepack.project.project import Project
 from edgepack.steps.in_graph.preprocessing import find_tensor_shape
 from edgepack.steps.in_graph.texts import list_made_names
 

@@ -13,7 +13,9 @@ from edgepack.builder.offering import find_named_targets
 from edgepack.builder.project_checks import check_fillings, check_names
 from edgepack.builder.state import find_project_state
 from edgepack.model.facts import ModelFacts, TensorSpec
-from edgepack.project.project import LoadedProject, OutputDescription, Project
+from edgepack.project.loading import LoadedProject
+from edgepack.project.outputs import OutputDescription
+from edgepack.project.project import Project
 from edgepack.samples.constants import Constant
 from edgepack.steps.graph.prepared import Prepared, fix_signature, fix_sizes
 from edgepack.steps.streams import StatePairs

@@ -24,8 +24,9 @@ from edgepack.model.facts import ModelFacts, read_model_facts
 from edgepack.model.files import MODEL
 from edgepack.model.finding import Finding
 from edgepack.model.workload import find_activation_sizes
+from edgepack.project.loading import find_project
 from edgepack.project.profile import Profile, Variant
-from edgepack.project.project import ConstantValue, find_project
+from edgepack.project.project import ConstantValue
 from edgepack.steps.base import draft_step, run_step
 from edgepack.steps.graph.placed import predict_placement
 from edgepack.steps.graph.prepared import Prepared

@@ -13,8 +13,9 @@ from edgepack.builder.plan import Plan, PlannedBundle, PlannedVariant
 from edgepack.model.facts import ModelFacts, TensorSpec, read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_outline
+from edgepack.project.loading import LoadedProject
 from edgepack.project.profile import Profile
-from edgepack.project.project import Limits, LoadedProject, Project
+from edgepack.project.project import Limits, Project
 from edgepack.steps.proofs.goldens import read_goldens
 
 

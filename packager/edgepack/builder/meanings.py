@@ -18,15 +18,14 @@ from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
 from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
-from edgepack.project.project import (
+from edgepack.project.inputs import ImageInput, TokensInput
+from edgepack.project.loading import LoadedProject
+from edgepack.project.outputs import (
     ClassificationOutput,
     DetectionOutput,
     EmbeddingOutput,
-    ImageInput,
-    LoadedProject,
     OutputDescription,
     RawOutput,
-    TokensInput,
     TokensOutput,
 )
 from edgepack.samples.tokenizers import parse_tokenizer

@@ -12,8 +12,10 @@ from edgepack.builder.plan import MODEL_SOURCE, PROJECT_SOURCE, PlanBuilder
 from edgepack.builder.sample_plan import PlannedSamples, plan_tokenizers
 from edgepack.builder.shapes import add_shape_profiles
 from edgepack.model.facts import TensorSpec
+from edgepack.project.inputs import ImageInput
 from edgepack.project.profile import Profile, Variant
-from edgepack.project.project import ImageInput, Limits, PythonMetric
+from edgepack.project.project import Limits
+from edgepack.project.samples import PythonMetric
 from edgepack.quantization.search.outside import Outside
 from edgepack.steps.base import Step
 from edgepack.steps.graph.opset import AtLeastOpset

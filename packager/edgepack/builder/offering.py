@@ -8,8 +8,8 @@ from pathlib import Path
 from edgepack.base.processes import Workers
 from edgepack.model.facts import ModelFacts
 from edgepack.model.workload import MATRIX_PRODUCTS, compute_matrix_share
+from edgepack.project.loading import LoadedProject
 from edgepack.project.profile import Profile, Variant, find_target_file
-from edgepack.project.project import LoadedProject
 
 MAINLY = 0.5
 """The share of multiply-adds in matrix products above which int8-dynamic suits a model."""

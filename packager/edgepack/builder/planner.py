@@ -31,8 +31,10 @@ from edgepack.bundle.unused import Unused
 from edgepack.errors import EdgepackError, ModelError, ProfileError, UsageError
 from edgepack.model.facts import ModelFacts
 from edgepack.ondevice.runtime.edgepack_images import find_placement
+from edgepack.project.loading import LoadedProject
+from edgepack.project.outputs import DetectionOutput
 from edgepack.project.profile import OrtFormat, Profile, Recipe, Variant
-from edgepack.project.project import DetectionOutput, LoadedProject, PythonMetric
+from edgepack.project.samples import PythonMetric
 from edgepack.steps.graph.fusion import Fusion
 from edgepack.steps.graph.ort_format import REPLAY, AsOrt
 from edgepack.steps.graph.placed import Placed

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from edgepack.builder.constants import can_hold
 from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.model.facts import TensorSpec
-from edgepack.project.project import LoadedProject
+from edgepack.project.loading import LoadedProject
 
 
 def check_names(

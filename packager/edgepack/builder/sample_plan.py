@@ -12,7 +12,9 @@ from edgepack.builder.inputs import PlanInputs
 from edgepack.builder.plan import MODEL_SOURCE, PROJECT_SOURCE, PlanBuilder
 from edgepack.errors import ProfileError, SamplesError
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
-from edgepack.project.project import DetectionOutput, ImageInput, SampleSource
+from edgepack.project.inputs import ImageInput
+from edgepack.project.outputs import DetectionOutput
+from edgepack.project.samples import SampleSource
 from edgepack.samples.boxes import list_label_files
 from edgepack.samples.images import list_image_files
 from edgepack.samples.sources import select_images

@@ -21,15 +21,9 @@ from edgepack.model.checking import check_carrying, check_session
 from edgepack.model.facts import ModelFacts, TensorSpec, read_model_facts
 from edgepack.ondevice.runtime.edgepack_wordpiece import WordPiece
 from edgepack.preprocessing.alternatives import format_yaml_lines
-from edgepack.project.project import (
-    PROJECT_FILE,
-    ImageInput,
-    Letterbox,
-    Project,
-    ShortSideCrop,
-    Stretch,
-    make_project,
-)
+from edgepack.project.inputs import ImageInput, Letterbox, ShortSideCrop, Stretch
+from edgepack.project.loading import PROJECT_FILE, make_project
+from edgepack.project.project import Project
 from edgepack.samples.images import list_image_files
 
 _MARK = "   # guessed, check"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.model.facts import TensorSpec
-from edgepack.project.project import LoadedProject
+from edgepack.project.loading import LoadedProject
 from edgepack.steps.graph.prepared import fix_sizes
 
 

@@ -12,6 +12,9 @@ from pydantic import Field, model_validator
 from edgepack.base.schema import Id, NotMeasured, StrictModel
 from edgepack.bundle.paths import BundlePath, require_apart
 from edgepack.bundle.unused import Unused
+from edgepack.project.inputs import InputDescription, Preprocess
+from edgepack.project.names import ProjectName, ProjectVersion
+from edgepack.project.outputs import OutputDescription
 from edgepack.project.profile import (
     Dialect,
     Family,
@@ -22,14 +25,7 @@ from edgepack.project.profile import (
     Requires,
     SessionSettings,
 )
-from edgepack.project.project import (
-    ConstantValue,
-    InputDescription,
-    OutputDescription,
-    Preprocess,
-    ProjectName,
-    ProjectVersion,
-)
+from edgepack.project.project import ConstantValue
 
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.json.sha256"

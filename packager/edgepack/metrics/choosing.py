@@ -16,7 +16,7 @@ from edgepack.metrics.objects import Objects
 from edgepack.metrics.regions import Regions
 from edgepack.metrics.sequences import Tokens
 from edgepack.metrics.signals import Signal
-from edgepack.project.project import OutputDescription
+from edgepack.project.outputs import OutputDescription
 
 _BY_KIND: Mapping[str, Callable[[Any], OutputMetric]] = {
     "classification": lambda _: Agreement(),

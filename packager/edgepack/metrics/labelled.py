@@ -21,7 +21,8 @@ from edgepack.metrics.precision import (
 )
 from edgepack.metrics.sequences import are_shares, compute_log_shares
 from edgepack.ondevice.runtime.edgepack_answers import rows
-from edgepack.project.project import OutputDescription, PythonMetric
+from edgepack.project.outputs import OutputDescription
+from edgepack.project.samples import PythonMetric
 from edgepack.samples.sample_set import SampleSet
 
 PRECISIONS = ("map50", "map")

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.ondevice.runtime import edgepack_images as images
-from edgepack.project.project import ImageInput, Letterbox
+from edgepack.project.inputs import ImageInput, Letterbox
 
 RGB_MEAN, RGB_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 """The mean and std of ImageNet, for values from 0 to 1. Source: torchvision's documentation of its

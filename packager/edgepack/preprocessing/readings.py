@@ -16,7 +16,7 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.ondevice.runtime.edgepack_answers import detections, rows
 from edgepack.ondevice.runtime.edgepack_images import Placement
-from edgepack.project.project import (
+from edgepack.project.outputs import (
     ClassificationOutput,
     DetectionOutput,
     LabelledDetection,

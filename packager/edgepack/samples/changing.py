@@ -9,7 +9,7 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.model.facts import TensorSpec
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.sample_set import SampleSet
 
 Feed = Mapping[str, Array]

@@ -18,7 +18,7 @@ import numpy as np
 
 from edgepack.errors import SamplesError
 from edgepack.ondevice.runtime import edgepack_images as images
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.spreading import choose_spread
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from edgepack.base.worker import tell
 from edgepack.errors import SamplesError, format_list
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images as images
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples import hook
 from edgepack.samples.constants import Constant, drop_constant_inputs
 from edgepack.samples.images import (

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images as images
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.boxes import holds_boxes, read_image_boxes
 from edgepack.samples.constants import Constant, drop_constants, make_constant_arrays
 from edgepack.samples.images import read_image_size

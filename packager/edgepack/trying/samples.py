@@ -20,7 +20,7 @@ from edgepack.model.facts import TensorSpec as FactsSpec
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.ondevice.runtime.edgepack_meaning import Feed, Meaning
 from edgepack.ondevice.runtime.edgepack_shapes import InputShapes, TensorSpec, find_shapes
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.constants import Constant
 from edgepack.samples.images import SUFFIXES, list_image_files
 from edgepack.samples.sources import read_npz_samples

@@ -9,7 +9,7 @@ from typing import Literal
 
 from edgepack.errors import SamplesError
 from edgepack.ondevice.runtime.edgepack_shapes import TensorSpec
-from edgepack.project.project import InputDescription
+from edgepack.project.inputs import InputDescription
 from edgepack.samples.images import SUFFIXES
 from edgepack.trying.sound import is_row
 

@@ -13,7 +13,7 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError
 from edgepack.ondevice.runtime.edgepack_shapes import TensorSpec
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.images import SUFFIXES, read_image_pixels
 from edgepack.trying.sound import is_row, read_sound
 from edgepack.trying.taking import Inputs

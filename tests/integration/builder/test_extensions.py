@@ -15,7 +15,8 @@ import pytest
 from edgepack.builder.build import build, dry_run
 from edgepack.errors import ModelError, ProfileError, StepError
 from edgepack.model.running import make_session
-from edgepack.project.project import ImageInput, read_project
+from edgepack.project.inputs import ImageInput
+from edgepack.project.loading import read_project
 from edgepack.samples.images import read_image_pixels
 from edgepack.samples.tokenizers import parse_tokenizer
 from edgepack.steps.in_graph.in_graph import open_picture_session, require_equal

@@ -13,7 +13,8 @@ from edgepack.bundle.manifest import Manifest
 from edgepack.devices.inventory import load_device
 from edgepack.errors import EdgepackError, ProfileError, SamplesError
 from edgepack.measure.evaluate.evaluate import evaluate
-from edgepack.project.project import ImageInput, read_project
+from edgepack.project.inputs import ImageInput
+from edgepack.project.loading import read_project
 from edgepack.samples.images import read_image_pixels, read_image_tensor
 from edgepack.steps.in_graph.pictures import make_pictures
 from edgepack.trying.verify import verify as verify_here

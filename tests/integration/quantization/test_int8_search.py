@@ -12,7 +12,8 @@ from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, run_session
-from edgepack.project.project import Limits, PythonMetric
+from edgepack.project.project import Limits
+from edgepack.project.samples import PythonMetric
 from edgepack.quantization.search import improving
 from edgepack.samples.sample_set import write_sample_set
 from edgepack.steps.recipes.int8_static import Int8Static

@@ -17,7 +17,7 @@ from edgepack.model.files import MODEL
 from edgepack.model.fusion import count_coverage, measure_fusion_coverage
 from edgepack.model.graph import read_graph
 from edgepack.model.reading import read_model, read_structure
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.images import read_image_tensor
 from edgepack.steps.graph.fusion import FUSION, Fusion
 from edgepack.steps.recipes.int8_static import Int8Static

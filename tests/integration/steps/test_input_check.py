@@ -15,7 +15,8 @@ from edgepack.model.facts import TensorSpec
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
 from edgepack.preprocessing.alternatives import format_flow, normalize_pixels
-from edgepack.project.project import DetectionOutput, ImageInput
+from edgepack.project.inputs import ImageInput
+from edgepack.project.outputs import DetectionOutput
 from edgepack.samples.sample_set import write_sample_set
 from edgepack.samples.sources import read_image_samples
 from edgepack.steps.base import run_step

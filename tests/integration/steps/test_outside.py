@@ -16,7 +16,7 @@ from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, run_session
 from edgepack.ondevice.runtime.edgepack_loader import load
-from edgepack.project.project import ImageInput, Stretch
+from edgepack.project.inputs import ImageInput, Stretch
 from edgepack.quantization.search.outside import LEAST_ERROR, Outside
 from edgepack.results.page.html import render_html
 from edgepack.steps.base import read_notes

@@ -10,8 +10,8 @@ from edgepack.base.resources import find_targets_dir
 from edgepack.builder.build import dry_run
 from edgepack.cli.main import run
 from edgepack.errors import ProfileError
+from edgepack.project.loading import read_project
 from edgepack.project.profile import find_target_files
-from edgepack.project.project import read_project
 
 from tests.support.nets import tiny_models
 

@@ -8,7 +8,7 @@ import pytest
 from edgepack.builder.scaffold import init
 from edgepack.cli.main import run
 from edgepack.errors import SamplesError, ToolError, UsageError
-from edgepack.project.project import read_project
+from edgepack.project.loading import read_project
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 

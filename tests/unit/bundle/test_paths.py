@@ -14,7 +14,7 @@ from edgepack.bundle.paths import BundlePath, require_apart
 from edgepack.bundle.reading import load_bundle, parse_manifest, verify
 from edgepack.bundle.writing import BundleWriter
 from edgepack.errors import BundleError, UsageError
-from edgepack.project.project import make_project
+from edgepack.project.loading import make_project
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError

@@ -10,7 +10,7 @@ from edgepack.bundle.manifest import GoldenTensor, Manifest, Tensor
 from edgepack.bundle.reading import load_bundle
 from edgepack.errors import UsageError
 from edgepack.measure.bench.sweeps import find_batch, make_sweep_points
-from edgepack.project.project import ImageInput, InputDescription, Preprocess, TokensInput
+from edgepack.project.inputs import ImageInput, InputDescription, Preprocess, TokensInput
 
 from tests.support.reports.tiny_bundle import write_tiny_bundle
 

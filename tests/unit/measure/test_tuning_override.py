@@ -10,8 +10,8 @@ from edgepack.backends.targets import read_project_targets
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.errors import UsageError
 from edgepack.measure.tune.writing import make_override, write_override
+from edgepack.project.loading import read_project
 from edgepack.project.profile import SessionSettings, load_profile
-from edgepack.project.project import read_project
 from edgepack.records.tuning import Settings
 
 TARGET = "linux-x86-64"

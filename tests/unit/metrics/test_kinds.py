@@ -7,7 +7,7 @@ import pytest
 from edgepack.metrics.base import Found, Nothing
 from edgepack.metrics.choosing import choose_metric
 from edgepack.metrics.sequences import edit_distance
-from edgepack.project.project import (
+from edgepack.project.outputs import (
     DetectionOutput,
     EmbeddingOutput,
     LabelledDetection,

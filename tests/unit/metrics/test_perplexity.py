@@ -8,7 +8,7 @@ from edgepack.errors import SamplesError
 from edgepack.metrics.choosing import choose_metric
 from edgepack.metrics.labelled import choose_labelled_metric
 from edgepack.model.facts import TensorSpec
-from edgepack.project.project import TokensOutput
+from edgepack.project.outputs import TokensOutput
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps.proofs.judge import Judge
 

@@ -12,7 +12,8 @@ from edgepack.metrics.precision import compute_average_precision, match_objects
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime.edgepack_answers import Detection
 from edgepack.ondevice.runtime.edgepack_images import find_placement
-from edgepack.project.project import DetectionOutput, LabelledDetection, Limits, RegressionOutput
+from edgepack.project.outputs import DetectionOutput, LabelledDetection, RegressionOutput
+from edgepack.project.project import Limits
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps.proofs.evaluation_result import make_accuracy
 from edgepack.steps.proofs.judge import GROUPS, Judge

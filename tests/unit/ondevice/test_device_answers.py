@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from edgepack.ondevice.runtime import edgepack_answers as answers
 from edgepack.ondevice.runtime.edgepack_images import find_placement
-from edgepack.project.project import OutputDescription
+from edgepack.project.outputs import OutputDescription
 from pydantic import TypeAdapter
 
 WHOLE = find_placement(64, 64, {"width": 64, "height": 64})

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from edgepack.ondevice.runtime import edgepack_images as images
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from PIL import Image, __version__
 from pydantic import ValidationError
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from edgepack.ondevice.runtime.edgepack_meaning import Meaning
 from edgepack.ondevice.runtime.edgepack_shapes import InputShapes, TensorSpec
-from edgepack.project.project import InputDescription
+from edgepack.project.inputs import InputDescription
 
 from tests.support.nets.text_nets import word_pieces
 

@@ -13,7 +13,7 @@ from edgepack.preprocessing.alternatives import (
     list_tensor_alternatives,
     normalize_pixels,
 )
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 IMAGES = [

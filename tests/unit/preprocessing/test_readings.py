@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.preprocessing.readings import choose_reading
-from edgepack.project.project import (
+from edgepack.project.outputs import (
     ClassificationOutput,
     DetectionOutput,
     EmbeddingOutput,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images
-from edgepack.project.project import ImageInput, Stretch
+from edgepack.project.inputs import ImageInput, Stretch
 from edgepack.samples.changing import WORDS, ChangedValues, find_sizes, make_changed_feeds
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 

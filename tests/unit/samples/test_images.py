@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.errors import SamplesError
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.images import (
     decode_pixels,
     list_image_files,

@@ -6,8 +6,8 @@ import pytest
 from edgepack.builder.planner import make_plan
 from edgepack.errors import ProfileError
 from edgepack.model.facts import read_model_facts
+from edgepack.project.loading import read_project
 from edgepack.project.profile import load_profile
-from edgepack.project.project import read_project
 from edgepack.steps.samples import ImageSamples
 from PIL import Image
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from edgepack.errors import SamplesError
-from edgepack.project.project import DetectionOutput, ProbabilityOutput
+from edgepack.project.outputs import DetectionOutput, ProbabilityOutput
 from edgepack.steps.proofs.judge import Judge
 
 FLOAT = np.float32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.model.facts import TensorSpec
-from edgepack.project.project import PythonMetric
+from edgepack.project.samples import PythonMetric
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps.proofs.hook_metric import HookMetric
 from edgepack.steps.proofs.judge import Judge

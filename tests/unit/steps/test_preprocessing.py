@@ -10,7 +10,7 @@ import pytest
 from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import make_session
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.images import list_image_files, read_image_pixels, read_image_tensor
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.in_graph import in_graph

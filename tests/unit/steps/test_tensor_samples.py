@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime.edgepack_images import find_placement
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps.in_graph.picture_samples import TensorSamples
 

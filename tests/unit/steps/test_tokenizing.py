@@ -12,7 +12,7 @@ import onnx
 import pytest
 from edgepack.errors import SamplesError, StepError
 from edgepack.model.facts import TensorSpec
-from edgepack.project.project import TokensInput
+from edgepack.project.inputs import TokensInput
 from edgepack.samples.sample_set import encode_text, write_sample_set
 from edgepack.steps.in_graph.in_graph import InGraph, TextProof
 from edgepack.steps.in_graph.texts import decode_text, put_text_before

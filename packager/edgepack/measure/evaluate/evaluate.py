@@ -35,7 +35,7 @@ from edgepack.measure.evaluate.stream import Inputs as SampleInputs
 from edgepack.measure.evaluate.stream import stream_answers
 from edgepack.model.facts import ModelFacts, read_model_facts
 from edgepack.model.running import Arrays
-from edgepack.project.project import PROJECT_FILE, LoadedProject, read_project
+from edgepack.project.loading import PROJECT_FILE, LoadedProject, read_project
 from edgepack.records.run import EvaluationReport, Selection
 from edgepack.records.verdict import list_placement_reasons
 from edgepack.samples.sample_set import SampleSet

@@ -13,7 +13,8 @@ from edgepack.measure.evaluate.kept_answers import read_as_they_come
 from edgepack.metrics.labelled import choose_labelled_metric
 from edgepack.model.files import MODEL
 from edgepack.model.running import Arrays, make_session, run_session
-from edgepack.project.project import OutputDescription, PythonMetric
+from edgepack.project.outputs import OutputDescription
+from edgepack.project.samples import PythonMetric
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.proofs.evaluation_result import drop_comparison, make_accuracy
 from edgepack.steps.proofs.hook_metric import make_hook

@@ -23,6 +23,7 @@ from edgepack.base.yaml_source import YamlSource, parse_yaml
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.errors import EdgepackError, UsageError
 from edgepack.measure.tune.space import find_tuned_options, set_options
+from edgepack.project.loading import LoadedProject, read_project
 from edgepack.project.profile import (
     Profile,
     Variant,
@@ -30,7 +31,7 @@ from edgepack.project.profile import (
     change_profile,
     find_target_file,
 )
-from edgepack.project.project import LoadedProject, Project, read_project
+from edgepack.project.project import Project
 from edgepack.records.tuning import Settings
 
 Values = dict[str, Any]

@@ -22,7 +22,7 @@ from edgepack.model.facts import TensorSpec
 from edgepack.model.reading import write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.model.workload import multiply_adds
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.quantization.search.scheme import Scheme
 from edgepack.samples.changing import SEED, WORDS, Feed, find_sizes, make_changed_feeds

@@ -22,7 +22,7 @@ from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.ondevice.runtime import edgepack_images as images
-from edgepack.project.project import ImageInput, TokensInput
+from edgepack.project.inputs import ImageInput, TokensInput
 from edgepack.samples.sample_set import SampleSet, encode_text
 from edgepack.samples.spreading import choose_spread
 from edgepack.samples.tokenizers import BytePairs, parse_tokenizer

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.project.project import ImageInput
+from edgepack.project.inputs import ImageInput
 from edgepack.samples.images import decode_pixels
 from edgepack.samples.sample_set import Sample
 from edgepack.samples.sources import JPEG, read_picture_samples

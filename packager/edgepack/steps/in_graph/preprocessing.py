@@ -18,7 +18,7 @@ import numpy as np
 
 from edgepack.model.facts import EXTENSIONS
 from edgepack.ondevice.runtime.edgepack_images import GRAY_WEIGHTS
-from edgepack.project.project import ImageInput, Letterbox, ShortSideCrop, Stretch
+from edgepack.project.inputs import ImageInput, Letterbox, ShortSideCrop, Stretch
 
 if TYPE_CHECKING:
     import onnx

@@ -13,7 +13,7 @@ from edgepack.errors import SamplesError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import Arrays
 from edgepack.ondevice.runtime.edgepack_wordpiece import Tokenizer
-from edgepack.project.project import TokensInput
+from edgepack.project.inputs import TokensInput
 from edgepack.samples.tokenizers import parse_tokenizer
 from edgepack.steps.in_graph.preprocessing import Nodes, find_unused_prefix, insert
 from edgepack.steps.in_graph.tokenizing import add_input_nodes, add_token_nodes

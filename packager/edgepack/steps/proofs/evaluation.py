@@ -14,7 +14,8 @@ from edgepack.errors import SamplesError, StepError
 from edgepack.metrics.labelled import choose_labelled_metric
 from edgepack.model.files import MODEL, find_model_file
 from edgepack.model.running import make_session
-from edgepack.project.project import OutputDescription, PythonMetric
+from edgepack.project.outputs import OutputDescription
+from edgepack.project.samples import PythonMetric
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.proofs.evaluation_result import (

@@ -12,7 +12,7 @@ import numpy as np
 
 from edgepack.errors import SamplesError
 from edgepack.model.running import Arrays
-from edgepack.project.project import PythonMetric
+from edgepack.project.samples import PythonMetric
 from edgepack.samples.hook import save_arrays
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.sources import run_hook

@@ -24,7 +24,8 @@ from edgepack.preprocessing.ranking import (
 )
 from edgepack.preprocessing.signs import FEWEST
 from edgepack.preprocessing.verdict import PreprocessingSign, Seen, find
-from edgepack.project.project import DetectionOutput, ImageInput
+from edgepack.project.inputs import ImageInput
+from edgepack.project.outputs import DetectionOutput
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import Inputs, Notes

@@ -26,7 +26,8 @@ from edgepack.preprocessing.alternatives import (
 from edgepack.preprocessing.beginning import Beginning, find_beginning
 from edgepack.preprocessing.signs import compute_divergence
 from edgepack.preprocessing.verdict import Seen, Setting
-from edgepack.project.project import DetectionOutput, ImageInput, LabelledDetection
+from edgepack.project.inputs import ImageInput
+from edgepack.project.outputs import DetectionOutput, LabelledDetection
 from edgepack.quantization.ranges.observing import Observer
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.streams import StatePairs, select_answers

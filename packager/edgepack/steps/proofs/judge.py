@@ -23,7 +23,8 @@ from edgepack.metrics.accuracy import (
 from edgepack.metrics.base import Nothing
 from edgepack.metrics.labelled import LabelledMetric
 from edgepack.model.running import Arrays
-from edgepack.project.project import OutputDescription, PythonMetric
+from edgepack.project.outputs import OutputDescription
+from edgepack.project.samples import PythonMetric
 from edgepack.steps.proofs.hook_metric import HookMetric
 from edgepack.steps.proofs.output_metrics import ByOutput, OutputMetrics
 

@@ -23,7 +23,7 @@ from edgepack.metrics.choosing import choose_metric
 from edgepack.metrics.classes import Agreement
 from edgepack.metrics.numbers import R2Metric
 from edgepack.model.running import Arrays
-from edgepack.project.project import OutputDescription
+from edgepack.project.outputs import OutputDescription
 
 ByOutput = Mapping[str, Found | Nothing]
 

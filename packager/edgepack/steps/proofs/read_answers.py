@@ -11,7 +11,7 @@ from edgepack.errors import ProfileError, StepError
 from edgepack.model.files import MODEL
 from edgepack.model.running import make_session, run_session
 from edgepack.preprocessing.readings import Reading, choose_reading
-from edgepack.project.project import OutputDescription
+from edgepack.project.outputs import OutputDescription
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import Inputs, Notes

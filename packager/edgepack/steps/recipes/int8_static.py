@@ -21,7 +21,7 @@ from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import make_session
 from edgepack.project.profile import Dialect
-from edgepack.project.project import PythonMetric
+from edgepack.project.samples import PythonMetric
 from edgepack.quantization.qdq.dialect import QUANTIZE, WITHOUT_INT8, require_dialect
 from edgepack.quantization.qdq.mixed_width import find_wide_names, require_one_width
 from edgepack.quantization.qdq.preparation import prepare_model

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from edgepack.project.outputs import OutputDescription
 from edgepack.project.profile import Profile, Variant
-from edgepack.project.project import Limits, OutputDescription, PythonMetric
+from edgepack.project.project import Limits
+from edgepack.project.samples import PythonMetric
 from edgepack.quantization.search.outside import Outside
 from edgepack.steps.base import Step
 from edgepack.steps.streams import StatePairs

@@ -1,0 +1,140 @@
+"""What a project file says about the model's inputs: how images and texts become tensors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from edgepack.base.schema import Finite, Positive, StrictModel
+
+
+class Letterbox(StrictModel):
+    """Scale the whole image into a square, keep its shape, fill the rest."""
+
+    letterbox: Positive
+    """Side of the square in pixels."""
+    pad: Annotated[int, Field(ge=0, le=255)] = 114
+    """The value that fills the rest, before ``scale``."""
+
+
+class ShortSideCrop(StrictModel):
+    """Scale so that the shorter side has a size, then cut a square from the centre."""
+
+    short_side: Positive
+    crop: Positive
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> Self:
+        if self.crop > self.short_side:
+            raise ValueError(
+                f"crop {self.crop} is larger than short_side {self.short_side}"
+                " | a crop must fit into the scaled image"
+            )
+        return self
+
+
+class Stretch(StrictModel):
+    """Scale to a size, whatever the shape of the image."""
+
+    width: Positive
+    height: Positive
+
+
+class ImageInput(StrictModel):
+    """How an image file becomes an input tensor.
+
+    Resizing is bilinear with antialiasing, as Pillow does it; the crop starts at
+    ``floor((w - s) / 2)``; then order, scale, mean, std and layout apply, in this sequence.
+    Before all that the image is turned upright as its EXIF orientation says, and transparency is
+    laid over white. Images with more than 8 bits a channel are refused.
+    """
+
+    resize: Letterbox | ShortSideCrop | Stretch
+    order: Literal["RGB", "BGR", "GRAY"] = "RGB"
+    scale: Finite = 1.0
+    mean: list[Finite] = []
+    """One value per channel, in ``order``, subtracted after ``scale``. Empty: zeros."""
+    std: list[Finite] = []
+    """One value per channel, in ``order``, divided by last. Empty: ones."""
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+
+    @model_validator(mode="after")
+    def _per_channel(self) -> Self:
+        channels = 1 if self.order == "GRAY" else 3
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if values and len(values) != channels:
+                raise ValueError(
+                    f"{key!r} has {len(values)} values"
+                    f" | {self.order} has {channels} channels: give one value for each"
+                )
+        if any(value == 0 for value in self.std):
+            raise ValueError("'std' holds a 0 | it is divided by: give the standard deviation")
+        return self
+
+
+class TokensInput(StrictModel):
+    """How a text becomes token ids: by the ``tokenizer.json`` of a BERT model, which is WordPiece.
+
+    The ids go into the input that this describes, the other two into the inputs that are named or,
+    where none are, into those of these names that the model has. All get one text, int32 or int64
+    ``(1, tokens)``.
+    """
+
+    file: str
+    """One of the project's ``files``."""
+    length: Annotated[int, Field(gt=1)]
+    """The most tokens, special ones included; longer texts are cut. Where the input's last axis is
+    fixed, the tokens are filled up to it; where it is symbolic, they are as many as there are."""
+    attention_mask: str = "attention_mask"
+    token_type_ids: str = "token_type_ids"  # noqa: S105  (an input, not a secret)
+
+
+class InputDescription(StrictModel):
+    """What one input of the model is made from, and what fills it up to a size in ``dims``."""
+
+    image: ImageInput | None = None
+    tokens: TokensInput | None = None
+    pad: int | Finite | None = None
+    """What the loader puts behind the input's values, along symbolic dimensions with a list of
+    sizes, up to the next of them. Default: 0, which in a mask hides what it stands for."""
+    mask: str | None = None
+    """A symbolic dimension: the input is a mask over it. Where a caller leaves it out, the loader
+    makes it: ones up to the actual size, zeros behind. Samples hold it as any other input."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self == InputDescription.model_construct():
+            raise ValueError(
+                "it says nothing | give 'image', 'tokens', 'pad' or 'mask', or remove the input"
+            )
+        given = [key for key in ("image", "tokens", "pad") if getattr(self, key) is not None]
+        if self.mask is not None and given:
+            raise ValueError(
+                f"'mask' and {given[0]!r} are given"
+                " | a mask is ones and zeros, padded with zeros: give one of the two"
+            )
+        if self.image is not None and self.tokens is not None:
+            raise ValueError("'image' and 'tokens' are given | give one of the two")
+        return self
+
+
+class Preprocess(StrictModel):
+    """Where what ``image`` says is done: by the caller, or in the model itself."""
+
+    in_graph: bool = False
+    """Whether it is put into the model, which then takes a picture's pixels: uint8 ``(H, W, 3)``,
+    RGB, of any size unless ``dims`` fixes ``<input>_height`` and ``<input>_width``."""
+    extensions: list[Literal["decode_image", "tokenize"]] = []
+    """What operators of onnxruntime-extensions do in the model, on Linux alone. ``decode_image``:
+    it takes the bytes of a JPEG or PNG file, uint8 ``(N,)``. ``tokenize``: where an input has
+    ``tokens``, it takes a text's UTF-8 bytes, uint8 ``(N,)``, and makes the ids itself."""
+
+    @model_validator(mode="after")
+    def _extensions_come_before_something(self) -> Self:
+        if "decode_image" in self.extensions and not self.in_graph:
+            raise ValueError(
+                "'decode_image' is given without 'in_graph'"
+                " | write preprocess: {in_graph: true, extensions: [decode_image]}"
+            )
+        return self

@@ -1,0 +1,132 @@
+"""Reading a project file, or making up the project of a bare model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.base.yaml_source import YamlSource, read_yaml
+from edgepack.errors import ProfileError, UsageError
+from edgepack.ondevice.runtime.edgepack_answers import read_labels
+from edgepack.project.names import is_taken
+from edgepack.project.outputs import DetectionOutput, LabelledDetection, OutputDescription
+from edgepack.project.project import Project
+
+PROJECT_FILE = "edgepack.yaml"
+
+
+@dataclass(frozen=True)
+class LoadedProject:
+    """A project, the folder that its paths are relative to, and where its keys stand."""
+
+    project: Project
+    folder: Path
+    source: YamlSource | None = None
+    """None when the project was made up for a bare model file."""
+
+    @property
+    def model_path(self) -> Path:
+        """The model file."""
+        return self.folder / self.project.model
+
+    def scores_output(self, outputs: Sequence[str]) -> str | None:
+        """Return the output that holds class scores: the one described so, else the first.
+
+        An output that is a state counts only where there are no others.
+
+        None if the first output is described as something else.
+        """
+        described = self.project.outputs
+        outputs = [name for name in outputs if name not in self.project.state] or outputs
+        for name in outputs:
+            if name in described and described[name].kind == "classification":
+                return name
+        return None if outputs[0] in described else outputs[0]
+
+    def described(self) -> dict[str, OutputDescription]:
+        """Return what outputs mean; detections with labels know how many classes there are.
+
+        Raises:
+            ProfileError: A file of labels is not there.
+        """
+        return {name: self._count_labels(meaning) for name, meaning in self.project.outputs.items()}
+
+    def _count_labels(self, meaning: OutputDescription) -> OutputDescription:
+        if not isinstance(meaning, DetectionOutput) or meaning.labels is None:
+            return meaning
+        count = len(read_labels(self.carried(meaning.labels).read_text(encoding="utf-8")))
+        return LabelledDetection(**meaning.model_dump(), classes=count)
+
+    def carried(self, name: str) -> Path:
+        """Return the path of one of the project's ``files``.
+
+        Raises:
+            ProfileError: It is not there, or not within the project's folder.
+        """
+        path = (self.folder / name).resolve()
+        if not path.is_relative_to(self.folder) or not path.is_file():
+            raise ProfileError(
+                f"the file {name!r} is not in the project's folder, {str(self.folder)!r}",
+                hint="'files' lists files beside edgepack.yaml, relative to it",
+                where=self.where("files", self.project.files.index(name)),
+            )
+        return path
+
+    def where(self, *path: str | int) -> str:
+        """Return ``file:line:column`` of a key, or nothing for a made-up project."""
+        return self.source.where(path) if self.source else ""
+
+
+def read_project(path: Path) -> LoadedProject:
+    """Read a project file.
+
+    Raises:
+        ProfileError: The file is missing or wrong.
+    """
+    source = read_yaml(path)
+    return LoadedProject(source.parse(Project), path.resolve().parent, source)
+
+
+def make_project(model: Path) -> LoadedProject:
+    """Make up a project for a bare model file: its name and nothing else.
+
+    Raises:
+        UsageError: It is a folder, or the file's name gives no usable project name.
+    """
+    if model.is_dir():
+        raise UsageError(f"{str(model)!r} is a folder", hint="name the ONNX file in it")
+    stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in model.stem).strip("-")
+    name = "-".join(part for part in stem.split("-") if part)
+    if not name or is_taken(name):
+        raise UsageError(
+            f"cannot name a project after {model.name!r}",
+            hint="rename the file, or write an edgepack.yaml (edgepack init MODEL)",
+        )
+    return LoadedProject(
+        Project(schema_version=1, name=name, model=model.name), model.resolve().parent
+    )
+
+
+def find_project(model: Path | None, project_file: Path | None) -> LoadedProject:
+    """Return the project to build: a file that was named, a bare model, or the one lying here.
+
+    Raises:
+        UsageError: There is none.
+        ProfileError: The project file is wrong.
+    """
+    if model is not None and project_file is not None:
+        raise UsageError(
+            "both a model and a project file are given", hint="give one of MODEL and --project"
+        )
+    if project_file is not None:
+        return read_project(project_file)
+    if model is not None:
+        return make_project(model)
+    if Path(PROJECT_FILE).is_file():
+        return read_project(Path(PROJECT_FILE))
+    raise UsageError(
+        f"no model is given and there is no {PROJECT_FILE} here",
+        hint="name a model (edgepack build MODEL --target ID), or write a project file with"
+        " 'edgepack init MODEL'",
+    )

@@ -1,0 +1,66 @@
+"""Names that a project gives: its own, its version's, and those of the code in its apps."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from edgepack.base.schema import StrictModel
+from edgepack.project.identifiers import find_taken_types, is_reserved_in_packages
+
+
+def is_taken(name: str) -> bool:
+    """Say whether a folder of edgepack's own on devices may have a name."""
+    return re.fullmatch(r"lease|venv(-.*)?", name, re.IGNORECASE) is not None
+
+
+def _own_folder(name: str) -> str:
+    if is_taken(name):
+        raise ValueError(f"{name!r} is a folder of edgepack's own on devices: choose another name")
+    return name
+
+
+def _package(name: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", name):
+        raise ValueError(
+            f"{name!r} is no package | lower-case words joined by dots, such as com.acme.detector"
+        )
+    if reserved := [word for word in name.split(".") if is_reserved_in_packages(word)]:
+        raise ValueError(
+            f"{name!r} holds {reserved[0]!r}, a word of Kotlin's or Java's | choose another word"
+        )
+    if (first := name.split(".", maxsplit=1)[0]) in ("java", "kotlin"):
+        # The JVM's class loaders refuse the one, the Kotlin compiler the other.
+        raise ValueError(
+            f"{name!r} is a package of {first.capitalize()}'s own | begin with a name of yours"
+        )
+    if f"{name}.".startswith("ai.onnxruntime."):
+        # One app has both; classes of one name would shadow each other, and shrinking keeps them.
+        raise ValueError(f"{name!r} is a package of onnxruntime's own | begin with a name of yours")
+    return name
+
+
+def _type(name: str) -> str:
+    if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
+        raise ValueError(f"{name!r} is no type's name | letters and digits, such as Detector")
+    if name in find_taken_types():
+        raise ValueError(f"{name!r} is a type that the code uses | call it {name}Model")
+    return name
+
+
+ProjectName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9]+([._-][A-Za-z0-9]+)*$"), AfterValidator(_own_folder)
+]
+"""The name of the project's folder on devices."""
+ProjectVersion = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*$")]
+
+
+class AppNames(StrictModel):
+    """What the code of bundles for phones is called."""
+
+    package: Annotated[str, AfterValidator(_package)] | None = None
+    """The Kotlin package, such as ``com.acme.detector``. Default: ``edgepack.`` and the name."""
+    type: Annotated[str, AfterValidator(_type)] | None = None
+    """The class that stands for the model, such as ``Detector``. Default: the project's name."""

@@ -1,0 +1,138 @@
+"""What a project file says about the model's outputs: one description for each kind of answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from edgepack.base.schema import Finite, Positive, StrictModel
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class RawOutput(StrictModel):
+    """An output that is given as it is."""
+
+    kind: Literal["raw"] = "raw"
+    labels: str | None = None
+    """A file of the project's ``files``."""
+
+
+class ClassificationOutput(StrictModel):
+    """One score per class: the answer is the best classes."""
+
+    kind: Literal["classification"]
+    labels: str | None = None
+    """A file of the project's ``files`` with one label a line."""
+    activation: Literal["none", "softmax", "sigmoid"] = "none"
+    """The function that turns the model's values into scores; the order is the same with each."""
+    top: Positive = 5
+    """How many classes an answer holds, at most."""
+
+
+class DetectionOutput(StrictModel):
+    """Boxes with scores: the answer is objects in the pixels of the caller's picture."""
+
+    kind: Literal["detection"]
+    layout: Literal["yolo", "yolov5"]
+    """``yolo``: centre x and y, width, height, then a score per class: ``(1, 4 + C, N)`` or
+    ``(1, N, 4 + C)``. ``yolov5``: between them the score that there is an object at all,
+    ``(1, N, 5 + C)``. Boxes are in pixels of the input."""
+    labels: str | None = None
+    """A file of the project's ``files`` with one label a line."""
+    score: Share = 0.25
+    """The least score that counts."""
+    iou: Share = 0.45
+    """Of two boxes of one class whose intersection is more than this part of their union, the one
+    with the better score stays."""
+    most: Positive = 100
+    """How many objects an answer holds, at most."""
+
+
+class LabelledDetection(DetectionOutput):
+    """A detection whose labels were counted: they say how many values a box has."""
+
+    classes: int
+
+
+class EmbeddingOutput(StrictModel):
+    """Values that stand for the whole sample: the answer is one vector per sample."""
+
+    kind: Literal["embedding"]
+    pooling: Literal["none", "cls", "mean", "max"]
+    """How ``(B, S, D)`` becomes ``(B, D)``: the first position, or mean or maximum over all."""
+    mask: str | None = None
+    """An input ``(B, S)``: positions where it is 0 do not count."""
+    normalize: bool = False
+    """Whether vectors get length 1."""
+
+    @model_validator(mode="after")
+    def _mask_goes_with_pooling(self) -> Self:
+        if self.mask is not None and self.pooling in ("none", "cls"):
+            raise ValueError(
+                f"'mask' does not go with pooling {self.pooling!r}"
+                " | give pooling: mean or max, or remove 'mask'"
+            )
+        return self
+
+
+class RegressionOutput(StrictModel):
+    """Numbers that are read as they are, as a score or a size: the answer is the output itself."""
+
+    kind: Literal["regression"]
+    threshold: Finite | None = None
+    """For a single number, the value at which it decides something."""
+
+
+class ProbabilityOutput(StrictModel):
+    """Probabilities that decide something each: the answer is the output itself."""
+
+    kind: Literal["probability"]
+    threshold: Share = 0.5
+    """The probability from which on the decision is yes."""
+    activation: Literal["none", "sigmoid"] = "none"
+    """The function that turns the model's values into probabilities, before ``threshold``."""
+
+
+class MaskOutput(StrictModel):
+    """A class for each place, or whether it is in a region: the answer is the output itself."""
+
+    kind: Literal["mask"]
+    axis: Literal[1, -1] = 1
+    """Where scores of classes lie; with one value there, ``threshold`` decides."""
+    threshold: Finite = 0.5
+
+
+class TokensOutput(StrictModel):
+    """A sequence of ids, or floats whose last axis scores ids: the answer is the output itself."""
+
+    kind: Literal["tokens"]
+
+
+class SignalOutput(StrictModel):
+    """Sound or another signal along the last axis: the answer is the output itself."""
+
+    kind: Literal["signal"]
+    window: Positive = 256
+    """Values that are judged together: what is silent does not count."""
+
+
+GivenAsTensor = (
+    RawOutput | RegressionOutput | ProbabilityOutput | MaskOutput | TokensOutput | SignalOutput
+)
+"""Outputs whose answer is the tensor itself."""
+OutputDescription = Annotated[
+    RawOutput
+    | ClassificationOutput
+    | DetectionOutput
+    | EmbeddingOutput
+    | RegressionOutput
+    | ProbabilityOutput
+    | MaskOutput
+    | TokensOutput
+    | SignalOutput,
+    Field(discriminator="kind"),
+]
+"""What one output of the model means, and so what a variant of it is judged by. Carried into the
+bundle."""

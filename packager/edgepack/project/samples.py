@@ -1,0 +1,80 @@
+"""Where a project's samples come from, and the metric that judges variants by them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from edgepack.base.schema import Positive, StrictModel
+
+HookName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+"""``module:function``, found with the project's folder on the path."""
+
+
+class PythonMetric(StrictModel):
+    """A metric of the user's own, called once over the set.
+
+    The function takes ``(outputs, labels)``, or ``(outputs, labels, names)`` if it has a parameter
+    ``names``. It returns a number, or several by name; docs/metrics.md has an example.
+    """
+
+    python: HookName
+    higher_is_better: bool
+    value: str | None = None
+    """Which of several values decides, and is what limits are about; default: the first."""
+
+
+class SampleSource(StrictModel):
+    """Where samples come from: exactly one of the first four keys."""
+
+    path: str | None = None
+    """An ``.npz`` with one array per input; the leading axis is the sample."""
+    images: str | None = None
+    """A folder of images, used with the description of the model's one image input."""
+    test_data: str | None = None
+    """A glob of ONNX test data folders (``input_0.pb`` and so on)."""
+    python: HookName | None = None
+    """A callable that returns an iterable of ``{input: array}`` or ``({input: array}, label)``."""
+    labels: str | None = None
+    """npz: the key that holds the labels. images: a CSV file of ``file,label``, the file as a path
+    within the folder or a name that is there once, or ``folders`` where each class has a folder;
+    classes count from 0 in the order of the folders' names. Boxes: COCO's annotations, a ``.json``
+    file, or a folder with a YOLO ``.txt`` for each image. Other sources take none."""
+    limit: Positive | None = None
+    """Take this many samples, the first in the file or evenly spread over a folder's names."""
+
+    @model_validator(mode="after")
+    def _exactly_one_source(self) -> Self:
+        keys = ("path", "images", "test_data", "python")
+        given = [key for key in keys if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"samples need exactly one source, found {', '.join(given) or 'none'}"
+                f" | give one of {', '.join(keys)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _labels_go_with_the_source(self) -> Self:
+        if self.labels is not None and self.path is None and self.images is None:
+            raise ValueError(
+                "'labels' goes with 'path' or 'images' only"
+                " | remove it; a Python source yields (inputs, label)"
+            )
+        return self
+
+
+class EvaluationSource(SampleSource):
+    """Samples to judge by, and the metric."""
+
+    metric: Literal["top1", "map50", "map", "perplexity", "agreement"] | PythonMetric | None = None
+    """Default: with labels ``top1``, or ``map50`` where they are boxes and an output is a
+    detection; ``agreement`` with fp32 without."""
+
+
+class Samples(StrictModel):
+    """The two sets of samples. One folder of images for both is split 80 to 20 by content."""
+
+    calibration: SampleSource | None = None
+    evaluation: EvaluationSource | None = None
