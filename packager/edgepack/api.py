@@ -27,7 +27,9 @@ from where it is defined when it is first used, so that importing this module is
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -204,93 +206,20 @@ if TYPE_CHECKING:
     from edgepack.trying.verify import Verification as Verification
     from edgepack.trying.verify import verify as verify
 
-_HOMES = {
-    "backends.listing": "ListedTarget list_targets make_target_schema show_target",
-    "backends.targets": "check_target",
-    "base.progress": "Progress",
-    "base.schema": "NotMeasured",
-    "builder.assembly": "BuiltBundle",
-    "builder.build": "BuildResult build dry_run",
-    "builder.inspect": "Inspection VariantInspection inspect",
-    "builder.memory": "format_memory",
-    "builder.plan": "Plan",
-    "builder.scaffold": "init",
-    "builder.timing": "SlowerVariant",
-    "bundle.manifest": "MANIFEST_SIGNATURE Accuracy Attempt Manifest ManifestVariant",
-    "bundle.reading": "Bundle load_bundle",
-    "bundle.signing": "Signature require_signature sign",
-    "bundle.unused": "Unused",
-    "demo.demo": "Demo demo",
-    "deploy.adding": "AddedDevice add_device",
-    "deploy.audit": (
-        "AuditLog Record UseInterval find_audit_log list_audit_intervals parse_moment "
-        "read_audit_log verify_audit_log"
-    ),
-    "deploy.fleet.bundles": "load_bundles_by_target",
-    "deploy.fleet.rollout": "Watcher start_rollout",
-    "deploy.fleet.run": "News",
-    "deploy.fleet.schedule": "Retry RolloutSettings Settled Start",
-    "deploy.fleet.selection": "complete_selection is_one_device select_devices",
-    "deploy.fleet.store": "PushOptions Rollout RolloutListing RolloutStore",
-    "deploy.leases": "Lease lease_device leased list_leases release_device",
-    "deploy.operations": "provision_device trust_device",
-    "deploy.push": "push rollback",
-    "deploy.rollouts": "abort_rollout list_rollouts push_as_rollout read_rollout resume_rollout",
-    "deploy.transfer.client": "PushedRelease Switched",
-    "deploy.verify": "DeviceState verify_device",
-    "devices.checking": "Checked",
-    "devices.inventory": "Device describe_inventory list_device_names load_device load_devices",
-    "devices.provisioning": "Provisioned",
-    "devices.transport": "Transport",
-    "devices.transports": "connect",
-    "errors": "EdgepackError",
-    "measure.bench.run": "bench",
-    "measure.check": "check_device",
-    "measure.compare.comparing": "CompareQuestion compare",
-    "measure.compare.formats": (
-        "COMPARISON_HEADS format_comparison_junit format_comparison_markdown format_comparison_rows"
-    ),
-    "measure.compare.noise": "NoiseFloor measure_noise",
-    "measure.evaluate.evaluate": "evaluate require_usable",
-    "measure.tune.keeping": "keep_tuning load_tuning",
-    "measure.tune.searching": "TuneQuestion",
-    "measure.tune.space": "format_settings",
-    "measure.tune.tuning": "TunePlan plan_tuning tune",
-    "measure.tune.writing": "Override make_override write_override",
-    "metrics.choosing": "METRIC_TEXTS",
-    "model.facts": "ModelFacts",
-    "model.finding": "Finding group_findings",
-    "project.loading": "PROJECT_FILE LoadedProject read_project",
-    "project.profile": "Profile find_target_files",
-    "project.project": "ConstantValue Limits",
-    "records.comparison": "ComparedMetric Comparison",
-    "records.deciding": "Rule",
-    "records.presets": "Preset find_preset",
-    "records.run": "EvaluationReport ImportedReport Memory RunReport Scenario VariantFacts",
-    "records.scenarios": "make_scenario",
-    "records.tuning": "Candidate Confirmation Latency Settings TuneReport",
-    "records.verdict": "require_valid",
-    "results.page.changes_text": "find_newest_changes format_series require_no_slowdown",
-    "results.page.html": "write_html",
-    "results.page.reporting": "Page report",
-    "results.page.table": "format_nearness format_others format_r2 format_rows make_report_table",
-    "results.page.tried": "NOT_COMPARABLE TriedStage group_stages",
-    "results.store.changes": "HistorySeries find_changes",
-    "results.store.documents": "Report read_report",
-    "results.store.exporting": "export_runs",
-    "results.store.importing": "import_log",
-    "results.store.labels": "explain_incomparable",
-    "results.store.rows": "RunRow",
-    "results.store.runs": "import_runs list_runs prune_runs show_run",
-    "results.store.store": "ResultsStore RunFilter keep_report",
-    "trying.trial": "InputTrial Trial",
-    "trying.trying": "try_bundle",
-    "trying.verdicts": "Compared",
-    "trying.verify": "Verification verify",
-}
-"""Where each name is defined: modules of edgepack, and the names. The imports above, for type
-checkers, are the same."""
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+def _read_homes() -> dict[str, str]:
+    """Return the module that defines each name, from the imports above, which never run."""
+    tree = ast.parse(Path(__file__).read_bytes())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {
+        alias.name: node.module
+        for node in imports
+        if node.module is not None and node.module.startswith("edgepack.")
+        for alias in node.names
+    }
+
+
+_HOME = _read_homes()
 
 __all__ = sorted(_HOME)  # noqa: PLE0605  (a list of names; type checkers read the imports above)
 
@@ -300,7 +229,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of this modu
     def __getattr__(name: str) -> object:
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"edgepack.{_HOME[name]}"), name)
+        return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
