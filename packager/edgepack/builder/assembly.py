@@ -43,7 +43,7 @@ def assemble(judged: JudgedBundle, cache: StepCache, out: Path) -> BuiltBundle:
         # An archive never lies beside a folder that it does not hold.
         archive.unlink(missing_ok=True)
     bundle = load_bundle(final)
-    copy_file(_archive(bundle, cache), archive)
+    copy_file(_make_archive(bundle, cache), archive)
     return BuiltBundle(bundle, archive)
 
 
@@ -56,20 +56,20 @@ def _write(judged: JudgedBundle, writer: BundleWriter) -> None:
         place = path.relative_to(loaded.folder).as_posix()
         writer.add(f"files/{place}", path.read_bytes(), role="file")
     context = make_bundle_context(judged, models, writer.files.values())
-    for file in render_family(judged.profile.family, context, _app(judged)):
+    for file in render_family(judged.profile.family, context, _make_app(judged)):
         writer.add(file.path, file.data, role=file.role, mode=file.mode)
     variants = make_manifest_variants(judged, models, len(goldens))
     writer.finish(lambda files: make_manifest(judged, variants, goldens, files))
 
 
-def _app(judged: JudgedBundle) -> App | None:
+def _make_app(judged: JudgedBundle) -> App | None:
     """Return what the code of a phone's bundle is made from; others carry Python as it is."""
     if judged.profile.device.min_version is None:
         return None
     return make_app(judged.project, judged.profile, *judged.signature)
 
 
-def _archive(bundle: Bundle, cache: StepCache) -> Path:
+def _make_archive(bundle: Bundle, cache: StepCache) -> Path:
     """Return the bundle's archive in the cache: its bytes follow from the manifest's digest."""
     name = "bundle.tar.gz"
     key = f"archive-{bundle.digest}"

@@ -74,13 +74,13 @@ class BuildResult:
         if failed:
             bugs = [error for error in failed if isinstance(error, BugError)]
             raise type([*bugs, *failed][0])(
-                f"{len(failed)} variants could not be made:\n{_indented(failed)}",
+                f"{len(failed)} variants could not be made:\n{_indent(failed)}",
                 hint=f"fix that, or leave these variants out (--variant); written: {shipped}",
             )
         if missed:
             raise LimitError(
                 f"{len(missed)} variants lose too much and are not shipped:\n"
-                + _indented([f"{error.where}: {error.problem}" for error in missed]),
+                + _indent([f"{error.where}: {error.problem}" for error in missed]),
                 hint=f"{missed[0].hint}; written: {shipped}",
             )
         if self.uncompiled:
@@ -90,13 +90,13 @@ class BuildResult:
             lines = [f"{t} {each}" for t, unused in without.items() for each in unused]
             raise ModelError(
                 f"no bundle was written for {', '.join(without)}, because each variant is unused:\n"
-                + _indented(lines),
+                + _indent(lines),
                 hint="fix what one of these lines names, or build for a target with a CPU variant"
                 f" (edgepack targets list); written: {shipped}",
             )
 
 
-def _indented(lines: Sequence[object]) -> str:
+def _indent(lines: Sequence[object]) -> str:
     return indent("\n".join(map(str, lines)), "  ")
 
 
@@ -133,7 +133,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             returned instead, and the others are shipped: see :meth:`BuildResult.require_all`.
     """
     job = _make_job(model, project, targets, variants)
-    toolchains = _toolchains(job.plan, jars, aar=aar)
+    toolchains = _find_toolchains(job.plan, jars, aar=aar)
     repository = out / "maven"
     for place in (out, repository) if toolchains else (out,):
         require_writable_folder(place)
@@ -154,7 +154,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             cache=cache,
             jobs=jobs or count_default_jobs(),
             progress=progress,
-            subject=_subject(job),
+            subject=_make_subject(job),
         )
         judged = [judge(planned, execution, job.limits) for planned in job.plan.bundles]
         slower = tuple(list_slower_variants(job.plan, judged, execution))
@@ -164,7 +164,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             for planned, verdict in zip(job.plan.bundles, judged, strict=True)
             if verdict.shipped
         ]
-        libraries = list(_libraries(bundles, toolchains, repository, progress))
+        libraries = list(_write_libraries(bundles, toolchains, repository, progress))
         aars = tuple(made for made in libraries if isinstance(made, Path))
         left = {(v.target, planned.variant.id) for v in judged for planned, _ in v.shipped}
         found = list_warnings(job.plan, judged, execution, job.limits)
@@ -186,7 +186,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
     )
 
 
-def _subject(job: Job) -> Subject:
+def _make_subject(job: Job) -> Subject:
     return Subject(
         job.loaded.model_path,
         job.loaded.project.largest_dims,
@@ -195,7 +195,7 @@ def _subject(job: Job) -> Subject:
     )
 
 
-def _toolchains(plan: Plan, jars: Path | None, *, aar: bool) -> dict[str, Toolchain]:
+def _find_toolchains(plan: Plan, jars: Path | None, *, aar: bool) -> dict[str, Toolchain]:
     """Return what compiles each target's module, so that missing tools are reported at once."""
     if not aar:
         if jars is not None:
@@ -216,7 +216,7 @@ def _toolchains(plan: Plan, jars: Path | None, *, aar: bool) -> dict[str, Toolch
     return {p.id: find_toolchain(p.runtime.packages, jars) for p in android}
 
 
-def _libraries(
+def _write_libraries(
     bundles: Sequence[BuiltBundle],
     toolchains: Mapping[str, Toolchain],
     repository: Path,
@@ -253,7 +253,7 @@ def dry_run(
         EdgepackError: As :func:`build`, before anything runs.
     """
     plan = _make_job(model, project, targets, variants).plan
-    _toolchains(plan, jars, aar=aar)
+    _find_toolchains(plan, jars, aar=aar)
     return plan
 
 

@@ -96,7 +96,7 @@ class StepCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(prefix=f".{key[:16]}-", dir=self.folder))
         except OSError as error:
-            raise _not_writable(self.folder, error) from error
+            raise _make_write_error(self.folder, error) from error
         try:
             fill(partial)
             digest = _write_index(partial)
@@ -104,7 +104,7 @@ class StepCache:
         except OSError as error:
             if error.errno not in _NO_PLACE:
                 raise
-            raise _not_writable(self.folder, error) from error
+            raise _make_write_error(self.folder, error) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -153,7 +153,7 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _not_writable(folder: Path, error: OSError) -> ToolError:
+def _make_write_error(folder: Path, error: OSError) -> ToolError:
     return ToolError(
         f"cannot write to the cache {str(folder)!r}: {error.strerror or error}",
         hint="free some space there and in the folder for temporary files (TMPDIR), or point"

@@ -23,7 +23,7 @@ class Carrying:
 
     def unused(self, variants: Sequence[Variant]) -> dict[str, Unused]:
         """Return the variants that do not carry the model, by id."""
-        carriers = {variant.id: variant for variant in variants if self._carries(variant)}
+        carriers = {variant.id: variant for variant in variants if self._can_carry(variant)}
         speaking = {v.backend: v.id for v in carriers.values() if v.recipe != "fp32"}
         doubles = {
             variant.id: speaking[variant.backend]
@@ -38,7 +38,7 @@ class Carrying:
             if variant.id in doubles:
                 stage, reason = "left out", f"it would be the same model as {doubles[variant.id]}"
             elif variant.id not in carriers:
-                stage, reason = "refused", f"{self._obstacle(variant)}{there}"
+                stage, reason = "refused", f"{self._explain_obstacle(variant)}{there}"
             else:
                 continue
             found[variant.id] = Unused(
@@ -46,25 +46,25 @@ class Carrying:
             )
         return found
 
-    def _carries(self, variant: Variant) -> bool:
+    def _can_carry(self, variant: Variant) -> bool:
         if variant.recipe == "int8-static" and variant.dialect is not None:
-            return self.quantization.form == "QDQ" and not self._differences(variant.dialect)
+            return self.quantization.form == "QDQ" and not self._list_differences(variant.dialect)
         if variant.recipe == "fp16":
             return self.quantization.form == "float16"
         return variant.recipe == "fp32"
 
-    def _obstacle(self, variant: Variant) -> str:
+    def _explain_obstacle(self, variant: Variant) -> str:
         found = f"the model is {self.quantization.state}"
         if self.quantization.form == "float16":
             return f"{found}, and {variant.recipe} is made from float32"
         if variant.recipe == "int8-static" and variant.dialect is not None:
             if self.quantization.form != "QDQ":
                 return f"{found}, and {variant.backend} wants int8 as QDQ"
-            wanted = ", ".join(self._differences(variant.dialect))
+            wanted = ", ".join(self._list_differences(variant.dialect))
             return f"{found}, and {variant.backend} wants {wanted}"
         return f"{found}, which {variant.recipe} would change"
 
-    def _differences(self, dialect: Dialect) -> list[str]:
+    def _list_differences(self, dialect: Dialect) -> list[str]:
         """Return what the dialect needs and the model lacks."""
         found = self.quantization
         wanted = []

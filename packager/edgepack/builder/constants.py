@@ -42,7 +42,7 @@ def make_project_constants(
                 hint="remove it from one of the two",
                 where=where,
             )
-        found.append(_constant(specs[name], value, where))
+        found.append(_make_constant(specs[name], value, where))
     if found and len(found) == len(specs):
         raise ProfileError(
             "all inputs of the model are constants, so that it has nothing to compute from",
@@ -52,7 +52,7 @@ def make_project_constants(
     return tuple(found)
 
 
-def _constant(spec: TensorSpec, value: ConstantValue, where: str) -> Constant:
+def _make_constant(spec: TensorSpec, value: ConstantValue, where: str) -> Constant:
     try:
         given = np.array(value)
     except ValueError as error:
@@ -72,7 +72,7 @@ def _constant(spec: TensorSpec, value: ConstantValue, where: str) -> Constant:
             hint=f"give the sizes, such as {line}" if line else "write all its numbers: [0, 0]",
             where=where,
         )
-    if not single and spec.shape is not None and not _fits(given.shape, spec.shape):
+    if not single and spec.shape is not None and not _is_fitting(given.shape, spec.shape):
         raise ProfileError(
             f"the constant {spec.name!r} has the shape {list(given.shape)}, the model takes {spec}",
             hint="a single number fills the input; else write it as lists, at most two deep, and"
@@ -105,7 +105,7 @@ def can_hold(value: float, dtype: str) -> bool:
     return value == int(value) and limits.min <= value <= limits.max
 
 
-def _fits(given: Sequence[int], wanted: Sequence[int | str]) -> bool:
+def _is_fitting(given: Sequence[int], wanted: Sequence[int | str]) -> bool:
     """Return whether a shape fits the expected one; a dimension without a name takes any size."""
     return len(given) == len(wanted) and all(
         want in (have, "?") for have, want in zip(given, wanted, strict=True)

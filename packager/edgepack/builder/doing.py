@@ -57,7 +57,7 @@ def describe_step(name: str) -> str:
     return RECIPES[name].words if name in RECIPES else WORDS[name]
 
 
-def takes_long(name: str) -> bool:
+def is_long(name: str) -> bool:
     """Return whether steps of this name take most of a build's time."""
     return RECIPES[name].takes_long if name in RECIPES else name in LONG
 
@@ -78,7 +78,7 @@ class Doing:
         whom, shared = describe_variants(self._variants.get(step.id, ()), self._all)
         return f"{whom}: {what}{shared}" if whom else f"{what}{shared}"
 
-    def whom(self, step: PlannedStep) -> str:
+    def name_variant(self, step: PlannedStep) -> str:
         """Return for which variants a step is, to begin a line; empty for several targets."""
         found, _ = describe_variants(self._variants.get(step.id, ()), self._all)
         return f"{found}: " if found else ""

@@ -14,7 +14,7 @@ _EXAMPLE_SIDE = 480
 """Of a picture in a README's example, in pixels."""
 
 
-def example_inputs(project: Project, inputs: Sequence[TensorSpec]) -> Iterator[ExampleInput]:
+def make_example_inputs(project: Project, inputs: Sequence[TensorSpec]) -> Iterator[ExampleInput]:
     """Yield the inputs that a caller gives, of the smallest sizes that the project lists."""
     smallest = {name: sizes[0] for name, sizes in project.buckets.items()}
     for spec in inputs:

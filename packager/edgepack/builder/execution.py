@@ -15,7 +15,7 @@ from edgepack.base.machine import read_available_memory
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, SilentTask, Task, Work
 from edgepack.builder.cache import Artifact, StepCache, make_step_key
-from edgepack.builder.doing import Doing, takes_long
+from edgepack.builder.doing import Doing, is_long
 from edgepack.builder.memory import Subject, build_bytes, estimate_step_bytes, format_memory
 from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
@@ -102,7 +102,7 @@ class _Run:
         )
         order.prepare()
         waiting: list[str] = []
-        kinds = Counter(s.step.name for s in self.plan.steps if takes_long(s.step.name))
+        kinds = Counter(s.step.name for s in self.plan.steps if is_long(s.step.name))
         try:
             with self.progress.task(Work("build", total=len(self.steps), kinds=kinds)) as self.task:
                 while order.is_active():
@@ -182,7 +182,9 @@ class _Run:
                 paths,
                 out,
                 on_progress=lambda *far: self.task.within(planned.id, *far),
-                on_note=lambda line: self.progress.note(f"{self.doing.whom(planned)}{line}"),
+                on_note=lambda line: self.progress.note(
+                    f"{self.doing.name_variant(planned)}{line}"
+                ),
             )
         except EdgepackError as error:
             doing = self.doing.text(planned)
@@ -213,7 +215,7 @@ class _Run:
         """Return about how many bytes a step takes."""
         if any(origin in self.failed for origin in planned.inputs.values()):
             return 0
-        models = sum(map(_model_bytes, map(self._find_path, planned.inputs.values())))
+        models = sum(map(_count_model_bytes, map(self._find_path, planned.inputs.values())))
         return estimate_step_bytes(planned.step.name, models, self.activations)
 
     def _find_digest(self, origin: str) -> str:
@@ -227,7 +229,7 @@ class _Run:
         return self.artifacts[origin].path
 
 
-def _model_bytes(path: Path) -> int:
+def _count_model_bytes(path: Path) -> int:
     """Return the size of the models in a step's folder, or of a source file with its weights."""
     if path.is_dir():
         return sum(file.stat().st_size for file in path.glob("model.*"))

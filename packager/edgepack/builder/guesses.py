@@ -65,7 +65,7 @@ def read_guess(facts: ModelFacts, model: Path, image: ImageInput) -> Guess:
         scale = 1.0 if start.highest > 1 else _LEVEL
         why = f"the model begins with {names}, which take 0 to {start.highest:g}"
         return Guess(_scale_image(image, scale), why, is_told=True)
-    return _normalized(image, start)
+    return _guess_normalization(image, start)
 
 
 _PIXEL_RANGE, _PIXEL_FORMAT = "Image.NominalPixelRange", "Image.BitmapPixelFormat"
@@ -86,7 +86,7 @@ def _scale_image(
     return image.model_copy(update={"scale": scale, "mean": means, "order": order or image.order})
 
 
-def _normalized(image: ImageInput, start: Beginning) -> Guess:
+def _guess_normalization(image: ImageInput, start: Beginning) -> Guess:
     """Return the scale and mean that a BatchNormalization on the input itself was trained with."""
     found = start.normalization
     if found is None or not found.direct or start.nodes:
@@ -122,22 +122,24 @@ def try_guess(
                 _rank_guesses, model, spec, guess.image, scores_output, list(files), labels
             )
         except EdgepackError as error:
-            return _because(guess, f"not tried: {error.problem.splitlines()[0]}")
-    others = [e for e in found if not guess.is_told or _differs_in_order(e, guess.image)]
+            return _make_guess(guess, f"not tried: {error.problem.splitlines()[0]}")
+    others = [e for e in found if not guess.is_told or _is_other_order(e, guess.image)]
     if not found and not guess.is_told:
-        return _because(guess, "not tried: the outputs do not show it, or there are too few photos")
+        return _make_guess(
+            guess, "not tried: the outputs do not show it, or there are too few photos"
+        )
     if len(others) < 2:
         return guess
     best = others[0]
     tried = f"of {len(others)} ways tried on {count} photos"
     if not _is_telling(best):
-        return _because(guess, f"{tried} none stands out")
+        return _make_guess(guess, f"{tried} none stands out")
     image = best.alternative.image if best.alternative else None
     why = f"best {tried}, {best.shown}"
-    return _because(Guess(image or guess.image, guess.why, guess.is_told), why)
+    return _make_guess(Guess(image or guess.image, guess.why, guess.is_told), why)
 
 
-def _because(guess: Guess, why: str) -> Guess:
+def _make_guess(guess: Guess, why: str) -> Guess:
     return Guess(guess.image, "; ".join(filter(None, (guess.why, why))), guess.is_told)
 
 
@@ -154,7 +156,7 @@ def _is_telling(best: RankedWay) -> bool:
             return False
 
 
-def _differs_in_order(entry: RankedWay, own: ImageInput) -> bool:
+def _is_other_order(entry: RankedWay, own: ImageInput) -> bool:
     image = entry.alternative.image if entry.alternative else own
     return image is not None and (image.scale, len(image.mean)) == (own.scale, len(own.mean))
 

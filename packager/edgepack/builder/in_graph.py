@@ -49,7 +49,7 @@ def find_made_dims(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> dict[
     found: dict[str, int] = {}
     for spec in inputs:
         if image := project.pictures.get(spec.name):
-            found |= _sizes(loaded, spec, find_tensor_shape(image), found)
+            found |= _find_sizes(loaded, spec, find_tensor_shape(image), found)
         if spec.name in project.texts and spec.shape is not None:
             batch, tokens = spec.shape
             found |= {batch: 1} if isinstance(batch, str) and batch != "?" else {}
@@ -74,7 +74,7 @@ def _require_one_size(loaded: LoadedProject, tokens: int | str) -> None:
         )
 
 
-def _sizes(
+def _find_sizes(
     loaded: LoadedProject, spec: TensorSpec, shape: Sequence[int], known: Mapping[str, int]
 ) -> dict[str, int]:
     """Return the sizes of one input's symbolic dimensions, given those of inputs before it."""

@@ -109,7 +109,7 @@ def inspect(
             asked = profiles or [load_target("host")]
             named = find_named_targets(loaded)
             asked, _ = offer_int8_dynamic(loaded.model_path, facts, asked, named, workers)
-            sizes, steps = loaded.project.largest_dims, _steps(asked, facts)
+            sizes, steps = loaded.project.largest_dims, _list_steps(asked, facts)
             subject = Subject(loaded.model_path, sizes, facts.initializer_bytes, steps)
             found = workers.call(find_activation_sizes, subject.path, subject.sizes)
             memory_bytes = build_bytes(subject, found, count_default_jobs())
@@ -118,7 +118,7 @@ def inspect(
     return Inspection(facts, (*findings, *blocked), tuple(variants), constant, memory_bytes)
 
 
-def _steps(profiles: Sequence[Profile], facts: ModelFacts) -> frozenset[str]:
+def _list_steps(profiles: Sequence[Profile], facts: ModelFacts) -> frozenset[str]:
     """Return the recipes that a build with samples would have, and the large steps beside them."""
     if facts.quantization is not None:
         return frozenset({Fp32.name})
@@ -202,9 +202,12 @@ def _inspect_variant(making: _Making, draft: Draft) -> VariantInspection:
             unused = make_failed(variant.id, error)
     provider, taken = BACKENDS[variant.backend].provider, placement.share
     # A build checks only the other backends: the CPU takes every node, even of an empty graph.
-    enough = variant.backend == "cpu" or taken >= _needed(variant)
+    enough = variant.backend == "cpu" or taken >= _find_least_placement(variant)
     if not unused and not enough:
-        reason = f"{provider} takes {taken:.0%} of the nodes, {_needed(variant):.0%} are needed"
+        reason = (
+            f"{provider} takes {taken:.0%} of the nodes,"
+            f" {_find_least_placement(variant):.0%} are needed"
+        )
         unused = Unused(variant=variant.id, stage="refused", reason=reason)
     findings = tuple(
         Finding(
@@ -224,11 +227,11 @@ def _inspect_variant(making: _Making, draft: Draft) -> VariantInspection:
         nodes=len(placement.nodes),
         taken=len(placement.nodes) - len(findings),
         partitions=placement.partitions,
-        needed=_needed(variant),
+        needed=_find_least_placement(variant),
         unused=unused,
         findings=findings,
     )
 
 
-def _needed(variant: Variant) -> float:
+def _find_least_placement(variant: Variant) -> float:
     return 1.0 if variant.placement == "all" else variant.placement

@@ -157,14 +157,14 @@ def find_largest_loss(accuracy: Accuracy) -> tuple[float, str]:
     sees only the order of scores: if all scores become lower, an application's threshold drops
     them.
     """
-    found = {accuracy.metric: _share(accuracy.fp32, accuracy.drop)}
+    found = {accuracy.metric: _format_share(accuracy.fp32, accuracy.drop)}
     if accuracy.metric in PRECISIONS and (f1 := accuracy.values.get("f1")):
-        found["f1"] = _share(f1.fp32, None if f1.fp32 is None else f1.fp32 - f1.value)
+        found["f1"] = _format_share(f1.fp32, None if f1.fp32 is None else f1.fp32 - f1.value)
     metric = max(found, key=found.__getitem__)
     return found[metric], metric
 
 
-def _share(fp32: float | NotMeasured | None, drop: float | None) -> float:
+def _format_share(fp32: float | NotMeasured | None, drop: float | None) -> float:
     return drop / abs(fp32) if drop is not None and isinstance(fp32, float) and fp32 else 0.0
 
 
@@ -181,7 +181,7 @@ def ship_most(verdict: Verdict, most: int) -> Verdict:
     """
     first = verdict.shipped[:most]
     needed: list[Callable[[PlannedVariant], bool]] = [lambda v: v.variant.backend == "cpu"]
-    if any(is_quantized(variant) and not variant.carried and _loses(a) for variant, a in first):
+    if any(is_quantized(variant) and not variant.carried and _is_losing(a) for variant, a in first):
         needed.append(lambda v: not is_quantized(v))
 
     def met(chosen: Sequence[tuple[PlannedVariant, object]]) -> int:
@@ -198,7 +198,7 @@ def ship_most(verdict: Verdict, most: int) -> Verdict:
     return replace(verdict, shipped=best, unused=(*verdict.unused, *left_out))
 
 
-def _loses(accuracy: Accuracy | NotMeasured) -> bool:
+def _is_losing(accuracy: Accuracy | NotMeasured) -> bool:
     if isinstance(accuracy, NotMeasured) or accuracy.drop is None:
         return True
     return find_largest_loss(accuracy)[0] > NOTICEABLE_DROP
@@ -242,11 +242,11 @@ def list_warnings(
         texts = [text for artifact in made for text in read_notes(artifact.path).facts["warnings"]]
         yield from (f"{topic}: {text}" for text in dict.fromkeys(texts))
     yield from _list_unchecked(plan, execution)
-    yield from _broken_outside(judged, execution)
+    yield from _list_broken_outside(judged, execution)
     shipped = [(verdict.target, *entry) for verdict in judged for entry in verdict.shipped]
     told: list[Callable[[PlannedVariant, Accuracy | NotMeasured], str]] = [
         lambda _, found: explain_drift(found),
-        partial(_doubt, limits),
+        partial(_explain_doubt, limits),
     ]
     for about in told:
         for target, variant, accuracy in shipped:
@@ -264,7 +264,9 @@ def _list_unchecked(plan: Plan, execution: Execution) -> Iterator[str]:
             yield f"{topic}: it could not be looked at: {lost.problem}"
 
 
-def _doubt(limits: Limits, variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
+def _explain_doubt(
+    limits: Limits, variant: PlannedVariant, accuracy: Accuracy | NotMeasured
+) -> str:
     """Return what is not shown about a variant; empty if all is."""
     limited = limits != Limits()
     if variant.carried:
@@ -283,15 +285,15 @@ def list_answers(plan: Plan, execution: Execution) -> Iterator[Sequence[str]]:
             yield read_notes(execution.artifacts[step.id].path).facts["saw"]
 
 
-def _broken_outside(judged: Sequence[Verdict], execution: Execution) -> Iterator[str]:
+def _list_broken_outside(judged: Sequence[Verdict], execution: Execution) -> Iterator[str]:
     """Yield the inputs unlike the samples on which shipped variants go wrong."""
     for target, variant in ((v.target, planned) for v in judged for planned, _ in v.shipped):
         artifact = execution.artifacts.get(variant.outside or "")
         if artifact and (found := read_outside(artifact.path)):
-            yield f"{target} {variant.variant.id}: {_broken_text(found)}"
+            yield f"{target} {variant.variant.id}: {_format_broken(found)}"
 
 
-def _broken_text(found: Sequence[dict[str, Any]]) -> str:
+def _format_broken(found: Sequence[dict[str, Any]]) -> str:
     worst, *rest = (OutsideError(**each) for each in found)
     others = list(dict.fromkeys(each.words for each in rest if each.input != worst.input))
     more = f"; so it is, by less, with {format_list(others, _KINDS_SHOWN)}" if others else ""

@@ -77,7 +77,7 @@ class _Check:
         if image.layout == "NCHW":
             made = (1, channels, place.input_height, place.input_width)
         spec = self.inputs[name]
-        if not spec.dtype.startswith("float") or not _may_be(spec, made):
+        if not spec.dtype.startswith("float") or not _can_be(spec, made):
             raise self._make_error(
                 ("inputs", name, "image"),
                 f"the input is {spec}, and an image would become float32{list(made)}",
@@ -95,10 +95,10 @@ class _Check:
                 (*place, "file"),
                 f"{tokens.file!r} is not a tokenizer that runs"
                 f" {'in models' if in_graph else 'on devices'}: {error}",
-                _other_tokenizer(text, in_graph=in_graph),
+                _explain_other_tokenizer(text, in_graph=in_graph),
             ) from error
         spec = self.inputs[name]
-        if not _takes_ids(spec, "tokens"):
+        if not _is_for_ids(spec, "tokens"):
             raise self._make_error(
                 place, f"the input is {spec}, not ids [1, tokens]", "describe another input"
             )
@@ -147,7 +147,7 @@ class _Check:
                 raise self._make_error(
                     place, f"{beside!r} would be filled twice", f"give {key!r} an input of its own"
                 )
-            if spec is not None and not _takes_ids(spec, length):
+            if spec is not None and not _is_for_ids(spec, length):
                 raise self._make_error(
                     place,
                     f"the input is {spec}, not int32 or int64 [1, {length}] as the ids are",
@@ -246,7 +246,7 @@ class _Check:
         shapes: list[tuple[int | str, ...]] = [(1, "boxes", values)]
         if meaning.layout == "yolo":
             shapes.append((1, values, "boxes"))
-        if not any(_may_be(spec, shape) for shape in shapes):
+        if not any(_can_be(spec, shape) for shape in shapes):
             wanted = " or ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
             raise self._make_error(
                 place,
@@ -258,7 +258,7 @@ class _Check:
     def _embedding(self, spec: TensorSpec, meaning: EmbeddingOutput) -> None:
         place = ("outputs", spec.name)
         pooled = meaning.pooling != "none"
-        if pooled and not _may_be(spec, ("batch", "positions", "values")):
+        if pooled and not _can_be(spec, ("batch", "positions", "values")):
             raise self._make_error(
                 (*place, "pooling"),
                 f"the output is {spec}, and pooling takes [batch, positions, values]",
@@ -277,7 +277,7 @@ class _Check:
                     " 'tokenize' out",
                 )
         mask = self.inputs.get(meaning.mask)
-        if mask is None or not _may_be(mask, ("batch", "positions")):
+        if mask is None or not _can_be(mask, ("batch", "positions")):
             raise self._make_error(
                 (*place, "mask"),
                 f"the model has no input {meaning.mask!r} [batch, positions]",
@@ -314,7 +314,7 @@ class _Check:
         return ProfileError(problem, hint=hint, where=self.loaded.where(*place))
 
 
-def _other_tokenizer(text: str, *, in_graph: bool) -> str:
+def _explain_other_tokenizer(text: str, *, in_graph: bool) -> str:
     """Return the hint for a tokenizer that edgepack does not support."""
     ids = "leave 'tokens' out and give token ids"
     if not in_graph:
@@ -324,11 +324,11 @@ def _other_tokenizer(text: str, *, in_graph: bool) -> str:
     return f"{ids}; docs/answers.md says what there is for other tokenizers"
 
 
-def _takes_ids(spec: TensorSpec, length: int | str) -> bool:
-    return spec.dtype in ("int32", "int64") and _may_be(spec, (1, length))
+def _is_for_ids(spec: TensorSpec, length: int | str) -> bool:
+    return spec.dtype in ("int32", "int64") and _can_be(spec, (1, length))
 
 
-def _may_be(spec: TensorSpec, shape: Sequence[int | str]) -> bool:
+def _can_be(spec: TensorSpec, shape: Sequence[int | str]) -> bool:
     """Return whether a tensor may have a shape, in which names stand for any size."""
     if spec.shape is None:
         return True

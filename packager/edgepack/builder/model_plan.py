@@ -81,7 +81,7 @@ class ModelSteps:
             reference = self._add_in_graph(reference)
             steps.append(self._add_in_graph(recipe))
         if last := BACKENDS[variant.backend].last_rewrites:
-            steps.append(self._changed(Rewritten(last), steps[-1], self.samples.probes))
+            steps.append(self._add_change(Rewritten(last), steps[-1], self.samples.probes))
         return PlannedModel(
             variant=variant,
             reference=reference,
@@ -102,7 +102,7 @@ class ModelSteps:
         """The samples for goldens, by whether they are the user's."""
         return {"samples" if self.samples.real else "made": self.samples.probes}
 
-    def _changed(self, step: Step, model: str, samples: str | None) -> str:
+    def _add_change(self, step: Step, model: str, samples: str | None) -> str:
         return self.builder.step(step, model=model, samples=samples)
 
     def _add_float_steps(self, variant: Variant) -> tuple[str, list[str]]:
@@ -114,11 +114,11 @@ class ModelSteps:
         first = self.inputs.prepared
         steps = [self.builder.step(first, source=MODEL_SOURCE, samples=self.samples.frames)]
         if self.inputs.in_graph:
-            steps.append(self._changed(AtLeastOpset(OPSET_OF_PICTURES), steps[-1], samples))
+            steps.append(self._add_change(AtLeastOpset(OPSET_OF_PICTURES), steps[-1], samples))
         reference = steps[-1]
-        steps.append(self._changed(Simplified(), reference, samples))
+        steps.append(self._add_change(Simplified(), reference, samples))
         if rewrites := BACKENDS[variant.backend].rewrites:
-            steps.append(self._changed(Rewritten(rewrites), steps[-1], samples))
+            steps.append(self._add_change(Rewritten(rewrites), steps[-1], samples))
         return reference, steps
 
     def _add_recipe_steps(
@@ -143,14 +143,14 @@ class ModelSteps:
             "calibration": self.samples.calibration,
         }
         for step in kind.before(asked):
-            yield (model := self._changed(step, model, self.samples.tensors))
+            yield (model := self._add_change(step, model, self.samples.tensors))
         if kind.observer:
             observer = kind.observer(asked)
-            statistics = self._changed(observer, model, self.samples.calibration)
+            statistics = self._add_change(observer, model, self.samples.calibration)
             given["statistics"] = statistics
             yield statistics
         for step in kind.after(asked):
-            yield (model := self._changed(step, model, self.samples.tensors))
+            yield (model := self._add_change(step, model, self.samples.tensors))
         if asked.search:
             given["prepared"] = before[0]
             given["evaluation"] = self.samples.evaluation
@@ -211,7 +211,7 @@ def choose_changed_inputs(inputs: PlanInputs) -> Outside:
     for spec in inputs.facts.inputs:
         description = project.inputs.get(spec.name)
         is_mask = description is not None and description.mask is not None
-        if _holds_values(spec) and not is_mask and spec.name not in fed:
+        if _has_values(spec) and not is_mask and spec.name not in fed:
             changed.append((spec.name, description.image if description else None))
     sizes = {name: (each[0], each[-1]) for name, each in project.buckets.items()}
     sizes |= {name: (span.min, span.max) for name, span in project.spans.items()}
@@ -219,7 +219,7 @@ def choose_changed_inputs(inputs: PlanInputs) -> Outside:
     return Outside(tuple(changed), signature, tuple(sorted(sizes.items())))
 
 
-def _holds_values(spec: TensorSpec) -> bool:
+def _has_values(spec: TensorSpec) -> bool:
     """Return whether an input holds floats, or a picture of uint8; ids and bytes are neither."""
     is_picture = spec.dtype == "uint8" and len(spec.shape or ()) >= _PICTURE_RANK
     return spec.dtype.startswith("float") or is_picture

@@ -71,11 +71,11 @@ def _add_offer(profile: Profile) -> Profile | None:
         return None
     place = recipes.index(_BEFORE)
     variants = list(profile.variants)
-    variants.insert(place, _dynamic(variants[place]))
+    variants.insert(place, _make_dynamic_variant(variants[place]))
     return profile.model_copy(update={"variants": variants})
 
 
-def _dynamic(static: Variant) -> Variant:
+def _make_dynamic_variant(static: Variant) -> Variant:
     """Return the int8-dynamic variant beside an int8-static one; activations are always uint8."""
     dialect = static.dialect and static.dialect.model_copy(
         update={"activations": "uint8", "symmetric": False}

@@ -56,7 +56,7 @@ class Photos:
         written = format_path(folder, project)
         return cls(folder, project, files, written, labels, why_not, whole, [*broken.values()])
 
-    def have_size(self, height: int, width: int) -> bool:
+    def is_of_size(self, height: int, width: int) -> bool:
         """Return whether the photos have this size already, judging by some of them."""
         sizes = {
             read_image_pixels(path).shape[:2] for path in choose_spread(self.looked_at, _MEASURED)

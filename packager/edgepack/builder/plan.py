@@ -111,7 +111,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """Sha256 over sources, settings and outputs; paths do not count."""
-        return _digest(
+        return _compute_digest(
             {
                 "sources": {source.id: source.digest for source in self.sources},
                 "steps": [
@@ -165,12 +165,12 @@ class Plan:
 
 def hash_profile(profile: Profile) -> str:
     """Return the sha256 of a profile as JSON with sorted keys."""
-    return _digest(profile.model_dump(mode="json"))
+    return _compute_digest(profile.model_dump(mode="json"))
 
 
 def hash_bundle(bundle: PlannedBundle) -> str:
     """Return a digest of what decides one bundle besides its files."""
-    return _digest(
+    return _compute_digest(
         {
             "profile": bundle.profile.model_dump(mode="json"),
             "variants": [
@@ -180,7 +180,7 @@ def hash_bundle(bundle: PlannedBundle) -> str:
     )
 
 
-def _digest(value: object) -> str:
+def _compute_digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
@@ -206,7 +206,7 @@ class PlanBuilder:
             name: self.sources[origin].digest if origin in self.sources else origin
             for name, origin in given.items()
         }
-        step_id = f"{step.name}-{_digest({**find_settings(step), 'inputs': digests})[:8]}"
+        step_id = f"{step.name}-{_compute_digest({**find_settings(step), 'inputs': digests})[:8]}"
         self.steps.setdefault(step_id, PlannedStep(step_id, step, given))
         return step_id
 

@@ -74,7 +74,7 @@ def make_plan(
         SamplesError: A source of samples is missing or empty.
     """
     inputs = plan_inputs(loaded, facts)
-    builder = _builder(inputs)
+    builder = _make_builder(inputs)
     samples = plan_samples(inputs, builder)
     facts = inputs.facts
     if all(facts.opset > profile.runtime.max_opset for profile in profiles):
@@ -108,25 +108,27 @@ def draft_models(inputs: PlanInputs, profiles: Sequence[Profile]) -> tuple[Plan,
     samples to be done by :func:`~edgepack.steps.base.draft_step`. They include variants that a
     build refuses because there are no samples.
     """
-    builder = _builder(inputs)
+    builder = _make_builder(inputs)
     models = ModelSteps(inputs, NO_SAMPLES, builder, proofs=False)
     drafts = []
     for profile in profiles:
-        not_carrying = _not_carrying(inputs, profile.variants)
+        not_carrying = _find_not_carrying(inputs, profile.variants)
         for variant in profile.variants:
             unused = (
                 _find_old_runtime(inputs, profile, variant)
                 or not_carrying.get(variant.id)
-                or _obstacle(inputs, profile, variant)
+                or _find_obstacle(inputs, profile, variant)
             )
             planned = None if unused else models.add(profile, variant)
             drafts.append(
-                Draft(profile, variant, planned, unused or _uncalibrated(inputs, variant))
+                Draft(
+                    profile, variant, planned, unused or _find_lack_of_calibration(inputs, variant)
+                )
             )
     return builder.plan([]), tuple(drafts)
 
 
-def _builder(inputs: PlanInputs) -> PlanBuilder:
+def _make_builder(inputs: PlanInputs) -> PlanBuilder:
     builder = PlanBuilder()
     builder.source(MODEL_SOURCE, inputs.loaded.model_path, inputs.facts.sha256)
     builder.source(PROJECT_SOURCE, inputs.loaded.folder, "")
@@ -150,38 +152,38 @@ def _find_old_runtime(inputs: PlanInputs, profile: Profile, variant: Variant) ->
     least = OPSET_OF_PICTURES if inputs.in_graph else 0
     if max(least, inputs.facts.opset) <= highest:
         return None
-    return _refused(variant, _explain_too_new(inputs.facts, highest, least), _export(highest))
+    return _make_refusal(variant, _explain_too_new(inputs.facts, highest, least), _export(highest))
 
 
-def _not_carrying(inputs: PlanInputs, variants: Sequence[Variant]) -> dict[str, Unused]:
+def _find_not_carrying(inputs: PlanInputs, variants: Sequence[Variant]) -> dict[str, Unused]:
     """Return the variants that do not carry a model that is quantized already, by id."""
     quantization = inputs.facts.quantization
     return Carrying(quantization).unused(variants) if quantization else {}
 
 
-def _uncalibrated(inputs: PlanInputs, variant: Variant) -> Unused | None:
+def _find_lack_of_calibration(inputs: PlanInputs, variant: Variant) -> Unused | None:
     """Return that a variant lacks calibration samples; a bare model needs a project for them."""
     if inputs.project.samples.calibration is not None or not needs_calibration(inputs, variant):
         return None
     how = f"{init_command(inputs.loaded)}, or " if inputs.loaded.source is None else ""
     hint = f"{how}add to edgepack.yaml: samples: {{calibration: {{path: samples.npz}}}}"
-    return _refused(variant, "it needs calibration samples", hint)
+    return _make_refusal(variant, "it needs calibration samples", hint)
 
 
-def _obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Unused | None:
+def _find_obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Unused | None:
     """Return what prevents a variant from being made, whatever samples there are."""
     sizes = inputs.project.buckets
     static = wants_static(variant, sizes)
     if static and (problem := find_static_problem(variant, inputs.signature, sizes)):
-        return _refused(variant, problem, "see 'dims' in edgepack.yaml")
+        return _make_refusal(variant, problem, "see 'dims' in edgepack.yaml")
     extensions = inputs.extensions
     if extensions and (problem := explain_missing_extensions(extensions, profile, variant)):
         hint = "build without the variant, or leave the operators out"
-        return _refused(variant, problem, hint)
+        return _make_refusal(variant, problem, hint)
     return None
 
 
-def _refused(variant: Variant, reason: str, hint: str) -> Unused:
+def _make_refusal(variant: Variant, reason: str, hint: str) -> Unused:
     return Unused(variant=variant.id, stage="refused", reason=reason, hint=hint)
 
 
@@ -197,15 +199,17 @@ class _Planner:
     def bundle(self, profile: Profile, wanted: Sequence[str]) -> PlannedBundle:
         """Return the planned bundle of one target."""
         chosen = [profile.variant(name) for name in wanted] or profile.variants
-        not_carrying = _not_carrying(self.inputs, chosen)
+        not_carrying = _find_not_carrying(self.inputs, chosen)
         named = bool(wanted) or profile.id in self.inputs.named
         planned, unused = [], []
         for variant in chosen:
             too_old = _find_old_runtime(self.inputs, profile, variant)
-            lacking = not_carrying.get(variant.id) or _uncalibrated(self.inputs, variant)
+            lacking = not_carrying.get(variant.id) or _find_lack_of_calibration(
+                self.inputs, variant
+            )
             if lacking and named and not too_old:
                 raise self._make_unbuildable_error(lacking, wanted)
-            if found := too_old or lacking or _obstacle(self.inputs, profile, variant):
+            if found := too_old or lacking or _find_obstacle(self.inputs, profile, variant):
                 unused.append(found)
             else:
                 planned.append(self._plan_variant(profile, variant, named=named))
@@ -285,7 +289,7 @@ class _Planner:
             return variant, None
         step = AsOrt(file_format.ort, file_format.platform)
         file = self.builder.step(step, model=model, samples=self.samples.probes)
-        return (_replaying(variant) if file_format.ort == "runtime" else variant), file
+        return (_make_replaying(variant) if file_format.ort == "runtime" else variant), file
 
     def _add_input_check(self, reference: str) -> None:
         """Add the step that checks for wrong preprocessing, where there are samples."""
@@ -381,7 +385,7 @@ def make_session_config(variant: Variant) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(variant.session.config.items()))
 
 
-def _replaying(variant: Variant) -> Variant:
+def _make_replaying(variant: Variant) -> Variant:
     """Return a variant whose session does the optimizations that its file leaves to it."""
     config = {**REPLAY, **variant.session.config}
     session = variant.session.model_copy(update={"config": config})

@@ -10,7 +10,7 @@ from edgepack.apps.reduced_runtime import build_command
 from edgepack.apps.render import BundleContext, ProviderHelp, VariantLine
 from edgepack.backends.registry import BACKENDS
 from edgepack.base.schema import NotMeasured
-from edgepack.builder.example import example_inputs, write_prediction_lines
+from edgepack.builder.example import make_example_inputs, write_prediction_lines
 from edgepack.builder.job import JudgedBundle
 from edgepack.builder.model_files import ModelFiles, list_ort_operators
 from edgepack.bundle.manifest import Accuracy, BundleFile
@@ -30,7 +30,7 @@ def make_bundle_context(
     """
     project, profile = judged.project, judged.profile
     inputs, outputs = judged.signature
-    examples = tuple(example_inputs(project, inputs))
+    examples = tuple(make_example_inputs(project, inputs))
     data = [file for file in files if file.role in ("model", "golden", "file")]
     return BundleContext(
         bundle_id=f"{project.name}-{project.version}-{profile.id}",

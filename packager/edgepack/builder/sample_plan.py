@@ -68,7 +68,7 @@ def plan_samples(inputs: PlanInputs, builder: PlanBuilder) -> PlannedSamples:
     tensors, evaluation = map(steps.tensors, (calibration, given))
     frames = evaluation or tensors
     if inputs.state:
-        calibration, given = (steps.unrolled(each, frames) for each in (calibration, given))
+        calibration, given = (steps.add_unrolled(each, frames) for each in (calibration, given))
         tensors, evaluation = calibration, given
     real = given or calibration
     return PlannedSamples(
@@ -77,7 +77,7 @@ def plan_samples(inputs: PlanInputs, builder: PlanBuilder) -> PlannedSamples:
         frames=frames,
         given=given,
         real=real,
-        probes=steps.in_graph_probes(real) if inputs.in_graph else real,
+        probes=steps.add_in_graph_probes(real) if inputs.in_graph else real,
     )
 
 
@@ -133,7 +133,7 @@ class _Steps:
             step, samples=samples, **plan_tokenizers(self.inputs, self.builder)
         )
 
-    def unrolled(self, samples: str | None, frames: str | None) -> str | None:
+    def add_unrolled(self, samples: str | None, frames: str | None) -> str | None:
         """Add the step that fills in the state of frames, so that each is independent."""
         if samples is None:
             return None
@@ -141,7 +141,7 @@ class _Steps:
         step = Unrolled(self.inputs.state_pairs, find_processor())
         return self.builder.step(step, model=model, samples=samples)
 
-    def in_graph_probes(self, real: str | None) -> str:
+    def add_in_graph_probes(self, real: str | None) -> str:
         sizes = find_bucket_dims(self.inputs.signature, self.inputs.project.buckets)
         project = self.inputs.project
         pictures, texts = tuple(project.pictures), tuple(project.texts)
@@ -162,7 +162,7 @@ class _Steps:
 
     def _add_images(self, role: Part, source: SampleSource) -> str:
         folder = self.inputs.loaded.folder / str(source.images)
-        part: Part = role if self._shares_folder() else "all"
+        part: Part = role if self._has_one_folder() else "all"
         files = select_images(folder, source.limit, part)
         digest = hashlib.sha256()
         for path in files:
@@ -189,7 +189,7 @@ class _Steps:
         origin = self.builder.source(role, folder, digest.hexdigest())
         return self.builder.step(step, source=origin, project=PROJECT_SOURCE)
 
-    def _shares_folder(self) -> bool:
+    def _has_one_folder(self) -> bool:
         """Return whether calibration and evaluation take images from one folder."""
         samples = self.inputs.project.samples
         one, other = (

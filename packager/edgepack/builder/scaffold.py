@@ -54,20 +54,20 @@ def init(model: Path, *, images: Path | None = None, progress: Progress | None =
         _check_images(images, facts)
     photos = Photos.of(images, path.parent, facts) if images else None
     guess = _guess(model, facts, photos)
-    lines = [*_lines(make_project(model).project.name, facts, guess, photos)]
-    lines += _tokens(facts, path.parent / TOKENIZER)
+    lines = [*_format_project(make_project(model).project.name, facts, guess, photos)]
+    lines += _format_tokens(facts, path.parent / TOKENIZER)
     text = "\n".join(lines) + "\n"
     parse_yaml(text, name=str(path)).parse(Project)
     names = path.with_name(NAMES)
-    if _meaning(facts) and not names.exists():
+    if _find_meaning(facts) and not names.exists():
         _write_new(names, "".join(f"{name}\n" for name in read_class_names(facts)))
     _write_new(path, text)
-    for warning in _warnings(model, facts, photos):
+    for warning in _list_warnings(model, facts, photos):
         (progress or Silent()).note(f"warning: {warning}")
     return path
 
 
-def _warnings(model: Path, facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
+def _list_warnings(model: Path, facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
     """Yield problems at which a build would stop."""
     with Workers(1) as workers:
         blocked = workers.call(check_session, model) or check_carrying(facts)
@@ -103,7 +103,7 @@ def _guess(model: Path, facts: ModelFacts, photos: Photos | None) -> Guess | Non
     found = find_image_input(facts)
     if found is None:
         return None
-    guess = read_guess(facts, model, _usual(found, facts, photos))
+    guess = read_guess(facts, model, _make_usual_image(found, facts, photos))
     if photos is None:
         return guess
     scores = facts.outputs[0].name if has_scores(facts) else None
@@ -111,11 +111,11 @@ def _guess(model: Path, facts: ModelFacts, photos: Photos | None) -> Guess | Non
     return try_guess(guess, model, facts.inputs[0], scores, photos.looked_at, labels)
 
 
-def _usual(found: PictureInput, facts: ModelFacts, photos: Photos | None) -> ImageInput:
+def _make_usual_image(found: PictureInput, facts: ModelFacts, photos: Photos | None) -> ImageInput:
     """Return a description with the usual scale: a crop for classes, else the whole picture."""
     height, width = found.size
     resize: Letterbox | ShortSideCrop | Stretch = Stretch(width=width, height=height)
-    fitting = photos is not None and photos.have_size(height, width)
+    fitting = photos is not None and photos.is_of_size(height, width)
     if height == width and not fitting and not has_scores(facts):
         resize = Letterbox(letterbox=height)
     elif height == width and not fitting:
@@ -129,7 +129,7 @@ def _write_new(path: Path, text: str) -> None:
         write_atomically(path, text, mode=SHARED)
 
 
-def _lines(
+def _format_project(
     name: str, facts: ModelFacts, guess: Guess | None, photos: Photos | None
 ) -> Iterator[str]:
     yield "# What edgepack builds, and from what. Check with: edgepack build --dry-run"
@@ -137,17 +137,17 @@ def _lines(
     yield f"name: {_quote_scalar(name)}"
     yield "version: 0.1.0"
     yield f"model: {_quote_scalar(facts.name)}"
-    yield from _dims(facts, photos)
-    yield from _constants(facts)
-    yield from _state(facts)
-    yield from _inputs(facts, guess, photos)
-    yield from _outputs(facts, photos)
-    yield from _samples(facts, photos)
+    yield from _format_dims(facts, photos)
+    yield from _format_constants(facts)
+    yield from _format_state(facts)
+    yield from _format_inputs(facts, guess, photos)
+    yield from _format_outputs(facts, photos)
+    yield from _format_samples(facts, photos)
     yield "targets: [host]   # edgepack targets list"
     yield "# limits: {metric_drop: 0.01}   # what int8 may lose, in the metric's unit"
 
 
-def _dims(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
+def _format_dims(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
     shapes = [spec.shape for spec in facts.inputs if spec.shape]
     names = sorted({n for shape in shapes for n in shape if isinstance(n, str) and n != "?"})
     if not names:
@@ -158,17 +158,17 @@ def _dims(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
     known = {name: 1 for name in names if name in batch} | (sides if photos else {})
     yield "# Symbolic dimensions. One that has a value here is fixed in the bundle."
     if known:
-        yield f"{_dims_line(known)}{_MARK}"
+        yield f"{_format_dims_line(known)}{_MARK}"
     else:
-        yield f"# {_dims_line({names[0]: 1})}"
+        yield f"# {_format_dims_line({names[0]: 1})}"
     rest = [name for name in names if name not in known]
     if rest:
         yield f"# left symbolic: {', '.join(rest)}"
     if sides and not photos:
-        yield f"# Images need a size: {_dims_line({**known, **sides})}"
+        yield f"# Images need a size: {_format_dims_line({**known, **sides})}"
 
 
-def _constants(facts: ModelFacts) -> Iterator[str]:
+def _format_constants(facts: ModelFacts) -> Iterator[str]:
     """Yield how inputs of one number, which are settings often, become part of the model."""
     if settings := [spec.name for spec in facts.inputs if spec.shape == ()]:
         values = ", ".join(f"{_quote_scalar(name)}: 0" for name in settings)
@@ -176,11 +176,11 @@ def _constants(facts: ModelFacts) -> Iterator[str]:
         yield f"# constants: {{{values}}}"
 
 
-def _state(facts: ModelFacts) -> Iterator[str]:
+def _format_state(facts: ModelFacts) -> Iterator[str]:
     """Yield outputs that may feed an input: of the same kind, and with its name in theirs."""
     pairs: dict[str, str] = {}
     for output, spec in product(facts.outputs, facts.inputs):
-        if spec.name in output.name and spec.name not in pairs.values() and _alike(spec, output):
+        if spec.name in output.name and spec.name not in pairs.values() and _is_alike(spec, output):
             pairs.setdefault(output.name, spec.name)
     if pairs and len(pairs) < len(facts.inputs):
         words = ", ".join(
@@ -190,7 +190,7 @@ def _state(facts: ModelFacts) -> Iterator[str]:
         yield f"# state: {{{words}}}{_MARK}"
 
 
-def _alike(one: TensorSpec, other: TensorSpec) -> bool:
+def _is_alike(one: TensorSpec, other: TensorSpec) -> bool:
     """Return whether types, ranks and the sizes that are known agree."""
     first, second = one.shape or (), other.shape or ()
     sizes = zip(first, second, strict=False)
@@ -198,13 +198,13 @@ def _alike(one: TensorSpec, other: TensorSpec) -> bool:
     return one.dtype == other.dtype and len(first) == len(second) and all(a == b for a, b in known)
 
 
-def _dims_line(sizes: Mapping[str, int]) -> str:
+def _format_dims_line(sizes: Mapping[str, int]) -> str:
     return (
         f"dims: {{{', '.join(f'{_quote_scalar(name)}: {size}' for name, size in sizes.items())}}}"
     )
 
 
-def _inputs(facts: ModelFacts, guess: Guess | None, photos: Photos | None) -> Iterator[str]:
+def _format_inputs(facts: ModelFacts, guess: Guess | None, photos: Photos | None) -> Iterator[str]:
     if guess is None:
         return
     hash_mark = "" if photos else "# "
@@ -223,11 +223,11 @@ def _inputs(facts: ModelFacts, guess: Guess | None, photos: Photos | None) -> It
         yield f"# the model knows {len(names)} classes: {', '.join(names[:5])}, ..."
 
 
-def _outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
+def _format_outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
     """Yield what the first output means; a detection needs the image described above."""
     about = "# What the output means, so that devices give answers. See docs/answers.md."
     output = facts.outputs[0]
-    if meaning := _meaning(facts):
+    if meaning := _find_meaning(facts):
         hash_mark = "" if photos or "detection" not in meaning else "# "
         yield about
         yield f"{hash_mark}files: [{NAMES}]"
@@ -245,7 +245,7 @@ def _outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
         yield "# tensors, and int8 is judged by their numbers. See docs/answers.md, evaluating.md."
 
 
-def _meaning(facts: ModelFacts) -> str:
+def _find_meaning(facts: ModelFacts) -> str:
     """Return what ultralytics' metadata says about the first output; empty without it.
 
     Source: its exporter writes ``task`` and ``names``; a detection without suppression in it is
@@ -261,7 +261,7 @@ def _meaning(facts: ModelFacts) -> str:
     return ""
 
 
-def _tokens(facts: ModelFacts, tokenizer: Path) -> Iterator[str]:
+def _format_tokens(facts: ModelFacts, tokenizer: Path) -> Iterator[str]:
     """Yield how texts become token ids, if there is a tokenizer that devices can run."""
     ids = [s for s in facts.inputs if s.name == "input_ids" and len(s.shape or ()) == 2]
     if not ids or not tokenizer.is_file():
@@ -278,7 +278,7 @@ def _tokens(facts: ModelFacts, tokenizer: Path) -> Iterator[str]:
     yield f"# inputs: {{input_ids: {{tokens: {{file: {TOKENIZER}, length: {length}}}}}}}"
 
 
-def _samples(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
+def _format_samples(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
     yield "# Calibration samples are needed for int8, evaluation samples for accuracy figures."
     if photos:
         yield "# One folder for both is split 80 to 20 by content."
@@ -337,7 +337,7 @@ def has_scores(facts: ModelFacts) -> bool:
 
 def _fill_shape(spec: TensorSpec, facts: ModelFacts) -> tuple[int | str, ...] | None:
     """Return the shape, with the image size that ultralytics writes into the metadata."""
-    size = _literal(facts.metadata.get("imgsz", ""))
+    size = _parse_literal(facts.metadata.get("imgsz", ""))
     is_size = isinstance(size, list) and [type(side) for side in size] == [int, int]
     if spec.shape and len(spec.shape) == 4 and isinstance(size, list) and is_size:
         sides = zip(spec.shape[2:], size, strict=True)
@@ -350,13 +350,13 @@ def read_class_names(facts: ModelFacts) -> list[str]:
 
     Ultralytics writes a dict of index to name.
     """
-    names = _literal(facts.metadata.get("names", ""))
+    names = _parse_literal(facts.metadata.get("names", ""))
     if not isinstance(names, dict) or set(names) != set(range(len(names))):
         return []
     return [" ".join(str(names[index]).split()) for index in range(len(names))]
 
 
-def _literal(text: str) -> object:
+def _parse_literal(text: str) -> object:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -19,7 +19,7 @@ def add_shape_profiles(variant: Variant, inputs: Sequence[TensorSpec], project: 
     sizes as inputs come.
     """
     backend = BACKENDS[variant.backend]
-    spans = _spans(project)
+    spans = _find_spans(project)
     dynamic = [spec for spec in inputs if any(isinstance(s, str) for s in spec.shape or ("?",))]
     known = all(
         isinstance(size, int) or size in spans for spec in dynamic for size in spec.shape or ("?",)
@@ -27,7 +27,7 @@ def add_shape_profiles(variant: Variant, inputs: Sequence[TensorSpec], project: 
     if not backend.shape_options or not dynamic or not known:
         return variant
     options = {
-        option: ",".join(_shape(spec, spans, end) for spec in dynamic)
+        option: ",".join(_format_shape(spec, spans, end) for spec in dynamic)
         for option, end in zip(backend.shape_options, _ENDS, strict=True)
     }
     providers = [
@@ -39,7 +39,7 @@ def add_shape_profiles(variant: Variant, inputs: Sequence[TensorSpec], project: 
     return variant.model_copy(update={"providers": providers})
 
 
-def _spans(project: Project) -> dict[str, Span]:
+def _find_spans(project: Project) -> dict[str, Span]:
     lists = {
         name: Span(min=sizes[0], opt=sizes[-1], max=sizes[-1])
         for name, sizes in project.buckets.items()
@@ -47,6 +47,6 @@ def _spans(project: Project) -> dict[str, Span]:
     return {**project.spans, **lists}
 
 
-def _shape(spec: TensorSpec, spans: Mapping[str, Span], end: str) -> str:
+def _format_shape(spec: TensorSpec, spans: Mapping[str, Span], end: str) -> str:
     sizes = [s if isinstance(s, int) else getattr(spans[s], end) for s in spec.shape or ()]
     return f"{spec.name}:{'x'.join(map(str, sizes))}"

@@ -124,14 +124,14 @@ def list_slower_variants(
     measured: dict[tuple[Path, Path], LatencyComparison] = {}
     for planned, verdict in zip(plan.bundles, judged, strict=True):
         for variant, _ in verdict.shipped:
-            if not _runs_here(variant, planned.profile.device):
+            if not _is_for_this_machine(variant, planned.profile.device):
                 continue
             int8, fp32 = (
                 execution.artifacts[step].path / MODEL
                 for step in (variant.model, variant.reference)
             )
             if (int8, fp32) not in measured:
-                samples = _samples(plan, variant, execution)
+                samples = _find_samples(plan, variant, execution)
                 config = variant.variant.session.config
                 measured[int8, fp32] = compare_latency(int8, fp32, samples, config)
             if measured[int8, fp32].int8_took_longer:
@@ -146,7 +146,7 @@ def drop_slower(verdict: Verdict, slower: Sequence[SlowerVariant], execution: Ex
     shipped = []
     for entry in verdict.shipped:
         variant = entry[0]
-        found, size, fp32 = times.get(variant.variant.id), *_sizes(variant, execution)
+        found, size, fp32 = times.get(variant.variant.id), *_count_model_bytes(variant, execution)
         keeps = variant.named or not in_float or size < max(fp32, _LEAST_BYTES)
         if found is None or found.inconclusive or keeps:
             shipped.append(entry)
@@ -160,14 +160,14 @@ def drop_slower(verdict: Verdict, slower: Sequence[SlowerVariant], execution: Ex
     return replace(verdict, shipped=tuple(shipped), unused=tuple(unused))
 
 
-def _sizes(variant: PlannedVariant, execution: Execution) -> tuple[int, int]:
+def _count_model_bytes(variant: PlannedVariant, execution: Execution) -> tuple[int, int]:
     """Return the bytes of a variant's model, with its weights, and of fp32's."""
     folders = (execution.artifacts[step].path for step in (variant.model, variant.reference))
     size, fp32 = (sum(f.stat().st_size for f in folder.glob("model.*")) for folder in folders)
     return size, fp32
 
 
-def _runs_here(planned: PlannedVariant, device: DeviceKind) -> bool:
+def _is_for_this_machine(planned: PlannedVariant, device: DeviceKind) -> bool:
     variant = planned.variant
     return (
         variant.backend == "cpu"
@@ -178,7 +178,7 @@ def _runs_here(planned: PlannedVariant, device: DeviceKind) -> bool:
     )
 
 
-def _samples(plan: Plan, planned: PlannedVariant, execution: Execution) -> Path | None:
+def _find_samples(plan: Plan, planned: PlannedVariant, execution: Execution) -> Path | None:
     """Return the samples from which the goldens are made."""
     goldens = next(step for step in plan.steps if step.id == planned.goldens)
     samples = goldens.inputs.get("samples")

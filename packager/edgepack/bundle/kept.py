@@ -73,11 +73,11 @@ def read_stamps(*paths: Path) -> frozenset[_Stamp]:
         names = [str(path)]
         for folder, folders, files in os.walk(path):
             names += [f"{folder}/{name}" for name in (*folders, *files)]
-        found.update(map(_stamp, names))
+        found.update(map(_read_stamp, names))
     return frozenset(found)
 
 
-def _stamp(name: str) -> _Stamp:
+def _read_stamp(name: str) -> _Stamp:
     try:
         found = os.lstat(name)
     except OSError:

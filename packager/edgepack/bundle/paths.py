@@ -43,15 +43,15 @@ def require_apart(paths: Iterable[str]) -> None:
         for parent in PurePosixPath(path).parents[:-1]:
             name = folders.setdefault(_fold_path(str(parent)), str(parent))
             if name != str(parent):
-                raise ValueError(_clash(name, str(parent)))
+                raise ValueError(_explain_clash(name, str(parent)))
         if _fold_path(path) in files:
-            raise ValueError(_clash(files[_fold_path(path)], path))
+            raise ValueError(_explain_clash(files[_fold_path(path)], path))
         files[_fold_path(path)] = path
     for key in files.keys() & folders.keys():
-        raise ValueError(_clash(files[key], folders[key] + "/"))
+        raise ValueError(_explain_clash(files[key], folders[key] + "/"))
 
 
-def _clash(one: str, other: str) -> str:
+def _explain_clash(one: str, other: str) -> str:
     if one == other:
         return f"{one!r} is listed twice"
     return f"{one!r} and {other!r} are one on some file systems"

@@ -34,9 +34,9 @@ def make_sbom(manifest: Manifest) -> bytes:
     It has no time, and its serial number is made from the manifest: equal manifests give equal
     bytes. Figures belong to the file that they were measured on, fp32's to the model itself.
     """
-    files = [_model_file(manifest, file) for file in manifest.files if file.role == "model"]
-    packages = [_package(manifest, name, pin) for name, pin in manifest.runtime.items()]
-    parts = [_source_model(manifest), *files, *packages]
+    files = [_make_model_file(manifest, file) for file in manifest.files if file.role == "model"]
+    packages = [_make_package(manifest, name, pin) for name, pin in manifest.runtime.items()]
+    parts = [_make_source_model(manifest), *files, *packages]
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -45,7 +45,7 @@ def make_sbom(manifest: Manifest) -> bytes:
         "version": 1,
         "metadata": {
             "tools": {
-                "components": [_tool(name, v) for name, v in manifest.built_on.tools.items()]
+                "components": [_make_tool(name, v) for name, v in manifest.built_on.tools.items()]
             },
             "component": {
                 "type": "application",
@@ -54,7 +54,7 @@ def make_sbom(manifest: Manifest) -> bytes:
                 "version": manifest.version,
                 "description": f"A bundle for {manifest.target}",
             },
-            "properties": _provenance(manifest),
+            "properties": _make_provenance(manifest),
         },
         "components": parts,
         "dependencies": [
@@ -65,7 +65,7 @@ def make_sbom(manifest: Manifest) -> bytes:
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
-def _source_model(manifest: Manifest) -> dict[str, Any]:
+def _make_source_model(manifest: Manifest) -> dict[str, Any]:
     accuracies = [v.accuracy for v in manifest.variants if isinstance(v.accuracy, Accuracy)]
     fp32 = {a.metric: a.fp32 for a in accuracies if isinstance(a.fp32, float)}
     card: dict[str, Any] = {
@@ -79,12 +79,13 @@ def _source_model(manifest: Manifest) -> dict[str, Any]:
         "bom-ref": _MODEL,
         "name": manifest.model.name,
         "version": manifest.version,
-        "hashes": _hashes(manifest.model.sha256),
-        "modelCard": card | _metrics([_metric(metric, value) for metric, value in fp32.items()]),
+        "hashes": _make_hashes(manifest.model.sha256),
+        "modelCard": card
+        | _make_metrics([_make_metric(metric, value) for metric, value in fp32.items()]),
     }
 
 
-def _model_file(manifest: Manifest, file: BundleFile) -> dict[str, Any]:
+def _make_model_file(manifest: Manifest, file: BundleFile) -> dict[str, Any]:
     """Return the component of a file in ``models``: a model, or weights that models share."""
     variants = [
         variant
@@ -96,19 +97,19 @@ def _model_file(manifest: Manifest, file: BundleFile) -> dict[str, Any]:
         "bom-ref": file.path,
         "name": file.path,
         "version": manifest.version,
-        "hashes": _hashes(file.sha256),
+        "hashes": _make_hashes(file.sha256),
     }
     if variants:
-        component["modelCard"] = _metrics(list(_figures(variants, file.path)))
+        component["modelCard"] = _make_metrics(list(_list_figures(variants, file.path)))
         component["properties"] = [
-            _property(name, value)
+            _make_property(name, value)
             for variant in variants
             for name, value in (("variant", variant.id), ("recipe", variant.recipe))
         ]
     return component
 
 
-def _figures(variants: list[ManifestVariant], path: str) -> Iterator[dict[str, Any]]:
+def _list_figures(variants: list[ManifestVariant], path: str) -> Iterator[dict[str, Any]]:
     """Yield each figure of a file once; that of a variant with buckets is at the largest."""
     seen = []
     for variant in variants:
@@ -116,12 +117,14 @@ def _figures(variants: list[ManifestVariant], path: str) -> Iterator[dict[str, A
         if variant.model != path or not isinstance(found, Accuracy) or found in seen:
             continue
         seen.append(found)
-        yield _metric(found.metric, found.value)
+        yield _make_metric(found.metric, found.value)
         if found.drop is not None:
-            yield _metric(f"{found.metric} drop from fp32", found.drop, found.drop_interval)
+            yield _make_metric(f"{found.metric} drop from fp32", found.drop, found.drop_interval)
 
 
-def _metric(kind: str, value: float, interval: tuple[float, float] | None = None) -> dict[str, Any]:
+def _make_metric(
+    kind: str, value: float, interval: tuple[float, float] | None = None
+) -> dict[str, Any]:
     metric: dict[str, Any] = {"type": kind, "value": str(value)}
     if interval:
         lower, upper = map(str, interval)
@@ -129,7 +132,7 @@ def _metric(kind: str, value: float, interval: tuple[float, float] | None = None
     return metric
 
 
-def _metrics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+def _make_metrics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     return {"quantitativeAnalysis": {"performanceMetrics": metrics}} if metrics else {}
 
 
@@ -138,30 +141,30 @@ def _format(tensor: Tensor) -> dict[str, str]:
     return {"format": f"{tensor.name}: {tensor.dtype}[{shape}]"}
 
 
-def _package(manifest: Manifest, name: str, pin: str) -> dict[str, Any]:
+def _make_package(manifest: Manifest, name: str, pin: str) -> dict[str, Any]:
     """Return the component of a package; a package that is not pinned has no version."""
     version = pin.removeprefix("==")
     exact = version[:1].isdigit() and not {",", "*"} & set(version)
-    purl = _purl(manifest, name) + (f"@{quote(version)}" if exact else "")
+    purl = _make_purl(manifest, name) + (f"@{quote(version)}" if exact else "")
     component: dict[str, Any] = {"type": "library", "bom-ref": purl, "name": name, "purl": purl}
     if exact:
         return component | {"version": version}
-    return component | {"properties": [_property("requirement", pin)]}
+    return component | {"properties": [_make_property("requirement", pin)]}
 
 
-def _purl(manifest: Manifest, name: str) -> str:
+def _make_purl(manifest: Manifest, name: str) -> str:
     if manifest.family == "android":
         group, _, artifact = name.partition(":")
         return f"pkg:maven/{quote(group)}/{quote(artifact)}"
     return f"pkg:{'pypi' if manifest.family == 'linux' else 'generic'}/{quote(name)}"
 
 
-def _tool(name: str, version: str) -> dict[str, Any]:
+def _make_tool(name: str, version: str) -> dict[str, Any]:
     tool = {"type": "application", "name": name, "version": version}
     return tool if name in _NOT_ON_PYPI else tool | {"purl": f"pkg:pypi/{name}@{quote(version)}"}
 
 
-def _provenance(manifest: Manifest) -> list[dict[str, str]]:
+def _make_provenance(manifest: Manifest) -> list[dict[str, str]]:
     found = manifest.provenance
     known = {"plan sha256": manifest.plan_digest}
     if found:
@@ -171,12 +174,12 @@ def _provenance(manifest: Manifest) -> list[dict[str, str]]:
             if samples:
                 known[f"{role} samples"] = str(samples.samples)
                 known[f"{role} samples sha256"] = samples.sha256
-    return [_property(name, value) for name, value in known.items()]
+    return [_make_property(name, value) for name, value in known.items()]
 
 
-def _property(name: str, value: str) -> dict[str, str]:
+def _make_property(name: str, value: str) -> dict[str, str]:
     return {"name": f"edgepack:{name.replace(' ', ':')}", "value": value}
 
 
-def _hashes(sha256: str) -> list[dict[str, str]]:
+def _make_hashes(sha256: str) -> list[dict[str, str]]:
     return [{"alg": "SHA-256", "content": sha256}]

@@ -148,7 +148,7 @@ def _sign(message: Path, key: Path) -> None:
     argv = ["-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(message)]
     result = _require_supported(
         run_on_terminal(
-            [_ssh_keygen(), *argv], timeout_s=TIMEOUT_S, asking_timeout_s=ASKING_TIMEOUT_S
+            [_find_ssh_keygen(), *argv], timeout_s=TIMEOUT_S, asking_timeout_s=ASKING_TIMEOUT_S
         )
     )
     if result.exit_code == 0:
@@ -173,12 +173,12 @@ def _check(message: bytes, signature: Path, allowed: Path | None) -> Signature:
         )
     signer, unknown = None, "no file says whose key that is"
     if allowed:
-        signer, unknown = _signer(message, signature, allowed)
+        signer, unknown = _find_signer(message, signature, allowed)
     digest = hashlib.sha256(message).hexdigest()
     return Signature(signer, good[1], good[2], digest, unknown)
 
 
-def _signer(message: bytes, signature: Path, allowed: Path) -> tuple[str | None, str]:
+def _find_signer(message: bytes, signature: Path, allowed: Path) -> tuple[str | None, str]:
     """Return the first principal that made this signature; without one, None and the reason."""
     files = ["-f", str(allowed), "-s", str(signature)]
     result = _run(["-Y", "find-principals", *files])
@@ -194,11 +194,11 @@ def _signer(message: bytes, signature: Path, allowed: Path) -> tuple[str | None,
 
 def _run(argv: list[str], message: bytes = b"") -> ProgramResult:
     return _require_supported(
-        run_program([_ssh_keygen(), *argv], timeout_s=TIMEOUT_S, input_bytes=message)
+        run_program([_find_ssh_keygen(), *argv], timeout_s=TIMEOUT_S, input_bytes=message)
     )
 
 
-def _ssh_keygen() -> str:
+def _find_ssh_keygen() -> str:
     if shutil.which("ssh-keygen") is None:
         raise ToolError("signatures are made and checked by ssh-keygen, not found", hint=_OPENSSH)
     return "ssh-keygen"
@@ -226,11 +226,11 @@ def _find_given_key(key: Path) -> Path:
 
 def _find_only_key(scratch: Path) -> Path:
     """Return the user's only key: a file to name to ssh-keygen."""
-    keys = _agent_keys(scratch)
+    keys = _list_agent_keys(scratch)
     own = Path.home() / ".ssh" / "id_ed25519"
     if own.is_file():
         line = _run(["-l", "-f", str(own)]).text.strip()
-        keys.setdefault(_fingerprint(line), (line, own))
+        keys.setdefault(_parse_fingerprint(line), (line, own))
     if not keys:
         raise UsageError(
             f"there is no key to sign with: the agent has none, and {str(own)!r} is not there",
@@ -248,7 +248,7 @@ def _find_only_key(scratch: Path) -> Path:
     return path
 
 
-def _agent_keys(scratch: Path) -> dict[str, tuple[str, Path]]:
+def _list_agent_keys(scratch: Path) -> dict[str, tuple[str, Path]]:
     """Return what the agent has, if there is one: by fingerprint, what to show and a .pub file."""
     shown, public = (
         run_program(["ssh-add", option], timeout_s=TIMEOUT_S).text.splitlines()
@@ -257,14 +257,14 @@ def _agent_keys(scratch: Path) -> dict[str, tuple[str, Path]]:
     keys: dict[str, tuple[str, Path]] = {}
     # Without an agent or a key there is one line that says so, on stdout for -l and -L alike.
     for line, text in zip(shown, public, strict=False):
-        if _fingerprint(line) and "-cert-v01@" not in text.split(" ")[0]:
+        if _parse_fingerprint(line) and "-cert-v01@" not in text.split(" ")[0]:
             path = scratch / f"{len(keys)}.pub"
             path.write_text(f"{text}\n", encoding="utf-8")
-            keys[_fingerprint(line)] = (line, path)
+            keys[_parse_fingerprint(line)] = (line, path)
     return keys
 
 
-def _fingerprint(line: str) -> str:
+def _parse_fingerprint(line: str) -> str:
     """Return the fingerprint in a line of ``ssh-keygen -l`` or ``ssh-add -l``, if it has one."""
     found = re.search(r" (SHA256:\S+) ", line)
     return found[1] if found else ""

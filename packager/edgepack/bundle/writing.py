@@ -68,9 +68,9 @@ class BundleWriter:
                 f"two files of the bundle have too similar names: {error}",
                 hint="rename one of the 'files' in edgepack.yaml",
             ) from error
-        manifest = make_manifest(self._listed())
+        manifest = make_manifest(self._list_files())
         self.add(SBOM, make_sbom(manifest), role="document")
-        manifest = manifest.model_copy(update={"files": self._listed()})
+        manifest = manifest.model_copy(update={"files": self._list_files()})
         text = (manifest.model_dump_json(indent=2) + "\n").encode()
         parse_manifest(text)
         (self.folder / MANIFEST).write_bytes(text)
@@ -80,7 +80,7 @@ class BundleWriter:
             (self.folder / name).chmod(0o644)
         return manifest
 
-    def _listed(self) -> list[BundleFile]:
+    def _list_files(self) -> list[BundleFile]:
         return [self.files[path] for path in sorted(self.files)]
 
 

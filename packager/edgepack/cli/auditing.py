@@ -41,7 +41,7 @@ def export(
             }
         )
     else:
-        for line in (*map(_interval_line, spans), *map(_record_line, records)):
+        for line in (*map(_format_interval, spans), *map(_record_line, records)):
             write_line(line)
         _warn_of_torn(log)
     log.require_whole()
@@ -68,7 +68,7 @@ def verify(
     _warn_of_torn(log)
 
 
-def _interval_line(span: api.UseInterval) -> str:
+def _format_interval(span: api.UseInterval) -> str:
     proof = f"serial {span.serial}" if span.serial else span.host_key
     board = f"{span.device} ({proof})" if proof else span.device
     until = f"to {span.end} ({span.ended_by})" if span.end else "until now"

@@ -26,7 +26,7 @@ def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
     for warning in result.warnings:
         write_line(f"warning: {warning}")
     manifests = [built.bundle.manifest for built in result.bundles]
-    for line in _legend(manifests):
+    for line in _list_legend(manifests):
         write_line(line)
     is_hidden = not verbose and any(v.tried for manifest in manifests for v in manifest.variants)
     more = "; --verbose shows what was tried for int8" if is_hidden else ""
@@ -37,13 +37,13 @@ def _print_bundle(
     built: api.BuiltBundle, slower: Sequence[api.SlowerVariant], *, verbose: bool
 ) -> None:
     manifest = built.bundle.manifest
-    table = _bundle_table(manifest)
+    table = _make_bundle_table(manifest)
     table.columns[0].no_wrap = True  # an id is typed back as it stands
     print_table(table)
     lines = [
         *dict.fromkeys(_list_accuracy_lines(manifest)),
         *(f"{unused.stage} {unused}" for unused in manifest.unused),
-        *(_slower_text(slow) for slow in slower if slow.target == manifest.target),
+        *(_format_slower(slow) for slow in slower if slow.target == manifest.target),
     ]
     for line in lines:
         write_line(line)
@@ -52,7 +52,7 @@ def _print_bundle(
     write_line(f"{built.bundle.path}  ({built.archive.name})")
 
 
-def _slower_text(slow: api.SlowerVariant) -> str:
+def _format_slower(slow: api.SlowerVariant) -> str:
     found = slow.measured
     times = (
         f"{found.int8_ms:.3f} against {found.fp32_ms:.3f} ms (medians of {found.runs} runs in"
@@ -110,7 +110,7 @@ def _list_accuracy_lines(manifest: api.Manifest) -> Iterator[str]:
             yield f"{variant.id} was not run on inputs unlike the samples: {reason}"
 
 
-def _bundle_table(manifest: api.Manifest) -> Table:
+def _make_bundle_table(manifest: api.Manifest) -> Table:
     """Return a row for each variant; of what is known of none of them there is no column."""
     from rich.table import Table
 
@@ -118,12 +118,12 @@ def _bundle_table(manifest: api.Manifest) -> Table:
     judged = [v.accuracy for v in manifest.variants if isinstance(v.accuracy, api.Accuracy)]
     columns = [
         ("variant", [variant.id for variant in manifest.variants]),
-        ("size MB", [_size(variant, sizes) for variant in manifest.variants]),
+        ("size MB", [_format_size(variant, sizes) for variant in manifest.variants]),
         ("nodes taken", [_format_on_provider(variant) for variant in manifest.variants]),
         ("in int8", [_format_in_integers(variant) for variant in manifest.variants]),
     ]
     if judged:
-        cells = zip(*(_accuracy_cells(v.accuracy) for v in manifest.variants), strict=True)
+        cells = zip(*(_make_accuracy_cells(v.accuracy) for v in manifest.variants), strict=True)
         titles = (judged[0].metric, "as fp32", "R²", "worst output")
         columns += zip(titles, map(list, cells), strict=True)
     # Two figures of closeness are one too many for 80 columns; the report has both.
@@ -140,7 +140,7 @@ def _bundle_table(manifest: api.Manifest) -> Table:
 _NOT_KNOWN, _ALL = "n/a", "all"
 
 
-def _size(variant: api.ManifestVariant, sizes: Mapping[str, int]) -> str:
+def _format_size(variant: api.ManifestVariant, sizes: Mapping[str, int]) -> str:
     files = {variant.model, *(bucket.model for bucket in variant.buckets)}
     size = sum(sizes[name] for name in files) + sizes.get(f"models/{variant.id}.weights", 0)
     return f"{size / 1e6:.2f}"
@@ -162,7 +162,7 @@ def _format_in_integers(variant: api.ManifestVariant) -> str:
     return f"{variant.fused.coverage:.0%}" if variant.fused else _NOT_KNOWN
 
 
-def _accuracy_cells(accuracy: api.Accuracy | NotMeasured) -> tuple[str, str, str, str]:
+def _make_accuracy_cells(accuracy: api.Accuracy | NotMeasured) -> tuple[str, str, str, str]:
     """Return metric, agreement where that is not the metric itself, R², and SQNR."""
     from edgepack.base.schema import NotMeasured
 
@@ -179,7 +179,7 @@ def _accuracy_cells(accuracy: api.Accuracy | NotMeasured) -> tuple[str, str, str
     )
 
 
-def _legend(manifests: Sequence[api.Manifest]) -> Iterator[str]:
+def _list_legend(manifests: Sequence[api.Manifest]) -> Iterator[str]:
     """Yield what the tables' words mean, as far as they are used."""
     variants = [variant for manifest in manifests for variant in manifest.variants]
     if any(variant.predicted for variant in variants):

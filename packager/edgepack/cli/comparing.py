@@ -64,12 +64,12 @@ def compare(
         base=None if str(base) == _CURRENT else base,
         variant=variant,
         preset=api.find_preset(preset),
-        rule=_rule(error, max_pairs),
+        rule=_make_rule(error, max_pairs),
         tune=tune,
         wait_s=wait_s,
     )
     if margin:
-        question = replace(question, margins=_margins(margin))
+        question = replace(question, margins=_parse_margins(margin))
     devices = api.select_devices(device)
     for path, option in ((junit, "--junit"), (markdown, "--markdown")):
         if path:
@@ -94,7 +94,7 @@ def compare(
     _end(found)
 
 
-def _margins(given: list[str]) -> dict[str, float]:
+def _parse_margins(given: list[str]) -> dict[str, float]:
     from edgepack.errors import UsageError
 
     found = {}
@@ -109,7 +109,7 @@ def _margins(given: list[str]) -> dict[str, float]:
     return found
 
 
-def _rule(error: float, max_pairs: int) -> api.Rule:
+def _make_rule(error: float, max_pairs: int) -> api.Rule:
     from edgepack.errors import UsageError
 
     try:

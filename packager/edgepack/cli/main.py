@@ -60,7 +60,7 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except PermissionError as error:
-        sys.stderr.write(f"error: {make_printable(str(_forbidden(error)))}\n")
+        sys.stderr.write(f"error: {make_printable(str(_make_forbidden_error(error)))}\n")
         return ToolError.exit_code
     except Exception:  # noqa: BLE001  (the one last resort: a bug becomes a report)
         _report_bug(arguments)
@@ -75,7 +75,7 @@ def _tell(error: EdgepackError, arguments: list[str]) -> None:
         sys.stderr.write(f"error: {make_printable(str(error))}\n")
 
 
-def _forbidden(error: PermissionError) -> ToolError:
+def _make_forbidden_error(error: PermissionError) -> ToolError:
     """Return what the user of this machine may not do: no bug, wherever it is met."""
     return ToolError(
         f"{error.strerror or 'permission denied'}: {error.filename}",

@@ -99,7 +99,9 @@ def bench(
                 "--self-test times a single stream, and makes no report",
                 hint="leave --scenario, --batch, --shape, --html, --perfetto and --tune out",
             )
-        _self_test(bundle, device, preset=preset, variant=variant, wait_s=wait_s, as_json=as_json)
+        _run_self_test(
+            bundle, device, preset=preset, variant=variant, wait_s=wait_s, as_json=as_json
+        )
         return
 
     _check_page(html)
@@ -142,7 +144,7 @@ def _check_page(html: Path | None) -> None:
         require_writable(html, "--html")
 
 
-def _self_test(
+def _run_self_test(
     bundle: Path, device: str, *, preset: str, variant: str | None, wait_s: float, as_json: bool
 ) -> None:
     from edgepack.base.progress import make_terminal_progress

@@ -26,23 +26,23 @@ LEAST_COLUMNS = 80
 
 def print_json(value: object) -> None:
     """Write any of the library's results as JSON."""
-    sys.stdout.write(json.dumps(_plain(value), indent=2) + "\n")
+    sys.stdout.write(json.dumps(_make_plain(value), indent=2) + "\n")
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
+def _make_plain(value: Any) -> Any:  # noqa: ANN401  (whatever a result holds)
     from pydantic import BaseModel
 
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
-        return {field.name: _plain(getattr(value, field.name)) for field in fields}
+        return {field.name: _make_plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _make_plain(item) for key, item in value.items()}
     if isinstance(value, EdgepackError):
         return {"problem": value.problem, "hint": value.hint}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [_make_plain(item) for item in value]
     return str(value) if isinstance(value, PurePath) else value
 
 
@@ -64,7 +64,7 @@ def print_inspection(inspection: api.Inspection) -> None:
     _print_facts(inspection.facts, inspection.constants)
     if inspection.memory_bytes:
         write_line(api.format_memory(inspection.memory_bytes))
-    for line in _finding_lines(inspection.findings):
+    for line in _format_findings(inspection.findings):
         write_line(line)
     said: dict[tuple[str, ...], str] = {}
     for variant in inspection.variants:
@@ -114,7 +114,7 @@ def _print_variant(found: api.VariantInspection, said: dict[tuple[str, ...], str
     lines = (
         *([f"{why.stage}: {why.reason}"] if why else []),
         *([f"  hint: {why.hint}"] if why and why.hint else []),
-        *_finding_lines(found.findings),
+        *_format_findings(found.findings),
     )
     if lines and said.setdefault(lines, name) != name:
         lines = (f"the same as for {said[lines]}",)
@@ -122,17 +122,17 @@ def _print_variant(found: api.VariantInspection, said: dict[tuple[str, ...], str
         write_line(f"  {line}")
 
 
-def _finding_lines(findings: Sequence[api.Finding]) -> Iterator[str]:
+def _format_findings(findings: Sequence[api.Finding]) -> Iterator[str]:
     """Yield findings, those that say the same of several nodes together."""
     for group in api.group_findings(findings):
         first = group[0]
         example = "" if len({found.reason for found in group}) == 1 else "for example, "
-        about = f"{_nodes(group)}: {example}" if first.node else ""
+        about = f"{_format_nodes(group)}: {example}" if first.node else ""
         yield f"{first.backend} {first.severity}: {about}{first.reason}"
         yield f"  hint: {first.remedy}"
 
 
-def _nodes(group: Sequence[api.Finding]) -> str:
+def _format_nodes(group: Sequence[api.Finding]) -> str:
     names = [found.node for found in group]
     if len(names) == 1:
         return f"node {names[0]}"
@@ -173,12 +173,12 @@ def print_evaluation(report: api.EvaluationReport) -> None:
     )
     table.add_column("what", style="bold", no_wrap=True)
     table.add_column("value", overflow="fold")
-    for what, value in _evaluation_rows(report):
+    for what, value in _make_evaluation_rows(report):
         table.add_row(what, Text(make_printable(value)))
     print_table(table)
 
 
-def _evaluation_rows(report: api.EvaluationReport) -> Iterator[tuple[str, str]]:
+def _make_evaluation_rows(report: api.EvaluationReport) -> Iterator[tuple[str, str]]:
     from edgepack.base.schema import NotMeasured
     from edgepack.base.statistics import median
 

@@ -123,7 +123,7 @@ def list_rollouts(as_json: JsonOption = False) -> None:
         print_json(listing.rollouts)
     else:
         for rollout in listing.rollouts:
-            write_line(_headline(rollout))
+            write_line(_format_headline(rollout))
         write_line(f"from {store.folder}")
     for problem in listing.broken:
         typer.echo(f"error: {problem}", err=True)
@@ -165,7 +165,7 @@ def abort(number: NumberArgument = None) -> None:
             f"it is not clear which rollout is meant: {numbers} could go on",
             hint="give its number: edgepack rollout list",
         )
-    for line in _lines(api.abort_rollout(rollouts[0].id, store)):
+    for line in _format_rollout(api.abort_rollout(rollouts[0].id, store)):
         write_line(line)
 
 
@@ -197,7 +197,7 @@ def _end(
     if as_json:
         print_json(rollouts[0] if single else rollouts)
     else:
-        for line in [line for rollout in rollouts for line in _lines(rollout)]:
+        for line in [line for rollout in rollouts for line in _format_rollout(rollout)]:
             write_line(line)
         if not rollouts and not errors:
             write_line("nothing is pending")
@@ -210,8 +210,8 @@ def _end(
         raise typer.Exit(SOME_PENDING)
 
 
-def _lines(rollout: api.Rollout) -> list[str]:
-    lines = [_headline(rollout)]
+def _format_rollout(rollout: api.Rollout) -> list[str]:
+    lines = [_format_headline(rollout)]
     for name, record in rollout.devices.items():
         if record.state in ("failed", "pending"):
             problem = format_one_line(record.problem) or "not started"
@@ -223,7 +223,7 @@ def _lines(rollout: api.Rollout) -> list[str]:
     return lines
 
 
-def _headline(rollout: api.Rollout) -> str:
+def _format_headline(rollout: api.Rollout) -> str:
     counts = rollout.counts
     order = ("done", "pending", "failed", "superseded")
     said = ", ".join(f"{counts[state]} {state}" for state in order if counts[state])

@@ -104,16 +104,16 @@ def _print_trial(trial: api.Trial) -> None:
     for line in trial.said:
         write_line(line)
     for tried in trial.inputs:
-        print_table(_table(tried))
+        print_table(_make_table(tried))
         for line in tried.said:
             write_line(f"  {line}")
         for variant in tried.columns[1:]:
-            write_line(f"  {variant}: {_verdict(tried, variant)}")
+            write_line(f"  {variant}: {_format_verdict(tried, variant)}")
         for variant, reason in tried.problems.items():
             write_line(f"  {variant}: does not take this input: {reason}")
 
 
-def _verdict(tried: api.InputTrial, variant: str) -> str:
+def _format_verdict(tried: api.InputTrial, variant: str) -> str:
     """Return a variant's level, with what is not in the table."""
     column = tried.columns.index(variant)
     words = [block.compared[column].words for block in tried.blocks if block.kind in _LISTED]
@@ -124,7 +124,7 @@ _LISTED = ("classification", "detection")
 """Kinds whose rows are answers; of the others the comparison itself is a row."""
 
 
-def _table(tried: api.InputTrial) -> Table:
+def _make_table(tried: api.InputTrial) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -142,10 +142,10 @@ def _table(tried: api.InputTrial) -> Table:
                 ]
             )
         if block.kind not in _LISTED and len(block.compared) > 1:
-            against = map(_beside, block.compared[1:])
+            against = map(_join_beside, block.compared[1:])
             rows.append([Text(f"beside {tried.columns[0]}"), Text(), *against])
         sections.append(len(rows) - 2)
-    widths = _widths(rows)
+    widths = _compute_widths(rows)
     table = Table(title=Text(make_printable(tried.name)), title_justify="left")
     table.min_width = sum(widths) + _BORDERS * len(widths) + 1
     for head, width in zip(rows[0], widths, strict=True):
@@ -159,7 +159,7 @@ _BORDERS = 3
 """Columns that a table puts around a cell, on each but the last side."""
 
 
-def _widths(rows: list[list[Text]]) -> list[int]:
+def _compute_widths(rows: list[list[Text]]) -> list[int]:
     """Return the columns' widths: no id of a variant is folded, and texts are where they must."""
     from rich.console import Console
 
@@ -178,7 +178,7 @@ _NARROWEST = 16
 """Columns that texts have at least; a terminal that has no room for them wraps lines."""
 
 
-def _beside(compared: api.Compared) -> Text:
+def _join_beside(compared: api.Compared) -> Text:
 
     return _style_text(compared.words, compared.level)
 

@@ -45,15 +45,15 @@ def tune(
     from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_json
 
-    path = _project_file(project)
+    path = _find_project_file(project)
     if write and path is None:
         raise _make_project_error()
     name = api.load_bundle(bundle).manifest.name
     question = api.TuneQuestion(
         bundle,
-        budget_s=_seconds(budget),
+        budget_s=_parse_seconds(budget),
         variants=variant or (),
-        limits=_limits(path, name, must_be=project is not None or write),
+        limits=_find_limits(path, name, must_be=project is not None or write),
         seed=seed,
         wait_s=wait_s,
     )
@@ -70,10 +70,10 @@ def tune(
     report = api.tune(question, chosen, progress=make_terminal_progress(), on_unfinished=show)
     show(report)
     if path is not None and _find_project_name(path) == report.project:
-        _override(path, bundle, report, write=write, quiet=as_json)
+        _write_override(path, bundle, report, write=write, quiet=as_json)
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     from edgepack.errors import UsageError
 
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
@@ -82,7 +82,7 @@ def _seconds(text: str) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
-def _project_file(given: Path | None) -> Path | None:
+def _find_project_file(given: Path | None) -> Path | None:
 
     here = Path(api.PROJECT_FILE)
     return given or (here if here.is_file() else None)
@@ -103,7 +103,7 @@ def _find_project_name(path: Path) -> str:
     return api.read_project(path).project.name
 
 
-def _limits(path: Path | None, name: str, *, must_be: bool) -> api.Limits:
+def _find_limits(path: Path | None, name: str, *, must_be: bool) -> api.Limits:
     """Return the limits of the bundle's project; a file that was not named may be another's."""
     from edgepack.errors import UsageError
 
@@ -121,7 +121,7 @@ def _limits(path: Path | None, name: str, *, must_be: bool) -> api.Limits:
     return api.Limits()
 
 
-def _override(
+def _write_override(
     path: Path, bundle: Path, report: api.TuneReport, *, write: bool, quiet: bool
 ) -> None:
     """Write the answer into the project file, or say what would be written, if it is confirmed."""
@@ -189,8 +189,8 @@ def _print_report(report: api.TuneReport, kept: Path) -> None:
     facts = {variant.id: variant for variant in report.variants}
     for number in _choose_shown(report):
         one = report.candidate(number)
-        cells = _cells(one, facts[one.settings.variant])
-        marks = _marks(report, one)
+        cells = _make_cells(one, facts[one.settings.variant])
+        marks = _format_marks(report, one)
         row = (one.settings.variant, api.format_settings(one.settings), *cells, marks)
         table.add_row(*(Text(make_printable(cell)) for cell in row))
     print_table(table)
@@ -221,14 +221,14 @@ def _print_lines(report: api.TuneReport) -> None:
         base = report.candidate(report.confirmation.base).settings
         lines += [
             f"  {metric.name} over that of {base.variant} ({api.format_settings(base)}):"
-            f" {_ratio(metric)}"
+            f" {_format_ratio(metric)}"
             for metric in report.confirmation.metrics
         ]
     for line in lines:
         write_line(line)
 
 
-def _ratio(metric: api.ComparedMetric) -> str:
+def _format_ratio(metric: api.ComparedMetric) -> str:
     if metric.low is None or metric.high is None:
         return f"{metric.ratio:.3f}"
     return f"{metric.ratio:.3f} ({metric.low:.3f} to {metric.high:.3f})"
@@ -244,7 +244,7 @@ def _choose_shown(report: api.TuneReport) -> list[int]:
     return list(dict.fromkeys([*report.front, *others]))
 
 
-def _cells(one: api.Candidate, facts: api.VariantFacts) -> list[str]:
+def _make_cells(one: api.Candidate, facts: api.VariantFacts) -> list[str]:
 
     latency, memory, accuracy = one.latency, one.memory, facts.accuracy
     found = "not measured"
@@ -262,7 +262,7 @@ def _cells(one: api.Candidate, facts: api.VariantFacts) -> list[str]:
     ]
 
 
-def _marks(report: api.TuneReport, one: api.Candidate) -> str:
+def _format_marks(report: api.TuneReport, one: api.Candidate) -> str:
     found = [
         word
         for word, is_so in (

@@ -101,7 +101,7 @@ def list_image_alternatives(
     if own.scale == 0:
         return []
     found: list[ImageInput] = []
-    for image in _candidates(own, layouts):
+    for image in _list_candidates(own, layouts):
         if not any(_is_same(image, other) for other in (own, *found)):
             found.append(image)
     return [
@@ -116,7 +116,7 @@ def list_image_alternatives(
 
 def list_tensor_alternatives(shape: Sequence[int | str] | None) -> list[Alternative]:
     """Return what else can be made of tensors that nobody described, of a shape."""
-    axis = _channel_axis(shape)
+    axis = _find_channel_axis(shape)
     found = []
     for factor, words in ((1.0, ""), (_LEVEL, "divided by 255"), (255.0, "multiplied by 255")):
         for flipped in (None, axis) if axis is not None else (None,):
@@ -129,13 +129,13 @@ def list_tensor_alternatives(shape: Sequence[int | str] | None) -> list[Alternat
     return found
 
 
-def _channel_axis(shape: Sequence[int | str] | None) -> int | None:
+def _find_channel_axis(shape: Sequence[int | str] | None) -> int | None:
     if shape is None or len(shape) != 4:
         return None
     return next((axis for axis in (1, 3) if shape[axis] == 3), None)
 
 
-def _candidates(
+def _list_candidates(
     own: ImageInput, layouts: Sequence[Literal["NCHW", "NHWC"]]
 ) -> Iterator[ImageInput]:
     yield from (own.model_copy(update={"layout": layout}) for layout in layouts)
@@ -159,11 +159,11 @@ def _is_same(first: ImageInput, second: ImageInput) -> bool:
         return False
     return all(
         np.allclose(one, other, rtol=1e-3, atol=1e-6)
-        for one, other in zip(_ends(first), _ends(second), strict=True)
+        for one, other in zip(_compute_ends(first), _compute_ends(second), strict=True)
     )
 
 
-def _ends(image: ImageInput) -> tuple[Array, Array]:
+def _compute_ends(image: ImageInput) -> tuple[Array, Array]:
     """Return what black and white become, per channel."""
     channels = 1 if image.order == "GRAY" else 3
     mean = np.array(image.mean or [0.0] * channels)
@@ -173,10 +173,10 @@ def _ends(image: ImageInput) -> tuple[Array, Array]:
 
 def describe_image(image: ImageInput) -> str:
     """Return in words what the model sees of pictures: order and range, of all channels."""
-    low, high = _ends(image)
+    low, high = _compute_ends(image)
     lowest, highest = min(low.min(), high.min()), max(low.max(), high.max())
     turned = ", white for black" if high[0] < low[0] else ""
-    return f"{image.order} from {_number(lowest)} to {_number(highest)}{turned}"
+    return f"{image.order} from {_format_number(lowest)} to {_format_number(highest)}{turned}"
 
 
 def format_flow(image: ImageInput) -> str:
@@ -190,18 +190,18 @@ def format_yaml_lines(image: ImageInput) -> list[str]:
     if given["resize"].get("pad") == Letterbox.model_fields["pad"].default:
         del given["resize"]["pad"]
     empty = [key for key in ("mean", "std") if not given[key]]
-    return [f"{key}: {_flow(value)}" for key, value in given.items() if key not in empty]
+    return [f"{key}: {_format_value(value)}" for key, value in given.items() if key not in empty]
 
 
-def _flow(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_format_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    return _number(value) if isinstance(value, float) else str(value)
+        return "[" + ", ".join(map(_format_value, value)) + "]"
+    return _format_number(value) if isinstance(value, float) else str(value)
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     """Return a number with six digits, as YAML reads it: without a bare exponent."""
     text = f"{value:.6g}"
     return f"{value:.12f}".rstrip("0") if "e-" in text else text

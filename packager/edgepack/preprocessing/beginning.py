@@ -73,7 +73,7 @@ class _Walk:
     """Follows a tensor from the input on as long as one node alone computes with it."""
 
     def __init__(self, model: onnx.ModelProto, name: str) -> None:
-        self.constants = _constants(model)
+        self.constants = _read_constants(model)
         self.readers: dict[str, list[onnx.NodeProto]] = {}
         for node in model.graph.node:
             for read in node.input:
@@ -87,9 +87,9 @@ class _Walk:
     def __iter__(self) -> Iterator[str]:
         """Yield the nodes that scale or shift the input."""
         tensor = self.name
-        while node := self._reader(tensor):
+        while node := self._find_reader(tensor):
             if node.op_type in ("BatchNormalization", "Conv"):
-                self._normalization(node, tensor, direct=node.op_type != "Conv")
+                self._keep_normalization(node, tensor, direct=node.op_type != "Conv")
                 return
             if node.op_type in _AFFINE:
                 if not self._apply(node, tensor):
@@ -99,7 +99,7 @@ class _Walk:
                 return
             tensor = node.output[0]
 
-    def _reader(self, tensor: str) -> onnx.NodeProto | None:
+    def _find_reader(self, tensor: str) -> onnx.NodeProto | None:
         found = self.readers.get(tensor, [])
         return found[0] if len(found) == 1 and found[0].domain in ("", "ai.onnx") else None
 
@@ -123,11 +123,11 @@ class _Walk:
                 self.scale, self.offset = -self.scale, value - self.offset
         return True
 
-    def _normalization(self, node: onnx.NodeProto, tensor: str, *, direct: bool) -> None:
+    def _keep_normalization(self, node: onnx.NodeProto, tensor: str, *, direct: bool) -> None:
         """Keep the BatchNormalization that is this node, or the one right behind this Conv."""
         if not direct:
             tensor = node.output[0]
-            behind = self._reader(tensor)
+            behind = self._find_reader(tensor)
             if behind is None or behind.op_type != "BatchNormalization":
                 return
             node = behind
@@ -139,7 +139,7 @@ class _Walk:
         self.normalization = Normalization(name, tensor, *values, direct)
 
 
-def _constants(model: onnx.ModelProto) -> Mapping[str, Array]:
+def _read_constants(model: onnx.ModelProto) -> Mapping[str, Array]:
     """Return the small constants of a model; weights that lie in other files are left out."""
     from onnx import TensorProto, numpy_helper
 

@@ -72,7 +72,7 @@ def rank(seen: Sequence[tuple[Alternative | None, Seen]], setting: Setting) -> l
     if ordered and ordered[0].measure == "labels":
         # With few samples, ways that are nearly as often right cannot be ranked: there, likelihoods
         # decide.
-        level = [e for e in ordered if sign_test(*_differences(ordered[0], e)) > _SURE]
+        level = [e for e in ordered if sign_test(*_count_differences(ordered[0], e)) > _SURE]
         # Labels that are one off are reason enough: the input is left as it is then.
         level.sort(key=lambda e: (e.offset != 0, bool(e.offset and e.alternative), -e.likelihood))
     else:
@@ -130,7 +130,7 @@ def _right(
     return RankedWay(alternative, offset, "labels", sum(hits), shown, hits, sure)
 
 
-def _differences(first: RankedWay, second: RankedWay) -> tuple[int, int]:
+def _count_differences(first: RankedWay, second: RankedWay) -> tuple[int, int]:
     """Return how many samples the first is right for and the second is not, and the reverse."""
     pairs = list(zip(first.hits, second.hits, strict=True))
     return sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)
@@ -143,7 +143,7 @@ def is_clearly_better(best: RankedWay, own: RankedWay, tried: int) -> bool:
     """
     match best.measure:
         case "labels":
-            return sign_test(*_differences(best, own)) < _SURE / max(1, tried)
+            return sign_test(*_count_differences(best, own)) < _SURE / max(1, tried)
         case "information":
             telling = best.value > _TELLING * best.most and best.value >= 2 * own.value
             return telling or ((own.divergence or 0.0) > FAR and _is_far(own, [best]))

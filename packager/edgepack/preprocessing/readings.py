@@ -144,7 +144,7 @@ class Boxes(Reading):
             "boxes without area": boxes[:, 2:].min(axis=1, initial=np.inf) < LEAST_SIDE,
             "boxes outside the picture": _compute_share_inside(boxes, self.size) < LEAST_INSIDE,
             "boxes that fit the picture as corners only": np.full(
-                len(boxes), _are_corners(boxes, self.size)
+                len(boxes), _has_corners(boxes, self.size)
             ),
         }
         bad = np.any(list(faults.values()), axis=0)
@@ -198,7 +198,7 @@ def _compute_share_inside(boxes: Array, size: tuple[int, int]) -> Array:
     return np.asarray(np.divide(shown, area, out=np.ones_like(area), where=area > 0))
 
 
-def _are_corners(boxes: Array, size: tuple[int, int]) -> bool:
+def _has_corners(boxes: Array, size: tuple[int, int]) -> bool:
     """Return whether boxes lie in the picture as two corners each, and many do not as they are."""
     first, second = boxes[:, :2], boxes[:, 2:]
     fit = (second > first).all(axis=1) & (second <= np.array(size) * _OVER).all(axis=1)

@@ -87,7 +87,7 @@ def find_one_answer(
     return best if labels is not None or classes >= MANY_CLASSES else None
 
 
-def probabilities(scores: Array) -> Array:
+def compute_probabilities(scores: Array) -> Array:
     """Return class scores ``(samples, classes)`` as probabilities: softmax, unless they are."""
     values = np.asarray(scores, np.float64)
     if (values >= 0).all() and np.allclose(values.sum(axis=1), 1, atol=1e-3):
@@ -104,8 +104,11 @@ def compute_information(scores: Array) -> float:
     model is sure of each sample and samples differ. It needs no labels. At most the logarithm of
     the number of classes, or of samples.
     """
-    found = probabilities(scores)
-    return max(0.0, _entropy(found.mean(axis=0)) - float(np.mean([_entropy(p) for p in found])))
+    found = compute_probabilities(scores)
+    return max(
+        0.0,
+        _compute_entropy(found.mean(axis=0)) - float(np.mean([_compute_entropy(p) for p in found])),
+    )
 
 
 def compute_likelihood(scores: Array, labels: Sequence[int]) -> float:
@@ -113,7 +116,7 @@ def compute_likelihood(scores: Array, labels: Sequence[int]) -> float:
 
     That of a sample counts no less; a label that is no class has the probability 0.
     """
-    pairs = zip(probabilities(scores), labels, strict=True)
+    pairs = zip(compute_probabilities(scores), labels, strict=True)
     given = (found[label] if 0 <= label < found.size else 0.0 for found, label in pairs)
     return float(np.mean([log2(max(probability, 2.0**-10)) for probability in given]))
 
@@ -123,7 +126,7 @@ def compute_most_information(samples: int, classes: int) -> float:
     return log2(max(2, min(samples, classes)))
 
 
-def _entropy(shares: Array) -> float:
+def _compute_entropy(shares: Array) -> float:
     positive = shares[shares > 0]
     return float(-(positive * np.log2(positive)).sum())
 

@@ -92,7 +92,7 @@ class PreprocessingSign:
         return bool(self.reasons) or self.in_doubt
 
 
-def find(seen: Seen, setting: Setting) -> PreprocessingSign:
+def find_sign(seen: Seen, setting: Setting) -> PreprocessingSign:
     """Look at what a model gave for different samples."""
     reasons, in_doubt, by_chance, right = [], False, False, ""
     if seen.scores:
@@ -110,17 +110,17 @@ def find(seen: Seen, setting: Setting) -> PreprocessingSign:
         if answer is not None:
             often = f"{seen.answers.count(answer)} of {len(seen.scores)} different samples"
             reasons.append(f"{setting.called} gives class {answer} for {often}")
-    reasons += _hardly_varying(seen, setting.called)
+    reasons += _explain_small_variation(seen, setting.called)
     if len(seen.best) >= FEWEST and max(seen.best) < setting.least_score:
         in_doubt = True
     if (far := seen.divergence) is not None:
         in_doubt |= far > FAR
-        reasons += [_far_from_normalization(seen, setting)] if far > _TOO_FAR else []
-    reasons += [text] if (text := _contradiction(seen, setting.beginning)) else []
+        reasons += [_explain_divergence(seen, setting)] if far > _TOO_FAR else []
+    reasons += [text] if (text := _explain_contradiction(seen, setting.beginning)) else []
     return PreprocessingSign(tuple(reasons), in_doubt, by_chance, right)
 
 
-def _hardly_varying(seen: Seen, called: str) -> list[str]:
+def _explain_small_variation(seen: Seen, called: str) -> list[str]:
     found = {name: v for name, v in seen.variations.items() if v.count >= FEWEST and v.same_shape}
     if not found:
         return []
@@ -132,7 +132,7 @@ def _hardly_varying(seen: Seen, called: str) -> list[str]:
     return [f"{told}: {name!r} by {median.share:.2%} of its values"]
 
 
-def _far_from_normalization(seen: Seen, setting: Setting) -> str:
+def _explain_divergence(seen: Seen, setting: Setting) -> str:
     found = setting.beginning.normalization if setting.beginning else None
     node = found.node if found else ""
     return (
@@ -141,7 +141,7 @@ def _far_from_normalization(seen: Seen, setting: Setting) -> str:
     )
 
 
-def _contradiction(seen: Seen, start: Beginning | None) -> str:
+def _explain_contradiction(seen: Seen, start: Beginning | None) -> str:
     """Return how the samples' range contradicts what the model begins with, or nothing."""
     if start is None or start.highest is None:
         return ""

@@ -70,7 +70,7 @@ def make_identifiers(names: Sequence[str], language: Language, role: str) -> tup
         language: Whose identifiers.
         role: What the names are of, as an identifier: ``input``.
     """
-    wanted = [_camel(name) for name in names]
+    wanted = [_make_camel_case(name) for name in names]
     made: list[str] = []
     for identifier in (_make_allowed(word, _RESERVED[language], role) for word in wanted):
         number, unique = 2, identifier
@@ -83,7 +83,7 @@ def make_identifiers(names: Sequence[str], language: Language, role: str) -> tup
 
 def make_type_name(name: str) -> str:
     """Return the name of a project's type, valid in both languages."""
-    words = "".join(word[0].upper() + word[1:] for word in _words(name))
+    words = "".join(word[0].upper() + word[1:] for word in _find_words(name))
     named = words if words[:1].isalpha() else f"Model{words}"
     return f"{named}Model" if named in find_taken_types() else named
 
@@ -100,7 +100,7 @@ def find_taken_types() -> frozenset[str]:
 
 def make_package_segment(name: str) -> str:
     """Return a project's name as one segment of a Java package's."""
-    segment = "_".join(word.lower() for word in _words(name))
+    segment = "_".join(word.lower() for word in _find_words(name))
     if not segment or segment[0].isdigit():
         return f"_{segment}" if segment else "model"
     return f"{segment}_" if is_reserved_in_packages(segment) else segment
@@ -117,13 +117,13 @@ def make_comment(text: str) -> str:
     return line.replace("*/", "* /").replace("/*", "/ *").replace("`", "'")
 
 
-def _words(name: str) -> list[str]:
+def _find_words(name: str) -> list[str]:
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     return re.findall(r"[A-Za-z0-9]+", plain)
 
 
-def _camel(name: str) -> str:
-    first, *rest = _words(name) or [""]
+def _make_camel_case(name: str) -> str:
+    first, *rest = _find_words(name) or [""]
     lowered = re.sub(r"^([A-Z]+(?![a-z])|[A-Z])", lambda found: found[0].lower(), first)
     return lowered + "".join(word[0].upper() + word[1:] for word in rest)
 

@@ -16,13 +16,13 @@ def is_taken(name: str) -> bool:
     return re.fullmatch(r"lease|venv(-.*)?", name, re.IGNORECASE) is not None
 
 
-def _own_folder(name: str) -> str:
+def _check_folder(name: str) -> str:
     if is_taken(name):
         raise ValueError(f"{name!r} is a folder of edgepack's own on devices: choose another name")
     return name
 
 
-def _package(name: str) -> str:
+def _check_package(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", name):
         raise ValueError(
             f"{name!r} is no package | lower-case words joined by dots, such as com.acme.detector"
@@ -42,7 +42,7 @@ def _package(name: str) -> str:
     return name
 
 
-def _type(name: str) -> str:
+def _check_type(name: str) -> str:
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
         raise ValueError(f"{name!r} is no type's name | letters and digits, such as Detector")
     if name in find_taken_types():
@@ -51,7 +51,7 @@ def _type(name: str) -> str:
 
 
 ProjectName = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9]+([._-][A-Za-z0-9]+)*$"), AfterValidator(_own_folder)
+    str, Field(pattern=r"^[A-Za-z0-9]+([._-][A-Za-z0-9]+)*$"), AfterValidator(_check_folder)
 ]
 """The name of the project's folder on devices."""
 ProjectVersion = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+([._+-][A-Za-z0-9]+)*$")]
@@ -60,7 +60,7 @@ ProjectVersion = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+([._+-][A-Za-z0-9]+
 class AppNames(StrictModel):
     """What the code of bundles for phones is called."""
 
-    package: Annotated[str, AfterValidator(_package)] | None = None
+    package: Annotated[str, AfterValidator(_check_package)] | None = None
     """The Kotlin package, such as ``com.acme.detector``. Default: ``edgepack.`` and the name."""
-    type: Annotated[str, AfterValidator(_type)] | None = None
+    type: Annotated[str, AfterValidator(_check_type)] | None = None
     """The class that stands for the model, such as ``Detector``. Default: the project's name."""

@@ -293,12 +293,12 @@ def change_profile(profile: Profile, changes: Sequence[VariantChange]) -> Profil
     return Profile.model_validate(
         {
             **profile.model_dump(),
-            "variants": [_variant(profile, change).model_dump() for change in changes],
+            "variants": [_parse_variant(profile, change).model_dump() for change in changes],
         }
     )
 
 
-def _variant(profile: Profile, change: VariantChange) -> Variant:
+def _parse_variant(profile: Profile, change: VariantChange) -> Variant:
     given = {key: value for key, value in change.model_dump().items() if value is not None}
     kin = [v for v in profile.variants if v.backend == change.backend]
     same = [v for v in kin if v.recipe == change.recipe]

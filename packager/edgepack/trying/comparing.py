@@ -41,18 +41,22 @@ def make_block(
             ones are compared.
     """
     if kind == "classification":
-        return _classes(output, answers)
+        return _make_classes_block(output, answers)
     if kind == "detection":
-        return _objects(output, answers)
+        return _make_objects_block(output, answers)
     if kind == "embedding":
-        return _columns(output, kind, answers, tensors.make_vector_cells, tensors.compare_vectors)
+        return _make_columns_block(
+            output, kind, answers, tensors.make_vector_cells, tensors.compare_vectors
+        )
     if shown is not None and shown.kind == "classes":
         pixels = partial(tensors.compare_pixel_classes, shown)
-        return _columns(output, kind, answers, tensors.make_tensor_cells, pixels)
-    return _columns(output, kind, answers, tensors.make_tensor_cells, tensors.compare_tensors)
+        return _make_columns_block(output, kind, answers, tensors.make_tensor_cells, pixels)
+    return _make_columns_block(
+        output, kind, answers, tensors.make_tensor_cells, tensors.compare_tensors
+    )
 
 
-def _columns(
+def _make_columns_block(
     output: str,
     kind: str,
     answers: Sequence[Array],
@@ -72,21 +76,21 @@ def format_class(found: Class | Detection) -> str:
 
 
 def _format_score(found: Class | Detection) -> str:
-    return f"{format_class(found)} {_score(found.score)}"
+    return f"{format_class(found)} {_format_number(found.score)}"
 
 
-def _score(score: float) -> str:
+def _format_number(score: float) -> str:
     """Return a share or a logit with enough digits to distinguish answers."""
     return f"{score:.3f}" if abs(score) < 10 else f"{score:.4g}"
 
 
-def _classes(output: str, answers: Sequence[Sequence[Class]]) -> Block:
+def _make_classes_block(output: str, answers: Sequence[Sequence[Class]]) -> Block:
     reference = answers[0]
     rows = []
     for rank in range(max(map(len, answers))):
         wanted = reference[rank].index if rank < len(reference) else None
         cells = [
-            _class_cell(answer[rank], rank, wanted) if rank < len(answer) else TrialCell("")
+            _make_class_cell(answer[rank], rank, wanted) if rank < len(answer) else TrialCell("")
             for answer in answers
         ]
         rows.append(TrialRow(f"{rank + 1}.", tuple(cells)))
@@ -94,7 +98,7 @@ def _classes(output: str, answers: Sequence[Sequence[Class]]) -> Block:
     return Block(output, "classification", tuple(rows), compared)
 
 
-def _class_cell(found: Class, rank: int, wanted: int | None) -> TrialCell:
+def _make_class_cell(found: Class, rank: int, wanted: int | None) -> TrialCell:
     if found.index == wanted:
         return TrialCell(_format_score(found))
     return TrialCell(f"{_format_score(found)}  (other)", "near" if rank else "differs")
@@ -114,23 +118,23 @@ def _compare_classes(reference: Sequence[Class], other: Sequence[Class]) -> Comp
         return Compared(
             "differs", f"says {_format_score(found)} for {_format_score(best)}", numbers
         )
-    words = f"the same top class, {_score(found.score)} for {_score(best.score)}"
+    words = f"the same top class, {_format_number(found.score)} for {_format_number(best.score)}"
     ranked, wanted = [each.index for each in other], [each.index for each in reference]
     if ranked != wanted:
         how = "are in another order" if sorted(ranked) == sorted(wanted) else "differ"
         words += f"; the classes behind it {how}"
-    far = _farthest(reference, other) > NEAR_SCORE * max(1.0, abs(best.score))
+    far = _compute_farthest(reference, other) > NEAR_SCORE * max(1.0, abs(best.score))
     return Compared("near" if far else "same", words, numbers)
 
 
-def _farthest(reference: Sequence[Class], other: Sequence[Class]) -> float:
+def _compute_farthest(reference: Sequence[Class], other: Sequence[Class]) -> float:
     """Return the most that the score of a class differs; one that is not listed is the last."""
     first, second = ({each.index: each.score for each in side} for side in (reference, other))
     least = min(*first.values(), *second.values())
     return max(abs(first.get(i, least) - second.get(i, least)) for i in {*first, *second})
 
 
-def _objects(output: str, answers: Sequence[Sequence[Detection]]) -> Block:
+def _make_objects_block(output: str, answers: Sequence[Sequence[Detection]]) -> Block:
     objects = match_detections(answers)
     rows = [
         TrialRow(
@@ -163,11 +167,11 @@ def make_object_cell(row: Object, column: int) -> TrialCell:
         return TrialCell(_format_score(found))
     share = compute_overlap(wanted.box, found.box)
     return TrialCell(
-        f"{_format_score(found)}  (overlap {share:.2f})", _object_level(wanted, found, share)
+        f"{_format_score(found)}  (overlap {share:.2f})", _judge_object(wanted, found, share)
     )
 
 
-def _object_level(wanted: Detection, found: Detection, share: float) -> Level:
+def _judge_object(wanted: Detection, found: Detection, share: float) -> Level:
     near = share < NEAR_OVERLAP or abs(found.score - wanted.score) > NEAR_SCORE
     return "near" if near else "same"
 
@@ -198,7 +202,7 @@ def _compare_objects(objects: Sequence[Object], column: int) -> Compared:
     if not total:
         return Compared("same", "no object either", numbers)
     near = any(
-        _object_level(wanted, found, share) == "near"
+        _judge_object(wanted, found, share) == "near"
         for (wanted, found), share in zip(both, overlaps, strict=True)
     )
     words = f"all {total} objects" if total > 1 else "the one object"

@@ -58,26 +58,26 @@ def make_marks(rows: Sequence[Row], column: int) -> list[BoxMark]:
         rows: As :func:`edgepack.trying.matching.match_detections` returns them.
         column: Of the variant; 0 is the reference, all of whose boxes agree.
     """
-    found = [_mark(row[0], row[column]) for row in rows]
+    found = [_make_mark(row[0], row[column]) for row in rows]
     # What differs is drawn last, over the rest.
     return sorted((each for each in found if each), key=lambda each: each.look != "agrees")
 
 
-def _mark(wanted: Detection | None, found: Detection | None) -> BoxMark | None:
+def _make_mark(wanted: Detection | None, found: Detection | None) -> BoxMark | None:
     if found is None:
-        return BoxMark(wanted.box, _text(wanted), "missing") if wanted else None
+        return BoxMark(wanted.box, _format_label(wanted), "missing") if wanted else None
     if wanted is None:
-        return BoxMark(found.box, _text(found), "added")
+        return BoxMark(found.box, _format_label(found), "added")
     if wanted.index == found.index:
-        return BoxMark(found.box, _text(found), "agrees")
-    return BoxMark(found.box, f"{_text(found)}, not {_name(wanted)}", "other")
+        return BoxMark(found.box, _format_label(found), "agrees")
+    return BoxMark(found.box, f"{_format_label(found)}, not {_format_name(wanted)}", "other")
 
 
-def _text(found: Detection) -> str:
-    return f"{_name(found)} {found.score:.2f}"
+def _format_label(found: Detection) -> str:
+    return f"{_format_name(found)} {found.score:.2f}"
 
 
-def _name(found: Detection) -> str:
+def _format_name(found: Detection) -> str:
     """Return a label, or the number of the class where the font lacks one of its characters."""
     label = format_class(found)
     return label if label.isascii() and label.isprintable() else f"#{found.index}"
@@ -159,7 +159,7 @@ def _draw_dashed(
 
 
 @cache
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def _load_font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     from PIL import ImageFont
 
     return ImageFont.load_default(size)
@@ -169,21 +169,23 @@ def _draw_label(
     draw: ImageDraw.ImageDraw, mark: BoxMark, place: Box, size: tuple[int, int], taken: list[Box]
 ) -> None:
     """Write a label where it covers no other: above the box, in it, below it, or further down."""
-    font = _font(18 if mark.look == "agrees" else 22)
+    font = _load_font(18 if mark.look == "agrees" else 22)
     text = WORDS[mark.look] + mark.text
     left, top, right, bottom = draw.textbbox((0, 0), text, font=font)
     width, height = right - left + 8, bottom - top + 8
     x = max(0.0, min(place[0], size[0] - width))
     rows = [place[1] - height, place[1], place[3], *(place[1] + k * height for k in range(1, 8))]
     spots = [(x, min(max(0.0, y), size[1] - height)) for y in rows]
-    free = [spot for spot in spots if not any(_meet((*spot, width, height), t) for t in taken)]
+    free = [
+        spot for spot in spots if not any(_is_overlapping((*spot, width, height), t) for t in taken)
+    ]
     x, y = (free or spots)[0]
     taken.append((x, y, width, height))
     draw.rectangle((x, y, x + width, y + height), fill=COLOURS[mark.look], outline="black")
     draw.text((x + 4 - left, y + 4 - top), text, fill="black", font=font)
 
 
-def _meet(one: Box, other: Box) -> bool:
+def _is_overlapping(one: Box, other: Box) -> bool:
     """Return whether two areas, each x, y, width, height, have a point in common."""
     return (
         one[0] < other[0] + other[2]

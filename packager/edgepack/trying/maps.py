@@ -62,20 +62,20 @@ def find_kind(output: Array, size: tuple[int, int] | None) -> MapKind | None:
         output: Of the reference.
         size: Height and width of the model's input; None where it is no picture.
     """
-    for axis, channels, height, width in _layouts(output.shape):
+    for axis, channels, height, width in _list_layouts(output.shape):
         if min(height, width) < LEAST_SIDE:
             continue
         if channels == 3:
-            return MapKind("picture", axis, *_range(output))
-        fits = size is not None and _fits(height, width, size)
+            return MapKind("picture", axis, *_find_range(output))
+        fits = size is not None and _is_fitting(height, width, size)
         if channels == 1 and (fits or axis is not None):
-            return _single(output, axis, size is not None and height > size[0], fits=fits)
+            return _make_single(output, axis, size is not None and height > size[0], fits=fits)
         if fits and channels <= MOST_CLASSES:
             return MapKind("classes", axis, 0, channels)
     return None
 
 
-def _layouts(shape: tuple[int, ...]) -> list[tuple[int | None, int, int, int]]:
+def _list_layouts(shape: tuple[int, ...]) -> list[tuple[int | None, int, int, int]]:
     """Return what an output's axes may be: the channels' axis, channels, rows and columns."""
     if shape[:1] != (1,):
         return []
@@ -84,20 +84,20 @@ def _layouts(shape: tuple[int, ...]) -> list[tuple[int | None, int, int, int]]:
     return [(1, *shape[1:]), (3, shape[3], shape[1], shape[2])] if len(shape) == 4 else []
 
 
-def _single(output: Array, axis: int | None, larger: bool, *, fits: bool) -> MapKind:  # noqa: FBT001
+def _make_single(output: Array, axis: int | None, larger: bool, *, fits: bool) -> MapKind:  # noqa: FBT001
     if output.dtype.kind in "iub" and fits:
         return MapKind("classes", axis, 0, float(output.max(initial=0)))
-    return MapKind("picture" if larger else "heat", axis, *_range(output))
+    return MapKind("picture" if larger else "heat", axis, *_find_range(output))
 
 
-def _fits(height: int, width: int, size: tuple[int, int]) -> bool:
+def _is_fitting(height: int, width: int, size: tuple[int, int]) -> bool:
     """Return whether a map has the input's proportions, and is not much smaller."""
     across = height * size[1], width * size[0]
     same = abs(across[0] - across[1]) <= 0.02 * max(across)
     return same and height * LEAST_SHARE >= size[0]
 
 
-def _range(output: Array) -> tuple[float, float]:
+def _find_range(output: Array) -> tuple[float, float]:
     """Return the values of black and white: the usual ones of pictures, or the output's range."""
     if output.dtype == np.uint8:
         return 0.0, 255.0
@@ -130,7 +130,7 @@ def find_best_classes(output: Array, kind: MapKind) -> Array:
 
 def draw_picture(output: Array, kind: MapKind) -> Array:
     """Return a picture as uint8 ``(H, W, 3)``, in the range that the reference was given."""
-    values = 255 * _share(split_planes(output, kind), kind)
+    values = 255 * _compute_share(split_planes(output, kind), kind)
     return np.broadcast_to(np.rint(values).astype(np.uint8), (*values.shape[:2], 3))
 
 
@@ -143,13 +143,13 @@ def make_overlay(output: Array, kind: MapKind, reference: Array) -> Array:
         classes = find_best_classes(output, kind)
         alpha = np.where(classes == find_best_classes(reference, kind), AGREES, DIFFERS)
         return np.dstack([choose_colours(classes), alpha.astype(np.uint8)])
-    share = _share(split_planes(output, kind)[..., 0], kind)
+    share = _compute_share(split_planes(output, kind)[..., 0], kind)
     places = np.linspace(0, 1, len(HEAT))
     colours = [np.interp(share, places, HEAT[:, channel]) for channel in range(3)]
     return np.dstack([*colours, 40 + share * 190]).astype(np.uint8)
 
 
-def _share(values: Array, kind: MapKind) -> Array:
+def _compute_share(values: Array, kind: MapKind) -> Array:
     scaled = (np.nan_to_num(values.astype(np.float64)) - kind.low) / (kind.high - kind.low)
     return np.clip(scaled, 0, 1)
 

@@ -30,7 +30,7 @@ def write_page(trial: Trial, path: Path) -> None:
 
 def render_page(trial: Trial) -> str:
     """Return the page. Texts of users and models are escaped, and no script is in it."""
-    return _environment().get_template("page.html.j2").render(trial=trial)
+    return _make_environment().get_template("page.html.j2").render(trial=trial)
 
 
 def write_pictures(trial: Trial, folder: Path) -> list[Path]:
@@ -49,22 +49,22 @@ def write_pictures(trial: Trial, folder: Path) -> list[Path]:
 
 
 def _name_pictures(trial: Trial) -> Iterator[tuple[str, Drawn]]:
-    stems = [_file_name(Path(tried.name).stem) for tried in trial.inputs]
+    stems = [_make_file_name(Path(tried.name).stem) for tried in trial.inputs]
     for number, tried in enumerate(trial.inputs):
         stem = stems[number]
         if stems.count(stem) > 1:
             stem = f"{stem}-{number + 1}"
         several = len({drawn.output for drawn in tried.drawn}) > 1
         for drawn in tried.drawn:
-            output = f".{_file_name(drawn.output)}" if several else ""
+            output = f".{_make_file_name(drawn.output)}" if several else ""
             yield f"{stem}{output}.{drawn.variant}.png", drawn
 
 
-def _file_name(text: str) -> str:
+def _make_file_name(text: str) -> str:
     return re.sub(r"[^\w-]+", "-", text)[:80] or "input"
 
 
-def _environment() -> jinja2.Environment:
+def _make_environment() -> jinja2.Environment:
     import jinja2
     from markupsafe import Markup
 

@@ -116,8 +116,10 @@ def run_variant(
             problem = f"{reason}; its model on the CPU: {_line(failure)}"
             return VariantRun(variant, entry["recipe"], problem=problem)
         if entry["providers"][0]["name"] != CPU:
-            reason += _doubts(model)
-    return VariantRun(variant, entry["recipe"], tuple(_outputs(model, feeds)), on_cpu=reason)
+            reason += _explain_doubts(model)
+    return VariantRun(
+        variant, entry["recipe"], tuple(_compute_outputs(model, feeds)), on_cpu=reason
+    )
 
 
 def _open_cpu_model(bundle: Bundle, entry: dict[str, Any]) -> Model:
@@ -135,7 +137,7 @@ def _open_cpu_model(bundle: Bundle, entry: dict[str, Any]) -> Model:
     return loader.Model(bundle, plain, sessions)
 
 
-def _doubts(model: Model) -> str:
+def _explain_doubts(model: Model) -> str:
     """Return what the golden outputs say against a model on this CPU; nothing if they are right."""
     from edgepack.ondevice.runtime import edgepack_loader as loader
 
@@ -152,7 +154,7 @@ def _doubts(model: Model) -> str:
     )
 
 
-def _outputs(model: Model, feeds: Sequence[Mapping[str, Any]]) -> Iterator[Arrays | str]:
+def _compute_outputs(model: Model, feeds: Sequence[Mapping[str, Any]]) -> Iterator[Arrays | str]:
     from edgepack.ondevice.runtime import edgepack_loader as loader
 
     state: dict[str, str] = model.bundle.manifest.get("state", {})

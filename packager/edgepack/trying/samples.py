@@ -90,25 +90,26 @@ class Reader:
             UsageError: There is no such input, or nothing is given.
         """
         if not given and not inputs:
-            hint = self.inputs.command()
+            hint = self.inputs.format_command()
             raise UsageError("there is no input to try the bundle with", hint=hint)
         shared = {
-            self._known(name): read_value(text, name, self.inputs) for name, text in inputs.items()
+            self._find_name(name): read_value(text, name, self.inputs)
+            for name, text in inputs.items()
         }
         free = [name for name in self.inputs.needed if name not in shared]
         said: list[str] = []
         samples: list[TrialInput] = []
         for text in given:
             if Path(text).suffix == ".npz":
-                samples += self._arrays(Path(text), shared, limit, said)
+                samples += self._read_arrays(Path(text), shared, limit, said)
                 continue
-            for each in self._photos(text, free, limit, said) or [text]:
-                name = self._input_for(each, free)
+            for each in self._list_photos(text, free, limit, said) or [text]:
+                name = self._find_input(each, free)
                 value = read_value(each, name, self.inputs)
-                samples.append(self._sample({name: value, **shared}))
-        return samples or [self._sample(shared)], said
+                samples.append(self._make_sample({name: value, **shared}))
+        return samples or [self._make_sample(shared)], said
 
-    def _known(self, name: str) -> str:
+    def _find_name(self, name: str) -> str:
         if name not in self.inputs.specs:
             raise UsageError(
                 f"the model has no input {name!r}",
@@ -117,24 +118,24 @@ class Reader:
             )
         return name
 
-    def _photos(self, text: str, free: list[str], limit: int, said: list[str]) -> list[str]:
+    def _list_photos(self, text: str, free: list[str], limit: int, said: list[str]) -> list[str]:
         """Return a folder's photos; none if the argument is no folder, or no photo is taken."""
-        if not self.inputs.of_kind("image", free) or not Path(text).is_dir():
+        if not self.inputs.list_of_kind("image", free) or not Path(text).is_dir():
             return []
         found = len(list_image_files(Path(text)))
         if found > limit:
             said.append(f"{limit} of the {found} photos in {text}: --limit {found} takes all")
         return [str(path) for path in list_image_files(Path(text), limit)]
 
-    def _input_for(self, text: str, free: list[str]) -> str:
+    def _find_input(self, text: str, free: list[str]) -> str:
         """Return the input that an argument is for."""
         suffix = Path(text).suffix.lower()
         if suffix in _FILES and not Path(text).exists():
-            hint = f"check the path; for example: {self.inputs.command()}"
+            hint = f"check the path; for example: {self.inputs.format_command()}"
             raise SamplesError(f"there is no file {text!r}", hint=hint)
-        fits = free if suffix == ".npy" else self._takers(text, suffix, free)
+        fits = free if suffix == ".npy" else self._list_takers(text, suffix, free)
         if not fits:
-            raise self.inputs.unwanted(text)
+            raise self.inputs.make_unwanted_error(text)
         if len(fits) > 1:
             raise UsageError(
                 f"{text!r} may be for {' or '.join(fits)}",
@@ -142,31 +143,34 @@ class Reader:
             )
         return fits[0]
 
-    def _takers(self, text: str, suffix: str, free: list[str]) -> list[str]:
+    def _list_takers(self, text: str, suffix: str, free: list[str]) -> list[str]:
         if suffix == ".wav":
-            return self.inputs.of_kind("sound", free)
-        pictures, texts = (self.inputs.of_kind(kind, free) for kind in ("image", "text"))
+            return self.inputs.list_of_kind("sound", free)
+        pictures, texts = (self.inputs.list_of_kind(kind, free) for kind in ("image", "text"))
         is_picture = suffix in SUFFIXES or (pictures and (not texts or Path(text).is_file()))
         return pictures if is_picture else texts
 
-    def _sample(self, values: Mapping[str, InputValue]) -> TrialInput:
+    def _make_sample(self, values: Mapping[str, InputValue]) -> TrialInput:
         """Return a sample of what its inputs get."""
         values = {**self.first, **values}
         missing = [name for name in self.inputs.needed if name not in values]
         if missing:
             lacking = ", ".join(f"{name} ({self.inputs.words(name)})" for name in missing)
-            hint = f"{self.inputs.command(missing)}; a number fills the input: 0 for a first state"
+            hint = (
+                f"{self.inputs.format_command(missing)}; a number fills the input: 0 for"
+                " a first state"
+            )
             raise SamplesError(f"the model also takes {lacking}", hint=hint)
         numbers = {n: v.given for n, v in values.items() if isinstance(v.given, float)}
-        feed, notes = self._fed({n: v.given for n, v in values.items()}, numbers)
-        photos = self.inputs.of_kind("image", list(values))
+        feed, notes = self._make_feed({n: v.given for n, v in values.items()}, numbers)
+        photos = self.inputs.list_of_kind("image", list(values))
         picture = place = None
         if len(photos) == 1:
             description = self.inputs.descriptions[photos[0]].image
             picture = find_picture(values[photos[0]], description)
-            place = feed.place or _place(values[photos[0]], description, picture)
+            place = feed.place or _find_place(values[photos[0]], description, picture)
             feed = feed._replace(place=place)
-        texts = [str(values[name].given) for name in self.inputs.of_kind("text", list(values))]
+        texts = [str(values[name].given) for name in self.inputs.list_of_kind("text", list(values))]
         return TrialInput(
             name=", ".join(v.name for n, v in values.items() if n not in numbers) or "numbers",
             feed=feed,
@@ -176,7 +180,7 @@ class Reader:
             said=(*(line for value in values.values() for line in value.said), *notes),
         )
 
-    def _fed(
+    def _make_feed(
         self, given: Mapping[str, Any], numbers: Mapping[str, float]
     ) -> tuple[Feed, list[str]]:
         """Return all arrays as the model takes them, masks included, and notes on numbers."""
@@ -186,13 +190,13 @@ class Reader:
             feed = self.meaning.feed(made)
             arrays = {**feed.arrays, **tensors}
             sizes = self.shapes.sizes(find_shapes(arrays))
-            full = {name: self._full(name, number, sizes) for name, number in numbers.items()}
+            full = {name: self._fill_input(name, number, sizes) for name, number in numbers.items()}
             arrays = {**arrays, **full}
             for name, array in arrays.items():
                 self.inputs.specs[name].check(array)
             arrays = self.shapes.add_masks(arrays)
         except (ValueError, TypeError, KeyError) as error:
-            raise SamplesError(str(error), hint=self.inputs.command()) from error
+            raise SamplesError(str(error), hint=self.inputs.format_command()) from error
         notes = [
             f"{name}: {number:g}"
             + (f" everywhere, {list(full[name].shape)}" if full[name].ndim else "")
@@ -200,12 +204,12 @@ class Reader:
         ]
         return feed._replace(arrays=arrays), notes
 
-    def _full(self, name: str, number: float, sizes: Mapping[str, int]) -> Array:
+    def _fill_input(self, name: str, number: float, sizes: Mapping[str, int]) -> Array:
         spec = self.inputs.specs[name]
         shape = [sizes.get(side, 1) if isinstance(side, str) else side for side in spec.shape]
         return fill_array(spec, shape, number)
 
-    def _arrays(
+    def _read_arrays(
         self, path: Path, shared: Mapping[str, InputValue], limit: int, said: list[str]
     ) -> Iterator[TrialInput]:
         """Yield samples of an ``.npz``, as ``samples`` in edgepack.yaml takes it."""
@@ -216,12 +220,14 @@ class Reader:
         if len(samples) > limit:
             said.append(f"{limit} of the {len(samples)} samples in {path}: --limit takes more")
         for number, (name, arrays) in enumerate(samples[:limit]):
-            values = {self._known(key): InputValue(array, name) for key, array in arrays.items()}
-            sample = replace(self._sample({**values, **shared}), name=name)
+            values = {
+                self._find_name(key): InputValue(array, name) for key, array in arrays.items()
+            }
+            sample = replace(self._make_sample({**values, **shared}), name=name)
             begins = number == 0 or self.first.keys() & {*values, *shared}
-            yield sample if begins or not self.first else self._following(sample)
+            yield sample if begins or not self.first else self._make_following(sample)
 
-    def _following(self, sample: TrialInput) -> TrialInput:
+    def _make_following(self, sample: TrialInput) -> TrialInput:
         """Return a sample that takes the state that a variant put out for the one before."""
         arrays = {n: array for n, array in sample.feed.arrays.items() if n not in self.first}
         said = [line for line in sample.said if line.partition(":")[0] not in self.first]
@@ -229,7 +235,7 @@ class Reader:
         return replace(sample, feed=sample.feed._replace(arrays=arrays), said=tuple(said))
 
 
-def _place(
+def _find_place(
     value: InputValue, description: ImageInput | None, picture: Array | None
 ) -> images.Placement | None:
     """Return where a picture lies that the model decodes itself, or that came as a tensor."""

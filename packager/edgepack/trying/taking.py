@@ -46,7 +46,7 @@ class Inputs:
             return "text"
         return "sound" if is_row(spec.dtype, spec.shape) else "tensor"
 
-    def of_kind(self, kind: Kind, names: Sequence[str]) -> list[str]:
+    def list_of_kind(self, kind: Kind, names: Sequence[str]) -> list[str]:
         """Return those of some inputs that are of a kind."""
         return [name for name in names if self.kind(name) == kind]
 
@@ -55,23 +55,23 @@ class Inputs:
         spec = self.specs[name]
         return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
 
-    def command(self, missing: Sequence[str] = ()) -> str:
+    def format_command(self, missing: Sequence[str] = ()) -> str:
         """Return a command that gives what is missing, by default all that is needed."""
-        parts = [self._option(name) for name in missing or self.needed]
+        parts = [self._format_option(name) for name in missing or self.needed]
         return " ".join(["edgepack try BUNDLE", *parts])
 
-    def _option(self, name: str) -> str:
+    def _format_option(self, name: str) -> str:
         values = {"image": "photo.jpg", "text": '"a text"', "sound": "sound.wav"}
         shape = self.specs[name].shape
         size = math.prod(side if isinstance(side, int) else 1 for side in shape)
         tensor = "array.npy" if size > _LARGE else "0"
         return f"--input {name}={values.get(self.kind(name), tensor)}"
 
-    def unwanted(self, text: str) -> SamplesError:
+    def make_unwanted_error(self, text: str) -> SamplesError:
         """Return the error about an argument that is for no input."""
-        path, hint = Path(text), self.command()
+        path, hint = Path(text), self.format_command()
         if path.suffix.lower() in SUFFIXES or path.is_dir():
-            what, hint = "no input is described as an image", self._image_lines() or hint
+            what, hint = "no input is described as an image", self._format_image_lines() or hint
         elif path.suffix.lower() == ".wav":
             what = "no input is one row of float samples, (N,), (1, N) or (1, 1, N)"
         elif path.suffix.lower() == ".npy":
@@ -80,16 +80,16 @@ class Inputs:
             what = "no input is described as a text"
         return SamplesError(f"{text!r} cannot be given to this model: {what}", hint=hint)
 
-    def _image_lines(self) -> str:
+    def _format_image_lines(self) -> str:
         """Return what describes an input as an image; nothing if none looks like one."""
-        if self.of_kind("text", list(self.specs)):
+        if self.list_of_kind("text", list(self.specs)):
             return ""
-        lines = [line for line in map(_image_line, self.specs.values()) if line]
+        lines = [line for line in map(_format_image_line, self.specs.values()) if line]
         about = "add to edgepack.yaml, with your model's own numbers, and build:\n    "
         return f"{about}{lines[0]}" if lines else ""
 
 
-def _image_line(spec: TensorSpec) -> str:
+def _format_image_line(spec: TensorSpec) -> str:
     if len(spec.shape) != 4:
         return ""
     for layout, channels, height, width in (("NCHW", 1, 2, 3), ("NHWC", 3, 1, 2)):

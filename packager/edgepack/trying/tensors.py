@@ -64,7 +64,7 @@ def compare_tensors(reference: Array, other: Array) -> Compared:
     if reference.shape != other.shape:
         return _report_other_shape(other)
     if reference.dtype.kind != "f":
-        return _share(reference, other, "of the values are equal")
+        return _compare_share(reference, other, "of the values are equal")
     one, two = reference.astype(np.float64).ravel(), other.astype(np.float64).ravel()
     if np.array_equal(one, two, equal_nan=True):
         return Compared("same", "equal", {"cosine": 1.0, "worst_difference": 0.0})
@@ -83,14 +83,14 @@ def compare_tensors(reference: Array, other: Array) -> Compared:
         "range": extent,
     }
     of_range = f" ({worst / extent:.1%} of the range)" if extent else ""
-    level, word = _nearness(found, worst / extent if extent else 0.0)
+    level, word = _judge_nearness(found, worst / extent if extent else 0.0)
     words = f"{word}worst difference {worst:.3g}{of_range}"
     if _is_row(reference) and one.argmax() != two.argmax():
         level, words = "differs", f"another value is the largest; {words}"
     return Compared(level, words, numbers)
 
 
-def _nearness(found: float | None, farthest: float) -> tuple[Level, str]:
+def _judge_nearness(found: float | None, farthest: float) -> tuple[Level, str]:
     """Return a level, and a cosine in words; no cosine is known where an output is all zeros.
 
     Args:
@@ -113,17 +113,17 @@ def compare_pixel_classes(shown: MapKind, reference: Array, other: Array) -> Com
     if reference.shape != other.shape:
         return _report_other_shape(other)
     one, two = find_best_classes(reference, shown), find_best_classes(other, shown)
-    return _share(one, two, "of the pixels have the same class")
+    return _compare_share(one, two, "of the pixels have the same class")
 
 
-def _share(reference: Array, other: Array, words: str) -> Compared:
+def _compare_share(reference: Array, other: Array, words: str) -> Compared:
     share = float(np.mean(reference == other)) if reference.size else 1.0
     level: Level = "same" if share >= SAME_SHARE else "near" if share >= NEAR_SHARE else "differs"
-    text = "equal" if share == 1 else f"{_percent(share)} {words}"
+    text = "equal" if share == 1 else f"{_format_percent(share)} {words}"
     return Compared(level, text, {"equal_share": share})
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     """Return a share below 1 in percent, never rounded up to 100."""
     return f"{math.floor(share * 1000) / 10:.1f} %"
 

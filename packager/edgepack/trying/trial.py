@@ -98,19 +98,19 @@ class Trial:
 
     def document(self) -> dict[str, Any]:
         """Return all of it but the pictures and tensors, as JSON has it."""
-        found: dict[str, Any] = _finite(
+        found: dict[str, Any] = _replace_nonfinite(
             {
                 "bundle": self.bundle,
                 "reference": self.reference,
                 "variants": [asdict(column) for column in self.columns],
                 "notes": list(self.said),
-                "inputs": [_input_document(tried) for tried in self.inputs],
+                "inputs": [_make_input_document(tried) for tried in self.inputs],
             }
         )
         return found
 
 
-def _input_document(tried: InputTrial) -> dict[str, Any]:
+def _make_input_document(tried: InputTrial) -> dict[str, Any]:
     outputs = {
         block.output: {
             "kind": block.kind,
@@ -135,10 +135,10 @@ def _input_document(tried: InputTrial) -> dict[str, Any]:
     }
 
 
-def _finite(value: Any) -> Any:  # noqa: ANN401  (whatever JSON holds)
+def _replace_nonfinite(value: Any) -> Any:  # noqa: ANN401  (whatever JSON holds)
     """Return a value with null for the floats that JSON does not have."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _replace_nonfinite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_replace_nonfinite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

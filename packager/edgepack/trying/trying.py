@@ -76,7 +76,7 @@ def try_bundle(  # noqa: PLR0913  (as the command has them)
         samples, said = reader.read(given, inputs or {}, limit)
         feeds = [sample.feed.arrays for sample in samples]
         ran = run_variants(bundle.path, chosen, feeds, progress or Silent())
-        trial = _trial(bundle, path, reader, samples, _sort_runs(ran), said)
+        trial = _make_trial(bundle, path, reader, samples, _sort_runs(ran), said)
     if html is not None:
         write_page(trial, html)
     if out is not None:
@@ -118,7 +118,7 @@ def _sort_runs(ran: Sequence[VariantRun]) -> list[VariantRun]:
     return [reference, *(each for each in ran if each is not reference)]
 
 
-def _trial(
+def _make_trial(
     bundle: Bundle,
     path: Path,
     reader: Reader,
@@ -163,11 +163,11 @@ def _try_sample(
             hint="give it the shape and values that the model was made for",
             where=sample.name,
         )
-    answers = {name: _answers(reader, sample, each) for name, each in outputs.items()}
-    return _side_by_side(reader, sample, outputs, answers, problems)
+    answers = {name: _find_answers(reader, sample, each) for name, each in outputs.items()}
+    return _compare_input(reader, sample, outputs, answers, problems)
 
 
-def _answers(reader: Reader, sample: TrialInput, outputs: Arrays) -> dict[str, Any]:
+def _find_answers(reader: Reader, sample: TrialInput, outputs: Arrays) -> dict[str, Any]:
     try:
         return dict(reader.meaning.answers(outputs, sample.feed))
     except ValueError as error:
@@ -179,7 +179,7 @@ def _answers(reader: Reader, sample: TrialInput, outputs: Arrays) -> dict[str, A
         ) from error
 
 
-def _side_by_side(
+def _compare_input(
     reader: Reader,
     sample: TrialInput,
     outputs: Mapping[str, Arrays],
@@ -195,7 +195,7 @@ def _side_by_side(
     as_written: dict[str, dict[str, Any]] = {}
     for name, output in first.items():
         kind = reader.kinds.get(name, "raw")
-        shown = maps.find_kind(output, _input_size(sample)) if kind not in _ANSWERED else None
+        shown = maps.find_kind(output, _find_input_size(sample)) if kind not in _ANSWERED else None
         given = [answers[column][name] for column in columns]
         blocks.append(make_block(name, kind, given, shown))
         listed = kind in ("classification", "detection")
@@ -203,9 +203,9 @@ def _side_by_side(
             column: as_json(answers[column][name]) if listed else None for column in columns
         }
         if kind == "detection" and photo is not None:
-            drawn += _boxes(name, columns, given, photo[0])
+            drawn += _draw_boxes(name, columns, given, photo[0])
         elif shown is not None:
-            drawn += _maps(name, columns, given, shown, photo)
+            drawn += _draw_maps(name, columns, given, shown, photo)
     return InputTrial(
         name=sample.name,
         said=sample.said,
@@ -219,7 +219,7 @@ def _side_by_side(
     )
 
 
-def _input_size(sample: TrialInput) -> tuple[int, int] | None:
+def _find_input_size(sample: TrialInput) -> tuple[int, int] | None:
     """Return height and width of the model's input; None where it takes no picture."""
     if sample.place is not None:
         return sample.place.input_height, sample.place.input_width
@@ -230,7 +230,7 @@ def _input_size(sample: TrialInput) -> tuple[int, int] | None:
     return None
 
 
-def _boxes(
+def _draw_boxes(
     output: str, columns: Sequence[str], answers: Sequence[Any], pixels: np.ndarray[Any, Any]
 ) -> list[Drawn]:
     rows = match_detections(answers)
@@ -245,7 +245,7 @@ def _boxes(
     ]
 
 
-def _maps(
+def _draw_maps(
     output: str,
     columns: Sequence[str],
     arrays: Sequence[np.ndarray[Any, Any]],

@@ -43,19 +43,19 @@ def read_value(text: str, name: str, inputs: Inputs) -> InputValue:
     """
     path, kind, spec = Path(text), inputs.kind(name), inputs.specs[name]
     if path.suffix == ".npy":
-        return InputValue(_array_file(path), path.name)
+        return InputValue(_read_array_file(path), path.name)
     if path.suffix == ".npz":
         return InputValue(_read_array(path, name), path.name)
     if kind == "image":
-        return _picture(path, as_file=len(spec.shape) == 1)
+        return _read_picture(path, as_file=len(spec.shape) == 1)
     if kind == "text":
-        return _text(text)
+        return _read_text(text)
     if path.suffix.lower() == ".wav":
-        return _sound(path, spec, inputs.words(name))
-    return _number(text, name, inputs)
+        return _read_sound(path, spec, inputs.words(name))
+    return _read_number(text, name, inputs)
 
 
-def _picture(path: Path, *, as_file: bool) -> InputValue:
+def _read_picture(path: Path, *, as_file: bool) -> InputValue:
     if not path.is_file():
         raise SamplesError(
             f"there is no file {str(path)!r}, and the model takes a picture",
@@ -69,7 +69,7 @@ def _picture(path: Path, *, as_file: bool) -> InputValue:
     return InputValue(path.read_bytes(), path.name, (said, decoded), pixels)
 
 
-def _text(text: str) -> InputValue:
+def _read_text(text: str) -> InputValue:
     shown = text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
     # A long text is no path that a system would look for.
     if len(text) > 255 or not Path(text).is_file():
@@ -82,7 +82,7 @@ def _text(text: str) -> InputValue:
         ) from error
 
 
-def _sound(path: Path, spec: TensorSpec, words: str) -> InputValue:
+def _read_sound(path: Path, spec: TensorSpec, words: str) -> InputValue:
     if not is_row(spec.dtype, spec.shape):
         raise SamplesError(
             f"{path.name} is sound, and {spec.name!r} ({words}) is no row of samples",
@@ -95,7 +95,7 @@ def _sound(path: Path, spec: TensorSpec, words: str) -> InputValue:
     return InputValue(row.astype(spec.dtype), path.name, said)
 
 
-def _number(text: str, name: str, inputs: Inputs) -> InputValue:
+def _read_number(text: str, name: str, inputs: Inputs) -> InputValue:
     try:
         number = float(text)
     except ValueError:
@@ -150,7 +150,7 @@ def fill_array(spec: TensorSpec, shape: Sequence[int], number: float) -> Array:
     return np.full(shape, number, dtype)
 
 
-def _array_file(path: Path) -> Array:
+def _read_array_file(path: Path) -> Array:
     try:
         loaded = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

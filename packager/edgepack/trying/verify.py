@@ -85,7 +85,7 @@ def check_goldens(folder: Path, variant: str) -> GoldenCheck:
     except loader.Refused as refusal:
         return GoldenCheck(variant, passed=None, outcome=f"not run here: {refusal}")
     check = _run_goldens(opened, entry)
-    if check.passed is False and saturates(entry, find_processor()):
+    if check.passed is False and is_saturating(entry, find_processor()):
         return GoldenCheck(
             variant, passed=None, outcome=f"not proven here: {check.outcome}; {_ARM}"
         )
@@ -116,7 +116,7 @@ _ARM = (
 )
 
 
-def saturates(entry: dict[str, Any], kind: str) -> bool:
+def is_saturating(entry: dict[str, Any], kind: str) -> bool:
     """Return whether a variant's int8 operators cannot be exact on a kind of processor.
 
     An ``.onnx`` gets exact ones from a session setting; an ``.ort`` file for Arm has its operators

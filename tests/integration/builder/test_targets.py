@@ -20,7 +20,7 @@ from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ModelError
 from edgepack.project.profile import OrtFormat, find_target_files, load_profile
-from edgepack.trying.verify import saturates
+from edgepack.trying.verify import is_saturating
 from edgepack.trying.verify import verify as verify_here
 from onnx import helper
 
@@ -129,7 +129,7 @@ def test_verify_when_a_variant_misses_its_goldens_names_the_runtime_that_the_bun
     ],
 )
 def test_saturates_when_asked_is_true_of_int8_for_arm_without_vnni(recipe, form, kind, expected):
-    assert saturates({"recipe": recipe, "model_format": form}, kind) is expected
+    assert is_saturating({"recipe": recipe, "model_format": form}, kind) is expected
 
 
 def test_readme_when_two_providers_come_from_one_build_has_its_commands_once(bundles):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from edgepack.builder.timing import LatencyComparison, SlowerVariant, judge_turns
-from edgepack.cli.building import _slower_text
+from edgepack.cli.building import _format_slower
 
 UNKNOWN = {"kind": "not-measured", "reason": "there is no /proc/stat"}
 
@@ -60,10 +60,10 @@ def test_int8_that_took_longer_in_one_turn_only_is_inconclusive() -> None:
 def test_build_says_slower_only_where_the_times_tell() -> None:
     sure = SlowerVariant("t", "cpu-int8", LatencyComparison(3.0, 2.0, 6))
     busy = SlowerVariant("t", "cpu-int8", LatencyComparison(3.0, 2.0, 6, "others took 75%"))
-    assert _slower_text(sure).startswith(
+    assert _format_slower(sure).startswith(
         "warning: cpu-int8 is slower than fp32 on this computer: 3.000 against 2.000 ms (medians"
     )
-    assert _slower_text(busy).startswith(
+    assert _format_slower(busy).startswith(
         "INCONCLUSIVE whether cpu-int8 is slower than fp32 on this computer: 3.000 against 2.000 ms"
         " (medians of 6 runs in turns), but others took 75%. Build again when"
     )

@@ -23,7 +23,7 @@ from edgepack.preprocessing.ranking import (
     rank,
 )
 from edgepack.preprocessing.signs import FEWEST
-from edgepack.preprocessing.verdict import PreprocessingSign, Seen, find
+from edgepack.preprocessing.verdict import PreprocessingSign, Seen, find_sign
 from edgepack.project.inputs import ImageInput
 from edgepack.project.outputs import DetectionOutput
 from edgepack.samples.sample_set import SampleSet
@@ -107,7 +107,7 @@ class InputCheck:
     ) -> tuple[str, str]:
         """Return a warning, or nothing, and what was done."""
         setting = runner.setting(_choose_labels(labels, chosen))
-        finding = find(own, setting)
+        finding = find_sign(own, setting)
         if not finding.is_suspicious:
             return "", f"nothing suspicious on {len(chosen)} samples"
         as_it_is = rank([(None, own)], setting)
