@@ -59,6 +59,14 @@ class Summary:
     """Why all that depends on single inferences is inconclusive, which is every figure here but p50
     and the run medians; empty if it is not."""
 
+    @property
+    def p50_range_ms(self) -> tuple[float, float, float]:
+        """The low end of the interval, p50, the high end; p50 itself where there is none."""
+        interval = self.median_interval_ms
+        if isinstance(interval, NotMeasured):
+            return self.p50_ms, self.p50_ms, self.p50_ms
+        return interval.low, self.p50_ms, interval.high
+
 
 def summarize(report: RunReport) -> Summary:
     """Return the figures of a report."""

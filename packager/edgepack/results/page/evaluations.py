@@ -36,7 +36,9 @@ def make_evaluation_row(report: EvaluationReport) -> EvaluationRow:
     measured, simulated = report.measured, report.simulated
     low, _, high = find_accuracy_range(measured, report)
     of_drop = ", of its drop from fp32" if isinstance(report.interval, NotMeasured) else ""
-    same = isinstance(simulated, Accuracy) and simulated.metric == measured.metric
+    difference = "n/a"
+    if isinstance(simulated, Accuracy) and simulated.metric == measured.metric:
+        difference = f"{measured.value - simulated.value:+.4f}"
     return EvaluationRow(
         device=report.device,
         bundle=report.bundle,
@@ -47,13 +49,9 @@ def make_evaluation_row(report: EvaluationReport) -> EvaluationRow:
         simulated=format_fact(simulated)
         if isinstance(simulated, NotMeasured)
         else f"{simulated.value:#.4g}",
-        difference=f"{measured.value - simulated.value:+.4f}"
-        if same and isinstance(simulated, Accuracy)
-        else "n/a",
+        difference=difference,
         samples=measured.samples,
-        placement=format_fact(report.placement)
-        if isinstance(report.placement, NotMeasured)
-        else format_placement(report),
+        placement=format_placement(report),
         created=report.created,
         reasons=report.reasons,
     )

@@ -174,14 +174,12 @@ def _format_caption(metric: str, left_out: int, on_device: set[bool]) -> str:
 
 
 def _make_mark(section: Section, value: tuple[float, float, float]) -> PlotMark:
-    report, interval = section.report, section.summary.median_interval_ms
-    p50 = section.summary.p50_ms
-    low, high = (p50, p50) if isinstance(interval, NotMeasured) else (interval.low, interval.high)
+    report = section.report
     return PlotMark(
         text=f"{report.device} · {report.variant_used}",
         leads_to=section.anchor,
         verdict=report.verdict.kind,
-        latency_ms=(low, p50, high),
+        latency_ms=section.summary.p50_range_ms,
         value=value,
         model_bytes=used_variant(report).model_bytes,
     )

@@ -6,7 +6,7 @@ A figure has one horizontal axis and one or more panels below each other, which 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -193,9 +193,9 @@ def draw_timeline(report: RunReport, limit: int = STRETCHES) -> Figure:
     where = make_spans(report)
     panels = [
         _latency_panel(report, where, limit),
-        _sensor_panel(report, where, "temperature (°C)", "s1", _temperatures),
+        _sensor_panel(report, where, "temperature (°C)", "s1", lambda each: each.temperatures_c),
         _sensor_panel(report, where, "clock (GHz)", "s2", _clocks),
-        _sensor_panel(report, where, "power (W)", "s3", _power),
+        _sensor_panel(report, where, "power (W)", "s3", lambda each: each.power_w),
     ]
     return Figure(
         label=f"Latencies of {len(where)} process runs over temperature and clocks",
@@ -282,16 +282,8 @@ def _compute_beginnings(values: NDArray[np.float64], *, evenly: bool) -> NDArray
     return begun
 
 
-def _temperatures(sample: Sample) -> Mapping[str, float]:
-    return sample.temperatures_c
-
-
 def _clocks(sample: Sample) -> Mapping[str, float]:
     return {name: hertz / 1e9 for name, hertz in sample.clocks_hz.items()}
-
-
-def _power(sample: Sample) -> Mapping[str, float]:
-    return sample.power_w
 
 
 def _sensor_panel(
@@ -304,13 +296,16 @@ def _sensor_panel(
     """Return the panel of one kind of sensor; None where it said nothing in a timed part."""
     x: dict[str, list[Number]] = {}
     y: dict[str, list[Number]] = {}
-    for at, readings in _place_readings(report, where, read):
-        for name, value in readings.items() if at is not None else ():
-            x.setdefault(name, []).append(round_short(at) if at is not None else None)
-            y.setdefault(name, []).append(round_short(value))
-        for name in x if at is None else ():
-            x[name].append(None)
-            y[name].append(None)
+    for run, span in zip(report.runs, where, strict=True):
+        for sample in _samples(run):
+            at = span.place(sample.at_ns)
+            if at is None:
+                continue
+            for name, value in read(sample).items():
+                x.setdefault(name, []).append(round_short(at))
+                y.setdefault(name, []).append(round_short(value))
+        for line in (*x.values(), *y.values()):
+            line.append(None)
     peaks = {name: max(v for v in values if v is not None) for name, values in y.items()}
     shown = sorted(peaks, key=lambda name: -peaks[name])[:SENSORS]
     if not shown:
@@ -321,18 +316,6 @@ def _sensor_panel(
         for number, name in enumerate(shown)
     ]
     return Panel(title, series, 110, levels=levels)
-
-
-def _place_readings(
-    report: RunReport, where: Sequence[PlotSpan], read: Callable[[Sample], Mapping[str, float]]
-) -> Iterable[tuple[float | None, Mapping[str, float]]]:
-    """Yield the readings of each sample with its place, and (None, {}) after each process run."""
-    for run, span in zip(report.runs, where, strict=True):
-        for sample in _samples(run):
-            at = span.place(sample.at_ns)
-            if at is not None:
-                yield at, read(sample)
-        yield None, {}
 
 
 def _samples(run: ProcessRun) -> list[Sample]:
@@ -352,9 +335,8 @@ def _find_throttled(report: RunReport, where: Sequence[PlotSpan]) -> list[Band]:
     for run, span in zip(report.runs, where, strict=True):
         placed = [(span.place(each.at_ns), each.throttled) for each in _samples(run)]
         inside = [(at, causes) for at, causes in placed if at is not None]
-        starts = [at for at, _ in inside]
-        ends = [*starts[1:], span.start + span.seconds]
-        for (at, causes), end in zip(inside, ends[: len(inside)], strict=True):
+        ends = [*(at for at, _ in inside[1:]), span.start + span.seconds]
+        for (at, causes), end in zip(inside, ends, strict=False):
             text = ", ".join(causes)
             if text and bands and bands[-1].end == round_short(at) and bands[-1].text == text:
                 bands[-1] = Band(bands[-1].start, round_short(end), text)

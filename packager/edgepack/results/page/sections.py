@@ -126,17 +126,17 @@ class AccuracyRow:
 
     variant: str
     size: str
-    metric: str
-    fp32: str
-    value: str
-    drop: str
-    interval: str
-    samples: str
-    agreement: str
-    r2: str
-    """The R² of the worst output."""
-    worst: str
     used: bool
+    metric: str
+    fp32: str = "n/a"
+    value: str = "n/a"
+    drop: str = "n/a"
+    interval: str = "n/a"
+    samples: str = "n/a"
+    agreement: str = "n/a"
+    r2: str = "n/a"
+    """The R² of the worst output."""
+    worst: str = "n/a"
 
 
 @dataclass(frozen=True)
@@ -145,11 +145,11 @@ class SweepRow:
 
     batch: int
     shapes: str
-    p50: str
-    p90: str
-    throughput: str
-    queries: int
     problem: str
+    p50: str = "n/a"
+    p90: str = "n/a"
+    throughput: str = "n/a"
+    queries: int = 0
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,10 @@ def make_section(
         layers_not_measured=next(
             (v.layers.reason for v in report.variants if isinstance(v.layers, NotMeasured)), ""
         ),
-        variants=_variant_rows(report),
+        variants=[
+            _accuracy_row(variant, used=variant.id == report.variant_used)
+            for variant in report.variants
+        ],
         unshown=[
             each
             for each in map(_unshown, report.variants)
@@ -427,11 +430,8 @@ def _phases(report: RunReport, summary: Summary) -> list[Range]:
 
 
 def _p50_range(summary: Summary) -> Range:
-    p50_ms, interval = summary.p50_ms, summary.median_interval_ms
-    low, high = p50_ms, p50_ms
-    if not isinstance(interval, NotMeasured):
-        low, high = interval.low, interval.high
-    return Range("p50", format_milliseconds(p50_ms), _p50_reach(summary), low, p50_ms, high)
+    p50 = format_milliseconds(summary.p50_ms)
+    return Range("p50", p50, _p50_reach(summary), *summary.p50_range_ms)
 
 
 def _make_range(label: str, values_ns: Sequence[int]) -> Range:
@@ -534,50 +534,25 @@ def _layer_bar(layer: LayerError) -> Bar:
     return Bar(layer.node, layer.op, "", format_nearness(layer.sqnr_db), round(100 * length, 1))
 
 
-def _variant_rows(report: RunReport) -> list[AccuracyRow]:
-    rows = []
-    for variant in report.variants:
-        size, used = format_mebibytes(variant.model_bytes), variant.id == report.variant_used
-        if isinstance(variant.accuracy, Accuracy):
-            rows.append(_accuracy_row(variant.id, size, variant.accuracy, used=used))
-        else:
-            rows.append(_make_unrated_row(variant.id, size, variant.accuracy, used=used))
-    return rows
-
-
 def _unshown(variant: VariantFacts) -> UnshownVariant:
     lost = variant.outside.reason if isinstance(variant.outside, NotMeasured) else ""
     ranges = format_ranges(variant)
     return UnshownVariant(variant.id, find_broken_outputs(variant), lost, ranges, variant.untold)
 
 
-def _make_unrated_row(variant: str, size: str, why: NotMeasured, *, used: bool) -> AccuracyRow:
-    return AccuracyRow(
-        variant=variant,
-        size=size,
-        metric=f"not measured: {why.reason}",
-        fp32="n/a",
-        value="n/a",
-        drop="n/a",
-        interval="n/a",
-        samples="n/a",
-        agreement="n/a",
-        r2="n/a",
-        worst="n/a",
-        used=used,
-    )
-
-
 def _metric_text(accuracy: Accuracy) -> str:
     return accuracy.metric + (f" of {accuracy.output}" if accuracy.output else "")
 
 
-def _accuracy_row(variant: str, size: str, accuracy: Accuracy, *, used: bool) -> AccuracyRow:
-    drop, interval = accuracy.drop, accuracy.drop_interval
-    worst = accuracy.worst
+def _accuracy_row(variant: VariantFacts, *, used: bool) -> AccuracyRow:
+    size, accuracy = format_mebibytes(variant.model_bytes), variant.accuracy
+    if isinstance(accuracy, NotMeasured):
+        return AccuracyRow(variant.id, size, used, f"not measured: {accuracy.reason}")
+    drop, interval, worst = accuracy.drop, accuracy.drop_interval, accuracy.worst
     return AccuracyRow(
-        variant=variant,
+        variant=variant.id,
         size=size,
+        used=used,
         metric="; ".join(filter(None, (_metric_text(accuracy), format_others(accuracy)))),
         fp32=f"{accuracy.fp32:#.4g}"
         if isinstance(accuracy.fp32, float)
@@ -591,27 +566,24 @@ def _accuracy_row(variant: str, size: str, accuracy: Accuracy, *, used: bool) ->
         worst=f"{worst.output}: cosine {worst.cosine:.4f}, {format_nearness(worst.sqnr_db)}"
         if worst
         else "n/a",
-        used=used,
     )
 
 
 def _sweep_row(point: SweepPoint) -> SweepRow:
     shapes = ", ".join(f"{name} {'x'.join(map(str, dims))}" for name, dims in point.shapes.items())
     if not point.latencies_ns:
-        return SweepRow(point.batch, shapes, "n/a", "n/a", "n/a", 0, point.problem or "no queries")
+        return SweepRow(point.batch, shapes, point.problem or "no queries")
     p50_ms = statistics.median(point.latencies_ns) / NS_PER_MS
     p90 = format_milliseconds(statistics.percentile(point.latencies_ns, 90) / NS_PER_MS)
     tail = explain_heavy_tail_of(SINGLE_STREAM, point.latencies_ns)
-    speed = f"{format_rate(point.batch / max(p50_ms, 1e-9) * 1e3)} samples/s"
-    queries = len(point.latencies_ns)
     return SweepRow(
-        point.batch,
-        shapes,
-        format_milliseconds(p50_ms),
-        f"{p90} (inconclusive)" if tail else p90,
-        speed,
-        queries,
-        "" if point.steady else "its warm-up was not steady",
+        batch=point.batch,
+        shapes=shapes,
+        problem="" if point.steady else "its warm-up was not steady",
+        p50=format_milliseconds(p50_ms),
+        p90=f"{p90} (inconclusive)" if tail else p90,
+        throughput=f"{format_rate(point.batch / max(p50_ms, 1e-9) * 1e3)} samples/s",
+        queries=len(point.latencies_ns),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -42,18 +42,13 @@ VERDICT_STYLES = {"VALID": "bold green", "INVALID": "bold red", "INCONCLUSIVE": 
 
 def make_report_table(report: Report) -> Table:
     """Return one report as a table of two columns: what, and its value."""
-    from rich.table import Table
     from rich.text import Text
 
     if not isinstance(report, RunReport):
-        return _row_table(make_row(report))
-    table = Table(
-        title=Text(make_printable(f"{report.bundle} on {report.device}")), show_header=False
-    )
-    table.add_column("what", style="bold", no_wrap=True)
-    table.add_column("value", overflow="fold")
-    for what, value in list_report_rows(report):
-        table.add_row(what, Text(make_printable(value)))
+        facts = asdict(make_row(report)).items()
+        return _make_table((what, str(value)) for what, value in facts if value is not None)
+    table = _make_table(list_report_rows(report))
+    table.title = Text(make_printable(f"{report.bundle} on {report.device}"))
     word = format_verdict(report)
     reasons = "".join(f"\n- {make_printable(reason)}" for reason in list_verdict_reasons(report))
     table.add_row("verdict", Text(word, style=VERDICT_STYLES[word]) + Text(reasons))
@@ -63,8 +58,9 @@ def make_report_table(report: Report) -> Table:
 def list_report_rows(report: RunReport) -> list[tuple[str, str]]:
     """Return what the table says of a report, but its verdict."""
     summary = summarize(report)
-    rows = [("unfinished", f"only a part was measured: {report.unfinished}")]
-    rows = rows if report.unfinished else []
+    rows = []
+    if report.unfinished:
+        rows.append(("unfinished", f"only a part was measured: {report.unfinished}"))
     rows += [
         ("variant", f"{report.variant_used} (asked for: {report.variant_requested})"),
         ("scenario", format_scenario(report.scenario)),
@@ -84,10 +80,7 @@ def list_report_rows(report: RunReport) -> list[tuple[str, str]]:
         ("session create, cold", format_milliseconds(summary.cold_create_ms)),
         ("session create, warm", format_milliseconds(summary.session_create_ms)),
         ("first inference", format_milliseconds(summary.first_inference_ms)),
-        (
-            "peak memory",
-            f"{format_peak_memory(report)}, {format_memory(report)}",
-        ),
+        ("peak memory", f"{format_peak_memory(report)}, {format_memory(report)}"),
         ("nodes by provider", format_placement(report)),
         ("golden outputs", f"{format_golden(report)}, {format_golden_limit(report)}"),
     ]
@@ -201,17 +194,15 @@ def format_result(row: RunRow) -> str:
     return f"{row.verdict or row.kind}{' (unfinished)' if row.unfinished else ''}"
 
 
-def _row_table(row: RunRow) -> Table:
-    """Return what is known of one stored report as a table of two columns: what, and its value."""
+def _make_table(rows: Iterable[tuple[str, str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(show_header=False)
     table.add_column("what", style="bold", no_wrap=True)
     table.add_column("value", overflow="fold")
-    for what, value in asdict(row).items():
-        if value is not None:
-            table.add_row(what, Text(make_printable(str(value))))
+    for what, value in rows:
+        table.add_row(what, Text(make_printable(value)))
     return table
 
 

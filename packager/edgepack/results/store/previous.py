@@ -141,31 +141,14 @@ def format_percent(ratio: float) -> str:
 
 def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) -> list[FigureChange]:
     unusable = "invalid" in (before.verdict.kind, after.verdict.kind)
+    tailed = unusable or bool(old.heavy_tail or new.heavy_tail)
+    p50s, p90s = (old.run_medians_ms, new.run_medians_ms), (old.run_p90s_ms, new.run_p90s_ms)
+    creations = (_creations(before), _creations(after))
+    created = (old.session_create_ms, new.session_create_ms)
     found = [
-        FigureChange(
-            "latency p50",
-            format_milliseconds(old.p50_ms),
-            format_milliseconds(new.p50_ms),
-            compute_ratio_of_medians(old.run_medians_ms, new.run_medians_ms),
-            FASTER_SLOWER,
-            unusable,
-        ),
-        FigureChange(
-            "latency p90",
-            format_milliseconds(old.p90_ms),
-            format_milliseconds(new.p90_ms),
-            compute_ratio_of_medians(old.run_p90s_ms, new.run_p90s_ms),
-            FASTER_SLOWER,
-            unusable or bool(old.heavy_tail or new.heavy_tail),
-        ),
-        FigureChange(
-            "session create, warm",
-            format_milliseconds(old.session_create_ms),
-            format_milliseconds(new.session_create_ms),
-            compute_ratio_of_medians(_creations(before), _creations(after)),
-            FASTER_SLOWER,
-            unusable,
-        ),
+        _duration("latency p50", (old.p50_ms, new.p50_ms), p50s, inconclusive=unusable),
+        _duration("latency p90", (old.p90_ms, new.p90_ms), p90s, inconclusive=tailed),
+        _duration("session create, warm", created, creations, inconclusive=unusable),
     ]
     if not isinstance(before.memory, NotMeasured) and not isinstance(after.memory, NotMeasured):
         found.append(_bytes("peak memory", before.memory.peak_bytes, after.memory.peak_bytes))
@@ -173,6 +156,18 @@ def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) ->
     sizes = [used_variant(report).model_bytes for report in (before, after)]
     found.append(_bytes("model file", *sizes))
     return [*found, *_accuracy(before, after)]
+
+
+def _duration(
+    what: str,
+    ms: tuple[float, float],
+    over_runs: tuple[Sequence[float], Sequence[float]],
+    *,
+    inconclusive: bool,
+) -> FigureChange:
+    before, after = map(format_milliseconds, ms)
+    ratio = compute_ratio_of_medians(*over_runs)
+    return FigureChange(what, before, after, ratio, FASTER_SLOWER, inconclusive)
 
 
 def _bytes(what: str, before: int, after: int) -> FigureChange:
