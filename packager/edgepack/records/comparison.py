@@ -9,7 +9,7 @@ from pydantic import Field
 from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.bundle.unused import Unused
 from edgepack.records.deciding import Outcome, decide_overall
-from edgepack.records.run import Count, DeviceFacts, Name, Placement, ProcessRun
+from edgepack.records.run import Count, DeviceFacts, Name, Placement, ProcessRun, Sha256
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -18,7 +18,7 @@ class Side(StrictModel):
     """One of the two bundles on one device, with its process runs in the order of the pairs."""
 
     bundle: Name
-    manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    manifest_sha256: Sha256
     bundle_bytes: Count
     variant: Name
     unused: list[Unused]

@@ -49,11 +49,9 @@ def explain_work(work: OtherWork, threads: int) -> str:
         return ""
     wanted = min(threads, work.cores)
     on = "the core" if wanted == 1 else f"the {wanted} cores"
-    waited = (
-        ""
-        if isinstance(work.waiting, NotMeasured)
-        else f"; something waited for a core {work.waiting:.0%} of the time"
-    )
+    waited = ""
+    if not isinstance(work.waiting, NotMeasured):
+        waited = f"; something waited for a core {work.waiting:.0%} of the time"
     return (
         f"others took {share:.0%} of {on} that the model runs on: other processes used"
         f" {work.other_cores:.2f} of {work.cores}, the host of a virtual machine took"
@@ -77,9 +75,8 @@ def list_work_notes(runs: Sequence[ProcessRun], threads: int, *, judged: bool) -
     is_reason = judged and share >= TAKEN_SHARE
     if is_reason or (share < NOTED_SHARE and used < NOTED_CORES):
         return []
-    return [
-        (
-            f"other processes used up to {used:.2f} of {most.cores} cores during a run, and others"
-            f" took up to {share:.0%} of those that the model runs on"
-        )
-    ]
+    text = (
+        f"other processes used up to {used:.2f} of {most.cores} cores during a run, and others"
+        f" took up to {share:.0%} of those that the model runs on"
+    )
+    return [text]

@@ -21,6 +21,8 @@ SCHEMA_VERSION: Literal[2] = 2
 Count = Annotated[int, Field(ge=0)]
 Ns = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(max_length=10_000)]
+ReportId = Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 LOW_POWER = "low power"
 """The power mode of a phone that saves power."""
@@ -211,8 +213,7 @@ class ProcessRun(StrictModel):
     """The number of inferences in that time, over all queries."""
     golden_min_sqnr_db: float
     """The lowest SQNR over all goldens and outputs, in dB, checked on the timed session before
-    timing; -200 stands for
-    outputs that cannot be compared."""
+    timing; -200 stands for outputs that cannot be compared."""
     not_finite: Annotated[list[Name], Field(exclude_if=lambda given: not given)] = []
     """Of a model with a state, whose timed inferences are frames of a stream: the outputs that had
     NaN or infinity after them, where no golden one has. Written only where there are some."""
@@ -298,7 +299,7 @@ class SweepPoint(StrictModel):
 class Canary(StrictModel):
     """A small model that is the same in every bundle, measured in the same session."""
 
-    model_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    model_sha256: Sha256
     medians_ns: Annotated[list[Ns], Field(min_length=1)]
     """The canary's latency in each of its process runs, on the CPU in one thread."""
 
@@ -383,7 +384,7 @@ class RunReport(StrictModel):
     """One bundle, measured on one device."""
 
     schema_version: Literal[2]
-    id: Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
+    id: ReportId
     created: str
     """ISO 8601, UTC, by the host's clock."""
     device: Name
@@ -393,7 +394,7 @@ class RunReport(StrictModel):
     """The project's name, which stays the same over its versions; empty if it is not known."""
     bundle: Name
     """The bundle's id."""
-    manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    manifest_sha256: Sha256
     target: Name
     bundle_bytes: Count
     variants: list[VariantFacts]
@@ -432,7 +433,7 @@ class EvaluationReport(StrictModel):
     """The project's metric, measured through a device's own execution provider."""
 
     schema_version: Literal[1]
-    id: Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
+    id: ReportId
     created: str
     """ISO 8601, UTC, by the host's clock."""
     device: Name
@@ -441,12 +442,12 @@ class EvaluationReport(StrictModel):
     project: Name = ""
     """The project's name; empty if it is not known."""
     bundle: Name
-    manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    manifest_sha256: Sha256
     target: Name
     variant: Name
     """The variant that the device used."""
     unused: list[Unused]
-    samples_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    samples_sha256: Sha256
     """The SHA-256 of the evaluation set."""
     measured: Accuracy
     interval: tuple[float, float] | NotMeasured
@@ -472,7 +473,7 @@ class ImportedReport(StrictModel):
     """
 
     schema_version: Literal[1]
-    id: Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
+    id: ReportId
     created: str
     """ISO 8601, UTC: of the log where that says it, else of its file."""
     tool: Literal["onnxruntime_perf_test", "trtexec", "benchmark_app", "litert_benchmark_model"]
@@ -483,7 +484,7 @@ class ImportedReport(StrictModel):
     """As the log, or else the user, names it."""
     log: Name
     """The name of the file that was read."""
-    log_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    log_sha256: Sha256
     provider: Name | NotMeasured
     latencies_ns: list[Ns] | NotMeasured
     """Every inference, where the log has them."""

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import get_args
 
 from edgepack.base import statistics
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.errors import UsageError, suggest_nearest
-from edgepack.records.run import ProcessRun, Scenario
+from edgepack.records.run import ProcessRun, Scenario, list_latencies_ns
 
 SAMPLES_PER_QUERY = 8
-NAMES: dict[str, Literal["single-stream", "multi-stream", "server", "offline"]] = {
-    "single-stream": "single-stream",
-    "multi-stream": "multi-stream",
-    "server": "server",
-    "offline": "offline",
-}
+NAMES: tuple[str, ...] = get_args(Scenario.model_fields["name"].annotation)
 NS_PER_MS = 1e6
 
 
@@ -64,12 +59,13 @@ def make_scenario(
         )
     if name == "multi-stream":
         samples_per_query = samples_per_query or SAMPLES_PER_QUERY
-    return Scenario(
-        name=NAMES[name],
-        samples_per_query=samples_per_query or 1,
-        queries_per_s=queries_per_s,
-        latency_bound_ms=latency_bound_ms,
-    )
+    asked = {
+        "name": name,
+        "samples_per_query": samples_per_query or 1,
+        "queries_per_s": queries_per_s,
+        "latency_bound_ms": latency_bound_ms,
+    }
+    return Scenario.model_validate(asked)
 
 
 def set_threads(scenario: Scenario, cpu_count: int, variant: ManifestVariant) -> Scenario:
@@ -111,7 +107,7 @@ def list_scenario_reasons(scenario: Scenario, runs: Sequence[ProcessRun]) -> Ite
     """Yield why the runs do not show that the scenario's bound is kept, a sentence each."""
     if scenario.latency_bound_ms is None:
         return
-    latencies_ns = [latency for run in runs for latency in run.latencies_ns]
+    latencies_ns = list_latencies_ns(runs)
     if len(latencies_ns) < statistics.MIN_SAMPLES_P99:
         yield (
             f"{len(latencies_ns)} queries were made, and their p99 needs"

@@ -11,7 +11,16 @@ from edgepack.bundle.unused import Unused
 from edgepack.project.profile import Provider, SessionSettings
 from edgepack.records.comparison import ComparedMetric
 from edgepack.records.deciding import Outcome
-from edgepack.records.run import Count, DeviceFacts, Memory, Name, Ns, VariantFacts
+from edgepack.records.run import (
+    Count,
+    DeviceFacts,
+    Memory,
+    Name,
+    Ns,
+    ReportId,
+    Sha256,
+    VariantFacts,
+)
 from edgepack.records.topology import Topology
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -92,7 +101,7 @@ class TuneReport(StrictModel):
     """The search for the best settings of one bundle on one device."""
 
     schema_version: Literal[1]
-    id: Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
+    id: ReportId
     created: str
     """ISO 8601, UTC, by the host's clock."""
     edgepack: Name
@@ -102,7 +111,7 @@ class TuneReport(StrictModel):
     topology: Topology
     project: Name
     bundle: Name
-    manifest_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    manifest_sha256: Sha256
     target: Name
     variants: list[VariantFacts]
     unused: list[Unused]

@@ -244,11 +244,13 @@ def _work_reasons(
     selection: Selection, runs: Sequence[ProcessRun], variant: ManifestVariant, preset: Preset
 ) -> Iterator[_Reason]:
     """Yield the runs in which others took much of the cores that the model runs on."""
+    if not preset.conclusive:
+        return
     threads = count_threads(variant, preset.scenario, selection.device.cpu_count)
     for number, run in enumerate(runs, 1):
-        if preset.conclusive and isinstance(run.other_work, OtherWork):
-            why = explain_work(run.other_work, threads)
-            yield from [_Reason("work", f"run {number}: {why}")] if why else []
+        work = run.other_work
+        if isinstance(work, OtherWork) and (why := explain_work(work, threads)):
+            yield _Reason("work", f"run {number}: {why}")
 
 
 def _throttling(
@@ -259,10 +261,8 @@ def _throttling(
     if isinstance(counted[0], int) and isinstance(counted[1], int) and counted[1] > counted[0]:
         yield _Reason("conditions", f"the device throttled {counted[1] - counted[0]} times")
     causes = {cause for sample in samples for cause in sample.throttled}
-    for moment in (before, after):
-        causes |= (
-            set() if isinstance(moment.throttled_now, NotMeasured) else {*moment.throttled_now}
-        )
+    for now in (before.throttled_now, after.throttled_now):
+        causes |= {*now} if isinstance(now, list) else set()
     since = (before.throttled_since_boot, after.throttled_since_boot)
     if isinstance(since[0], list) and isinstance(since[1], list):
         causes |= set(since[1]) - set(since[0])
@@ -280,9 +280,8 @@ def _list_sampled_reasons(runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
             if hottest >= trip - TRIP_MARGIN_C:
                 why = f"{zone} reached {hottest:.1f} °C, and slows down from {trip:.1f} °C on"
                 yield _Reason("conditions", f"run {number}: {why}")
-    for name in sorted(
-        {name for run in runs for s in _list_timed_samples(run) for name in s.clocks_hz}
-    ):
+    samples = (sample for run in runs for sample in _list_timed_samples(run))
+    for name in sorted({name for sample in samples for name in sample.clocks_hz}):
         yield from _list_dropped(name, runs)
 
 
@@ -334,11 +333,8 @@ def _list_changed_settings(runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
     moments = [moment for run in runs for moment in (run.before, run.after)]
     settings: tuple[tuple[Cause, str, list[str | NotMeasured]], ...] = (
         ("settings", "frequency governor", [moment.governor for moment in moments]),
-        (
-            "conditions",
-            "power mode",
-            [moment.power_mode for moment in moments],
-        ),  # not held by --tune
+        # --tune does not hold the power mode.
+        ("conditions", "power mode", [moment.power_mode for moment in moments]),
     )
     for cause, what, values in settings:
         found = dict.fromkeys(value for value in values if isinstance(value, str))
@@ -374,15 +370,11 @@ def list_placement_reasons(
 
 def list_spread_notes(runs: Sequence[ProcessRun]) -> list[str]:
     """Return a sentence if the process runs disagree so much that their interval is wide."""
-    if _compute_spread(runs) <= NOTED_SPREAD:
+    spread = _compute_spread(runs)
+    if spread <= NOTED_SPREAD:
         return []
-    return [
-        (
-            f"run medians differ by {_compute_spread(runs):.0%}: other work on the device,"
-            " or its clock,"
-            " changed between runs; measure again when it is idle"
-        )
-    ]
+    why = "other work on the device, or its clock, changed between runs"
+    return [f"run medians differ by {spread:.0%}: {why}; measure again when it is idle"]
 
 
 def explain_heavy_tail(scenario: Scenario, p50_ns: float, p99_ns: float) -> str:
@@ -440,13 +432,11 @@ def list_condition_notes(
 def _warmth_notes(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[str]:
     """Yield which runs did not begin nearly as cool as the device was at first."""
     first_c = selection.device.conditions.temperature_c
+    if not isinstance(first_c, float):
+        return
     for number, run in enumerate(runs, 1):
         began_c = run.before.temperature_c
-        if (
-            isinstance(first_c, float)
-            and isinstance(began_c, float)
-            and began_c > first_c + WARMER_C
-        ):
+        if isinstance(began_c, float) and began_c > first_c + WARMER_C:
             yield f"run {number} began at {began_c:.1f} °C, the device at {first_c:.1f} °C"
 
 
