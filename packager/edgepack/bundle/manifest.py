@@ -429,6 +429,10 @@ class Manifest(StrictModel):
         """The bundle's directory name."""
         return f"{self.name}-{self.version}-{self.target}"
 
+    def find_variant(self, variant: str) -> ManifestVariant:
+        """Return a variant by its id; the bundle must have it."""
+        return next(each for each in self.variants if each.id == variant)
+
     @property
     def samples(self) -> frozenset[str]:
         """The inputs that take one picture or text, because the model does the preprocessing."""

@@ -40,8 +40,6 @@ from edgepack.records.verdict import (
 
 WORST_LAYERS = 20
 """Of each variant, kept in a report."""
-
-
 NOT_REACHED = NotMeasured(reason="the measurement ended before")
 
 
@@ -84,7 +82,7 @@ class Question:
 def make_report(question: Question, measured: Measurements, *, unfinished: str = "") -> RunReport:
     """Return the report with its verdict; ``unfinished`` says why runs are missing."""
     manifest, selection = question.manifest, measured.selection
-    used = next(entry for entry in manifest.variants if entry.id == selection.variant)
+    used = manifest.find_variant(selection.variant)
     created = utc_now()
     preset = question.preset.under(measured.scenario)
     threads = count_threads(used, preset.scenario, selection.device.cpu_count)
@@ -116,12 +114,7 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
         tuned=make_tuned_settings(measured.held),
         unfinished=unfinished,
         verdict=judge(
-            selection,
-            measured.runs,
-            measured.placement,
-            used,
-            preset,
-            unfinished=unfinished,
+            selection, measured.runs, measured.placement, used, preset, unfinished=unfinished
         ),
         heavy_tail=explain_heavy_tail_of(measured.scenario, list_latencies_ns(measured.runs)),
         notes=[

@@ -160,7 +160,7 @@ def measure_all(
 ) -> None:
     """Ask the harness for everything that a report needs, and add each answer as it comes."""
     used, preset = measured.selection.variant, question.preset
-    entry = next(each for each in question.manifest.variants if each.id == used)
+    entry = question.manifest.find_variant(used)
     cpu_count = measured.selection.device.cpu_count
     preset = preset.under(set_threads(preset.scenario, cpu_count, entry))
     measured.scenario = preset.scenario

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,14 +37,20 @@ def read_bundle(path: Path, device: Device, variant: str | None) -> Bundle:
         DeviceError: The bundle is for another target than the device is.
         UsageError: The bundle has no such variant.
     """
+    return read_variants(path, device, () if variant is None else (variant,))
+
+
+def read_variants(path: Path, device: Device, variants: Sequence[str]) -> Bundle:
+    """Do the same, and check that the bundle has all of these variants."""
     bundle = read_for(device, path)
     known = [entry.id for entry in bundle.manifest.variants]
-    if variant is not None and variant not in known:
-        raise UsageError(
-            f"the bundle {bundle.manifest.id} has no variant {variant!r}",
-            hint=suggest_nearest(variant, known),
-            where="--variant",
-        )
+    for variant in variants:
+        if variant not in known:
+            raise UsageError(
+                f"the bundle {bundle.manifest.id} has no variant {variant!r}",
+                hint=suggest_nearest(variant, known),
+                where="--variant",
+            )
     return bundle
 
 

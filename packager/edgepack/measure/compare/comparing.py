@@ -198,8 +198,7 @@ class _Measured:
 
     @property
     def variant(self) -> ManifestVariant:
-        variants = self.bundle.manifest.variants
-        return next(entry for entry in variants if entry.id == self.selection.variant)
+        return self.bundle.manifest.find_variant(self.selection.variant)
 
     def run(self, preset: Preset) -> None:
         self.runs.append(self.harness.measure(self.selection.variant, preset))
@@ -266,13 +265,11 @@ def _compare_on_device(session: _Session, device: Device) -> _Found | EdgepackEr
             session.interrupt = end
         unfinished = explain_end(end)
         if len(sides) < 2 or not all(side.runs for side in sides):
-            return end if isinstance(end, EdgepackError) else _make_interrupted_error(device)
+            if isinstance(end, EdgepackError):
+                return end
+            return DeviceError(INTERRUPTED, hint="compare again", where=device.name)
     base, candidate = (side.side(session.question.preset) for side in sides)
     return _Found(device, sides[1].selection, base, candidate, unfinished)
-
-
-def _make_interrupted_error(device: Device) -> DeviceError:
-    return DeviceError(INTERRUPTED, hint="compare again", where=device.name)
 
 
 def _measure(session: _Session, device: Device, sides: list[_Measured]) -> None:

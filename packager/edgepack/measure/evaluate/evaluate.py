@@ -103,7 +103,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
         progress.status("computing the metric from the answers")
         found = judged.result()
     kept.drop()
-    entry = next(each for each in opened.manifest.variants if each.id == selection.variant)
+    entry = opened.manifest.find_variant(selection.variant)
     created = utc_now()
     return EvaluationReport(
         schema_version=1,

@@ -11,6 +11,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -91,15 +92,12 @@ def read_as_they_come(path: Path, count: int) -> Iterator[SampleAnswer]:
     It waits forever: somebody has to end the process if answers never come.
     """
     with path.open("rb") as file:
-
-        def read(size: int) -> bytes:
-            return _read_whole_file(file, size)
-
+        read = partial(_wait_for_bytes, file)
         for _ in range(count):
             yield read_answer(read)
 
 
-def _read_whole_file(file: BinaryIO, size: int) -> bytes:
+def _wait_for_bytes(file: BinaryIO, size: int) -> bytes:
     data = file.read(size)
     while len(data) < size:
         time.sleep(_LOOK_S)

@@ -7,7 +7,6 @@ program as a library. Source: the documentation of aapt2, d8, zipalign and apksi
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -27,6 +26,7 @@ from edgepack.measure.phones.native_build import (
     find_compiler,
     find_kept_folder,
     list_sdk_folders,
+    make_key,
     require_abi,
     sort_newest_first,
 )
@@ -84,11 +84,8 @@ def build_app(package: Path, abi: str, cache: Path | None = None) -> Path:
     native = find_ondevice_dir() / "native"
     sources = [native / name for name in SOURCES]
     sources += [native / "android" / name for name in OWN_SOURCES]
-    made_from = hashlib.sha256(f"{compiler} {sdk} {abi}".encode())
-    for path in (*sources, package):
-        made_from.update(path.read_bytes())
     folder = cache or find_kept_folder()
-    app = folder / f"app-{abi}-{made_from.hexdigest()[:16]}.apk"
+    app = folder / f"app-{make_key(f'{compiler} {sdk} {abi}', abi, [*sources, package])}.apk"
     if not app.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as name:
@@ -138,15 +135,17 @@ def _sign(work: Path, sdk: Sdk, keystore: Path) -> None:
     """Sign with a key that stays on this machine, so that a later app replaces an earlier one."""
     if not keystore.is_file():
         made = work / "new.keystore"
-        argv = [
-            find_jdk_program("keytool"),
-            "-genkeypair",
-            "-keystore",
-            str(made),
+        argv = [find_jdk_program("keytool"), "-genkeypair", "-keystore", str(made)]
+        argv += [
             "-alias",
             "edgepack",
+            "-storepass",
+            _PASSWORD,
+            "-keypass",
+            _PASSWORD,
+            "-keyalg",
+            "RSA",
         ]
-        argv += ["-storepass", _PASSWORD, "-keypass", _PASSWORD, "-keyalg", "RSA"]
         _run([*argv, "-validity", "10000", "-dname", "CN=edgepack"], "making a key")
         made.replace(keystore)
     argv = [sdk.tool("apksigner"), "sign", "--ks", str(keystore), "--ks-pass", f"pass:{_PASSWORD}"]

@@ -113,7 +113,7 @@ class NativeHarness:
         del seed  # of scenarios that phones are not measured in
         timeout_s = run_timeout_s(preset, self.load_timeout_s)
         arguments = limit_arguments(["measure", *list_arguments(preset)], timeout_s)
-        plan = self._make_planner(self._find_entry(variant)).goldens()
+        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).goldens()
         ran = self.phone.timed(arguments, plan, timeout_s=timeout_s)
         timed = read_document(Timed, ran.result, self.phone.name)
         return ProcessRun(
@@ -136,13 +136,13 @@ class NativeHarness:
         """Time how long the variant's sessions take to create, in nanoseconds."""
         if cold:
             return NO_COLD
-        plan = self._make_planner(self._find_entry(variant)).goldens()
+        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).goldens()
         return self._ask_program(Created, ["create"], plan).session_create_ns
 
     def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
         """Make one process run with inputs of other shapes."""
         try:
-            plan = self._make_planner(self._find_entry(variant)).reshaped(shapes)
+            plan = self._make_planner(self.bundle.manifest.find_variant(variant)).reshaped(shapes)
             timed = self._ask_program(
                 Timed,
                 ["measure", *list_arguments(preset)],
@@ -155,16 +155,16 @@ class NativeHarness:
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
-        plan = self._make_planner(self._find_entry(variant)).goldens()
+        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).goldens()
         return self._ask_program(Memory, ["memory"], plan)
 
     def profile(self, variant: str) -> Placement:
         """Return which provider runs each node."""
-        return self._read_profile(self._find_entry(variant))
+        return self._read_profile(self.bundle.manifest.find_variant(variant))
 
     def trace(self, variant: str) -> tuple[Placement, Events]:
         """Return which provider runs each node, with the first events of the profile."""
-        runs, events = self._read_events(self._find_entry(variant))
+        runs, events = self._read_events(self.bundle.manifest.find_variant(variant))
         return find_placement(variant, runs, events), events[:MAX_EVENTS]
 
     def canary(self) -> CanaryRun:
@@ -245,9 +245,6 @@ class NativeHarness:
         if share < wanted:
             why = f"{first} runs {share:.0%} of the nodes, at least {wanted:.0%} are needed"
             raise make_refused(why, self.phone.name)
-
-    def _find_entry(self, variant: str) -> ManifestVariant:
-        return next(each for each in self.bundle.manifest.variants if each.id == variant)
 
     def _make_planner(self, entry: ManifestVariant) -> Planner:
         phone = self.phone

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,10 +107,7 @@ def build_measure(package: Path, abi: str, cache: Path | None = None) -> Built:
     require_abi(abi)
     compiler = find_compiler(abi)
     sources = [find_ondevice_dir() / "native" / name for name in SOURCES]
-    made_from = hashlib.sha256(f"{compiler} {abi}".encode())
-    for path in (*sources, package):
-        made_from.update(path.read_bytes())
-    key = f"{abi}-{made_from.hexdigest()[:16]}"
+    key = make_key(f"{compiler} {abi}", abi, [*sources, package])
     folder = (cache or find_kept_folder()) / key
     built = Built(folder / "edgepack_measure", folder / "libonnxruntime.so", key)
     if not (built.program.is_file() and built.library.is_file()):
@@ -129,6 +126,14 @@ def require_abi(abi: str) -> None:
             f"the phone's ABI is {abi!r}, for which there is no onnxruntime",
             hint=f"known are {', '.join(TRIPLES)}",
         )
+
+
+def make_key(tools: str, abi: str, files: Sequence[Path]) -> str:
+    """Return a name of what tools make of files for an ABI."""
+    made_from = hashlib.sha256(tools.encode())
+    for path in files:
+        made_from.update(path.read_bytes())
+    return f"{abi}-{made_from.hexdigest()[:16]}"
 
 
 def find_kept_folder() -> Path:

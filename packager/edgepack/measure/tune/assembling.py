@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 from edgepack import __version__
@@ -10,7 +9,7 @@ from edgepack.base import statistics
 from edgepack.base.clock import utc_now
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
-from edgepack.measure.bench.assemble import make_variant_facts
+from edgepack.measure.bench.assemble import make_report_id, make_variant_facts
 from edgepack.measure.compare.comparing import make_compared_metric
 from edgepack.measure.tune.front import CandidatePoint, find_pareto_front
 from edgepack.measure.tune.halving import find_finalists
@@ -29,7 +28,7 @@ def make_report(search: TuneSearch, *, unfinished: str = "") -> TuneReport:
     answer, why = _answer(search, unfinished)
     return TuneReport(
         schema_version=SCHEMA_VERSION,
-        id=f"{created.replace(':', '').replace('-', '')}-{secrets.token_hex(3)}",
+        id=make_report_id(created),
         created=created,
         edgepack=__version__,
         device=search.site.device.name,
@@ -76,11 +75,9 @@ def _compare_fastest(
 ) -> tuple[MeasuredCandidate, str]:
     """Return the answer that the pairs give."""
     other = format_candidate(base) if fastest.entrant.default else "the defaults"
+    name = format_candidate(fastest)
     if search.dropped:
-        why = (
-            f"{format_candidate(fastest)} was the fastest in the search; a run beside"
-            f" {other} failed:"
-        )
+        why = f"{name} was the fastest in the search; a run beside {other} failed:"
         return base, f"{why} {search.dropped}"
     pairs = search.pairs
     outcome = pairs.outcome if pairs else "INCONCLUSIVE"
@@ -88,19 +85,10 @@ def _compare_fastest(
         ratio = pairs.answers[0].ratio.estimate
         return fastest, f"{1 - ratio:.1%} less than {other} in {pairs.whole} pairs"
     if outcome == "FAIL":
-        return (
-            base,
-            (
-                f"{format_candidate(fastest)} was the fastest in the search, but slower than"
-                f" {other} in pairs"
-            ),
-        )
+        return base, f"{name} was the fastest in the search, but slower than {other} in pairs"
     count = pairs.whole if pairs else 0
-    return (fastest if fastest.entrant.default else base), (
-        f"{format_candidate(fastest)} was the fastest, but {count} pairs do not show that"
-        " it is no slower"
-        f" than {other}"
-    )
+    why = f"{name} was the fastest, but {count} pairs do not show that it is no slower than {other}"
+    return (fastest if fastest.entrant.default else base), why
 
 
 def _confirmation(search: TuneSearch) -> Confirmation | NotMeasured:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edgepack.records.deciding import Metric, MetricDecision, Outcome, Rule, decide
@@ -72,9 +72,8 @@ def make_pairs(
     for number in range(1, pairs.rule.max_pairs + 1):
         if time_is_up():
             return
-        sides: Sequence[tuple[list[RunTimes], Callable[[], RunTimes]]]
-        sides = ((pairs.base, base), (pairs.candidate, candidate))
-        for runs, run in sides if number % 2 else reversed(sides):
+        sides = [(pairs.base, base), (pairs.candidate, candidate)]
+        for runs, run in sides if number % 2 else sides[::-1]:
             runs.append(run())
         if number in pairs.rule.looks and pairs.outcome != "INCONCLUSIVE":
             return

@@ -15,14 +15,8 @@ from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
 from edgepack.devices.topology import ask_topology
 from edgepack.devices.transports import connect, require_machine
-from edgepack.errors import (
-    EdgepackError,
-    LimitError,
-    RemoteCommandError,
-    UsageError,
-    suggest_nearest,
-)
-from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness, read_bundle
+from edgepack.errors import EdgepackError, LimitError, RemoteCommandError, UsageError
+from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness, read_variants
 from edgepack.measure.tune.assembling import make_report
 from edgepack.measure.tune.searching import Site, TuneQuestion, TuneSearch
 from edgepack.measure.tune.space import list_settings
@@ -121,16 +115,7 @@ def tune(
 
 def _open_bundle(question: TuneQuestion, device: Device) -> Bundle:
     require_machine(device)
-    bundle = read_bundle(question.bundle, device, None)
-    known = [variant.id for variant in bundle.manifest.variants]
-    for name in question.variants:
-        if name not in known:
-            raise UsageError(
-                f"the bundle {bundle.manifest.id} has no variant {name!r}",
-                hint=suggest_nearest(name, known),
-                where="--variant",
-            )
-    return bundle
+    return read_variants(question.bundle, device, question.variants)
 
 
 def _split_by_limits(

@@ -123,7 +123,8 @@ class _Target:
         self.settings = settings
         self.shipped = load_target(manifest.target)
         self.index, self.name = self._find_entry()
-        self.profile = self._read_profile(loaded)
+        found = {profile.id: profile for profile in read_project_targets(loaded)}
+        self.profile = found.get(manifest.target, self.shipped)
 
     def _find_entry(self) -> tuple[int | None, str]:
         """Return which item of ``targets`` it is, and by which name."""
@@ -132,10 +133,6 @@ class _Target:
             if name != "all" and find_target_file(name).stem == self.manifest.target:
                 return index, name
         return None, self.manifest.target
-
-    def _read_profile(self, loaded: LoadedProject) -> Profile:
-        found = {profile.id: profile for profile in read_project_targets(loaded)}
-        return found.get(self.manifest.target, self.shipped)
 
     @property
     def listed(self) -> list[Values] | None:
@@ -154,7 +151,7 @@ class _Target:
         ordered = self._order_ids(list(found))
         for name in ordered:
             if name not in found:
-                found[name] = self._make_offered(self._find_bundle_entry(name))
+                found[name] = self._make_offered(self.manifest.find_variant(name))
         if self.settings.variant not in found:
             raise UsageError(
                 f"the target {self.name!r} has no variant {self.settings.variant!r} any more",
@@ -177,17 +174,14 @@ class _Target:
                 ordered.insert(ordered.index(behind[0]) if behind else len(ordered), name)
         return ordered
 
-    def _find_bundle_entry(self, name: str) -> ManifestVariant:
-        """Return a variant as the bundle has it."""
-        return next(entry for entry in self.manifest.variants if entry.id == name)
+    def _read_variant(self, values: Values) -> Variant:
+        """Return the variant that values in the file stand for."""
+        return change_profile(self.shipped, [VariantChange.model_validate(values)]).variants[0]
 
     def _make_values(self, variant: Variant) -> Values:
         """Return the shortest form of a variant of the profile."""
         brief = {"backend": variant.backend, "recipe": variant.recipe}
-        if (
-            change_profile(self.shipped, [VariantChange.model_validate(brief)]).variants[0]
-            == variant
-        ):
+        if self._read_variant(brief) == variant:
             return brief
         whole = variant.model_dump(mode="json", exclude={"id", *brief})
         return {**brief, "id": variant.id, **{k: v for k, v in whole.items() if v is not None}}
@@ -195,7 +189,7 @@ class _Target:
     def _make_offered(self, entry: ManifestVariant) -> Values:
         """Return a variant that the build added to the profile's by itself."""
         brief: Values = {"backend": entry.backend, "recipe": entry.recipe}
-        found = change_profile(self.shipped, [VariantChange.model_validate(brief)]).variants[0]
+        found = self._read_variant(brief)
         if found.dialect != entry.dialect and entry.dialect is not None:
             brief["dialect"] = entry.dialect.model_dump()
         return brief
@@ -203,12 +197,12 @@ class _Target:
     def _set_values(self, values: Values) -> None:
         """Give a variant the answer's settings."""
         plain = {key: value for key, value in values.items() if key not in ("session", "providers")}
-        bare = change_profile(self.shipped, [VariantChange.model_validate(plain)]).variants[0]
+        bare = self._read_variant(plain)
         session = self.settings.session
         if "session" in values or bare.session != session:
             values["session"] = session.model_dump(exclude_defaults=True)
-        entry = self._find_bundle_entry(self.settings.variant)
-        now = change_profile(self.shipped, [VariantChange.model_validate(values)]).variants[0]
+        entry = self.manifest.find_variant(self.settings.variant)
+        now = self._read_variant(values)
         wanted = set_options(now.providers, find_tuned_options(entry, self.settings))
         if wanted != now.providers:
             values["providers"] = [each.model_dump(exclude_defaults=True) for each in wanted]
@@ -216,7 +210,7 @@ class _Target:
     def is_so(self, profile: Profile) -> bool:
         """Return whether a build with a profile tries the answer before all others."""
         first = profile.variants[0]
-        entry = self._find_bundle_entry(self.settings.variant)
+        entry = self.manifest.find_variant(self.settings.variant)
         return (
             first.id == self.settings.variant
             and first.session == self.settings.session
@@ -262,10 +256,8 @@ def _edits(text: str, target: _Target, variants: list[Values], about: str) -> li
         raise _UnsafeError("its keys are not on lines of their own")
     listed = _value(root, "targets")
     if listed is None:
-        begin = "" if text.endswith("\n") else "\n"
-        return [
-            (len(text), len(text), f"{begin}targets:\n{_item(target.name, variants, about, 2)}")
-        ]
+        lines = f"targets:\n{_item(target.name, variants, about, 2)}"
+        return [_insert_lines(text, len(text), lines)]
     if not isinstance(listed, yaml.SequenceNode):
         raise _UnsafeError("'targets' is no list")
     if target.index is None:
@@ -286,9 +278,8 @@ def _add_variant(
         end = listed.end_mark.index - 1
         comma = ", " if listed.value else ""
         return end, end, comma + _flow({"id": name, "variants": variants})
-    end = _line_end(text, _find_end(listed))
-    begin = "" if text[:end].endswith("\n") else "\n"
-    return end, end, begin + _item(name, variants, about, listed.start_mark.column)
+    lines = _item(name, variants, about, listed.start_mark.column)
+    return _insert_lines(text, _find_end(listed), lines)
 
 
 def _replace_values(
@@ -302,10 +293,8 @@ def _replace_values(
     start, end = node.start_mark.index, node.end_mark.index
     if listed.flow_style:
         return [(start, end, _flow({"id": name, "variants": variants}))]
-    behind = _line_end(text, end)
-    begin = "" if text[:behind].endswith("\n") else "\n"
     lines = _variant_lines(variants, about, node.start_mark.column)
-    return [(start, start, "id: "), (behind, behind, begin + lines)]
+    return [(start, start, "id: "), _insert_lines(text, end, lines)]
 
 
 def _retune_variant(
@@ -343,9 +332,8 @@ def _new_key(text: str, item: yaml.MappingNode, key: str, value: object) -> _Edi
     if item.flow_style:
         end = item.end_mark.index - 1
         return end, end, f", {key}: {_flow(value)}"
-    end = _line_end(text, _find_end(item))
-    begin = "" if text[:end].endswith("\n") else "\n"
-    return end, end, f"{begin}{' ' * item.start_mark.column}{key}: {_flow(value)}\n"
+    line = f"{' ' * item.start_mark.column}{key}: {_flow(value)}\n"
+    return _insert_lines(text, _find_end(item), line)
 
 
 def _value(node: yaml.Node, key: str) -> yaml.Node | None:
@@ -366,10 +354,12 @@ def _find_end(node: yaml.Node) -> int:
     return int(node.end_mark.index)
 
 
-def _line_end(text: str, index: int) -> int:
-    """Return the position after the line break of a position's line."""
+def _insert_lines(text: str, index: int, lines: str) -> _Edit:
+    """Return the edit that puts lines after the line of a position."""
     found = text.find("\n", index)
-    return len(text) if found < 0 else found + 1
+    end = len(text) if found < 0 else found + 1
+    begin = "" if text[:end].endswith("\n") else "\n"
+    return end, end, begin + lines
 
 
 def _item(name: str, variants: Sequence[Values], about: str, column: int) -> str:
