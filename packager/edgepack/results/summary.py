@@ -215,11 +215,9 @@ def mark_not_p50(
 
 def format_throughput(value: float | NotMeasured) -> str:
     """Return a throughput with its unit."""
-    return (
-        format_fact(value)
-        if isinstance(value, NotMeasured)
-        else f"{format_rate(value)} inferences/s"
-    )
+    if isinstance(value, NotMeasured):
+        return format_fact(value)
+    return f"{format_rate(value)} inferences/s"
 
 
 def format_rate(value: float) -> str:
@@ -258,6 +256,11 @@ def format_memory(report: RunReport) -> str:
     if isinstance(report.memory, NotMeasured):
         return "not measured"
     return f"{format_mebibytes(report.memory.model_bytes)} for the model"
+
+
+def format_count(number: int, word: str) -> str:
+    """Return a number with its noun: ``1 run``, ``2 runs``."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def format_mebibytes(size_bytes: int) -> str:

@@ -8,17 +8,15 @@ from dataclasses import replace
 from edgepack.errors import LimitError
 from edgepack.results.store.changes import Change, HistorySeries
 from edgepack.results.store.splits import LEAST_POINTS
+from edgepack.results.summary import format_count
 
 
 def find_newest_changes(series: Iterable[HistorySeries], last: int | None) -> list[HistorySeries]:
     """Return series with only those changes that began within so many of their newest runs."""
+    if last is None:
+        return list(series)
     return [
-        replace(
-            one,
-            changes=tuple(
-                change for change in one.changes if last is None or change.newer_runs <= last
-            ),
-        )
+        replace(one, changes=tuple(each for each in one.changes if each.newer_runs <= last))
         for one in series
     ]
 
@@ -30,11 +28,11 @@ def format_series(series: Sequence[HistorySeries]) -> Iterator[str]:
     for one in series:
         yield (
             f"{one.project}, {one.target}, {one.device_model}, {one.variant},"
-            f" onnxruntime {one.onnxruntime}: {_count(one.runs, 'run')}"
+            f" onnxruntime {one.onnxruntime}: {format_count(one.runs, 'run')}"
             f" from {one.first} to {one.last}"
         )
         if one.invalid_runs:
-            yield f"  {_count(one.invalid_runs, 'invalid or unfinished run')} left out"
+            yield f"  {format_count(one.invalid_runs, 'invalid or unfinished run')} left out"
         for why in one.restarted:
             yield f"  not compared with earlier runs; {why}"
         if not one.long_enough:
@@ -54,7 +52,7 @@ def format_change(change: Change) -> str:
         bundles += f", before {before}"
     return (
         f"{change.metric} is {abs(change.ratio - 1):.1%} {word} since {change.since} ({bundles}):"
-        f" {change.before_ms:#.4g} ms in {_count(change.runs_before, 'run')},"
+        f" {change.before_ms:#.4g} ms in {format_count(change.runs_before, 'run')},"
         f" then {change.after_ms:#.4g} ms in {change.runs_after}; {change.reason}"
     )
 
@@ -72,17 +70,9 @@ def require_no_slowdown(series: Iterable[HistorySeries]) -> None:
         if change.slower and change.blame != "device"
     ]
     if slow:
+        lines = (f"\n  - {one.variant}: {format_change(change)}" for one, change in slow)
         raise LimitError(
-            "".join(
-                [
-                    "models became slower",
-                    *(f"\n  - {one.variant}: {format_change(change)}" for one, change in slow),
-                ]
-            ),
+            "models became slower" + "".join(lines),
             hint="measure both bundles side by side: edgepack compare; what is meant to be slower"
             " passes once --last or --since leaves it out",
         )
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

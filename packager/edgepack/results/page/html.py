@@ -27,7 +27,7 @@ from edgepack.results.page.plots import (
 from edgepack.results.page.sections import Section, make_section
 from edgepack.results.page.tried import NOT_COMPARABLE
 from edgepack.results.store.previous import compare_with_previous, find_last_before, find_subject
-from edgepack.results.summary import Summary, summarize
+from edgepack.results.summary import Summary, format_count, summarize
 
 if TYPE_CHECKING:
     import jinja2
@@ -153,12 +153,8 @@ def _list_materials(sections: Sequence[Section]) -> list[str]:
     reports = [section.report for section in sections]
     devices = {report.device for report in reports}
     dates = sorted(report.created[:10] for report in reports)
-    words = [_count(len(reports), "run"), _count(len(devices), "device")]
+    words = [format_count(len(reports), "run"), format_count(len(devices), "device")]
     return [*words, dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"]
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" + ("" if number == 1 else "s")
 
 
 def _sections(reports: Sequence[RunReport], history: Sequence[RunReport]) -> list[Section]:
@@ -167,20 +163,17 @@ def _sections(reports: Sequence[RunReport], history: Sequence[RunReport]) -> lis
         subjects.setdefault(find_subject(each), {})[each.id] = each
 
     @cache
-    def summary_of(subject: tuple[str, ...], run: str) -> Summary:
+    def summarize_once(subject: tuple[str, ...], run: str) -> Summary:
         return summarize(subjects[subject][run])
 
     detail = max(LEAST_STRETCHES, min(STRETCHES, ALL_STRETCHES // len(reports)))
     sections = []
     for number, report in enumerate(reports, 1):
         subject = find_subject(report)
-        summary = summary_of(subject, report.id)
-        before = find_last_before(report, [*subjects[subject].values()])
-        changed = (
-            compare_with_previous(before, report, (summary_of(subject, before.id), summary))
-            if before
-            else None
-        )
+        summary, changed = summarize_once(subject, report.id), None
+        if before := find_last_before(report, [*subjects[subject].values()]):
+            both = summarize_once(subject, before.id), summary
+            changed = compare_with_previous(before, report, both)
         sections.append(make_section(f"run-{number}", report, summary, changed, detail))
     return sections
 

@@ -33,6 +33,9 @@ class OverviewCell:
     """``more`` or ``less`` for a change that matters."""
 
 
+UNKNOWN = OverviewCell("unknown", -1)
+
+
 @dataclass(frozen=True)
 class OverviewRow:
     """The newest run of one device and variant."""
@@ -66,7 +69,7 @@ def make_overview_row(
         throughput=_make_number_cell(summary.throughput, "/s", doubt),
         accuracy=_make_accuracy_cell(accuracy, on_device=evaluation is not None),
         size=OverviewCell(format_mebibytes(model_bytes), model_bytes),
-        memory=OverviewCell("unknown", -1)
+        memory=UNKNOWN
         if isinstance(memory, NotMeasured)
         else OverviewCell(format_peak_memory(report), memory.peak_bytes),
         energy=_make_number_cell(summary.energy_mj, " mJ", doubt),
@@ -76,15 +79,14 @@ def make_overview_row(
 
 def _make_number_cell(value: float | NotMeasured, unit: str, note: str) -> OverviewCell:
     if isinstance(value, NotMeasured):
-        return OverviewCell("unknown", -1)
-    return OverviewCell(
-        f"{value:,.0f}{unit}" if value >= 1000 else f"{value:.3g}{unit}", value, note
-    )
+        return UNKNOWN
+    text = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return OverviewCell(text + unit, value, note)
 
 
 def _make_accuracy_cell(accuracy: Accuracy | NotMeasured, *, on_device: bool) -> OverviewCell:
     if isinstance(accuracy, NotMeasured):
-        return OverviewCell("unknown", -1)
+        return UNKNOWN
     where = "on the device" if on_device else "build host"
     return OverviewCell(f"{accuracy.value:#.4g}", accuracy.value, where)
 
@@ -95,14 +97,11 @@ def _make_change_cell(found: SincePrevious | None, verdict: str) -> OverviewCell
     latency = found.changes[0]
     ratio = latency.ratio
     if isinstance(ratio, Interval):
-        reach = f"{format_percent(ratio.low).removesuffix(' %')} to {format_percent(ratio.high)}"
+        text = format_percent(ratio.estimate)
         if found.run.verdict.kind == "invalid":
-            return OverviewCell(
-                format_percent(ratio.estimate), ratio.estimate, "the last one is INVALID"
-            )
+            return OverviewCell(text, ratio.estimate, "the last one is INVALID")
+        reach = f"{format_percent(ratio.low).removesuffix(' %')} to {format_percent(ratio.high)}"
         far = ratio.low > 1 + MARGIN or ratio.high < 1 - MARGIN
         look = latency.direction if far and verdict != "invalid" else ""
-        return OverviewCell(format_percent(ratio.estimate), ratio.estimate, reach, look)
-    return (
-        OverviewCell("unknown", -1) if ratio is None else OverviewCell(format_percent(ratio), ratio)
-    )
+        return OverviewCell(text, ratio.estimate, reach, look)
+    return UNKNOWN if ratio is None else OverviewCell(format_percent(ratio), ratio)

@@ -180,8 +180,7 @@ def _bencher(asked: _Asked) -> _Written:
         )
     if not benchmarks:
         raise UsageError(
-            "none of these runs is a valid benchmark",
-            hint="--all exports invalid ones too",
+            "none of these runs is a valid benchmark", hint="--all exports invalid ones too"
         )
     return json.dumps(benchmarks, indent=2, allow_nan=False) + "\n", len(benchmarks)
 
@@ -207,9 +206,8 @@ def _measures(report: RunReport) -> dict[str, dict[str, float]]:
             rate for run in report.runs if not isinstance(rate := run.throughput, NotMeasured)
         ],
     }
-    if explain_heavy_tail_of(
-        report.scenario, report.latencies_ns
-    ):  # both are inconclusive, which it cannot say
+    # Both are inconclusive then, which bencher cannot say.
+    if explain_heavy_tail_of(report.scenario, report.latencies_ns):
         del per_run["latency-p90"], per_run["throughput"]
     measures = {name: _metric(values) for name, values in per_run.items() if values}
     if not isinstance(report.memory, NotMeasured):
@@ -229,12 +227,8 @@ def _mlflow(asked: _Asked) -> _Written:
     runs = []
     for report in asked.reports():
         row = make_row(report)
-        medians = (
-            [statistics.median(run.latencies_ns) / 1e6 for run in report.runs]
-            if isinstance(report, RunReport)
-            else []
-        )
-        runs.append(_mlflow_run(row, medians))
+        timed = report.runs if isinstance(report, RunReport) else []
+        runs.append(_mlflow_run(row, [statistics.median(run.latencies_ns) / 1e6 for run in timed]))
     return json.dumps({"runs": runs}, indent=2, allow_nan=False) + "\n", len(runs)
 
 

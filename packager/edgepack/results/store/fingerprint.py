@@ -13,7 +13,7 @@ import json
 import re
 
 from edgepack.base.schema import NotMeasured
-from edgepack.records.run import DeviceFacts, EvaluationReport, RunReport
+from edgepack.records.run import Conditions, DeviceFacts, EvaluationReport, RunReport
 from edgepack.results.summary import format_scenario
 
 UNKNOWN = "unknown"
@@ -75,21 +75,21 @@ def _describe_device(facts: DeviceFacts) -> dict[str, str]:
 
 def _describe_measurement(report: Report) -> dict[str, str]:
     if isinstance(report, EvaluationReport):
-        settled = report.facts.conditions
-        return {
-            "preset": "evaluation",
-            "clock governor": _word(settled.governor),
-            "power mode": _word(settled.power_mode),
-        }
-    settled = report.runs[0].before
+        return {"preset": "evaluation", **_describe_settings(report.facts.conditions)}
     return {
         "preset": PRESET_KINDS.get(report.preset, STEADY),
-        "clock governor": _word(settled.governor),
-        "power mode": _word(settled.power_mode),
+        **_describe_settings(report.runs[0].before),
         "scenario": format_scenario(report.scenario),
         "run prefix": " ".join(run_prefix(report.argv)) or "none",
         "session settings": _option(report.argv, "--session") or "the bundle's",
         "edgepack": _release(report.edgepack) or UNKNOWN,
+    }
+
+
+def _describe_settings(conditions: Conditions) -> dict[str, str]:
+    return {
+        "clock governor": _word(conditions.governor),
+        "power mode": _word(conditions.power_mode),
     }
 
 

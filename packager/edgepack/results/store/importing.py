@@ -243,10 +243,7 @@ def _trtexec(text: str) -> _Told:
         phases_ns=_phases(
             text,
             {
-                "compile": (
-                    rf"Engine (?:built|generation completed) in {NUMBER} sec",
-                    1e9,
-                ),
+                "compile": (rf"Engine (?:built|generation completed) in {NUMBER} sec", 1e9),
                 "load": (rf"Engine deserialized in {NUMBER} sec", 1e9),
             },
         ),

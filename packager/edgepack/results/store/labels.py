@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgepack.errors import BundleError, UsageError
-from edgepack.records.run import EvaluationReport, RunReport
+from edgepack.records.run import ImportedReport
 from edgepack.results.store.fingerprint import list_differences
 from edgepack.results.store.rows import RunRow, find_project
 from edgepack.results.store.store import ResultsStore
@@ -46,8 +46,7 @@ def list_reasons(store: ResultsStore, before: str, after: str) -> list[str]:
         first, second = store.load_all([before, after])
     except (BundleError, UsageError) as error:  # also one that was pruned just now
         return [error.problem]
-    conditions = RunReport | EvaluationReport
-    if not isinstance(first, conditions) or not isinstance(second, conditions):
+    if isinstance(first, ImportedReport) or isinstance(second, ImportedReport):
         return ["they are logs of other tools"]
     return list_differences(first, second) or [
         "different versions of edgepack stored them, and distinguish conditions differently"

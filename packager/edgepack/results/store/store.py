@@ -6,7 +6,7 @@ import difflib
 import shlex
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING
 from edgepack.base.clock import format_time
 from edgepack.base.files import write_atomically, writing
 from edgepack.errors import BundleError, ToolError, UsageError
-from edgepack.results.store.documents import (
-    Kind,
-    Report,
-    parse_report,
-    read_documents,
-)
+from edgepack.results.store.documents import Kind, Report, parse_report, read_documents
 from edgepack.results.store.rows import RunRow, make_row
 
 if TYPE_CHECKING:
@@ -191,10 +186,11 @@ class ResultsStore:
 
     def _write(self, reports: Iterable[tuple[Report, bytes]]) -> None:
         """Write reports, in one transaction."""
-        kept = [_pack_report(report, raw) for report, raw in reports]
+        # Of several with one id, the last.
+        kept = {report.id: (make_row(report), zlib.compress(raw)) for report, raw in reports}
         with self._database.writing() as connection:
-            _delete(connection, [one.row.id for one in kept])
-            _insert(connection, kept)
+            _delete(connection, list(kept))
+            _insert(connection, kept.values())
 
     def _parse_report(self, report_id: str, raw: bytes) -> Report:
         return parse_report(raw, f"{report_id} in {self.name}", _remedy(report_id))
@@ -247,26 +243,13 @@ def _write_aside(report: Report) -> Path:
     return path
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A report as it is kept."""
-
-    row: RunRow
-    document: bytes
-
-
-def _pack_report(report: Report, raw: bytes) -> _Kept:
-    return _Kept(make_row(report), zlib.compress(raw))
-
-
-def _insert(connection: Connection, kept: Iterable[_Kept]) -> None:
-    """Write reports of which none is there; of several with one id, the last."""
+def _insert(connection: Connection, kept: Collection[tuple[RunRow, bytes]]) -> None:
+    """Write reports of which none is there."""
     from edgepack.results.store.schema import documents, runs
 
-    by_id = {one.row.id: one for one in kept}
-    if by_id:  # without any values, a statement would be for all defaults
-        packed = [{"id": one.row.id, "json": one.document} for one in by_id.values()]
-        connection.execute(runs.insert(), [asdict(one.row) for one in by_id.values()])
+    if kept:  # without any values, a statement would be for all defaults
+        connection.execute(runs.insert(), [asdict(row) for row, _ in kept])
+        packed = [{"id": row.id, "json": document} for row, document in kept]
         connection.execute(documents.insert(), packed)
 
 
