@@ -84,13 +84,15 @@ def decide(ratios: Mapping[Metric, Sequence[float]], rule: Rule) -> list[MetricD
         ratios: Candidate over base, one for each pair, in the order they were measured.
         rule: When an answer is sure enough.
     """
-    found = {metric: _p_values(values, metric.margin, rule) for metric, values in ratios.items()}
-    failed = _holm({metric: p.fail for metric, p in found.items()}, rule.error)
+    found = {
+        metric: _compute_p_values(values, metric.margin, rule) for metric, values in ratios.items()
+    }
+    failed = _reject_by_holm({metric: p.fail for metric, p in found.items()}, rule.error)
     return [
         MetricDecision(
             metric=metric,
-            outcome=_outcome(failed=metric in failed, passed=p.passed <= rule.error),
-            ratio=_interval(ratios[metric], rule),
+            outcome=_choose_outcome(failed=metric in failed, passed=p.passed <= rule.error),
+            ratio=_compute_interval(ratios[metric], rule),
             pairs=len(ratios[metric]),
             fail_p=p.fail,
             pass_p=p.passed,
@@ -147,7 +149,7 @@ class _PValues:
     passed: float
 
 
-def _p_values(ratios: Sequence[float], margin: float, rule: Rule) -> _PValues:
+def _compute_p_values(ratios: Sequence[float], margin: float, rule: Rule) -> _PValues:
     """Return the p-values of "at most the margin" and "at least the margin", over all looks."""
     logs = [math.log(ratio) - math.log1p(margin) for ratio in ratios]
     fail = passed = 1.0
@@ -168,7 +170,7 @@ def _compute_chance_below(logs: Sequence[float]) -> float:
     return t_distribution(centre / spread * math.sqrt(len(logs)), len(logs) - 1)
 
 
-def _interval(ratios: Sequence[float], rule: Rule) -> Interval:
+def _compute_interval(ratios: Sequence[float], rule: Rule) -> Interval:
     """Return the geometric mean with the interval of one look; infinite with less than two."""
     logs = [math.log(ratio) for ratio in ratios]
     centre = mean(logs)
@@ -179,7 +181,7 @@ def _interval(ratios: Sequence[float], rule: Rule) -> Interval:
     return Interval(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
 
 
-def _holm(p_values: Mapping[Metric, float], error: float) -> set[Metric]:
+def _reject_by_holm(p_values: Mapping[Metric, float], error: float) -> set[Metric]:
     """Return the hypotheses that Holm's step-down procedure rejects."""
     rejected: set[Metric] = set()
     for rank, (metric, p) in enumerate(sorted(p_values.items(), key=lambda each: each[1])):
@@ -189,7 +191,7 @@ def _holm(p_values: Mapping[Metric, float], error: float) -> set[Metric]:
     return rejected
 
 
-def _outcome(*, failed: bool, passed: bool) -> Outcome:
+def _choose_outcome(*, failed: bool, passed: bool) -> Outcome:
     if failed:
         return "FAIL"
     return "PASS" if passed else "INCONCLUSIVE"

@@ -53,7 +53,7 @@ def measure_sustained(run: ProcessRun) -> Sustained | None:
     return Sustained(
         minutes=minutes,
         slowdown=minutes[-1].p50_ns / max(1.0, first) - 1,
-        onset_s=_onset_s(list(split_windows(run.latencies_ns, ends_s, STEP_S)), first),
+        onset_s=_find_onset_s(list(split_windows(run.latencies_ns, ends_s, STEP_S)), first),
     )
 
 
@@ -120,7 +120,7 @@ def _find_window(end_s: float, length_s: float) -> int:
     return max(0, math.ceil(end_s / length_s) - 1)
 
 
-def _onset_s(steps: Sequence[Window], first_ns: float) -> float | None:
+def _find_onset_s(steps: Sequence[Window], first_ns: float) -> float | None:
     for number in range(len(steps) - STEPS + 1):
         run = steps[number : number + STEPS]
         if all(step.p50_ns > first_ns * (1 + SLOWER) for step in run):

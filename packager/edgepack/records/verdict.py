@@ -79,7 +79,7 @@ def judge(
 ) -> Valid | Invalid | Inconclusive:
     """Return the verdict, with every reason against the numbers, not only the first."""
     reasons = [_Reason("conditions", f"it ended early: {unfinished}")] if unfinished else []
-    reasons += _reasons(selection, runs, placement, variant, preset)
+    reasons += _list_reasons(selection, runs, placement, variant, preset)
     if len(runs) < preset.runs:
         why = f"{len(runs)} process runs were made, not {preset.runs}"
         reasons.append(_Reason("conditions", why))
@@ -104,10 +104,10 @@ def list_reasons_against(
     preset: Preset,
 ) -> list[str]:
     """Return why numbers must not be used, a sentence each; of few runs it says nothing."""
-    return [reason.text for reason in _reasons(selection, runs, placement, variant, preset)]
+    return [reason.text for reason in _list_reasons(selection, runs, placement, variant, preset)]
 
 
-def _reasons(
+def _list_reasons(
     selection: Selection,
     runs: Sequence[ProcessRun],
     placement: Placement | NotMeasured,
@@ -116,12 +116,12 @@ def _reasons(
 ) -> list[_Reason]:
     placed: Cause = "conditions" if isinstance(placement, NotMeasured) else "placement"
     return [
-        *_run_reasons(runs, variant, preset),
-        *_work_reasons(selection, runs, variant, preset),
+        *_list_run_reasons(runs, variant, preset),
+        *_list_work_reasons(selection, runs, variant, preset),
         *(_Reason("queries", why) for why in list_scenario_reasons(preset.scenario, runs)),
         *(() if preset.heats else _list_sampled_reasons(runs)),
-        *_list_changed_settings(runs),
-        *_boot_reasons(selection, runs),
+        *_list_setting_reasons(runs),
+        *_list_boot_reasons(selection, runs),
         *(_Reason(placed, why) for why in list_placement_reasons(placement, variant)),
     ]
 
@@ -156,12 +156,12 @@ def find_remedy(report: RunReport, bundle: Path) -> str:
         case Valid():
             return ""
         case Invalid() as verdict:
-            return _invalid_hint(report, verdict, bundle)
+            return _find_invalid_remedy(report, verdict, bundle)
         case Inconclusive():
-            return _REAL_DEVICE if report.facts.emulated else _again(report, bundle)
+            return _REAL_DEVICE if report.facts.emulated else _format_again(report, bundle)
 
 
-def _invalid_hint(report: RunReport, verdict: Invalid, bundle: Path) -> str:
+def _find_invalid_remedy(report: RunReport, verdict: Invalid, bundle: Path) -> str:
     """Return what to do about the reason that weighs most, with the one command for it."""
     phone = report.facts.os.startswith(_PHONES)
     if verdict.cause == "outputs" and not phone:
@@ -175,23 +175,23 @@ def _invalid_hint(report: RunReport, verdict: Invalid, bundle: Path) -> str:
     if verdict.cause in ("outputs", "placement"):
         others = [variant.id for variant in report.variants if variant.id != report.variant_used]
         if others:
-            return f"measure another variant: {_again(report, bundle, variant=others[0])}"
+            return f"measure another variant: {_format_again(report, bundle, variant=others[0])}"
         if verdict.cause == "placement":
             return f"see which nodes stay behind: edgepack inspect MODEL --target {report.target}"
-    again = _again(report, bundle)
+    again = _format_again(report, bundle)
     held = phone or bool(report.tuned)
     cause = "conditions" if held and verdict.cause == "settings" else verdict.cause
     return {
         "outputs": f"the runtime there computes something else: {again}",
         "supply": f"{_CHARGE if phone else _STRONGER}, then: {again}",
-        "settings": f"hold the device's clocks: {_again(report, bundle, tune=True)}",
+        "settings": f"hold the device's clocks: {_format_again(report, bundle, tune=True)}",
         "queries": f"let fewer queries arrive, or allow more time for each, then: {again}",
         "work": f"end what else runs there (top shows it), or on its host, then: {again}",
         "conditions": f"let the device cool down and idle, then: {again}",
     }[cause]
 
 
-def _again(
+def _format_again(
     report: RunReport, bundle: Path, *, variant: str | None = None, tune: bool = False
 ) -> str:
     """Return the command that asks the same question with a preset that can settle it."""
@@ -206,14 +206,14 @@ def _again(
     return shlex.join(argv)
 
 
-def _run_reasons(
+def _list_run_reasons(
     runs: Sequence[ProcessRun], variant: ManifestVariant, preset: Preset
 ) -> Iterator[_Reason]:
     for number, run in enumerate(runs, 1):
         if run.variant != variant.id:
             why = f"run {number} used variant {run.variant}, not {variant.id}"
             yield _Reason("placement", why)
-        for cause, why in _wrong_outputs(run, variant):
+        for cause, why in _list_wrong_outputs(run, variant):
             yield _Reason(cause, f"run {number}: {why}")
         if not run.steady and preset.conclusive:
             why = f"run {number} was not steady after {preset.warm_up_cap_s:g} s of warm-up"
@@ -222,12 +222,12 @@ def _run_reasons(
         if isinstance(samples, int) and samples < preset.iterations:
             why = f"run {number} has {samples} samples, not {preset.iterations}"
             yield _Reason("conditions", why)
-        for cause, why in _throttling(run.before, run.after, _list_timed_samples(run)):
+        for cause, why in _list_throttling_reasons(run.before, run.after, _list_timed_samples(run)):
             if cause == "supply" or not preset.heats:
                 yield _Reason(cause, f"run {number}: {why}")
 
 
-def _wrong_outputs(run: ProcessRun, variant: ManifestVariant) -> Iterator[_Reason]:
+def _list_wrong_outputs(run: ProcessRun, variant: ManifestVariant) -> Iterator[_Reason]:
     if not run.golden_min_sqnr_db >= variant.min_sqnr_db:  # so that NaN is wrong, too
         yield _Reason(
             "outputs",
@@ -240,7 +240,7 @@ def _wrong_outputs(run: ProcessRun, variant: ManifestVariant) -> Iterator[_Reaso
         yield _Reason("stream", why)
 
 
-def _work_reasons(
+def _list_work_reasons(
     selection: Selection, runs: Sequence[ProcessRun], variant: ManifestVariant, preset: Preset
 ) -> Iterator[_Reason]:
     """Yield the runs in which others took much of the cores that the model runs on."""
@@ -253,7 +253,7 @@ def _work_reasons(
             yield _Reason("work", f"run {number}: {why}")
 
 
-def _throttling(
+def _list_throttling_reasons(
     before: Conditions, after: Conditions, samples: Sequence[Sample]
 ) -> Iterator[_Reason]:
     """Yield how the device was slowed down during a run, as far as it reports it."""
@@ -276,16 +276,16 @@ def _throttling(
 def _list_sampled_reasons(runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
     """Yield which zones came near to where the system slows down, and which clocks dropped."""
     for number, run in enumerate(runs, 1):
-        for zone, (hottest, trip) in _hottest(run).items():
+        for zone, (hottest, trip) in _find_hottest(run).items():
             if hottest >= trip - TRIP_MARGIN_C:
                 why = f"{zone} reached {hottest:.1f} °C, and slows down from {trip:.1f} °C on"
                 yield _Reason("conditions", f"run {number}: {why}")
     samples = (sample for run in runs for sample in _list_timed_samples(run))
     for name in sorted({name for sample in samples for name in sample.clocks_hz}):
-        yield from _list_dropped(name, runs)
+        yield from _list_dropped_clock_reasons(name, runs)
 
 
-def _list_dropped(name: str, runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
+def _list_dropped_clock_reasons(name: str, runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
     """Yield the runs in which a clock was lower than in the first window, while it had work."""
     expected_hz = None
     for number, run in enumerate(runs, 1):
@@ -304,7 +304,7 @@ def _list_dropped(name: str, runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
             )
 
 
-def _hottest(run: ProcessRun) -> dict[str, tuple[float, float]]:
+def _find_hottest(run: ProcessRun) -> dict[str, tuple[float, float]]:
     """Return the highest temperature of each zone that has a trip point, and that."""
     trips = {} if isinstance(run.sampling, NotMeasured) else run.sampling.trip_points_c
     found = {}
@@ -329,7 +329,7 @@ def _list_timed_samples(run: ProcessRun) -> list[Sample]:
     return [sample for sample in run.sampling.samples if begun_ns <= sample.at_ns <= ended_ns]
 
 
-def _list_changed_settings(runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
+def _list_setting_reasons(runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
     moments = [moment for run in runs for moment in (run.before, run.after)]
     settings: tuple[tuple[Cause, str, list[str | NotMeasured]], ...] = (
         ("settings", "frequency governor", [moment.governor for moment in moments]),
@@ -342,7 +342,7 @@ def _list_changed_settings(runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
             yield _Reason(cause, f"the {what} changed: {', '.join(found)}")
 
 
-def _boot_reasons(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
+def _list_boot_reasons(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[_Reason]:
     boots = {selection.device.boot_id, *(run.boot_id for run in runs)}
     if len({boot for boot in boots if isinstance(boot, str)}) > 1:
         yield _Reason("conditions", "the device was restarted during the benchmark")
@@ -413,7 +413,7 @@ def list_condition_notes(
     ]
     if selection.device.emulated:
         notes.append(EMULATED)
-    unknown = _unknown(selection, runs)
+    unknown = _find_unknown(selection, runs)
     notes += [f"{what} unknown: {why}" for what, why in unknown.items()]
     blind = [what for what in ("temperature", "throttling") if what in unknown]
     if preset and preset.name == "gate" and blind:
@@ -423,13 +423,13 @@ def list_condition_notes(
         )
     return [
         *notes,
-        *_warmth_notes(selection, runs),
-        *_battery_notes(selection, runs),
-        *_sampler_notes(runs),
+        *_list_warmth_notes(selection, runs),
+        *_list_battery_notes(selection, runs),
+        *_list_sampler_notes(runs),
     ]
 
 
-def _warmth_notes(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[str]:
+def _list_warmth_notes(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[str]:
     """Yield which runs did not begin nearly as cool as the device was at first."""
     first_c = selection.device.conditions.temperature_c
     if not isinstance(first_c, float):
@@ -440,7 +440,7 @@ def _warmth_notes(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[
             yield f"run {number} began at {began_c:.1f} °C, the device at {first_c:.1f} °C"
 
 
-def _battery_notes(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[str]:
+def _list_battery_notes(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator[str]:
     """Yield that a phone's battery was low."""
     moments = [selection.device.conditions, *(m for run in runs for m in (run.before, run.after))]
     known = [m.battery_percent for m in moments if isinstance(m.battery_percent, float)]
@@ -451,7 +451,7 @@ def _battery_notes(selection: Selection, runs: Sequence[ProcessRun]) -> Iterator
         )
 
 
-def _unknown(selection: Selection, runs: Sequence[ProcessRun]) -> dict[str, str]:
+def _find_unknown(selection: Selection, runs: Sequence[ProcessRun]) -> dict[str, str]:
     """Return what no sensor reported, and why."""
     conditions = selection.device.conditions
     found = {
@@ -475,7 +475,7 @@ def _unknown(selection: Selection, runs: Sequence[ProcessRun]) -> dict[str, str]
     return found
 
 
-def _sampler_notes(runs: Sequence[ProcessRun]) -> Iterator[str]:
+def _list_sampler_notes(runs: Sequence[ProcessRun]) -> Iterator[str]:
     samplings = [run.sampling for run in runs if isinstance(run.sampling, Sampling)]
     share = max((each.cpu_ns / max(1, each.elapsed_ns) for each in samplings), default=0.0)
     if share > SAMPLER_SHARE:

@@ -74,26 +74,26 @@ def summarize(report: RunReport) -> Summary:
 
     runs_ms = [np.sort(np.array(run.latencies_ns, np.float64)) / NS_PER_MS for run in report.runs]
     latencies_ms = np.sort(np.concatenate(runs_ms))
-    medians = tuple(_ranked(run_ms, 50) for run_ms in runs_ms)
+    medians = tuple(_find_ranked(run_ms, 50) for run_ms in runs_ms)
     return Summary(
         samples=len(latencies_ms),
-        p50_ms=_ranked(latencies_ms, 50),
-        p90_ms=_ranked(latencies_ms, 90),
-        p95_ms=_ranked(latencies_ms, 95),
-        p99_ms=_p99(latencies_ms),
+        p50_ms=_find_ranked(latencies_ms, 50),
+        p90_ms=_find_ranked(latencies_ms, 90),
+        p95_ms=_find_ranked(latencies_ms, 95),
+        p99_ms=_compute_p99(latencies_ms),
         min_ms=float(latencies_ms[0]),
         mean_ms=float(latencies_ms.mean()),
-        outliers=_outliers(latencies_ms),
+        outliers=_count_outliers(latencies_ms),
         run_medians_ms=medians,
-        run_p90s_ms=tuple(_ranked(run_ms, 90) for run_ms in runs_ms),
-        median_interval_ms=_interval(medians),
-        session_create_ms=_median_ms(list_warm_creations(report)),
-        cold_create_ms=_cold(report),
-        first_inference_ms=_median_ms([run.first_inference_ns for run in report.runs]),
-        throughput=_throughput(report.runs),
-        energy_mj=_energy(report.runs),
+        run_p90s_ms=tuple(_find_ranked(run_ms, 90) for run_ms in runs_ms),
+        median_interval_ms=_compute_interval(medians),
+        session_create_ms=_compute_median_ms(list_warm_creations(report)),
+        cold_create_ms=_find_cold(report),
+        first_inference_ms=_compute_median_ms([run.first_inference_ns for run in report.runs]),
+        throughput=_compute_throughput(report.runs),
+        energy_mj=_compute_energy(report.runs),
         heavy_tail=explain_heavy_tail(
-            report.scenario, *(_ranked(latencies_ms, each) * NS_PER_MS for each in (50, 99))
+            report.scenario, *(_find_ranked(latencies_ms, each) * NS_PER_MS for each in (50, 99))
         ),
     )
 
@@ -109,43 +109,43 @@ def list_cold_creations(report: RunReport) -> list[int] | NotMeasured:
     return report.creation if isinstance(report.creation, NotMeasured) else report.creation.cold_ns
 
 
-def _cold(report: RunReport) -> float | NotMeasured:
+def _find_cold(report: RunReport) -> float | NotMeasured:
     cold = list_cold_creations(report)
-    return cold if isinstance(cold, NotMeasured) else _median_ms(cold)
+    return cold if isinstance(cold, NotMeasured) else _compute_median_ms(cold)
 
 
-def _median_ms(values_ns: list[int]) -> float:
+def _compute_median_ms(values_ns: list[int]) -> float:
     return statistics.median(values_ns) / NS_PER_MS
 
 
-def _ranked(ordered: NDArray[np.float64], percent: float) -> float:
+def _find_ranked(ordered: NDArray[np.float64], percent: float) -> float:
     return float(statistics.ranked(ordered, percent))  # type: ignore[arg-type]
 
 
-def _outliers(ordered: NDArray[np.float64]) -> Outliers:
+def _count_outliers(ordered: NDArray[np.float64]) -> Outliers:
     import numpy as np
 
-    distances = np.sort(np.abs(ordered - _ranked(ordered, 50)))
-    scale = _ranked(distances, 50) * MAD_TO_SIGMA
+    distances = np.sort(np.abs(ordered - _find_ranked(ordered, 50)))
+    scale = _find_ranked(distances, 50) * MAD_TO_SIGMA
     listed, flagged = (int((distances > z * scale).sum()) for z in (LISTED_Z, FLAGGED_Z))
     return Outliers(listed, flagged)
 
 
-def _p99(latencies_ms: NDArray[np.float64]) -> float | NotMeasured:
+def _compute_p99(latencies_ms: NDArray[np.float64]) -> float | NotMeasured:
     if len(latencies_ms) < statistics.MIN_SAMPLES_P99:
         return NotMeasured(reason=f"needs {statistics.MIN_SAMPLES_P99} samples")
-    return _ranked(latencies_ms, 99)
+    return _find_ranked(latencies_ms, 99)
 
 
-def _interval(medians_ms: tuple[float, ...]) -> Interval | NotMeasured:
+def _compute_interval(medians_ms: tuple[float, ...]) -> Interval | NotMeasured:
     if len(medians_ms) < 2 or min(medians_ms) <= 0:
         return NotMeasured(reason="needs 2 process runs")
     return statistics.log_t_interval(medians_ms)
 
 
-def _throughput(runs: list[ProcessRun]) -> float | NotMeasured:
-    inferences = _total(run.inferences for run in runs)
-    took_ns = _total(run.timed_ns for run in runs)
+def _compute_throughput(runs: list[ProcessRun]) -> float | NotMeasured:
+    inferences = _compute_total(run.inferences for run in runs)
+    took_ns = _compute_total(run.timed_ns for run in runs)
     if isinstance(inferences, NotMeasured):
         return inferences
     if isinstance(took_ns, NotMeasured):
@@ -153,9 +153,9 @@ def _throughput(runs: list[ProcessRun]) -> float | NotMeasured:
     return inferences / took_ns * 1e9 if took_ns > 0 else TIMELESS
 
 
-def _energy(runs: list[ProcessRun]) -> float | NotMeasured:
-    inferences = _total(run.inferences for run in runs)
-    joules = _total(
+def _compute_energy(runs: list[ProcessRun]) -> float | NotMeasured:
+    inferences = _compute_total(run.inferences for run in runs)
+    joules = _compute_total(
         run.energy if isinstance(run.energy, NotMeasured) else run.energy.joules for run in runs
     )
     if isinstance(inferences, NotMeasured):
@@ -163,7 +163,7 @@ def _energy(runs: list[ProcessRun]) -> float | NotMeasured:
     return joules if isinstance(joules, NotMeasured) else joules / inferences * 1e3
 
 
-def _total(values: Iterable[float | NotMeasured]) -> float | NotMeasured:
+def _compute_total(values: Iterable[float | NotMeasured]) -> float | NotMeasured:
     """Return the sum; where a value is not known, why."""
     total = 0.0
     for value in values:

@@ -16,7 +16,7 @@ from edgepack.base.statistics import log_t_interval, median
 from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.records.run import Invalid, Scenario
 from edgepack.results.store.documents import parse_report
-from edgepack.results.store.exporting import export_runs, format_of, list_row_columns
+from edgepack.results.store.exporting import export_runs, find_format, list_row_columns
 from edgepack.results.store.importing import looks_like_log
 from edgepack.results.store.rows import make_row
 from edgepack.results.store.store import ResultsStore
@@ -247,7 +247,7 @@ def test_mlflow_when_a_report_has_no_time_says_which(store, export):
 
 def test_format_when_none_is_given_follows_the_files_ending(tmp_path):
     endings = ("runs.csv", "runs.PARQUET", "runs.json", "runs")
-    assert [format_of(tmp_path / name) for name in endings] == ["csv", "parquet", "json", "json"]
+    assert [find_format(tmp_path / name) for name in endings] == ["csv", "parquet", "json", "json"]
 
 
 def test_export_of_a_history_when_read_with_numpy_has_its_medians(store, export):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.records.run import Scenario
-from edgepack.results.store.fingerprint import list_differences, make_fingerprint, run_prefix
+from edgepack.results.store.fingerprint import find_run_prefix, list_differences, make_fingerprint
 
 from tests.support.reports.example_report import COOL, example_facts, example_report, example_run
 
@@ -91,4 +91,4 @@ def test_fingerprint_is_the_same_whatever_the_reason_why_a_condition_is_not_know
     ],
 )
 def test_run_prefix_when_given_a_command_is_what_stands_before_the_harness(argv, prefix):
-    assert run_prefix(argv) == prefix
+    assert find_run_prefix(argv) == prefix

@@ -37,12 +37,12 @@ def make_trace(report: RunReport, events: Sequence[Event]) -> dict[str, Any]:
     zero_ns = min(began_ns, default=0)
     traced: list[Event] = []
     for number, run in enumerate(report.runs, 1):
-        traced += _process(number, f"process run {number}: {run.variant}")
-        traced += _queries(number, run, zero_ns, report.scenario.name)
+        traced += _make_process_events(number, f"process run {number}: {run.variant}")
+        traced += _make_query_events(number, run, zero_ns, report.scenario.name)
         if isinstance(run.sampling, Sampling):
-            traced += _counters(number, run.sampling, zero_ns)
+            traced += _make_counter_events(number, run.sampling, zero_ns)
     ends = [event["ts"] + event.get("dur", 0) for event in traced if "ts" in event]
-    traced += _profile(events, max(ends, default=0.0) + _GAP_US)
+    traced += _make_profile_events(events, max(ends, default=0.0) + _GAP_US)
     return {
         "traceEvents": traced,
         "displayTimeUnit": "ms",
@@ -50,16 +50,16 @@ def make_trace(report: RunReport, events: Sequence[Event]) -> dict[str, Any]:
     }
 
 
-def _process(pid: int, name: str) -> Iterator[Event]:
+def _make_process_events(pid: int, name: str) -> Iterator[Event]:
     yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
     yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}}
 
 
-def _thread(pid: int, tid: int, name: str) -> Event:
+def _make_thread_event(pid: int, tid: int, name: str) -> Event:
     return {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
 
 
-def _queries(pid: int, run: ProcessRun, zero_ns: int, scenario: str) -> Iterator[Event]:
+def _make_query_events(pid: int, run: ProcessRun, zero_ns: int, scenario: str) -> Iterator[Event]:
     """Yield the timed queries one after the other; those that overlap as one event in all.
 
     The pause between two queries is not known, so the total is spread evenly over them.
@@ -70,17 +70,17 @@ def _queries(pid: int, run: ProcessRun, zero_ns: int, scenario: str) -> Iterator
     shown = [] if scenario == "server" else run.latencies_ns[:MAX_QUERIES]
     count = len(run.latencies_ns)
     known = f"{count} queries" if len(shown) < count else f"all {count} queries"
-    yield _thread(pid, 1, f"timed: {known}, the first {len(shown)} shown")
-    yield _complete(pid, 1, f"{scenario}, timed", from_ns - zero_ns, to_ns - from_ns, {})
-    yield _thread(pid, 2, "queries")
+    yield _make_thread_event(pid, 1, f"timed: {known}, the first {len(shown)} shown")
+    yield _make_complete_event(pid, 1, f"{scenario}, timed", from_ns - zero_ns, to_ns - from_ns, {})
+    yield _make_thread_event(pid, 2, "queries")
     gap_ns = max(0.0, (to_ns - from_ns - taken_ns) / count)
     at_ns = float(from_ns - zero_ns)
     for number, latency_ns in enumerate(shown, 1):
-        yield _complete(pid, 2, "query", at_ns, latency_ns, {"number": number})
+        yield _make_complete_event(pid, 2, "query", at_ns, latency_ns, {"number": number})
         at_ns += latency_ns + gap_ns
 
 
-def _complete(
+def _make_complete_event(
     pid: int, tid: int, name: str, at_ns: float, took_ns: float, args: dict[str, Any]
 ) -> Event:
     return {
@@ -95,7 +95,7 @@ def _complete(
     }
 
 
-def _counters(pid: int, sampling: Sampling, zero_ns: int) -> Iterator[Event]:
+def _make_counter_events(pid: int, sampling: Sampling, zero_ns: int) -> Iterator[Event]:
     for sample in sampling.samples:
         values = {
             **{f"{name} (°C)": value for name, value in sample.temperatures_c.items()},
@@ -109,11 +109,11 @@ def _counters(pid: int, sampling: Sampling, zero_ns: int) -> Iterator[Event]:
             yield {"ph": "C", "pid": pid, "name": name, "ts": at_us, "args": {"value": value}}
 
 
-def _profile(events: Sequence[Event], from_us: float) -> Iterator[Event]:
+def _make_profile_events(events: Sequence[Event], from_us: float) -> Iterator[Event]:
     """Yield onnxruntime's events, later, with a track for each thread and provider."""
     if not events:
         return
-    yield from _process(PROFILE_PID, "onnxruntime's profile, of a process of its own")
+    yield from _make_process_events(PROFILE_PID, "onnxruntime's profile, of a process of its own")
     tracks: dict[tuple[Any, str], int] = {}
     for event in events:
         args = event.get("args")
@@ -121,7 +121,7 @@ def _profile(events: Sequence[Event], from_us: float) -> Iterator[Event]:
         key = (event.get("tid"), provider or str(event.get("cat", "session")))
         if key not in tracks:
             tracks[key] = len(tracks) + 1
-            yield _thread(PROFILE_PID, tracks[key], f"{key[1]}, thread {key[0]}")
+            yield _make_thread_event(PROFILE_PID, tracks[key], f"{key[1]}, thread {key[0]}")
         shown = {**event, "pid": PROFILE_PID, "tid": tracks[key]}
         if isinstance(event.get("ts"), int | float):
             shown["ts"] = event["ts"] + from_us

@@ -93,7 +93,7 @@ def bench(  # noqa: PLR0913  (the command's options)
         ToolError: The trace cannot be written.
     """
     chosen = find_preset(preset).under(scenario)
-    opening = _opening(device, scenario, tune=tune)
+    opening = _choose_opening(device, scenario, tune=tune)
     opened = read_bundle(bundle, device, variant)
     progress = progress or Silent()
     question = Question(
@@ -143,7 +143,7 @@ def bench(  # noqa: PLR0913  (the command's options)
     return report
 
 
-def _opening(device: Device, scenario: Scenario, *, tune: bool) -> Opening:
+def _choose_opening(device: Device, scenario: Scenario, *, tune: bool) -> Opening:
     """Return the function that brings a bundle to a device and yields its measurements there."""
     if not isinstance(device.entry, PhoneEntry):
         return open_harness
@@ -187,7 +187,7 @@ def measure_all(
     for number, point in enumerate(question.sweep, 1):
         sizes = f"batches and shapes, {number} of {len(question.sweep)}"
         task.begin(sizes, f"{used}: latency of other {sizes}", POINT)
-        measured.sweep.append(_sweep_point(harness, question, used, point))
+        measured.sweep.append(_measure_sweep_point(harness, question, used, point))
         task(sizes)
 
 
@@ -222,7 +222,9 @@ def create_sessions(harness: Measurer, variant: str, times: int) -> Creation | N
     return Creation(cold_ns=cold, warm_ns=warm)
 
 
-def _sweep_point(harness: Measurer, question: Question, variant: str, point: Shapes) -> SweepPoint:
+def _measure_sweep_point(
+    harness: Measurer, question: Question, variant: str, point: Shapes
+) -> SweepPoint:
     """Measure one point; if its process fails, for example without memory, the point says so."""
     try:
         swept = harness.sweep(variant, question.preset.under(SINGLE_STREAM), point)

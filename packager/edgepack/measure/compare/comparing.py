@@ -203,7 +203,7 @@ class _Measured:
     def run(self, preset: Preset) -> None:
         self.runs.append(self.harness.measure(self.selection.variant, preset))
 
-    def side(self, preset: Preset) -> Side:
+    def make_side(self, preset: Preset) -> Side:
         manifest, placement = self.bundle.manifest, self.placement
         return Side(
             bundle=manifest.id,
@@ -268,7 +268,7 @@ def _compare_on_device(session: _Session, device: Device) -> _Found | EdgepackEr
             if isinstance(end, EdgepackError):
                 return end
             return DeviceError(INTERRUPTED, hint="compare again", where=device.name)
-    base, candidate = (side.side(session.question.preset) for side in sides)
+    base, candidate = (side.make_side(session.question.preset) for side in sides)
     return _Found(device, sides[1].selection, base, candidate, unfinished)
 
 
@@ -291,7 +291,7 @@ def _measure(session: _Session, device: Device, sides: list[_Measured]) -> None:
         roomy = Device(device.name, device.entry.model_copy(update={"keep_releases": kept}))
         pushed = stage_bundle(candidate, roomy, transport, progress)
         if base is None:
-            base, base_path = _current(pushed, device, transport)
+            base, base_path = _read_current(pushed, device, transport)
         else:
             base_path = stage_bundle(base, roomy, transport, progress).path
         prefix = tuple(device.entry.run_prefix)
@@ -346,7 +346,7 @@ def _judge_device(
         *(f"base: {reason}" for reason in found.base.reasons),
         *(f"candidate: {reason}" for reason in found.candidate.reasons),
     ]
-    tails = _tail_reasons(question, found)
+    tails = _list_tail_reasons(question, found)
     if tails:
         answers = [_judge_by_p50(answer) for answer in answers]
     outcome: Outcome = decide_overall([answer.outcome for answer in answers])
@@ -362,7 +362,9 @@ def _judge_device(
         answers = [replace(answer, outcome=outcome) for answer in answers]
     else:
         by_p50 = [answer for answer in answers if not tails or answer.metric.name == "p50"]
-        reasons += [reason for answer in by_p50 if (reason := _reason(answer, question.rule))]
+        reasons += [
+            reason for answer in by_p50 if (reason := _explain_answer(answer, question.rule))
+        ]
         reasons += tails
     notes = []
     if found.base.variant != found.candidate.variant:
@@ -383,7 +385,7 @@ def _judge_device(
     )
 
 
-def _tail_reasons(question: CompareQuestion, found: _Found) -> list[str]:
+def _list_tail_reasons(question: CompareQuestion, found: _Found) -> list[str]:
     """Return on which sides only p50 may be used, if another percentile is compared."""
     if not question.margins.keys() - {"p50"}:
         return []
@@ -399,7 +401,7 @@ def _judge_by_p50(answer: MetricDecision) -> MetricDecision:
     return answer if answer.metric.name == "p50" else replace(answer, outcome="INCONCLUSIVE")
 
 
-def _reason(answer: MetricDecision, rule: Rule) -> str:
+def _explain_answer(answer: MetricDecision, rule: Rule) -> str:
     name, margin = answer.metric.name, answer.metric.margin
     match answer.outcome:
         case "PASS":
@@ -429,7 +431,7 @@ def make_compared_metric(answer: MetricDecision) -> ComparedMetric:
     )
 
 
-def _current(
+def _read_current(
     pushed: PushedRelease, device: Device, transport: Transport
 ) -> tuple[Bundle, PurePosixPath]:
     """Return the release in use on a device, as its manifest describes it, and its path.

@@ -21,10 +21,10 @@ def format_comparison_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         (
             device.device,
             metric.name,
-            _milliseconds(device.base, metric),
-            _milliseconds(device.candidate, metric),
+            _format_milliseconds(device.base, metric),
+            _format_milliseconds(device.candidate, metric),
             f"{metric.ratio - 1:+.1%}",
-            _interval(metric),
+            _format_interval(metric),
             f"{metric.margin:+.0%}",
             metric.outcome,
         )
@@ -36,10 +36,10 @@ def format_comparison_rows(comparison: Comparison) -> list[tuple[str, ...]]:
 def format_comparison_markdown(comparison: Comparison) -> str:
     """Return a comment for a pull request."""
     lines = [f"**edgepack compare: {comparison.outcome}**", ""]
-    lines += [_markdown_row(COMPARISON_HEADS), _markdown_row(["---"] * len(COMPARISON_HEADS))]
-    lines += [_markdown_row(row) for row in format_comparison_rows(comparison)]
+    lines += [_format_row(COMPARISON_HEADS), _format_row(["---"] * len(COMPARISON_HEADS))]
+    lines += [_format_row(row) for row in format_comparison_rows(comparison)]
     for device in comparison.devices:
-        lines += ["", f"{_escape_markdown(device.device)}: {_name_device(device)}"]
+        lines += ["", f"{_escape_markdown(device.device)}: {_format_device(device)}"]
         lines += [f"- {_escape_markdown(reason)}" for reason in (*device.reasons, *device.notes)]
     for lost in comparison.not_compared:
         lines += [
@@ -61,7 +61,7 @@ def format_comparison_junit(comparison: Comparison) -> str:
         name = make_printable(device.device)
         suite = ElementTree.SubElement(suites, "testsuite", name=name)
         counts = {"tests": 0, "failures": 0, "skipped": 0}
-        for case_name, outcome, said in _cases(device):
+        for case_name, outcome, said in _list_cases(device):
             case = ElementTree.SubElement(
                 suite, "testcase", classname=f"edgepack.{name}", name=case_name
             )
@@ -84,35 +84,35 @@ def format_comparison_junit(comparison: Comparison) -> str:
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _cases(device: DeviceComparison) -> Iterator[tuple[str, str, str]]:
+def _list_cases(device: DeviceComparison) -> Iterator[tuple[str, str, str]]:
     """Yield name, outcome and message of every case."""
     early = [f"it ended early: {device.unfinished}"] if device.unfinished else []
     reasons = [*early, *device.base.reasons, *device.candidate.reasons]
     yield "usable", "PASS" if not reasons else device.outcome, "; ".join(reasons)
     for metric in device.metrics:
         outcome = "INCONCLUSIVE" if reasons and metric.outcome == "PASS" else metric.outcome
-        said = f"{metric.ratio - 1:+.1%} ({_interval(metric)}), allowed {metric.margin:+.0%}"
+        said = f"{metric.ratio - 1:+.1%} ({_format_interval(metric)}), allowed {metric.margin:+.0%}"
         yield metric.name, outcome, said
 
 
-def _name_device(device: DeviceComparison) -> str:
+def _format_device(device: DeviceComparison) -> str:
     sides = [f"{side.bundle} {side.variant}" for side in (device.base, device.candidate)]
     both = sides[0] if sides[0] == sides[1] else f"{sides[0]} against {sides[1]}"
     return f"{_escape_markdown(both)}, {device.pairs} pairs of process runs"
 
 
-def _milliseconds(side: Side, metric: ComparedMetric) -> str:
+def _format_milliseconds(side: Side, metric: ComparedMetric) -> str:
     percent = float(metric.name[1:])
     return f"{median([percentile(run.latencies_ns, percent) for run in side.runs]) / 1e6:.3g} ms"
 
 
-def _interval(metric: ComparedMetric) -> str:
+def _format_interval(metric: ComparedMetric) -> str:
     if metric.low is None or metric.high is None:
         return "unknown"
     return f"{metric.low - 1:+.1%} to {metric.high - 1:+.1%}"
 
 
-def _markdown_row(cells: tuple[str, ...] | list[str]) -> str:
+def _format_row(cells: tuple[str, ...] | list[str]) -> str:
     return f"| {' | '.join(_escape_markdown(cell) for cell in cells)} |"
 
 

@@ -82,21 +82,21 @@ def evaluate(  # noqa: PLR0913  (the command's options)
     progress = progress or Silent()
     require_machine(device)
     opened = read_bundle(bundle, device, variant)
-    loaded = _project_here(project)
+    loaded = _read_project_here(project)
     facts = read_model_facts(loaded.model_path)
     _require_same_model(loaded, facts, opened.manifest.model.sha256)
-    materials = _materials(loaded, facts, opened.manifest.target, progress)
+    materials = _make_materials(loaded, facts, opened.manifest.target, progress)
     with ThreadPoolExecutor(1) as pool, Workers(1) as workers:
         with open_harness(opened, device, "evaluate", wait_s=wait_s, progress=progress) as harness:
             selection = harness.select(variant)
-            key = _key(opened, device, selection, materials)
+            key = _make_key(opened, device, selection, materials)
             total = len(materials.samples)
-            with KeptAnswers(key, resume=resume) as kept, _say_what_stays(kept, total, progress):
+            with KeptAnswers(key, resume=resume) as kept, _reporting_kept(kept, total, progress):
                 resumed = len(kept)
-                given = materials.judging(loaded, facts, kept.path)
-                judged = pool.submit(_judge, workers, given, materials, progress)
+                given = materials.make_judging(loaded, facts, kept.path)
+                judged = pool.submit(_judge_in_worker, workers, given, materials, progress)
                 title = f"{device.name} {selection.variant}: measuring accuracy"
-                with _counted(kept, title, total, progress):
+                with _counting(kept, title, total, progress):
                     inputs = _make_own_state(materials.samples, kept, loaded.project.state)
                     _receive(harness, selection.variant, inputs, materials.samples, kept, judged)
                 placement = harness.profile(selection.variant)
@@ -154,7 +154,7 @@ class _Materials:
     reference_sha256: str
     """Of that folder."""
 
-    def judging(self, loaded: LoadedProject, facts: ModelFacts, answers: Path) -> Judging:
+    def make_judging(self, loaded: LoadedProject, facts: ModelFacts, answers: Path) -> Judging:
         source = loaded.project.samples.evaluation
         outputs = [spec.name for spec in facts.outputs]
         return Judging(
@@ -171,7 +171,7 @@ class _Materials:
         )
 
 
-def _key(
+def _make_key(
     bundle: Bundle, device: Device, selection: Selection, materials: _Materials
 ) -> dict[str, object]:
     """Return all that decides a device's outputs."""
@@ -186,7 +186,9 @@ def _key(
     }
 
 
-def _judge(workers: Workers, given: Judging, materials: _Materials, progress: Progress) -> Judged:
+def _judge_in_worker(
+    workers: Workers, given: Judging, materials: _Materials, progress: Progress
+) -> Judged:
     """Evaluate in a worker; fp32's outputs for the samples are kept for later evaluations."""
     if given.reference is None:
         return workers.call(judge_answers, given, on_note=progress.note)
@@ -259,7 +261,7 @@ def _receive(
 
 
 @contextmanager
-def _counted(kept: KeptAnswers, title: str, total: int, progress: Progress) -> Iterator[None]:
+def _counting(kept: KeptAnswers, title: str, total: int, progress: Progress) -> Iterator[None]:
     """Show how many samples are answered."""
     with progress.task(Work(title, total=1, kinds={"": 1})) as task:
         samples = f"{total} samples" + (f", {len(kept)} known already" if len(kept) else "")
@@ -270,7 +272,7 @@ def _counted(kept: KeptAnswers, title: str, total: int, progress: Progress) -> I
 
 
 @contextmanager
-def _say_what_stays(kept: KeptAnswers, total: int, progress: Progress) -> Iterator[None]:
+def _reporting_kept(kept: KeptAnswers, total: int, progress: Progress) -> Iterator[None]:
     """Report how many answers stay if the evaluation ends early, even after the last answer."""
     try:
         yield
@@ -282,7 +284,7 @@ def _say_what_stays(kept: KeptAnswers, total: int, progress: Progress) -> Iterat
         raise
 
 
-def _project_here(project: Path | None) -> LoadedProject:
+def _read_project_here(project: Path | None) -> LoadedProject:
     path = project or Path(PROJECT_FILE)
     if project is None and not path.is_file():
         raise UsageError(
@@ -293,7 +295,7 @@ def _project_here(project: Path | None) -> LoadedProject:
     return read_project(path)
 
 
-def _materials(
+def _make_materials(
     loaded: LoadedProject, facts: ModelFacts, target: str, progress: Progress
 ) -> _Materials:
     """Make the fp32 reference and the evaluation samples, as a build does."""

@@ -70,7 +70,7 @@ def judge_answers(given: Judging) -> Judged:
     )
     outputs = (answer.outputs for answer in read_as_they_come(given.answers, len(samples)))
     if given.reference and given.references:
-        references = _references(given.reference, given.references, samples)
+        references = _read_references(given.reference, given.references, samples)
         for feed, reference in zip(samples, references, strict=True):
             device = select_answers(next(outputs), given.state)
             judge.add(select_answers(reference, given.state), device, feed)
@@ -87,7 +87,7 @@ def judge_answers(given: Judging) -> Judged:
     return Judged(accuracy, judge.interval(given.metric))
 
 
-def _references(model: Path, file: Path, samples: SampleSet) -> Iterator[Arrays]:
+def _read_references(model: Path, file: Path, samples: SampleSet) -> Iterator[Arrays]:
     if file.is_file():
         yield from (answer.outputs for answer in read_as_they_come(file, len(samples)))
         return

@@ -107,7 +107,7 @@ class AndroidPhone:
         self._remove_others()
         wanted = {self.release / path: (bundle.path / path, digest)
                   for path, digest in list_files(bundle).items()}  # fmt: skip
-        wanted |= {self.tools / path.name: (path, _sha256(path)) for path in programs}
+        wanted |= {self.tools / path.name: (path, _compute_sha256(path)) for path in programs}
         there = self.adb.digests([self.release, self.tools])
         missing: dict[PurePosixPath, list[Path]] = {}
         for remote, (local, digest) in wanted.items():
@@ -158,9 +158,9 @@ class AndroidPhone:
 
     def conditions(self) -> Conditions:
         """Return what decides the phone's speed now."""
-        return parse_android_conditions(self._outputs())
+        return parse_android_conditions(self._read_outputs())
 
-    def _outputs(self) -> Outputs:
+    def _read_outputs(self) -> Outputs:
         """Return what all commands print, by their names, in one call."""
         script = "; ".join(
             f"echo {shlex.quote(_SECTION + name)}; {shlex.join(argv)} 2>/dev/null"
@@ -291,5 +291,5 @@ def require_version(device: Device, properties: Mapping[str, str]) -> None:
         )
 
 
-def _sha256(path: Path) -> str:
+def _compute_sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -34,7 +34,7 @@ def prepare_android(
         properties = adb.properties()
         require_version(device, properties)
         package = find_package(adb.entry.package, RUNTIME, bundle.manifest.runtime)
-        phone = _build_phone_part(adb, bundle, properties, package)
+        phone = _make_phone(adb, bundle, properties, package)
         try:
             with audited("push", device, bundle.path) as operation:
                 operation.describe(host_key=host.host_key)
@@ -45,7 +45,7 @@ def prepare_android(
                 phone.clean()
 
 
-def _build_phone_part(
+def _make_phone(
     adb: Adb, bundle: Bundle, properties: Mapping[str, str], package: Path
 ) -> AndroidPhone:
     """Make the program, or the app, for a phone on which nothing is put yet."""

@@ -168,7 +168,9 @@ class ApplePhone:
         )
         if built.exit_code != 0:
             raise RemoteCommandError(
-                _lines("the measuring app does not build on the Mac", *_telling(built)),
+                _join_lines(
+                    "the measuring app does not build on the Mac", *_find_telling_lines(built)
+                ),
                 hint="take a newer Xcode there, and open it once; the phone's iOS may need it",
                 where=self.name,
             )
@@ -223,7 +225,7 @@ class ApplePhone:
 
     def conditions(self) -> Conditions:
         """Return what decided the phone's speed when the program last ended."""
-        return _conditions(self._read_last().after)
+        return _parse_conditions(self._read_last().after)
 
     def program(self, arguments: Sequence[str]) -> list[str]:
         """Return the arguments of the measuring program."""
@@ -249,7 +251,7 @@ class ApplePhone:
         said = self._fetch(document) if found.exit in ANSWERED else b""
         printed = b"" if found.exit in ANSWERED else self._read_printed(document)
         result = CommandResult(tuple(argv), found.exit, said, printed)
-        return ProgramRun(result, _conditions(found.before), _conditions(found.after))
+        return ProgramRun(result, _parse_conditions(found.before), _parse_conditions(found.after))
 
     def take(self, path: str) -> bytes:
         """Return a file that the program wrote."""
@@ -313,9 +315,9 @@ class ApplePhone:
 
     def _make_not_run_error(self, tested: CommandResult, document: str) -> RemoteCommandError:
         printed = self._read_printed(document).decode("utf-8", "replace").splitlines()
-        told = [*printed[-MOST_LINES:], *_telling(tested)]
+        told = [*printed[-MOST_LINES:], *_find_telling_lines(tested)]
         return RemoteCommandError(
-            _lines("the measuring app did not end as it should on the phone", *told),
+            _join_lines("the measuring app did not end as it should on the phone", *told),
             hint="a phone ends apps that take too much memory; measure another variant: --variant"
             " ID",
             where=self.name,
@@ -386,15 +388,15 @@ def write_project(folder: Path, bundle: Bundle) -> list[str]:
     return list(files)
 
 
-def _telling(result: CommandResult) -> list[str]:
+def _find_telling_lines(result: CommandResult) -> list[str]:
     """Return the last lines of xcodebuild that say why it failed, or else its last lines."""
     lines = [line.strip() for line in join_output(result).splitlines() if line.strip()]
     return ([line for line in lines if _TELLING.search(line)] or lines)[-MOST_LINES:]
 
 
-def _lines(problem: str, *told: str) -> str:
+def _join_lines(problem: str, *told: str) -> str:
     return "\n  | ".join([problem, *told])
 
 
-def _conditions(moment: _Moment) -> Conditions:
+def _parse_conditions(moment: _Moment) -> Conditions:
     return parse_ios_conditions(IOS_MARK + moment.model_dump_json(exclude_none=True))

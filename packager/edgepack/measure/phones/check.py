@@ -73,7 +73,7 @@ def _check_android(device: Device, host: Transport) -> Checked:
         entry = adb.entry
     abi = properties.get(ABI, "")
     pins = load_profile(device.target).runtime.packages
-    problems = _problems(
+    problems = _list_problems(
         partial(require_version, device, properties),
         partial(find_package, entry.package, RUNTIME, pins),
         partial(_require_tools, abi, in_app=entry.inside == "app"),
@@ -84,7 +84,7 @@ def _check_android(device: Device, host: Transport) -> Checked:
     return Checked(device.name, device.target, facts, tuple(problems), ())
 
 
-def _problems(*checks: Callable[[], object]) -> Iterator[str]:
+def _list_problems(*checks: Callable[[], object]) -> Iterator[str]:
     for check in checks:
         try:
             check()

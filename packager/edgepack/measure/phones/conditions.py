@@ -55,11 +55,11 @@ def parse_android_conditions(outputs: Outputs) -> Conditions:
         temperature_c=max(temperatures.values(), default=None)
         or NotMeasured(reason="neither the thermal service nor the battery reports one"),
         throttle_events=NO_COUNTER,
-        throttled_now=_android_throttled(outputs),
+        throttled_now=_parse_throttled(outputs),
         throttled_since_boot=NO_COUNTER,
-        power_mode=_android_power_mode(outputs),
+        power_mode=_parse_power_mode(outputs),
         load=float(load[0]) if load else NotMeasured(reason="/proc/loadavg cannot be read"),
-        battery_percent=_android_battery(outputs),
+        battery_percent=_parse_battery(outputs),
     )
 
 
@@ -105,7 +105,7 @@ def parse_ios_conditions(printed: str) -> Conditions:
     )
 
 
-def _android_throttled(outputs: Outputs) -> list[str] | NotMeasured:
+def _parse_throttled(outputs: Outputs) -> list[str] | NotMeasured:
     text = outputs.get("thermal", "")
     status = re.search(r"^Thermal Status: (\d)", text, re.MULTILINE)
     if not status or int(status[1]) >= len(THERMAL_STATUS):
@@ -118,7 +118,7 @@ def _android_throttled(outputs: Outputs) -> list[str] | NotMeasured:
     return [f"thermal status {THERMAL_STATUS[number]}"] if number else []
 
 
-def _android_power_mode(outputs: Outputs) -> str | NotMeasured:
+def _parse_power_mode(outputs: Outputs) -> str | NotMeasured:
     match outputs.get("low power", "").strip():
         case "1":
             return LOW_POWER
@@ -128,7 +128,7 @@ def _android_power_mode(outputs: Outputs) -> str | NotMeasured:
             return NotMeasured(reason="the setting 'low_power' cannot be read")
 
 
-def _android_battery(outputs: Outputs) -> float | NotMeasured:
+def _parse_battery(outputs: Outputs) -> float | NotMeasured:
     level = re.search(r"^ *level: (\d+)", outputs.get("battery", ""), re.MULTILINE)
     if level is None:
         return NotMeasured(reason="the battery service reports no level")

@@ -66,7 +66,7 @@ def find_package(given: str | None, runtime: str, pins: Mapping[str, str]) -> Pa
             hint="name the .aar file to measure with as 'package' of the device in devices.yaml",
         )
     else:
-        found = list(_packages(group, artifact, version))
+        found = list(_list_packages(group, artifact, version))
     for path in found:
         if path.is_file():
             return path
@@ -79,7 +79,7 @@ def find_package(given: str | None, runtime: str, pins: Mapping[str, str]) -> Pa
     )
 
 
-def _packages(group: str, artifact: str, version: str) -> Iterator[Path]:
+def _list_packages(group: str, artifact: str, version: str) -> Iterator[Path]:
     """Yield where Maven and Gradle keep a package."""
     name = f"{artifact}-{version}.aar"
     maven = Path.home() / ".m2" / "repository" / group.replace(".", "/") / artifact / version
@@ -192,7 +192,7 @@ def find_compiler(abi: str) -> Path:
         ToolError: There is no NDK, or it has no such compiler.
     """
     pattern = f"toolchains/llvm/prebuilt/*/bin/{TRIPLES[abi]}{API_LEVEL}-clang"
-    tried = list(_ndks())
+    tried = list(_list_ndks())
     for ndk in tried:
         for compiler in sorted(ndk.glob(pattern)):
             return compiler
@@ -203,7 +203,7 @@ def find_compiler(abi: str) -> Path:
     )
 
 
-def _ndks() -> Iterator[Path]:
+def _list_ndks() -> Iterator[Path]:
     """Yield the folders of NDKs: those that variables name, then those of the SDK."""
     for variable in ("ANDROID_NDK_HOME", "ANDROID_NDK_ROOT"):
         if os.environ.get(variable):

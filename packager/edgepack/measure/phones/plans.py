@@ -87,33 +87,35 @@ class Planner:
         A model that is too small for every golden input runs with one that is cut to its size,
         whose outputs are unknown.
         """
-        feeds = [self._feed(number) for number in range(len(self.bundle.manifest.goldens))]
-        places = [self._of(feed) for feed in feeds]
-        parts = [self._golden(number, places[number], feed) for number, feed in enumerate(feeds)]
+        feeds = [self._read_feed(number) for number in range(len(self.bundle.manifest.goldens))]
+        places = [self._find_model(feed) for feed in feeds]
+        parts = [
+            self._make_golden(number, places[number], feed) for number, feed in enumerate(feeds)
+        ]
         for place, model in enumerate(self._models):
             if place in places:
                 continue
-            held = [number for number, feed in enumerate(feeds) if self._takes(model, feed)]
+            held = [number for number, feed in enumerate(feeds) if self._can_take(model, feed)]
             if held:
-                parts.append(self._golden(held[0], place, feeds[held[0]]))
+                parts.append(self._make_golden(held[0], place, feeds[held[0]]))
             else:
                 resized = self._shapes.resized(feeds[0], model.dims)
-                parts.append(self._unknown(place, resized, f"size-{place}"))
-        return self._plan(self._models, parts)
+                parts.append(self._make_unknown(place, resized, f"size-{place}"))
+        return self._make_plan(self._models, parts)
 
     def goldens(self) -> PhonePlan:
         """Return the plan for all goldens."""
         parts = []
         for number in range(len(self.bundle.manifest.goldens)):
-            feed = self._feed(number)
-            parts.append(self._golden(number, self._of(feed), feed))
-        return self._plan(self._models, parts)
+            feed = self._read_feed(number)
+            parts.append(self._make_golden(number, self._find_model(feed), feed))
+        return self._make_plan(self._models, parts)
 
     def profile(self) -> PhonePlan:
         """Return the plan for the first golden, with only the session that it is for."""
-        feed = self._feed(0)
-        model = self._models[self._of(feed)]
-        return self._plan([model], [self._golden(0, 0, feed, model)])
+        feed = self._read_feed(0)
+        model = self._models[self._find_model(feed)]
+        return self._make_plan([model], [self._make_golden(0, 0, feed, model)])
 
     def reshaped(self, wanted: Mapping[str, Sequence[int]]) -> PhonePlan:
         """Return the plan for goldens in other shapes, whose outputs are unknown.
@@ -125,55 +127,55 @@ class Planner:
 
         parts = []
         for number in range(len(self.bundle.manifest.goldens)):
-            feed = load.reshape_feed(self._feed(number), wanted)
-            parts.append(self._unknown(self._of(feed), feed, f"sweep-{number}"))
-        return self._plan(self._models, parts)
+            feed = load.reshape_feed(self._read_feed(number), wanted)
+            parts.append(self._make_unknown(self._find_model(feed), feed, f"sweep-{number}"))
+        return self._make_plan(self._models, parts)
 
-    def _plan(self, models: Sequence[PhoneModel], parts: Sequence[PhonePlan]) -> PhonePlan:
-        sessions = [line for model in models for line in self._session(model)]
+    def _make_plan(self, models: Sequence[PhoneModel], parts: Sequence[PhonePlan]) -> PhonePlan:
+        sessions = [line for model in models for line in self._list_session(model)]
         outputs = [each.name for each in self.bundle.manifest.outputs]
         state = [
-            f"state {outputs.index(output)} {_word(name)}"
+            f"state {outputs.index(output)} {_quote(name)}"
             for output, name in self.bundle.manifest.state.items()
         ]
-        lines = [*(f"fetch {_word(name)}" for name in outputs), *state, *sessions]
+        lines = [*(f"fetch {_quote(name)}" for name in outputs), *state, *sessions]
         files = {path: data for part in parts for path, data in part.files.items()}
         return PhonePlan("\n".join([*lines, *(part.text for part in parts), ""]), files)
 
-    def _golden(
+    def _make_golden(
         self, number: int, place: int, feed: Feed, model: PhoneModel | None = None
     ) -> PhonePlan:
         """Return the lines of a golden, for the session of a number."""
         golden = self.bundle.manifest.goldens[number]
-        outputs = [line for each in golden.outputs[self.entry.id] for line in _output(each)]
+        outputs = [line for each in golden.outputs[self.entry.id] for line in _list_outputs(each)]
         if not self.entry.buckets:
-            inputs = [_tensor("input", each) for each in golden.inputs]
+            inputs = [_format_tensor("input", each) for each in golden.inputs]
             return PhonePlan("\n".join([f"golden {place}", *inputs, *outputs]))
         dims = (model or self._models[place]).dims
-        padded = self._inputs(self._shapes.padded(feed, dims), f"golden-{number}-{place}")
-        lines = [f"golden {place}", padded.text, *outputs, *self._cuts(feed)]
+        padded = self._make_inputs(self._shapes.padded(feed, dims), f"golden-{number}-{place}")
+        lines = [f"golden {place}", padded.text, *outputs, *self._list_cuts(feed)]
         return PhonePlan("\n".join(lines), padded.files)
 
-    def _unknown(self, place: int, feed: Feed, prefix: str) -> PhonePlan:
+    def _make_unknown(self, place: int, feed: Feed, prefix: str) -> PhonePlan:
         """Return the lines of inputs whose outputs are unknown."""
         if self.entry.buckets:
             feed = self._shapes.padded(feed, self._models[place].dims)
-        made = self._inputs(feed, prefix)
+        made = self._make_inputs(feed, prefix)
         return PhonePlan("\n".join([f"golden {place}", made.text]), made.files)
 
-    def _session(self, model: PhoneModel) -> Iterator[str]:
+    def _list_session(self, model: PhoneModel) -> Iterator[str]:
         settings = self.entry.session
-        yield f"session {_word(model.path)}"
+        yield f"session {_quote(model.path)}"
         yield f"threads {settings.intra_op_num_threads}"
         yield f"level {settings.graph_optimization_level}"
         for key, value in self.config().items():
-            yield f"config {_word(key)} {_word(self._filled(value))}"
+            yield f"config {_quote(key)} {_quote(self._fill_cache(value))}"
         for provider in self.entry.providers:
             if provider.name == CPU:
                 continue
-            yield f"provider {_word(provider.name)}"
+            yield f"provider {_quote(provider.name)}"
             for key, value in provider.options.items():
-                yield f"option {_word(key)} {_word(self._filled(value))}"
+                yield f"option {_quote(key)} {_quote(self._fill_cache(value))}"
 
     def config(self) -> dict[str, str]:
         """Return the session config entries on this phone, as the loader sets them."""
@@ -184,7 +186,7 @@ class Planner:
             found["session.disable_cpu_ep_fallback"] = "1"
         return {**found, **self.entry.session.config}
 
-    def _filled(self, value: str) -> str:
+    def _fill_cache(self, value: str) -> str:
         return value.replace(CACHE, self._cache)
 
     @property
@@ -194,7 +196,7 @@ class Planner:
         given += [value for each in self.entry.providers for value in each.options.values()]
         return any(CACHE in value for value in given)
 
-    def _inputs(self, feed: Feed, prefix: str) -> PhonePlan:
+    def _make_inputs(self, feed: Feed, prefix: str) -> PhonePlan:
         lines, files = [], {}
         for number, (name, array) in enumerate(feed.items()):
             path = f"{self._work}/{prefix}-{number}.bin"
@@ -202,35 +204,35 @@ class Planner:
             files[path] = np.ascontiguousarray(little).tobytes()
             lines.append(
                 " ".join(
-                    ["input", _word(name), array.dtype.name, _word(path), *map(str, array.shape)]
+                    ["input", _quote(name), array.dtype.name, _quote(path), *map(str, array.shape)]
                 )
             )
         return PhonePlan("\n".join(lines), files)
 
-    def _cuts(self, feed: Feed) -> Iterator[str]:
-        sizes = self._sizes(feed)
+    def _list_cuts(self, feed: Feed) -> Iterator[str]:
+        sizes = self._find_sizes(feed)
         for each in self.entry.slices:
-            yield f"cut {_word(each.output)} {each.axis} {sizes[each.dim]}"
+            yield f"cut {_quote(each.output)} {each.axis} {sizes[each.dim]}"
 
-    def _feed(self, number: int) -> Feed:
+    def _read_feed(self, number: int) -> Feed:
         tensors = self.bundle.manifest.goldens[number].inputs
         feed = {tensor.name: _read_tensor(self.bundle.path, tensor) for tensor in tensors}
         made: Feed = self._shapes.add_masks(feed)
         return made
 
-    def _sizes(self, feed: Feed) -> Mapping[str, int]:
+    def _find_sizes(self, feed: Feed) -> Mapping[str, int]:
         found: Mapping[str, int] = self._shapes.sizes(shapes.find_shapes(feed))
         return found
 
-    def _of(self, feed: Feed) -> int:
+    def _find_model(self, feed: Feed) -> int:
         """Return the index of the model that takes the inputs."""
         if not self.entry.buckets:
             return 0
         dims: list[Any] = [model.dims for model in self._models]
-        return int(shapes.choose(dims, self._sizes(feed), exact=self.entry.exact))
+        return int(shapes.choose(dims, self._find_sizes(feed), exact=self.entry.exact))
 
-    def _takes(self, model: PhoneModel, feed: Feed) -> bool:
-        sizes = self._sizes(feed)
+    def _can_take(self, model: PhoneModel, feed: Feed) -> bool:
+        sizes = self._find_sizes(feed)
         if self.entry.exact:
             return dict(model.dims) == dict(sizes)
         return bool(shapes.can_hold(model.dims, sizes))
@@ -260,13 +262,13 @@ def list_files(bundle: Bundle) -> dict[str, str]:
     return {file.path: file.sha256 for file in bundle.manifest.files if file.role in wanted}
 
 
-def _tensor(what: str, tensor: GoldenTensor) -> str:
+def _format_tensor(what: str, tensor: GoldenTensor) -> str:
     sizes = map(str, tensor.shape)
-    return " ".join([what, _word(tensor.name), tensor.dtype, _word(tensor.path), *sizes])
+    return " ".join([what, _quote(tensor.name), tensor.dtype, _quote(tensor.path), *sizes])
 
 
-def _output(tensor: GoldenTensor) -> Iterator[str]:
-    yield _tensor("output", tensor)
+def _list_outputs(tensor: GoldenTensor) -> Iterator[str]:
+    yield _format_tensor("output", tensor)
     if tensor.extra_db or tensor.stride > 1:
         yield f"near {tensor.extra_db:g} {tensor.stride}"
     if (several := tensor.quantities) is not None:
@@ -280,6 +282,6 @@ def _read_tensor(folder: Path, tensor: GoldenTensor) -> np.ndarray:
     return raw.reshape(tensor.shape).astype(dtype, copy=False)
 
 
-def _word(text: str) -> str:
+def _quote(text: str) -> str:
     """Return text as one word of a plan."""
     return quote(text, safe="/:,.;=+-_") or "%"

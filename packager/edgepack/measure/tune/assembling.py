@@ -25,7 +25,7 @@ def make_report(search: TuneSearch, *, unfinished: str = "") -> TuneReport:
     """Return what was found until now."""
     manifest = search.site.bundle.manifest
     created = utc_now()
-    answer, why = _answer(search, unfinished)
+    answer, why = _choose_answer(search, unfinished)
     return TuneReport(
         schema_version=SCHEMA_VERSION,
         id=make_report_id(created),
@@ -43,23 +43,23 @@ def make_report(search: TuneSearch, *, unfinished: str = "") -> TuneReport:
         seed=search.question.seed,
         budget_s=search.question.budget_s,
         elapsed_s=search.elapsed_s,
-        candidates=[_candidate(tried) for tried in search.tried],
-        front=_front(search),
-        confirmation=_confirmation(search),
+        candidates=[_make_candidate(tried) for tried in search.tried],
+        front=_find_front(search),
+        confirmation=_make_confirmation(search),
         answer=answer.entrant.number,
         why=why,
         unfinished=unfinished,
-        notes=[*search.notes, *_list_slowed(search)],
+        notes=[*search.notes, *_list_slowed_notes(search)],
     )
 
 
-def _list_slowed(search: TuneSearch) -> list[str]:
+def _list_slowed_notes(search: TuneSearch) -> list[str]:
     if not search.slowed:
         return []
     return [f"the device was slowed down in {search.slowed} process runs: let it cool, tune again"]
 
 
-def _answer(search: TuneSearch, unfinished: str) -> tuple[MeasuredCandidate, str]:
+def _choose_answer(search: TuneSearch, unfinished: str) -> tuple[MeasuredCandidate, str]:
     base, fastest = search.base or search.tried[0], search.fastest
     if fastest is None:
         return base, f"it ended before the search did: {unfinished}"
@@ -91,7 +91,7 @@ def _compare_fastest(
     return (fastest if fastest.entrant.default else base), why
 
 
-def _confirmation(search: TuneSearch) -> Confirmation | NotMeasured:
+def _make_confirmation(search: TuneSearch) -> Confirmation | NotMeasured:
     pairs, base, candidate = search.pairs, search.base, search.fastest
     if not pairs or not pairs.whole or not base or not candidate:
         reason = "nothing is faster than the defaults"
@@ -110,7 +110,7 @@ def _confirmation(search: TuneSearch) -> Confirmation | NotMeasured:
     )
 
 
-def _front(search: TuneSearch) -> list[int]:
+def _find_front(search: TuneSearch) -> list[int]:
     if search.fastest is None:
         return []
     facts = {entry.id: entry for entry in search.site.bundle.manifest.variants}
@@ -136,7 +136,7 @@ def _front(search: TuneSearch) -> list[int]:
     return find_pareto_front(points)
 
 
-def _candidate(tried: MeasuredCandidate) -> Candidate:
+def _make_candidate(tried: MeasuredCandidate) -> Candidate:
     return Candidate(
         number=tried.entrant.number,
         settings=tried.settings,
@@ -144,13 +144,13 @@ def _candidate(tried: MeasuredCandidate) -> Candidate:
         present=tried.present,
         runs=tried.runs,
         rung=tried.entrant.rung if tried.runs else 0,
-        latency=_latency([run.p50_ns for run in tried.runs]),
+        latency=_make_latency([run.p50_ns for run in tried.runs]),
         memory=tried.memory,
         problem=tried.entrant.problem,
     )
 
 
-def _latency(p50s_ns: Sequence[int]) -> Latency | NotMeasured:
+def _make_latency(p50s_ns: Sequence[int]) -> Latency | NotMeasured:
     if not p50s_ns:
         return NO_RUN
     if len(p50s_ns) == 1:

@@ -37,12 +37,12 @@ def find_pareto_front(points: Sequence[CandidatePoint]) -> list[int]:
         (point.latency_ns, point.number)
         for index, point in enumerate(points)
         if not any(
-            _dominates(other, rows[index]) or (other == rows[index] and before < index)
+            _is_dominating(other, rows[index]) or (other == rows[index] and before < index)
             for before, other in enumerate(rows)
         )
     ]
     return [number for _, number in sorted(kept)]
 
 
-def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+def _is_dominating(one: Sequence[float], other: Sequence[float]) -> bool:
     return one != other and all(a <= b for a, b in zip(one, other, strict=True))

@@ -77,7 +77,7 @@ def choose_entrants(
         random: Decides the choice.
         least: How many of each group are there however few runs can be afforded.
     """
-    groups = _groups(entrants)
+    groups = _group_entrants(entrants)
     largest = max(map(len, groups), default=0)
     size = largest
     while size > least and sum(count_runs_needed(min(size, len(group))) for group in groups) > runs:
@@ -122,18 +122,18 @@ def halve(
         for entrant in alive:
             entrant.rung = rung
         for number in range(runs - 2 ** (rung - 1) + 1, runs + 1):
-            if not _round(alive, run, number, random, time_is_up):
+            if not _run_round(alive, run, number, random, time_is_up):
                 return False
         alive = [entrant for entrant in alive if not entrant.problem]
-        groups = _groups(alive)
+        groups = _group_entrants(alive)
         if rung >= LEAST_RUNGS and all(len(group) <= FINALISTS + 1 for group in groups):
             return True
-        alive = [entrant for group in groups for entrant in _survivors(group)]
+        alive = [entrant for group in groups for entrant in _choose_survivors(group)]
         rung += 1
         runs += 2 ** (rung - 1)
 
 
-def _round(
+def _run_round(
     alive: Sequence[Entrant],
     run: Run,
     number: int,
@@ -153,13 +153,13 @@ def _round(
 def find_finalists(entrants: Sequence[Entrant]) -> list[Entrant]:
     """Return those that reached their group's last rung, and its defaults, fastest first."""
     found = []
-    for group in _groups([e for e in entrants if e.latencies and not e.problem]):
+    for group in _group_entrants([e for e in entrants if e.latencies and not e.problem]):
         last = max(entrant.rung for entrant in group)
         found += [entrant for entrant in group if entrant.rung == last or entrant.default]
     return sorted(found, key=lambda entrant: entrant.latency)
 
 
-def _survivors(group: Sequence[Entrant]) -> list[Entrant]:
+def _choose_survivors(group: Sequence[Entrant]) -> list[Entrant]:
     ranked = sorted(group, key=lambda entrant: entrant.latency)
     kept = ranked[: _count_kept(len(group))]
     return kept + [entrant for entrant in ranked if entrant.default and entrant not in kept]
@@ -169,7 +169,7 @@ def _count_kept(entrants: int) -> int:
     return max(FINALISTS, entrants // 2)
 
 
-def _groups(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
+def _group_entrants(entrants: Sequence[Entrant]) -> list[list[Entrant]]:
     groups: dict[str, list[Entrant]] = {}
     for entrant in entrants:
         groups.setdefault(entrant.group, []).append(entrant)

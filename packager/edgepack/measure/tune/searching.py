@@ -127,7 +127,7 @@ class TuneSearch:
         self.site = site
         self.question = site.question
         self.random = Random(site.question.seed)  # noqa: S311  (an order, no secret)
-        self.tried = _candidates(variants, site.topology)
+        self.tried = _make_candidates(variants, site.topology)
         self.base: MeasuredCandidate | None = None
         """What the fastest is compared with: the fastest defaults, as far as that is known; if they
         are the fastest, what the bundle has."""
@@ -145,7 +145,7 @@ class TuneSearch:
 
     def run(self) -> None:
         """Search, then compare the fastest with the defaults, or those with what the bundle has."""
-        self._first_runs()
+        self._make_first_runs()
         self._require_budget()
         self._halve()
         last = [self.tried[entrant.number] for entrant in find_finalists(self.entrants)]
@@ -168,7 +168,7 @@ class TuneSearch:
         """Return how much is left of the first part of the budget."""
         return self.started + share * self.question.budget_s - monotonic()
 
-    def _first_runs(self) -> None:
+    def _make_first_runs(self) -> None:
         """Run the defaults and the present settings of each variant once."""
         first = [tried for tried in self.tried if tried.entrant.first]
         title, total = "defaults and present settings", len(first)
@@ -231,7 +231,7 @@ class TuneSearch:
         """Return the least budget in seconds; a run's time grows with the budget itself."""
         groups = {tried.settings.variant for tried in self.tried if not tried.entrant.problem}
         search_s = self.run_s * len(groups) * count_runs_needed(2) / SEARCH_SHARE
-        pairs_s = 2 * FIRST_LOOK * self._confirm_s(question)
+        pairs_s = 2 * FIRST_LOOK * self._estimate_run_s(question)
         needed_s = math.ceil(max(search_s, pairs_s / (1 - SEARCH_SHARE - MEMORY_SHARE)))
         if needed_s <= question.budget_s:
             return needed_s
@@ -242,7 +242,7 @@ class TuneSearch:
         """Seconds since the search began."""
         return monotonic() - self.started
 
-    def _confirm_s(self, question: TuneQuestion) -> float:
+    def _estimate_run_s(self, question: TuneQuestion) -> float:
         """About how long a process run of the comparison takes."""
         search, confirm = question.search, question.confirm
         longer = confirm.duration_s + 2 * confirm.warm_up_s
@@ -329,10 +329,12 @@ class TuneSearch:
                     tried.memory = self._make_harness(tried).memory(tried.settings.variant)
                 except RemoteCommandError as error:
                     tried.memory = NotMeasured(reason=format_one_line(error.problem))
-                task(format_candidate(tried), found=_memory_text(tried))
+                task(format_candidate(tried), found=_format_memory(tried))
 
     def _confirm(self, base: MeasuredCandidate, candidate: MeasuredCandidate) -> None:
-        affordable = int(self._compute_left_s() / (2 * self._confirm_s(self.question))) // 2 * 2
+        affordable = (
+            int(self._compute_left_s() / (2 * self._estimate_run_s(self.question))) // 2 * 2
+        )
         rule = Rule(max_pairs=max(FIRST_LOOK, min(MOST_PAIRS, affordable)))
         self.pairs = Pairs(self.site.device.name, rule)
         title = f"{format_candidate(candidate)} against {format_candidate(base)}"
@@ -349,13 +351,13 @@ class TuneSearch:
                     self.pairs,
                     lambda: run(base),
                     lambda: run(candidate),
-                    time_is_up=lambda: self._compute_left_s() < self._confirm_s(self.question),
+                    time_is_up=lambda: self._compute_left_s() < self._estimate_run_s(self.question),
                 )
             except CandidateOutError as out:
                 self.dropped = str(out)
 
 
-def _memory_text(tried: MeasuredCandidate) -> str:
+def _format_memory(tried: MeasuredCandidate) -> str:
     memory = tried.memory
     return memory.reason if isinstance(memory, NotMeasured) else f"{memory.peak_bytes / 1e6:.1f} MB"
 
@@ -368,7 +370,9 @@ def _is_throttled(run: ProcessRun) -> bool:
     return rose or bool(isinstance(now, list) and now)
 
 
-def _candidates(variants: Sequence[ManifestVariant], topology: Topology) -> list[MeasuredCandidate]:
+def _make_candidates(
+    variants: Sequence[ManifestVariant], topology: Topology
+) -> list[MeasuredCandidate]:
     found: list[MeasuredCandidate] = []
     for variant in variants:
         own, base = find_present_settings(variant).key, find_default_settings(variant).key

@@ -35,35 +35,39 @@ def find_present_settings(variant: ManifestVariant) -> Settings:
 def find_default_settings(variant: ManifestVariant) -> Settings:
     """Return onnxruntime's own settings: tuned options are unset, the variant's own are kept."""
     config = {key: v for key, v in variant.session.config.items() if key not in TUNED_KEYS}
-    return _make_settings(variant, SessionSettings(config=config), dict.fromkeys(_keys(variant)))
+    return _make_settings(
+        variant, SessionSettings(config=config), dict.fromkeys(_list_tuned_keys(variant))
+    )
 
 
 def list_settings(variant: ManifestVariant, topology: Topology) -> list[Settings]:
     """Return all settings to try, each once: the defaults, the present ones, then the others."""
     base = find_default_settings(variant)
     found = [base, find_present_settings(variant)]
-    if _runs_on_cpu(variant):
+    if _is_on_cpu(variant):
         found += [
             base.model_copy(update={"session": session})
-            for session in _sessions(base.session, topology, graph=variant.model_format == "onnx")
+            for session in _list_sessions(
+                base.session, topology, graph=variant.model_format == "onnx"
+            )
         ]
     else:
         sessions = [variant.session, base.session, _make_few_threads(base.session)]
         found += [
             _make_settings(variant, session, options)
             for session in sessions
-            for options in _options(_knobs(variant), topology)
+            for options in _list_options(_find_knobs(variant), topology)
         ]
     return list({each.key: each for each in found}.values())
 
 
-def _sessions(
+def _list_sessions(
     base: SessionSettings, topology: Topology, *, graph: bool
 ) -> Iterator[SessionSettings]:
     """Yield thread settings at the full graph level, then the other levels for each count."""
     counts = [0, *topology.thread_counts]
     for threads in counts:
-        for entries in _thread_entries(threads, topology):
+        for entries in _list_thread_entries(threads, topology):
             yield SessionSettings(intra_op_num_threads=threads, config={**base.config, **entries})
     for level, threads in product(_OTHER_LEVELS if graph else (), counts):
         yield SessionSettings(
@@ -71,7 +75,7 @@ def _sessions(
         )
 
 
-def _thread_entries(threads: int, topology: Topology) -> Iterator[dict[str, str]]:
+def _list_thread_entries(threads: int, topology: Topology) -> Iterator[dict[str, str]]:
     if threads == 1:
         yield {}
         return
@@ -90,7 +94,7 @@ def _make_few_threads(base: SessionSettings) -> SessionSettings:
     return SessionSettings(intra_op_num_threads=1, config={**base.config, SPINNING: "0"})
 
 
-def _options(knobs: Sequence[Knob], topology: Topology) -> Iterator[dict[str, str | None]]:
+def _list_options(knobs: Sequence[Knob], topology: Topology) -> Iterator[dict[str, str | None]]:
     counts = [str(count) for count in topology.thread_counts]
     values = [
         (None, *(v for value in knob.values for v in (counts if value == THREADS else (value,))))
@@ -118,24 +122,24 @@ def set_options(providers: Sequence[Provider], options: dict[str, str | None]) -
     return [Provider(name=first.name, options=kept), *others]
 
 
-def _runs_on_cpu(variant: ManifestVariant) -> bool:
+def _is_on_cpu(variant: ManifestVariant) -> bool:
     return variant.providers[0].name == "CPUExecutionProvider"
 
 
-def _knobs(variant: ManifestVariant) -> tuple[Knob, ...]:
+def _find_knobs(variant: ManifestVariant) -> tuple[Knob, ...]:
     backend = BACKENDS.get(variant.backend)
     device_type = variant.providers[0].options.get("device_type", "CPU")
     knobs = backend.knobs if backend else ()
     return tuple(knob for knob in knobs if knob.device_type in ("", device_type))
 
 
-def _keys(variant: ManifestVariant) -> list[str]:
-    return [knob.key for knob in _knobs(variant)]
+def _list_tuned_keys(variant: ManifestVariant) -> list[str]:
+    return [knob.key for knob in _find_knobs(variant)]
 
 
 def find_tuned_options(variant: ManifestVariant, settings: Settings) -> dict[str, str | None]:
     """Return the options that are tuned, as settings have them; None where one is not set."""
-    return {key: settings.providers[0].options.get(key) for key in _keys(variant)}
+    return {key: settings.providers[0].options.get(key) for key in _list_tuned_keys(variant)}
 
 
 def count_changes(settings: Settings, base: Settings) -> int:
@@ -144,12 +148,12 @@ def count_changes(settings: Settings, base: Settings) -> int:
     return (
         (session.intra_op_num_threads != other.intra_op_num_threads)
         + (session.graph_optimization_level != other.graph_optimization_level)
-        + _differing(session.config, other.config)
-        + _differing(settings.providers[0].options, base.providers[0].options)
+        + _count_differing(session.config, other.config)
+        + _count_differing(settings.providers[0].options, base.providers[0].options)
     )
 
 
-def _differing(one: Mapping[str, str], other: Mapping[str, str]) -> int:
+def _count_differing(one: Mapping[str, str], other: Mapping[str, str]) -> int:
     return sum(one.get(key) != other.get(key) for key in {*one, *other})
 
 

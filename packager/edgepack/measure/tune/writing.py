@@ -83,8 +83,8 @@ def make_override(path: Path, manifest: Manifest, settings: Settings, about: str
     with path.open(encoding="utf-8", newline="") as file:  # line ends stay as they are
         text = file.read()
     target = _Target(loaded, parse_yaml(text, name=str(path)), manifest, settings)
-    variants = target.variants()
-    lines = _item(target.name, variants, about, 2)
+    variants = target.make_variants()
+    lines = _format_item(target.name, variants, about, 2)
     if target.is_so(target.profile):
         return Override(path, lines, text, needed=False)
     try:
@@ -142,7 +142,7 @@ class _Target:
         found: list[Values] = self.source.values["targets"][self.index]["variants"]
         return found
 
-    def variants(self) -> list[Values]:
+    def make_variants(self) -> list[Values]:
         """Return the variants for the file, the answer's first."""
         found = {variant.id: self._make_values(variant) for variant in self.profile.variants}
         if self.listed is not None:
@@ -226,7 +226,7 @@ def _change_text(text: str, target: _Target, variants: list[Values], about: str)
         _UnsafeError: It would have to be formatted anew.
         ProfileError: It would not be a project file.
     """
-    edits = _edits(text, target, variants, about)
+    edits = _make_edits(text, target, variants, about)
     if any("#" in text[start:end] for start, end, _ in edits):
         raise _UnsafeError("the lines that have to change have a comment")
     new, line_end = text, "\r\n" if "\r\n" in text else "\n"
@@ -250,13 +250,13 @@ def _change_text(text: str, target: _Target, variants: list[Values], about: str)
     return new
 
 
-def _edits(text: str, target: _Target, variants: list[Values], about: str) -> list[_Edit]:
+def _make_edits(text: str, target: _Target, variants: list[Values], about: str) -> list[_Edit]:
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode) or root.flow_style:
         raise _UnsafeError("its keys are not on lines of their own")
-    listed = _value(root, "targets")
+    listed = _find_value(root, "targets")
     if listed is None:
-        lines = f"targets:\n{_item(target.name, variants, about, 2)}"
+        lines = f"targets:\n{_format_item(target.name, variants, about, 2)}"
         return [_insert_lines(text, len(text), lines)]
     if not isinstance(listed, yaml.SequenceNode):
         raise _UnsafeError("'targets' is no list")
@@ -277,8 +277,8 @@ def _add_variant(
     if listed.flow_style:
         end = listed.end_mark.index - 1
         comma = ", " if listed.value else ""
-        return end, end, comma + _flow({"id": name, "variants": variants})
-    lines = _item(name, variants, about, listed.start_mark.column)
+        return end, end, comma + _format_flow({"id": name, "variants": variants})
+    lines = _format_item(name, variants, about, listed.start_mark.column)
     return _insert_lines(text, _find_end(listed), lines)
 
 
@@ -292,8 +292,8 @@ def _replace_values(
 ) -> list[_Edit]:
     start, end = node.start_mark.index, node.end_mark.index
     if listed.flow_style:
-        return [(start, end, _flow({"id": name, "variants": variants}))]
-    lines = _variant_lines(variants, about, node.start_mark.column)
+        return [(start, end, _format_flow({"id": name, "variants": variants}))]
+    lines = _format_variants(variants, about, node.start_mark.column)
     return [(start, start, "id: "), _insert_lines(text, end, lines)]
 
 
@@ -303,7 +303,7 @@ def _retune_variant(
     """Change the settings of the first variant, which the file has already."""
     if target.profile.variants[0].id != target.settings.variant:
         raise _UnsafeError(f"{target.settings.variant} has to come before the other variants")
-    listed = _value(node, "variants")
+    listed = _find_value(node, "variants")
     item = listed.value[0] if isinstance(listed, yaml.SequenceNode) else None
     if not isinstance(item, yaml.MappingNode):
         raise _UnsafeError("the variants are written elsewhere")
@@ -312,11 +312,11 @@ def _retune_variant(
         new, old = after.get(key), before.get(key)
         if new == old or new is None:
             continue
-        value = _value(item, key)
+        value = _find_value(item, key)
         if value is None:
-            edits.append(_new_key(text, item, key, new))
+            edits.append(_add_key(text, item, key, new))
         elif value.end_mark.line == value.start_mark.line:
-            edits.append((value.start_mark.index, value.end_mark.index, _flow(new)))
+            edits.append((value.start_mark.index, value.end_mark.index, _format_flow(new)))
         else:
             raise _UnsafeError(f"{key!r} is written over several lines")
     return edits
@@ -328,15 +328,15 @@ def _change_comment(text: str, node: yaml.Node, about: str) -> list[_Edit]:
     return [(*found.span(1), about)] if found else []
 
 
-def _new_key(text: str, item: yaml.MappingNode, key: str, value: object) -> _Edit:
+def _add_key(text: str, item: yaml.MappingNode, key: str, value: object) -> _Edit:
     if item.flow_style:
         end = item.end_mark.index - 1
-        return end, end, f", {key}: {_flow(value)}"
-    line = f"{' ' * item.start_mark.column}{key}: {_flow(value)}\n"
+        return end, end, f", {key}: {_format_flow(value)}"
+    line = f"{' ' * item.start_mark.column}{key}: {_format_flow(value)}\n"
     return _insert_lines(text, _find_end(item), line)
 
 
-def _value(node: yaml.Node, key: str) -> yaml.Node | None:
+def _find_value(node: yaml.Node, key: str) -> yaml.Node | None:
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             if name.value == key:
@@ -362,24 +362,26 @@ def _insert_lines(text: str, index: int, lines: str) -> _Edit:
     return end, end, begin + lines
 
 
-def _item(name: str, variants: Sequence[Values], about: str, column: int) -> str:
+def _format_item(name: str, variants: Sequence[Values], about: str, column: int) -> str:
     """Return a target as an item of a block sequence."""
-    return f"{' ' * column}- id: {name}\n{_variant_lines(variants, about, column + 2)}"
+    return f"{' ' * column}- id: {name}\n{_format_variants(variants, about, column + 2)}"
 
 
-def _variant_lines(variants: Sequence[Values], about: str, column: int) -> str:
+def _format_variants(variants: Sequence[Values], about: str, column: int) -> str:
     indent = " " * column
     lines = [f"{indent}variants:", f"{indent}  # {about}"]
-    lines += [f"{indent}  - {_flow(values)}" for values in variants]
+    lines += [f"{indent}  - {_format_flow(values)}" for values in variants]
     return "\n".join(lines) + "\n"
 
 
-def _flow(value: object) -> str:
+def _format_flow(value: object) -> str:
     """Return a value in YAML's flow style, on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_flow(k)}: {_flow(v)}" for k, v in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{_format_flow(k)}: {_format_flow(v)}" for k, v in value.items()) + "}"
+        )
     if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(_format_flow, value)) + "]"
     if isinstance(value, str):
         plain = re.fullmatch(r"[A-Za-z_][\w./-]*", value)
         as_is = plain and parse_yaml(f"- {value}", name="value").values == [value]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
 from edgepack.records.run import EvaluationReport, RunReport
-from edgepack.results.store.previous import used_variant
+from edgepack.results.store.previous import find_used_variant
 from edgepack.results.summary import format_fact, format_placement
 
 
@@ -71,7 +71,7 @@ def find_accuracy(
     if own:
         newest = max(own, key=lambda each: each.created)
         return newest.measured, newest
-    return used_variant(report).accuracy, None
+    return find_used_variant(report).accuracy, None
 
 
 def find_accuracy_range(

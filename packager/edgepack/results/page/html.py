@@ -75,32 +75,32 @@ def render_html(
     if not reports:
         raise UsageError("there is no report to show", hint=MAKE_ONE)
     newest_first = sorted(reports, key=lambda each: (each.created, each.id), reverse=True)
-    sections = _sections(newest_first, history)
+    sections = _make_sections(newest_first, history)
     valid = [section for section in sections if section.report.verdict.kind == "valid"]
     newest_valid = dict(_group_by_project(valid))
     overviews = [
         make_overview(number, title, group, newest_valid.get(title, []), evaluations)
         for number, (title, group) in enumerate(_group_by_project(sections), 1)
     ]
-    script = _script()
+    script = _read_script()
     return (
-        _environment()
+        _make_environment()
         .get_template("report.html.j2")
         .render(
-            title=_title(newest_first),
+            title=_format_title(newest_first),
             made_of=_list_materials(sections),
             sections=sections,
             overviews=overviews,
             evaluations=[make_evaluation_row(each) for each in evaluations],
             not_comparable=NOT_COMPARABLE,
             script=script,
-            script_hash=_csp_hash(script),
+            script_hash=_compute_csp_hash(script),
         )
     )
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _make_environment() -> jinja2.Environment:
     import jinja2
     from markupsafe import Markup
 
@@ -117,11 +117,11 @@ def _environment() -> jinja2.Environment:
             else value
         ),
     )
-    environment.filters["figure"] = _figure_json
+    environment.filters["figure"] = _format_figures
     return environment
 
 
-def _figure_json(figures: dict[str, Figure]) -> Markup:
+def _format_figures(figures: dict[str, Figure]) -> Markup:
     """Return figures as JSON that no HTML parser reads as anything else."""
     from markupsafe import Markup
 
@@ -132,19 +132,19 @@ def _figure_json(figures: dict[str, Figure]) -> Markup:
     return Markup(text)  # noqa: S704  (nothing in it is markup any more)
 
 
-def _script() -> Markup:
+def _read_script() -> Markup:
     from markupsafe import Markup
 
     text = (find_templates_dir() / "report" / "report.js").read_text(encoding="utf-8")
     return Markup(text)  # noqa: S704  (a file of edgepack's own)
 
 
-def _csp_hash(script: str) -> str:
+def _compute_csp_hash(script: str) -> str:
     digest = hashlib.sha256(script.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _title(reports: Sequence[RunReport]) -> str:
+def _format_title(reports: Sequence[RunReport]) -> str:
     names = dict.fromkeys(report.project or report.bundle for report in reports)
     return ", ".join(list(names)[:3]) + (" and more" if len(names) > 3 else "")
 
@@ -157,7 +157,7 @@ def _list_materials(sections: Sequence[Section]) -> list[str]:
     return [*words, dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"]
 
 
-def _sections(reports: Sequence[RunReport], history: Sequence[RunReport]) -> list[Section]:
+def _make_sections(reports: Sequence[RunReport], history: Sequence[RunReport]) -> list[Section]:
     subjects: dict[tuple[str, ...], dict[str, RunReport]] = {}
     for each in [*history, *reports]:
         subjects.setdefault(find_subject(each), {})[each.id] = each

@@ -12,7 +12,7 @@ from edgepack.results.page.evaluations import find_accuracy, find_accuracy_range
 from edgepack.results.page.overview_table import OverviewRow, make_overview_row
 from edgepack.results.page.plots import Figure, PlotMark, draw_overview
 from edgepack.results.page.sections import Section
-from edgepack.results.store.previous import used_variant
+from edgepack.results.store.previous import find_used_variant
 from edgepack.results.summary import MIB, format_milliseconds
 
 BEST_OF = 12
@@ -181,10 +181,10 @@ def _make_mark(section: Section, value: tuple[float, float, float]) -> PlotMark:
         verdict=report.verdict.kind,
         latency_ms=section.summary.p50_range_ms,
         value=value,
-        model_bytes=used_variant(report).model_bytes,
+        model_bytes=find_used_variant(report).model_bytes,
     )
 
 
 def _find_size_range(section: Section) -> tuple[float, float, float]:
-    size = used_variant(section.report).model_bytes / MIB
+    size = find_used_variant(section.report).model_bytes / MIB
     return size, size, size

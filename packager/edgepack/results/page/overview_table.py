@@ -9,7 +9,7 @@ from edgepack.base.statistics import Interval
 from edgepack.bundle.manifest import Accuracy
 from edgepack.records.run import EvaluationReport
 from edgepack.results.page.sections import Section
-from edgepack.results.store.previous import SincePrevious, format_percent, used_variant
+from edgepack.results.store.previous import SincePrevious, find_used_variant, format_percent
 from edgepack.results.summary import (
     format_interval,
     format_mebibytes,
@@ -59,7 +59,7 @@ def make_overview_row(
     report, summary = section.report, section.summary
     interval = summary.median_interval_ms
     reach = "" if isinstance(interval, NotMeasured) else format_interval(interval)
-    memory, model_bytes = report.memory, used_variant(report).model_bytes
+    memory, model_bytes = report.memory, find_used_variant(report).model_bytes
     doubt = "inconclusive" if summary.heavy_tail else ""
     return OverviewRow(
         section=section,

@@ -122,10 +122,10 @@ def make_json(value: object) -> object:
     if isinstance(value, list):
         numbers = value[0] is None or isinstance(value[0], int | float)
         return value if numbers else [make_json(each) for each in value]
-    return _brief(make_printable(value)) if isinstance(value, str) else value
+    return _shorten(make_printable(value)) if isinstance(value, str) else value
 
 
-def _brief(text: str) -> str:
+def _shorten(text: str) -> str:
     """Return a text that fits into a figure; names of sensors and devices can be of any length."""
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 
@@ -167,7 +167,7 @@ class PlotSpan:
 
 def make_spans(report: RunReport) -> list[PlotSpan]:
     """Return the process runs one after another; the time between them is cut out."""
-    lengths = [_seconds(run) for run in report.runs]
+    lengths = [_compute_seconds(run) for run in report.runs]
     gap = GAP * sum(lengths)
     found, start = [], 0.0
     for run, seconds in zip(report.runs, lengths, strict=True):
@@ -177,7 +177,7 @@ def make_spans(report: RunReport) -> list[PlotSpan]:
     return found
 
 
-def _seconds(run: ProcessRun) -> float:
+def _compute_seconds(run: ProcessRun) -> float:
     took = run.timed_ns
     whole = sum(run.latencies_ns) if isinstance(took, NotMeasured) or took <= 0 else took
     return max(whole, 1) / 1e9
@@ -192,10 +192,10 @@ def draw_timeline(report: RunReport, limit: int = STRETCHES) -> Figure:
     """
     where = make_spans(report)
     panels = [
-        _latency_panel(report, where, limit),
-        _sensor_panel(report, where, "temperature (°C)", "s1", lambda each: each.temperatures_c),
-        _sensor_panel(report, where, "clock (GHz)", "s2", _clocks),
-        _sensor_panel(report, where, "power (W)", "s3", lambda each: each.power_w),
+        _draw_latencies(report, where, limit),
+        _draw_sensors(report, where, "temperature (°C)", "s1", lambda each: each.temperatures_c),
+        _draw_sensors(report, where, "clock (GHz)", "s2", _read_clocks),
+        _draw_sensors(report, where, "power (W)", "s3", lambda each: each.power_w),
     ]
     return Figure(
         label=f"Latencies of {len(where)} process runs over temperature and clocks",
@@ -206,13 +206,13 @@ def draw_timeline(report: RunReport, limit: int = STRETCHES) -> Figure:
     )
 
 
-def _latency_panel(report: RunReport, where: Sequence[PlotSpan], limit: int) -> Panel:
+def _draw_latencies(report: RunReport, where: Sequence[PlotSpan], limit: int) -> Panel:
     medians = PlotSeries("median of a stretch", "line", [], [], "s0")
     slowest = PlotSeries("its slowest", "dots", [], [], "s0")
     each = max(1, limit // len(report.runs))
     highest, middles = 0.0, []
     for run, span in zip(report.runs, where, strict=True):
-        parts = split_stretches(run.latencies_ns, each, evenly=_overlap(report))
+        parts = split_stretches(run.latencies_ns, each, evenly=_has_overlap(report))
         x = [round_short(span.start + part.position * span.seconds) for part in parts]
         tops, halves = [part.slowest for part in parts], [part.median for part in parts]
         medians.x.extend([*x, None])
@@ -267,7 +267,7 @@ def split_stretches(
     return [QueryStretch(*row) for row in rows]
 
 
-def _overlap(report: RunReport) -> bool:
+def _has_overlap(report: RunReport) -> bool:
     return report.scenario.name == "server" or report.scenario.threads > 1
 
 
@@ -282,11 +282,11 @@ def _compute_beginnings(values: NDArray[np.float64], *, evenly: bool) -> NDArray
     return begun
 
 
-def _clocks(sample: Sample) -> Mapping[str, float]:
+def _read_clocks(sample: Sample) -> Mapping[str, float]:
     return {name: hertz / 1e9 for name, hertz in sample.clocks_hz.items()}
 
 
-def _sensor_panel(
+def _draw_sensors(
     report: RunReport,
     where: Sequence[PlotSpan],
     title: str,
@@ -297,7 +297,7 @@ def _sensor_panel(
     x: dict[str, list[Number]] = {}
     y: dict[str, list[Number]] = {}
     for run, span in zip(report.runs, where, strict=True):
-        for sample in _samples(run):
+        for sample in _list_samples(run):
             at = span.place(sample.at_ns)
             if at is None:
                 continue
@@ -310,7 +310,7 @@ def _sensor_panel(
     shown = sorted(peaks, key=lambda name: -peaks[name])[:SENSORS]
     if not shown:
         return None
-    levels = _trips(report, max(peaks.values())) if title.startswith("temperature") else []
+    levels = _find_trips(report, max(peaks.values())) if title.startswith("temperature") else []
     series = [
         PlotSeries(name, "line", x[name], y[name], f"{colour} d{number}")
         for number, name in enumerate(shown)
@@ -318,11 +318,11 @@ def _sensor_panel(
     return Panel(title, series, 110, levels=levels)
 
 
-def _samples(run: ProcessRun) -> list[Sample]:
+def _list_samples(run: ProcessRun) -> list[Sample]:
     return [] if isinstance(run.sampling, NotMeasured) else run.sampling.samples
 
 
-def _trips(report: RunReport, peak: float) -> list[Level]:
+def _find_trips(report: RunReport, peak: float) -> list[Level]:
     """Return the lowest trip point that the device came near to."""
     known = [run.sampling for run in report.runs if not isinstance(run.sampling, NotMeasured)]
     trips = [value for sampling in known for value in sampling.trip_points_c.values()]
@@ -333,7 +333,7 @@ def _trips(report: RunReport, peak: float) -> list[Level]:
 def _find_throttled(report: RunReport, where: Sequence[PlotSpan]) -> list[Band]:
     bands: list[Band] = []
     for run, span in zip(report.runs, where, strict=True):
-        placed = [(span.place(each.at_ns), each.throttled) for each in _samples(run)]
+        placed = [(span.place(each.at_ns), each.throttled) for each in _list_samples(run)]
         inside = [(at, causes) for at, causes in placed if at is not None]
         ends = [*(at for at, _ in inside[1:]), span.start + span.seconds]
         for (at, causes), end in zip(inside, ends, strict=False):
@@ -357,7 +357,7 @@ class Minute:
 
 def split_minutes(report: RunReport) -> list[Minute]:
     """Return the longest timed part by the minute; nothing where it lacks two full ones."""
-    found = measure_sustained(max(report.runs, key=_seconds))
+    found = measure_sustained(max(report.runs, key=_compute_seconds))
     return [
         Minute(
             number=round(minute.from_s / MINUTE_S) + 1,

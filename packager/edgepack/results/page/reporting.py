@@ -52,7 +52,7 @@ def report(
     benches = store.rows(replace(wanted or RunFilter(), kind="bench"))
     ids = list(runs) or [row.id for row in benches[-last:]]
     if not ids:
-        raise _none_found(store, wanted)
+        raise _make_none_found_error(store, wanted)
     named = store.load_all(list(dict.fromkeys(ids)))
     reports = [each for each in named if isinstance(each, RunReport)]
     evaluations = [each for each in named if isinstance(each, EvaluationReport)]
@@ -65,8 +65,8 @@ def report(
     if not reports:
         raise UsageError("none of these is a run", hint="edgepack runs list", where=store.name)
     everything = store.rows(RunFilter(kind="bench"))
-    history = store.load_all(_ids_before(reports, everything))
-    kept = {each.id: each for each in [*_evaluations(store, reports), *evaluations]}
+    history = store.load_all(_find_ids_before(reports, everything))
+    kept = {each.id: each for each in [*_load_evaluations(store, reports), *evaluations]}
     write_html(
         reports,
         path,
@@ -76,7 +76,7 @@ def report(
     return Page(path, len(reports), len(runs) or len(benches))
 
 
-def _none_found(store: ResultsStore, wanted: RunFilter | None) -> UsageError:
+def _make_none_found_error(store: ResultsStore, wanted: RunFilter | None) -> UsageError:
     """Return that no run is wanted, and what may be meant instead."""
     kept = store.rows(RunFilter(kind="bench"))
     for field in ("project", "target", "device"):
@@ -88,7 +88,7 @@ def _none_found(store: ResultsStore, wanted: RunFilter | None) -> UsageError:
     return UsageError("the results store has no such run", hint=MAKE_ONE, where=store.name)
 
 
-def _ids_before(reports: Sequence[RunReport], rows: Sequence[RunRow]) -> list[str]:
+def _find_ids_before(reports: Sequence[RunReport], rows: Sequence[RunRow]) -> list[str]:
     """Return the ids of the last runs before these, of the same subject each."""
     last: dict[tuple[str | None, ...], str] = {}
     before: dict[str, str | None] = {}
@@ -101,7 +101,7 @@ def _ids_before(reports: Sequence[RunReport], rows: Sequence[RunRow]) -> list[st
     return list(dict.fromkeys(run for run in found if run and run not in shown))
 
 
-def _evaluations(store: ResultsStore, reports: Sequence[RunReport]) -> list[EvaluationReport]:
+def _load_evaluations(store: ResultsStore, reports: Sequence[RunReport]) -> list[EvaluationReport]:
     """Return the newest evaluation of each bundle, device and variant that is shown."""
     subjects = {(each.manifest_sha256, each.device, each.variant_used) for each in reports}
     newest = {

@@ -240,7 +240,7 @@ def make_section(
         figures["sustained"] = draw_sustained(by_minute)
     cold = list_cold_creations(report)
     placement = None if isinstance(report.placement, NotMeasured) else report.placement
-    variant, layers = _layers(report)
+    variant, layers = _find_layers(report)
     return Section(
         anchor=anchor,
         report=report,
@@ -249,32 +249,32 @@ def make_section(
         reasons=list_verdict_reasons(report),
         remedy=find_remedy(report, Path("BUNDLE")),
         headline=format_headline(summary),
-        tiles=_tiles(report, summary),
+        tiles=_make_tiles(report, summary),
         since=since,
         seen=_format_seen(report, summary),
         figures=figures,
         unknown=list_unknown_sensors(report),
-        overhead=_overhead(report),
-        phases=place_rails(_phases(report, summary)),
+        overhead=_format_overhead(report),
+        phases=place_rails(_make_phases(report, summary)),
         phases_unknown=format_fact(cold) if isinstance(cold, NotMeasured) else "",
         minutes=by_minute,
         sustained=_format_sustained(by_minute),
-        runs=_run_rows(report, summary),
-        shares=_shares(placement) if placement else [],
-        nodes=_node_bars(placement.nodes) if placement else [],
+        runs=_make_run_rows(report, summary),
+        shares=_make_shares(placement) if placement else [],
+        nodes=_make_node_bars(placement.nodes) if placement else [],
         placement=format_placement(report),
         layers_of=variant,
-        layers=[_layer_bar(layer) for layer in layers[:WORST_LAYERS]],
+        layers=[_make_layer_bar(layer) for layer in layers[:WORST_LAYERS]],
         layers_not_measured=next(
             (v.layers.reason for v in report.variants if isinstance(v.layers, NotMeasured)), ""
         ),
         variants=[
-            _accuracy_row(variant, used=variant.id == report.variant_used)
+            _make_accuracy_row(variant, used=variant.id == report.variant_used)
             for variant in report.variants
         ],
         unshown=[
             each
-            for each in map(_unshown, report.variants)
+            for each in map(_make_unshown, report.variants)
             if each.broken or each.not_measured or each.ranges or each.untold
         ],
         tried=[
@@ -282,21 +282,21 @@ def make_section(
             for variant in report.variants
             if variant.tried
         ],
-        sweep=[_sweep_row(point) for point in report.sweep],
-        canary=_canary(report.canary),
+        sweep=[_make_sweep_row(point) for point in report.sweep],
+        canary=_format_canary(report.canary),
         tuned=[(setting.name, format_tuned(setting)) for setting in report.tuned],
-        device=[*list_device_rows(report), *_software(report)],
+        device=[*list_device_rows(report), *_list_software_rows(report)],
     )
 
 
 def format_headline(summary: Summary) -> str:
     """Return the median with its interval."""
     unknown = isinstance(summary.median_interval_ms, NotMeasured)
-    reach = "" if unknown else f", {_p50_reach(summary)}"
+    reach = "" if unknown else f", {_format_reach(summary)}"
     return f"p50 {format_milliseconds(summary.p50_ms)}{reach}"
 
 
-def _p50_reach(summary: Summary) -> str:
+def _format_reach(summary: Summary) -> str:
     """Return the one interval that a page has of a run's p50, in words."""
     interval = summary.median_interval_ms
     if isinstance(interval, NotMeasured):
@@ -304,27 +304,27 @@ def _p50_reach(summary: Summary) -> str:
     return f"95 %: {format_interval(interval)}"
 
 
-def _tiles(report: RunReport, summary: Summary) -> list[Tile]:
+def _make_tiles(report: RunReport, summary: Summary) -> list[Tile]:
     runs = f"{len(report.runs)} process runs"
     doubt = "inconclusive; " if summary.heavy_tail else ""
+    p50, p90 = format_milliseconds(summary.p50_ms), format_milliseconds(summary.p90_ms)
     tail = f"{doubt}p95 {format_milliseconds(summary.p95_ms)}"
     if not isinstance(summary.p99_ms, NotMeasured):
         tail += f", p99 {format_milliseconds(summary.p99_ms)}"
     return [
-        Tile("latency p50", format_milliseconds(summary.p50_ms), f"{_p50_reach(summary)}; {runs}"),
-        Tile(
-            "latency p90",
-            format_milliseconds(summary.p90_ms),
-            f"{tail}, {summary.samples:,} queries",
-        ),
-        _tile(
+        Tile("latency p50", p50, f"{_format_reach(summary)}; {runs}"),
+        Tile("latency p90", p90, f"{tail}, {summary.samples:,} queries"),
+        _make_tile(
             "throughput",
             summary.throughput,
             lambda value: f"{format_rate(value)}/s",
             f"{doubt}inferences, {format_scenario(report.scenario)}",
         ),
-        _tile(
-            "session create, cold", summary.cold_create_ms, format_milliseconds, _cold_count(report)
+        _make_tile(
+            "session create, cold",
+            summary.cold_create_ms,
+            format_milliseconds,
+            _format_cold(report),
         ),
         Tile(
             "session create, warm",
@@ -334,35 +334,37 @@ def _tiles(report: RunReport, summary: Summary) -> list[Tile]:
         Tile(
             "first inference", format_milliseconds(summary.first_inference_ms), f"median of {runs}"
         ),
-        _memory_tile(report),
-        _tile(
+        _make_memory_tile(report),
+        _make_tile(
             "energy",
             summary.energy_mj,
             lambda value: f"{value:.3g} mJ",
-            f"{doubt}{_energy_source(report)}",
+            f"{doubt}{_format_energy_source(report)}",
         ),
         Tile("golden outputs", format_golden(report), format_golden_limit(report)),
     ]
 
 
-def _tile(what: str, value: float | NotMeasured, text: Callable[[float], str], below: str) -> Tile:
+def _make_tile(
+    what: str, value: float | NotMeasured, text: Callable[[float], str], below: str
+) -> Tile:
     if isinstance(value, NotMeasured):
         return Tile(what, "unknown", value.reason)
     return Tile(what, text(value), below)
 
 
-def _memory_tile(report: RunReport) -> Tile:
+def _make_memory_tile(report: RunReport) -> Tile:
     if isinstance(report.memory, NotMeasured):
         return Tile("peak memory", "unknown", report.memory.reason)
     return Tile("peak memory", format_peak_memory(report), format_memory(report))
 
 
-def _cold_count(report: RunReport) -> str:
+def _format_cold(report: RunReport) -> str:
     cold = list_cold_creations(report)
     return "" if isinstance(cold, NotMeasured) else f"median of {len(cold)}"
 
 
-def _energy_source(report: RunReport) -> str:
+def _format_energy_source(report: RunReport) -> str:
     energy = report.runs[0].energy
     return (
         ""
@@ -398,15 +400,15 @@ def _format_seen(report: RunReport, summary: Summary) -> str:
         for name, hertz in sample.clocks_hz.items():
             clocks.setdefault(name, []).append(hertz)
     lowest = min((min(all_) / max(all_) for all_ in clocks.values() if max(all_)), default=None)
-    parts.append("clocks unknown" if lowest is None else _clock_text(lowest))
+    parts.append("clocks unknown" if lowest is None else _format_clocks(lowest))
     return ", ".join(parts)
 
 
-def _clock_text(lowest: float) -> str:
+def _format_clocks(lowest: float) -> str:
     return "steady clocks" if lowest >= STEADY_CLOCK else f"clocks down to {100 * lowest:.0f} %"
 
 
-def _overhead(report: RunReport) -> str:
+def _format_overhead(report: RunReport) -> str:
     sampled = [run.sampling for run in report.runs if not isinstance(run.sampling, NotMeasured)]
     elapsed = sum(each.elapsed_ns for each in sampled)
     if not elapsed:
@@ -417,28 +419,28 @@ def _overhead(report: RunReport) -> str:
     )
 
 
-def _phases(report: RunReport, summary: Summary) -> list[Range]:
+def _make_phases(report: RunReport, summary: Summary) -> list[Range]:
     cold = list_cold_creations(report)
     found = []
     if not isinstance(cold, NotMeasured):
         found.append(_make_range("session create, cold", cold))
     found.append(_make_range("session create, warm", list_warm_creations(report)))
     found.append(_make_range("first inference", [run.first_inference_ns for run in report.runs]))
-    found.append(_p50_range(summary))
+    found.append(_make_p50_range(summary))
     doubt = " (inconclusive)" if summary.heavy_tail else ""
-    return [*found, _range_ms(f"p90 of a run{doubt}", summary.run_p90s_ms)]
+    return [*found, _make_range_ms(f"p90 of a run{doubt}", summary.run_p90s_ms)]
 
 
-def _p50_range(summary: Summary) -> Range:
+def _make_p50_range(summary: Summary) -> Range:
     p50 = format_milliseconds(summary.p50_ms)
-    return Range("p50", p50, _p50_reach(summary), *summary.p50_range_ms)
+    return Range("p50", p50, _format_reach(summary), *summary.p50_range_ms)
 
 
 def _make_range(label: str, values_ns: Sequence[int]) -> Range:
-    return _range_ms(label, [value / NS_PER_MS for value in values_ns])
+    return _make_range_ms(label, [value / NS_PER_MS for value in values_ns])
 
 
-def _range_ms(label: str, ms: Sequence[float]) -> Range:
+def _make_range_ms(label: str, ms: Sequence[float]) -> Range:
     low, high = min(ms), max(ms)
     note = f"{format_milliseconds(low)} to {format_milliseconds(high)}, n = {len(ms)}"
     middle = statistics.median(ms)
@@ -456,13 +458,13 @@ def _format_sustained(found: Sequence[Minute]) -> str:
     )
 
 
-def _run_rows(report: RunReport, summary: Summary) -> list[ProcessRunRow]:
+def _make_run_rows(report: RunReport, summary: Summary) -> list[ProcessRunRow]:
     p90s = [mark_not_p50(summary, p90_ms, format_milliseconds) for p90_ms in summary.run_p90s_ms]
     found = zip(report.runs, summary.run_medians_ms, p90s, strict=True)
-    return [_run_row(number, *each) for number, each in enumerate(found, 1)]
+    return [_make_run_row(number, *each) for number, each in enumerate(found, 1)]
 
 
-def _run_row(number: int, run: ProcessRun, p50_ms: float, p90: str) -> ProcessRunRow:
+def _make_run_row(number: int, run: ProcessRun, p50_ms: float, p90: str) -> ProcessRunRow:
     return ProcessRunRow(
         number=number,
         queries=len(run.latencies_ns),
@@ -473,18 +475,18 @@ def _run_row(number: int, run: ProcessRun, p50_ms: float, p90: str) -> ProcessRu
         warm_up_iterations=run.warm_up_iterations,
         steady="yes" if run.steady else "no",
         golden=format_nearness(run.golden_min_sqnr_db),
-        conditions=_warmth(run.before, run.after),
+        conditions=_format_warmth(run.before, run.after),
     )
 
 
-def _warmth(before: Conditions, after: Conditions) -> str:
+def _format_warmth(before: Conditions, after: Conditions) -> str:
     first, last = before.temperature_c, after.temperature_c
     if isinstance(first, NotMeasured) or isinstance(last, NotMeasured):
         return "unknown"
     return f"{first:.1f} to {last:.1f} °C"
 
 
-def _shares(placement: Placement) -> list[Share]:
+def _make_shares(placement: Placement) -> list[Share]:
     whole = sum(node.median_us for node in placement.nodes) or 1.0
     time = dict.fromkeys(placement.counts, 0.0)
     for node in placement.nodes:
@@ -500,7 +502,7 @@ def _shares(placement: Placement) -> list[Share]:
     ]
 
 
-def _node_bars(nodes: Sequence[PlacedNode]) -> list[Bar]:
+def _make_node_bars(nodes: Sequence[PlacedNode]) -> list[Bar]:
     whole = sum(node.median_us for node in nodes) or 1.0
     costliest = sorted(nodes, key=lambda node: -node.median_us)[:COSTLIEST_NODES]
     longest = costliest[0].median_us if costliest and costliest[0].median_us > 0 else 1.0
@@ -516,7 +518,7 @@ def _node_bars(nodes: Sequence[PlacedNode]) -> list[Bar]:
     ]
 
 
-def _layers(report: RunReport) -> tuple[str, list[LayerError]]:
+def _find_layers(report: RunReport) -> tuple[str, list[LayerError]]:
     """Return the layers of the variant that ran, or of the first that has any."""
     rated = {
         variant.id: variant.layers
@@ -529,22 +531,22 @@ def _layers(report: RunReport) -> tuple[str, list[LayerError]]:
     return shown, rated[shown]
 
 
-def _layer_bar(layer: LayerError) -> Bar:
+def _make_layer_bar(layer: LayerError) -> Bar:
     length = max(0.0, min(1.0, 1 - layer.sqnr_db / EQUAL_DB))
     return Bar(layer.node, layer.op, "", format_nearness(layer.sqnr_db), round(100 * length, 1))
 
 
-def _unshown(variant: VariantFacts) -> UnshownVariant:
+def _make_unshown(variant: VariantFacts) -> UnshownVariant:
     lost = variant.outside.reason if isinstance(variant.outside, NotMeasured) else ""
     ranges = format_ranges(variant)
     return UnshownVariant(variant.id, find_broken_outputs(variant), lost, ranges, variant.untold)
 
 
-def _metric_text(accuracy: Accuracy) -> str:
+def _format_metric(accuracy: Accuracy) -> str:
     return accuracy.metric + (f" of {accuracy.output}" if accuracy.output else "")
 
 
-def _accuracy_row(variant: VariantFacts, *, used: bool) -> AccuracyRow:
+def _make_accuracy_row(variant: VariantFacts, *, used: bool) -> AccuracyRow:
     size, accuracy = format_mebibytes(variant.model_bytes), variant.accuracy
     if isinstance(accuracy, NotMeasured):
         return AccuracyRow(variant.id, size, used, f"not measured: {accuracy.reason}")
@@ -553,7 +555,7 @@ def _accuracy_row(variant: VariantFacts, *, used: bool) -> AccuracyRow:
         variant=variant.id,
         size=size,
         used=used,
-        metric="; ".join(filter(None, (_metric_text(accuracy), format_others(accuracy)))),
+        metric="; ".join(filter(None, (_format_metric(accuracy), format_others(accuracy)))),
         fp32=f"{accuracy.fp32:#.4g}"
         if isinstance(accuracy.fp32, float)
         else f"not measured: {accuracy.fp32.reason}",
@@ -569,7 +571,7 @@ def _accuracy_row(variant: VariantFacts, *, used: bool) -> AccuracyRow:
     )
 
 
-def _sweep_row(point: SweepPoint) -> SweepRow:
+def _make_sweep_row(point: SweepPoint) -> SweepRow:
     shapes = ", ".join(f"{name} {'x'.join(map(str, dims))}" for name, dims in point.shapes.items())
     if not point.latencies_ns:
         return SweepRow(point.batch, shapes, point.problem or "no queries")
@@ -587,14 +589,14 @@ def _sweep_row(point: SweepPoint) -> SweepRow:
     )
 
 
-def _canary(canary: Canary | NotMeasured) -> str:
+def _format_canary(canary: Canary | NotMeasured) -> str:
     if isinstance(canary, NotMeasured):
         return format_fact(canary)
     found = _make_range("", canary.medians_ns)
     return f"{found.value} ({found.note})"
 
 
-def _software(report: RunReport) -> list[tuple[str, str]]:
+def _list_software_rows(report: RunReport) -> list[tuple[str, str]]:
     return [
         ("numpy", report.facts.numpy),
         ("edgepack", report.edgepack or "unknown (the report does not say)"),

@@ -40,13 +40,13 @@ class TriedStage:
 def group_stages(attempts: Sequence[Attempt]) -> list[TriedStage]:
     """Return the attempts of each stage, in the order of the search."""
     return [
-        TriedStage(title, [_row(each) for each in attempts if each.stage == stage])
+        TriedStage(title, [_make_row(each) for each in attempts if each.stage == stage])
         for stage, title in STAGES.items()
         if any(each.stage == stage for each in attempts)
     ]
 
 
-def _row(attempt: Attempt) -> TriedRow:
+def _make_row(attempt: Attempt) -> TriedRow:
     drop, near, agreement = attempt.metric_drop, attempt.sqnr_db, attempt.agreement
     found = [
         "" if drop is None else f"metric drop {drop:+.4f}",

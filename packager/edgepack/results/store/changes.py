@@ -187,7 +187,7 @@ def find_all_series(
         earlier: HistoryPoint | None = None
         for group in groups.values():
             why = restarted(earlier, group[0]) if earlier else ()
-            series.append(_count_runs(_series(group, tuple(why)), history))
+            series.append(_count_runs(_make_series(group, tuple(why)), history))
             earlier = group[-1]
     return sorted(series, key=lambda one: (one.last, one.project, one.variant), reverse=True)
 
@@ -202,7 +202,7 @@ def _count_runs(series: HistorySeries, history: Sequence[HistoryPoint]) -> Histo
     return replace(series, changes=tuple(changes))
 
 
-def _series(points: Sequence[HistoryPoint], restarted: tuple[str, ...]) -> HistorySeries:
+def _make_series(points: Sequence[HistoryPoint], restarted: tuple[str, ...]) -> HistorySeries:
     first = points[0]
     usable = [one for one in points if one.usable]
     return HistorySeries(
@@ -239,16 +239,18 @@ def find_series_changes(points: Sequence[HistoryPoint]) -> list[Change]:
         edges = [0, *splits, len(told)]
         for start, split, end in zip(edges, splits, edges[2:], strict=False):
             place = points.index(told[split])
-            found.append((place, _describe(told, logs, (start, split, end), metric)))
+            found.append((place, _make_change(told, logs, (start, split, end), metric)))
     return [change for _, change in sorted(found, key=lambda item: (item[0], item[1].metric))]
 
 
-def _describe(
+def _make_change(
     points: Sequence[HistoryPoint], logs: Floats, edges: tuple[int, int, int], metric: Metric
 ) -> Change:
     start, split, end = edges
     before, after = median(logs[start:split].tolist()), median(logs[split:end].tolist())
-    blame, reason = _blame(points[start:split], points[split:end], after - before, MARGINS[metric])
+    blame, reason = _find_blame(
+        points[start:split], points[split:end], after - before, MARGINS[metric]
+    )
     return Change(
         metric=metric,
         ratio=math.exp(after - before),
@@ -268,11 +270,11 @@ def _describe(
     )
 
 
-def _blame(
+def _find_blame(
     before: Sequence[HistoryPoint], after: Sequence[HistoryPoint], change: float, margin: float
 ) -> tuple[Blame, str]:
     """Say whether the model or the device changed: by the canary, or because the bundle did not."""
-    canary = _canary_change(before, after)
+    canary = _compute_canary_change(before, after)
     if canary is not None:
         moved, noise = canary
         least = max(math.log1p(margin) / 2, 2 * noise)
@@ -307,7 +309,7 @@ def _explain_other_unit(before: Sequence[HistoryPoint], after: Sequence[HistoryP
     return f"; the runs before are of {names[0]}, those after of {names[1]}"
 
 
-def _canary_change(
+def _compute_canary_change(
     before: Sequence[HistoryPoint], after: Sequence[HistoryPoint]
 ) -> tuple[float, float] | None:
     """Return how far the canary moved, as a logarithm, and the standard error of that."""

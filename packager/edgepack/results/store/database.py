@@ -72,7 +72,7 @@ class Database:
             ToolError: The database cannot be reached or used.
             BundleError: It is corrupt.
         """
-        with self._telling_errors(), self.engine.connect() as connection:
+        with self._explaining_errors(), self.engine.connect() as connection:
             yield connection
 
     @contextmanager
@@ -86,14 +86,14 @@ class Database:
             BundleError: It is corrupt.
         """
         engine = self.engine.execution_options(edgepack_writes=True)
-        with self._telling_errors(), engine.begin() as connection:
+        with self._explaining_errors(), engine.begin() as connection:
             if engine.dialect.name == "postgresql":
                 connection.execute(text(f"SET LOCAL lock_timeout = '{WAIT_S}s'"))
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({WRITING_LOCK})"))
             yield connection
 
     @contextmanager
-    def _telling_errors(self) -> Iterator[None]:
+    def _explaining_errors(self) -> Iterator[None]:
         try:
             yield
         except DBAPIError as error:
@@ -109,7 +109,9 @@ class Database:
         if code.startswith(CORRUPT) or (self.file and code in NOT_AS_MADE):
             return self._make_corrupt_error(said)
         return ToolError(
-            f"the results store cannot be used: {said}", hint=self._remedy(code), where=self.name
+            f"the results store cannot be used: {said}",
+            hint=self._find_remedy(code),
+            where=self.name,
         )
 
     def _make_corrupt_error(self, said: str) -> BundleError:
@@ -121,7 +123,7 @@ class Database:
             where=self.name,
         )
 
-    def _remedy(self, code: str) -> str:
+    def _find_remedy(self, code: str) -> str:
         if code.startswith("SQLITE_BUSY"):
             return f"another process has been writing for {WAIT_S} s; wait for it, or end it"
         if self.file:
@@ -154,10 +156,10 @@ def open_database(url: str | None) -> Database:
     if found == own:
         with writing("the results store", find_default_file()):
             find_default_file().parent.mkdir(parents=True, exist_ok=True)
-    file = _file(found, where)
+    file = _find_file(found, where)
     hidden = found.password or found.query.get("password", "")
     database = Database(
-        engine=_engine(found, where),
+        engine=_make_engine(found, where),
         name=_format_url(found),
         file=file,
         password=str(hidden),
@@ -181,7 +183,7 @@ def _format_url(url: URL) -> str:
     return url.set(query=open_options).render_as_string(hide_password=True)
 
 
-def _file(url: URL, where: str) -> Path | None:
+def _find_file(url: URL, where: str) -> Path | None:
     if url.get_backend_name() != "sqlite":
         return None
     if not url.database or url.database == ":memory:":
@@ -196,7 +198,7 @@ def _refuse(problem: str, where: str) -> NoReturn:
     raise UsageError(problem, hint=f"give one such as {EXAMPLES}", where=where) from None
 
 
-def _engine(url: URL, where: str) -> Engine:
+def _make_engine(url: URL, where: str) -> Engine:
     try:
         if url.get_backend_name() != "sqlite":
             return create_engine(url, poolclass=NullPool, hide_parameters=True)

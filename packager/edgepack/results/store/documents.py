@@ -42,8 +42,8 @@ def parse_report(raw: bytes, where: str, remedy: str = REMEDY) -> Report:
     """
     try:
         document = json.loads(raw)
-        model = MODELS[_kind(document)]
-        found, known = document.get("schema_version"), _version(model)
+        model = MODELS[_find_document_kind(document)]
+        found, known = document.get("schema_version"), _find_version(model)
         if found != known:
             raise BundleError(
                 f"the report has schema version {found!r}, this edgepack reads {known}",
@@ -104,7 +104,7 @@ def read_document(path: Path) -> bytes:
         ) from error
 
 
-def _kind(document: Any) -> Kind:  # noqa: ANN401  (whatever JSON holds)
+def _find_document_kind(document: Any) -> Kind:  # noqa: ANN401  (whatever JSON holds)
     fields = document if isinstance(document, dict) else {}
     kind = next((kind for field, kind in TELLING_FIELDS.items() if field in fields), None)
     if kind is None:
@@ -112,7 +112,7 @@ def _kind(document: Any) -> Kind:  # noqa: ANN401  (whatever JSON holds)
     return kind
 
 
-def _version(model: type[Report]) -> int:
+def _find_version(model: type[Report]) -> int:
     """Return the schema version that a model describes."""
     (version,) = get_args(model.model_fields["schema_version"].annotation)
     return int(version)

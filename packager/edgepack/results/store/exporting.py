@@ -37,7 +37,7 @@ SAMPLE_COLUMNS = {"id": str, "process_run": int, "query": int, "latency_ns": int
 """Both numbers count from 1."""
 
 
-def format_of(path: Path) -> Format:
+def find_format(path: Path) -> Format:
     """Return the format that a file's ending asks for."""
     endings: dict[str, Format] = {".csv": "csv", ".parquet": "parquet"}
     return endings.get(path.suffix.lower(), "json")
@@ -71,7 +71,7 @@ def export_runs(
         BundleError: A report in the store is broken.
         ToolError: The file cannot be written; or ``parquet`` lacks pyarrow.
     """
-    file_format = file_format or format_of(path)
+    file_format = file_format or find_format(path)
     if samples and file_format not in ("csv", "parquet"):
         raise UsageError(
             f"{file_format} holds no single queries",
@@ -95,7 +95,7 @@ class _Asked:
     samples: bool
     invalid: bool
 
-    def reports(self) -> Iterator[Report]:
+    def load_reports(self) -> Iterator[Report]:
         """Load a few at once: all of a large store do not fit into memory."""
         for start in range(0, len(self.run_ids), AT_ONCE):
             yield from self.store.load_all(self.run_ids[start : start + AT_ONCE])
@@ -105,13 +105,13 @@ _Written = tuple[str | bytes, int]
 """What the file holds, and of how many runs."""
 
 
-def _json(asked: _Asked) -> _Written:
+def _write_json(asked: _Asked) -> _Written:
     documents = [raw.decode().strip() for raw in asked.store.documents(asked.run_ids).values()]
     return "[\n" + ",\n".join(documents) + "\n]\n", len(documents)
 
 
-def _csv(asked: _Asked) -> _Written:
-    columns, lines = _table(asked)
+def _write_csv(asked: _Asked) -> _Written:
+    columns, lines = _make_table(asked)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -119,7 +119,7 @@ def _csv(asked: _Asked) -> _Written:
     return text.getvalue(), len(asked.run_ids)
 
 
-def _parquet(asked: _Asked) -> _Written:
+def _write_parquet(asked: _Asked) -> _Written:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -129,7 +129,7 @@ def _parquet(asked: _Asked) -> _Written:
             hint="pip install 'edgepack[parquet]', or use --format csv",
         ) from error
     types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-    columns, lines = _table(asked)
+    columns, lines = _make_table(asked)
     by_column = list(zip(*lines, strict=True)) or [()] * len(columns)
     arrays = [
         pa.array(values, type=types[kind])
@@ -140,9 +140,9 @@ def _parquet(asked: _Asked) -> _Written:
     return buffer.getvalue(), len(asked.run_ids)
 
 
-def _table(asked: _Asked) -> tuple[dict[str, type], Iterator[Sequence[object]]]:
+def _make_table(asked: _Asked) -> tuple[dict[str, type], Iterator[Sequence[object]]]:
     """Return the columns with their types, and the lines."""
-    reports = asked.reports()
+    reports = asked.load_reports()
     if asked.samples:
         lines = (
             (report.id, number, query, latency)
@@ -161,18 +161,18 @@ def list_row_columns() -> dict[str, type]:
     return {one.name: kinds.get(str(one.type).partition(" ")[0], str) for one in fields(RunRow)}
 
 
-def _bencher(asked: _Asked) -> _Written:
+def _write_bencher(asked: _Asked) -> _Written:
     benchmarks: dict[str, dict[str, dict[str, float]]] = {}
     devices: set[str] = set()
     newest: dict[str, str] = {}
-    for report in asked.reports():
+    for report in asked.load_reports():
         row = make_row(report)
         if not isinstance(report, RunReport) or (_is_invalid(row) and not asked.invalid):
             continue
         devices.add(report.device)
         name = make_benchmark_name(row)
         if row.created >= newest.get(name, ""):
-            newest[name], benchmarks[name] = row.created, _measures(report)
+            newest[name], benchmarks[name] = row.created, _make_measures(report)
     if len(devices) > 1:
         raise UsageError(
             f"a file for bencher is of one testbed, these runs are of {', '.join(sorted(devices))}",
@@ -197,7 +197,7 @@ def _is_invalid(row: RunRow) -> bool:
     return row.verdict == "INVALID" or row.unfinished
 
 
-def _measures(report: RunReport) -> dict[str, dict[str, float]]:
+def _make_measures(report: RunReport) -> dict[str, dict[str, float]]:
     """Return each measure with the 95 % interval over process runs, where there are several."""
     per_run = {
         "latency": [statistics.median(run.latencies_ns) for run in report.runs],
@@ -209,32 +209,33 @@ def _measures(report: RunReport) -> dict[str, dict[str, float]]:
     # Both are inconclusive then, which bencher cannot say.
     if explain_heavy_tail_of(report.scenario, report.latencies_ns):
         del per_run["latency-p90"], per_run["throughput"]
-    measures = {name: _metric(values) for name, values in per_run.items() if values}
+    measures = {name: _make_metric(values) for name, values in per_run.items() if values}
     if not isinstance(report.memory, NotMeasured):
         measures["peak-memory"] = {"value": float(report.memory.peak_bytes)}
     measures["file-size"] = {"value": float(report.bundle_bytes)}
     return measures
 
 
-def _metric(values: Sequence[float]) -> dict[str, float]:
+def _make_metric(values: Sequence[float]) -> dict[str, float]:
     if len(values) < 2 or min(values) <= 0:
         return {"value": float(values[0])}
     found = statistics.log_t_interval(values)
     return {"value": found.estimate, "lower_value": found.low, "upper_value": found.high}
 
 
-def _mlflow(asked: _Asked) -> _Written:
+def _write_mlflow(asked: _Asked) -> _Written:
     runs = []
-    for report in asked.reports():
+    for report in asked.load_reports():
         row = make_row(report)
         timed = report.runs if isinstance(report, RunReport) else []
-        runs.append(_mlflow_run(row, [statistics.median(run.latencies_ns) / 1e6 for run in timed]))
+        medians_ms = [statistics.median(run.latencies_ns) / 1e6 for run in timed]
+        runs.append(_make_mlflow_run(row, medians_ms))
     return json.dumps({"runs": runs}, indent=2, allow_nan=False) + "\n", len(runs)
 
 
-def _mlflow_run(row: RunRow, medians_ms: Sequence[float]) -> dict[str, Any]:
+def _make_mlflow_run(row: RunRow, medians_ms: Sequence[float]) -> dict[str, Any]:
     """Return a run as MLflow has it: numbers are metrics, texts are params."""
-    at_ms = _milliseconds(row)
+    at_ms = _find_milliseconds(row)
     told = {name: value for name, value in asdict(row).items() if value is not None}
     metrics = [
         {"key": name, "value": float(value), "timestamp": at_ms, "step": 0}
@@ -258,7 +259,7 @@ def _mlflow_run(row: RunRow, medians_ms: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _milliseconds(row: RunRow) -> int:
+def _find_milliseconds(row: RunRow) -> int:
     try:
         return int(datetime.fromisoformat(row.created).timestamp() * 1000)
     except ValueError as error:
@@ -270,9 +271,9 @@ def _milliseconds(row: RunRow) -> int:
 
 
 _WRITERS: dict[str, Callable[[_Asked], _Written]] = {
-    "json": _json,
-    "csv": _csv,
-    "parquet": _parquet,
-    "bencher": _bencher,
-    "mlflow": _mlflow,
+    "json": _write_json,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+    "bencher": _write_bencher,
+    "mlflow": _write_mlflow,
 }

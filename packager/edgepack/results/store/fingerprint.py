@@ -59,15 +59,15 @@ def describe_conditions(report: Report) -> dict[str, str]:
 
 def _describe_device(facts: DeviceFacts) -> dict[str, str]:
     return {
-        "device model": _word(facts.model),
-        "processor": _word(facts.cpu),
+        "device model": _format_word(facts.model),
+        "processor": _format_word(facts.cpu),
         "architecture": facts.arch,
         "cores": str(facts.cpu_count),
         "emulated": "yes" if facts.emulated else "no",
-        "system": _release(facts.os),
-        "driver": _word(facts.driver),
-        "Python": _release(facts.python),
-        "numpy": _release(facts.numpy),
+        "system": _find_release(facts.os),
+        "driver": _format_word(facts.driver),
+        "Python": _find_release(facts.python),
+        "numpy": _find_release(facts.numpy),
         "onnxruntime": facts.onnxruntime,
         "providers": ", ".join(sorted(facts.providers)),
     }
@@ -80,20 +80,20 @@ def _describe_measurement(report: Report) -> dict[str, str]:
         "preset": PRESET_KINDS.get(report.preset, STEADY),
         **_describe_settings(report.runs[0].before),
         "scenario": format_scenario(report.scenario),
-        "run prefix": " ".join(run_prefix(report.argv)) or "none",
-        "session settings": _option(report.argv, "--session") or "the bundle's",
-        "edgepack": _release(report.edgepack) or UNKNOWN,
+        "run prefix": " ".join(find_run_prefix(report.argv)) or "none",
+        "session settings": _find_option(report.argv, "--session") or "the bundle's",
+        "edgepack": _find_release(report.edgepack) or UNKNOWN,
     }
 
 
 def _describe_settings(conditions: Conditions) -> dict[str, str]:
     return {
-        "clock governor": _word(conditions.governor),
-        "power mode": _word(conditions.power_mode),
+        "clock governor": _format_word(conditions.governor),
+        "power mode": _format_word(conditions.power_mode),
     }
 
 
-def run_prefix(argv: list[str]) -> list[str]:
+def find_run_prefix(argv: list[str]) -> list[str]:
     """Return what stands before the harness in the command of a process run: ``taskset -c 2-3``.
 
     That is Python, or on a phone ``env`` before the measuring program.
@@ -108,15 +108,15 @@ def run_prefix(argv: list[str]) -> list[str]:
     return before[: max(options, 0)]
 
 
-def _option(argv: list[str], name: str) -> str:
+def _find_option(argv: list[str], name: str) -> str:
     return next((value for one, value in itertools.pairwise(argv) if one == name), "")
 
 
-def _word(fact: object) -> str:
+def _format_word(fact: object) -> str:
     return UNKNOWN if isinstance(fact, NotMeasured) else str(fact)
 
 
-def _release(version: str) -> str:
+def _find_release(version: str) -> str:
     """Return a version to its second number, with the words before it: ``Linux 6.12``."""
     found = re.match(r"\D*\d+(\.\d+)?", version)
     return found[0] if found else version

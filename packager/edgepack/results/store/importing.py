@@ -176,59 +176,59 @@ def _decode_log(raw: bytes) -> str:
     return raw.decode("utf-16" if utf_16 else "utf-8-sig", "replace").replace("\r\n", "\n")
 
 
-def _perf_test(text: str) -> _Told:
+def _parse_perf_test(text: str) -> _Told:
     rows = [float(x) for x in re.findall(_PERF_TEST_ROW, text, re.MULTILINE)]
     seconds = rows or [
         float(x) for x in re.findall(rf"^iteration:\d+,\s*time_cost:{NUMBER}", text, re.MULTILINE)
     ]
     stats = {
-        _perf_test_word(word): float(value) * 1e9
+        _format_perf_test_word(word): float(value) * 1e9
         for word, value in re.findall(
             rf"^(Min|Max|P\d+) Latency(?::| is) {NUMBER} ?s", text, re.MULTILINE
         )
     }
-    mean_ms = _number(rf"Average (?:inference )?time cost(?: total)?: ?{NUMBER} ms", text)
+    mean_ms = _find_number(rf"Average (?:inference )?time cost(?: total)?: ?{NUMBER} ms", text)
     if mean_ms is None and not rows:
         raise _CutOffError("there is no line 'Average inference time cost'")
     latencies = [round(second * 1e9) for second in seconds]
     if mean_ms is not None:
         stats["mean"] = mean_ms * 1e6
-    peak = _number(rf"Peak working set size: ?{NUMBER}", text)
+    peak = _find_number(rf"Peak working set size: ?{NUMBER}", text)
     return _Told(
         statistics_ns=_complete_stats(stats, latencies),
         latencies_ns=latencies,
-        phases_ns=_phases(
+        phases_ns=_find_phases(
             text,
             {
                 "session create": (rf"Session creation time cost: ?{NUMBER} s", 1e9),
                 "first inference": (rf"First inference time cost: ?{NUMBER} ms", 1e6),
             },
         ),
-        throughput=_number(rf"Number of inferences per second: ?{NUMBER}", text),
+        throughput=_find_number(rf"Number of inferences per second: ?{NUMBER}", text),
         peak_bytes=None if peak is None else int(peak),
-        provider=_word(r"(\w+ExecutionProvider)\b", text),
-        model=_stem(_word(r"(\S+\.(?:onnx|ort))\b", text)) or _row_model(text),
+        provider=_find_word(r"(\w+ExecutionProvider)\b", text),
+        model=_find_stem(_find_word(r"(\S+\.(?:onnx|ort))\b", text)) or _find_row_model(text),
     )
 
 
-def _row_model(text: str) -> str:
+def _find_row_model(text: str) -> str:
     row = re.search(_PERF_TEST_ROW, text, re.MULTILINE)
     return row[0].partition(",")[0] if row else ""
 
 
-def _perf_test_word(word: str) -> str:
+def _format_perf_test_word(word: str) -> str:
     """Return a statistic's name: ``P999`` is the 99.9th percentile."""
     return {"Min": "min", "Max": "max", "P999": "p99.9"}.get(word, word.lower())
 
 
-def _trtexec(text: str) -> _Told:
+def _parse_trtexec(text: str) -> _Told:
     if text.lstrip().startswith("["):
-        times = _trtexec_times(text)
+        times = _parse_trtexec_times(text)
         if times is not None:
             return times
     if "&&&& FAILED" in text:
         raise _CutOffError("it says that trtexec FAILED")
-    line = _word(r"\bLatency: (min = .*)$", re.sub(r"(?:Host|H2D|D2H) Latency:", "", text))
+    line = _find_word(r"\bLatency: (min = .*)$", re.sub(r"(?:Host|H2D|D2H) Latency:", "", text))
     if not line:
         raise _CutOffError("there is no line 'Latency: min = ...' in its performance summary")
     words = {"median": "p50"}
@@ -240,21 +240,21 @@ def _trtexec(text: str) -> _Told:
         stats[f"p{float(percent):g}"] = float(value) * 1e6
     return _Told(
         statistics_ns=stats,
-        phases_ns=_phases(
+        phases_ns=_find_phases(
             text,
             {
                 "compile": (rf"Engine (?:built|generation completed) in {NUMBER} sec", 1e9),
                 "load": (rf"Engine deserialized in {NUMBER} sec", 1e9),
             },
         ),
-        throughput=_number(rf"Throughput: {NUMBER} qps", text),
-        version=_trt_version(_word(r"\[TensorRT v(\d+)\]", text)),
+        throughput=_find_number(rf"Throughput: {NUMBER} qps", text),
+        version=_format_trt_version(_find_word(r"\[TensorRT v(\d+)\]", text)),
         provider="TensorRT",
-        model=_stem(_word(r"--(?:onnx|loadEngine)=(\S+)", text)),
+        model=_find_stem(_find_word(r"--(?:onnx|loadEngine)=(\S+)", text)),
     )
 
 
-def _trtexec_times(text: str) -> _Told | None:
+def _parse_trtexec_times(text: str) -> _Told | None:
     """Read what ``--exportTimes`` writes; None if it is nothing of the kind."""
     try:
         queries = json.loads(text)
@@ -273,7 +273,7 @@ def _is_time(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and 0 <= value < LONGEST_MS
 
 
-def _trt_version(digits: str) -> str:
+def _format_trt_version(digits: str) -> str:
     """Return 8.6.1 for 8601 and 10.3.0 for 100300, as NvInferVersion.h counts."""
     if not digits:
         return ""
@@ -283,7 +283,7 @@ def _trt_version(digits: str) -> str:
     return f"{number // 1000}.{number // 100 % 10}.{number % 100}"
 
 
-def _benchmark_app(text: str) -> _Told:
+def _parse_benchmark_app(text: str) -> _Told:
     words = {"Median": "p50", "Average": "mean", "Min": "min", "Max": "max", "AVG": "mean"}
     stats = {
         words[word]: float(value) * 1e6
@@ -293,13 +293,13 @@ def _benchmark_app(text: str) -> _Told:
     }
     for percent, value in re.findall(rf"\[ INFO \]\s+(\d+) percentile:\s+{NUMBER} ms", text):
         stats[f"p{percent}"] = float(value) * 1e6
-    throughput = _number(rf"Throughput:\s+{NUMBER} FPS", text)
+    throughput = _find_number(rf"Throughput:\s+{NUMBER} FPS", text)
     if not stats or throughput is None:
         missing = "Latency" if not stats else "Throughput"
         raise _CutOffError(f"there is no line '[ INFO ] {missing}' with numbers after step 11")
     return _Told(
         statistics_ns=stats,
-        phases_ns=_phases(
+        phases_ns=_find_phases(
             text,
             {
                 "read": (rf"Read model took {NUMBER} ms", 1e6),
@@ -308,13 +308,13 @@ def _benchmark_app(text: str) -> _Told:
             },
         ),
         throughput=throughput,
-        version=_word(r"Build \.+ (\S+)", text),
-        provider=_word(r"Execution[ _]D(?:evices|EVICES): ?\[?[' ]*([A-Za-z0-9_.:,]+)", text),
-        model=_stem(_word(r"(?:-m|--path_to_model|--model)[ =](\S+\.\w+)", text)),
+        version=_find_word(r"Build \.+ (\S+)", text),
+        provider=_find_word(r"Execution[ _]D(?:evices|EVICES): ?\[?[' ]*([A-Za-z0-9_.:,]+)", text),
+        model=_find_stem(_find_word(r"(?:-m|--path_to_model|--model)[ =](\S+\.\w+)", text)),
     )
 
 
-def _litert(text: str) -> _Told:
+def _parse_litert(text: str) -> _Told:
     timings = re.search(
         rf"Inference timings in us: Init: {NUMBER}, First inference: {NUMBER},"
         rf" Warmup \(avg\): {NUMBER}, Inference \(avg\): {NUMBER}",
@@ -330,13 +330,13 @@ def _litert(text: str) -> _Told:
         words[word]: float(value) * 1e3
         for word, value in re.findall(rf"\b(min|max|std|median|p95)={NUMBER}", line)
     }
-    peak_mb = _number(rf"Overall peak memory footprint \(MB\)[^:]*: {NUMBER}", text)
+    peak_mb = _find_number(rf"Overall peak memory footprint \(MB\)[^:]*: {NUMBER}", text)
     return _Told(
         statistics_ns=stats,
         phases_ns={"session create": init, "first inference": first},
         peak_bytes=None if peak_mb is None else int(peak_mb * (1 << 20)),
-        provider=_word(r"(?:Explicitly applied|Created TensorFlow Lite) (.+?) delegate", text),
-        model=_stem(_word(r"(?:Graph: \[|Loaded model )([^\]\s]+)", text)),
+        provider=_find_word(r"(?:Explicitly applied|Created TensorFlow Lite) (.+?) delegate", text),
+        model=_find_stem(_find_word(r"(?:Graph: \[|Loaded model )([^\]\s]+)", text)),
     )
 
 
@@ -353,23 +353,25 @@ def _complete_stats(stats: dict[str, float], latencies_ns: list[int]) -> dict[st
 _OWN = {50: "p50", 90: "p90", 95: "p95"}
 
 
-def _phases(text: str, patterns: dict[str, tuple[str, float]]) -> dict[str, float]:
-    found = {name: (_number(pattern, text), unit) for name, (pattern, unit) in patterns.items()}
+def _find_phases(text: str, patterns: dict[str, tuple[str, float]]) -> dict[str, float]:
+    found = {
+        name: (_find_number(pattern, text), unit) for name, (pattern, unit) in patterns.items()
+    }
     return {name: value * unit for name, (value, unit) in found.items() if value is not None}
 
 
-def _number(pattern: str, text: str) -> float | None:
+def _find_number(pattern: str, text: str) -> float | None:
     """Return the last number that a pattern finds: a tool that runs twice means the second."""
     found = re.findall(pattern, text)
     return float(found[-1]) if found else None
 
 
-def _word(pattern: str, text: str) -> str:
+def _find_word(pattern: str, text: str) -> str:
     found = re.search(pattern, text, re.MULTILINE)
     return found[1].strip() if found else ""
 
 
-def _stem(path: str) -> str:
+def _find_stem(path: str) -> str:
     return re.split(r"[\\/]", path.strip("'\""))[-1].rpartition(".")[0] or path
 
 
@@ -388,8 +390,8 @@ _LOOKED_FOR: dict[Tool, str] = {
     "litert_benchmark_model": "'Inference timings in us:'",
 }
 _PARSERS: dict[Tool, Callable[[str], _Told]] = {
-    "onnxruntime_perf_test": _perf_test,
-    "trtexec": _trtexec,
-    "benchmark_app": _benchmark_app,
-    "litert_benchmark_model": _litert,
+    "onnxruntime_perf_test": _parse_perf_test,
+    "trtexec": _parse_trtexec,
+    "benchmark_app": _parse_benchmark_app,
+    "litert_benchmark_model": _parse_litert,
 }

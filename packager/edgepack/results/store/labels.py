@@ -33,7 +33,7 @@ def explain_incomparable(store: ResultsStore, rows: Sequence[RunRow]) -> list[st
         if before and before.fingerprint != row.fingerprint:
             changes.append((before.id, row.id))
         newest[subject] = row
-    return [_label(store, *change) for change in changes[-MOST:]]
+    return [_explain_change(store, *change) for change in changes[-MOST:]]
 
 
 def list_reasons(store: ResultsStore, before: str, after: str) -> list[str]:
@@ -53,5 +53,5 @@ def list_reasons(store: ResultsStore, before: str, after: str) -> list[str]:
     ]
 
 
-def _label(store: ResultsStore, before: str, after: str) -> str:
+def _explain_change(store: ResultsStore, before: str, after: str) -> str:
     return f"{before} and {after} do not compare: {'; '.join(list_reasons(store, before, after))}"

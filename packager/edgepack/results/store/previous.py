@@ -108,7 +108,7 @@ def compare_with_previous(
     before: RunReport, after: RunReport, summaries: tuple[Summary, Summary]
 ) -> SincePrevious:
     """Return what changed from one run to the next, whose summaries are given too."""
-    changes = _changes(before, after, *summaries)
+    changes = _list_changes(before, after, *summaries)
     return SincePrevious(
         before, changes, list_differences(before, after), _list_moved(before, after)
     )
@@ -139,26 +139,30 @@ def format_percent(ratio: float) -> str:
     return f"{(ratio - 1) * 100:+.1f} %"
 
 
-def _changes(before: RunReport, after: RunReport, old: Summary, new: Summary) -> list[FigureChange]:
+def _list_changes(
+    before: RunReport, after: RunReport, old: Summary, new: Summary
+) -> list[FigureChange]:
     unusable = "invalid" in (before.verdict.kind, after.verdict.kind)
     tailed = unusable or bool(old.heavy_tail or new.heavy_tail)
     p50s, p90s = (old.run_medians_ms, new.run_medians_ms), (old.run_p90s_ms, new.run_p90s_ms)
-    creations = (_creations(before), _creations(after))
+    creations = (_list_creations(before), _list_creations(after))
     created = (old.session_create_ms, new.session_create_ms)
     found = [
-        _duration("latency p50", (old.p50_ms, new.p50_ms), p50s, inconclusive=unusable),
-        _duration("latency p90", (old.p90_ms, new.p90_ms), p90s, inconclusive=tailed),
-        _duration("session create, warm", created, creations, inconclusive=unusable),
+        _make_duration_change("latency p50", (old.p50_ms, new.p50_ms), p50s, inconclusive=unusable),
+        _make_duration_change("latency p90", (old.p90_ms, new.p90_ms), p90s, inconclusive=tailed),
+        _make_duration_change("session create, warm", created, creations, inconclusive=unusable),
     ]
     if not isinstance(before.memory, NotMeasured) and not isinstance(after.memory, NotMeasured):
-        found.append(_bytes("peak memory", before.memory.peak_bytes, after.memory.peak_bytes))
-    found.append(_bytes("bundle", before.bundle_bytes, after.bundle_bytes))
-    sizes = [used_variant(report).model_bytes for report in (before, after)]
-    found.append(_bytes("model file", *sizes))
-    return [*found, *_accuracy(before, after)]
+        found.append(
+            _make_size_change("peak memory", before.memory.peak_bytes, after.memory.peak_bytes)
+        )
+    found.append(_make_size_change("bundle", before.bundle_bytes, after.bundle_bytes))
+    sizes = [find_used_variant(report).model_bytes for report in (before, after)]
+    found.append(_make_size_change("model file", *sizes))
+    return [*found, *_list_accuracy_changes(before, after)]
 
 
-def _duration(
+def _make_duration_change(
     what: str,
     ms: tuple[float, float],
     over_runs: tuple[Sequence[float], Sequence[float]],
@@ -170,23 +174,23 @@ def _duration(
     return FigureChange(what, before, after, ratio, FASTER_SLOWER, inconclusive)
 
 
-def _bytes(what: str, before: int, after: int) -> FigureChange:
+def _make_size_change(what: str, before: int, after: int) -> FigureChange:
     return FigureChange(
         what, format_mebibytes(before), format_mebibytes(after), after / max(before, 1)
     )
 
 
-def _creations(report: RunReport) -> list[float]:
+def _list_creations(report: RunReport) -> list[float]:
     return [run.session_create_ns / NS_PER_MS for run in report.runs]
 
 
-def used_variant(report: RunReport) -> VariantFacts:
+def find_used_variant(report: RunReport) -> VariantFacts:
     """Return the variant that ran."""
     return next(each for each in report.variants if each.id == report.variant_used)
 
 
-def _accuracy(before: RunReport, after: RunReport) -> list[FigureChange]:
-    old, new = used_variant(before).accuracy, used_variant(after).accuracy
+def _list_accuracy_changes(before: RunReport, after: RunReport) -> list[FigureChange]:
+    old, new = find_used_variant(before).accuracy, find_used_variant(after).accuracy
     if isinstance(old, Accuracy) and isinstance(new, Accuracy) and old.metric == new.metric:
         what = f"{new.metric} on the build host"
         return [FigureChange(what, f"{old.value:.4g}", f"{new.value:.4g}", None)]

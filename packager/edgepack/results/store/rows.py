@@ -78,11 +78,11 @@ def find_project(row: RunRow) -> str:
 
 def make_row(report: Report) -> RunRow:
     """Return a report in short."""
-    row = _row(report)
+    row = _make_report_row(report)
     return replace(row, project=find_project(row))
 
 
-def _row(report: Report) -> RunRow:
+def _make_report_row(report: Report) -> RunRow:
     match report:
         case RunReport():
             return _make_run_row(report)
@@ -99,7 +99,7 @@ def _make_run_row(report: RunReport) -> RunRow:
     memory, canary = report.memory, report.canary
     return replace(
         _make_measured_row(report, report.variant_used),
-        preset=_text(report.preset),
+        preset=_format_text(report.preset),
         scenario=report.scenario.name,
         p50_ms=summary.p50_ms,
         p90_ms=None if summary.heavy_tail else summary.p90_ms,
@@ -109,8 +109,8 @@ def _make_run_row(report: RunReport) -> RunRow:
         bundle_bytes=min(report.bundle_bytes, LARGEST),
         canary_ns=None if isinstance(canary, NotMeasured) else median(canary.medians_ns),
         canary_sha256=None if isinstance(canary, NotMeasured) else canary.model_sha256,
-        run_p50_ms=_over_runs(report, 50),
-        run_p90_ms=None if summary.heavy_tail else _over_runs(report, 90),
+        run_p50_ms=_compute_over_runs(report, 50),
+        run_p90_ms=None if summary.heavy_tail else _compute_over_runs(report, 90),
         verdict=format_verdict(report),
         unfinished=bool(report.unfinished),
     )
@@ -123,7 +123,7 @@ def _make_evaluation_row(report: EvaluationReport) -> RunRow:
         _make_measured_row(report, report.variant),
         p50_ms=median(times) / NS_PER_MS if times else None,
         p90_ms=percentile(times, 90) / NS_PER_MS if times else None,
-        metric=_text(report.measured.metric),
+        metric=_format_text(report.measured.metric),
         value=report.measured.value,
         value_low=low,
         value_high=high,
@@ -135,17 +135,17 @@ def _make_measured_row(report: RunReport | EvaluationReport, variant: str) -> Ru
     """Return the values that every report of a bundle on a device has."""
     return RunRow(
         id=report.id,
-        created=_stamp(report.created),
+        created=_format_time(report.created),
         kind=find_kind(report),
-        project=_text(report.project),
-        bundle=_text(report.bundle) or "",
-        target=_text(report.target),
-        device=_text(report.device) or "",
-        device_model=_text(report.facts.model),
-        variant=_text(variant),
-        runtime=_text(report.facts.onnxruntime),
+        project=_format_text(report.project),
+        bundle=_format_text(report.bundle) or "",
+        target=_format_text(report.target),
+        device=_format_text(report.device) or "",
+        device_model=_format_text(report.facts.model),
+        variant=_format_text(variant),
+        runtime=_format_text(report.facts.onnxruntime),
         fingerprint=make_fingerprint(report),
-        manifest_sha256=_text(report.manifest_sha256),
+        manifest_sha256=_format_text(report.manifest_sha256),
     )
 
 
@@ -153,23 +153,23 @@ def _make_imported_row(report: ImportedReport) -> RunRow:
     statistics, peak = report.statistics_ns, report.peak_bytes
     return RunRow(
         id=report.id,
-        created=_stamp(report.created),
+        created=_format_time(report.created),
         kind=find_kind(report),
-        project=_text(report.model),
-        bundle=_text(report.model) or "",
-        device=_text(report.device) or "",
-        runtime=_text(report.tool_version),
+        project=_format_text(report.model),
+        bundle=_format_text(report.model) or "",
+        device=_format_text(report.device) or "",
+        runtime=_format_text(report.tool_version),
         p50_ms=statistics["p50"] / NS_PER_MS if "p50" in statistics else None,
         p90_ms=statistics["p90"] / NS_PER_MS if "p90" in statistics else None,
         peak_bytes=None if isinstance(peak, NotMeasured) else min(peak, LARGEST),
     )
 
 
-def _over_runs(report: RunReport, percent: float) -> float:
+def _compute_over_runs(report: RunReport, percent: float) -> float:
     return median([percentile(run.latencies_ns, percent) for run in report.runs]) / NS_PER_MS
 
 
-def _stamp(created: str) -> str:
+def _format_time(created: str) -> str:
     """Return a time so that those of all reports sort."""
     try:
         return format_time(datetime.fromisoformat(created))
@@ -177,6 +177,6 @@ def _stamp(created: str) -> str:
         return created
 
 
-def _text(fact: str | NotMeasured) -> str | None:
+def _format_text(fact: str | NotMeasured) -> str | None:
     """Return a fact as a database can keep it: PostgreSQL has no NUL in texts."""
     return None if isinstance(fact, NotMeasured) or not fact else fact.replace("\0", "\ufffd")

@@ -29,7 +29,7 @@ _INDEXED = ("created",)
 metadata = MetaData()
 
 
-def _columns() -> list[Column[Any]]:
+def _make_columns() -> list[Column[Any]]:
     """Return a column for each field of a row; only a field that may be None may be null."""
     columns: list[Column[Any]] = []
     for name, hint in get_type_hints(RunRow).items():
@@ -47,7 +47,7 @@ def _columns() -> list[Column[Any]]:
     return columns
 
 
-runs = Table("edgepack_runs", metadata, *_columns())
+runs = Table("edgepack_runs", metadata, *_make_columns())
 """A :class:`~edgepack.results.store.rows.RunRow` each."""
 
 documents = Table(

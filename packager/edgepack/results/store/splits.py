@@ -51,7 +51,7 @@ def find_splits(logs: Floats, margin: float) -> list[int]:
     splits: list[int] = []
     start = 0
     for end in range(LEAST_POINTS, len(logs) + 1):
-        if split := _change(logs[start:end], margin):
+        if split := _find_change(logs[start:end], margin):
             start += split
             splits.append(start)
     return _confirm_splits(logs, splits, margin)
@@ -61,18 +61,18 @@ def _confirm_splits(logs: Floats, splits: list[int], margin: float) -> list[int]
     """Find each change again between its neighbours, with all that came after it."""
     edges = [0]
     for following in [*splits[1:], len(logs)] if splits else []:
-        if split := _change(logs[edges[-1] : following], margin):
+        if split := _find_change(logs[edges[-1] : following], margin):
             edges.append(edges[-1] + split)
     return edges[1:]
 
 
-def _change(part: Floats, margin: float) -> int:
+def _find_change(part: Floats, margin: float) -> int:
     """Return where a part splits best, if that is a change; else 0."""
     if len(part) < LEAST_POINTS:
         return 0
     clipped = _clip_outliers(part)
-    scores = _scores(clipped)
-    if scores.max() < NORMAL_QUANTILE * _deviation(clipped):
+    scores = _compute_scores(clipped)
+    if scores.max() < NORMAL_QUANTILE * _compute_deviation(clipped):
         return 0
     split = LEAST_AFTER + int(np.argmax(scores))
     size = abs(median(part[split:].tolist()) - median(part[:split].tolist()))
@@ -81,11 +81,11 @@ def _change(part: Floats, margin: float) -> int:
 
 def _is_significant(clipped: Floats) -> bool:
     """Return whether few random orders of the points split as well as theirs does."""
-    own = _scores(clipped).max() - 1e-9
+    own = _compute_scores(clipped).max() - 1e-9
     as_good, tried = 1, 0
     for number in PERMUTATIONS:
-        rows = clipped[_orders(len(clipped), tried, number)]
-        as_good += int(np.count_nonzero(_scores(rows).max(axis=-1) >= own))
+        rows = clipped[_make_orders(len(clipped), tried, number)]
+        as_good += int(np.count_nonzero(_compute_scores(rows).max(axis=-1) >= own))
         tried = number
         if as_good > HOPELESS * (tried + 1):
             return False
@@ -93,7 +93,7 @@ def _is_significant(clipped: Floats) -> bool:
 
 
 @functools.lru_cache(maxsize=16)
-def _orders(count: int, start: int, stop: int) -> npt.NDArray[np.int16]:
+def _make_orders(count: int, start: int, stop: int) -> npt.NDArray[np.int16]:
     """Return some of the random orders of so many points, which are always the same."""
     ordered = np.tile(np.arange(count, dtype=np.int16), (stop, 1))
     return np.random.default_rng(SEED).permuted(ordered, axis=1)[start:]
@@ -106,15 +106,15 @@ def _clip_outliers(part: Floats) -> Floats:
     return scaled.clip(-CLIP, CLIP)
 
 
-def _deviation(values: Floats) -> float:
+def _compute_deviation(values: Floats) -> float:
     """Return the standard deviation; numpy's is slow on so few values."""
     mean = values.sum() / len(values)
     return math.sqrt(max(0.0, values @ values / len(values) - mean * mean))
 
 
-def _scores(rows: Floats) -> Floats:
+def _compute_scores(rows: Floats) -> Floats:
     """Return how well each split separates each row: shape (..., n - 2 * LEAST_AFTER + 1)."""
-    shares, scales = _sides(rows.shape[-1])
+    shares, scales = _compute_sides(rows.shape[-1])
     sums = rows.cumsum(axis=-1)
     before = sums[..., LEAST_AFTER - 1 : -LEAST_AFTER] - sums[..., -1:] * shares
     scores: Floats = np.abs(before) * scales
@@ -122,7 +122,7 @@ def _scores(rows: Floats) -> Floats:
 
 
 @functools.lru_cache(maxsize=1024)
-def _sides(count: int) -> tuple[Floats, Floats]:
+def _compute_sides(count: int) -> tuple[Floats, Floats]:
     """Return the share of so many points before each split, and the scale of its two sides."""
     sizes = np.arange(LEAST_AFTER, count - LEAST_AFTER + 1)
     return sizes / count, 1 / np.sqrt(sizes * (count - sizes) / count)

@@ -122,7 +122,7 @@ class ResultsStore:
 
         found: dict[str, bytes] = {}
         with self._database.reading() as connection:
-            for some in _batches(report_ids):
+            for some in _split_batches(report_ids):
                 wanted = select(documents.c.id, documents.c.json).where(documents.c.id.in_(some))
                 found |= {row.id: row.json for row in connection.execute(wanted)}
         missing = [one for one in report_ids if one not in found]
@@ -142,7 +142,7 @@ class ResultsStore:
         columns = [runs.c[field.name] for field in fields(RunRow)]
         query = (
             select(*columns)
-            .where(*_conditions(wanted))
+            .where(*_make_conditions(wanted))
             .order_by(runs.c.created.desc(), runs.c.id.desc())
             .limit(wanted.limit)
         )
@@ -173,7 +173,7 @@ class ResultsStore:
         )
         ranked = (
             select(runs, place.label("place"))
-            .where(*_conditions(RunFilter(project=project)))
+            .where(*_make_conditions(RunFilter(project=project)))
             .subquery()
         )
         columns = [ranked.c[field.name] for field in fields(RunRow)]
@@ -193,7 +193,7 @@ class ResultsStore:
             _insert(connection, kept.values())
 
     def _parse_report(self, report_id: str, raw: bytes) -> Report:
-        return parse_report(raw, f"{report_id} in {self.name}", _remedy(report_id))
+        return parse_report(raw, f"{report_id} in {self.name}", _format_remedy(report_id))
 
     def _unpack_report(self, report_id: str, packed: bytes) -> bytes:
         try:
@@ -201,7 +201,7 @@ class ResultsStore:
         except zlib.error as error:
             raise BundleError(
                 f"the report cannot be read: {error}",
-                hint=_remedy(report_id),
+                hint=_format_remedy(report_id),
                 where=f"{report_id} in {self.name}",
             ) from error
 
@@ -256,16 +256,16 @@ def _insert(connection: Connection, kept: Collection[tuple[RunRow, bytes]]) -> N
 def _delete(connection: Connection, report_ids: Sequence[str]) -> None:
     from edgepack.results.store.schema import documents, runs
 
-    for some in _batches(report_ids):
+    for some in _split_batches(report_ids):
         for table in (documents, runs):  # the one refers to the other
             connection.execute(table.delete().where(table.c.id.in_(some)))
 
 
-def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def _split_batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     return (ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE))
 
 
-def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
+def _make_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
     from edgepack.results.store.schema import runs
 
     asked = {name: value for name, value in asdict(wanted).items() if value is not None}
@@ -275,5 +275,5 @@ def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
     return [*conditions, runs.c.created >= format_time(since)] if since else conditions
 
 
-def _remedy(report_id: str) -> str:
+def _format_remedy(report_id: str) -> str:
     return f"measure again with edgepack bench; in runs list {report_id} stays until runs prune"
