@@ -140,7 +140,7 @@ def goldens(work: Path) -> str:
             planner = Planner(
                 bundle, entry, cpu_flags=frozenset(_cpu_flags()), cache=str(work), work="extra"
             )
-            for name, plan in (("check", planner.check()), ("check", planner.goldens())):
+            for name, plan in (("check", planner.plan_check()), ("check", planner.plan_goldens())):
                 folder = work / f"{signature.name}-{entry.id}-{count}"
                 shutil.copytree(bundle.path, folder)
                 write(folder, plan.text, plan.files)
@@ -161,7 +161,7 @@ def wrong_goldens(work: Path) -> str:
     planner = Planner(bundle, entry, cpu_flags=frozenset(_cpu_flags()), cache="c", work="extra")
     folder = work / "bundle"
     shutil.copytree(bundle.path, folder)
-    plan = planner.goldens()
+    plan = planner.plan_goldens()
     write(folder, plan.text, plan.files)
     output = folder / bundle.manifest.goldens[0].outputs[entry.id][0].path
     golden = np.fromfile(output, "<f4")
@@ -220,7 +220,7 @@ def _goldens_as_by_the_loader(folder: Path, change: Callable[[Any, dict[str, Any
     wanted = min(model.golden_db(n) for n in range(len(manifest["goldens"])))
     require(abs(wanted - (20 * math.log10(101) - 7.5)) < 0.5, f"the loader finds {wanted} dB")
     planner = Planner(bundle, entry, cpu_flags=frozenset(_cpu_flags()), cache="c", work="extra")
-    plan = planner.goldens()
+    plan = planner.plan_goldens()
     write(folder, plan.text, plan.files)
     found = tools().document("check", "--plan", "plan.txt", folder=folder)["golden_min_sqnr_db"]
     require(abs(found - wanted) < NEAR_DB, f"{found} dB, by the loader {wanted} dB")
@@ -295,7 +295,7 @@ def streams(work: Path) -> str:
         bundle = done.bundles[0].bundle
         [entry] = bundle.manifest.variants
         planner = Planner(bundle, entry, cpu_flags=frozenset(_cpu_flags()), cache="c", work="extra")
-        write(bundle.path, planner.goldens().text, {})
+        write(bundle.path, planner.plan_goldens().text, {})
         short = ["--duration-s", "0", "--iterations", "300", "--warm-up-cap-s", "0"]
         found = tools().document("measure", "--plan", "plan.txt", *short, folder=bundle.path)
         require(found["golden_min_sqnr_db"] > 100, "goldens do not have their own state")
@@ -332,7 +332,7 @@ def refusals(work: Path) -> str:
     flags, last = frozenset(_cpu_flags()), bundle.manifest.variants[-1]
     planner = Planner(bundle, last, cpu_flags=flags, cache="c", work="extra")
     shutil.copytree(bundle.path, work / "bundle")
-    write(work / "bundle", planner.goldens().text, {})
+    write(work / "bundle", planner.plan_goldens().text, {})
     slow = ["measure", "--plan", "plan.txt", "--duration-s", "60", "--at-most-s", "1"]
     done = tools().run(*slow, folder=work / "bundle")
     limited = done.exit_code == 128 + signal.SIGALRM and b"longer than --at-most-s" in done.stderr
@@ -399,7 +399,7 @@ def within_java(work: Path) -> str:
     folder = work / "bundle"
     shutil.copytree(bundle.path, folder)
     planner = Planner(bundle, entry, cpu_flags=frozenset(_cpu_flags()), cache="c", work="extra")
-    write(folder, planner.goldens().text, {})
+    write(folder, planner.plan_goldens().text, {})
     java = str(Path(javac).with_name("java"))
     argv = [
         java,

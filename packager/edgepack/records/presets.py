@@ -57,7 +57,7 @@ class Preset:
         needed = (count_samples_needed(percent) for percent in percents)
         return replace(self, iterations=max(self.iterations, *needed))
 
-    def under(self, scenario: Scenario) -> Preset:
+    def with_scenario(self, scenario: Scenario) -> Preset:
         """Return the preset for a scenario, with as many queries as its percentile needs."""
         iterations = self.iterations
         if scenario.latency_bound_ms is not None:

@@ -421,7 +421,7 @@ def test_harness_when_the_model_bears_no_longer_stream_says_after_how_many_frame
 def test_plan_of_a_phone_is_enough_to_time_a_stream(growing, tmp_path, monkeypatch):
     [entry] = growing.manifest.variants
     planner = Planner(growing, entry, cpu_flags=frozenset(), cache="c", work="extra")
-    (tmp_path / "plan.txt").write_text(planner.goldens().text)
+    (tmp_path / "plan.txt").write_text(planner.plan_goldens().text)
     monkeypatch.chdir(growing.path)
     options = {"--plan": str(tmp_path / "plan.txt"), "--iterations": "200"}
     found = measure_double.measure(options)

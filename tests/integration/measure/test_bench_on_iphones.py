@@ -45,7 +45,7 @@ def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PhoneDouble:
 
 def asked(bundle: Path, device: Device) -> DeviceFacts:
     with open_phone(load_bundle(bundle), device, "test", wait_s=0.0, progress=Silent()) as harness:
-        return harness.phone.facts(harness.about)
+        return harness.phone.read_facts(harness.about)
 
 
 @pytest.mark.slow(reason="takes seconds")
@@ -84,7 +84,7 @@ def test_simulator_and_debugger_are_never_taken_for_a_phone(
     opened = load_bundle(bundle)
     with open_phone(opened, phone.device, "test", wait_s=0.0, progress=Silent()) as harness:
         (phone.folder / "facts").write_text(json.dumps({"simulator": True}))
-        assert harness.phone.facts(harness.about).emulated
+        assert harness.phone.read_facts(harness.about).emulated
         (phone.folder / "facts").write_text(json.dumps({"debugged": True}))
         with pytest.raises(DeviceError, match="a debugger was attached"):
             harness.create("cpu-fp32", cold=False)

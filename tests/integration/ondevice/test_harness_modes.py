@@ -178,7 +178,7 @@ def test_measure_of_a_model_that_takes_seconds_is_not_taken_for_one_that_hangs(
     preset: str, name: str
 ) -> None:
     each_s = 3.0
-    chosen = find_preset(preset).under(make_scenario(name))
+    chosen = find_preset(preset).with_scenario(make_scenario(name))
     transport = Asked(HERE)
     transport.timeouts_s = []
     with pytest.raises(RemoteCommandError):

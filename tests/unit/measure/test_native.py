@@ -45,7 +45,7 @@ class FakePhone:
     def host(self) -> Transport:
         raise NotImplementedError
 
-    def facts(self, about: About) -> DeviceFacts:
+    def read_facts(self, about: About) -> DeviceFacts:
         return DeviceFacts(
             os="Android 15 (API 35)",
             arch="arm64-v8a",
@@ -58,17 +58,17 @@ class FakePhone:
             onnxruntime=about.onnxruntime,
             providers=about.providers,
             driver=NotMeasured(reason="it is a phone"),
-            boot_id=self.boot_id(),
-            conditions=self.conditions(),
+            boot_id=self.read_boot_id(),
+            conditions=self.read_conditions(),
         )
 
-    def conditions(self) -> Conditions:
+    def read_conditions(self) -> Conditions:
         return parse_android_conditions({})
 
-    def boot_id(self) -> str | NotMeasured:
+    def read_boot_id(self) -> str | NotMeasured:
         return "b"
 
-    def program(self, arguments: Sequence[str]) -> list[str]:
+    def make_command(self, arguments: Sequence[str]) -> list[str]:
         return ["edgepack_measure", *arguments]
 
     def measure(
@@ -82,11 +82,11 @@ class FakePhone:
         data = said if isinstance(said, bytes) else json.dumps(said).encode()
         return CommandResult(tuple(arguments), code, data, b"last words")
 
-    def timed(
+    def measure_timed(
         self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> ProgramRun:
         result = self.measure(arguments, plan, timeout_s=timeout_s)
-        return ProgramRun(result, self.conditions(), self.conditions())
+        return ProgramRun(result, self.read_conditions(), self.read_conditions())
 
     def take(self, path: str) -> bytes:
         assert path == "work/profile.json"

@@ -28,7 +28,7 @@ def words(text: str) -> list[list[str]]:
 
 
 def test_plan_has_a_session_and_every_golden_when_one_model_takes_all_sizes(folder: Path) -> None:
-    plan = planner(load_bundle(folder)).goldens()
+    plan = planner(load_bundle(folder)).plan_goldens()
     assert words(plan.text) == [
         ["fetch", "y"],
         ["session", "models/cpu-fp32.onnx"],
@@ -50,7 +50,7 @@ def test_plan_says_how_near_an_output_has_to_be_and_which_values_are_kept(folder
             tensors[0].update(extra_db=7.5, stride=3)
 
     change_manifest(folder, change)
-    lines = planner(load_bundle(folder)).goldens().text.splitlines()
+    lines = planner(load_bundle(folder)).plan_goldens().text.splitlines()
     assert [line for line in lines if line.startswith("near")] == ["near 7.5 3"]
     assert lines[-2].startswith("output y")
 
@@ -63,7 +63,7 @@ def test_plan_says_which_channels_are_of_which_quantity(folder: Path) -> None:
             tensors[0].update(quantities=several)
 
     change_manifest(folder, change)
-    lines = planner(load_bundle(folder)).goldens().text.splitlines()
+    lines = planner(load_bundle(folder)).plan_goldens().text.splitlines()
     assert lines[-3:] == ["quantities 64 0 -2.5", "channels 3 0", "channels 1 1"]
 
 
@@ -76,7 +76,7 @@ def test_plan_names_providers_and_settings_when_the_variant_has_them(folder: Pat
 
     change_manifest(folder, change)
     made = planner(load_bundle(folder))
-    lines = made.profile().text.splitlines()
+    lines = made.plan_profile().text.splitlines()
     assert "provider CoreMLExecutionProvider" in lines
     assert "option ModelCacheDirectory /cache" in lines
     assert "option odd%20key a%20b%25" in lines
@@ -91,7 +91,7 @@ def test_plan_says_which_output_feeds_which_input_when_the_model_has_a_state(fol
         manifest["state"] = {"h out": "x"}
 
     change_manifest(folder, change)
-    lines = words(planner(load_bundle(folder)).goldens().text)
+    lines = words(planner(load_bundle(folder)).plan_goldens().text)
     assert lines[:3] == [["fetch", "y"], ["fetch", "h out"], ["state", "1", "x"]]
 
 
@@ -104,7 +104,7 @@ def test_kernels_are_exact_when_the_processor_would_saturate(
     flags: set[str],
     precise: bool,  # noqa: FBT001
 ) -> None:
-    config = planner(load_bundle(folder), flags=frozenset(flags)).config()
+    config = planner(load_bundle(folder), flags=frozenset(flags)).list_config()
     assert ("session.x64quantprecision" in config) == precise
 
 
@@ -117,7 +117,7 @@ def test_inputs_are_padded_and_outputs_cut_when_there_are_buckets(folder: Path) 
 
     change_manifest(folder, change)
     made = planner(load_bundle(folder))
-    plan = made.check()
+    plan = made.plan_check()
     goldens = [line for line in words(plan.text) if line[0] in ("golden", "input", "cut")]
     assert goldens == [
         ["golden", "0"],
@@ -134,15 +134,15 @@ def test_inputs_are_padded_and_outputs_cut_when_there_are_buckets(folder: Path) 
     own = np.fromfile(folder / "golden/0-x.bin", "<f4").reshape(1, 3, 8, 8)
     assert np.array_equal(padded[:1], own)
     assert not padded[1:].any()
-    assert made.profile().text.count("session ") == 1
+    assert made.plan_profile().text.count("session ") == 1
 
 
 def test_reshaped_inputs_have_no_outputs_to_be_near(folder: Path) -> None:
-    plan = planner(load_bundle(folder)).reshaped({"x": [2, 3, 8, 8]})
+    plan = planner(load_bundle(folder)).plan_reshaped({"x": [2, 3, 8, 8]})
     assert ["input", "x", "float32", "work/sweep-0-0.bin", "2", "3", "8", "8"] in words(plan.text)
     assert "output" not in plan.text
     with pytest.raises(ValueError, match="no input 'z'"):
-        planner(load_bundle(folder)).reshaped({"z": [1]})
+        planner(load_bundle(folder)).plan_reshaped({"z": [1]})
 
 
 def test_files_of_a_phone_are_models_and_goldens(folder: Path) -> None:

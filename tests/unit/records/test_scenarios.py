@@ -58,7 +58,7 @@ def test_make_scenario_when_multi_stream_has_eight_samples_unless_told() -> None
 
 def test_arguments_when_single_stream_are_none_for_old_harnesses() -> None:
     assert make_harness_arguments(Scenario()) == format_command_options(Scenario()) == []
-    assert find_preset("standard").under(Scenario()) == find_preset("standard")
+    assert find_preset("standard").with_scenario(Scenario()) == find_preset("standard")
 
 
 def test_threads_when_a_session_takes_some_cores_fill_the_others() -> None:
@@ -71,7 +71,7 @@ def test_threads_when_a_session_takes_some_cores_fill_the_others() -> None:
 
 
 def test_preset_when_served_makes_enough_queries_for_p99() -> None:
-    preset = find_preset("quick").under(SERVER)
+    preset = find_preset("quick").with_scenario(SERVER)
     assert preset.runs * preset.iterations >= 662
     assert preset.longest_s >= preset.iterations / 50
     assert "--scenario=server" in preset.arguments
@@ -89,7 +89,7 @@ def test_server_when_one_in_a_hundred_is_late_is_judged_by_p99() -> None:
 
 
 def test_verdict_when_the_bound_is_broken_is_invalid() -> None:
-    preset = find_preset("standard").under(SERVER)
+    preset = find_preset("standard").with_scenario(SERVER)
     good = [served([10.0] * 150)] * 5
     bad = [*good[:4], served([30.0] * 150)]
     of = [judge(selection(), runs, example_placement(), variant(), preset) for runs in (good, bad)]
@@ -99,7 +99,7 @@ def test_verdict_when_the_bound_is_broken_is_invalid() -> None:
 
 
 def test_verdict_when_offline_counts_inferences_and_compares_them_one_by_one() -> None:
-    preset = find_preset("standard").under(make_scenario("offline"))
+    preset = find_preset("standard").with_scenario(make_scenario("offline"))
     runs = [
         example_run(latencies_ns=[count * 10_000_000], inferences=count)
         for count in (1000, 1900, 1400, 1100, 1200)

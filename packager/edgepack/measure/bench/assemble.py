@@ -84,7 +84,7 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
     manifest, selection = question.manifest, measured.selection
     used = manifest.find_variant(selection.variant)
     created = utc_now()
-    preset = question.preset.under(measured.scenario)
+    preset = question.preset.with_scenario(measured.scenario)
     threads = count_threads(used, preset.scenario, selection.device.cpu_count)
     return RunReport(
         schema_version=SCHEMA_VERSION,

@@ -92,7 +92,7 @@ def bench(  # noqa: PLR0913  (the command's options)
         RemoteCommandError: The harness crashed, hung or printed nonsense, or no variant works.
         ToolError: The trace cannot be written.
     """
-    chosen = find_preset(preset).under(scenario)
+    chosen = find_preset(preset).with_scenario(scenario)
     opening = _choose_opening(device, scenario, tune=tune)
     opened = read_bundle(bundle, device, variant)
     progress = progress or Silent()
@@ -162,7 +162,7 @@ def measure_all(
     used, preset = measured.selection.variant, question.preset
     entry = question.manifest.find_variant(used)
     cpu_count = measured.selection.device.cpu_count
-    preset = preset.under(set_threads(preset.scenario, cpu_count, entry))
+    preset = preset.with_scenario(set_threads(preset.scenario, cpu_count, entry))
     measured.scenario = preset.scenario
     measured.argv = harness.measure_argv(used, preset)
     for number in range(1, preset.runs + 1):
@@ -227,7 +227,7 @@ def _measure_sweep_point(
 ) -> SweepPoint:
     """Measure one point; if its process fails, for example without memory, the point says so."""
     try:
-        swept = harness.sweep(variant, question.preset.under(SINGLE_STREAM), point)
+        swept = harness.sweep(variant, question.preset.with_scenario(SINGLE_STREAM), point)
     except RemoteCommandError as error:
         swept = Swept(latencies_ns=[], problem=format_one_line(error.problem))
     return SweepPoint(

@@ -130,7 +130,7 @@ class AndroidPhone:
         """Remove what plans brought; program and models stay for the next measurement."""
         self._shell(["rm", "-rf", str(self.release / WORK)], "cleaning up on the phone")
 
-    def facts(self, about: About) -> DeviceFacts:
+    def read_facts(self, about: About) -> DeviceFacts:
         """Return what the phone is."""
         known = self.properties
         vendor = known.get("ro.vendor.build.fingerprint", "")
@@ -147,16 +147,16 @@ class AndroidPhone:
             onnxruntime=about.onnxruntime,
             providers=about.providers,
             driver=vendor or NotMeasured(reason="the phone does not report its vendor image"),
-            boot_id=self.boot_id(),
-            conditions=self.conditions(),
+            boot_id=self.read_boot_id(),
+            conditions=self.read_conditions(),
         )
 
-    def boot_id(self) -> str | NotMeasured:
+    def read_boot_id(self) -> str | NotMeasured:
         """Return the boot id, which changes when the phone restarts."""
         found = self.adb.read(["cat", "/proc/sys/kernel/random/boot_id"]).strip()
         return found or NotMeasured(reason="the phone's shell may not read it")
 
-    def conditions(self) -> Conditions:
+    def read_conditions(self) -> Conditions:
         """Return what decides the phone's speed now."""
         return parse_android_conditions(self._read_outputs())
 
@@ -170,7 +170,7 @@ class AndroidPhone:
         pairs = (part.partition("\n") for part in parts)
         return {name.strip(): text for name, _, text in pairs}
 
-    def program(self, arguments: Sequence[str]) -> list[str]:
+    def make_command(self, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs the measuring program, in the release's folder."""
         return [
             *self.adb.entry.run_prefix,
@@ -188,16 +188,16 @@ class AndroidPhone:
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout."""
         self._send_plan(plan)
-        argv = self.program(arguments)
+        argv = self.make_command(arguments)
         return self.adb.shell(argv, timeout_s=timeout_s, folder=str(self.release))
 
-    def timed(
+    def measure_timed(
         self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> ProgramRun:
         """Do the same, and return the conditions before and after, too."""
-        before = self.conditions()
+        before = self.read_conditions()
         result = self.measure(arguments, plan, timeout_s=timeout_s)
-        return ProgramRun(result, before, self.conditions())
+        return ProgramRun(result, before, self.read_conditions())
 
     def take(self, path: str) -> bytes:
         """Return a file that the program wrote, and remove it."""

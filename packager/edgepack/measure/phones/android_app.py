@@ -80,7 +80,7 @@ class AppPhone(AndroidPhone):
         self.adb.uninstall(PACKAGE, timeout_s=INSTALL_S)
         super().clean()
 
-    def program(self, arguments: Sequence[str]) -> list[str]:
+    def make_command(self, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs the measuring program within the app."""
         words = [*arguments, "--runtime", "libonnxruntime.so", "--plan", PLAN]
         joined = ",".join(quote(word, safe="/:=+-_.") for word in words)
@@ -98,7 +98,7 @@ class AppPhone(AndroidPhone):
         if self._send_plan(plan):
             self._shell(["chmod", "-R", "a+rX", str(self.release)], "letting the app read the plan")
         document = f"document-{secrets.token_hex(4)}.json"
-        argv = self.program([*arguments, "--out", f"{FILES}/{document}"])
+        argv = self.make_command([*arguments, "--out", f"{FILES}/{document}"])
         began = self.adb.read(["date", "+%s"]).strip()
         ran = self.adb.shell(argv, timeout_s=timeout_s)
         found = re.search(r"^INSTRUMENTATION_RESULT: exit=(-?\d+)$", ran.text, re.MULTILINE)

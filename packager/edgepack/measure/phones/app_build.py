@@ -45,7 +45,7 @@ class Sdk:
     platform: Path
     """``android.jar``."""
 
-    def tool(self, name: str) -> str:
+    def find_tool(self, name: str) -> str:
         """Return the path of one of the build tools."""
         return str(self.build_tools / name)
 
@@ -114,20 +114,20 @@ def _compile_classes(work: Path, sdk: Sdk) -> None:
     argv += ["-classpath", str(sdk.platform), "-d", str(work / "classes"), str(source)]
     _run(argv, "compiling the instrumentation")
     classes = sorted(map(str, (work / "classes").rglob("*.class")))
-    argv = [sdk.tool("d8"), "--lib", str(sdk.platform), "--min-api", str(API_LEVEL)]
+    argv = [sdk.find_tool("d8"), "--lib", str(sdk.platform), "--min-api", str(API_LEVEL)]
     _run([*argv, "--output", str(work), *classes], "making classes.dex")
 
 
 def _pack(work: Path, sdk: Sdk, abi: str) -> None:
     manifest = find_ondevice_dir() / "native" / "android" / OWN_SOURCES[0]
-    argv = [sdk.tool("aapt2"), "link", "-o", str(work / "base.apk")]
+    argv = [sdk.find_tool("aapt2"), "link", "-o", str(work / "base.apk")]
     argv += ["--manifest", str(manifest), "-I", str(sdk.platform)]
     _run(argv, "making the app's manifest")
     with zipfile.ZipFile(work / "base.apk", "a", zipfile.ZIP_DEFLATED) as archive:
         archive.write(work / "classes.dex", "classes.dex")
         for library in sorted((work / "jni" / abi).iterdir()):
             archive.write(library, f"lib/{abi}/{library.name}")
-    argv = [sdk.tool("zipalign"), "-f", "4", str(work / "base.apk"), str(work / "aligned.apk")]
+    argv = [sdk.find_tool("zipalign"), "-f", "4", str(work / "base.apk"), str(work / "aligned.apk")]
     _run(argv, "aligning the app")
 
 
@@ -148,7 +148,14 @@ def _sign(work: Path, sdk: Sdk, keystore: Path) -> None:
         ]
         _run([*argv, "-validity", "10000", "-dname", "CN=edgepack"], "making a key")
         made.replace(keystore)
-    argv = [sdk.tool("apksigner"), "sign", "--ks", str(keystore), "--ks-pass", f"pass:{_PASSWORD}"]
+    argv = [
+        sdk.find_tool("apksigner"),
+        "sign",
+        "--ks",
+        str(keystore),
+        "--ks-pass",
+        f"pass:{_PASSWORD}",
+    ]
     argv += ["--out", str(work / "signed.apk"), str(work / "aligned.apk")]
     _run(argv, "signing the app")
 

@@ -198,7 +198,7 @@ class ApplePhone:
         self._copy(bundle.path, list(list_files(bundle)), self.stage / "bundle")
         self.xcode.send(self.stage / "bundle", self.identifier, PLACE)
 
-    def facts(self, about: About) -> DeviceFacts:
+    def read_facts(self, about: About) -> DeviceFacts:
         """Return what the phone is."""
         answer = self._read_last()
         return DeviceFacts(
@@ -213,21 +213,21 @@ class ApplePhone:
             onnxruntime=about.onnxruntime,
             providers=about.providers,
             driver=f"{answer.facts.system} {answer.facts.version}",
-            boot_id=self.boot_id(),
-            conditions=self.conditions(),
+            boot_id=self.read_boot_id(),
+            conditions=self.read_conditions(),
         )
 
-    def boot_id(self) -> str | NotMeasured:
+    def read_boot_id(self) -> str | NotMeasured:
         """Return the boot id, which changes when the phone restarts."""
         return self._read_last().facts.boot or NotMeasured(
             reason="iOS does not report when it started"
         )
 
-    def conditions(self) -> Conditions:
+    def read_conditions(self) -> Conditions:
         """Return what decided the phone's speed when the program last ended."""
         return _parse_conditions(self._read_last().after)
 
-    def program(self, arguments: Sequence[str]) -> list[str]:
+    def make_command(self, arguments: Sequence[str]) -> list[str]:
         """Return the arguments of the measuring program."""
         return ["edgepack_measure", *arguments, "--plan", PLAN]
 
@@ -235,16 +235,16 @@ class ApplePhone:
         self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout."""
-        return self.timed(arguments, plan, timeout_s=timeout_s).result
+        return self.measure_timed(arguments, plan, timeout_s=timeout_s).result
 
-    def timed(
+    def measure_timed(
         self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> ProgramRun:
         """Run the measuring program, and return the conditions before and after, too."""
         # So that an earlier test's output is not mistaken for this one's.
         mark = secrets.token_hex(4)
         answer, document = f"answer-{mark}.json", f"document-{mark}.json"
-        argv = [*self.program(arguments), "--out", document]
+        argv = [*self.make_command(arguments), "--out", document]
         self._send_request(argv, answer, plan)
         tested = self._run_test(timeout_s)
         self._answer = found = self._read_answered(tested, answer, document)

@@ -91,7 +91,7 @@ class NativeHarness:
                 continue
             seconds = time.monotonic() - began
             on_trial(Trial(variant=entry.id, building=False, seconds=seconds, kept_bytes=0))
-            facts = self.phone.facts(self.about)
+            facts = self.phone.read_facts(self.about)
             return Selection(variant=entry.id, unused=unused, device=facts)
         reasons = "".join(f"\n  {each.variant}: {each.reason}" for each in unused)
         raise RemoteCommandError(
@@ -113,12 +113,12 @@ class NativeHarness:
         del seed  # of scenarios that phones are not measured in
         timeout_s = run_timeout_s(preset, self.load_timeout_s)
         arguments = limit_arguments(["measure", *list_arguments(preset)], timeout_s)
-        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).goldens()
-        ran = self.phone.timed(arguments, plan, timeout_s=timeout_s)
+        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
+        ran = self.phone.measure_timed(arguments, plan, timeout_s=timeout_s)
         timed = read_document(Timed, ran.result, self.phone.name)
         return ProcessRun(
             variant=variant,
-            boot_id=self.phone.boot_id(),
+            boot_id=self.phone.read_boot_id(),
             before=ran.before,
             after=ran.after,
             sampling=NOT_SAMPLED,
@@ -130,19 +130,21 @@ class NativeHarness:
     def measure_argv(self, variant: str, preset: Preset, seed: int = 0) -> list[str]:
         """Return the command of a process run, as the phone's shell gets it."""
         del variant, seed
-        return self.phone.program(["measure", *list_arguments(preset)])
+        return self.phone.make_command(["measure", *list_arguments(preset)])
 
     def create(self, variant: str, *, cold: bool) -> int | NotMeasured:
         """Time how long the variant's sessions take to create, in nanoseconds."""
         if cold:
             return NO_COLD
-        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).goldens()
+        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
         return self._ask_program(Created, ["create"], plan).session_create_ns
 
     def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
         """Make one process run with inputs of other shapes."""
         try:
-            plan = self._make_planner(self.bundle.manifest.find_variant(variant)).reshaped(shapes)
+            plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_reshaped(
+                shapes
+            )
             timed = self._ask_program(
                 Timed,
                 ["measure", *list_arguments(preset)],
@@ -155,7 +157,7 @@ class NativeHarness:
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
-        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).goldens()
+        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
         return self._ask_program(Memory, ["memory"], plan)
 
     def profile(self, variant: str) -> Placement:
@@ -194,7 +196,7 @@ class NativeHarness:
         began = time.monotonic()
         time.sleep(pause_s)
         while time.monotonic() - began < COOL_DOWN_S:
-            celsius = self.phone.conditions().temperature_c
+            celsius = self.phone.read_conditions().temperature_c
             if not isinstance(celsius, float) or celsius <= limit_c:
                 return
             note(f"cooling down: {celsius:.1f} °C, to {limit_c:.1f} °C")
@@ -208,7 +210,7 @@ class NativeHarness:
         """
         for why in self._list_lacking(entry):
             raise make_refused(why, self.phone.name)
-        found = self._ask_program(Checked, ["check"], self._make_planner(entry).check())
+        found = self._ask_program(Checked, ["check"], self._make_planner(entry).plan_check())
         if not found.golden_min_sqnr_db >= entry.min_sqnr_db:
             raise make_refused(
                 f"its output is {found.golden_min_sqnr_db:.1f} dB near the golden one,"
@@ -260,7 +262,7 @@ class NativeHarness:
 
     def _read_events(self, entry: ManifestVariant) -> tuple[int, Events]:
         prefix = f"{self.phone.scratch}/profile"
-        plan = self._make_planner(entry).profile()
+        plan = self._make_planner(entry).plan_profile()
         made = self._ask_program(Profiled, ["profile", "--profile-prefix", prefix], plan)
         return made.runs, parse_events(self.phone.take(made.profile), self.phone.name)
 

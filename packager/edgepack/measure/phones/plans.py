@@ -81,7 +81,7 @@ class Planner:
         self._models = [PhoneModel(bucket.model, bucket.dims) for bucket in entry.buckets]
         self._models = self._models or [PhoneModel(entry.model, {})]
 
-    def check(self) -> PhonePlan:
+    def plan_check(self) -> PhonePlan:
         """Return the plan that proves the variant: all goldens, and one for each model.
 
         A model that is too small for every golden input runs with one that is cut to its size,
@@ -103,7 +103,7 @@ class Planner:
                 parts.append(self._make_unknown(place, resized, f"size-{place}"))
         return self._make_plan(self._models, parts)
 
-    def goldens(self) -> PhonePlan:
+    def plan_goldens(self) -> PhonePlan:
         """Return the plan for all goldens."""
         parts = []
         for number in range(len(self.bundle.manifest.goldens)):
@@ -111,13 +111,13 @@ class Planner:
             parts.append(self._make_golden(number, self._find_model(feed), feed))
         return self._make_plan(self._models, parts)
 
-    def profile(self) -> PhonePlan:
+    def plan_profile(self) -> PhonePlan:
         """Return the plan for the first golden, with only the session that it is for."""
         feed = self._read_feed(0)
         model = self._models[self._find_model(feed)]
         return self._make_plan([model], [self._make_golden(0, 0, feed, model)])
 
-    def reshaped(self, wanted: Mapping[str, Sequence[int]]) -> PhonePlan:
+    def plan_reshaped(self, wanted: Mapping[str, Sequence[int]]) -> PhonePlan:
         """Return the plan for goldens in other shapes, whose outputs are unknown.
 
         Raises:
@@ -168,7 +168,7 @@ class Planner:
         yield f"session {_quote(model.path)}"
         yield f"threads {settings.intra_op_num_threads}"
         yield f"level {settings.graph_optimization_level}"
-        for key, value in self.config().items():
+        for key, value in self.list_config().items():
             yield f"config {_quote(key)} {_quote(self._fill_cache(value))}"
         for provider in self.entry.providers:
             if provider.name == CPU:
@@ -177,7 +177,7 @@ class Planner:
             for key, value in provider.options.items():
                 yield f"option {_quote(key)} {_quote(self._fill_cache(value))}"
 
-    def config(self) -> dict[str, str]:
+    def list_config(self) -> dict[str, str]:
         """Return the session config entries on this phone, as the loader sets them."""
         found = {}
         if self._cpu_flags & {"sse2"} and not self._cpu_flags & VNNI:

@@ -50,16 +50,16 @@ class Phone(Protocol):
     def cpu_flags(self) -> frozenset[str]:
         """The processor's features as Linux spells them."""
 
-    def facts(self, about: About) -> DeviceFacts:
+    def read_facts(self, about: About) -> DeviceFacts:
         """Return what the phone is."""
 
-    def conditions(self) -> Conditions:
+    def read_conditions(self) -> Conditions:
         """Return what decides the phone's speed now."""
 
-    def boot_id(self) -> str | NotMeasured:
+    def read_boot_id(self) -> str | NotMeasured:
         """Return the boot id, which changes when the phone restarts."""
 
-    def program(self, arguments: Sequence[str]) -> list[str]:
+    def make_command(self, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs the measuring program."""
 
     def measure(
@@ -72,7 +72,7 @@ class Phone(Protocol):
             TooSlowError: It took longer than it may.
         """
 
-    def timed(
+    def measure_timed(
         self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
     ) -> ProgramRun:
         """Do the same, and return the conditions before and after, too."""
