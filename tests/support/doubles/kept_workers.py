@@ -41,21 +41,49 @@ def kept_workers() -> Iterator[None]:
     with use_pool(kept):
         yield
     for worker in kept.idle:
-        worker.end()
+        worker.stop()
 
 
 class _Kept(Worker):
-    """A worker that knows whether another build may have it."""
+    """A worker that knows whether another build may have it.
 
-    def __init__(self, scratch: str) -> None:
+    One that computes nothing when its build fails is kept too; for that build it is killed.
+    """
+
+    def __init__(self, scratch: str, pool: KeptWorkers) -> None:
         self.environment = _environment()
         self.was_changed = False
+        self._pool = pool
+        self._is_busy = False
+        self._was_killed = False
         super().__init__(scratch)
 
     def call(self, function, arguments, told):
         # It opens what later calls use.
         self.was_changed |= function.__module__ == "edgepack.quantization.ranges.helper"
-        return super().call(function, arguments, told)
+        self._is_busy = True
+        if self._was_killed:
+            super().kill()
+        try:
+            return super().call(function, arguments, told)
+        finally:
+            self._is_busy = False
+
+    def kill(self) -> None:
+        self._was_killed = True
+        if self._is_busy:
+            super().kill()
+
+    def end(self) -> None:
+        if self._is_busy or not self.can_be_kept:
+            self.stop()
+        else:
+            self._pool.leave([self])
+
+    def stop(self) -> None:
+        """Kill it in any case, and release its pipes."""
+        super().kill()
+        super().end()
 
     @property
     def can_be_kept(self) -> bool:
@@ -66,6 +94,7 @@ class _Kept(Worker):
 
         Temporary files go to ``scratch``, as those of a worker that was started for it.
         """
+        self._was_killed = False
         self._log.seek(0)
         self._log.truncate()
         values = {name: os.environ[name] for name in _OF_EACH_TEST if name in os.environ}
@@ -96,17 +125,18 @@ class KeptWorkers(WorkerPool):
             fitting = [worker for worker in self.idle if worker.environment == environment]
             if fitting:
                 self.idle.remove(fitting[0])
-        worker = fitting[0] if fitting else _Kept(scratch)
+        worker = fitting[0] if fitting else _Kept(scratch, self)
         worker.settle(scratch)
         return worker
 
     def leave(self, idle: Sequence[Worker]) -> None:
-        kept = [each for each in idle if isinstance(each, _Kept) and each.can_be_kept]
+        kept = [each for each in idle if isinstance(each, _Kept)]
         with self._lock:
             known = [*kept, *self.idle]
-            self.idle = known[:_MOST_IDLE]
-        for worker in (set(idle) | set(known)) - set(self.idle):
-            worker.end()
+            self.idle = [each for each in known if each.can_be_kept][:_MOST_IDLE]
+            left = set(known) - set(self.idle)
+        for worker in left:
+            worker.stop()
 
 
 def _environment() -> dict[str, str]:
