@@ -24,6 +24,7 @@ from edgepack.devices.transports import connect
 
 from tests.support.reports.tiny_bundle import write_tiny_bundle
 from tests.support.servers.loopback import ssh_device, ssh_entry
+from tests.support.slow_cases import slow_after
 
 NAMES = ("a", "b", "c")
 
@@ -192,7 +193,7 @@ def test_push_to_one_device_when_it_cannot_be_done_is_one_error_and_changes_noth
     assert fleet.state() == before
 
 
-@pytest.mark.parametrize("what", CASES)
+@pytest.mark.parametrize("what", slow_after(2, CASES))
 def test_push_to_three_devices_when_it_cannot_be_done_is_a_line_for_each_and_changes_nothing(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support.nets import tiny_models
+from tests.support.slow_cases import slow_after
 
 SLOW_SAMPLES = """
 import pathlib, time
@@ -65,7 +66,9 @@ def wait_until(condition, what: str, seconds: float = 30) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), slow_after(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+)
 def test_build_when_interrupted_leaves_no_process_and_nothing_half_written(
     tmp_path, own_home, number, code
 ):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.reports.proof_report import VARIABLE, Check, main, report
+from tests.support.slow_cases import slow_after
 
 ONE_TEST = "def test_one(): pass\ndef test_two(): assert {two}\n"
 
@@ -52,7 +53,7 @@ def test_report_when_no_folder_is_named_is_not_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("two", "failed"), [("1", 0), ("0", 1)])
+@pytest.mark.parametrize(("two", "failed"), slow_after(1, [("0", 1), ("1", 0)]))
 def test_report_when_pytest_wrote_it_is_read_too(tmp_path, capsys, two, failed):
     (tmp_path / "test_it.py").write_text(ONE_TEST.format(two=two))
     argv = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "test_it.py"]

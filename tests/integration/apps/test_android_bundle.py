@@ -253,6 +253,7 @@ def test_aar_when_the_compiler_refuses_says_what_it_said(built, tmp_path):
     assert not (tmp_path / "maven").exists()
 
 
+@pytest.mark.slow(reason="builds for a target")
 def test_build_when_the_compiler_refuses_has_the_bundle_and_says_why(tmp_path, monkeypatch):
     java = tmp_path / "java"
     java.write_text("#!/bin/sh\necho 'Net.kt:3: error: no' >&2\nexit 1\n")

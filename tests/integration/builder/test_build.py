@@ -26,6 +26,7 @@ from edgepack.errors import (
 from edgepack.trying.verify import verify as verify_here
 
 from tests.support.nets import tiny_models
+from tests.support.slow_cases import slow_after
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -225,7 +226,7 @@ BAD_SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_SAMPLES)
+@pytest.mark.parametrize("case", slow_after(2, BAD_SAMPLES))
 def test_calibration_samples_when_wrong_end_the_build_with_nothing_written(tmp_path, case):
     arrays, problem = BAD_SAMPLES[case]
     project = tiny_models.write_project(tmp_path)

@@ -22,6 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.nets.branch_nets import WIDTH, rated
 from tests.support.nets.tiny_models import save
+from tests.support.slow_cases import slow_after
 
 RATE = TensorSpec("rate", "int64", ())
 COUNT = 12
@@ -52,7 +53,7 @@ def ran(model: Path, feed):
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feed), strict=True))
 
 
-@pytest.mark.parametrize("rate", [16000, 8000])
+@pytest.mark.parametrize("rate", slow_after(1, [16000, 8000]))
 def test_build_with_a_constant_makes_models_that_do_not_take_it(tmp_path, rate):
     project = write(tmp_path, NPZ, constants=f"{{rate: {rate}}}")
     save_frames(tmp_path / "s.npz")
@@ -118,7 +119,7 @@ OTHER = [
 ]
 
 
-@pytest.mark.parametrize(("source", "rate"), HELD)
+@pytest.mark.parametrize(("source", "rate"), slow_after(2, HELD))
 def test_samples_may_hold_the_constant(tmp_path, source, rate):
     project = write(tmp_path, source(tmp_path, rate))
     result = build(project=project, out=tmp_path / "dist", variants=["cpu-fp32"])
@@ -126,7 +127,7 @@ def test_samples_may_hold_the_constant(tmp_path, source, rate):
     assert [tensor.name for tensor in manifest.goldens[0].inputs] == ["x", "state"]
 
 
-@pytest.mark.parametrize(("source", "rate"), OTHER)
+@pytest.mark.parametrize(("source", "rate"), slow_after(2, OTHER))
 def test_samples_with_another_value_are_refused(tmp_path, source, rate):
     project = write(tmp_path, source(tmp_path, rate))
     with pytest.raises(

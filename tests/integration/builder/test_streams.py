@@ -61,6 +61,7 @@ from tests.support.nets.stream_nets import (
     limited,
     lstm,
 )
+from tests.support.slow_cases import slow_after
 
 PAIR = (("h_out", "h"),)
 STATE = "state: {h_out: h}"
@@ -382,7 +383,7 @@ def harness_of(bundle: Path):
         yield Harness(transport, PurePosixPath(bundle), sys.executable)
 
 
-@pytest.mark.parametrize("scenario", ["single-stream", "offline"])
+@pytest.mark.parametrize("scenario", slow_after(1, ["single-stream", "offline"]))
 def test_harness_runs_streams_and_tells_what_is_infinite_after_them(growing, scenario):
     chosen = make_scenario(scenario).model_copy(update={"threads": 2})
     preset = replace(BRIEF, scenario=chosen)

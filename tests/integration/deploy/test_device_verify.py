@@ -23,6 +23,7 @@ from edgepack.project.profile import find_host_target
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 from tests.support.servers.loopback import ssh_device
+from tests.support.slow_cases import slow_after
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def link_elsewhere(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "kind", "path", "why"),
-    [
+    slow_after(3, [
         (lambda place: alter(place / MODEL), "altered", MODEL, "its hash is another"),
         (lambda place: (place / MODEL).unlink(), "missing", MODEL, ""),
         (lambda place: (place / "more.py").write_text("x"), "added", "more.py", ""),
@@ -100,7 +101,7 @@ def link_elsewhere(path: Path) -> None:
          "it cannot be read: No such file or directory"),
         (lambda place: os.close(os.open(os.fsencode(place) + b"/\xff", os.O_CREAT)), "added",
          r"\udcff", ""),
-    ],
+    ]),
 )  # fmt: skip
 def test_file_when_it_was_changed_on_the_device_is_named(
     device: Device, pushed: Path, change: Callable[[Path], object], kind: str, path: str, why: str

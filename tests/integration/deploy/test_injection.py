@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 from tests.support.servers.loopback import ssh_device
+from tests.support.slow_cases import slow_after
 
 CANARY = "canary-was-here"
 """A file that appears, in the home folder of whoever runs commands, if one of these runs."""
@@ -96,7 +97,7 @@ def test_program_when_a_shell_has_its_name_for_itself_is_still_a_program(
     assert not (tmp_path / CANARY).exists()
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", slow_after(3, FOLDERS))
 def test_root_when_it_looks_like_a_command_is_a_folder(
     server: LoopbackServer, board: Transport, tmp_path: Path, folder: str
 ) -> None:

@@ -26,9 +26,10 @@ from edgepack.measure.bench.run import bench
 from tests.support.doubles.watched_progress import Watched
 from tests.support.reports.tiny_bundle import write_tiny_bundle
 from tests.support.servers.loopback import lives, ssh_device, wait_until
+from tests.support.slow_cases import slow_after
 
 
-@pytest.fixture(params=["local", "ssh"])
+@pytest.fixture(params=slow_after(1, ["local", "ssh"], reason="over SSH too"))
 def device(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Device]:
     changes = {"root": str(tmp_path / "root"), "python": sys.executable}
     if request.param == "local":

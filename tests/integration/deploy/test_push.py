@@ -30,6 +30,7 @@ from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageE
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 from tests.support.servers.boards import with_file
 from tests.support.servers.loopback import CuttingProxy, ssh_device, wait_until
+from tests.support.slow_cases import slow_after
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[LoopbackServer]:
         yield running
 
 
-@pytest.fixture(params=["local", "ssh"])
+@pytest.fixture(params=slow_after(1, ["local", "ssh"], reason="over SSH too"))
 def device(request: pytest.FixtureRequest, tmp_path: Path) -> Device:
     root = str(tmp_path / "root")
     if request.param == "local":
@@ -167,7 +168,7 @@ def test_home_is_expanded_on_the_device(server: LoopbackServer, bundle: Path) ->
     assert Path(pushed.path).is_relative_to(server.home / ".local/share/edgepack/tiny/releases")
 
 
-@pytest.mark.parametrize("cut_after_bytes", [6_000, 60_000, 2_000_000])
+@pytest.mark.parametrize("cut_after_bytes", slow_after(1, [60_000, 6_000, 2_000_000]))
 def test_connection_lost_in_mid_push_leaves_everything_as_it_was(
     server: LoopbackServer, bundle: Path, tmp_path: Path, cut_after_bytes: int
 ) -> None:
@@ -431,7 +432,7 @@ FULL_DISKS = {
 }
 
 
-@pytest.mark.parametrize("case", FULL_DISKS)
+@pytest.mark.parametrize("case", slow_after(2, FULL_DISKS))
 def test_full_disk_is_named_and_leaves_no_release(
     device: Device, bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
 ) -> None:

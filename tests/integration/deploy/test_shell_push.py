@@ -27,6 +27,7 @@ from tests.support.servers.bare_programs import link_programs
 from tests.support.servers.boards import Board, tree, with_file
 from tests.support.servers.dropbear_server import DropbearServer, require_dropbear
 from tests.support.servers.loopback import CuttingProxy, ssh_device
+from tests.support.slow_cases import slow_after
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def busybox(tmp_path: Path) -> Iterator[Board]:
         yield Board(ssh_device(server, root="/data"), server.board)
 
 
-@pytest.fixture(params=["dash", "busybox"])
+@pytest.fixture(params=slow_after(1, ["dash", "busybox"], reason="on a bare board too"))
 def board(request: pytest.FixtureRequest) -> Board:
     found: Board = request.getfixturevalue(request.param)
     return found

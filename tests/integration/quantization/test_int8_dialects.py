@@ -24,6 +24,7 @@ from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.nets import int8_nets, tiny_models
+from tests.support.slow_cases import slow_after
 
 MAX_IR = 13
 CHANNEL_AXIS = {
@@ -286,7 +287,7 @@ def product_net(folder, nodes, constants, x, y):
     return int8_nets.calibrated(folder / "steps", model, feeds, simplify=False), feeds[0]
 
 
-@pytest.mark.parametrize("name", ["cpu", "tensorrt", "qnn-16"])
+@pytest.mark.parametrize("name", slow_after(1, ["cpu", "tensorrt", "qnn-16"]))
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_product_when_quantized_computes_what_the_float_one_does(tmp_path, product, name):
     inputs, feed = product_net(tmp_path, *PRODUCTS[product])

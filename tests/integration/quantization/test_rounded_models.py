@@ -16,6 +16,7 @@ from PIL import Image
 
 from tests.support.nets import int8_nets, tiny_models
 from tests.support.nets.onnxruntime_writer import extreme_ranges
+from tests.support.slow_cases import slow_after
 
 FLOAT = np.float32
 
@@ -130,7 +131,7 @@ CASES = [(residual, name) for name in int8_nets.DIALECTS]
 CASES += [(net, name) for net in (gated, decoder) for name in ("cpu", "tensorrt", "qnn-8")]
 
 
-@pytest.mark.parametrize(("net", "name"), CASES)
+@pytest.mark.parametrize(("net", "name"), slow_after(2, CASES))
 def test_net_when_its_weights_are_fitted_is_closer_on_samples_it_has_not_seen(net, name):
     """With a scale per channel these nets lose little by their weights, with one for all much."""
     nearest, fitted = gain(

@@ -22,6 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.nets import tiny_models
 from tests.support.reports.tiny_bundle import import_loader
+from tests.support.slow_cases import slow_after
 
 FLOAT = TensorProto.FLOAT
 IMAGE = ("image", FLOAT, ["batch", 3, 8, 8])
@@ -121,7 +122,7 @@ def boxes_and_scores(path: Path, *, weak: bool = False) -> None:
     tiny_models.save(path, nodes, [IMAGE], [("found", FLOAT, [1, 7, 16])], weights)
 
 
-@pytest.mark.parametrize("variant", ["cpu-fp32", "cpu-int8-dynamic"])
+@pytest.mark.parametrize("variant", slow_after(1, ["cpu-fp32", "cpu-int8-dynamic"]))
 def test_goldens_when_scores_beside_boxes_are_weak_refuse_the_model(tmp_path, loader, variant):
     boxes_and_scores(tmp_path / "model.onnx")
     bundle = built(tmp_path, tiny_models.images(16), variant)

@@ -27,6 +27,7 @@ from edgepack.steps.proofs.read_answers import ReadAnswers
 from onnx import TensorProto, helper
 
 from tests.support.nets import brightness_nets, tiny_models
+from tests.support.slow_cases import slow_after
 
 STRETCH = {"width": 8, "height": 8}
 RIGHT = ImageInput(resize=STRETCH, scale=1 / 127.5, mean=[1.0, 1.0, 1.0])
@@ -203,7 +204,7 @@ def test_check_when_scores_are_described_as_boxes_warns(tmp_path):
     assert "the boxes are from 0 to 1" in caught.value.hint
 
 
-@pytest.mark.parametrize("in_graph", [False, True], ids=["outside", "in_graph"])
+@pytest.mark.parametrize("in_graph", slow_after(1, [False, True]), ids=["outside", "in_graph"])
 def test_build_when_the_scale_is_missing_warns_with_the_line_to_write(tmp_path, in_graph):
     path = brightness_nets.write_project(tmp_path, "{resize: {width: 8, height: 8}}")
     if in_graph:

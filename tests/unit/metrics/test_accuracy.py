@@ -20,6 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests.support.slow_cases import slow_after
+
 
 def test_sqnr_when_noise_is_a_tenth_of_the_signal_is_20_db():
     reference = np.ones(100)
@@ -179,7 +181,7 @@ def test_r2_when_only_an_offset_is_right_is_below_nothing():
 
 
 @pytest.mark.parametrize("heavy", [False, True], ids=["normal", "heavy tails"])
-@pytest.mark.parametrize("size", [1, 20])
+@pytest.mark.parametrize("size", slow_after(1, [1, 20]))
 def test_r2_interval_holds_the_truth_in_about_as_many_cases_as_it_says(size, heavy):
     """Of outputs and errors that are drawn, so that the truth is known."""
     random = np.random.default_rng(5)
