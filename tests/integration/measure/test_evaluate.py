@@ -24,6 +24,7 @@ from edgepack.results.store.store import ResultsStore
 
 from tests.support.doubles.watched_progress import Watched
 from tests.support.nets import tiny_models
+from tests.support.reports.tiny_bundle import write_tiny_bundle
 from tests.support.servers.fault_proxy import FaultProxy, Wire
 from tests.support.servers.loopback import ssh_device
 
@@ -79,11 +80,10 @@ def test_evaluate_when_the_metric_is_python_calls_it_here(built, tmp_path):
     assert accuracy.interval.reason == "mymetric:mean has no value for each sample"
 
 
-def test_evaluate_when_no_project_is_here_asks_for_it(built, tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
+def test_evaluate_when_no_project_is_here_asks_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"no edgepack\.yaml here") as caught:
-        evaluate(built[1].path, load_device("local"))
+        evaluate(write_tiny_bundle(tmp_path / "bundle"), load_device("local"))
     assert "--project" in caught.value.hint
 
 
