@@ -53,19 +53,19 @@ def test_logins_when_many_begin_at_once_are_few_at_a_time_per_server(
     server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logins, "LOGINS", 3)
-    crowd, real = Crowd(), ssh_connect._dial
+    crowd, real = Crowd(), socket.create_connection
     log_in = ssh_connect.authenticate
 
-    def dial(*arguments: object) -> socket.socket:
+    def dial(*arguments: object, **options: object) -> socket.socket:
         crowd.enter()
-        return real(*arguments)  # type: ignore[arg-type]
+        return real(*arguments, **options)  # type: ignore[arg-type]
 
     def authenticate(*arguments: object) -> None:
         time.sleep(0.02)
         log_in(*arguments)  # type: ignore[arg-type]
         crowd.leave()
 
-    monkeypatch.setattr(ssh_connect, "_dial", dial)
+    monkeypatch.setattr(socket, "create_connection", dial)
     monkeypatch.setattr(ssh_connect, "authenticate", authenticate)
     device = ssh_device(server)
 

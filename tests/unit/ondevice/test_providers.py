@@ -117,7 +117,7 @@ def refused_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, also_empty
         def get_providers(self) -> list[str]:
             return ["CPUExecutionProvider"]
 
-    def create(*_: object) -> Session:
+    def create(*_: object, **__: object) -> Session:
         engine = folder / "engine"
         if engine.exists():
             raise RuntimeError("torn engine")
@@ -126,7 +126,7 @@ def refused_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, also_empty
         engine.write_text("whole")
         return Session()
 
-    monkeypatch.setattr(providers, "_create", create)
+    monkeypatch.setattr(providers.ort, "InferenceSession", create)
     return folder
 
 
