@@ -8,8 +8,8 @@ import org.json.JSONObject
  * One class of a classification.
  *
  * @property index of the class, from 0
- * @property label its name; null where the bundle has no labels, or fewer than classes
- * @property score what the model gave for it, after the activation that the project names, if any
+ * @property label its name; null where the bundle has no labels, or fewer labels than classes
+ * @property score its score, after the activation that the project names, if any
  */
 class Classification internal constructor(
     val index: Int,
@@ -22,11 +22,11 @@ class Classification internal constructor(
 /**
  * One object in a picture.
  *
- * The edges are in pixels of the picture as the caller gave it, from its left upper corner, and lie
- * within it.
+ * The edges are in pixels of the caller's picture, counted from its upper left corner, and lie
+ * within the picture.
  *
  * @property index of the object's class, from 0
- * @property label the name of its class; null where the bundle has no labels, or fewer than classes
+ * @property label the name of its class; null where the bundle has no labels, or fewer labels than classes
  * @property score from 0 to 1 for most models
  * @property left edge
  * @property top edge
@@ -45,36 +45,36 @@ class Detection internal constructor(
     override fun toString(): String = "${label ?: index} $score ($left, $top, $right, $bottom)"
 }
 
-/** Returns the labels in a file's text, one a line; a byte order mark and carriage returns are left out. */
+/** Returns the labels in a file's text, one per line, without a byte order mark and carriage returns. */
 internal fun readLabels(text: String): List<String> {
     val lines = text.replace("\uFEFF", "").replace("\r", "").split("\n")
     return if (lines.last().isEmpty()) lines.dropLast(1) else lines
 }
 
 /**
- * Returns the best classes of one sample, best first; of equal ones those with the lower index first.
+ * Returns the best classes of one sample, best first; among equal scores, the lower index first.
  *
  * @param output scores or logits: one axis has any size, all others have size 1
  * @param description the output's entry in the manifest's `output_descriptions`
  * @param labels by index
- * @throws IllegalArgumentException if the shape is another
+ * @throws IllegalArgumentException if the output has another shape
  */
-internal fun classifications(output: Tensor, description: JSONObject, labels: List<String>): List<Classification> {
-    val elements = elementsOf(output)
+internal fun findClasses(output: Tensor, description: JSONObject, labels: List<String>): List<Classification> {
+    val elements = readElements(output)
     val count = output.shape.fold(1L) { size, axis -> size * axis }.toInt()
     require(count > 0 && count.toLong() == (output.shape.maxOrNull() ?: 1L)) {
         "the output is ${output.shape.contentToString()}: a classification is one row of scores, so that" +
             " the classes of several samples are asked for one sample at a time"
     }
     val values = DoubleArray(count) { elements[it] }
-    val scores = activated(values, description.getString("activation"))
-    // By the values: an activation keeps their order, and may round two of them to the same score.
-    return bestFirst(values, values.indices).take(description.getInt("top")).map {
+    val scores = activate(values, description.getString("activation"))
+    // Sorted by the values: an activation keeps their order, but may round two of them to the same score.
+    return sortBestFirst(values, values.indices).take(description.getInt("top")).map {
         Classification(it, labels.getOrNull(it), scores[it].toFloat())
     }
 }
 
-private fun activated(values: DoubleArray, activation: String): DoubleArray =
+private fun activate(values: DoubleArray, activation: String): DoubleArray =
     when (activation) {
         "softmax" -> {
             val highest = values.max()
@@ -86,10 +86,10 @@ private fun activated(values: DoubleArray, activation: String): DoubleArray =
         else -> values
     }
 
-/** Returns indices by falling value, equal ones as they came, those of what is no number last. */
-private fun bestFirst(values: DoubleArray, indices: Iterable<Int>): List<Int> =
+/** Returns indices, the highest value first; equal values keep their order, NaN comes last. */
+private fun sortBestFirst(values: DoubleArray, indices: Iterable<Int>): List<Int> =
     indices.sortedWith { a, b ->
-        // Comparisons of primitive numbers, to which -0.0 and 0.0 are equal.
+        // Comparisons of primitive numbers take -0.0 and 0.0 as equal.
         when {
             values[a] > values[b] -> -1
             values[a] < values[b] -> 1
@@ -98,21 +98,21 @@ private fun bestFirst(values: DoubleArray, indices: Iterable<Int>): List<Int> =
     }
 
 /**
- * Returns the objects in a picture, best first; of equal ones those that come first in the output.
+ * Returns the objects in a picture, best first; among equal scores, in the output's order.
  *
  * A row of the output is one object of the class with its best score. Rows below the description's
- * `score` are left out, and those with a value that is no number. Of two objects of one class that
- * overlap by more than `iou` (intersection over union) the better one is kept, and in the end `most`.
+ * `score` are left out, and so are rows with a NaN or an infinite value. Of two objects of one class that
+ * overlap by more than `iou` (intersection over union) the better one is kept, and at most `most` in all.
  *
  * @param output (1, 4 + C, N) or (1, N, 4 + C) for the layout `yolo`, (1, N, 5 + C) for `yolov5`:
  *     centre, width and height in pixels of the input, for `yolov5` the score that there is an object,
  *     then a score per class
  * @param description the output's entry in the manifest's `output_descriptions`
- * @param labels by index; where there are any, they say what C is
- * @param placement where the picture lay in the input
- * @throws IllegalArgumentException if the shape is another
+ * @param labels by index; where there are any, their number is C
+ * @param placement where the picture lies in the input
+ * @throws IllegalArgumentException if the output has another shape
  */
-internal fun detections(
+internal fun findObjects(
     output: Tensor,
     description: JSONObject,
     labels: List<String>,
@@ -123,29 +123,29 @@ internal fun detections(
     val classes = IntArray(rows.count) { rows.bestClass(it) }
     val scores = DoubleArray(rows.count) { rows.score(it, classes[it]) }
     val good = (0 until rows.count).filter { scores[it] >= least && scores[it].isFinite() && rows.isFinite(it) }
-    val best = bestFirst(scores, good).map { Candidate(classes[it], scores[it], rows.edges(it)) }
-    return apart(best, description.getDouble("iou"), description.getInt("most")).map {
-        val (left, top, right, bottom) = inPicture(it.edges, placement)
+    val best = sortBestFirst(scores, good).map { Candidate(classes[it], scores[it], rows.edges(it)) }
+    return dropOverlaps(best, description.getDouble("iou"), description.getInt("most")).map {
+        val (left, top, right, bottom) = moveToPicture(it.edges, placement)
         Detection(it.index, labels.getOrNull(it.index), it.score.toFloat(), left, top, right, bottom)
     }
 }
 
-/** The rows of a detection's output, a box each. */
+/** The rows of a detection's output, one box per row. */
 private class DetectionRows(output: Tensor, layout: String, labels: Int) {
-    private val elements = elementsOf(output)
+    private val elements = readElements(output)
     private val hasObjectScore = layout == "yolov5"
     private val before = if (hasObjectScore) 5 else 4
     private val width: Int
     private val isTransposed: Boolean
 
-    /** How many there are. */
+    /** The number of rows. */
     val count: Int
 
     init {
         val shape = output.shape
         val (rows, columns) = if (shape.size == 3 && shape[0] == 1L) shape[1].toInt() to shape[2].toInt() else 0 to 0
-        // Where both axes have that size, the first one is taken, as in ultralytics' exports.
-        // An axis that is empty holds no boxes: there is no object.
+        // Where both axes have that size, the first one counts, as in ultralytics' exports.
+        // An empty axis contains no boxes: there is no object.
         val smaller = if (min(rows, columns) > 0) min(rows, columns) else max(rows, columns)
         val size = if (labels > 0) before + labels else smaller
         isTransposed = !hasObjectScore && rows == size
@@ -161,14 +161,14 @@ private class DetectionRows(output: Tensor, layout: String, labels: Int) {
     private fun value(row: Int, column: Int): Double =
         elements[if (isTransposed) column * count + row else row * width + column]
 
-    /** Returns a row's score for a class; what is no number is below all others. */
+    /** Returns a row's score for a class; NaN counts as minus infinity. */
     fun score(row: Int, index: Int): Double {
         val score = value(row, before + index)
         val product = if (hasObjectScore) score * value(row, 4) else score
         return if (product.isNaN()) Double.NEGATIVE_INFINITY else product
     }
 
-    /** Returns the class with a row's best score, of equal ones the first. */
+    /** Returns the class with a row's best score; among equal scores, the first. */
     fun bestClass(row: Int): Int {
         var best = 0
         var highest = score(row, 0)
@@ -191,11 +191,11 @@ private class DetectionRows(output: Tensor, layout: String, labels: Int) {
         return doubleArrayOf(x - halfWidth, y - halfHeight, x + halfWidth, y + halfHeight)
     }
 
-    /** Tells whether a row's box has an extent that is a number. */
+    /** Returns whether all edges of a row's box are finite. */
     fun isFinite(row: Int): Boolean = edges(row).all { it.isFinite() }
 }
 
-/** An object that was found; the edges in pixels of the input. */
+/** An object that may be kept; its edges are in pixels of the input. */
 private class Candidate(val index: Int, val score: Double, val edges: DoubleArray) {
     private val area: Double = side(edges[0], edges[2]) * side(edges[1], edges[3])
 
@@ -203,15 +203,15 @@ private class Candidate(val index: Int, val score: Double, val edges: DoubleArra
         val across = side(max(edges[0], other.edges[0]), min(edges[2], other.edges[2]))
         val down = side(max(edges[1], other.edges[1]), min(edges[3], other.edges[3]))
         val intersection = across * down
-        // Multiplied, not divided: two boxes without area have no union.
+        // Multiplies instead of dividing: the union of two boxes without area is 0.
         return intersection > iou * (area + other.area - intersection)
     }
 
     private fun side(from: Double, to: Double): Double = max(to - from, 0.0)
 }
 
-/** Returns the first [most] of candidates that none before them, of the same class, overlaps. */
-private fun apart(candidates: List<Candidate>, iou: Double, most: Int): List<Candidate> {
+/** Returns at most [most] candidates, without those that overlap an earlier one of the same class. */
+private fun dropOverlaps(candidates: List<Candidate>, iou: Double, most: Int): List<Candidate> {
     val kept = mutableListOf<Candidate>()
     for (candidate in candidates) {
         if (kept.size == most) break
@@ -220,58 +220,58 @@ private fun apart(candidates: List<Candidate>, iou: Double, most: Int): List<Can
     return kept
 }
 
-/** Returns edges in pixels of the input as edges in pixels of the picture, within it. */
-private fun inPicture(edges: DoubleArray, place: Placement): List<Float> =
+/** Converts edges from pixels of the input to pixels of the picture, and clips them to the picture. */
+private fun moveToPicture(edges: DoubleArray, place: Placement): List<Float> =
     edges.mapIndexed { index, edge ->
         if (index % 2 == 0) {
-            inPicture(edge, place.left, place.scaledWidth, place.pictureWidth)
+            moveToPicture(edge, place.left, place.scaledWidth, place.pictureWidth)
         } else {
-            inPicture(edge, place.top, place.scaledHeight, place.pictureHeight)
+            moveToPicture(edge, place.top, place.scaledHeight, place.pictureHeight)
         }
     }
 
-private fun inPicture(edge: Double, offset: Long, scaled: Long, size: Int): Float =
+private fun moveToPicture(edge: Double, offset: Long, scaled: Long, size: Int): Float =
     ((edge - offset) * size / scaled).coerceIn(0.0, size.toDouble()).toFloat()
 
 /**
  * Returns one vector per sample.
  *
- * @param output (B, S, D), of which the description's `pooling` makes one vector of S; with pooling
- *     `none` anything, whose values of a sample are the vector
- * @param description the output's entry in the manifest's `output_descriptions`; a vector of zeros
- *     stays one where it says `normalize`
- * @param mask (B, S), of which 0 says that a position does not count; null where all do. Where none
+ * @param output (B, S, D): the description's `pooling` makes one vector of the S positions; with pooling
+ *     `none` any shape: all values of a sample are its vector
+ * @param description the output's entry in the manifest's `output_descriptions`; `normalize` leaves a
+ *     vector of zeros as it is
+ * @param mask (B, S): positions with 0 do not count; null where all positions count. Where no position
  *     counts, the vector is zeros
- * @throws IllegalArgumentException if a shape is another
+ * @throws IllegalArgumentException if the output or the mask has another shape
  */
-internal fun embeddings(output: Tensor, description: JSONObject, mask: Tensor?): List<FloatArray> {
+internal fun makeVectors(output: Tensor, description: JSONObject, mask: Tensor?): List<FloatArray> {
     val pooling = description.getString("pooling")
-    val elements = elementsOf(output)
+    val elements = readElements(output)
     if (pooling == "none") {
         val size = output.shape.drop(1).fold(1L) { size, axis -> size * axis }.toInt()
         val samples = output.shape.firstOrNull() ?: 1L
         return List(samples.toInt()) { sample ->
-            vector(DoubleArray(size) { elements[sample * size + it] }, description)
+            makeVector(DoubleArray(size) { elements[sample * size + it] }, description)
         }
     }
-    requirePooled(output.shape, mask?.shape)
+    requirePoolable(output.shape, mask?.shape)
     require(pooling != "cls" || output.shape[1] > 0) {
         "the output is ${output.shape.contentToString()}: the pooling 'cls' takes the first position," +
             " and there is none"
     }
     val (samples, positions, width) = output.shape.map { it.toInt() }
-    val isCounted = mask?.let(::elementsOf)
+    val isCounted = mask?.let(::readElements)
     return List(samples) { sample ->
         val first = sample * positions
         val counted = (first until first + positions).filter { isCounted == null || isCounted[it] != 0.0 }
         val pooled = DoubleArray(width) { column ->
-            pooled(pooling, first, counted) { position -> elements[position * width + column] }
+            pool(pooling, first, counted) { position -> elements[position * width + column] }
         }
-        vector(pooled, description)
+        makeVector(pooled, description)
     }
 }
 
-private fun requirePooled(shape: LongArray, maskShape: LongArray?) {
+private fun requirePoolable(shape: LongArray, maskShape: LongArray?) {
     require(shape.size == 3 && (maskShape == null || maskShape.contentEquals(shape.copyOf(2)))) {
         val ofMask = maskShape?.let { " and its mask ${it.contentToString()}" }.orEmpty()
         "the output is ${shape.contentToString()}$ofMask: pooling takes [batch, positions, values]" +
@@ -279,7 +279,7 @@ private fun requirePooled(shape: LongArray, maskShape: LongArray?) {
     }
 }
 
-private fun pooled(pooling: String, first: Int, counted: List<Int>, value: (position: Int) -> Double): Double =
+private fun pool(pooling: String, first: Int, counted: List<Int>, value: (position: Int) -> Double): Double =
     when {
         pooling == "cls" -> value(first)
         counted.isEmpty() -> 0.0
@@ -287,17 +287,17 @@ private fun pooled(pooling: String, first: Int, counted: List<Int>, value: (posi
         else -> counted.maxOf(value)
     }
 
-private fun vector(values: DoubleArray, description: JSONObject): FloatArray {
+private fun makeVector(values: DoubleArray, description: JSONObject): FloatArray {
     val length = if (description.getBoolean("normalize")) sqrt(values.sumOf { it * it }) else 1.0
     return FloatArray(values.size) { (if (length > 0) values[it] / length else values[it]).toFloat() }
 }
 
-/** A tensor's elements as numbers of one type, the last axis innermost. */
+/** A tensor's elements as Double, the last axis innermost. */
 private fun interface Elements {
     operator fun get(index: Int): Double
 }
 
-private fun elementsOf(tensor: Tensor): Elements =
+private fun readElements(tensor: Tensor): Elements =
     when (tensor) {
         is FloatTensor -> Elements { tensor.data[it].toDouble() }
         is DoubleTensor -> Elements { tensor.data[it] }

@@ -2,47 +2,47 @@ import java.nio.ByteBuffer
 import kotlin.math.log10
 import kotlin.math.min
 
-/** What [closenessDb] says of equal tensors. */
+/** The result of [computeClosenessDb] for equal tensors. */
 internal const val EQUAL_DB = 200.0
 
-/** The share of a tensor of whole numbers or truth values, such as a class index, that has to be equal. */
+/** The share of values that must be equal in a tensor of integers or booleans, for example of class indices. */
 private const val MIN_EQUAL_SHARE = 0.99
 
-/** The bundle's golden tensors: inputs, and what each variant gave for them on the host that built it. */
+/** The bundle's golden tensors: inputs, and the outputs that each variant gave for them on the build host. */
 internal class Goldens(private val assets: Assets, private val manifest: Manifest) {
     /** The number of samples, at least 1. */
     val count get() = manifest.goldens.size
 
     /** Returns the inputs of one sample. */
-    fun inputs(index: Int): Tensors = tensors(manifest.goldens[index].inputs)
+    fun readInputs(index: Int): Tensors = readTensors(manifest.goldens[index].inputs)
 
     /**
-     * Returns how near outputs are to the golden ones of a sample in dB, in the worst output.
+     * Returns the closeness of a sample's outputs to its golden outputs in dB: that of the worst output.
      *
-     * Where an output, or a quantity in it, has to be nearer than others, that is taken off, so that one limit holds for all.
+     * Where an output or a quantity must be nearer than others, its extra dB are subtracted, so that one limit serves all.
      */
-    fun closenessDb(index: Int, variant: String, found: Tensors): Double =
-        manifest.goldens[index].outputs.getValue(variant).minOf { closenessDb(it, found.getValue(it.name)) }
+    fun computeClosenessDb(index: Int, variant: String, found: Tensors): Double =
+        manifest.goldens[index].outputs.getValue(variant).minOf { computeClosenessDb(it, found.getValue(it.name)) }
 
-    private fun closenessDb(entry: GoldenTensor, output: Tensor): Double {
+    private fun computeClosenessDb(entry: GoldenTensor, output: Tensor): Double {
         if (!entry.shape.contentEquals(output.shape)) return Double.NEGATIVE_INFINITY
-        val golden = tensor(entry)
-        val some = kept(output, entry)
+        val golden = readTensor(entry)
+        val some = takeStored(output, entry)
         if (!golden.shape.contentEquals(some.shape)) return Double.NEGATIVE_INFINITY
-        if (!entry.dtype.isFloat) return equalDb(golden, some, entry.dtype)
-        val wanted = numbers(golden)
-        val found = numbers(some)
+        if (!entry.dtype.isFloat) return computeEqualDb(golden, some, entry.dtype)
+        val wanted = toNumbers(golden)
+        val found = toNumbers(some)
         return entry.quantities.extraDb.indices.minOf { number ->
             val near = sqnrDb(wanted, found) { entry.quantities.of(it * entry.stride) == number }
             if (near == EQUAL_DB) near else near - entry.quantities.extraDb[number]
         }
     }
 
-    private fun tensors(entries: List<GoldenTensor>): Tensors = entries.associate { it.name to tensor(it) }
+    private fun readTensors(entries: List<GoldenTensor>): Tensors = entries.associate { it.name to readTensor(it) }
 
-    private fun tensor(entry: GoldenTensor): Tensor =
+    private fun readTensor(entry: GoldenTensor): Tensor =
         try {
-            val bytes = assets.bytes(entry.path)
+            val bytes = assets.readBytes(entry.path)
             val count = longArrayOf(bytes.size.toLong() / entry.dtype.bytes)
             entry.dtype.decode(if (entry.stride == 1) entry.shape else count, ByteBuffer.wrap(bytes))
         } catch (error: IllegalArgumentException) {
@@ -50,8 +50,8 @@ internal class Goldens(private val assets: Assets, private val manifest: Manifes
         }
 }
 
-/** Returns the values of an output that a golden tensor has: all, or every so many-th as a vector. */
-private fun kept(output: Tensor, entry: GoldenTensor): Tensor {
+/** Returns the values of an output that a golden tensor contains: all, or every `stride`-th as a vector. */
+private fun takeStored(output: Tensor, entry: GoldenTensor): Tensor {
     if (entry.stride == 1) return output
     val size = entry.dtype.bytes
     val all = entry.dtype.encode(output)
@@ -64,7 +64,7 @@ private fun kept(output: Tensor, entry: GoldenTensor): Tensor {
 }
 
 /** Returns 200 if 99 % of the values are equal, else minus infinity. */
-private fun equalDb(reference: Tensor, output: Tensor, dtype: Dtype): Double {
+private fun computeEqualDb(reference: Tensor, output: Tensor, dtype: Dtype): Double {
     val golden = dtype.encode(reference)
     val found = dtype.encode(output)
     val places = 0 until golden.capacity() step dtype.bytes
@@ -73,7 +73,7 @@ private fun equalDb(reference: Tensor, output: Tensor, dtype: Dtype): Double {
     return if (share >= MIN_EQUAL_SHARE) EQUAL_DB else Double.NEGATIVE_INFINITY
 }
 
-private fun numbers(tensor: Tensor): DoubleArray =
+private fun toNumbers(tensor: Tensor): DoubleArray =
     when (tensor) {
         is FloatTensor -> DoubleArray(tensor.data.size) { tensor.data[it].toDouble() }
         is DoubleTensor -> tensor.data
@@ -81,9 +81,9 @@ private fun numbers(tensor: Tensor): DoubleArray =
     }
 
 /**
- * Returns the ratio of signal to noise in dB, at most 200, which stands for equal values.
+ * Returns the signal-to-noise ratio in dB, at most 200, which means equal values.
  *
- * That is of the places that [counts] takes. A NaN or infinity that the other array has not gives minus infinity.
+ * Only the places that [counts] accepts count. A NaN or infinity in only one of the arrays gives minus infinity.
  */
 internal fun sqnrDb(reference: DoubleArray, output: DoubleArray, counts: (Int) -> Boolean = { true }): Double {
     var signal = 0.0

@@ -7,7 +7,7 @@ import org.json.JSONArray
 import org.json.JSONObject
 
 /**
- * A picture of 8-bit RGB pixels, upright and opaque, that is read row by row.
+ * A picture of 8-bit RGB pixels, upright and opaque; the code reads it row by row.
  *
  * @property width in pixels, at least 1
  * @property height in pixels, at least 1
@@ -24,11 +24,11 @@ internal class Pixels(
 
     companion object {
         /**
-         * Returns the pixels of a buffer from its position to its limit, which stay as they are.
+         * Returns the pixels of a buffer, from its position to its limit; it moves neither of them.
          *
-         * @param bytes rows from the top without gaps, three bytes (R, G, B) a pixel or four
-         *     (R, G, B, A; not premultiplied); what is transparent shows white
-         * @throws IllegalArgumentException if it holds neither three nor four bytes a pixel
+         * @param bytes rows from the top without gaps, per pixel three bytes (R, G, B) or four
+         *     (R, G, B, A; not premultiplied); transparent places become white
+         * @throws IllegalArgumentException if the buffer has neither three nor four bytes per pixel
          */
         fun of(bytes: ByteBuffer, width: Int, height: Int): Pixels {
             val start = bytes.position()
@@ -41,7 +41,7 @@ internal class Pixels(
                     val row = start + y * 4 * width
                     for (i in into.indices) {
                         val pixel = row + i / 3 * 4
-                        into[i] = overWhite(unsigned(bytes.get(pixel + i % 3)), unsigned(bytes.get(pixel + 3)))
+                        into[i] = layOverWhite(toUnsigned(bytes.get(pixel + i % 3)), toUnsigned(bytes.get(pixel + 3)))
                     }
                 }
                 else -> throw IllegalArgumentException(
@@ -55,8 +55,8 @@ internal class Pixels(
          * Returns the pixels of an array.
          *
          * @param argb rows from the top without gaps, `0xAARRGGBB` as `Bitmap.getPixels` gives them
-         *     (not premultiplied); what is transparent shows white
-         * @throws IllegalArgumentException if it does not hold one number a pixel
+         *     (not premultiplied); transparent places become white
+         * @throws IllegalArgumentException if the array does not have one number per pixel
          */
         fun of(argb: IntArray, width: Int, height: Int): Pixels {
             require(argb.size.toLong() == width.toLong() * height) {
@@ -65,41 +65,41 @@ internal class Pixels(
             return Pixels(width, height) { y, into -> unpack(argb, y * width, into) }
         }
 
-        /** Writes `into.size / 3` pixels `0xAARRGGBB`, from an index on, as RGB over white. */
+        /** Writes `into.size / 3` pixels `0xAARRGGBB`, starting at an index, as RGB over white. */
         fun unpack(argb: IntArray, from: Int, into: ByteArray) {
             for (x in 0 until into.size / 3) {
                 val pixel = argb[from + x]
                 val alpha = pixel ushr 24
-                into[3 * x] = overWhite(pixel shr 16 and 0xff, alpha)
-                into[3 * x + 1] = overWhite(pixel shr 8 and 0xff, alpha)
-                into[3 * x + 2] = overWhite(pixel and 0xff, alpha)
+                into[3 * x] = layOverWhite(pixel shr 16 and 0xff, alpha)
+                into[3 * x + 1] = layOverWhite(pixel shr 8 and 0xff, alpha)
+                into[3 * x + 2] = layOverWhite(pixel and 0xff, alpha)
             }
         }
 
-        /** Lays a channel's value over white; for all values the same as Pillow's `alpha_composite`. */
-        private fun overWhite(value: Int, alpha: Int): Byte =
+        /** Lays a channel's value over white; the result equals that of Pillow's `alpha_composite` for all values. */
+        private fun layOverWhite(value: Int, alpha: Int): Byte =
             if (alpha == 255) value.toByte() else ((value * alpha + 255 * (255 - alpha) + 127) / 255).toByte()
     }
 }
 
-/** How a picture is brought to the size that the model takes. */
+/** How a picture is resized to the model's size. */
 internal sealed interface Resize {
-    /** Returns where a picture of this size comes to lie in the input. */
+    /** Returns where a picture of this size lies in the input. */
     fun place(width: Int, height: Int): Placement
 
-    /** The whole picture, its shape kept, in the middle of a square; the rest has the value [pad]. */
+    /** The whole picture with its aspect ratio, in the middle of a square; the rest has the value [pad]. */
     class Letterbox(private val side: Int, val pad: Int) : Resize {
         override fun place(width: Int, height: Int): Placement =
             Placement.centred(width, height, side.toDouble() / max(width, height), side)
     }
 
-    /** The middle of the picture, whose shorter side is scaled to [shortSide]. */
+    /** The middle of the picture, after its shorter side is scaled to [shortSide]. */
     class ShortSideCrop(private val shortSide: Int, private val crop: Int) : Resize {
         override fun place(width: Int, height: Int): Placement =
             Placement.centred(width, height, shortSide.toDouble() / min(width, height), crop)
     }
 
-    /** The whole picture, whatever its shape. */
+    /** The whole picture, whatever its aspect ratio. */
     class Stretch(private val width: Int, private val height: Int) : Resize {
         override fun place(width: Int, height: Int): Placement =
             Placement(width, height, this.width.toLong(), this.height.toLong(), 0, 0, this.width, this.height)
@@ -109,8 +109,8 @@ internal sealed interface Resize {
 /**
  * Where a picture lies in the input, all in pixels.
  *
- * @property pictureWidth the width of the picture as it came
- * @property pictureHeight the height of the picture as it came
+ * @property pictureWidth the width of the original picture
+ * @property pictureHeight the height of the original picture
  * @property scaledWidth the width that the whole picture is scaled to
  * @property scaledHeight the height that it is scaled to
  * @property left column of the input in which the scaled picture begins; negative if it is cropped
@@ -129,12 +129,12 @@ internal class Placement(
     val height: Int,
 ) {
     /** The columns of the scaled picture that are in the input. */
-    val columns: LongRange get() = shown(left, scaledWidth, width)
+    val columns: LongRange get() = findShown(left, scaledWidth, width)
 
     /** The rows of the scaled picture that are in the input. */
-    val rows: LongRange get() = shown(top, scaledHeight, height)
+    val rows: LongRange get() = findShown(top, scaledHeight, height)
 
-    /** @throws IllegalArgumentException unless a model can scale the picture whole, as it has to before it cuts. */
+    /** @throws IllegalArgumentException if the whole scaled picture, which the model makes before it cuts, is too large. */
     fun requireScaled() {
         require(scaledWidth <= MOST_PIXELS / scaledHeight) {
             "the picture of $pictureWidth x $pictureHeight pixels would become $scaledWidth x $scaledHeight in the" +
@@ -142,7 +142,7 @@ internal class Placement(
         }
     }
 
-    private fun shown(offset: Long, scaled: Long, side: Int): LongRange =
+    private fun findShown(offset: Long, scaled: Long, side: Int): LongRange =
         max(0, -offset) until min(scaled, side - offset)
 
     companion object {
@@ -150,16 +150,16 @@ internal class Placement(
 
         /** Returns the placement of a scaled picture in the middle of a square. */
         fun centred(width: Int, height: Int, ratio: Double, side: Int): Placement {
-            // Half to even, as Python's round().
+            // Rounds half to even, as Python's round() does.
             val scaledWidth = max(1, round(width * ratio).toLong())
             val scaledHeight = max(1, round(height * ratio).toLong())
-            // Where there is more picture than input, the crop begins at floor((w - s) / 2).
-            val left = offset(side, scaledWidth)
-            val top = offset(side, scaledHeight)
+            // Where the picture is larger than the input, the crop begins at floor((w - s) / 2).
+            val left = computeOffset(side, scaledWidth)
+            val top = computeOffset(side, scaledHeight)
             return Placement(width, height, scaledWidth, scaledHeight, left, top, side, side)
         }
 
-        private fun offset(side: Int, scaled: Long): Long =
+        private fun computeOffset(side: Int, scaled: Long): Long =
             if (scaled > side) -((scaled - side) / 2) else (side - scaled) / 2
     }
 }
@@ -167,12 +167,12 @@ internal class Placement(
 /**
  * How a picture becomes an input tensor: one `image` of the manifest's `input_descriptions`.
  *
- * @property resize how it comes to its size
- * @property planes the channels of RGB in the order of the tensor; empty for one channel of grey
- * @property scale what values from 0 to 255 are multiplied by
- * @property mean what is subtracted then, for each channel of the tensor; empty for nothing
- * @property std what is divided by last, for each channel; empty for nothing
- * @property channelsFirst whether the tensor is (1, C, H, W), or (1, H, W, C)
+ * @property resize how the picture gets its size
+ * @property planes the channels of RGB in the tensor's order; empty for one grey channel
+ * @property scale the factor for values from 0 to 255
+ * @property mean subtracted after that, one value per channel of the tensor; empty for none
+ * @property std the divisor, applied last, one value per channel; empty for none
+ * @property channelsFirst whether the tensor is (1, C, H, W) and not (1, H, W, C)
  */
 internal class ImageDescription(
     val resize: Resize,
@@ -185,8 +185,8 @@ internal class ImageDescription(
     /** The number of channels: 1 or 3. */
     val channels: Int get() = max(1, planes.size)
 
-    /** Returns the tensor's values for each of the 256 values that a pixel can have, by channel. */
-    fun values(): List<FloatArray> =
+    /** Returns, for each channel, the tensor's values for the 256 values that a pixel can have. */
+    fun listValues(): List<FloatArray> =
         List(channels) { channel ->
             FloatArray(256) { value ->
                 var result = value * scale
@@ -202,7 +202,7 @@ internal class ImageDescription(
         /**
          * Reads a description.
          *
-         * @throws org.json.JSONException if it is not one
+         * @throws org.json.JSONException if the JSON is not a description
          */
         fun of(json: JSONObject): ImageDescription {
             val resize = json.getJSONObject("resize")
@@ -215,18 +215,18 @@ internal class ImageDescription(
                 },
                 planes = requireNotNull(ORDERS[order]) { "unknown order of channels: $order" },
                 scale = json.getDouble("scale").toFloat(),
-                mean = floats(json.getJSONArray("mean")),
-                std = floats(json.getJSONArray("std")),
+                mean = readFloats(json.getJSONArray("mean")),
+                std = readFloats(json.getJSONArray("std")),
                 channelsFirst = json.getString("layout") == "NCHW",
             )
         }
 
-        private fun floats(json: JSONArray): List<Float> = List(json.length()) { json.getDouble(it).toFloat() }
+        private fun readFloats(json: JSONArray): List<Float> = List(json.length()) { json.getDouble(it).toFloat() }
     }
 }
 
 /**
- * An input tensor made of a picture.
+ * An input tensor made from a picture.
  *
  * @property tensor (1, C, H, W) or (1, H, W, C)
  * @property placement where the picture lies in it
@@ -234,31 +234,31 @@ internal class ImageDescription(
 internal class ImageTensor(val tensor: FloatTensor, val placement: Placement)
 
 /**
- * Makes the input tensor of a picture: resized, then in the description's order, scale, mean, std and layout.
+ * Makes a picture's input tensor: resizes it, then applies the description's order, scale, mean, std and layout.
  *
- * The values are those that the model's samples were made with, to the bit: resizing is Pillow's bilinear filter
- * with antialiasing.
+ * The values equal those of the project's samples to the bit: resizing is Pillow's bilinear filter with
+ * antialiasing.
  */
-internal fun imageTensor(pixels: Pixels, description: ImageDescription): ImageTensor {
+internal fun makeImageTensor(pixels: Pixels, description: ImageDescription): ImageTensor {
     val place = description.resize.place(pixels.width, pixels.height)
     val bands = description.channels
-    val shown = shown(pixels, bands, place)
+    val shown = resizeShown(pixels, bands, place)
     val pad = (description.resize as? Resize.Letterbox)?.pad ?: 0
-    // Where the picture is cut, what is shown of it fills the input.
+    // Where the picture is cut, its visible part fills the input.
     val left = max(0, place.left).toInt()
     val top = max(0, place.top).toInt()
     val columns = min(place.scaledWidth, place.width.toLong()).toInt()
     val rows = min(place.scaledHeight, place.height.toLong()).toInt()
     val area = place.width * place.height
     val data = FloatArray(bands * area)
-    description.values().forEachIndexed { channel, values ->
+    description.listValues().forEachIndexed { channel, values ->
         val band = description.planes.getOrElse(channel) { 0 }
         var at = if (description.channelsFirst) channel * area else channel
         val step = if (description.channelsFirst) 1 else bands
         for (y in -top until place.height - top) {
             for (x in -left until place.width - left) {
                 val inside = y in 0 until rows && x in 0 until columns
-                data[at] = values[if (inside) unsigned(shown[(y * columns + x) * bands + band]) else pad]
+                data[at] = values[if (inside) toUnsigned(shown[(y * columns + x) * bands + band]) else pad]
                 at += step
             }
         }
@@ -273,23 +273,23 @@ internal fun imageTensor(pixels: Pixels, description: ImageDescription): ImageTe
 }
 
 /**
- * Returns what the input shows of a scaled picture, of [bands] interleaved channels: 3 for RGB, 1 for grey.
+ * Returns the part of a scaled picture that the input shows, in [bands] interleaved channels: 3 for RGB, 1 for grey.
  *
- * Nothing else is computed: of a long and thin picture the rest may be gigabytes.
+ * It computes nothing else: the rest of a long and thin picture may be gigabytes.
  */
-private fun shown(pixels: Pixels, bands: Int, place: Placement): ByteArray {
+private fun resizeShown(pixels: Pixels, bands: Int, place: Placement): ByteArray {
     val rows = Rows(3 * pixels.width, pixels.height, pixels.readRow)
-    val source = if (bands == 1) grey(rows) else rows
+    val source = if (bands == 1) toGrey(rows) else rows
     val across = Filter(pixels.width, place.scaledWidth, place.columns)
     val down = Filter(pixels.height, place.scaledHeight, place.rows)
     val lostWidth = pixels.width - place.scaledWidth
     val lostHeight = pixels.height - place.scaledHeight
-    // Both passes round to 8 bits, so that their order shows. It is that of Pillow 13.
+    // Both passes round to 8 bits, so their order changes the result. This is the order of Pillow 13.
     val result =
         if (lostHeight > 2 * max(lostWidth, 0)) {
-            narrowed(lowered(source, down), bands, across)
+            scaleWidth(scaleHeight(source, down), bands, across)
         } else {
-            lowered(narrowed(source, bands, across), down)
+            scaleHeight(scaleWidth(source, bands, across), down)
         }
     val data = ByteArray(result.count * result.size)
     val row = ByteArray(result.size)
@@ -300,25 +300,25 @@ private fun shown(pixels: Pixels, bands: Int, place: Placement): ByteArray {
     return data
 }
 
-/** [count] rows of [size] bytes, to be read at most once each, from the top down. */
+/** [count] rows of [size] bytes. Each row may be read once, from the top down. */
 private class Rows(val size: Int, val count: Int, val read: (y: Int, into: ByteArray) -> Unit)
 
-/** Returns the brightness of RGB rows, in Pillow's fixed point for its mode L. */
-private fun grey(rows: Rows): Rows {
+/** Converts RGB rows to brightness, with Pillow's fixed-point weights for its mode L. */
+private fun toGrey(rows: Rows): Rows {
     val rgb = ByteArray(rows.size)
     return Rows(rows.size / 3, rows.count) { y, into ->
         rows.read(y, rgb)
         for (x in into.indices) {
-            val red = 19595 * unsigned(rgb[3 * x])
-            val green = 38470 * unsigned(rgb[3 * x + 1])
-            val blue = 7471 * unsigned(rgb[3 * x + 2])
+            val red = 19595 * toUnsigned(rgb[3 * x])
+            val green = 38470 * toUnsigned(rgb[3 * x + 1])
+            val blue = 7471 * toUnsigned(rgb[3 * x + 2])
             into[x] = (red + green + blue + 0x8000 shr 16).toByte()
         }
     }
 }
 
-/** Returns rows of [bands] interleaved channels with another width. */
-private fun narrowed(rows: Rows, bands: Int, filter: Filter): Rows {
+/** Scales rows of [bands] interleaved channels to another width. */
+private fun scaleWidth(rows: Rows, bands: Int, filter: Filter): Rows {
     val wide = ByteArray(rows.size)
     return Rows(filter.size * bands, rows.count) { y, into ->
         rows.read(y, wide)
@@ -328,17 +328,17 @@ private fun narrowed(rows: Rows, bands: Int, filter: Filter): Rows {
                 var at = filter.first[x] * bands + band
                 var sum = HALF
                 for (weight in weights) {
-                    sum += weight * unsigned(wide[at])
+                    sum += weight * toUnsigned(wide[at])
                     at += bands
                 }
-                into[x * bands + band] = rounded(sum)
+                into[x * bands + band] = roundToByte(sum)
             }
         }
     }
 }
 
-/** Returns other rows, made of these. No more of them are held at a time than make up one. */
-private fun lowered(rows: Rows, filter: Filter): Rows {
+/** Scales rows to another height. It keeps only as many rows as one new row needs. */
+private fun scaleHeight(rows: Rows, filter: Filter): Rows {
     val held = Array(filter.weights.maxOf { it.size }) { ByteArray(rows.size) }
     val sums = IntArray(rows.size)
     var read = filter.first[0]
@@ -350,40 +350,40 @@ private fun lowered(rows: Rows, filter: Filter): Rows {
         for (tap in weights.indices) {
             val row = held[(first + tap) % held.size]
             val weight = weights[tap]
-            for (i in sums.indices) sums[i] += weight * unsigned(row[i])
+            for (i in sums.indices) sums[i] += weight * toUnsigned(row[i])
         }
-        for (i in sums.indices) into[i] = rounded(sums[i])
+        for (i in sums.indices) into[i] = roundToByte(sums[i])
     }
 }
 
-/** Bits of a weight behind the point: a byte times a weight of up to 1 fits into 32 bits with its sign. */
+/** Fraction bits of a weight: a byte times a weight of at most 1 fits into 32 bits with its sign. */
 private const val WEIGHT_BITS = 22
 
-/** What makes a sum of weighted bytes round to the nearest. */
+/** Added to a sum of weighted bytes, so that it rounds to the nearest. */
 private const val HALF = 1 shl WEIGHT_BITS - 1
 
-private fun rounded(sum: Int): Byte {
-    // Rounding makes the sum of many weights exceed 1.
+private fun roundToByte(sum: Int): Byte {
+    // Rounding can make the sum of many weights larger than 1.
     return min(255, sum shr WEIGHT_BITS).toByte()
 }
 
 /**
- * The bilinear filter along one axis: which of [from] pixels make a scaled one, and with what weights.
+ * The bilinear filter along one axis: which of [from] pixels make each scaled pixel, and with what weights.
  *
- * It is that of Pillow for 8-bit channels, so that results are the same to the bit: making pictures smaller it
- * reaches as far as the scale, which is the antialiasing, and weights are numbers in fixed point.
+ * It is Pillow's filter for 8-bit channels, so the results are the same to the bit: when it makes a picture smaller, it
+ * is as wide as the scale (the antialiasing), and its weights are fixed-point numbers.
  * Source: Pillow, src/libImaging/Resample.c.
  *
- * @param shown which of the scaled ones, of which there are [to], are wanted
+ * @param shown which of the [to] scaled pixels to compute
  */
 private class Filter(from: Int, to: Long, shown: LongRange) {
-    /** How many are wanted. */
+    /** The number of scaled pixels to compute. */
     val size = (shown.last - shown.first + 1).toInt()
 
-    /** For each of them the first pixel of those that make it. */
+    /** For each of them the first pixel that it is made of. */
     val first = IntArray(size)
 
-    /** For each of them the weights of that one and of those after it. */
+    /** For each of them the weights of that pixel and the following ones. */
     val weights: Array<IntArray>
 
     init {
@@ -402,4 +402,4 @@ private class Filter(from: Int, to: Long, shown: LongRange) {
     }
 }
 
-private fun unsigned(byte: Byte): Int = byte.toInt() and 0xff
+private fun toUnsigned(byte: Byte): Int = byte.toInt() and 0xff

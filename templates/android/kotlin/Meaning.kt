@@ -1,42 +1,43 @@
 import org.json.JSONObject
 
-/** What the bundle's inputs are made from and what its outputs mean. Threads may share it. */
+/** Makes the model's inputs from pictures and texts, and answers from its outputs. Threads may share it. */
 internal class Meaning(private val manifest: Manifest, private val assets: Assets) {
     private val specs = manifest.inputs.associateBy { it.name }
     private val tokenizers: Map<String, WordPiece> by lazy {
         val described = manifest.inputDescriptions.filterValues { it.optJSONObject("tokens") != null }
-        described.mapValues { (_, it) -> WordPiece(JSONObject(file(it.getJSONObject("tokens").getString("file")))) }
+        described.mapValues { (_, it) -> WordPiece(JSONObject(readFile(it.getJSONObject("tokens").getString("file")))) }
     }
     private val labels: Map<String, List<String>> by lazy {
         manifest.outputDescriptions.mapValues { (_, it) ->
-            (it.opt("labels") as? String)?.let(::file)?.let(::readLabels).orEmpty()
+            (it.opt("labels") as? String)?.let(::readFile)?.let(::readLabels).orEmpty()
         }
     }
 
-    private fun file(name: String): String = assets.text("files/$name")
+    private fun readFile(name: String): String = assets.readText("files/$name")
 
     /**
-     * Returns the tensor that a picture becomes, or the picture where the model does the rest itself; it knows
-     * where the picture lies in it.
+     * Converts a picture to the input's tensor, or to its plain pixels where the model does the rest itself. The
+     * tensor records where the picture lies in it.
      *
-     * @param name of an input that is described as an image.
+     * @param name the name of an input that is described as an image.
      */
-    fun picture(name: String, pixels: Pixels): Tensor {
+    fun convertPicture(name: String, pixels: Pixels): Tensor {
         val description = ImageDescription.of(manifest.inputDescriptions.getValue(name).getJSONObject("image"))
         val dtype = specs.getValue(name).dtype
         val place = description.resize.place(pixels.width, pixels.height)
         if (dtype == Dtype.UINT8) place.requireScaled()
-        val tensor = if (dtype == Dtype.UINT8) whole(pixels) else floats(dtype, imageTensor(pixels, description).tensor)
+        val tensor =
+            if (dtype == Dtype.UINT8) copyPixels(pixels) else toFloats(dtype, makeImageTensor(pixels, description).tensor)
         return tensor.apply { placement = place }
     }
 
-    /** Returns float32 as an input of floats takes it; what becomes float16 does so in the session. */
-    private fun floats(dtype: Dtype, tensor: FloatTensor): Tensor {
+    /** Converts float32 to the input's type; the session converts to float16 itself. */
+    private fun toFloats(dtype: Dtype, tensor: FloatTensor): Tensor {
         if (dtype != Dtype.FLOAT64) return tensor
         return DoubleTensor(tensor.shape, DoubleArray(tensor.data.size) { tensor.data[it].toDouble() })
     }
 
-    private fun whole(pixels: Pixels): Tensor {
+    private fun copyPixels(pixels: Pixels): Tensor {
         val row = ByteArray(3 * pixels.width)
         val data = ByteArray(row.size * pixels.height)
         for (y in 0 until pixels.height) {
@@ -47,11 +48,11 @@ internal class Meaning(private val manifest: Manifest, private val assets: Asset
     }
 
     /**
-     * Returns the tensors that a text becomes: the token ids, and what the model takes beside them.
+     * Converts a text to tensors: the token ids, and the mask and types that the model takes beside them.
      *
-     * @param name of an input that is described as tokens.
+     * @param name the name of an input that is described as tokens.
      */
-    fun text(name: String, text: String): Tensors {
+    fun encodeText(name: String, text: String): Tensors {
         val tokens = manifest.inputDescriptions.getValue(name).getJSONObject("tokens")
         val fixed = specs.getValue(name).shape.last().name == null
         val encoded = tokenizers.getValue(name).encode(text, tokens.getInt("length"), pad = fixed)
@@ -61,32 +62,32 @@ internal class Meaning(private val manifest: Manifest, private val assets: Asset
                 tokens.getString("attention_mask") to encoded.attentionMask,
                 tokens.getString("token_type_ids") to encoded.tokenTypeIds,
             )
-        return made.filterKeys { it in specs }.mapValues { (input, ids) -> row(specs.getValue(input).dtype, ids) }
+        return made.filterKeys { it in specs }.mapValues { (input, ids) -> makeRow(specs.getValue(input).dtype, ids) }
     }
 
-    private fun row(dtype: Dtype, ids: IntArray): Tensor {
+    private fun makeRow(dtype: Dtype, ids: IntArray): Tensor {
         val shape = longArrayOf(1, ids.size.toLong())
         if (dtype == Dtype.INT32) return IntTensor(shape, ids)
         return LongTensor(shape, LongArray(ids.size) { ids[it].toLong() })
     }
 
-    /** Returns the best classes that an output names. */
-    fun classification(name: String, outputs: Tensors): List<Classification> =
-        classifications(outputs.getValue(name), description(name), labels.getValue(name))
+    /** Returns the best classes of an output. */
+    fun findClasses(name: String, outputs: Tensors): List<Classification> =
+        findClasses(outputs.getValue(name), getDescription(name), labels.getValue(name))
 
-    /** Returns the objects that an output names, in the pixels of the one picture that was given. */
-    fun detection(name: String, outputs: Tensors, feed: Tensors): List<Detection> {
+    /** Returns the objects of an output, in pixels of the one picture that the caller gave. */
+    fun findObjects(name: String, outputs: Tensors, feed: Tensors): List<Detection> {
         val placement = checkNotNull(feed.values.mapNotNull { it.placement }.singleOrNull()) {
             "a detection's boxes are in the pixels of a picture: have the model make the input's tensor of it"
         }
-        return detections(outputs.getValue(name), description(name), labels.getValue(name), placement)
+        return findObjects(outputs.getValue(name), getDescription(name), labels.getValue(name), placement)
     }
 
-    /** Returns the vector of each sample that an output holds. */
-    fun embedding(name: String, outputs: Tensors, feed: Tensors): List<FloatArray> {
-        val mask = description(name).opt("mask") as? String
-        return embeddings(outputs.getValue(name), description(name), mask?.let(feed::getValue))
+    /** Returns the vector of each sample in an output. */
+    fun makeVectors(name: String, outputs: Tensors, feed: Tensors): List<FloatArray> {
+        val mask = getDescription(name).opt("mask") as? String
+        return makeVectors(outputs.getValue(name), getDescription(name), mask?.let(feed::getValue))
     }
 
-    private fun description(name: String): JSONObject = manifest.outputDescriptions.getValue(name)
+    private fun getDescription(name: String): JSONObject = manifest.outputDescriptions.getValue(name)
 }

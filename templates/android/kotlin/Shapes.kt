@@ -1,6 +1,6 @@
 import java.lang.reflect.Array as Reflected
 
-/** Tensors by the names that the model has for them. */
+/** Tensors by their names in the model. */
 internal typealias Tensors = Map<String, Tensor>
 
 /** Sizes by symbolic dimension. */
@@ -8,23 +8,23 @@ internal typealias Sizes = Map<String, Long>
 
 private const val UNKNOWN = "?"
 
-/** The sizes of the model's inputs: what fills them up to a model of static shapes. */
+/** The sizes of the model's inputs; pads inputs for a model with static shapes. */
 internal class Shapes(private val manifest: Manifest) {
     /**
-     * Returns the inputs, with the masks that are missing: ones, of the other inputs' sizes.
+     * Checks the inputs and adds the masks that are missing: ones, in the other inputs' sizes.
      *
-     * @throws IllegalArgumentException a shape is not what the model takes, or two do not fit.
+     * @throws IllegalArgumentException if the model does not take a shape, or two shapes do not fit together.
      */
-    fun checked(given: Tensors): Tensors {
+    fun checkInputs(given: Tensors): Tensors {
         for (spec in manifest.inputs) {
             val shape = given[spec.name]?.shape ?: continue
             require(fits(spec, shape)) {
                 "input '${spec.name}' has shape ${shape.contentToString()}, expected ${spec.shape}"
             }
         }
-        val sizes = sizes(given)
+        val sizes = readSizes(given)
         return manifest.inputs.associate { spec ->
-            spec.name to (given[spec.name] ?: spec.dtype.filled(shape(spec, sizes), 1))
+            spec.name to (given[spec.name] ?: spec.dtype.makeFilled(makeShape(spec, sizes), 1))
         }
     }
 
@@ -32,15 +32,15 @@ internal class Shapes(private val manifest: Manifest) {
         shape.size == spec.shape.size &&
             spec.shape.zip(shape.asList()).all { (axis, size) -> axis.name != null || axis.size == size }
 
-    private fun shape(spec: Spec, sizes: Sizes): LongArray =
+    private fun makeShape(spec: Spec, sizes: Sizes): LongArray =
         LongArray(spec.shape.size) { axis -> spec.shape[axis].let { sizes[it.name] ?: it.size } }
 
     /**
      * Returns the size of each symbolic dimension, from the inputs' shapes.
      *
-     * @throws IllegalArgumentException two inputs do not agree about one.
+     * @throws IllegalArgumentException if two inputs have different sizes for one dimension.
      */
-    fun sizes(feed: Tensors): Sizes {
+    fun readSizes(feed: Tensors): Sizes {
         val found = LinkedHashMap<String, Long>()
         val owners = HashMap<String, String>()
         for (spec in manifest.inputs) {
@@ -58,78 +58,78 @@ internal class Shapes(private val manifest: Manifest) {
         return found
     }
 
-    /** Returns the inputs filled up at the end to a bucket's sizes, which hold them. */
-    fun padded(feed: Tensors, bucket: Sizes): Tensors =
+    /** Fills the inputs up at the end to a bucket's sizes. The inputs must fit into the bucket. */
+    fun padInputs(feed: Tensors, bucket: Sizes): Tensors =
         manifest.inputs.associate { spec ->
             val tensor = feed.getValue(spec.name)
-            val shape = resized(spec, tensor, bucket)
+            val shape = computeShape(spec, tensor, bucket)
             val fill = manifest.fills[spec.name] ?: 0
-            spec.name to if (shape.contentEquals(tensor.shape)) tensor else tensor.into(spec.dtype.filled(shape, fill))
+            spec.name to if (shape.contentEquals(tensor.shape)) tensor else tensor.copyInto(spec.dtype.makeFilled(shape, fill))
         }
 
-    /** Returns the inputs cut, or repeated from their beginning, to other sizes. */
-    fun resized(feed: Tensors, sizes: Sizes): Tensors =
+    /** Cuts the inputs to other sizes, or repeats them from their beginning. */
+    fun resizeInputs(feed: Tensors, sizes: Sizes): Tensors =
         manifest.inputs.associate { spec ->
             val tensor = feed.getValue(spec.name)
-            spec.name to tensor.repeated(resized(spec, tensor, sizes))
+            spec.name to tensor.repeatTo(computeShape(spec, tensor, sizes))
         }
 
-    private fun resized(spec: Spec, tensor: Tensor, sizes: Sizes): LongArray =
+    private fun computeShape(spec: Spec, tensor: Tensor, sizes: Sizes): LongArray =
         LongArray(spec.shape.size) { axis -> sizes[spec.shape[axis].name] ?: tensor.shape[axis] }
 }
 
 /**
- * Returns the index of the first bucket that holds the sizes, or that has just these.
+ * Returns the index of the first bucket into which the sizes fit, or which has exactly these sizes.
  *
- * @throws IllegalArgumentException none does.
+ * @throws IllegalArgumentException if there is no such bucket.
  */
-internal fun choose(buckets: List<Bucket>, sizes: Sizes, exact: Boolean): Int {
+internal fun chooseBucket(buckets: List<Bucket>, sizes: Sizes, exact: Boolean): Int {
     val index = buckets.indexOfFirst { takes(it, sizes, exact) }
     require(index >= 0) {
         val how = if (exact) "just the sizes" else "sizes up to"
-        val known = buckets.joinToString("; ") { words(it.dims) }
-        "the inputs have ${words(sizes)}, and this variant of the model takes $how $known"
+        val known = buckets.joinToString("; ") { formatSizes(it.dims) }
+        "the inputs have ${formatSizes(sizes)}, and this variant of the model takes $how $known"
     }
     return index
 }
 
-/** Tells whether a bucket is as large as the sizes, or larger, in each dimension; or just so. */
+/** Returns whether the sizes fit into a bucket; with [exact], whether the bucket has exactly these sizes. */
 internal fun takes(bucket: Bucket, sizes: Sizes, exact: Boolean): Boolean =
     bucket.dims == sizes || (!exact && sizes.all { (dim, size) -> size <= (bucket.dims[dim] ?: size) })
 
 /** Returns sizes as text, such as `batch 1, sequence 16`. */
-internal fun words(sizes: Sizes): String = sizes.entries.joinToString { (dim, size) -> "$dim $size" }
+internal fun formatSizes(sizes: Sizes): String = sizes.entries.joinToString { (dim, size) -> "$dim $size" }
 
-/** Returns the outputs with each axis that the variant cuts at its dimension's size. */
+/** Cuts the axes in [slices] of the outputs to their dimensions' sizes. */
 internal fun cut(outputs: Tensors, slices: List<Slice>, sizes: Sizes): Tensors {
     val whole = LinkedHashMap(outputs)
     for (slice in slices) {
         val tensor = whole.getValue(slice.output)
         val shape = tensor.shape.copyOf()
         shape[slice.axis] = minOf(shape[slice.axis], sizes.getValue(slice.dim))
-        whole[slice.output] = tensor.repeated(shape)
+        whole[slice.output] = tensor.repeatTo(shape)
     }
     return whole
 }
 
-/** Returns [larger], whose elements at this tensor's places are changed to this tensor's. */
-private fun Tensor.into(larger: Tensor): Tensor {
+/** Copies this tensor's elements to the same places of [larger], and returns [larger]. */
+private fun Tensor.copyInto(larger: Tensor): Tensor {
     val row = shape.lastOrNull()?.toInt() ?: 1
-    for ((from, place) in rows(shape).withIndex()) {
-        System.arraycopy(array, from * row, larger.array, offset(place, larger.shape), row)
+    for ((from, place) in listRows(shape).withIndex()) {
+        System.arraycopy(array, from * row, larger.array, computeOffset(place, larger.shape), row)
     }
     return larger
 }
 
-/** Returns this tensor cut at the end, or repeated from its beginning, to another shape. */
-private fun Tensor.repeated(to: LongArray): Tensor {
+/** Cuts this tensor at its end, or repeats it from its beginning, to get another shape. */
+private fun Tensor.repeatTo(to: LongArray): Tensor {
     if (to.contentEquals(shape) || 0L in shape) return this
     val size = to.fold(1L) { product, axis -> product * axis }.toInt()
     val made = Reflected.newInstance(array.javaClass.componentType!!, size)
     val here = shape.last().toInt()
     val row = to.last().toInt()
-    for ((number, place) in rows(to).withIndex()) {
-        val from = offset(LongArray(place.size) { place[it] % shape[it] }, shape)
+    for ((number, place) in listRows(to).withIndex()) {
+        val from = computeOffset(LongArray(place.size) { place[it] % shape[it] }, shape)
         for (start in 0 until row step maxOf(here, 1)) {
             System.arraycopy(array, from, made, number * row + start, minOf(here, row - start))
         }
@@ -137,8 +137,8 @@ private fun Tensor.repeated(to: LongArray): Tensor {
     return of(to, made)
 }
 
-/** Yields where each row along the last axis begins, in order. */
-private fun rows(shape: LongArray): Sequence<LongArray> {
+/** Returns the place at which each row along the last axis begins, in order. */
+private fun listRows(shape: LongArray): Sequence<LongArray> {
     val outer = shape.copyOf(maxOf(shape.size - 1, 0))
     val number = if (shape.contains(0)) 0 else outer.fold(1L) { product, axis -> product * axis }
     return (0 until number).asSequence().map { index ->
@@ -152,5 +152,5 @@ private fun rows(shape: LongArray): Sequence<LongArray> {
     }
 }
 
-private fun offset(place: LongArray, shape: LongArray): Int =
+private fun computeOffset(place: LongArray, shape: LongArray): Int =
     shape.indices.fold(0L) { sum, axis -> sum * shape[axis] + place[axis] }.toInt()

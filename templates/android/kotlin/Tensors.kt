@@ -3,13 +3,13 @@ import java.nio.ByteOrder
 import java.util.Locale
 
 /**
- * Numbers with a shape: what the model takes and gives.
+ * Numbers with a shape: an input or output of the model.
  *
- * The last axis is the fastest. A tensor holds the array that it was made with, not a copy: do not
- * change that while a call uses it.
+ * The last axis is the fastest. A tensor uses the array that it was made with, not a copy: do not
+ * change the array while a call uses it.
  *
  * @property shape the size of each axis; empty for a single number.
- * @throws IllegalArgumentException the array has not as many elements as the shape says.
+ * @throws IllegalArgumentException if the array's size does not match the shape.
  */
 sealed class Tensor(val shape: LongArray, internal val array: Any, size: Int) {
     init {
@@ -19,7 +19,7 @@ sealed class Tensor(val shape: LongArray, internal val array: Any, size: Int) {
         }
     }
 
-    /** Where the picture that it was made from lies in it; null where it was made from none. */
+    /** Where the picture lies in this tensor; null where the tensor was not made from a picture. */
     internal var placement: Placement? = null
 
     /** Returns the elements of [array], an array of this tensor's kind, in another shape. */
@@ -29,8 +29,8 @@ sealed class Tensor(val shape: LongArray, internal val array: Any, size: Int) {
 }
 
 /**
- * A tensor of float32, or of float16: the model's float16 inputs and outputs are converted, to the
- * nearest float16 on the way in.
+ * A tensor of float32, or of float16: the code converts float16 inputs (to the nearest float16) and
+ * float16 outputs of the model.
  */
 class FloatTensor(shape: LongArray, val data: FloatArray) : Tensor(shape, data, data.size) {
     constructor(data: FloatArray, vararg shape: Long) : this(shape, data)
@@ -52,7 +52,7 @@ class ByteTensor(shape: LongArray, val data: ByteArray) : Tensor(shape, data, da
     override fun of(shape: LongArray, array: Any): Tensor = ByteTensor(shape, array as ByteArray)
 }
 
-/** A tensor of uint8. 128 to 255 are negative bytes: `data[n].toInt() and 255` is the value. */
+/** A tensor of uint8. The values 128 to 255 are negative bytes: `data[n].toInt() and 255` gives the value. */
 class UByteTensor(shape: LongArray, val data: ByteArray) : Tensor(shape, data, data.size) {
     constructor(data: ByteArray, vararg shape: Long) : this(shape, data)
 
@@ -75,7 +75,7 @@ class IntTensor(shape: LongArray, val data: IntArray) : Tensor(shape, data, data
 
 /** A tensor of int64. */
 class LongTensor(shape: LongArray, val data: LongArray) : Tensor(shape, data, data.size) {
-    // With an array it would be the constructor above.
+    // A list, because with an array it would be the constructor above.
     constructor(data: List<Long>, vararg shape: Long) : this(shape, data.toLongArray())
 
     override fun of(shape: LongArray, array: Any): Tensor = LongTensor(shape, array as LongArray)
@@ -88,7 +88,7 @@ class BooleanTensor(shape: LongArray, val data: BooleanArray) : Tensor(shape, da
     override fun of(shape: LongArray, array: Any): Tensor = BooleanTensor(shape, array as BooleanArray)
 }
 
-/** An element type as numpy names it, and the bytes that one element has in a file and in memory. */
+/** An element type by numpy's name, and the number of bytes of one element in a file and in memory. */
 internal enum class Dtype(val bytes: Int) {
     FLOAT16(2),
     FLOAT32(4),
@@ -107,7 +107,7 @@ internal enum class Dtype(val bytes: Int) {
     /**
      * Returns the tensor of [shape] whose elements are the rest of [bytes], little-endian.
      *
-     * @throws IllegalArgumentException there are more or fewer elements.
+     * @throws IllegalArgumentException if there are more or fewer elements.
      */
     fun decode(shape: LongArray, bytes: ByteBuffer): Tensor {
         val rest = bytes.slice().order(ByteOrder.LITTLE_ENDIAN)
@@ -127,7 +127,7 @@ internal enum class Dtype(val bytes: Int) {
 
     /** Returns a tensor's elements as this type, little-endian, outside the heap, from position 0. */
     fun encode(tensor: Tensor): ByteBuffer {
-        // Nothing moves a position here: rewind() and flip() return another type before Android 9 than since.
+        // No call moves a position here: rewind() and flip() return other types before Android 9.
         val size = tensor.shape.fold(1L) { product, axis -> product * axis }.toInt()
         val made = ByteBuffer.allocateDirect(size * bytes).order(ByteOrder.LITTLE_ENDIAN)
         when (tensor) {
@@ -153,7 +153,7 @@ internal enum class Dtype(val bytes: Int) {
     }
 
     /** Returns a tensor of this type with one value everywhere. */
-    fun filled(shape: LongArray, value: Number): Tensor {
+    fun makeFilled(shape: LongArray, value: Number): Tensor {
         val size = shape.fold(1L) { product, axis -> product * axis }.toInt()
         return when (this) {
             FLOAT16, FLOAT32 -> FloatTensor(shape, FloatArray(size) { value.toFloat() })
@@ -175,7 +175,7 @@ internal enum class Dtype(val bytes: Int) {
 
 private const val SMALLEST_HALF = 1f / (1 shl 24)
 
-/** Returns a float16, given as its bits, as the same float32. */
+/** Converts a float16, given as its bits, to the equal float32. */
 internal fun float32(half: Short): Float {
     val bits = half.toInt()
     val sign = (bits and 0x8000) shl 16
@@ -188,7 +188,7 @@ internal fun float32(half: Short): Float {
     }
 }
 
-/** Returns the bits of the nearest float16, of two that are as near the even one. */
+/** Returns the bits of the nearest float16; ties go to the even one. */
 internal fun float16(value: Float): Short {
     val bits = value.toRawBits()
     val sign = (bits ushr 16) and 0x8000

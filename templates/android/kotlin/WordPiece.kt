@@ -6,14 +6,14 @@ import org.json.JSONObject
 /**
  * The tokenizer of a BERT model, as its `tokenizer.json` describes it. Threads may share it.
  *
- * It does what the library that wrote the file does with it: normalizer `BertNormalizer`, pre-tokenizer
+ * It gives the same ids as the library that wrote the file: normalizer `BertNormalizer`, pre-tokenizer
  * `BertPreTokenizer`, model `WordPiece`, post-processor `TemplateProcessing` or `BertProcessing`, added
- * tokens, truncation and padding at the end. Files of other kinds get into no bundle.
+ * tokens, truncation and padding at the end. A build refuses files of other kinds.
  *
- * Categories of characters are those of the device's Unicode tables: of characters that are newer than
- * the device, it may think otherwise than the machine that the model was tried on.
+ * The device's Unicode tables decide the category of a character: for characters that are newer than
+ * the device, the result may differ from the build host's.
  *
- * @param tokenizer what the file holds
+ * @param tokenizer the file's JSON
  * @throws org.json.JSONException if it is not such a file
  */
 internal class WordPiece(tokenizer: JSONObject) {
@@ -37,10 +37,10 @@ internal class WordPiece(tokenizer: JSONObject) {
         unknown = vocabulary.getInt(model.getString("unk_token"))
         prefix = model.getString("continuing_subword_prefix")
         longestWord = model.getInt("max_input_chars_per_word")
-        val added = tokenizer.optJSONArray("added_tokens")?.let(::objects).orEmpty()
+        val added = tokenizer.optJSONArray("added_tokens")?.let(::readObjects).orEmpty()
         val (late, early) = added.partition { it.getBoolean("normalized") }
         exact = AddedTokens(early.associate { it.getString("content") to it.getInt("id") })
-        normalized = AddedTokens(late.associate { normal(it.getString("content")) to it.getInt("id") })
+        normalized = AddedTokens(late.associate { normalize(it.getString("content")) to it.getInt("id") })
         val padding = tokenizer.optJSONObject("padding")
         padType = padding?.optInt("pad_type_id") ?: 0
         padId = padding?.optInt("pad_id", -1)?.takeIf { it >= 0 } ?: exact.ids["[PAD]"] ?: vocabulary.optInt("[PAD]")
@@ -49,15 +49,15 @@ internal class WordPiece(tokenizer: JSONObject) {
     /**
      * Returns the token ids of a text.
      *
-     * @param text of which the file's added tokens, such as `[MASK]`, become these
-     * @param length the most tokens, special ones included; what is more is cut off the text's end
+     * @param text the text; the file's added tokens in it, such as `[MASK]`, get their own ids
+     * @param length the largest number of tokens, special ones included; the end of a longer text is cut off
      * @param pad whether to fill up to [length]
-     * @throws IllegalArgumentException if [length] does not even hold the special tokens
+     * @throws IllegalArgumentException if [length] is smaller than the number of special tokens
      */
     fun encode(text: String, length: Int, pad: Boolean): TokenIds {
         val special = around.before.size + around.after.size
         require(length >= special) { "$length tokens do not hold the $special special ones" }
-        val own = tokens(text).take(length - special).map { Token(it, around.kind) }
+        val own = tokenize(text).take(length - special).map { Token(it, around.kind) }
         val tokens = around.before + own + around.after
         val filling = if (pad) List(length - tokens.size) { Token(padId, padType) } else emptyList()
         val all = tokens + filling
@@ -68,71 +68,71 @@ internal class WordPiece(tokenizer: JSONObject) {
         )
     }
 
-    private fun tokens(text: String): List<Int> =
-        exact.split(text) { part -> normalized.split(normal(part), ::words) }
+    private fun tokenize(text: String): List<Int> =
+        exact.split(text) { part -> normalized.split(normalize(part), ::splitWords) }
 
-    /** Returns a text as `BertNormalizer` makes it. */
-    private fun normal(text: String): String {
+    /** Normalizes a text as `BertNormalizer` does. */
+    private fun normalize(text: String): String {
         var result = text
-        if (cleans) result = mapped(result, ::cleaned)
-        if (spacesChinese) result = mapped(result) { if (isChinese(it)) " ${string(it)} " else string(it) }
+        if (cleans) result = mapCharacters(result, ::clean)
+        if (spacesChinese) result = mapCharacters(result) { if (isChinese(it)) " ${toText(it)} " else toText(it) }
         if (strips) {
-            result = mapped(Normalizer.normalize(result, Normalizer.Form.NFD)) {
-                if (Character.getType(it) == Character.NON_SPACING_MARK.toInt()) "" else string(it)
+            result = mapCharacters(Normalizer.normalize(result, Normalizer.Form.NFD)) {
+                if (Character.getType(it) == Character.NON_SPACING_MARK.toInt()) "" else toText(it)
             }
         }
-        // Each by itself: Java would write a sigma at a word's end otherwise.
-        if (lowers) result = mapped(result) { string(it).lowercase(Locale.ROOT) }
+        // Character by character: on a whole word, Java writes another sigma at the end.
+        if (lowers) result = mapCharacters(result) { toText(it).lowercase(Locale.ROOT) }
         return result
     }
 
-    private fun words(text: String): List<Int> {
+    private fun splitWords(text: String): List<Int> {
         val ids = mutableListOf<Int>()
         val word = mutableListOf<Int>()
-        for (character in codePoints(text)) {
+        for (character in listCodePoints(text)) {
             val isPunctuation = isPunctuation(character)
             if (isPunctuation || isSpace(character)) {
-                ids += pieces(word)
+                ids += findPieces(word)
                 word.clear()
             } else {
                 word += character
             }
-            if (isPunctuation) ids += pieces(listOf(character))
+            if (isPunctuation) ids += findPieces(listOf(character))
         }
-        return ids + pieces(word)
+        return ids + findPieces(word)
     }
 
-    /** Returns the ids of the longest pieces, from the left; that of the unknown token if one lacks. */
-    private fun pieces(word: List<Int>): List<Int> {
+    /** Returns the ids of the longest pieces, from the left; the unknown token's id if a piece is missing. */
+    private fun findPieces(word: List<Int>): List<Int> {
         if (word.size > longestWord) return listOf(unknown)
         val ids = mutableListOf<Int>()
         var start = 0
         while (start < word.size) {
             var end = word.size
-            while (end > start && !vocabulary.has(piece(word, start, end))) end--
+            while (end > start && !vocabulary.has(makePiece(word, start, end))) end--
             if (end == start) return listOf(unknown)
-            ids += vocabulary.getInt(piece(word, start, end))
+            ids += vocabulary.getInt(makePiece(word, start, end))
             start = end
         }
         return ids
     }
 
-    private fun piece(word: List<Int>, start: Int, end: Int): String =
-        word.subList(start, end).joinToString("", if (start > 0) prefix else "", transform = ::string)
+    private fun makePiece(word: List<Int>, start: Int, end: Int): String =
+        word.subList(start, end).joinToString("", if (start > 0) prefix else "", transform = ::toText)
 }
 
 /**
- * A text as a model takes it; all three have the same length.
+ * A text as a model takes it. All three arrays have the same length.
  *
- * @property inputIds of the tokens
- * @property attentionMask 1 for tokens of the text and special ones, 0 for padding
- * @property tokenTypeIds which of the texts a token belongs to
+ * @property inputIds the tokens' ids
+ * @property attentionMask 1 for the text's tokens and special tokens, 0 for padding
+ * @property tokenTypeIds the number of the text that a token belongs to
  */
 internal class TokenIds(val inputIds: IntArray, val attentionMask: IntArray, val tokenTypeIds: IntArray)
 
 private class Token(val id: Int, val kind: Int)
 
-/** What stands around a text's tokens, read from a post-processor. */
+/** The special tokens before and after a text's tokens, from the post-processor. */
 private class Around(processor: JSONObject) {
     val before = mutableListOf<Token>()
     val after = mutableListOf<Token>()
@@ -146,7 +146,7 @@ private class Around(processor: JSONObject) {
             before += Token(processor.getJSONArray("cls").getInt(1), 0)
             after += Token(processor.getJSONArray("sep").getInt(1), 0)
         } else {
-            readTemplate(objects(processor.getJSONArray("single")), processor.getJSONObject("special_tokens"))
+            readTemplate(readObjects(processor.getJSONArray("single")), processor.getJSONObject("special_tokens"))
         }
     }
 
@@ -165,11 +165,11 @@ private class Around(processor: JSONObject) {
     }
 }
 
-/** Tokens that are taken out of a text as they stand. */
+/** Tokens that the code finds in a text before it splits the text into words. */
 private class AddedTokens(val ids: Map<String, Int>) {
     private val longestFirst = ids.keys.filter { it.isNotEmpty() }.sortedByDescending { it.length }
 
-    /** Returns the ids of a text's tokens, the leftmost and longest, and those of the parts between them. */
+    /** Returns the ids of these tokens in a text (leftmost first, then longest) and of the parts between them. */
     fun split(text: String, between: (part: String) -> List<Int>): List<Int> {
         val found = mutableListOf<Int>()
         var start = 0
@@ -189,9 +189,9 @@ private class AddedTokens(val ids: Map<String, Int>) {
     }
 }
 
-private fun objects(json: JSONArray): List<JSONObject> = List(json.length()) { json.getJSONObject(it) }
+private fun readObjects(json: JSONArray): List<JSONObject> = List(json.length()) { json.getJSONObject(it) }
 
-private fun codePoints(text: String): List<Int> {
+private fun listCodePoints(text: String): List<Int> {
     val points = mutableListOf<Int>()
     var at = 0
     while (at < text.length) {
@@ -201,20 +201,20 @@ private fun codePoints(text: String): List<Int> {
     return points
 }
 
-private fun mapped(text: String, transform: (character: Int) -> String): String =
-    codePoints(text).joinToString("", transform = transform)
+private fun mapCharacters(text: String, transform: (character: Int) -> String): String =
+    listCodePoints(text).joinToString("", transform = transform)
 
-private fun string(character: Int): String = String(Character.toChars(character))
+private fun toText(character: Int): String = String(Character.toChars(character))
 
-private fun cleaned(character: Int): String =
+private fun clean(character: Int): String =
     when {
         character == 9 || character == 10 || character == 13 -> " "
         character == 0xFFFD || Character.getType(character) in REMOVED -> ""
         isSpace(character) -> " "
-        else -> string(character)
+        else -> toText(character)
     }
 
-/** Control characters, formatting ones, those for private use and half ones. */
+/** Categories that are removed: control, format, private use and surrogates. */
 private val REMOVED = intSet(Character.CONTROL, Character.FORMAT, Character.PRIVATE_USE, Character.SURROGATE)
 
 private val PUNCTUATION = intSet(
@@ -232,16 +232,16 @@ private fun intSet(vararg types: Byte): Set<Int> = types.mapTo(HashSet()) { it.t
 private fun isPunctuation(character: Int): Boolean =
     character in ASCII_PUNCTUATION || Character.getType(character) in PUNCTUATION
 
-/** All of ASCII that is neither a letter, a digit, a space nor a control character. */
+/** All ASCII characters that are neither letters, digits, spaces nor control characters. */
 private val ASCII_PUNCTUATION = (0x21..0x7E).filterNot { it.toChar().isLetterOrDigit() }.toSet()
 
-/** Tells whether Unicode calls a character white space. */
+/** Returns whether a character is white space in Unicode. */
 private fun isSpace(character: Int): Boolean =
     character in 9..13 || character in 0x2000..0x200A || character in OTHER_SPACES
 
 private val OTHER_SPACES = setOf(0x20, 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
 
-/** Tells whether `BertNormalizer` takes a character for a word. */
+/** Returns whether `BertNormalizer` treats a character as a word. */
 private fun isChinese(character: Int): Boolean = CHINESE.any { character in it }
 
 /** Source: tokenizers, normalizers/bert.rs, with its gap from U+2B820 to U+2B91F. */

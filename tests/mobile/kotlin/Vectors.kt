@@ -46,11 +46,11 @@ private fun writeTensor(case: File, file: File) {
     val height = json.getInt("height")
     val bytes = case.resolve("pixels.bin").readBytes()
     val description = ImageDescription.of(json.getJSONObject("description"))
-    val found = imageTensor(Pixels.of(ByteBuffer.wrap(bytes), width, height), description).tensor.data
+    val found = makeImageTensor(Pixels.of(ByteBuffer.wrap(bytes), width, height), description).tensor.data
     val argb = packed(bytes, width * height)
     val others = listOf(Pixels.of(argb, width, height), Pixels.of(Bitmap(argb, width, height)))
     for (pixels in others) {
-        check(imageTensor(pixels, description).tensor.data.contentEquals(found)) { "$case: the ways in differ" }
+        check(makeImageTensor(pixels, description).tensor.data.contentEquals(found)) { "$case: the ways in differ" }
     }
     val buffer = ByteBuffer.allocate(4 * found.size).order(ByteOrder.LITTLE_ENDIAN)
     found.forEach(buffer::putFloat)
@@ -78,15 +78,15 @@ private fun answers(case: File): JSONArray {
     val output = tensor(json.getJSONArray("outputs").getJSONObject(0), case)
     val labels = json.getJSONArray("labels").let { names -> List(names.length()) { names.getString(it) } }
     return when (val kind = description.getString("kind")) {
-        "classification" -> asJson(classifications(output, description, labels))
+        "classification" -> asJson(findClasses(output, description, labels))
         "detection" -> {
             val image = json.getJSONObject("image")
             val resize = ImageDescription.of(image.getJSONObject("description")).resize
             val place = resize.place(image.getInt("width"), image.getInt("height"))
-            boxesAsJson(detections(output, description, labels, place))
+            boxesAsJson(findObjects(output, description, labels, place))
         }
         "embedding" -> {
-            val vectors = embeddings(output, description, json.optJSONObject("mask")?.let { tensor(it, case) })
+            val vectors = makeVectors(output, description, json.optJSONObject("mask")?.let { tensor(it, case) })
             JSONArray(vectors.map { vector -> JSONArray(vector.map { it.toDouble() }) })
         }
         else -> error("no answers of the kind $kind")
