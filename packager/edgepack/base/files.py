@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -51,6 +52,39 @@ def write_atomically(path: Path, data: str | bytes, *, mode: int = PRIVATE) -> N
         Path(partial).replace(path)
     finally:
         Path(partial).unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, *, mode: int = PRIVATE) -> Iterator[Path]:
+    """Hold a file while it is read, changed and replaced; who else wants to change it waits.
+
+    Only who calls this waits. The lock is the file's own (``flock``), so that nothing lies beside
+    it: as :func:`write_atomically` puts another file in its place, a lock counts only if the file
+    is still the one at the path.
+
+    Args:
+        path: The file; folders above it are made, and an empty file if there is none.
+        mode: The mode of a file that is new.
+
+    Yields:
+        The path of the file itself where ``path`` is a symbolic link.
+
+    Raises:
+        OSError: The file cannot be opened for writing.
+    """
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
+                continue
+            try:
+                yield path
+            finally:
+                if not path.stat().st_size:  # nothing was written into a new file
+                    path.unlink()
+            return
 
 
 def require_writable(path: Path, option: str) -> None:

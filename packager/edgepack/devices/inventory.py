@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from edgepack.base.files import write_atomically, writing
+from edgepack.base.files import locked, write_atomically, writing
 from edgepack.base.schema import Id, StrictModel
 from edgepack.base.yaml_source import YamlSource, parse_yaml, read_yaml
 from edgepack.errors import ProfileError, ToolError, UsageError, suggest_nearest
@@ -249,23 +249,25 @@ def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
         ProfileError: The file is wrong, or written so that it has to be extended by hand.
         ToolError: It cannot be written.
     """
-    require_free_name(name, path)
     line = f"{name}: {_flow(entry)}"
-    if path.exists():
+    with (
+        writing("the inventory", path, "make the file and its folder writable for your user"),
+        locked(path) as file,
+    ):
+        require_free_name(name, path)
         source = read_yaml(path)
-    else:
-        source = parse_yaml("schema_version: 1\ndevices:\n", name=str(path))
-    before = _parse(source).devices
-    text = _insert(source, line)
-    after = _parse_or_none(text, str(path))
-    if after is None or after.devices != {**before, name: entry}:
-        raise ProfileError(
-            f"cannot extend {path} without changing how it is written",
-            hint=f"add this line under 'devices:' yourself:\n    {line}",
-            where=str(path),
-        )
-    with writing("the inventory", path, "make the file and its folder writable for your user"):
-        write_atomically(path, text)
+        if source.values == {}:
+            source = parse_yaml(f"{source.text}schema_version: 1\ndevices:\n", name=str(path))
+        before = _parse(source).devices
+        text = _insert(source, line)
+        after = _parse_or_none(text, str(path))
+        if after is None or after.devices != {**before, name: entry}:
+            raise ProfileError(
+                f"cannot extend {path} without changing how it is written",
+                hint=f"add this line under 'devices:' yourself:\n    {line}",
+                where=str(path),
+            )
+        write_atomically(file, text)
 
 
 def require_free_name(name: str, path: Path) -> None:
@@ -291,6 +293,8 @@ def require_free_name(name: str, path: Path) -> None:
 
 
 def _parse(source: YamlSource) -> Inventory:
+    if source.values == {}:  # an empty file, or comments alone
+        return Inventory(schema_version=1)
     if isinstance(source.values, dict) and source.values.get("devices", {}) is None:
         source.values["devices"] = {}  # `devices:` with nothing below it
     return source.parse(Inventory)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from edgepack.base.files import write_atomically, writing
+from edgepack.base.files import locked, write_atomically, writing
 from edgepack.devices.ssh.certificates import HostCertificate, find_flaw, parse_certificate
 from edgepack.devices.ssh.config import SshSettings
 from edgepack.devices.ssh.revocation import is_revoked
@@ -271,12 +271,12 @@ def write_trusted(name: str, key: HostKey) -> Path:
     Raises:
         ToolError: It cannot be written.
     """
-    path = find_own_known_hosts()
-    entries = read_known_hosts(path)
-    drop = {entry.line for entry in entries if not entry.marker and entry.is_for(name)}
-    old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    lines = [line for number, line in enumerate(old, start=1) if number not in drop]
-    lines.append(f"{name} {key.kind} {base64.b64encode(key.blob).decode()}")
-    with writing("the host key", path):
+    own = find_own_known_hosts()
+    with writing("the host key", own), locked(own) as path:
+        entries = read_known_hosts(path)
+        drop = {entry.line for entry in entries if not entry.marker and entry.is_for(name)}
+        old = path.read_text(encoding="utf-8").splitlines()
+        lines = [line for number, line in enumerate(old, start=1) if number not in drop]
+        lines.append(f"{name} {key.kind} {base64.b64encode(key.blob).decode()}")
         write_atomically(path, "\n".join(lines) + "\n")
-    return path
+    return own
