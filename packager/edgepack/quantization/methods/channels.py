@@ -83,7 +83,7 @@ def find_channel_groups(model: onnx.ModelProto) -> ChannelGroups:
     tracer = _Tracer(model)
     for index, node in enumerate(model.graph.node):
         tracer.follow(index, node)
-    return tracer.groups()
+    return tracer.make_groups()
 
 
 @dataclass
@@ -121,7 +121,7 @@ class _Tracer:
         for name, ids in zip(node.output, outputs, strict=False):
             self._set_ids(name, ids)
 
-    def groups(self) -> ChannelGroups:
+    def make_groups(self) -> ChannelGroups:
         """Return what was found."""
         for value in self.model.graph.output:
             self.fix(value.name)
@@ -139,7 +139,7 @@ class _Tracer:
             moved=self.moved,
         )
 
-    def fresh(self, count: int) -> Array:
+    def make_ids(self, count: int) -> Array:
         """Return ids for channels that have factors of their own."""
         start = len(self.parents)
         self.parents.extend(range(start, start + count))
@@ -150,10 +150,10 @@ class _Tracer:
         if name in self.ids:
             self.fixed.update(self.ids[name].tolist())
 
-    def known(self, name: str) -> Array:
+    def find_ids(self, name: str) -> Array:
         """Return a tensor's ids; fixed ones where it has no factors."""
         if name not in self.ids:
-            ids = self.fresh(max(self.shapes.get(name, (-1, -1))[1], 0))
+            ids = self.make_ids(max(self.shapes.get(name, (-1, -1))[1], 0))
             self.fixed.update(ids.tolist())
             return ids
         return self.ids[name]
@@ -163,13 +163,13 @@ class _Tracer:
         for one, other in zip(first.tolist(), second.tolist(), strict=True):
             self.parents[self._find_root(other)] = self._find_root(one)
 
-    def constant(self, node: onnx.NodeProto, place: int) -> Array | None:
+    def find_constant(self, node: onnx.NodeProto, place: int) -> Array | None:
         """Return a constant input; None where it is none, or is left out."""
         if len(node.input) <= place or node.input[place] not in self.constants:
             return None
         return read_values(self.constants[node.input[place]])
 
-    def dims(self, node: onnx.NodeProto, place: int) -> tuple[int, ...] | None:
+    def find_dims(self, node: onnx.NodeProto, place: int) -> tuple[int, ...] | None:
         """Return the shape of a float constant; None where the input is none."""
         from onnx import TensorProto
 
@@ -207,13 +207,13 @@ def _has_bias(node: onnx.NodeProto) -> bool:
 
 
 def _follow_conv(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
-    dims = found.dims(node, 1)
-    if dims is None or (_has_bias(node) and found.dims(node, 2) is None):
+    dims = found.find_dims(node, 1)
+    if dims is None or (_has_bias(node) and found.find_dims(node, 2) is None):
         return None
     count, width = dims[:2]
     first = np.arange(count) // (count // int(find_attribute(node, "group", 1))) * width
     spatial = (1,) * (len(dims) - 2)
-    outputs = found.fresh(count)
+    outputs = found.make_ids(count)
     found.hold(index, 1, outputs.reshape(count, 1, *spatial), 1)
     _hold_bias(found, index, node, outputs)
     if node.input[0] in found.ids:
@@ -223,14 +223,14 @@ def _follow_conv(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
 
 
 def _follow_transposed(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
-    dims = found.dims(node, 1)
-    if dims is None or (_has_bias(node) and found.dims(node, 2) is None):
+    dims = found.find_dims(node, 1)
+    if dims is None or (_has_bias(node) and found.find_dims(node, 2) is None):
         return None
     count, width = dims[:2]
     parts = int(find_attribute(node, "group", 1))
     first = np.arange(count) // (count // parts) * width
     spatial = (1,) * (len(dims) - 2)
-    outputs = found.fresh(width * parts)
+    outputs = found.make_ids(width * parts)
     made = outputs[first[:, None] + np.arange(width)]
     found.hold(index, 1, made.reshape(count, width, *spatial), 1)
     _hold_bias(found, index, node, outputs)
@@ -240,23 +240,23 @@ def _follow_transposed(found: _Tracer, index: int, node: onnx.NodeProto) -> _Out
 
 
 def _follow_gemm(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
-    dims = found.dims(node, 1)
-    bias = found.dims(node, 2) if _has_bias(node) else (1,)
+    dims = found.find_dims(node, 1)
+    bias = found.find_dims(node, 2) if _has_bias(node) else (1,)
     if dims is None or bias is None or find_attribute(node, "transA", 0):
         return None
     columns = 0 if find_attribute(node, "transB", 0) else 1
-    outputs = found.fresh(dims[columns])
+    outputs = found.make_ids(dims[columns])
     if _has_bias(node) and bias[-1:] != (len(outputs),):
         return None
     return _follow_product(found, index, node, outputs, columns)
 
 
 def _follow_matmul(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
-    dims = found.dims(node, 1)
+    dims = found.find_dims(node, 1)
     # Axis 1 has to be the last one, which is the one that is summed over.
     if dims is None or len(dims) != 2 or found.find_rank(node.input[0]) != 2:
         return None
-    return _follow_product(found, index, node, found.fresh(dims[1]), 1)
+    return _follow_product(found, index, node, found.make_ids(dims[1]), 1)
 
 
 def _follow_product(
@@ -276,11 +276,11 @@ def _hold_bias(found: _Tracer, index: int, node: onnx.NodeProto, outputs: Array)
 
 
 def _follow_normalization(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
-    dims = [found.dims(node, place) for place in range(1, 5)]
+    dims = [found.find_dims(node, place) for place in range(1, 5)]
     if None in dims or len(node.output) > 1 or find_attribute(node, "training_mode", 0):
         return None
     # The variance stays: the scale takes the factors of input and output.
-    outputs = found.fresh((dims[0] or (0,))[0])
+    outputs = found.make_ids((dims[0] or (0,))[0])
     for place in (1, 2):
         found.hold(index, place, outputs, 1)
     if node.input[0] in found.ids:
@@ -298,7 +298,7 @@ def _follow_same(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
 
 
 def _follow_activation(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
-    if node.op_type == "PRelu" and found.dims(node, 1) is None:
+    if node.op_type == "PRelu" and found.find_dims(node, 1) is None:
         return None
     return [found.ids[node.input[0]]] if node.input[0] in found.ids else []
 
@@ -346,7 +346,7 @@ def _follow_concat(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     rank = found.find_rank(node.output[0])
     if rank < 2 or int(find_attribute(node, "axis", 1)) % rank != 1:
         return None
-    return [np.concatenate([found.known(name) for name in node.input])]
+    return [np.concatenate([found.find_ids(name) for name in node.input])]
 
 
 def _follow_split(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
@@ -366,7 +366,7 @@ def _follow_slice(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     name = node.input[0]
     if name not in found.ids:
         return []
-    starts, ends, axes, steps = (found.constant(node, place) for place in range(1, 5))
+    starts, ends, axes, steps = (found.find_constant(node, place) for place in range(1, 5))
     if starts is None or ends is None or (axes is None and len(node.input) > 3):
         return None
     if steps is None and len(node.input) > 4:
@@ -385,7 +385,7 @@ def _follow_pad(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     name = node.input[0]
     if name not in found.ids:
         return []
-    pads, value = found.constant(node, 1), found.constant(node, 2)
+    pads, value = found.find_constant(node, 1), found.find_constant(node, 2)
     mode = next((e.s.decode() for e in node.attribute if e.name == "mode"), "constant")
     zeros = len(node.input) < 3 or not node.input[2] or (value is not None and not value.any())
     if pads is None or len(pads) != 2 * found.find_rank(name) or len(node.input) > 3:
@@ -398,7 +398,7 @@ def _follow_pad(found: _Tracer, _: int, node: onnx.NodeProto) -> _Outputs:
     if not (before or after):
         found.moved[node.output[0]] = name
     # Channels of zeros are zeros with any factor.
-    return [np.concatenate([found.fresh(before), found.ids[name], found.fresh(after)])]
+    return [np.concatenate([found.make_ids(before), found.ids[name], found.make_ids(after)])]
 
 
 def _follow_reduction(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outputs:
@@ -406,7 +406,7 @@ def _follow_reduction(found: _Tracer, index: int, node: onnx.NodeProto) -> _Outp
     name = node.input[0]
     if name not in found.ids:
         return []
-    axes = found.constant(node, 1)
+    axes = found.find_constant(node, 1)
     if axes is None:
         given = [list(entry.ints) for entry in node.attribute if entry.name == "axes"]
         axes = np.array(given[0]) if given else None

@@ -87,13 +87,13 @@ class ProductConstants:
         self._nodes = {node.name: node for node in written.graph.node}
         self._pairs = {n.output[0]: n for n in written.graph.node if n.op_type == DEQUANTIZE}
 
-    def product(self, node: onnx.NodeProto) -> Product | None:
+    def find_product(self, node: onnx.NodeProto) -> Product | None:
         """Return a node as a product of an activation and quantized weights, or None."""
         product = _find_product(node, self._floats)
         quantized = product and self._nodes[node.name].input[1] in self._pairs
         return product if quantized else None
 
-    def source(self, node: onnx.NodeProto) -> Source:
+    def find_source(self, node: onnx.NodeProto) -> Source:
         """Return what a product reads in the QDQ model."""
         tensor = self._nodes[node.name].input[0]
         pair = self._pairs.get(tensor)
@@ -104,7 +104,7 @@ class ProductConstants:
 
     # --- weights ------------------------------------------------------------------------------
 
-    def weights(self, node: onnx.NodeProto) -> Array:
+    def read_weights(self, node: onnx.NodeProto) -> Array:
         """Return a product's float weights, as its operator takes them."""
         return read_values(self._floats[node.input[1]])
 
@@ -168,7 +168,7 @@ class ProductConstants:
 
     # --- biases -------------------------------------------------------------------------------
 
-    def bias(self, node: onnx.NodeProto, outputs: int) -> Array | None:
+    def read_bias(self, node: onnx.NodeProto, outputs: int) -> Array | None:
         """Return a product's bias if it can be changed: one constant number per output."""
         if _find_bias(node) not in self._floats:
             return None

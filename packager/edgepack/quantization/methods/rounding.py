@@ -98,10 +98,13 @@ def round_weights(
     scales = {}
     # In the order in which they run: each gets its inputs from those that were fitted before.
     for node in model.graph.node:
-        product = constants.product(node)
+        product = constants.find_product(node)
         if product is None:
             continue
-        source, shape = constants.source(node), product.make_rows(constants.weights(node)).shape
+        source, shape = (
+            constants.find_source(node),
+            product.make_rows(constants.read_weights(node)).shape,
+        )
         stops = zip(exact.stop(node.input[0]), quantized.stop(source.tensor), strict=True)
         inputs = sample_product_inputs(stops, source, product, shape, len(samples))
         if inputs.can_be_fitted_to:
@@ -124,9 +127,9 @@ def _fit_product(
 
     Those that are too many to solve for stay as they are.
     """
-    rows = product.make_rows(constants.weights(node))
+    rows = product.make_rows(constants.read_weights(node))
     groups, outputs, taps = rows.shape
-    bias = constants.bias(node, groups * outputs)
+    bias = constants.read_bias(node, groups * outputs)
     solvable = bool(taps <= _MOST_TAPS and groups * taps**2 <= _MOST_MOMENTS)
     if solvable:
         parts = [

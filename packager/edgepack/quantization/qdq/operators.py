@@ -239,7 +239,7 @@ class QdqPlacement:
             elif role == "weight" or (role == "bias" and self._takes_bias(index, node)):
                 self._add_use(index, place, node, index, is_wide=False)
 
-    def merges(self, node: onnx.NodeProto) -> bool:
+    def can_merge(self, node: onnx.NodeProto) -> bool:
         """Return whether a Relu or Clip can be left out: its input's integers end where it does."""
         before, after = node.input[0], node.output[0]
         return (
@@ -392,7 +392,7 @@ def _mark_where(found: QdqPlacement, _: int, node: onnx.NodeProto) -> None:
 
 def _mark_clamped(found: QdqPlacement, index: int, node: onnx.NodeProto) -> None:
     if found.is_wanted(node.input[0]):
-        if found.merges(node):
+        if found.can_merge(node):
             found.merge(index, node)
         found.mark(node.output[0])
 

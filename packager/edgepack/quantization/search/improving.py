@@ -56,11 +56,11 @@ class Improving:
         """
 
         def both(_: Scheme) -> Iterator[Scheme]:
-            yield self.fitted(chosen)
+            yield self.fit_weights(chosen)
 
         def weights(scheme: Scheme) -> Iterator[Scheme]:
             if chosen is not first and scheme is first:
-                yield self.fitted(first)
+                yield self.fit_weights(first)
 
         def activations(scheme: Scheme) -> Iterator[Scheme]:
             if chosen is not first and scheme is first:
@@ -72,7 +72,7 @@ class Improving:
             Method("activations as chosen, nearest rounding", activations),
         ]
 
-    def fitted(self, scheme: Scheme) -> Scheme:
+    def fit_weights(self, scheme: Scheme) -> Scheme:
         """Return a scheme with its exact weights rounded to suit its activations."""
         found = round_weights(self.settings.make_writer(scheme.plain), self.fitted_to, scheme.left)
         return replace(scheme, model=found.model, weight_scales=found.weight_scales)

@@ -259,7 +259,7 @@ class Int8Static:
         held_out = HeldOut(reference, self.scores_output)
         fitted_to = Chosen(samples, split.fitted)
         improving = Improving(self._settings, statistics, fitted_to, held_out)
-        judging = JudgingMaker(maker, held_out, improving.fitted)
+        judging = JudgingMaker(maker, held_out, improving.fit_weights)
         search = Search(judging, judging.judge_written(first))
         chosen = first.scheme
         with search.optional("choosing how activations are quantized"):
