@@ -1,12 +1,12 @@
-// From pictures and texts to a model's inputs, and from its outputs to answers, as the manifest describes both.
+// Makes a model's inputs from pictures and texts, and answers from its outputs, as the manifest describes them.
 
 import Foundation
 
 extension LoadedModel {
-    /// Returns the input that is made from a picture, with the place that the picture has in it.
+    /// Returns an input made from a picture, with the place that the picture has in it.
     ///
-    /// - Throws: ``TensorError`` where the manifest does not say how: then it is not the one that the code was made with.
-    ///   ``ImageError`` where the picture is too long and thin for a model that scales it itself.
+    /// - Throws: ``TensorError`` if the manifest does not describe the input as an image: then it belongs to other code.
+    ///   ``ImageError`` if the picture is too long and thin for a model that scales it itself.
     func tensor<Scalar>(of image: RGBImage, for input: String) throws -> Tensor<Scalar> {
         guard let description = bundle.manifest.inputDescriptions[input]?.image,
             var tensor = made(of: image, description, as: Scalar.self) as? Tensor<Scalar>
@@ -27,10 +27,10 @@ extension LoadedModel {
         return Tensor(unchecked: tensor.scalars.map(Double.init), shape: tensor.shape)
     }
 
-    /// Returns the inputs that are made from a text: the token ids, and what goes with them.
+    /// Returns the inputs made from a text: the token ids, and the mask and types that go with them.
     ///
-    /// - Throws: `TokenizerError` where the text cannot be one of the model's; ``TensorError`` where the manifest does not say
-    ///   how a text becomes the input.
+    /// - Throws: `TokenizerError` if the text does not fit the model; ``TensorError`` if the manifest does not describe how a
+    ///   text becomes the input.
     func tensors(of text: String, for input: String) throws -> Tensors {
         guard let tokens = bundle.manifest.inputDescriptions[input]?.tokens, let tokenizer = tokenizers[tokens.file] else {
             throw TensorError("the manifest does not say how a text becomes '\(input)'")
@@ -50,12 +50,12 @@ extension LoadedModel {
     }
 }
 
-/// What one run gave, for its answers.
+/// The inputs and outputs of one run, from which its answers are made.
 struct Answering: Sendable {
     let model: LoadedModel
     let inputs: Tensors
     let outputs: Tensors
-    /// Where the picture lay; nil where the caller gave tensors.
+    /// Where the picture lies in the input; nil where the caller gave tensors.
     let place: ImagePlacement?
 
     func classes(_ name: String) throws -> [Classification] {

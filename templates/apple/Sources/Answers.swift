@@ -1,48 +1,48 @@
-// Output tensors to answers, as `outputs: {NAME: {kind: ...}}` of edgepack.yaml describes them.
+// Makes answers from output tensors, as `outputs: {NAME: {kind: ...}}` of edgepack.yaml describes them.
 //
-// The Python and Kotlin runtimes give the same answers: all is computed in double precision, and every order is fixed, ties
-// included.
+// The Python and Kotlin runtimes give the same answers: they compute in double precision, and every order is fixed, also that
+// of ties.
 
 import Foundation
 
 /// One class of a classification.
 public struct Classification: Sendable, Equatable {
-    /// Of the class, from 0.
+    /// The index of the class, from 0.
     public let index: Int
-    /// `nil` where there are no labels, or fewer than classes.
+    /// `nil` where there are no labels, or fewer labels than classes.
     public let label: String?
-    /// The model's own, or what its description makes of it: a probability after softmax or sigmoid.
+    /// The model's score, or a probability where the output's description names softmax or sigmoid.
     public let score: Double
 }
 
 /// One object in a picture.
 public struct Detection: Sendable, Equatable {
-    /// Of its class, from 0.
+    /// The index of its class, from 0.
     public let index: Int
-    /// `nil` where there are no labels, or fewer than classes.
+    /// `nil` where there are no labels, or fewer labels than classes.
     public let label: String?
-    /// The model's own; where its layout has one for there being an object, times that.
+    /// The model's score for the class, times its score that there is an object where the layout has one.
     public let score: Double
     /// Where it is in the picture.
     public let box: Box
 }
 
-/// A rectangle in pixels of the picture as it came, upright, clipped to it; the origin is its top left corner.
+/// A rectangle in pixels of the upright picture, clipped to it; the origin is the picture's top left corner.
 public struct Box: Sendable, Equatable {
     /// Its left edge.
     public let left: Double
     /// Its upper edge.
     public let top: Double
-    /// Its right edge, not left of the left one.
+    /// Its right edge, never to the left of the left edge.
     public let right: Double
-    /// Its lower edge, not above the upper one.
+    /// Its lower edge, never above the upper edge.
     public let bottom: Double
 
-    /// The same as a rectangle of the platform's.
+    /// The box as a `CGRect`.
     public var cgRect: CGRect { CGRect(x: left, y: top, width: right - left, height: bottom - top) }
 }
 
-/// An output that is not what its description says, and what was expected.
+/// An output does not match its description.
 public struct AnswerError: LocalizedError, CustomStringConvertible, Sendable {
     /// What was found and what was expected.
     public let description: String
@@ -78,7 +78,7 @@ enum OutputDescription: Decodable, Sendable, Equatable {
         }
     }
 
-    /// The file with the labels, one a line, relative to the bundle.
+    /// The file with the labels, one per line, relative to the bundle.
     var labels: String? {
         switch self {
         case .classification(let scores): return scores.labels
@@ -88,9 +88,9 @@ enum OutputDescription: Decodable, Sendable, Equatable {
     }
 }
 
-/// Returns the labels in a file's text, one a line; a byte order mark and carriage returns are left out.
+/// Returns the labels in a file's text, one per line, without a byte order mark and carriage returns.
 func readLabels(_ text: String) -> [String] {
-    // By scalars: to Swift, a carriage return and the line feed behind it are one character.
+    // Splits by scalars, because for Swift a carriage return with its line feed is one character.
     let plain = text.unicodeScalars.filter { $0 != "\r" && $0 != "\u{feff}" }
     let lines = plain.split(separator: "\n", omittingEmptySubsequences: false).map { String(String.UnicodeScalarView($0)) }
     return lines.last == "" ? lines.dropLast() : lines
@@ -100,7 +100,7 @@ private func label(_ index: Int, of labels: [String]) -> String? {
     index < labels.count ? labels[index] : nil
 }
 
-/// Returns the indices of values from the highest to the lowest; equal ones by index, what is no number last.
+/// Returns the indices of values from the highest to the lowest; equal values by index, NaN last.
 private func descending(_ values: [Double]) -> [Int] {
     values.indices.sorted { one, other in
         let (a, b) = (values[one], values[other])
@@ -117,12 +117,12 @@ struct ClassScores: Decodable, Sendable, Equatable {
 
     let labels: String?
     let activation: Activation
-    /// How many classes are given at most.
+    /// The largest number of classes to return.
     let top: Int
 
-    /// Returns the best classes by score, best first; of equal ones, those with the lower index first.
+    /// Returns the best classes by score, best first; among equal scores, the lower index first.
     ///
-    /// - Throws: ``AnswerError`` unless one axis has any size and all others have size 1.
+    /// - Throws: ``AnswerError`` if more than one axis has a size other than 1, or the output is empty.
     func classes(of output: RawTensor, labels: [String]) throws -> [Classification] {
         guard output.count > 0, output.count == output.shape.max() ?? 1 else {
             throw AnswerError(
@@ -131,7 +131,7 @@ struct ClassScores: Decodable, Sendable, Equatable {
         }
         let values = output.doubles()
         let scores = activated(values)
-        // By the values: activations keep their order, and may round two of them to the same score.
+        // Sorted by the values: an activation keeps their order, but may round two of them to the same score.
         return descending(values).prefix(top).map { index in
             Classification(index: index, label: label(index, of: labels), score: scores[index])
         }
@@ -161,22 +161,22 @@ struct DetectedRows: Decodable, Sendable, Equatable {
 
     let labels: String?
     let layout: Layout
-    /// What an object scores at least.
+    /// The lowest score of an object.
     let score: Double
-    /// How much two objects of one class overlap at most: intersection over union.
+    /// The largest overlap of two objects of one class: intersection over union.
     let iou: Double
-    /// How many objects are given at most.
+    /// The largest number of objects to return.
     let most: Int
 
-    /// Returns the objects, best first; of equal ones, the output's first row first.
+    /// Returns the objects, best first; among equal scores, in the output's order.
     ///
-    /// A row is one object of the class with its best score. Rows below `score` are left out, and those that hold a value that
-    /// is no number. Of two objects of one class that overlap by more than `iou`, the better one is kept.
+    /// A row is one object of the class with its best score. Rows below `score` are left out, and so are rows with a NaN or an
+    /// infinite value. Of two objects of one class that overlap by more than `iou`, the better one is kept.
     ///
     /// - Parameters:
-    ///   - labels: By index; where there are any, they say what C is. Without, the smaller axis has the values of a box.
-    ///   - place: Where the picture lay in the input.
-    /// - Throws: ``AnswerError`` where the shape is not one of the layout's.
+    ///   - labels: By index; where there are any, their number is C. Without labels, the smaller axis has the values of a box.
+    ///   - place: Where the picture lies in the input.
+    /// - Throws: ``AnswerError`` if the shape does not match the layout.
     func detections(of output: RawTensor, labels: [String], place: ImagePlacement) throws -> [Detection] {
         let found = try candidates(output, labels: labels.count)
         var kept: [Candidate] = []
@@ -223,10 +223,10 @@ struct DetectedRows: Decodable, Sendable, Equatable {
 
     private func axes(_ shape: [Int], labels: Int) throws -> (rows: Int, columns: Int, isTransposed: Bool) {
         if shape.count == 3, shape[0] == 1 {
-            // An axis that is empty holds no boxes: there is no object.
+            // An empty axis contains no boxes: there is no object.
             let smaller = min(shape[1], shape[2]) > 0 ? min(shape[1], shape[2]) : max(shape[1], shape[2])
             let size = labels > 0 ? 4 + labels : smaller
-            // Where both axes have that size, the first one is taken, as in ultralytics' exports.
+            // Where both axes have that size, the first one counts, as in ultralytics' exports.
             let isTransposed = layout == .yolo && shape[1] == size
             let (rows, columns) = isTransposed ? (shape[2], shape[1]) : (shape[1], shape[2])
             if columns > before, labels == 0 || columns == before + labels { return (rows, columns, isTransposed) }
@@ -242,18 +242,18 @@ extension Box {
 
     private var area: Double { max(right - left, 0) * max(bottom - top, 0) }
 
-    /// Says whether two boxes overlap by more than a share of their union.
+    /// Returns whether two boxes overlap by more than a share of their union.
     fileprivate func overlaps(_ other: Box, by share: Double) -> Bool {
         let width = max(min(right, other.right) - max(left, other.left), 0)
         let height = max(min(bottom, other.bottom) - max(top, other.top), 0)
         let intersection = width * height
-        // Multiplied, not divided: two boxes without area have no union.
+        // Multiplies instead of dividing: the union of two boxes without area is 0.
         return intersection > share * (area + other.area - intersection)
     }
 }
 
 extension ImagePlacement {
-    /// Returns a box in pixels of the input as one in pixels of the picture, clipped to it.
+    /// Converts a box from pixels of the input to pixels of the picture, and clips it to the picture.
     fileprivate func inPicture(_ box: Box) -> Box {
         func x(_ value: Double) -> Double { back(value, offset: left, scaled: scaledWidth, size: width) }
         func y(_ value: Double) -> Double { back(value, offset: top, scaled: scaledHeight, size: height) }
@@ -278,17 +278,17 @@ struct Pooling: Decodable, Sendable, Equatable {
     }
 
     let pooling: Method
-    /// The input whose zeros say which positions do not count.
+    /// The input whose zeros mark the positions that do not count.
     let mask: String?
-    /// Whether vectors are brought to length 1. A vector of zeros stays one.
+    /// Whether vectors are scaled to length 1. A vector of zeros stays as it is.
     let normalize: Bool
 
     /// Returns one vector per sample, `[B, D]`.
     ///
     /// - Parameters:
-    ///   - output: `[B, S, D]`, of which one vector of S is made; without pooling anything.
-    ///   - mask: `[B, S]`: positions with 0 do not count. Where none counts, the vector is zeros.
-    /// - Throws: ``AnswerError`` where output or mask have another shape.
+    ///   - output: `[B, S, D]`: pooling makes one vector of the S positions; without pooling, any shape.
+    ///   - mask: `[B, S]`: positions with 0 do not count. Where no position counts, the vector is zeros.
+    /// - Throws: ``AnswerError`` if the output or the mask has another shape.
     func vectors(of output: RawTensor, mask: RawTensor?) throws -> Tensor<Float> {
         let values = output.doubles()
         var vectors: [[Double]]
@@ -323,7 +323,7 @@ struct Pooling: Decodable, Sendable, Equatable {
         }
     }
 
-    /// Makes one vector of those of the positions that count.
+    /// Makes one vector of the vectors of the positions that count.
     private func pool(_ rows: [ArraySlice<Double>], size: Int) -> [Double] {
         guard let first = rows.first else { return Array(repeating: 0, count: size) }
         var vector = Array(first)

@@ -1,8 +1,8 @@
-// A bundle's folder: its manifest, its golden tensors, and how near outputs are to them.
+// A bundle's folder: its manifest, its golden tensors, and the closeness of outputs to them.
 
 import Foundation
 
-/// A bundle's manifest with the folder that it lies in.
+/// A bundle's manifest and folder.
 struct ModelBundle: Sendable {
     let folder: URL
     let manifest: Manifest
@@ -10,16 +10,16 @@ struct ModelBundle: Sendable {
 
     /// Reads the manifest.
     ///
-    /// - Throws: ``OpenError`` where the folder is no bundle, or one that this code does not read.
+    /// - Throws: ``OpenError`` if the folder is not a bundle, or a bundle that this code cannot read.
     init(folder: URL) throws {
         self.folder = folder
         manifest = try Self.readManifest(folder.appendingPathComponent("manifest.json"))
         shapes = InputShapes(inputs: manifest.inputs, descriptions: manifest.inputDescriptions)
     }
 
-    /// Returns all variants in order, or the one that is asked for.
+    /// Returns all variants in order, or the one with the given id.
     ///
-    /// - Throws: ``OpenError`` where there is no such variant.
+    /// - Throws: ``OpenError`` if there is no variant with this id.
     func variants(only id: String?) throws -> [Variant] {
         guard let id else { return manifest.variants }
         let chosen = manifest.variants.filter { $0.id == id }
@@ -32,14 +32,14 @@ struct ModelBundle: Sendable {
 
     /// Returns the inputs of a golden sample.
     ///
-    /// - Throws: ``OpenError`` where a file is missing or has another size.
+    /// - Throws: ``OpenError`` if a file is missing or has another size.
     func goldenInputs(_ index: Int) throws -> Tensors {
         try tensors(manifest.goldens[index].inputs)
     }
 
-    /// Returns what a variant gave on the build host's CPU for a golden sample; of large outputs, some values as a vector.
+    /// Returns a variant's golden outputs for a golden sample; of a large output, some values as a vector.
     ///
-    /// - Throws: ``OpenError`` where the manifest names none, or a file is missing or has another size.
+    /// - Throws: ``OpenError`` if the manifest names no golden outputs, or a file is missing or has another size.
     func goldenOutputs(_ index: Int, of variant: String) throws -> Tensors {
         try tensors(try goldenEntries(index, of: variant))
     }
@@ -51,13 +51,13 @@ struct ModelBundle: Sendable {
         return outputs
     }
 
-    /// Returns how near outputs are to what a variant gave on the build host's CPU for a golden sample.
+    /// Returns the closeness of outputs to a variant's golden outputs for a golden sample.
     ///
-    /// That of the worst output, in decibels; 200 where all are equal. Where an output, or a quantity in it, has to be nearer
-    /// than others, that is taken off, so that one limit holds for all.
+    /// It is that of the worst output, in decibels; 200 where all are equal. Where an output or a quantity must be nearer than
+    /// others, its extra decibels are subtracted, so that one limit serves all.
     ///
-    /// - Throws: ``OpenError`` where the manifest names none, or a file is missing or has another size.
-    func nearness(ofGolden index: Int, of variant: String, _ outputs: Tensors) throws -> Double {
+    /// - Throws: ``OpenError`` if the manifest names no golden outputs, or a file is missing or has another size.
+    func closeness(ofGolden index: Int, of variant: String, _ outputs: Tensors) throws -> Double {
         let golden = try goldenOutputs(index, of: variant)
         return try goldenEntries(index, of: variant).map { entry in
             guard let reference = golden[entry.name], let output = outputs[entry.name], output.shape == entry.shape
@@ -66,18 +66,18 @@ struct ModelBundle: Sendable {
         }.min() ?? Closeness.equal
     }
 
-    /// Returns the labels that outputs' descriptions name, by file.
+    /// Returns the labels that the outputs' descriptions name, by file.
     ///
-    /// - Throws: ``OpenError`` where a file is missing.
+    /// - Throws: ``OpenError`` if a file is missing.
     func labels() throws -> [String: [String]] {
         try read(manifest.outputDescriptions.values.compactMap(\.labels)) { data in
             readLabels(String(decoding: data, as: UTF8.self))
         }
     }
 
-    /// Returns the tokenizers that inputs' descriptions name, by file.
+    /// Returns the tokenizers that the inputs' descriptions name, by file.
     ///
-    /// - Throws: ``OpenError`` where a file is missing, or describes a tokenizer of another kind.
+    /// - Throws: ``OpenError`` if a file is missing, or describes a tokenizer of another kind.
     func tokenizers() throws -> [String: WordPiece] {
         try read(manifest.inputDescriptions.values.compactMap(\.tokens?.file), as: WordPiece.init)
     }
@@ -89,7 +89,7 @@ struct ModelBundle: Sendable {
             do {
                 read[file] = try make(try Data(contentsOf: folder.appendingPathComponent(path)))
             } catch {
-                throw OpenError("the bundle is damaged: \(path): \(said(error))")
+                throw OpenError("the bundle is damaged: \(path): \(message(error))")
             }
         }
         return read
@@ -103,7 +103,7 @@ struct ModelBundle: Sendable {
                 let shape = entry.stride ?? 1 == 1 ? entry.shape : [bytes.count / entry.dtype.size]
                 read[entry.name] = try RawTensor(type: entry.dtype, shape: shape, bytes: bytes)
             } catch {
-                throw OpenError("the bundle is damaged: \(entry.path): \(said(error))")
+                throw OpenError("the bundle is damaged: \(entry.path): \(message(error))")
             }
         }
         return read
@@ -128,27 +128,27 @@ struct ModelBundle: Sendable {
         } catch let error as OpenError {
             throw error
         } catch {
-            throw OpenError("this is no complete bundle: manifest.json: \(said(error))")
+            throw OpenError("this is no complete bundle: manifest.json: \(message(error))")
         }
     }
 }
 
-/// Returns what an error says, in one line.
-func said(_ error: any Error) -> String {
+/// Returns an error's message as one line.
+func message(_ error: any Error) -> String {
     let text = error is DecodingError ? "\(error)" : error.localizedDescription
     return text.split(whereSeparator: \.isNewline).joined(separator: " ")
 }
 
-/// Nearness of tensors to golden ones.
+/// The closeness of tensors to golden ones.
 enum Closeness {
-    /// What equal tensors have, in decibels.
+    /// The closeness of equal tensors, in decibels.
     static let equal = 200.0
-    /// Of the elements of an integer or bool output, such as a class index, which must be exact.
+    /// The share of elements that must be equal in an integer or bool output, for example of class indices.
     static let minEqualShare = 0.99
 
-    /// Returns how near float tensors are; others pass (200) if 99 % of their elements are equal.
+    /// Returns the closeness of float tensors; tensors of other types pass (200) if 99 % of their elements are equal.
     ///
-    /// That is ``sqnr(_:_:)`` of the worst of the quantities, less what the entry wants more of it.
+    /// It is ``sqnr(_:_:)`` of the worst quantity, minus the extra decibels that the entry demands for it.
     static func of(_ reference: RawTensor, _ output: RawTensor, _ entry: GoldenTensor) -> Double {
         guard reference.type == output.type, reference.shape == output.shape else { return -.infinity }
         guard reference.type.isFloat else {
@@ -165,9 +165,9 @@ enum Closeness {
         }.min() ?? equal
     }
 
-    /// Returns the ratio of signal to noise in decibels, at most 200: `10 log10(sum(ref^2) / sum((ref - out)^2))`.
+    /// Returns the signal-to-noise ratio in decibels, at most 200: `10 log10(sum(ref^2) / sum((ref - out)^2))`.
     ///
-    /// A NaN or infinity that the other has not gives minus infinity.
+    /// A NaN or infinity in only one of the tensors gives minus infinity.
     static func sqnr(_ reference: [Double], _ output: [Double]) -> Double {
         var signal = 0.0
         var noise = 0.0

@@ -1,19 +1,19 @@
-// What this device is, as far as the choice of a variant and the caches of compiled models depend on it.
+// The facts about this device that decide which variant runs and which cache of compiled models is used.
 
 import Foundation
 
 struct DeviceFacts: Sendable {
-    /// The system with its version: what compiles models belongs to it.
+    /// The system with its version, because the system compiles models.
     let system: String
     /// The hardware, such as `iPhone16,1`.
     let model: String
-    /// Of those that Linux names, the ones that this CPU has.
+    /// This CPU's flags, by Linux's names.
     let cpuFlags: Set<String>
     let isX86: Bool
-    /// Whether this is no device but the simulator, where providers for a phone's processors compute otherwise.
+    /// Whether this is the simulator, where the providers for a phone's processors compute differently.
     let isSimulator: Bool
 
-    /// Of the device that this runs on.
+    /// The facts about the device that this code runs on.
     static var current: DeviceFacts {
         DeviceFacts(
             system: ProcessInfo.processInfo.operatingSystemVersionString, model: hardware, cpuFlags: flags,
@@ -35,7 +35,7 @@ struct DeviceFacts: Sendable {
     private static var hardware: String {
         var facts = utsname()
         guard uname(&facts) == 0 else { return "unknown" }
-        // Apple's "machine" names the model of a phone, such as iPhone16,1; elsewhere it is the architecture.
+        // On Apple's systems "machine" is the model, such as iPhone16,1; elsewhere it is the architecture.
         return withUnsafeBytes(of: facts.machine) { String(decoding: $0.prefix { $0 != 0 }, as: UTF8.self) }
     }
 

@@ -1,7 +1,7 @@
-// JSON whose texts are told apart byte by byte.
+// A JSON reader that compares texts byte by byte.
 //
-// Swift's `String` takes texts as equal that Unicode calls canonically equivalent, and so do Foundation's JSON readers for the
-// keys of an object. A vocabulary may hold both of two such texts, with different numbers.
+// Swift's `String` treats canonically equivalent texts of Unicode as equal, and so do Foundation's JSON readers for the keys of
+// an object. But a vocabulary may contain two such texts, with different ids.
 
 import Foundation
 
@@ -16,19 +16,19 @@ enum ExactJSON: Sendable, Equatable {
 
     /// Reads a whole file.
     ///
-    /// - Throws: ``ExactJSONError`` where it is not JSON.
+    /// - Throws: ``ExactJSONError`` if it is not JSON.
     init(_ data: Data) throws {
         var reader = Reader(bytes: [UInt8](data))
         self = try reader.document()
     }
 
-    /// The member of an object; null where there is none, or this is no object.
+    /// The member of an object; null if there is none, or this is not an object.
     subscript(_ key: String) -> ExactJSON {
         guard case .object(let members) = self else { return .null }
         return members[Array(key.utf8)] ?? .null
     }
 
-    /// The value at a place of an array; null where there is none, or this is no array.
+    /// The value at an index of an array; null if there is none, or this is not an array.
     subscript(_ index: Int) -> ExactJSON {
         guard case .array(let values) = self, values.indices.contains(index) else { return .null }
         return values[index]
@@ -41,7 +41,7 @@ enum ExactJSON: Sendable, Equatable {
         return value
     }
 
-    /// A number that is whole.
+    /// The number, if it is an integer.
     var int: Int? {
         guard case .number(let value) = self else { return nil }
         return Int(exactly: value)
@@ -79,7 +79,7 @@ private struct Reader {
     let bytes: [UInt8]
     var position = 0
 
-    /// What follows the space here; 0, which JSON has nowhere, at the end.
+    /// The next byte after white space; at the end 0, which JSON never contains.
     private var next: UInt8 {
         mutating get {
             while position < bytes.count, Self.space.contains(bytes[position]) { position += 1 }
@@ -122,7 +122,7 @@ private struct Reader {
         return .array(values)
     }
 
-    /// Reads what is between brackets, of which the first is here, with commas between the items.
+    /// Reads a list from its opening bracket, which is here, to its closing one, with commas between the items.
     private mutating func list(until end: Unicode.Scalar, item: (inout Reader) throws -> Void) throws {
         position += 1
         if next == UInt8(ascii: end) {
@@ -188,7 +188,7 @@ private struct Reader {
         }
     }
 
-    /// Reads the digits of a `\u`, and those of the one behind it where the two make one character.
+    /// Reads the digits of a `\u`, and of the next one where the two are one character.
     private mutating func codeUnits() throws -> [UInt8] {
         var units = [try codeUnit()]
         if UTF16.isLeadSurrogate(units[0]), bytes[position...].starts(with: "\\u".utf8) {

@@ -1,6 +1,6 @@
-// Pictures to input tensors, as `inputs: {NAME: {image: ...}}` of edgepack.yaml describes it.
+// Makes input tensors from pictures, as `inputs: {NAME: {image: ...}}` of edgepack.yaml describes it.
 //
-// The arithmetic is that of the Python loader and, for resizing, that of Pillow's bilinear filter: fixed point on 8-bit
+// The arithmetic is that of the Python loader; for resizing it is that of Pillow's bilinear filter, in fixed point on 8-bit
 // channels. So one picture gives the same bits on the build host and on the phone.
 
 import Foundation
@@ -14,9 +14,9 @@ public struct RGBImage: Sendable, Equatable {
     /// `height * width * 3` bytes: rows from the top, pixels from the left, red before green before blue.
     public let pixels: [UInt8]
 
-    /// Takes packed RGB bytes.
+    /// Makes a picture from packed RGB bytes.
     ///
-    /// - Throws: ``ImageError`` where a side is not positive or the number of bytes is not `height * width * 3`.
+    /// - Throws: ``ImageError`` if a side is not positive or the number of bytes is not `height * width * 3`.
     public init(width: Int, height: Int, pixels: [UInt8]) throws {
         try Self.requireSize(width: width, height: height)
         guard pixels.count == height * width * 3 else {
@@ -26,21 +26,21 @@ public struct RGBImage: Sendable, Equatable {
         self.init(unchecked: pixels, width: width, height: height)
     }
 
-    /// Copies the pixels out of a buffer such as a locked `CVPixelBuffer` has.
+    /// Copies the pixels of a buffer, such as that of a locked `CVPixelBuffer`.
     ///
-    /// What is transparent shows white; colours must not be multiplied by alpha already.
+    /// Transparent places become white; colours must not be multiplied by alpha.
     ///
     /// - Parameters:
     ///   - buffer: The first byte is the first of the top left pixel.
-    ///   - bytesPerRow: From one row to the next; more than a row's pixels where rows are padded.
-    ///   - order: What the bytes of one pixel are.
-    /// - Throws: ``ImageError`` where a side is not positive, or the buffer or a row is too short.
+    ///   - bytesPerRow: From the start of one row to the next; more than a row's pixels where rows are padded.
+    ///   - order: The order of the bytes in one pixel.
+    /// - Throws: ``ImageError`` if a side is not positive, or the buffer or a row is too short.
     public init(
         width: Int, height: Int, bytesPerRow: Int, order: PixelOrder, buffer: UnsafeRawBufferPointer
     ) throws {
         try Self.requireSize(width: width, height: height)
         let step = order.bytesPerPixel
-        // No product of the two: a caller's numbers may be of any size.
+        // Without a product of the two, which may overflow: a caller's numbers may be of any size.
         guard bytesPerRow >= width * step, buffer.count >= width * step,
             (buffer.count - width * step) / bytesPerRow >= height - 1
         else {
@@ -77,8 +77,8 @@ public struct RGBImage: Sendable, Equatable {
 
     /// Returns the picture turned and mirrored so that it is upright.
     ///
-    /// - Parameter exifOrientation: 1 to 8, as EXIF and `CGImagePropertyOrientation.rawValue` count; anything else is taken
-    ///   as 1, upright, for that is what a damaged tag is taken as everywhere.
+    /// - Parameter exifOrientation: 1 to 8, as in EXIF and `CGImagePropertyOrientation.rawValue`; any other number counts as
+    ///   1 (upright), as other software treats a damaged tag.
     public func upright(exifOrientation: Int) -> RGBImage {
         let swaps = (5...8).contains(exifOrientation)
         let mirrorsX = [2, 3, 7, 8].contains(exifOrientation)
@@ -100,16 +100,16 @@ public struct RGBImage: Sendable, Equatable {
     }
 }
 
-/// What the bytes of one pixel are.
+/// The order of the bytes in one pixel.
 public enum PixelOrder: Sendable {
     case rgb, rgba, bgra
 
     var bytesPerPixel: Int { self == .rgb ? 3 : 4 }
 }
 
-// Loops over many pixels are over pointers: they stay bearable where an app is built for debugging, without optimization.
+// Loops over many pixels use pointers, so that they are fast enough in an app's debug build, which is not optimized.
 
-/// Copies pixels as RGB over white.
+/// Copies pixels to RGB, laid over white.
 private func copyRGB(
     _ bytes: UnsafePointer<UInt8>, _ order: PixelOrder, to rgb: UnsafeMutablePointer<UInt8>, count: Int
 ) {
@@ -126,13 +126,13 @@ private func copyRGB(
     }
 }
 
-/// Lays a pixel over white, rounded: the same for all values as Pillow's `alpha_composite`.
+/// Lays a pixel over white, rounded; the result equals that of Pillow's `alpha_composite` for all values.
 private func layOverWhite(_ rgb: UnsafeMutablePointer<UInt8>, alpha: Int) {
     let white = 255 * (255 - alpha)
     for channel in 0..<3 { rgb[channel] = UInt8((Int(rgb[channel]) * alpha + white + 127) / 255) }
 }
 
-/// A picture that cannot be taken, and why.
+/// A picture that the model cannot take, and why.
 public struct ImageError: LocalizedError, CustomStringConvertible, Sendable {
     /// What is wrong with it.
     public let description: String
@@ -145,7 +145,7 @@ public struct ImageError: LocalizedError, CustomStringConvertible, Sendable {
 
 /// How a picture becomes an input tensor: an `image` of the manifest's `input_descriptions`.
 ///
-/// The picture is resized, then order, scale, mean, std and layout apply, in this sequence.
+/// The picture is resized; then order, scale, mean, std and layout apply, in this sequence.
 struct ImageInput: Decodable, Sendable, Equatable {
     enum Order: String, Decodable, Sendable {
         case rgb = "RGB"
@@ -161,9 +161,9 @@ struct ImageInput: Decodable, Sendable, Equatable {
     let resize: Resize
     let order: Order
     let scale: Double
-    /// One value per channel, in `order`; or none.
+    /// One value per channel, in `order`; may be empty.
     let mean: [Double]
-    /// One value per channel, in `order`; or none.
+    /// One value per channel, in `order`; may be empty.
     let std: [Double]
     let layout: Layout
 
@@ -183,7 +183,7 @@ struct ImageInput: Decodable, Sendable, Equatable {
             let low = down.resized(source, outer: 0..<1, inner: image.width * channels)
             scaled = across.resized(low, outer: 0..<rows.count, inner: channels)
         } else {
-            // Of a long and thin picture hardly any row is needed.
+            // A long and thin picture needs only a few of its rows.
             let narrow = across.resized(source, outer: down.needed, inner: channels)
             scaled = down.resized(
                 narrow, outer: 0..<1, inner: columns.count * channels, skipped: down.needed.lowerBound)
@@ -210,7 +210,7 @@ struct ImageInput: Decodable, Sendable, Equatable {
         return Tensor(unchecked: values, shape: shape)
     }
 
-    /// Returns what each of the 256 values of a byte becomes in a channel.
+    /// Returns a channel's tensor value for each of the 256 values of a byte.
     private func normalized(_ channel: Int) -> [Float] {
         (0..<256).map { byte in
             var value = Float(byte) * Float(scale)
@@ -221,13 +221,13 @@ struct ImageInput: Decodable, Sendable, Equatable {
     }
 }
 
-/// How a picture comes to the size of the model's input.
+/// How a picture is resized to the model's input.
 enum Resize: Decodable, Sendable, Equatable {
     /// The whole picture is scaled into a square; `pad` fills the rest.
     case letterbox(side: Int, pad: UInt8)
-    /// The shorter side is scaled to a length, and a square is cut from the centre.
+    /// The shorter side is scaled to a length, and a square is cut out of the centre.
     case shortSide(Int, crop: Int)
-    /// The picture is scaled to a size, whatever its shape.
+    /// The picture is scaled to a size, whatever its aspect ratio.
     case stretch(width: Int, height: Int)
 
     private enum Keys: String, CodingKey {
@@ -248,7 +248,7 @@ enum Resize: Decodable, Sendable, Equatable {
         }
     }
 
-    /// Returns where a picture of this size comes to lie in the model's input.
+    /// Returns where a picture of this size lies in the model's input.
     func placed(width: Int, height: Int) -> ImagePlacement {
         switch self {
         case .letterbox(let side, let pad):
@@ -279,25 +279,25 @@ enum Resize: Decodable, Sendable, Equatable {
 
 /// Where a picture lies in the model's input. All sizes are in pixels.
 struct ImagePlacement: Sendable, Equatable {
-    /// Of the picture itself.
+    /// The size of the picture itself.
     let width: Int
     let height: Int
-    /// Of the whole picture after scaling.
+    /// The size of the whole picture after scaling.
     let scaledWidth: Int
     let scaledHeight: Int
-    /// Of the scaled picture's corner in the input; negative where it is cut off.
+    /// The position of the scaled picture's corner in the input; negative where the picture is cut.
     let left: Int
     let top: Int
     let inputWidth: Int
     let inputHeight: Int
-    /// What fills the input where the picture is not.
+    /// The value of the input beside the picture.
     let pad: UInt8
 
-    /// Whether the height is scaled before the width. Both passes round to 8 bits, so that their order shows; it is that of
-    /// Pillow 13.
+    /// Whether the height is scaled before the width. Both passes round to 8 bits, so their order changes the result. This is
+    /// the order of Pillow 13.
     var losesMostlyHeight: Bool { height - scaledHeight > 2 * max(width - scaledWidth, 0) }
 
-    /// Throws ``ImageError`` unless a model can scale the picture whole, as it has to before it cuts.
+    /// Throws ``ImageError`` if the whole scaled picture, which the model makes before it cuts, is too large.
     func requireScaled() throws {
         guard scaledWidth <= (1 << 28) / scaledHeight else {
             throw ImageError(
@@ -324,22 +324,22 @@ private func grays(_ rgb: [UInt8]) -> [UInt8] {
     return grays
 }
 
-/// How one axis is resized: bilinear with antialiasing, in fixed point with 22 bits behind the point.
+/// Resizes one axis: bilinear with antialiasing, in fixed point with 22 fraction bits.
 ///
-/// A filter as wide as the reduction, two pixels at least, is centred on each new pixel; its weights are normalized to 1 and
-/// rounded. This is Pillow's `Image.resize` (`Resample.c`): 8 bits of the 32 are for the channel, 2 for overflow.
+/// The filter is centred on each new pixel and as wide as the reduction, at least two pixels; its weights are normalized to 1
+/// and rounded. This is Pillow's `Image.resize` (`Resample.c`): 8 bits of the 32 are for the channel, 2 for overflow.
 private struct AxisWeights {
     static let precisionBits: Int32 = 22
 
-    /// For each new pixel the old ones that it is made of.
+    /// For each new pixel, the old pixels that it is made of.
     let sources: [Range<Int>]
-    /// Their weights, one new pixel's behind the other's.
+    /// Their weights, new pixel after new pixel.
     let weights: [Int32]
     let from: Int
-    /// The old pixels that any of the new ones is made of.
+    /// The range of all old pixels that any new pixel is made of.
     var needed: Range<Int> { sources[0].lowerBound..<sources[sources.count - 1].upperBound }
 
-    /// - Parameter shown: The new pixels that are wanted, of `0..<to`.
+    /// - Parameter shown: The new pixels to compute, within `0..<to`.
     init(from: Int, to: Int, shown: Range<Int>) {
         let scale = Double(from) / Double(to)
         let support = max(scale, 1)
@@ -352,7 +352,7 @@ private struct AxisWeights {
             let first = max(0, Int(center - support + 0.5))
             let end = min(from, Int(center + support + 0.5))
             let parts = (first..<end).map { (old: Int) -> Double in
-                // A factor, not a division, as in Pillow: it decides the last bit.
+                // Multiplies by a factor instead of dividing, as Pillow does: that decides the last bit.
                 let distance: Double = (Double(old) - center + 0.5) * narrowing
                 return max(0, 1 - abs(distance))
             }
@@ -365,11 +365,11 @@ private struct AxisWeights {
         self.from = from
     }
 
-    /// Returns `(outer, sources.count, inner)` bytes from `(outer, from, inner)`: the middle axis is resized.
+    /// Returns `(outer, sources.count, inner)` bytes from `(outer, from, inner)`: it resizes the middle axis.
     ///
     /// - Parameters:
-    ///   - outer: Of the outer axis, what is wanted.
-    ///   - skipped: How many of the first pixels `old` lacks.
+    ///   - outer: The part of the outer axis to compute.
+    ///   - skipped: How many of the first pixels are missing in `old`.
     func resized(_ old: [UInt8], outer: Range<Int>, inner: Int, skipped: Int = 0) -> [UInt8] {
         var new = [UInt8](repeating: 0, count: outer.count * sources.count * inner)
         let sums = UnsafeMutablePointer<Int32>.allocate(capacity: inner)
@@ -420,15 +420,15 @@ private struct AxisWeights {
     extension RGBImage {
         /// Draws a Core Graphics picture over white.
         ///
-        /// Colours are taken as the picture's own colour space has them, without conversion, as the build host's samples were;
-        /// where that is not RGB, or none of bitmaps with 8 bits a channel, they are converted to sRGB. Not tried on a phone.
+        /// Colours keep the values of the picture's own colour space, as those of the build host's samples did. If that space
+        /// is not RGB, or bitmaps with 8 bits per channel cannot have it, they are converted to sRGB. Not tried on a phone.
         ///
         /// - Parameters:
-        ///   - image: With more than 8 bits a channel, they are reduced.
+        ///   - image: More than 8 bits per channel are reduced to 8.
         ///   - exifOrientation: How the picture is turned, 1 (upright) to 8: `CGImagePropertyOrientation.rawValue`. A
-        ///     `CGImage` does not know; an EXIF header does, and a `UIImage`, whose `imageOrientation` counts otherwise: `up`
-        ///     is 1, `down` 3, `left` 8, `right` 6, and mirrored they are 2, 4, 5 and 7.
-        /// - Throws: ``ImageError`` where Core Graphics makes no bitmap of this size or colour space.
+        ///     `CGImage` does not contain it; an EXIF header does, and so does a `UIImage`, whose `imageOrientation` has other
+        ///     numbers: `up` is 1, `down` 3, `left` 8, `right` 6, and mirrored they are 2, 4, 5 and 7.
+        /// - Throws: ``ImageError`` if Core Graphics makes no bitmap of this size or colour space.
         public init(_ image: CGImage, exifOrientation: Int = 1) throws {
             let (width, height) = (image.width, image.height)
             let own = image.colorSpace.flatMap { $0.model == .rgb && $0.supportsOutput ? $0 : nil }
@@ -443,12 +443,12 @@ private struct AxisWeights {
                 throw ImageError("Core Graphics makes no bitmap of \(width) x \(height) pixels for this picture")
             }
             let whole = CGRect(x: 0, y: 0, width: width, height: height)
-            // Over white no pixel stays transparent, so that none is multiplied by its alpha.
+            // Over white no pixel stays transparent, so no colour is multiplied by alpha.
             context.setFillColor(red: 1, green: 1, blue: 1, alpha: 1)
             context.fill(whole)
             context.interpolationQuality = .none
             context.draw(image, in: whole)
-            // The memory is the context's.
+            // The memory belongs to the context.
             let drawn = try withExtendedLifetime(context) {
                 try RGBImage(
                     width: width, height: height, bytesPerRow: context.bytesPerRow, order: .rgba,

@@ -1,8 +1,8 @@
-// A variant with its sessions, proven on this device.
+// A variant with its sessions, which were checked on this device.
 
 import Foundation
 
-/// An error of onnxruntime's.
+/// An error that onnxruntime reports.
 struct RuntimeError: LocalizedError, CustomStringConvertible, Sendable {
     private static let longest = 400
 
@@ -12,23 +12,23 @@ struct RuntimeError: LocalizedError, CustomStringConvertible, Sendable {
 
     var errorDescription: String? { description }
 
-    /// Beginning and end, where the cause is, as one line.
+    /// The beginning and the end of the message as one line; the cause is at the end.
     var short: String {
         let line = description.split(whereSeparator: \.isWhitespace).joined(separator: " ")
         return line.count <= Self.longest ? line : "\(line.prefix(80)) ... \(line.suffix(Self.longest - 80))"
     }
 }
 
-/// How near a model's outputs are to those that the build host got from the same inputs.
+/// The closeness of a model's outputs to those that the build host computed from the same inputs.
 public struct SelfTest: Sendable, Equatable {
     /// The variant in use.
     public let variant: String
-    /// For each stored input, signal to noise in decibels in the worst output; 200 where all are equal.
+    /// For each stored input, the signal-to-noise ratio of the worst output in decibels; 200 where all are equal.
     public let decibels: [Double]
-    /// What they have to reach.
+    /// The decibels that each input must reach.
     public let needed: Double
 
-    /// Whether all do.
+    /// Whether all inputs reach it.
     public var passed: Bool { decibels.allSatisfy { $0 >= needed } }
 }
 
@@ -38,9 +38,9 @@ struct LoadedModel: Sendable {
     let variant: Variant
     let sessions: [any InferenceSession]
     let passedOver: [PassedOver]
-    /// Of the outputs' descriptions, by file.
+    /// The labels that the outputs' descriptions name, by file.
     let labels: [String: [String]]
-    /// Of the inputs' descriptions, by file.
+    /// The tokenizers that the inputs' descriptions name, by file.
     let tokenizers: [String: WordPiece]
 
     private var names: [String] { bundle.manifest.outputs.map(\.name) }
@@ -48,16 +48,16 @@ struct LoadedModel: Sendable {
 
     /// Runs the model on inputs as ``whole(_:)`` returns them.
     ///
-    /// - Throws: ``TensorError`` where they are larger than any model of the variant; `RuntimeError` where onnxruntime fails.
+    /// - Throws: ``TensorError`` if they are larger than every model of the variant; `RuntimeError` if onnxruntime fails.
     func run(_ feed: Tensors) throws -> Tensors {
         guard !variant.buckets.isEmpty else { return try sessions[0].run(feed, outputs: names) }
         let bucket = try buckets.choose(for: bundle.shapes.sizes(of: feed))
         return try run(feed, in: bucket)
     }
 
-    /// Returns the inputs with the masks that are missing, once those that are there are known to fit.
+    /// Checks the inputs and returns them with the masks that were missing.
     ///
-    /// - Throws: ``TensorError`` where one is missing, or of another type or shape.
+    /// - Throws: ``TensorError`` if an input is missing, or has another type or shape.
     func whole(_ inputs: Tensors) throws -> Tensors {
         for spec in bundle.manifest.inputs {
             if let tensor = inputs[spec.name] {
@@ -71,7 +71,7 @@ struct LoadedModel: Sendable {
 
     /// Runs all golden inputs.
     func selfTest() throws -> SelfTest {
-        let found = try bundle.manifest.goldens.indices.map { try nearness(ofGolden: $0) }
+        let found = try bundle.manifest.goldens.indices.map { try closeness(ofGolden: $0) }
         return SelfTest(variant: variant.id, decibels: found, needed: variant.minSQNRdB)
     }
 
@@ -81,18 +81,19 @@ struct LoadedModel: Sendable {
         return cut(outputs, by: variant.slices, sizes: try bundle.shapes.sizes(of: feed))
     }
 
-    /// Runs a golden input and returns how near the worst output is, in decibels; 200 where all are equal.
-    func nearness(ofGolden index: Int) throws -> Double {
-        try bundle.nearness(ofGolden: index, of: variant.id, try run(try bundle.goldenInputs(index)))
+    /// Runs a golden input and returns the closeness of the worst output, in decibels; 200 where all are equal.
+    func closeness(ofGolden index: Int) throws -> Double {
+        try bundle.closeness(ofGolden: index, of: variant.id, try run(try bundle.goldenInputs(index)))
     }
 
-    /// Runs all golden inputs, and one in each bucket that the first is not for, and compares.
+    /// Runs all golden inputs, and one in each bucket, and compares the outputs.
     ///
-    /// A bucket that holds no golden input is run with one that is cut to its size, whose outputs nothing is known about.
+    /// Where no golden input fits into a bucket, it runs one that is cut to the bucket's sizes; nothing is known about its
+    /// outputs.
     ///
-    /// - Throws: `Refused` where an output is not near enough.
+    /// - Throws: `Refused` if an output is not near enough.
     func proveGoldens() throws {
-        try check(try nearness(ofGolden: 0), which: "")
+        try check(try closeness(ofGolden: 0), which: "")
         let feeds = try bundle.manifest.goldens.indices.map(bundle.goldenInputs)
         for (number, bucket) in buckets.all.enumerated() {
             let held = try feeds.firstIndex { buckets.takes(bucket, try bundle.shapes.sizes(of: $0)) }
@@ -101,11 +102,11 @@ struct LoadedModel: Sendable {
                 continue
             }
             let outputs = try run(feeds[held], in: number)
-            let found = try bundle.nearness(ofGolden: held, of: variant.id, outputs)
+            let found = try bundle.closeness(ofGolden: held, of: variant.id, outputs)
             try check(found, which: " for \(words(bucket))")
         }
         for index in feeds.indices.dropFirst() {
-            try check(try nearness(ofGolden: index), which: " for golden sample \(index + 1)")
+            try check(try closeness(ofGolden: index), which: " for golden sample \(index + 1)")
         }
     }
 

@@ -1,4 +1,4 @@
-// The part of manifest.json that decides how the model runs. The build writes it; names here are its keys.
+// The part of manifest.json that decides how the model runs. The build writes it; the names here are its keys.
 
 import Foundation
 
@@ -23,7 +23,7 @@ struct Manifest: Decodable, Sendable {
         case outputDescriptions = "output_descriptions"
     }
 
-    /// Name, version and target, as the bundle's folder was called.
+    /// Name, version and target: the name of the bundle's folder.
     var id: String { "\(name)-\(version)-\(target)" }
 }
 
@@ -33,7 +33,7 @@ struct TensorSpec: Decodable, Sendable, Equatable {
     let dtype: ElementType
     let shape: [Dimension]
 
-    /// - Throws: ``TensorError``, saying what was expected, unless the tensor fits.
+    /// - Throws: ``TensorError``, with what was expected, if the tensor does not fit.
     func check(_ tensor: RawTensor) throws {
         guard tensor.type == dtype else {
             throw TensorError("input '\(name)' is \(tensor.type), expected \(dtype)")
@@ -49,12 +49,12 @@ private func wordsOf(_ shape: [Dimension]) -> String {
     "[\(shape.map(\.description).joined(separator: ", "))]"
 }
 
-/// The size of an axis: a number where it is fixed, else a name; any size is taken there.
+/// The size of an axis: a number where it is fixed, or a name where any size is possible.
 enum Dimension: Decodable, Sendable, Equatable, CustomStringConvertible {
     case fixed(Int)
     case named(String)
 
-    /// What stands where an axis has no name.
+    /// Stands for an axis without a name.
     static let unknown = "?"
 
     init(from decoder: any Decoder) throws {
@@ -81,7 +81,7 @@ enum Dimension: Decodable, Sendable, Equatable, CustomStringConvertible {
     }
 }
 
-/// What one input is made from, and what fills it up to a size that the model has.
+/// What one input is made from, and the value that pads it to a size of the model.
 struct InputDescription: Decodable, Sendable {
     let image: ImageInput?
     let tokens: TokensInput?
@@ -90,11 +90,11 @@ struct InputDescription: Decodable, Sendable {
     let mask: String?
 }
 
-/// How a text becomes token ids; the input that this describes takes the ids.
+/// How a text becomes token ids, for the input that takes the ids.
 struct TokensInput: Decodable, Sendable {
     /// A tokenizer.json, relative to the bundle's files.
     let file: String
-    /// The most tokens.
+    /// The largest number of tokens.
     let length: Int
     let attentionMask: String
     let tokenTypeIDs: String
@@ -113,15 +113,15 @@ struct Variant: Decodable, Sendable {
     let modelSHA256: String
     /// Models with static shapes, smallest first; empty where one model takes all sizes.
     let buckets: [Bucket]
-    /// Axes of outputs that are cut back to a dimension's actual size.
+    /// Axes of outputs that are cut to a dimension's actual size.
     let slices: [Slice]
-    /// Whether the buckets' sizes alone are taken.
+    /// Whether the variant takes only the buckets' own sizes.
     let exact: Bool
     let providers: [ProviderEntry]
     let placement: Placement
     let session: SessionSettings
     let requires: Requires
-    /// What the golden outputs must reach.
+    /// The closeness that the golden outputs must reach, in decibels.
     let minSQNRdB: Double
 
     struct Bucket: Decodable, Sendable {
@@ -152,7 +152,7 @@ struct Variant: Decodable, Sendable {
     }
 }
 
-/// An execution provider and its options, both in onnxruntime's own words.
+/// An execution provider and its options, by onnxruntime's names.
 struct ProviderEntry: Codable, Sendable, Equatable {
     static let cpu = "CPUExecutionProvider"
 
@@ -162,9 +162,9 @@ struct ProviderEntry: Codable, Sendable, Equatable {
 
 /// onnxruntime's session options.
 struct SessionSettings: Decodable, Sendable {
-    /// 0: one thread a core.
+    /// 0 means one thread per core.
     let intraOpNumThreads: Int
-    /// `disabled`, `basic`, `extended`, or `all` where it is not said.
+    /// `disabled`, `basic`, `extended` or `all`; nil means `all`.
     let graphOptimizationLevel: String?
     var config: [String: String]
 
@@ -175,10 +175,10 @@ struct SessionSettings: Decodable, Sendable {
     }
 }
 
-/// Which nodes have to be on a variant's first provider.
+/// Which nodes a variant's first provider must run.
 enum Placement: Decodable, Sendable, Equatable {
     case all
-    /// At least this part of them, 0 to 1.
+    /// At least this share of them, 0 to 1.
     case share(Double)
 
     init(from decoder: any Decoder) throws {
@@ -195,23 +195,23 @@ enum Placement: Decodable, Sendable, Equatable {
     }
 }
 
-/// One sample: its inputs, and the outputs that each variant gave on the build host's CPU.
+/// One golden sample: its inputs, and the outputs that each variant gave on the build host's CPU.
 struct Golden: Decodable, Sendable {
     let inputs: [GoldenTensor]
     let outputs: [String: [GoldenTensor]]
 }
 
-/// A file that holds one tensor's bytes.
+/// A file with one tensor's bytes.
 struct GoldenTensor: Decodable, Sendable {
     let name: String
     let path: String
     let dtype: ElementType
     let shape: [Int]
-    /// Of an output: every so many-th of its values is in the file and compared; nil: all.
+    /// Of an output: the file contains every `stride`-th value, and only these are compared; nil means all.
     let stride: Int?
-    /// Of an output: how much nearer than the variant's others it has to be, in decibels; nil: 0.
+    /// Of an output: how much nearer it must be than the variant's limit, in decibels; nil means 0.
     let extraDB: Double?
-    /// Of an output that holds several: each has to be near by itself.
+    /// Of an output with several quantities: each must be near enough by itself.
     let quantities: Quantities?
 
     enum CodingKeys: String, CodingKey {
@@ -220,16 +220,16 @@ struct GoldenTensor: Decodable, Sendable {
     }
 }
 
-/// The quantities in an output, as boxes and their scores are.
+/// The quantities in an output, for example boxes and scores.
 struct Quantities: Decodable, Sendable {
-    /// How many values of a channel lie behind each other.
+    /// How many values of a channel follow each other.
     let size: Int
-    /// How many channels in a row are of which quantity.
+    /// Pairs: a number of channels in a row, and the number of their quantity.
     let runs: [[Int]]
-    /// How much nearer than the variant's outputs each has to be, in decibels.
+    /// How much nearer each quantity must be than the variant's limit, in decibels.
     let extraDB: [Double]
 
-    /// The number of each channel's quantity.
+    /// For each channel, the number of its quantity.
     var ofChannel: [Int] { runs.flatMap { Array(repeating: $0[1], count: $0[0]) } }
 
     enum CodingKeys: String, CodingKey {

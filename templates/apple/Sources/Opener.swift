@@ -1,10 +1,10 @@
-// Which variant runs on this device: the first whose provider is here and whose golden outputs come out.
+// Chooses the variant for this device: the first whose provider is available and whose golden outputs are right.
 
 import Foundation
 
-/// What creates sessions: onnxruntime, or what stands for it in a test.
+/// Creates sessions: onnxruntime, or a replacement in a test.
 protocol InferenceRuntime: Sendable {
-    /// Of the runtime, such as `1.30.0`.
+    /// The runtime's version, such as `1.30.0`.
     var version: String { get }
     /// The execution providers that are built in.
     var providers: [String] { get throws }
@@ -14,21 +14,21 @@ protocol InferenceRuntime: Sendable {
     /// - Parameters:
     ///   - model: The model's file.
     ///   - providers: In order of preference, with their options.
-    ///   - settings: Session options with config entries.
+    ///   - settings: Session options, with config entries.
     func session(model: URL, providers: [ProviderEntry], settings: SessionSettings) throws -> any InferenceSession
 }
 
-/// A model that is loaded. Threads may share it.
+/// A loaded model. Threads may share it.
 protocol InferenceSession: Sendable {
     /// Runs the model.
     func run(_ feed: Tensors, outputs: [String]) throws -> Tensors
-    /// The provider of each node; empty where the runtime cannot tell.
+    /// The provider of each node; empty if the runtime does not report it.
     func assignedProviders() throws -> [String]
 }
 
-/// Why no variant of a model can be used here.
+/// The bundle does not work on this device.
 public struct OpenError: LocalizedError, CustomStringConvertible, Sendable {
-    /// What was found, with a reason for each variant that was tried.
+    /// What is wrong, with a reason for each variant that was tried.
     public let description: String
 
     init(_ description: String) { self.description = description }
@@ -37,11 +37,11 @@ public struct OpenError: LocalizedError, CustomStringConvertible, Sendable {
     public var errorDescription: String? { description }
 }
 
-/// A variant that comes before the one in use, and why it is not used.
+/// A variant that is better than the one in use but is not used, and why.
 public struct PassedOver: Sendable, Equatable {
     /// Its id, as the bundle's README lists it.
     public let variant: String
-    /// What this device lacks, or what went wrong when it was tried.
+    /// What this device lacks, or what went wrong.
     public let reason: String
 }
 
@@ -52,10 +52,10 @@ struct Refused: Error {
     init(_ reason: String) { self.reason = reason }
 }
 
-/// Of the opens of one process: two that compile a model at once would write into one cache folder.
+/// Lets a process open one model at a time: two opens that compile the same model would write into one cache folder.
 private let turn = NSLock()
 
-/// Walks a bundle's variants, best first, and keeps the first that works.
+/// Tries a bundle's variants, best first, and keeps the first that works.
 struct Opener: Sendable {
     static let cachePlaceholder = "{cache}"
     private static let precise = "session.x64quantprecision"
@@ -65,12 +65,12 @@ struct Opener: Sendable {
     let bundle: ModelBundle
     let runtime: any InferenceRuntime
     let device: DeviceFacts
-    /// Where compiled models are kept; a folder for each model, runtime and device is made in it.
+    /// The folder for compiled models, with a folder for each model, runtime and device.
     let cache: URL
 
-    /// Opens the first variant that works, or the one that is asked for, once no other open is under way.
+    /// Opens the first variant that works, or the one with the given id. It waits while another open runs.
     ///
-    /// - Throws: ``OpenError`` where none works.
+    /// - Throws: ``OpenError`` if none works.
     func open(only id: String? = nil) throws -> LoadedModel {
         turn.lock()
         defer { turn.unlock() }
@@ -128,20 +128,21 @@ struct Opener: Sendable {
         guard missing.isEmpty else { throw Refused("this CPU lacks \(missing.joined(separator: ", "))") }
     }
 
-    /// Creates a session; what a killed app left in the cache is no obstacle, for then it is created without.
+    /// Creates a session. If that fails with the files in the cache, it deletes them and tries again: a killed app may have
+    /// left broken files.
     private func session(_ variant: Variant, model: String, digest: String) throws -> any InferenceSession {
         let folder = try cacheFolder(variant, digest: digest)
         do {
-            return try created(variant, model: model, cache: folder)
+            return try createSession(variant, model: model, cache: folder)
         } catch let refusal as Refused {
             guard let folder, isFilled(folder) else { throw refusal }
             try? FileManager.default.removeItem(at: folder)
             try make(folder)
-            return try created(variant, model: model, cache: folder)
+            return try createSession(variant, model: model, cache: folder)
         }
     }
 
-    private func created(_ variant: Variant, model: String, cache: URL?) throws -> any InferenceSession {
+    private func createSession(_ variant: Variant, model: String, cache: URL?) throws -> any InferenceSession {
         let providers = providers(of: variant).map { entry in
             ProviderEntry(name: entry.name, options: filled(entry.options, with: cache))
         }
@@ -154,8 +155,8 @@ struct Opener: Sendable {
             guard variant.session.config[Self.precise] == nil,
                 settings.config.removeValue(forKey: Self.precise) != nil
             else { throw refusal(error, first: providers[0].name) }
-            // onnxruntime 1.31.1 fails with precise kernels where nodes share an int8 constant. The golden outputs tell
-            // whether the others will do.
+            // onnxruntime 1.31.1 fails with precise kernels where nodes share an int8 constant. The golden outputs show
+            // whether the default kernels are good enough.
             do {
                 return try runtime.session(model: file, providers: providers, settings: settings)
             } catch is RuntimeError {
@@ -165,14 +166,14 @@ struct Opener: Sendable {
     }
 
     private func refusal(_ error: RuntimeError, first: String) -> Refused {
-        // So ends a session with session.disable_cpu_ep_fallback, whatever kept nodes from the provider.
+        // onnxruntime gives this message for session.disable_cpu_ep_fallback, whatever the reason is.
         if error.description.contains("fallback to CPU EP has been explicitly disabled") {
             return Refused("the session cannot be created: \(first) does not take every node, or not this device")
         }
         return Refused("the session cannot be created: \(error.short)")
     }
 
-    /// The providers to name: without the CPU where all nodes are to be elsewhere.
+    /// The providers to ask for: without the CPU where it must not run any node.
     private func providers(of variant: Variant) -> [ProviderEntry] {
         wantsNoCPU(variant) ? variant.providers.filter { $0.name != ProviderEntry.cpu } : variant.providers
     }
@@ -180,8 +181,8 @@ struct Opener: Sendable {
     private func config(of variant: Variant) -> [String: String] {
         var config: [String: String] = [:]
         if device.isX86 {
-            // Without VNNI the default int8 kernels saturate; these are exact at half the speed. Phones are not x86: only
-            // simulators and test machines are, whose speed nobody measures.
+            // Without VNNI the default int8 kernels saturate; the precise ones are exact, at half the speed. Phones are not
+            // x86: only simulators and test machines are, and nobody measures their speed.
             config[Self.precise] = "1"
         }
         if wantsNoCPU(variant) { config[Self.noFallback] = "1" }
@@ -224,7 +225,7 @@ struct Opener: Sendable {
 
     // MARK: Caches
 
-    /// Returns the folder of a variant's compiled models, made; nil where it keeps none.
+    /// Makes the folder for a variant's compiled models; returns nil where it keeps none.
     private func cacheFolder(_ variant: Variant, digest: String) throws -> URL? {
         let values = variant.providers.flatMap(\.options.values) + variant.session.config.values
         guard values.contains(where: { $0.contains(Self.cachePlaceholder) }) else { return nil }
@@ -233,7 +234,7 @@ struct Opener: Sendable {
         return folder
     }
 
-    /// Names what a compiled model depends on: the runtime, the system, the device and the variant's settings.
+    /// Returns a name made of all that a compiled model depends on: the runtime, the system, the device and the settings.
     private func cacheKey(_ variant: Variant) -> String {
         let settings = variant.providers.map { "\($0.name) \(sorted($0.options))" } + [sorted(variant.session.config)]
         let facts = ["onnxruntime-\(runtime.version)", device.system, device.model, fingerprint(settings.joined())]
@@ -248,7 +249,7 @@ struct Opener: Sendable {
         String(text.map { $0.isASCII && ($0.isLetter || $0.isNumber || "._-".contains($0)) ? $0 : "-" })
     }
 
-    /// FNV-1a of 64 bits: the same in every process, unlike `hashValue`.
+    /// Returns the text's 64-bit FNV-1a hash: the same in every process, unlike `hashValue`.
     private func fingerprint(_ text: String) -> String {
         let hash = text.utf8.reduce(0xcbf2_9ce4_8422_2325 as UInt64) { ($0 ^ UInt64($1)) &* 0x100_0000_01b3 }
         return String(hash, radix: 16)
@@ -258,7 +259,7 @@ struct Opener: Sendable {
         do {
             try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
         } catch {
-            throw Refused("its cache folder cannot be made: \(said(error))")
+            throw Refused("its cache folder cannot be made: \(message(error))")
         }
     }
 

@@ -1,10 +1,10 @@
-// What opening a model needs of the app around it: a thread, a cache folder, the runtime.
+// Opens a model in an app: on a thread, with a cache folder and the runtime.
 
 import Foundation
 
 extension LoadedModel {
-    /// Opens the best variant, or the one that is asked for, with the runtime that is linked into the app.
-    static func opened(variant: String?, folder: URL) throws -> LoadedModel {
+    /// Opens the best variant, or the one with the given id, with the runtime that is linked into the app.
+    static func open(variant: String?, folder: URL) throws -> LoadedModel {
         let bundle = try ModelBundle(folder: folder)
         let caches = try FileManager.default.url(
             for: .cachesDirectory, in: .userDomainMask, appropriateFor: nil, create: true)
@@ -14,8 +14,8 @@ extension LoadedModel {
     }
 }
 
-/// Runs work that takes long beside the threads that Swift's tasks share.
-func onThreadOfItsOwn<Value: Sendable>(_ work: @escaping @Sendable () throws -> Value) async throws -> Value {
+/// Runs long work outside the threads that Swift's tasks share.
+func runInBackground<Value: Sendable>(_ work: @escaping @Sendable () throws -> Value) async throws -> Value {
     try await withCheckedThrowingContinuation { continuation in
         DispatchQueue.global(qos: .userInitiated).async {
             continuation.resume(with: Result(catching: work))

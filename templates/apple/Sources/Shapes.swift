@@ -1,7 +1,7 @@
-// Sizes of inputs: padding up to a model with static shapes, and cutting back.
+// Pads inputs to a model with static shapes, and cuts the outputs.
 //
-// A variant whose provider wants static shapes has one model for each of several sizes (buckets). A call takes the
-// smallest one that holds its inputs: they are filled up at the end, and what the filling added is cut off the outputs.
+// A variant whose provider needs static shapes has one model for each of several sizes (buckets). A call uses the smallest
+// bucket into which its inputs fit: the code pads them at the end, and cuts the padding off the outputs.
 
 import Foundation
 
@@ -9,7 +9,7 @@ typealias Tensors = [String: RawTensor]
 /// A named dimension and its size.
 typealias Sizes = [String: Int]
 
-/// The named dimensions of a model's inputs, and what fills them.
+/// The named dimensions of a model's inputs, and the values that pad them.
 struct InputShapes: Sendable {
     let inputs: [TensorSpec]
     private let descriptions: [String: InputDescription]
@@ -19,12 +19,12 @@ struct InputShapes: Sendable {
         self.descriptions = descriptions
     }
 
-    /// Says whether a caller may leave an input out.
+    /// Returns whether a caller may leave an input out.
     func isMask(_ spec: TensorSpec) -> Bool { descriptions[spec.name]?.mask != nil }
 
     /// Returns the size of each named dimension.
     ///
-    /// - Throws: ``TensorError`` where two inputs do not agree about one.
+    /// - Throws: ``TensorError`` if two inputs have different sizes for one dimension.
     func sizes(of feed: Tensors) throws -> Sizes {
         var found: [String: (size: Int, owner: String)] = [:]
         for spec in inputs {
@@ -42,9 +42,9 @@ struct InputShapes: Sendable {
         return found.mapValues(\.size)
     }
 
-    /// Returns the inputs with the masks that are missing: ones, of the other inputs' sizes.
+    /// Returns the inputs with the masks that were missing: ones, in the other inputs' sizes.
     ///
-    /// - Throws: ``TensorError`` where the other inputs do not tell a mask's sizes.
+    /// - Throws: ``TensorError`` if a mask's sizes do not follow from the other inputs.
     func withMasks(_ feed: Tensors) throws -> Tensors {
         let missing = inputs.filter { isMask($0) && feed[$0.name] == nil }
         guard !missing.isEmpty else { return feed }
@@ -57,7 +57,7 @@ struct InputShapes: Sendable {
         return whole
     }
 
-    /// Returns the inputs filled up at the end to a bucket's sizes, which hold them.
+    /// Returns the inputs padded at the end to a bucket's sizes. The inputs must fit into the bucket.
     func padded(_ feed: Tensors, to bucket: Sizes) -> Tensors {
         var whole: Tensors = [:]
         for spec in inputs {
@@ -68,7 +68,7 @@ struct InputShapes: Sendable {
         return whole
     }
 
-    /// Returns the inputs cut, or repeated from their beginning, to other sizes.
+    /// Returns the inputs in other sizes: cut, or repeated from their beginning.
     func resized(_ feed: Tensors, to sizes: Sizes) -> Tensors {
         var changed: Tensors = [:]
         for spec in inputs {
@@ -101,12 +101,12 @@ struct InputShapes: Sendable {
 struct Buckets: Sendable {
     /// Smallest first.
     let all: [Sizes]
-    /// Whether just these sizes are taken.
+    /// Whether the variant takes only exactly these sizes.
     let exact: Bool
 
-    /// Returns the index of the first that takes the sizes.
+    /// Returns the index of the first bucket that takes the sizes.
     ///
-    /// - Throws: ``TensorError`` where none does; names the sizes and the buckets.
+    /// - Throws: ``TensorError``, with the sizes and the buckets, if none does.
     func choose(for sizes: Sizes) throws -> Int {
         guard let index = all.firstIndex(where: { takes($0, sizes) }) else {
             let how = exact ? "just the sizes" : "sizes up to"
@@ -128,7 +128,7 @@ func words(_ sizes: Sizes) -> String {
     sizes.sorted { $0.key < $1.key }.map { "\($0.key) \($0.value)" }.joined(separator: ", ")
 }
 
-/// Returns the outputs with each axis in `slices` cut back to its dimension's size.
+/// Returns the outputs with each axis in `slices` cut to its dimension's size.
 func cut(_ outputs: Tensors, by slices: [Variant.Slice], sizes: Sizes) -> Tensors {
     var whole = outputs
     for slice in slices {
@@ -160,7 +160,7 @@ private func pad(_ tensor: RawTensor, to shape: [Int], with value: Double) -> Ra
     return RawTensor(unchecked: bytes, type: tensor.type, shape: shape)
 }
 
-/// Returns what is at the beginning of each axis.
+/// Returns the beginning of each axis of a tensor.
 private func crop(_ tensor: RawTensor, to shape: [Int]) -> RawTensor {
     guard tensor.shape != shape else { return tensor }
     var bytes: [UInt8] = []
@@ -169,7 +169,7 @@ private func crop(_ tensor: RawTensor, to shape: [Int]) -> RawTensor {
     return RawTensor(unchecked: bytes, type: tensor.type, shape: shape)
 }
 
-/// Returns a tensor cut, or repeated from its beginning, along each axis; an axis without elements stays as it is.
+/// Returns a tensor that is cut, or repeated from its beginning, along each axis; an empty axis stays as it is.
 private func wrap(_ tensor: RawTensor, to shape: [Int]) -> RawTensor {
     var result = tensor
     for axis in shape.indices where result.shape[axis] > 0 && shape[axis] != result.shape[axis] {
@@ -191,7 +191,7 @@ private func wrap(_ tensor: RawTensor, to shape: [Int]) -> RawTensor {
     return result
 }
 
-/// The stretches of bytes that two tensors share, one of which lies at the beginning of each axis of the other.
+/// The ranges of bytes that two tensors share, where one lies at the beginning of each axis of the other.
 private struct Runs: Sequence {
     private let inner: [Int]
     private let outer: [Int]

@@ -1,8 +1,8 @@
-// Tensors: typed ones, which apps see, and plain bytes, which the runtime and the golden files know.
+// Tensors: typed ones, which apps use, and plain bytes, which the runtime and the golden files use.
 
 import Foundation
 
-/// A type that a tensor's elements can have in Swift.
+/// A Swift type that a tensor's elements can have.
 public protocol TensorScalar: Sendable, Equatable {}
 
 extension Float: TensorScalar {}
@@ -17,20 +17,20 @@ extension UInt32: TensorScalar {}
 extension UInt64: TensorScalar {}
 extension Bool: TensorScalar {}
 
-/// Numbers in rows of rows: an input or an output of the model.
+/// Numbers with a shape: an input or output of the model.
 ///
-/// A model's float16 tensors are `Tensor<Float>` here; they are converted where they enter and leave the model.
+/// A model's float16 tensors are `Tensor<Float>` here; the code converts them when they enter and leave the model.
 public struct Tensor<Scalar: TensorScalar>: Sendable, Equatable {
-    /// The size of each axis, outermost first. A tensor without axes holds one number.
+    /// The size of each axis, outermost first. A tensor without axes has one number.
     public let shape: [Int]
-    /// All elements, the last axis running fastest (C order).
+    /// All elements; the last axis is the fastest (C order).
     public let scalars: [Scalar]
-    /// Where the picture lies that this was made of; nil where it was made of something else.
+    /// Where the picture lies in this tensor; nil where the tensor was not made from a picture.
     var place: ImagePlacement?
 
-    /// Takes elements in C order.
+    /// Makes a tensor from elements in C order.
     ///
-    /// - Throws: ``TensorError`` where there are not as many elements as the shape says.
+    /// - Throws: ``TensorError`` if the number of elements does not match the shape.
     public init(shape: [Int], scalars: [Scalar]) throws {
         let count = try TensorError.count(of: shape)
         guard count == scalars.count else {
@@ -39,9 +39,9 @@ public struct Tensor<Scalar: TensorScalar>: Sendable, Equatable {
         self.init(unchecked: scalars, shape: shape)
     }
 
-    /// Makes a tensor that has the same value everywhere.
+    /// Makes a tensor with the same value everywhere.
     ///
-    /// - Throws: ``TensorError`` where a size is negative, or the shape holds more elements than memory can.
+    /// - Throws: ``TensorError`` if a size is negative, or the shape has more elements than memory can hold.
     public init(shape: [Int], repeating value: Scalar) throws {
         self.init(unchecked: Array(repeating: value, count: try TensorError.count(of: shape)), shape: shape)
     }
@@ -51,12 +51,12 @@ public struct Tensor<Scalar: TensorScalar>: Sendable, Equatable {
         self.scalars = scalars
     }
 
-    /// Whether shapes and elements are the same.
+    /// Returns whether shapes and elements are equal.
     public static func == (one: Tensor, other: Tensor) -> Bool {
         one.shape == other.shape && one.scalars == other.scalars
     }
 
-    /// The element at a place, one index for each axis.
+    /// The element at one index for each axis.
     public subscript(_ indices: Int...) -> Scalar {
         precondition(indices.count == shape.count, "one index for each of \(shape.count) axes")
         var offset = 0
@@ -89,7 +89,7 @@ public struct TensorError: LocalizedError, CustomStringConvertible, Sendable {
     }
 }
 
-/// The type of a model tensor's elements, by its numpy name, as the manifest has it.
+/// The type of a tensor's elements, by its numpy name, as in the manifest.
 enum ElementType: String, Decodable, Sendable {
     case float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool
 
@@ -105,16 +105,16 @@ enum ElementType: String, Decodable, Sendable {
     var isFloat: Bool { self == .float16 || self == .float32 || self == .float64 }
 }
 
-/// A tensor as the runtime and the golden files have it: little-endian bytes in C order.
+/// A tensor as the runtime and the golden files use it: little-endian bytes in C order.
 struct RawTensor: Sendable, Equatable {
     let type: ElementType
     let shape: [Int]
-    /// As many as shape and type say.
+    /// As many bytes as shape and type need.
     let bytes: [UInt8]
 
     var count: Int { bytes.count / type.size }
 
-    /// - Throws: ``TensorError`` where the number of bytes is not what shape and type say.
+    /// - Throws: ``TensorError`` if the number of bytes does not match shape and type.
     init(type: ElementType, shape: [Int], bytes: [UInt8]) throws {
         let count = try TensorError.count(of: shape)
         guard bytes.count == count * type.size else {
@@ -129,7 +129,7 @@ struct RawTensor: Sendable, Equatable {
         self.bytes = bytes
     }
 
-    /// Returns every so many-th element, from the first on, as a vector; the tensor itself for 1.
+    /// Returns every `stride`-th element, from the first on, as a vector; for 1 the tensor itself.
     func every(_ stride: Int) -> RawTensor {
         guard stride > 1 else { return self }
         let size = type.size
@@ -137,7 +137,7 @@ struct RawTensor: Sendable, Equatable {
         return RawTensor(unchecked: some, type: type, shape: [some.count / size])
     }
 
-    /// The bytes of a typed tensor; of `Float` where the model takes float16, rounded to nearest even.
+    /// Makes the bytes of a typed tensor. For a float16 input, `Float` is rounded to the nearest value, ties to even.
     init<Scalar: TensorScalar>(_ tensor: Tensor<Scalar>, as type: ElementType) {
         if type == .float16, let floats = recast(tensor.scalars, to: Float.self) {
             self.init(unchecked: bytesOf(floats.map(Half.bits)), type: type, shape: tensor.shape)
@@ -146,9 +146,9 @@ struct RawTensor: Sendable, Equatable {
         }
     }
 
-    /// The same as a typed tensor.
+    /// Returns the same tensor with Swift's elements.
     ///
-    /// - Throws: ``TensorError`` where the elements are of another type: then this is not the model that the code was made for.
+    /// - Throws: ``TensorError`` if the elements have another type: then the code was made for another model.
     func typed<Scalar: TensorScalar>(as scalar: Scalar.Type = Scalar.self) throws -> Tensor<Scalar> {
         if type == .bool, let flags = recast(bytes.map { $0 != 0 }, to: scalar) {
             return Tensor(unchecked: flags, shape: shape)
@@ -162,7 +162,7 @@ struct RawTensor: Sendable, Equatable {
         return Tensor(unchecked: scalars(as: scalar), shape: shape)
     }
 
-    /// The elements as float64, whatever they are.
+    /// Returns the elements as float64, whatever their type.
     func doubles() -> [Double] {
         switch type {
         case .float16: return scalars(as: UInt16.self).map { Double(Half.float($0)) }
@@ -179,7 +179,7 @@ struct RawTensor: Sendable, Equatable {
         }
     }
 
-    /// The bytes of one element with a value, rounded towards zero and held within the type's range where it is whole.
+    /// Returns the bytes of one element. For an integer type the value is rounded towards zero and limited to the type's range.
     static func element(_ value: Double, type: ElementType) -> [UInt8] {
         switch type {
         case .float16: return bytesOf([Half.bits(Float(value))])
@@ -224,26 +224,26 @@ struct RawTensor: Sendable, Equatable {
 extension [String: RawTensor] {
     /// Returns the tensor with a name.
     ///
-    /// - Throws: ``TensorError`` where there is none, or its elements are of another type.
+    /// - Throws: ``TensorError`` if there is none, or its elements have another type.
     func typed<Scalar: TensorScalar>(_ name: String) throws -> Tensor<Scalar> {
         guard let tensor = self[name] else { throw TensorError("there is no tensor '\(name)'") }
         return try tensor.typed()
     }
 }
 
-/// The same array under the name that a generic function has for its type; nil where it is another type.
+/// Returns the same array with the type name of a generic function; nil if it has another type.
 private func recast<Source, Target>(_ array: [Source], to: Target.Type) -> [Target]? {
     Source.self == Target.self ? unsafeBitCast(array, to: [Target].self) : nil
 }
 
-// Apple's processors and the ones that this is tested on are little-endian, as the golden files are.
+// Apple's processors and those of the test machines are little-endian, and so are the golden files.
 private func bytesOf<Scalar>(_ scalars: [Scalar]) -> [UInt8] {
     scalars.withUnsafeBytes { Array($0) }
 }
 
-/// IEEE 754 binary16 as its bits: `Float16` is not there on every processor that the simulator runs on.
+/// Converts IEEE 754 binary16 bits: `Float16` does not exist on every processor that the simulator runs on.
 enum Half {
-    /// The value, exactly.
+    /// Returns the exact value.
     static func float(_ bits: UInt16) -> Float {
         let sign: Float = bits & 0x8000 == 0 ? 1 : -1
         let exponent = Int(bits >> 10 & 0x1f)
@@ -255,19 +255,19 @@ enum Half {
         }
     }
 
-    /// The nearest value, ties to even; infinity where there is none so large.
+    /// Returns the bits of the nearest value, ties to even; infinity if the value is too large.
     static func bits(_ value: Float) -> UInt16 {
         let sign: UInt16 = value.sign == .minus ? 0x8000 : 0
         let size = value.magnitude
         if size.isNaN { return sign | 0x7e00 }
         if size >= 65520 { return sign | 0x7c00 }
         if size < 0x1p-14 {
-            // A subnormal number counts in steps of 2^-24; 1024 of them are the smallest normal one.
+            // A subnormal number counts in steps of 2^-24; 1024 steps are the smallest normal number.
             return sign | UInt16((size * 0x1p24).rounded(.toNearestOrEven))
         }
         let exponent = Int(size.exponent)
         let steps = UInt16(((size.significand - 1) * 1024).rounded(.toNearestOrEven))
-        // A fraction that rounds up to 1024 carries into the exponent, as it should.
+        // A fraction that rounds up to 1024 carries into the exponent, which is correct.
         return sign | ((UInt16(exponent + 15) << 10) + steps)
     }
 }

@@ -1,22 +1,22 @@
-// Texts to token ids, as the tokenizer.json of a BERT model says: WordPiece and nothing else.
+// Converts texts to token ids, as the tokenizer.json of a BERT model describes it: WordPiece and nothing else.
 //
-// The Python and Kotlin runtimes give the same ids. Texts are compared and cut by Unicode scalars, never as Swift's `String`
-// does it, to which canonically equivalent ones are equal. What a character is comes from the platform's Unicode tables: of
-// characters that are newer than these, two platforms may think differently.
+// The Python and Kotlin runtimes give the same ids. The code compares and cuts texts by Unicode scalars, never as Swift's
+// `String` does, which treats canonically equivalent texts as equal. The platform's Unicode tables decide the category of a
+// character: for characters that are newer than the tables, two platforms may give different results.
 
 import Foundation
 
-/// One text as a model takes it. All three have the same length.
+/// A text as a model takes it. All three arrays have the same length.
 struct TokenIDs: Sendable, Equatable {
     let inputIDs: [Int]
-    /// 1 for tokens of the text and special ones, 0 for padding.
+    /// 1 for the text's tokens and special tokens, 0 for padding.
     let attentionMask: [Int]
     let tokenTypeIDs: [Int]
 }
 
-/// A file that describes no tokenizer, or one of another kind; or a length that holds no text.
+/// A file is no tokenizer or one of another kind, or a length is too small for any text.
 public struct TokenizerError: LocalizedError, CustomStringConvertible, Sendable {
-    /// What is wrong with it.
+    /// What is wrong.
     public let description: String
 
     init(_ description: String) { self.description = description }
@@ -27,7 +27,7 @@ public struct TokenizerError: LocalizedError, CustomStringConvertible, Sendable 
 
 /// The tokenizer that a tokenizer.json describes. Threads may share it.
 struct WordPiece: Sendable {
-    /// What the end is filled up with.
+    /// The id that pads the end.
     let padID: Int
     private let padTypeID: Int
     private let vocabulary: [[UInt8]: Int]
@@ -36,14 +36,14 @@ struct WordPiece: Sendable {
     private let longestWord: Int
     private let normalizer: BertNormalizer
     private let around: SpecialTokens
-    /// Tokens that are looked for in the text as it is.
+    /// Added tokens that are found in the original text.
     private let exact: AddedTokens
-    /// Tokens that are looked for in the normalized text.
+    /// Added tokens that are found in the normalized text.
     private let normalized: AddedTokens
 
     /// Reads a tokenizer.json.
     ///
-    /// - Throws: ``TokenizerError`` where it is no JSON, or has a part that is not BERT's; it says which.
+    /// - Throws: ``TokenizerError`` if it is not JSON, or has a part that is not BERT's; the error names the part.
     init(_ file: Data) throws {
         let json: ExactJSON
         do {
@@ -74,10 +74,10 @@ struct WordPiece: Sendable {
     /// Returns the token ids of a text.
     ///
     /// - Parameters:
-    ///   - text: What it holds of the file's added tokens, such as `[MASK]`, becomes these.
-    ///   - length: The most tokens, special ones included: what is more is cut off the text's end.
+    ///   - text: The file's added tokens in it, such as `[MASK]`, get their own ids.
+    ///   - length: The largest number of tokens, special ones included; the end of a longer text is cut off.
     ///   - pad: Whether to fill up to `length`.
-    /// - Throws: ``TokenizerError`` where `length` does not even hold the special tokens.
+    /// - Throws: ``TokenizerError`` if `length` is smaller than the number of special tokens.
     func encode(_ text: String, length: Int, pad: Bool) throws -> TokenIDs {
         let special = around.before.count + around.after.count
         guard length >= special else {
@@ -92,7 +92,7 @@ struct WordPiece: Sendable {
             tokenTypeIDs: all.map(\.type) + Array(repeating: padTypeID, count: filling))
     }
 
-    /// Returns the token ids of a text, without special tokens around it, however many.
+    /// Returns the token ids of a text of any length, without special tokens around it.
     func tokens(_ text: String) -> [Int] {
         exact.ids(in: Array(text.unicodeScalars)[...]) { plain in
             normalized.ids(in: normalizer.normalized(Array(plain))[...], between: ids(ofWords:))
@@ -100,10 +100,10 @@ struct WordPiece: Sendable {
     }
 
     private func ids(ofWords text: ArraySlice<Unicode.Scalar>) -> [Int] {
-        text.split(whereSeparator: \.properties.isWhitespace).flatMap(apart).flatMap(pieces)
+        text.split(whereSeparator: \.properties.isWhitespace).flatMap(splitPunctuation).flatMap(pieces)
     }
 
-    /// Returns the ids of the longest pieces from the left; the unknown token's if one lacks.
+    /// Returns the ids of the longest pieces, from the left; the unknown token's id if a piece is missing.
     private func pieces(of word: ArraySlice<Unicode.Scalar>) -> [Int] {
         guard word.count <= longestWord else { return [unknown] }
         let bytes = utf8(word)
@@ -117,30 +117,30 @@ struct WordPiece: Sendable {
         return ids
     }
 
-    /// Returns the id of the longest piece of a word that begins at a byte, and the byte behind it.
+    /// Returns the id of a word's longest piece that begins at a byte, and the index after its last byte.
     private func longestPiece(_ word: [UInt8], from start: Int) -> (id: Int, end: Int)? {
         let prefix = start == 0 ? [] : continuingPrefix
         var end = word.count
         while end > start {
             if let id = vocabulary[prefix + word[start..<end]] { return (id, end) }
             end -= 1
-            // The bytes behind the first one of a scalar begin with the bits 10.
+            // The bytes of a scalar after its first one begin with the bits 10.
             while word[end] & 0xc0 == 0x80 { end -= 1 }
         }
         return nil
     }
 }
 
-/// A token that stands around a text's, with its type.
+/// A special token with its type.
 private struct Token {
     let id: Int
     let type: Int
 }
 
-/// What stands around the tokens of one text.
+/// The special tokens before and after the tokens of one text.
 private struct SpecialTokens {
     let before: [Token]
-    /// The text's own type.
+    /// The type of the text's own tokens.
     let textType: Int
     let after: [Token]
 
@@ -193,7 +193,7 @@ private struct BertNormalizer {
             text = string(text).decomposedStringWithCanonicalMapping.unicodeScalars
                 .filter { $0.properties.generalCategory != .nonspacingMark }
         }
-        // Each by itself: a sigma at a word's end is no other letter here.
+        // Character by character, because a sigma at a word's end must not become another letter.
         return lowercases ? text.flatMap { Array($0.properties.lowercaseMapping.unicodeScalars) } : text
     }
 
@@ -218,8 +218,8 @@ private func isChinese(_ scalar: Unicode.Scalar) -> Bool {
     }
 }
 
-/// Returns a word's parts: each punctuation character by itself, and what is between them.
-private func apart(_ word: ArraySlice<Unicode.Scalar>) -> [ArraySlice<Unicode.Scalar>] {
+/// Returns a word's parts: each punctuation character by itself, and the parts between them.
+private func splitPunctuation(_ word: ArraySlice<Unicode.Scalar>) -> [ArraySlice<Unicode.Scalar>] {
     var parts: [ArraySlice<Unicode.Scalar>] = []
     var start = word.startIndex
     for index in word.indices where isPunctuation(word[index]) {
@@ -260,18 +260,18 @@ private struct AddedToken {
     }
 }
 
-/// Tokens that are cut out of texts before words are: the leftmost, of several the longest.
+/// Tokens that are found in a text before it is split into words: the leftmost first, then the longest.
 private struct AddedTokens {
     let ids: [[Unicode.Scalar]: Int]
     private let longestFirst: [[Unicode.Scalar]]
 
-    /// Of tokens with the same content the last one is taken.
+    /// Of tokens with the same content, the last one counts.
     init(_ tokens: [([Unicode.Scalar], Int)]) {
         ids = Dictionary(tokens) { _, last in last }
         longestFirst = ids.keys.filter { !$0.isEmpty }.sorted { $0.count > $1.count }
     }
 
-    /// Returns the ids of the tokens in a text, and of what is between them those that a function gives.
+    /// Returns the ids of these tokens in a text, and a function's ids for the parts between them.
     func ids(in text: ArraySlice<Unicode.Scalar>, between: (ArraySlice<Unicode.Scalar>) -> [Int]) -> [Int] {
         var found: [Int] = []
         var (start, index) = (text.startIndex, text.startIndex)
@@ -293,7 +293,7 @@ private let kinds = [
     ("post_processor", ["TemplateProcessing", "BertProcessing"]),
 ]
 
-/// Throws ``TokenizerError`` where a part is none that this code knows.
+/// Throws ``TokenizerError`` if a part is of a kind that this code does not know.
 private func requireKinds(_ json: ExactJSON) throws {
     for (part, known) in kinds {
         let found = json[part]["type"].string ?? "missing"

@@ -26,7 +26,7 @@ struct Choice {
         // Linux has another thread work for the main queue once the main one waits.
         nonisolated(unsafe) let key = DispatchSpecificKey<Bool>()
         DispatchQueue.main.setSpecific(key: key, value: true)
-        let isMain = try await onThreadOfItsOwn { DispatchQueue.getSpecific(key: key) ?? false }
+        let isMain = try await runInBackground { DispatchQueue.getSpecific(key: key) ?? false }
         precondition(!isMain, "the work was done on the main thread")
     }
 
