@@ -6,8 +6,8 @@ process are no samples of their own. Student's t on the log-ratios gives the int
 
 Pairs are added until the question is settled, and looked at several times. The error of a look is
 the whole error divided by the number of looks (Bonferroni), which is valid however the looks depend
-on each other. Over devices and metrics, Holm's procedure holds the chance of any false FAIL below
-the whole error. PASS needs no correction: it is said only where every metric passes, so a wrong
+on each other. Over devices and metrics, Holm's procedure keeps the chance of any false FAIL below
+the whole error. PASS needs no correction: it is given only where every metric passes, so a wrong
 PASS needs at least one metric that is wrongly passed (an intersection-union test: Berger,
 Technometrics 24, 1982).
 """
@@ -62,7 +62,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class MetricDecision:
-    """What the pairs say of one metric."""
+    """What the pairs show of one metric."""
 
     metric: Metric
     outcome: Outcome
@@ -128,8 +128,8 @@ def decide_overall(outcomes: Sequence[Outcome]) -> Outcome:
 def find_smallest_slowdown(ratios: Sequence[float], rule: Rule, margin: float = 0.0) -> float:
     """Return the least slowdown that such pairs would show in most cases, by ``max_pairs``.
 
-    It is the slowdown at whose last look FAIL is said in 95 % of comparisons, as far as the log-
-    ratios are normal and spread as these are.
+    It is the slowdown at which the last look is FAIL in 95 % of comparisons, if the log-ratios are
+    normal and spread as these are.
 
     Args:
         ratios: Of a release against itself, at least three.

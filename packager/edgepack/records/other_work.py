@@ -32,10 +32,10 @@ def count_threads(variant: ManifestVariant, scenario: Scenario, cpu_count: int) 
 
 
 def compute_taken_share(work: OtherWork, threads: int) -> float:
-    """Return what part others took of the cores that so many threads run on.
+    """Return which part others took of the cores that this number of threads runs on.
 
-    What others use of the cores that the threads leave competes with nobody. A host takes cores
-    from who uses them.
+    Work of others on cores that the threads leave free competes with nobody. A host takes cores
+    from those who use them.
     """
     wanted = min(threads, work.cores)
     competing = max(0.0, work.other_cores - (work.cores - wanted))
@@ -43,7 +43,7 @@ def compute_taken_share(work: OtherWork, threads: int) -> float:
 
 
 def explain_work(work: OtherWork, threads: int) -> str:
-    """Return why a time is not the model's alone; nothing if others took too little for that."""
+    """Return why a time is not the model's alone; empty if others took too little for that."""
     share = compute_taken_share(work, threads)
     if share < TAKEN_SHARE:
         return ""

@@ -28,7 +28,7 @@ class Preset:
     pause_s: float = 0.0
     """Seconds to cool down before each run, where the device reports its temperature."""
     heats: bool = False
-    """Whether it is to show how heat slows the device down, which is no reason against it then."""
+    """Whether the run shows how heat slows the device down; heat does not make it invalid then."""
     creations: int = 3
     """How often a session is created cold, and how often warm."""
     conclusive: bool = True
@@ -95,7 +95,7 @@ def find_preset(name: str) -> Preset:
     """Return a preset by its name.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: There is no preset of that name.
     """
     if name not in PRESETS:
         raise UsageError(

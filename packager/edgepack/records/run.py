@@ -174,7 +174,7 @@ class Selection(StrictModel):
 
 
 class Trial(StrictModel):
-    """How far the loader is with a variant, as the device says it every few seconds."""
+    """How far the loader is with a variant, as the device reports it every few seconds."""
 
     variant: Id
     building: bool
@@ -360,7 +360,7 @@ class Memory(StrictModel):
 
 
 class VariantFacts(StrictModel):
-    """What the bundle's manifest says of one variant."""
+    """What the bundle's manifest has of one variant."""
 
     id: Name
     recipe: Name

@@ -1,4 +1,4 @@
-"""How queries arrive, in the words of MLPerf LoadGen: what may be asked, and what was kept.
+"""How queries arrive, in the words of MLPerf LoadGen: the options, and whether bounds are kept.
 
 Source: loadgen/test_settings.h and mlperf.conf, https://github.com/mlcommons/inference: 8 samples a
 query of multi-stream, Poisson arrivals and the 99th percentile of server.

@@ -51,9 +51,9 @@ WARMER_C = 10.0
 SAMPLER_SHARE = 0.01
 """The share of one core that the sampler may take without being noted."""
 HEAVY_TAIL = 10
-"""Times p50: a p99 beyond this is of what interrupted the model, and takes all but p50 along."""
+"""Times p50: a p99 beyond this comes from what interrupted the model; then only p50 is usable."""
 LOW_BATTERY_PERCENT = 20.0
-"""Below it phones offer to save power, and may slow down to spare the battery; it is noted."""
+"""Below it phones offer to save power, and may slow down to save the battery; it is noted."""
 _SUPPLY = ("under-voltage", "average over-current", "instantaneous over-current")
 
 
@@ -103,7 +103,7 @@ def list_reasons_against(
     variant: ManifestVariant,
     preset: Preset,
 ) -> list[str]:
-    """Return why numbers must not be used, a sentence each; of few runs it says nothing."""
+    """Return why numbers must not be used, a sentence each; too few runs are no reason here."""
     return [reason.text for reason in _list_reasons(selection, runs, placement, variant, preset)]
 
 
@@ -128,7 +128,7 @@ def _list_reasons(
 
 EMULATED = "the processor is emulated: its time is not a device's time"
 _PHONES = ("Android", "iOS", "iPadOS")
-"""How the system's name in a phone's report begins. edgepack cannot hold phones' clocks."""
+"""How the system's name in a phone's report begins. edgepack cannot set phones' clocks."""
 _STRONGER = "give the device a stronger power supply"
 _CHARGE = "charge the phone and switch its battery saver or low power mode off"
 _REAL_DEVICE = "measure on a real device: edgepack device list"

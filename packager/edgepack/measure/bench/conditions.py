@@ -1,4 +1,4 @@
-"""Sets a device's conditions for a benchmark: it holds the clocks."""
+"""Sets a device's conditions for a benchmark: keeps its clocks at their highest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from edgepack.records.run import TunedSetting
 
 @contextmanager
 def tuned(transport: Transport, device: Device, *, tune: bool) -> Iterator[list[HeldSetting]]:
-    """Hold the device's clocks during the context, if requested, and record it.
+    """Keep the device's clocks at their highest during the context, if requested, and record it.
 
     Raises:
-        DeviceError: They cannot be held, or could not be restored.
+        DeviceError: They cannot be set, or could not be restored.
     """
     if not tune:
         yield []

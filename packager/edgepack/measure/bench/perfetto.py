@@ -30,7 +30,7 @@ def make_trace(report: RunReport, events: Sequence[Event]) -> dict[str, Any]:
     one more process, whose nodes are on a track for each provider.
 
     Args:
-        report: Any; runs without times of their own begin at 0.
+        report: Any; runs without recorded times begin at 0.
         events: Of onnxruntime's profile.
     """
     began_ns = [run.timed_from_ns for run in report.runs if isinstance(run.timed_from_ns, int)]

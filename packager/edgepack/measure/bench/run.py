@@ -60,8 +60,8 @@ def bench(  # noqa: PLR0913  (the command's options)
 ) -> RunReport:
     """Measure a bundle on a device and return the report, with its verdict; nothing is stored.
 
-    The device is leased meanwhile; its current release is not touched. Every number comes from a
-    process of its own on the device: one that chooses the variant, several timed ones, some that
+    The device is leased for this, and its current release is not touched. Every number comes from
+    a separate process on the device: one that chooses the variant, several timed ones, some that
     create a session, one for memory, one for placement, one for each point of a sweep.
 
     Args:
@@ -75,7 +75,7 @@ def bench(  # noqa: PLR0913  (the command's options)
             :func:`~edgepack.measure.bench.sweeps.make_sweep_points`.
         perfetto: Write the timed inferences, the sensors and onnxruntime's profile here, as a trace
             that Perfetto opens.
-        tune: Hold the device's clocks at their highest meanwhile; they are restored however this
+        tune: Keep the device's clocks at their highest during this; they are restored however it
             ends.
         wait_s: How long to wait while others hold the device.
         progress: Where to report; default: nowhere.
@@ -225,7 +225,7 @@ def create_sessions(harness: Measurer, variant: str, times: int) -> Creation | N
 def _measure_sweep_point(
     harness: Measurer, question: Question, variant: str, point: Shapes
 ) -> SweepPoint:
-    """Measure one point; if its process fails, for example without memory, the point says so."""
+    """Measure one point; if its process fails, for example without memory, the point has why."""
     try:
         swept = harness.sweep(variant, question.preset.with_scenario(SINGLE_STREAM), point)
     except RemoteCommandError as error:

@@ -1,4 +1,4 @@
-"""Which sizes of the inputs a sweep measures. Pure: whether a model takes them, the device says."""
+"""Chooses the sizes of inputs that a sweep measures. Pure: the device finds whether they work."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ from edgepack.records.verdict import EMULATED, explain_heavy_tail_of, list_reaso
 
 MARGINS: Mapping[str, float] = {"p50": 0.03, "p90": 0.05}
 _KEPT = 3
-"""Releases that have to stay on the device meanwhile: base, candidate and the current one."""
+"""Releases that have to stay on the device during this: base, candidate and the current one."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class CompareQuestion:
     """By metric: ``p50``, ``p90`` or another percentile."""
     rule: Rule = field(default_factory=Rule)
     tune: bool = False
-    """Hold the devices' clocks at their highest meanwhile."""
+    """Whether to keep the devices' clocks at their highest during the comparison."""
     every_pair: bool = False
     """Make ``rule.max_pairs`` pairs, whatever their results."""
     wait_s: float = 0.0
@@ -86,7 +86,7 @@ class CompareQuestion:
         """Return the percentile that each metric is.
 
         Raises:
-            UsageError: One is none.
+            UsageError: A metric is no percentile, or its margin is below 0.
         """
         found = {}
         for name, margin in self.margins.items():
@@ -401,11 +401,11 @@ def _judge_by_p50(answer: MetricDecision) -> MetricDecision:
     return answer if answer.metric.name == "p50" else replace(answer, outcome="INCONCLUSIVE")
 
 
-def _explain_answer(answer: MetricDecision, rule: Rule) -> str:
+def _explain_answer(answer: MetricDecision, rule: Rule) -> str | None:
     name, margin = answer.metric.name, answer.metric.margin
     match answer.outcome:
         case "PASS":
-            return ""
+            return None
         case "FAIL":
             return f"{name} is {answer.ratio.estimate - 1:+.1%}, more than the {margin:.0%} allowed"
         case "INCONCLUSIVE":
@@ -437,7 +437,7 @@ def _read_current(
     """Return the release in use on a device, as its manifest describes it, and its path.
 
     Raises:
-        DeviceError: There is none.
+        DeviceError: The device has no current release.
         BundleError: Its manifest is altered.
     """
     release = pushed.switched_from

@@ -216,10 +216,10 @@ def _judge_in_worker(
 def _make_own_state(
     samples: SampleSet, kept: KeptAnswers, state: Mapping[str, str]
 ) -> SampleInputs:
-    """Return what gives a sample's inputs: within a stream without a state, which the device has.
+    """Return the function of a sample's inputs; inside a stream without the state.
 
-    The first sent sample has the state that the device had reached when an earlier evaluation
-    ended.
+    The device has that state itself. Only the first sent sample has the state that the device had
+    reached when an earlier evaluation ended.
     """
     first, begins = len(kept), set(samples.streams)
 

@@ -24,7 +24,7 @@ _LOOK_S = 0.01
 
 
 class KeptAnswers:
-    """The answers of one evaluation; a context manager, whose file stays.
+    """The answers of one evaluation; a context manager, after which the file stays.
 
     Args:
         key: The digest of everything that decides the answers.
@@ -87,9 +87,9 @@ class KeptAnswers:
 
 
 def read_as_they_come(path: Path, count: int) -> Iterator[SampleAnswer]:
-    """Yield so many answers of a file to which another process adds them, waiting for each.
+    """Yield ``count`` answers of a file to which another process adds them, waiting for each.
 
-    It waits forever: somebody has to end the process if answers never come.
+    It waits forever: the caller has to end the process if answers never come.
     """
     with path.open("rb") as file:
         read = partial(_wait_for_bytes, file)

@@ -14,7 +14,7 @@ from edgepack.devices.transport import Stream
 from edgepack.errors import RemoteCommandError, SamplesError
 
 _PIECE_BYTES = 1 << 17
-"""Small samples travel together, about so many bytes at a time."""
+"""Small samples are sent together, about this many bytes at a time."""
 
 Inputs = Callable[[int], Mapping[str, np.ndarray]]
 """Gives the inputs of a sample by its number."""

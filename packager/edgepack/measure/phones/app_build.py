@@ -164,7 +164,7 @@ def find_jdk_program(program: str) -> str:
     """Return a program of the JDK.
 
     Raises:
-        ToolError: There is none.
+        ToolError: There is no such program.
     """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(program, path=str(Path(home) / "bin") if home else None)

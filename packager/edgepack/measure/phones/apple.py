@@ -145,7 +145,7 @@ class ApplePhone:
 
     @property
     def identifier(self) -> str:
-        """The app's, of which each team has its own."""
+        """The app's identifier; each team has its own."""
         return f"{IDENTIFIER}.{self.xcode.entry.team.lower()}"
 
     def build(self, bundle: Bundle) -> None:
@@ -340,7 +340,7 @@ class ApplePhone:
         return self.xcode.fetch(self.identifier, f"{PLACE}/{path}", target)
 
     def _copy(self, folder: Path, files: Sequence[str], target: PurePosixPath) -> None:
-        """Copy files to a folder of the Mac, which holds nothing else then."""
+        """Copy files to a folder of the Mac; nothing else is in it afterwards."""
         with tempfile.TemporaryFile() as packed:
             with tarfile.open(fileobj=packed, mode="w") as archive:
                 for path in files:

@@ -1,4 +1,4 @@
-"""Reads what the phones' measuring program says: its documents, its refusals and its profiles.
+"""Reads what the phones' measuring program prints: its documents, its refusals and its profiles.
 
 ``ondevice/native/edgepack_measure.c`` writes them. Nothing here reaches a phone.
 """
@@ -68,7 +68,7 @@ class Profiled(StrictModel):
 
 
 def read_document(model: type[_Document], result: CommandResult, device: str) -> _Document:
-    """Return what the program said on a device.
+    """Return what the program printed on a device.
 
     Raises:
         VariantRefusedError: The model does not work there.
@@ -90,7 +90,7 @@ def parse_events(data: bytes, device: str) -> Events:
     """Return the events of a profile from a device.
 
     Raises:
-        RemoteCommandError: It is none.
+        RemoteCommandError: The data is no profile.
     """
     try:
         events: Events = parse_json(data, max_bytes=MAX_RUN_BYTES)

@@ -203,7 +203,7 @@ class NativeHarness:
             time.sleep(LOOK_S)
 
     def _try(self, entry: ManifestVariant) -> None:
-        """Check that a variant works on the phone; if not, the error says why, as the loader does.
+        """Check that a variant works on the phone; if not, the error has why, as the loader's has.
 
         Raises:
             VariantRefusedError: It does not.
@@ -274,7 +274,7 @@ class NativeHarness:
         *,
         timeout_s: float | None = None,
     ) -> _Document:
-        """Return what the program says.
+        """Return what the program prints.
 
         Raises:
             VariantRefusedError: The model does not work there.

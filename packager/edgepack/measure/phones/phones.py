@@ -39,7 +39,7 @@ def require_asked_of_phones(device: Device, scenario: Scenario, *, tune: bool) -
 def open_phone(
     bundle: Bundle, device: Device, purpose: str, *, wait_s: float, progress: Progress
 ) -> Iterator[NativeHarness]:
-    """Put a bundle's models on a phone and hold it, through the machine that it is attached to.
+    """Put a bundle's models on a phone and lease it, through the machine that it is attached to.
 
     Args:
         bundle: What is run.

@@ -28,7 +28,7 @@ class Pairs:
 
     @property
     def answers(self) -> list[MetricDecision]:
-        """What the complete pairs say of p50 and p90; nothing if there are none."""
+        """What the complete pairs show of p50 and p90; empty if there are none."""
         if not self.whole:
             return []
         pairs = list(zip(self.base, self.candidate, strict=False))

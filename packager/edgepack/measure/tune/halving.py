@@ -54,7 +54,7 @@ class Entrant:
 
 
 def count_runs_needed(entrants: int) -> int:
-    """Return how many process runs a group of so many entrants makes in all its rungs."""
+    """Return how many process runs a group of this many entrants makes in all its rungs."""
     total, rung = 0, 1
     while True:
         total += entrants << (rung - 1)
@@ -66,7 +66,7 @@ def count_runs_needed(entrants: int) -> int:
 def choose_entrants(
     entrants: Sequence[Entrant], runs: float, random: Random, least: int = 2
 ) -> list[Entrant]:
-    """Return as many entrants as the process runs are enough for, the same number in each group.
+    """Return the entrants that the process runs are enough for, the same number in each group.
 
     Those that go first are always among them; of the others, those that change least, and of
     these a random choice.

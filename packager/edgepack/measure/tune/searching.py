@@ -134,7 +134,7 @@ class TuneSearch:
         self.fastest: MeasuredCandidate | None = None
         """Of all, once the search came to its end."""
         self.pairs: Pairs | None = None
-        self.dropped = ""
+        self.dropped: str | None = None
         """Why the fastest went out while it was compared with the defaults."""
         self.notes: list[str] = []
         self.slowed = 0

@@ -55,8 +55,8 @@ class Override:
     """The whole changed file; unchanged if no change is needed or ``unsafe`` is set."""
     needed: bool
     """Whether the file has to change at all."""
-    unsafe: str = ""
-    """Why the file is left to the user."""
+    unsafe: str | None = None
+    """Why the file is left to the user; None if it can be changed."""
 
 
 def make_override(path: Path, manifest: Manifest, settings: Settings, about: str) -> Override:

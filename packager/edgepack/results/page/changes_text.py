@@ -12,7 +12,7 @@ from edgepack.results.summary import format_count
 
 
 def find_newest_changes(series: Iterable[HistorySeries], last: int | None) -> list[HistorySeries]:
-    """Return series with only those changes that began within so many of their newest runs."""
+    """Return series with only the changes that began in their ``last`` runs; all for None."""
     if last is None:
         return list(series)
     return [
@@ -22,7 +22,7 @@ def find_newest_changes(series: Iterable[HistorySeries], last: int | None) -> li
 
 
 def format_series(series: Sequence[HistorySeries]) -> Iterator[str]:
-    """Say of each series in words what happened, the one with the newest run first."""
+    """Yield lines about each series: its runs, and what changed."""
     if not series:
         yield "there are no benchmarks to look at"
     for one in series:
@@ -58,10 +58,10 @@ def format_change(change: Change) -> str:
 
 
 def require_no_slowdown(series: Iterable[HistorySeries]) -> None:
-    """Refuse slowdowns but those that the device alone is to blame for.
+    """Check that no model became slower; slowdowns of the device alone are allowed.
 
     Raises:
-        LimitError: There is one.
+        LimitError: A model became slower.
     """
     slow = [
         (one, change)

@@ -77,7 +77,7 @@ def find_accuracy(
 def find_accuracy_range(
     accuracy: Accuracy, evaluation: EvaluationReport | None
 ) -> tuple[float, float, float]:
-    """Return the metric with its interval on the device, else with that of its drop from fp32."""
+    """Return the metric with its interval on the device, or with that of its drop from fp32."""
     value, interval = accuracy.value, accuracy.drop_interval
     if evaluation is not None and not isinstance(evaluation.interval, NotMeasured):
         return evaluation.interval[0], value, evaluation.interval[1]

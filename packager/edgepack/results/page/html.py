@@ -122,7 +122,7 @@ def _make_environment() -> jinja2.Environment:
 
 
 def _format_figures(figures: dict[str, Figure]) -> Markup:
-    """Return figures as JSON that no HTML parser reads as anything else."""
+    """Return figures as JSON that no HTML parser takes for markup."""
     from markupsafe import Markup
 
     data = {name: make_json(each) for name, each in figures.items()}

@@ -43,7 +43,7 @@ class Overview:
     figure: Figure
     caption: str
     value: str
-    """What the accuracy column holds."""
+    """What the accuracy column has."""
 
 
 def make_overview(

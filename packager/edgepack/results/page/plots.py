@@ -27,7 +27,8 @@ ALL_STRETCHES = 20_000
 """In the timelines of one report and of a page, so that it stays small whatever was measured."""
 BINS = 60
 LOG_FROM = 3
-"""A slowest inference of so many medians makes the axis logarithmic: else it hides the others."""
+"""The axis is logarithmic if the slowest inference takes this many medians or more: on a linear
+one it would hide the others."""
 SENSORS = 4
 """The most sensors of one kind in a timeline: those with the highest reading."""
 LONGEST_TEXT = 80
@@ -98,7 +99,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, and the sentence that says it to who cannot see it."""
+    """A figure, with a sentence about it for readers who cannot see it."""
 
     label: str
     x: str
@@ -184,7 +185,7 @@ def _compute_seconds(run: ProcessRun) -> float:
 
 
 def draw_timeline(report: RunReport, limit: int = STRETCHES) -> Figure:
-    """Draw the latencies of all process runs over what the sensors said in the same time.
+    """Draw the latencies of all process runs over the sensors' readings in the same time.
 
     Args:
         report: The report.
@@ -293,7 +294,7 @@ def _draw_sensors(
     colour: str,
     read: Callable[[Sample], Mapping[str, float]],
 ) -> Panel | None:
-    """Return the panel of one kind of sensor; None where it said nothing in a timed part."""
+    """Return the panel of one kind of sensor; None where no timed part has a reading of it."""
     x: dict[str, list[Number]] = {}
     y: dict[str, list[Number]] = {}
     for run, span in zip(report.runs, where, strict=True):
@@ -387,9 +388,9 @@ def draw_sustained(found: Sequence[Minute]) -> Figure:
 
 
 def draw_distribution(report: RunReport) -> Figure:
-    """Draw a histogram over all runs up to the 99th percentile; its last bar holds the rest.
+    """Draw a histogram over all runs up to the 99th percentile; its last bar has the rest.
 
-    Its axis is logarithmic where the bars would else be one beside an empty figure.
+    Its axis is logarithmic where a linear one would show one bar beside an empty figure.
     """
     import numpy as np
 

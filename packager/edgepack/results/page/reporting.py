@@ -42,10 +42,10 @@ def report(
         store: Where they are kept.
         runs: Ids of runs and evaluations. Without them: the newest that are wanted.
         wanted: Which runs, where no ids are given.
-        last: At most so many, where no ids are given.
+        last: The most runs to show, where no ids are given.
 
     Raises:
-        UsageError: There is none, or an id is not one of a run or an evaluation.
+        UsageError: There is no run, or an id is not that of a run or an evaluation.
         ToolError: The file cannot be written.
         BundleError: A report is broken.
     """
@@ -77,7 +77,7 @@ def report(
 
 
 def _make_none_found_error(store: ResultsStore, wanted: RunFilter | None) -> UsageError:
-    """Return that no run is wanted, and what may be meant instead."""
+    """Return the error that no stored run matches, and what the user may have meant."""
     kept = store.rows(RunFilter(kind="bench"))
     for field in ("project", "target", "device"):
         asked = getattr(wanted, field, None)

@@ -56,7 +56,7 @@ def make_report_table(report: Report) -> Table:
 
 
 def list_report_rows(report: RunReport) -> list[tuple[str, str]]:
-    """Return what the table says of a report, but its verdict."""
+    """Return the table's rows about a report, without its verdict."""
     summary = summarize(report)
     rows = []
     if report.unfinished:
@@ -149,7 +149,7 @@ def format_others(accuracy: Accuracy) -> str:
 
 
 def format_golden_limit(report: RunReport) -> str:
-    """Return how near they had to be."""
+    """Return how near the outputs had to be to the golden ones."""
     needed = [v.min_sqnr_db for v in report.variants if v.id == report.variant_used]
     return f"{needed[0]:.1f} dB needed" if needed else "the report lacks how near they had to be"
 

@@ -36,7 +36,7 @@ LONGEST = 500
 
 @dataclass(frozen=True)
 class HistoryPoint:
-    """What a stored run says for a history."""
+    """What a history needs of a stored run."""
 
     run: str
     created: str
@@ -140,7 +140,7 @@ def find_changes(store: ResultsStore, wanted: RunFilter | None = None) -> list[H
 
 
 def make_point(row: RunRow) -> HistoryPoint | None:
-    """Return what a stored run says for a history; None if it is no benchmark."""
+    """Return what a history needs of a stored run; None if it is no benchmark."""
     p90_ms = math.nan if row.run_p90_ms is None else row.run_p90_ms
     if row.run_p50_ms is None or row.run_p50_ms <= 0 or p90_ms <= 0:
         return None

@@ -66,7 +66,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Give a connection to read by; in SQLite it sees one state of the database.
+        """Give a connection for reading; in SQLite it sees one state of the database.
 
         Raises:
             ToolError: The database cannot be reached or used.
@@ -77,7 +77,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Give a connection; all that is written by it is kept when the block ends, or nothing.
+        """Give a connection; when the block ends, all that it wrote is kept, or nothing.
 
         One process writes at a time, so that two that replace the same report both succeed.
 
@@ -235,7 +235,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _make_tables(database: Database) -> None:
-    """Make the tables of a store that has none; others have to be of this version."""
+    """Make the tables if the store has none; existing ones have to be of this version."""
     with database.reading() as connection:
         if _has_tables(connection, database.name):
             return

@@ -102,7 +102,7 @@ class _Asked:
 
 
 _Written = tuple[str | bytes, int]
-"""What the file holds, and of how many runs."""
+"""The file's content, and of how many runs it is."""
 
 
 def _write_json(asked: _Asked) -> _Written:
@@ -206,7 +206,7 @@ def _make_measures(report: RunReport) -> dict[str, dict[str, float]]:
             rate for run in report.runs if not isinstance(rate := run.throughput, NotMeasured)
         ],
     }
-    # Both are inconclusive then, which bencher cannot say.
+    # Both are inconclusive then, and bencher's format has no word for that.
     if explain_heavy_tail_of(report.scenario, report.latencies_ns):
         del per_run["latency-p90"], per_run["throughput"]
     measures = {name: _make_metric(values) for name, values in per_run.items() if values}

@@ -21,7 +21,7 @@ HARNESS = "edgepack_harness.py"
 MEASURE = "edgepack_measure"
 STEADY = "quick, standard or gate"
 PRESET_KINDS = {"smoke": "smoke", "sustained": "sustained"}
-"""The presets whose latencies are of another kind than those of a short, steady run."""
+"""The presets whose latencies do not compare with those of a short, steady run."""
 
 Report = RunReport | EvaluationReport
 

@@ -44,7 +44,7 @@ NOT_TOLD = NotMeasured(reason="the log does not say")
 
 @dataclass
 class _Told:
-    """What a log says, in nanoseconds."""
+    """What was read from a log, in nanoseconds."""
 
     statistics_ns: dict[str, float]
     latencies_ns: list[int] = field(default_factory=list)

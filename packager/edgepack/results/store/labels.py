@@ -1,4 +1,4 @@
-"""Says which runs of a list do not compare, because their conditions differ."""
+"""Finds which runs of a list do not compare, because their conditions differ."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MOST = 10
 
 
 def explain_incomparable(store: ResultsStore, rows: Sequence[RunRow]) -> list[str]:
-    """Say where, among runs of one variant on one device, the conditions changed.
+    """Return where, among runs of one variant on one device, the conditions changed.
 
     Args:
         store: Where the runs are.
         rows: Some of them, oldest first.
 
     Returns:
-        One line for each run whose conditions are others than those of the run before it:
+        One line for each run whose conditions differ from those of the run before it:
         ``RUN and RUN do not compare: onnxruntime: 1.31.1, then 1.32.0``.
     """
     newest: dict[tuple[str | None, ...], RunRow] = {}
@@ -37,7 +37,7 @@ def explain_incomparable(store: ResultsStore, rows: Sequence[RunRow]) -> list[st
 
 
 def list_reasons(store: ResultsStore, before: str, after: str) -> list[str]:
-    """Say why two stored runs with different fingerprints do not compare.
+    """Return why two stored runs with different fingerprints do not compare.
 
     Raises:
         ToolError: The store cannot be reached.

@@ -46,7 +46,7 @@ class FigureChange:
 
     @property
     def direction(self) -> str:
-        """``less`` or ``more`` where all of the interval is; else nothing."""
+        """``less`` or ``more`` if all of the interval is below or above 1; empty if not."""
         if self.ratio is None or self.inconclusive:
             return ""
         sure = self.ratio if isinstance(self.ratio, Interval) else Interval(*[self.ratio] * 3)
@@ -107,7 +107,7 @@ def find_last_before(report: RunReport, others: Sequence[RunReport]) -> RunRepor
 def compare_with_previous(
     before: RunReport, after: RunReport, summaries: tuple[Summary, Summary]
 ) -> SincePrevious:
-    """Return what changed from one run to the next, whose summaries are given too."""
+    """Return what changed from one run to the next; ``summaries`` are of these two runs."""
     changes = _list_changes(before, after, *summaries)
     return SincePrevious(
         before, changes, list_differences(before, after), _list_moved(before, after)

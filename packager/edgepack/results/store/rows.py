@@ -1,4 +1,4 @@
-"""What the results store can say of a report without reading it."""
+"""What the results store knows of a report without reading it."""
 
 from __future__ import annotations
 

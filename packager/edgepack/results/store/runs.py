@@ -1,4 +1,4 @@
-"""``edgepack runs``: what the results store keeps, listed, shown, forgotten and taken in."""
+"""``edgepack runs``: lists, shows, deletes and imports what the results store keeps."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def show_run(store: ResultsStore, run: str) -> Report:
 def prune_runs(
     store: ResultsStore, keep: int, project: str | None = None, *, dry_run: bool = False
 ) -> list[RunRow]:
-    """Forget all but the newest reports of each variant, device, target and project.
+    """Delete all but the newest reports of each variant, device, target and project.
 
     Args:
         store: Where they are kept.
         keep: How many stay of each kind of report.
         project: Only of this one; default: of all.
-        dry_run: Forget nothing, and only say what would go.
+        dry_run: Delete nothing, and only return what would be deleted.
 
     Returns:
-        What goes, oldest first.
+        What is deleted, oldest first.
 
     Raises:
         ToolError: The store cannot be written to.

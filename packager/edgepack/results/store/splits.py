@@ -67,7 +67,7 @@ def _confirm_splits(logs: Floats, splits: list[int], margin: float) -> list[int]
 
 
 def _find_change(part: Floats, margin: float) -> int:
-    """Return where a part splits best, if that is a change; else 0."""
+    """Return where a part splits best, if that is a change; 0 if not."""
     if len(part) < LEAST_POINTS:
         return 0
     clipped = _clip_outliers(part)
@@ -94,7 +94,7 @@ def _is_significant(clipped: Floats) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _make_orders(count: int, start: int, stop: int) -> npt.NDArray[np.int16]:
-    """Return some of the random orders of so many points, which are always the same."""
+    """Return some of the random orders of ``count`` points; they are always the same."""
     ordered = np.tile(np.arange(count, dtype=np.int16), (stop, 1))
     return np.random.default_rng(SEED).permuted(ordered, axis=1)[start:]
 
@@ -123,6 +123,6 @@ def _compute_scores(rows: Floats) -> Floats:
 
 @functools.lru_cache(maxsize=1024)
 def _compute_sides(count: int) -> tuple[Floats, Floats]:
-    """Return the share of so many points before each split, and the scale of its two sides."""
+    """Return the share of ``count`` points before each split, and the scale of its two sides."""
     sizes = np.arange(LEAST_AFTER, count - LEAST_AFTER + 1)
     return sizes / count, 1 / np.sqrt(sizes * (count - sizes) / count)

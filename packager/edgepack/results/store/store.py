@@ -31,7 +31,7 @@ GROUP = ("kind", "project", "target", "device", "variant")
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Which reports are asked for: those that have every value that is given here."""
+    """Which reports are wanted: those that have every value that is given here."""
 
     kind: Kind | None = None
     project: str | None = None
@@ -153,15 +153,15 @@ class ResultsStore:
     def prune(
         self, keep: int, project: str | None = None, *, dry_run: bool = False
     ) -> list[RunRow]:
-        """Forget all but the newest reports of each variant, device, target and project.
+        """Delete all but the newest reports of each variant, device, target and project.
 
         Args:
             keep: How many stay of each kind of report.
             project: Only of this one.
-            dry_run: Forget nothing, and only say what would go.
+            dry_run: Delete nothing, and only return what would be deleted.
 
         Returns:
-            What goes, oldest first.
+            What is deleted, oldest first.
         """
         from sqlalchemy import func, select
 
@@ -212,7 +212,7 @@ class ResultsStore:
 
 
 def keep_report(store: ResultsStore, report: Report) -> None:
-    """Save a report; where the store does not take it, write it to a file, so that none is lost.
+    """Save a report; if the store does not take it, write it to a file, so that it is not lost.
 
     Raises:
         ToolError: It is not in the store, but in the file that the message names.
@@ -244,7 +244,7 @@ def _write_aside(report: Report) -> Path:
 
 
 def _insert(connection: Connection, kept: Collection[tuple[RunRow, bytes]]) -> None:
-    """Write reports of which none is there."""
+    """Write reports; the database has none of their ids."""
     from edgepack.results.store.schema import documents, runs
 
     if kept:  # without any values, a statement would be for all defaults
