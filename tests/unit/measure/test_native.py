@@ -119,6 +119,11 @@ def test_variant_that_is_asked_for_is_chosen(folder: Path) -> None:
     assert harness_of(folder, FakePhone(near)).select("cpu-fp32").variant == "cpu-fp32"
 
 
+def test_variant_is_found_by_its_id(folder: Path) -> None:
+    manifest = load_bundle(folder).manifest
+    assert [manifest.find_variant(each.id) for each in manifest.variants] == manifest.variants
+
+
 def change_first(key: str, value: object) -> Callable[[Document], None]:
     def change(manifest: Document) -> None:
         manifest["variants"][0][key] = value
