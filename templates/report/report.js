@@ -16,14 +16,14 @@
     return node;
   }
 
-  function known(value) { return value !== null && value !== undefined; }
+  function isKnown(value) { return value !== null && value !== undefined; }
 
   function format(value) {
-    if (!known(value)) return "";
+    if (!isKnown(value)) return "";
     return Number(value.toPrecision(4)).toLocaleString("en-US", {maximumSignificantDigits: 4});
   }
 
-  // The texts of an axis have as many decimals each as it takes to tell them apart.
+  // All texts of an axis have the same number of decimals, enough to distinguish them.
   function formatAll(values) {
     const gaps = values.slice(1).map((value, index) => value - values[index]);
     const step = gaps[0], even = gaps.every((gap) => Math.abs(gap - step) < 1e-6 * step);
@@ -36,11 +36,11 @@
 
   // -- scales ---------------------------------------------------------------------------------
 
-  function extent(lists, log) {
+  function findExtent(lists, log) {
     let low = Infinity, high = -Infinity;
     lists.forEach((list) => {
       (list || []).forEach((value) => {
-        if (!known(value) || (log && value <= 0)) return;
+        if (!isKnown(value) || (log && value <= 0)) return;
         if (value < low) low = value;
         if (value > high) high = value;
       });
@@ -48,7 +48,7 @@
     return low > high ? [log ? 1 : 0, log ? 10 : 1] : [low, high];
   }
 
-  function padded(range, log, part) {
+  function padRange(range, log, part) {
     const low = range[0], high = range[1];
     if (log) {
       const factor = Math.pow(high / low, part) * (high > low ? 1 : 1.5);
@@ -58,7 +58,7 @@
     return [low - margin, high + margin];
   }
 
-  function scale(range, from, to, log) {
+  function makeScale(range, from, to, log) {
     const map = log ? Math.log10 : function (value) { return value; };
     const start = map(range[0]), slope = (to - from) / (map(range[1]) - start || 1);
     function place(value) { return from + (map(log ? Math.max(value, range[0] / 1e3) : value) - start) * slope; }
@@ -69,7 +69,7 @@
     return place;
   }
 
-  function evenTicks(range, count) {
+  function makeEvenTicks(range, count) {
     const power = Math.pow(10, Math.floor(Math.log10((range[1] - range[0]) / count)));
     let found = [];
     [10, 5, 2, 1, 0.5].some((part) => {
@@ -83,9 +83,9 @@
     return found;
   }
 
-  function ticks(range, log, count) {
+  function makeTicks(range, log, count) {
     count = Math.max(2, count);
-    if (!log || range[1] / range[0] < 3) return evenTicks(range, count);
+    if (!log || range[1] / range[0] < 3) return makeEvenTicks(range, count);
     const decades = Math.log10(range[1] / range[0]);
     const parts = decades < count ? [1, 2, 5] : [1];
     const every = Math.max(1, Math.ceil(decades / count));
@@ -97,47 +97,47 @@
         if (value >= range[0] && value <= range[1]) found.push(value);
       });
     }
-    return found.length > 1 ? found : evenTicks(range, count);
+    return found.length > 1 ? found : makeEvenTicks(range, count);
   }
 
   // -- drawing --------------------------------------------------------------------------------
 
-  function panelRange(panel) {
+  function findPanelRange(panel) {
     const lists = [];
     panel.series.forEach((series) => { lists.push(series.y, series.low, series.high); });
     lists.push((panel.levels || []).map((level) => level.at));
-    const range = extent(lists, panel.log);
+    const range = findExtent(lists, panel.log);
     if (panel.from_zero) return [0, range[1] * 1.16 || 1];
-    return padded(range, panel.log, 0.09);
+    return padRange(range, panel.log, 0.09);
   }
 
-  function wholeRange(figure) {
+  function findWholeRange(figure) {
     const lists = [];
     figure.panels.forEach((panel) => {
       panel.series.forEach((series) => { lists.push(series.x, series.x_low, series.x_high); });
     });
     const marks = figure.panels[0].series[0].kind === "marks";
-    return padded(extent(lists, figure.log), figure.log, marks ? 0.12 : 0.015);
+    return padRange(findExtent(lists, figure.log), figure.log, marks ? 0.12 : 0.015);
   }
 
-  function pathOf(series, x, y) {
+  function makePath(series, x, y) {
     let path = "", pen = "M";
     series.x.forEach((value, index) => {
       const height = series.y[index];
-      if (!known(value) || !known(height)) { pen = "M"; return; }
+      if (!isKnown(value) || !isKnown(height)) { pen = "M"; return; }
       path += pen + x(value).toFixed(1) + " " + y(height).toFixed(1);
       pen = "L";
     });
     return path;
   }
 
-  function dotsOf(series, x, y) {
+  function makeDots(series, x, y) {
     return series.x.map((value, index) =>
       "M" + x(value).toFixed(1) + " " + y(series.y[index]).toFixed(1) + "h0"
     ).join("");
   }
 
-  function barsOf(series, x, y, floor) {
+  function makeBars(series, x, y, floor) {
     const wide = series.x.length > 1 ? Math.abs(x(series.x[1]) - x(series.x[0])) : 20;
     const half = Math.max(0.5, wide * 0.46);
     return series.x.map((value, index) => {
@@ -148,7 +148,7 @@
     }).join("");
   }
 
-  function symbol(verdict, at, top, radius) {
+  function makeSymbol(verdict, at, top, radius) {
     let r = radius;
     if (verdict === "invalid") {
       r *= 0.75;
@@ -164,14 +164,14 @@
       + " 0 1 0 " + -2 * r + " 0Z";
   }
 
-  function pointsOf(series, x, y) {
+  function placePoints(series, x, y) {
     return series.x.map((value, index) => (
       {at: x(value), top: y(series.y[index]), series: series, index: index}
     ));
   }
 
-  // An interval with a cap at each end; one that the symbol hides has none.
-  function whiskerOf(point, x, y) {
+  // Draws an interval with a cap at each end, unless the symbol hides it.
+  function makeWhisker(point, x, y) {
     const series = point.series, index = point.index, at = point.at, top = point.top;
     const left = x(series.x_low[index]), right = x(series.x_high[index]);
     const low = y(series.low[index]), high = y(series.high[index]), radius = series.radius[index];
@@ -189,16 +189,16 @@
 
   function drawMarks(points, x, y, group) {
     points.forEach((point) => {
-      const path = whiskerOf(point, x, y);
+      const path = makeWhisker(point, x, y);
       if (path) make("svg:path", {"class": "whisker m-" + point.series.colour, d: path}, group);
     });
     points.forEach((point) => {
-      const verdict = point.series.colour, shape = symbol(verdict, point.at, point.top, point.series.radius[point.index]);
+      const verdict = point.series.colour, shape = makeSymbol(verdict, point.at, point.top, point.series.radius[point.index]);
       make("svg:path", {"class": "mark m-" + verdict, d: shape}, group);
     });
   }
 
-  function textPlaces(point, wide) {
+  function listTextPlaces(point, wide) {
     const r = point.series.radius[point.index] + 5, at = point.at, top = point.top;
     return [
       [at + r - 2, top + 4], [at - r - wide + 2, top + 4],
@@ -207,11 +207,11 @@
     ];
   }
 
-  function overlap(one, other) {
+  function overlaps(one, other) {
     return one[2] >= other[0] && one[0] <= other[2] && one[3] >= other[1] && one[1] <= other[3];
   }
 
-  // A name goes where neither a symbol nor another name is; without such a place it is left out.
+  // Places a name where there is no symbol and no other name; leaves it out if there is no such place.
   function nameMarks(frame, group) {
     const taken = frame.points.map((point) => {
       const r = point.series.radius[point.index];
@@ -220,10 +220,10 @@
     frame.points.forEach((point) => {
       const text = point.series.text[point.index], wide = text.length * 6.1;
       if (wide > frame.width * 0.6) return;
-      textPlaces(point, wide).some((place) => {
+      listTextPlaces(point, wide).some((place) => {
         const box = [place[0], place[1] - 9, place[0] + wide, place[1] + 2];
         const inside = box[0] >= frame.left && box[2] <= frame.width - 2;
-        if (!inside || taken.some((each) => overlap(box, each))) return false;
+        if (!inside || taken.some((each) => overlaps(box, each))) return false;
         taken.push(box);
         make("svg:text", {"class": "mark-text", x: place[0], y: place[1]}, group, text);
         return true;
@@ -232,10 +232,10 @@
   }
 
   function drawPanel(panel, frame, top, group) {
-    const log = panel.log, range = panelRange(panel), floor = top + panel.height;
-    const y = scale(range, floor, top, log);
+    const log = panel.log, range = findPanelRange(panel), floor = top + panel.height;
+    const y = makeScale(range, floor, top, log);
     make("svg:text", {"class": "panel-title", x: 0, y: top - 7}, group, panel.title);
-    const values = yTicks(panel), texts = formatAll(values);
+    const values = makeYTicks(panel), texts = formatAll(values);
     values.forEach((value, index) => {
       const at = Math.round(y(value)) + 0.5;
       make("svg:path", {"class": "grid", d: "M" + frame.left + " " + at + "H" + frame.width}, group);
@@ -248,8 +248,8 @@
       make("svg:text", {x: frame.width - 2, y: at + 12, "text-anchor": "end"}, inside, level.text);
     });
     panel.series.forEach((series) => {
-      if (series.kind === "marks") { frame.points = frame.points.concat(pointsOf(series, frame.x, y)); return; }
-      const paths = {line: pathOf, dots: dotsOf, bars: barsOf};
+      if (series.kind === "marks") { frame.points = frame.points.concat(placePoints(series, frame.x, y)); return; }
+      const paths = {line: makePath, dots: makeDots, bars: makeBars};
       make("svg:path", {
         "class": series.kind + " " + series.colour, d: paths[series.kind](series, frame.x, y, floor)
       }, inside);
@@ -259,19 +259,19 @@
     if (frame.points.length <= NAMED) nameMarks(frame, group);
   }
 
-  function yTicks(panel) { return ticks(panelRange(panel), panel.log, Math.round(panel.height / 34)); }
+  function makeYTicks(panel) { return makeTicks(findPanelRange(panel), panel.log, Math.round(panel.height / 34)); }
 
-  function leftMargin(figure) {
+  function computeLeftMargin(figure) {
     let longest = 1;
     figure.panels.forEach((panel) => {
-      formatAll(yTicks(panel)).forEach((text) => { longest = Math.max(longest, text.length); });
+      formatAll(makeYTicks(panel)).forEach((text) => { longest = Math.max(longest, text.length); });
     });
     return 12 + longest * 6.4;
   }
 
   function drawX(figure, frame, group) {
     const width = frame.width - frame.left, floor = frame.floor;
-    const values = ticks(frame.range, figure.log, Math.round(width / 85)), texts = formatAll(values);
+    const values = makeTicks(frame.range, figure.log, Math.round(width / 85)), texts = formatAll(values);
     values.forEach((value, index) => {
       const at = frame.x(value), wide = texts[index].length * 3.2;
       make("svg:path", {"class": "axis", d: "M" + at + " " + floor + "v4"}, group);
@@ -304,17 +304,17 @@
     });
   }
 
-  function frameOf(box, width) {
+  function makeFrame(box, width) {
     const figure = box.figure;
     let height = TITLE;
     figure.panels.forEach((panel) => { height += panel.height + TITLE; });
-    const frame = {left: leftMargin(figure), width: width, top: TITLE, floor: height - TITLE, points: [], clip: box.clip};
-    frame.range = box.zoom || wholeRange(figure);
-    frame.x = scale(frame.range, frame.left, width - 1, figure.log);
+    const frame = {left: computeLeftMargin(figure), width: width, top: TITLE, floor: height - TITLE, points: [], clip: box.clip};
+    frame.range = box.zoom || findWholeRange(figure);
+    frame.x = makeScale(frame.range, frame.left, width - 1, figure.log);
     return frame;
   }
 
-  function canvas(box, frame) {
+  function makeCanvas(box, frame) {
     const height = frame.floor + 40;
     const svg = make("svg:svg", {
       viewBox: "0 0 " + frame.width + " " + height, height: height, tabindex: "0",
@@ -328,7 +328,7 @@
   function draw(box) {
     const figure = box.figure, width = Math.floor(box.plot.clientWidth);
     if (!width) return;
-    const frame = box.frame = frameOf(box, width), svg = canvas(box, frame);
+    const frame = box.frame = makeFrame(box, width), svg = makeCanvas(box, frame);
     let top = TITLE;
     drawBands(figure, frame, svg);
     figure.panels.forEach((panel) => {
@@ -346,34 +346,34 @@
 
   // -- reading a figure -----------------------------------------------------------------------
 
-  function nearest(series, value) {
+  function findNearest(series, value) {
     let best = -1, distance = Infinity;
     series.x.forEach((each, index) => {
-      if (!known(each)) return;
+      if (!isKnown(each)) return;
       const away = Math.abs(each - value);
       if (away < distance) { distance = away; best = index; }
     });
     return best;
   }
 
-  // What is below a figure must not jump while it is read.
+  // The content below a figure must not jump while somebody reads the figure.
   function say(box, text) {
     box.output.textContent = text;
     box.output.style.minHeight = Math.max(parseFloat(box.output.style.minHeight) || 0, box.output.offsetHeight) + "px";
   }
 
-  function unitOf(title) {
+  function findUnit(title) {
     const found = /\(([^)]*)\)/.exec(title);
     return found ? " " + found[1] : "";
   }
 
   function sayAt(box, value) {
     const figure = box.figure, words = [];
-    const unit = unitOf(figure.x);
+    const unit = findUnit(figure.x);
     figure.panels.forEach((panel) => {
       panel.series.forEach((series) => {
-        const index = nearest(series, value);
-        if (index >= 0) words.push(series.name + " " + format(series.y[index]) + unitOf(panel.title));
+        const index = findNearest(series, value);
+        if (index >= 0) words.push(series.name + " " + format(series.y[index]) + findUnit(panel.title));
       });
     });
     (figure.bands || []).forEach((band) => {
@@ -385,19 +385,19 @@
     box.value = value;
   }
 
-  function interval(low, high) { return low === high ? "" : " (" + format(low) + " to " + format(high) + ")"; }
+  function formatInterval(low, high) { return low === high ? "" : " (" + format(low) + " to " + format(high) + ")"; }
 
   function sayMark(box, index) {
     const point = box.frame.points[index], series = point.series, at = point.index;
     const title = box.figure.panels[0].title;
     say(box, series.text[at] + ": " + series.name + ", " + format(series.x[at]) + " ms"
-      + interval(series.x_low[at], series.x_high[at]) + ", " + title + " " + format(series.y[at])
-      + interval(series.low[at], series.high[at]));
-    box.cursor.setAttribute("d", symbol("valid", point.at, point.top, series.radius[at] + 4));
+      + formatInterval(series.x_low[at], series.x_high[at]) + ", " + title + " " + format(series.y[at])
+      + formatInterval(series.low[at], series.high[at]));
+    box.cursor.setAttribute("d", makeSymbol("valid", point.at, point.top, series.radius[at] + 4));
     box.value = index;
   }
 
-  function nearestMark(box, at, top) {
+  function findNearestMark(box, at, top) {
     let best = 0, distance = Infinity;
     box.frame.points.forEach((point, index) => {
       const away = Math.hypot(point.at - at, point.top - top);
@@ -412,18 +412,18 @@
     box.reset.hidden = !range;
   }
 
-  function placeIn(box, svg, event) {
+  function findPlace(box, svg, event) {
     const rect = svg.getBoundingClientRect();
     const at = Math.min(Math.max(event.clientX - rect.left, box.frame.left), box.frame.width - 1);
     return {at: at, top: event.clientY - rect.top};
   }
 
-  function stepOf(event) { return {ArrowLeft: -1, ArrowRight: 1}[event.key] || 0; }
+  function findStep(event) { return {ArrowLeft: -1, ArrowRight: 1}[event.key] || 0; }
 
   function listenToMarks(box, svg) {
     function found(event) {
-      const place = placeIn(box, svg, event);
-      return nearestMark(box, place.at, place.top);
+      const place = findPlace(box, svg, event);
+      return findNearestMark(box, place.at, place.top);
     }
     function point(event) { sayMark(box, found(event).index); }
     svg.addEventListener("pointermove", point);
@@ -433,7 +433,7 @@
       if (event.pointerType === "mouse" && mark.distance < 24) follow(box.frame.points[mark.index]);
     });
     svg.addEventListener("keydown", (event) => {
-      const step = stepOf(event), count = box.frame.points.length;
+      const step = findStep(event), count = box.frame.points.length;
       if (step) {
         event.preventDefault();
         sayMark(box, box.value === undefined ? 0 : (box.value + step + count) % count);
@@ -445,7 +445,7 @@
 
   function listenToLines(box, svg) {
     svg.addEventListener("keydown", (event) => {
-      const step = stepOf(event);
+      const step = findStep(event);
       if (step) {
         event.preventDefault();
         stepAlong(box, step);
@@ -465,14 +465,14 @@
   function listenToDrags(box, svg) {
     let from = null;
     svg.addEventListener("pointermove", (event) => {
-      const at = placeIn(box, svg, event).at;
+      const at = findPlace(box, svg, event).at;
       sayAt(box, box.frame.x.back(at));
       if (from === null) return;
       box.brush.setAttribute("x", Math.min(from, at));
       box.brush.setAttribute("width", Math.abs(from - at));
     });
     svg.addEventListener("pointerdown", (event) => {
-      const at = placeIn(box, svg, event).at;
+      const at = findPlace(box, svg, event).at;
       sayAt(box, box.frame.x.back(at));
       if (event.pointerType !== "mouse" || event.button !== 0) return;
       from = at;
@@ -481,7 +481,7 @@
       svg.focus({preventScroll: true});
     });
     svg.addEventListener("pointerup", (event) => {
-      const at = placeIn(box, svg, event).at, begun = from;
+      const at = findPlace(box, svg, event).at, begun = from;
       from = null;
       box.brush.setAttribute("width", 0);
       if (begun === null || Math.abs(begun - at) <= 8) return;
@@ -494,35 +494,35 @@
 
   // -- figures in the page --------------------------------------------------------------------
 
-  function legendItem(box, look, text) {
+  function addLegendItem(box, look, text) {
     const item = make("span", {}, box.legend);
     make("i", {"class": look}, item);
     item.appendChild(document.createTextNode(text));
   }
 
-  function legend(box) {
+  function addLegend(box) {
     const seen = {}, causes = {};
     box.figure.panels.forEach((panel) => {
       panel.series.forEach((series) => {
         if (seen[series.name]) return;
         seen[series.name] = true;
         const look = series.kind === "marks" ? "m-" + series.colour + " " + series.colour : series.colour;
-        legendItem(box, series.kind + " " + look, series.name);
+        addLegendItem(box, series.kind + " " + look, series.name);
       });
     });
     (box.figure.bands || []).forEach((band) => { causes[band.text] = true; });
     const named = Object.keys(causes);
-    if (named.length) legendItem(box, "bars s1", "shaded: slowed down (" + named.join("; ") + ")");
+    if (named.length) addLegendItem(box, "bars s1", "shaded: slowed down (" + named.join("; ") + ")");
   }
 
-  function numbersOf(series, index) {
+  function listNumbers(series, index) {
     const pairs = [[series.x, series.x_low, series.x_high], [series.y, series.low, series.high]];
     return pairs.map((pair) =>
-      format(pair[0][index]) + (pair[1] ? interval(pair[1][index], pair[2][index]) : "")
+      format(pair[0][index]) + (pair[1] ? formatInterval(pair[1][index], pair[2][index]) : "")
     );
   }
 
-  function seriesTable(series, panel, x, parent) {
+  function addSeriesTable(series, panel, x, parent) {
     const table = make("table", {}, make("div", {"class": "scroll", tabindex: "0"}, parent));
     make("caption", {"class": "strong"}, table, series.name + ", " + panel.title);
     const head = make("tr", {}, make("thead", {}, table)), body = make("tbody", {}, table);
@@ -530,20 +530,20 @@
       make("th", {scope: "col"}, head, name);
     });
     series.x.forEach((value, index) => {
-      if (!known(value)) return;
+      if (!isKnown(value)) return;
       const row = make("tr", {}, body);
       if (series.text) make("td", {"class": "name"}, row, series.text[index]);
-      numbersOf(series, index).forEach((text) => { make("td", {}, row, text); });
+      listNumbers(series, index).forEach((text) => { make("td", {}, row, text); });
     });
   }
 
   function fillNumbers(box, parent) {
     box.figure.panels.forEach((panel) => {
-      panel.series.forEach((series) => { seriesTable(series, panel, box.figure.x, parent); });
+      panel.series.forEach((series) => { addSeriesTable(series, panel, box.figure.x, parent); });
     });
   }
 
-  function numbers(box, place) {
+  function addNumbers(box, place) {
     const data = make("details", {"class": "data"}, place);
     make("summary", {}, data, "Numbers of this figure");
     data.addEventListener("toggle", () => {
@@ -551,7 +551,7 @@
     });
   }
 
-  function hint(figure) {
+  function formatHint(figure) {
     return figure.panels[0].series[0].kind === "marks"
       ? "Point at a mark to read it, or use the arrow keys; click it or press Enter to open its run."
       : "Point at the figure to read it, or use the arrow keys; drag to look closer.";
@@ -562,18 +562,18 @@
     const box = {figure: figure, clip: "clip-" + figures};
     box.legend = make("div", {"class": "legend"}, place);
     box.plot = make("div", {"class": "plot"}, place);
-    box.output = make("output", {"class": "readout", id: "readout-" + figures}, place, hint(figure));
+    box.output = make("output", {"class": "readout", id: "readout-" + figures}, place, formatHint(figure));
     box.reset = make("button", {type: "button", hidden: ""}, place, "Show all");
     box.reset.addEventListener("click", () => { zoom(box, null); });
-    numbers(box, place);
-    legend(box);
+    addNumbers(box, place);
+    addLegend(box);
     draw(box);
     new ResizeObserver(() => {
       if (Number(box.plot.dataset.width) !== Math.floor(box.plot.clientWidth)) draw(box);
     }).observe(box.plot);
   }
 
-  function dataOf(place) {
+  function readData(place) {
     const holder = place.closest("[data-figures]");
     if (!holder.figures) holder.figures = JSON.parse(holder.querySelector("script.figures").textContent);
     return holder.figures[place.dataset.figure];
@@ -582,7 +582,7 @@
   function drawPlace(place) {
     if (place.dataset.drawn) return;
     place.dataset.drawn = "1";
-    dress(place, dataOf(place));
+    dress(place, readData(place));
   }
 
   const watcher = new IntersectionObserver((entries) => {
@@ -671,7 +671,7 @@
   addEventListener("beforeprint", () => {
     document.querySelectorAll(".overview figure[data-figure], details.run[open] figure[data-figure]").forEach(drawPlace);
   });
-  // At once: what stands below must not move when somebody scrolls up from a linked run.
+  // Draws these at once, so that nothing below moves when somebody scrolls up from a linked run.
   document.querySelectorAll(".overview figure[data-figure]").forEach(drawPlace);
   document.querySelectorAll("details.run[open]").forEach(watch);
   show();

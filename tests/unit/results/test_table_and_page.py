@@ -500,7 +500,7 @@ def test_page_has_no_layers_when_no_variant_is_int8() -> None:
     report = example_report()
     bare = [item.model_copy(update={"layers": []}) for item in report.variants]
     page = render_html([report.model_copy(update={"variants": bare})])
-    assert "The bundle tells none." in page
+    assert "The bundle lists none." in page
 
 
 def test_page_says_so_when_layers_were_not_measured() -> None:
@@ -551,7 +551,7 @@ def test_page_shows_what_inputs_unlike_the_samples_break_and_what_goldens_do_not
             " upside down places 0.4 0.1"
         ),
         "Calibrated with &#39;x&#39; from -1.25 to 2.",
-        "do not tell it from one with: the weights &#39;w&#39; shuffled",
+        "do not distinguish it from a model with: the weights &#39;w&#39; shuffled",
     ):
         assert part in said, part
     assert "cpu-fp32" not in said
@@ -638,7 +638,7 @@ def test_page_when_some_inferences_were_interrupted_marks_all_but_p50() -> None:
     runs = [interrupted_run(seed) for seed in range(5)]
     after = example_report(id="b", created="2026-11-22T09:30:12Z", runs=runs)
     text = text_of(render_html([after, example_report(device="other")], history=[before]))
-    assert "Only p50 may be used, the rest is INCONCLUSIVE. p99 is 50 ms, more than" in text
+    assert "Use only p50; the other numbers are INCONCLUSIVE. p99 is 50 ms, more than" in text
     assert text.count("1.000 ms inconclusive 3") == 0
     for part in (
         "latency p90 1.000 ms inconclusive; p95",
