@@ -96,7 +96,7 @@ def write_onnx(network: nn.Module, path: Path) -> None:
         output_names=["logits"],
         dynamic_axes={"image": {0: "batch"}, "logits": {0: "batch"}},
         opset_version=17,
-        # The newer exporter writes stack traces, and with them this machine's paths, into the file.
+        # The newer exporter writes stack traces, with this machine's paths, into the file.
         dynamo=False,
     )
 
@@ -120,10 +120,10 @@ def main() -> None:
 
     torch.manual_seed(SEED)
     torch.use_deterministic_algorithms(mode=True)
-    torch.set_num_threads(1)  # the order in which threads add up their sums is not fixed
+    torch.set_num_threads(1)  # several threads add numbers in a varying order
 
     evaluation, training = split(read_samples(), EVALUATION_SAMPLES)
-    # Calibration looks at no image that the model is judged by later.
+    # Calibration uses no image of the evaluation.
     calibration, _ = split(training, CALIBRATION_SAMPLES)
     network = make_network()
     train(network, training)
