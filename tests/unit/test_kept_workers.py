@@ -1,0 +1,38 @@
+"""The worker processes that tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from edgepack.base.processes import Workers, use_pool
+from edgepack.errors import ToolError
+
+from tests.support.doubles.kept_workers import KeptWorkers
+
+
+@pytest.fixture
+def pool() -> Iterator[KeptWorkers]:
+    kept = KeptWorkers()
+    with use_pool(kept):
+        yield kept
+    for worker in kept.idle:
+        worker.stop()
+
+
+def test_worker_when_idle_as_its_build_fails_is_refused_to_that_and_kept_for_the_next(pool):
+    with Workers(1) as workers:
+        first = workers.call(os.getpid)
+        workers.kill()
+        with pytest.raises(ToolError, match="was stopped"):
+            workers.call(os.getpid)
+    with Workers(1) as workers:
+        assert workers.call(os.getpid) == first
+
+
+def test_worker_when_busy_as_its_build_fails_is_killed_and_not_kept(pool):
+    compute = "import time; from edgepack.base.worker import report; report(0, 1); time.sleep(60)"
+    with Workers(1) as workers, pytest.raises(ToolError, match="died with signal 9"):
+        workers.call(exec, compute, {}, on_progress=lambda *_: workers.kill())
+    assert pool.idle == []
