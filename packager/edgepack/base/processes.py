@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import IO, Any, Self, TypeVar, cast
 
 from edgepack.base.bugs import format_bug
 from edgepack.base.resources import find_ondevice_dir
@@ -46,8 +46,12 @@ class ProgramResult:
     @property
     def last_lines(self) -> str:
         """The last ten lines of stderr, each marked as the program's own words."""
-        lines = self.stderr.decode("utf-8", "replace").strip().splitlines()[-10:]
-        return "".join(f"\n  | {line}" for line in lines)
+        return _format_last_lines(self.stderr)
+
+
+def _format_last_lines(output: bytes) -> str:
+    lines = output.decode("utf-8", "replace").strip().splitlines()[-10:]
+    return "".join(f"\n  | {line}" for line in lines)
 
 
 def make_child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -102,29 +106,34 @@ def run_program(
         ToolError: The program is missing or took longer than ``timeout_s``.
     """
     child = start_program(argv, cwd=cwd, environment=environment)
+    return _wait_for_end(argv, child, timeout_s, _kill_group, input_bytes)
+
+
+def _wait_for_end(
+    argv: Sequence[str],
+    child: subprocess.Popen[bytes],
+    timeout_s: float,
+    stop: Callable[[subprocess.Popen[bytes]], None],
+    input_bytes: bytes | None = None,
+) -> ProgramResult:
+    """Return how a program ended; ``stop`` ends one that runs too long or that nobody waits for."""
     try:
         stdout, stderr = child.communicate(input_bytes, timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
-        raise _took_too_long(argv, timeout_s) from error
+        raise ToolError(
+            f"{argv[0]!r} took longer than {timeout_s:g} s and was stopped",
+            hint="look at what it waits for: " + " ".join(argv),
+        ) from error
     finally:
         if child.returncode is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-    return _result(argv, child, stdout, stderr)
-
-
-def _took_too_long(argv: Sequence[str], timeout_s: float) -> ToolError:
-    return ToolError(
-        f"{argv[0]!r} took longer than {timeout_s:g} s and was stopped",
-        hint="look at what it waits for: " + " ".join(argv),
-    )
-
-
-def _result(
-    argv: Sequence[str], child: subprocess.Popen[bytes], stdout: bytes, stderr: bytes
-) -> ProgramResult:
+            stop(child)
     code = child.returncode
     return ProgramResult(tuple(argv), code if code >= 0 else 128 - code, stdout, stderr)
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
 
 
 def run_on_terminal(
@@ -144,14 +153,7 @@ def run_on_terminal(
         return run_program(argv, timeout_s=timeout_s)
     with os.fdopen(terminal, "rb", buffering=0):
         child = start_program(argv, stdin=terminal, own_session=False)
-        try:
-            stdout, stderr = child.communicate(timeout=asking_timeout_s)
-        except subprocess.TimeoutExpired as error:
-            raise _took_too_long(argv, asking_timeout_s) from error
-        finally:
-            if child.returncode is None:
-                _end_gently(child)
-    return _result(argv, child, stdout, stderr)
+        return _wait_for_end(argv, child, asking_timeout_s, _end_gently)
 
 
 def _end_gently(child: subprocess.Popen[bytes]) -> None:
@@ -177,21 +179,19 @@ def run_supervised(
     """
     supervisor = str(find_ondevice_dir() / "agent/edgepack_supervisor.py")
     lifeline_out, lifeline_in = os.pipe()
+
     with os.fdopen(lifeline_in, "wb") as lifeline, os.fdopen(lifeline_out, "rb") as theirs:
+
+        def stop(child: subprocess.Popen[bytes]) -> None:
+            # The program has a group of its own, which only its supervisor can end.
+            lifeline.close()
+            child.communicate()
+
         child = start_program(
             [sys.executable, supervisor, "--run", *argv], cwd=cwd, stdin=theirs.fileno()
         )
         theirs.close()
-        try:
-            stdout, stderr = child.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired as error:
-            raise _took_too_long(argv, timeout_s) from error
-        finally:
-            # The program has a group of its own, which only its supervisor can end.
-            lifeline.close()
-            if child.returncode is None:
-                child.communicate()
-    return _result(argv, child, stdout, stderr)
+        return _wait_for_end(argv, child, timeout_s, stop)
 
 
 class Workers:
@@ -308,6 +308,8 @@ class Worker:
             environment={**_ENVIRONMENT, "TMPDIR": scratch},
             stderr=self._log.fileno(),
         )
+        self._stdin = cast("IO[bytes]", self._child.stdin)
+        self._stdout = cast("IO[bytes]", self._child.stdout)
 
     @property
     def is_alive(self) -> bool:
@@ -321,11 +323,8 @@ class Worker:
         told: Mapping[str, Callable[..., None]],
     ) -> Value:
         """Run a function there, as :meth:`Workers.call` does; ``told`` gets what it reports."""
-        stdin = self._child.stdin
-        if stdin is None:
-            raise RuntimeError("a worker is always started with both pipes")
         try:
-            send(stdin, (function, arguments))
+            send(self._stdin, (function, arguments))
         except BrokenPipeError as error:
             raise self._died(function.__qualname__) from error
         kind, value = self._receive(function)
@@ -344,22 +343,17 @@ class Worker:
         return cast("Value", value)
 
     def _receive(self, function: Callable[..., object]) -> tuple[str, Any]:
-        stdout = self._child.stdout
-        if stdout is None:
-            raise RuntimeError("a worker is always started with both pipes")
         try:
-            return cast("tuple[str, Any]", receive(stdout))
+            return cast("tuple[str, Any]", receive(self._stdout))
         except EOFError as error:
             raise self._died(function.__qualname__) from error
 
     def _died(self, doing: str) -> ToolError:
         code = self._child.wait()
         self._log.seek(0)
-        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()[-10:]
         end = f"signal {-code}" if code < 0 else f"exit code {code}"
         return ToolError(
-            f"the process that ran {doing!r} died with {end}"
-            + "".join(f"\n  | {line}" for line in lines),
+            f"the process that ran {doing!r} died with {end}{_format_last_lines(self._log.read())}",
             hint="a library crashed on this model, or memory ran out: try --jobs 1, a smaller"
             " sample limit, or a simpler export",
         )
@@ -373,10 +367,9 @@ class Worker:
     def end(self) -> None:
         """Kill it and release its pipes."""
         self.kill()
-        for pipe in (self._child.stdin, self._child.stdout, self._log):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+        for pipe in (self._stdin, self._stdout, self._log):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 class WorkerPool:

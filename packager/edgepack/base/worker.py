@@ -46,21 +46,11 @@ def _receive_bytes(stream: IO[bytes]) -> bytes:
 
 
 class _Reports:
-    """Sends how far a call is, between its start and its answer, a few times a second at most."""
+    """Where and when calls report: a few times a second at most."""
 
     stream: IO[bytes] | None = None
     """Where the answers go; None in a process that is no worker."""
     due_at: float = 0.0
-
-    def send(self, done: int, total: int, doing: str) -> None:
-        if self.stream is None or (done < total and time.monotonic() < self.due_at):
-            return
-        send(self.stream, ("progress", (done, total, doing) if doing else (done, total)))
-        self.due_at = time.monotonic() + _REPORT_INTERVAL_S
-
-    def tell(self, line: str) -> None:
-        if self.stream is not None:
-            send(self.stream, ("note", (line,)))
 
 
 _reports = _Reports()
@@ -77,12 +67,16 @@ def report(done: int, total: int, doing: str = "") -> None:
             have; 0 if not known.
         doing: The call's present step, in words.
     """
-    _reports.send(done, total, doing)
+    if _reports.stream is None or (done < total and time.monotonic() < _reports.due_at):
+        return
+    send(_reports.stream, ("progress", (done, total, doing) if doing else (done, total)))
+    _reports.due_at = time.monotonic() + _REPORT_INTERVAL_S
 
 
 def tell(line: str) -> None:
     """Send a line for its user to the process that made the running call; see :func:`report`."""
-    _reports.tell(line)
+    if _reports.stream is not None:
+        send(_reports.stream, ("note", (line,)))
 
 
 def _read_calls(stream: IO[bytes], calls: queue.Queue[bytes]) -> None:

@@ -75,11 +75,12 @@ class YamlSource:
 
     def where(self, path: _Path) -> str:
         """Return ``file:line:column`` of the nearest known place on the way to ``path``."""
-        for length in range(len(path), -1, -1):
-            if path[:length] in self.marks:
-                line, column = self.marks[path[:length]]
-                return f"{self.name}:{line}:{column}"
-        return self.name
+        mark = self._find_mark(path)
+        return f"{self.name}:{mark[0]}:{mark[1]}" if mark else self.name
+
+    def _find_mark(self, path: _Path) -> tuple[int, int] | None:
+        parents = (path[:length] for length in range(len(path), -1, -1))
+        return next((self.marks[parent] for parent in parents if parent in self.marks), None)
 
     def parse(self, model: type[Model]) -> Model:
         """Return the document as ``model``, or all its problems in one error.
@@ -90,12 +91,12 @@ class YamlSource:
         try:
             return model.model_validate(self.values)
         except ValidationError as error:
-            raise _as_one_error(self, model, error) from error
+            raise self.refuse(list(explain(model, self.values, error))) from error
 
     def refuse(self, problems: Sequence[tuple[_Path, str, str]]) -> EdgepackError:
         """Return one error for all problems: each key's path, what is wrong, and what to do."""
         placed = [
-            (*_mark(self, path), self.where(path), problem, hint)
+            (*(self._find_mark(path) or (1, 1)), self.where(path), problem, hint)
             for path, problem, hint in problems
         ]
         return _join_problems(placed)
@@ -229,16 +230,3 @@ def _join_problems(problems: list[_Problem]) -> EdgepackError:
         for _, _, other_where, other, other_hint in problems[1:]
     )
     return ProfileError(problem, hint=hint + rest, where=where)
-
-
-def _as_one_error(
-    source: YamlSource, model: type[BaseModel], error: ValidationError
-) -> EdgepackError:
-    return source.refuse(list(explain(model, source.values, error)))
-
-
-def _mark(source: YamlSource, path: _Path) -> tuple[int, int]:
-    for length in range(len(path), -1, -1):
-        if path[:length] in source.marks:
-            return source.marks[path[:length]]
-    return (1, 1)
