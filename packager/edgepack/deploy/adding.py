@@ -95,7 +95,7 @@ def add_device(  # noqa: PLR0913  (the command's options)
 
 def _require_kind(name: str, facts: ProbedFacts, profile: Profile) -> None:
     mismatch = find_kind_mismatch(facts, profile)
-    if mismatch:
+    if mismatch is not None:
         raise DeviceError(
             mismatch,
             hint=f"it seems to be a {propose_target(facts)}: leave --target out",

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from edgepack.base.schema import StrictModel
-from edgepack.devices.answers import make_answer_error, read_json
+from edgepack.devices.answers import read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.programs import open_device_program
 from edgepack.devices.transport import Transport
@@ -152,22 +152,11 @@ def verify_releases(
         device=device.name,
         hint=f"look at the message above; bundles are in {device.entry.root} on the device",
     )
-    answer = _parse_answer(result.stdout, device)
+    what = "what it says of its releases"
+    answer = read_answer(_Answer, result.stdout, device=device.name, what=what)
     if project is not None and project not in answer.all:
         raise UsageError(
             f"there is no project {project!r} on {device.name}",
             hint=suggest_nearest(project, answer.all),
         )
     return DeviceState(device.name, tuple(answer.projects))
-
-
-def _parse_answer(data: bytes, device: Device) -> _Answer:
-    what = "what it says of its releases"
-    document = read_json(data, device=device.name, what=what)
-    try:
-        return _Answer.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        problem = f"{what} is wrong at {place}: {first['msg']}"
-        raise make_answer_error(problem, data, device=device.name) from error

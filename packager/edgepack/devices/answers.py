@@ -14,13 +14,15 @@ _Answer = TypeVar("_Answer", bound=BaseModel)
 MAX_BYTES = 16 << 20
 """A report of 100,000 inferences and 100,000 nodes fits; ``pipes`` limits what is read before."""
 MAX_DEPTH = 32
+"""Lists and objects inside each other."""
+_TOO_DEEP = f"is nested deeper than {MAX_DEPTH}"
 
 
 class _AmbiguousError(ValueError):
     """JSON that parsers read differently: a key twice, or NaN."""
 
 
-def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:  # noqa: ANN401
+def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN401
     """Return one JSON document: UTF-8, each key once, no NaN, within limits of depth and length.
 
     Raises:
@@ -35,39 +37,13 @@ def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
     except RecursionError as error:
-        raise ValueError(_too_deep(max_depth)) from error
+        raise ValueError(_TOO_DEEP) from error
     except _AmbiguousError:
         raise
     except ValueError as error:  # a JSONDecodeError, or a number of thousands of digits
         raise ValueError(f"is not JSON: {error}") from error
-    _check_depth(value, max_depth)
+    _check_depth(value)
     return value
-
-
-def read_json(
-    data: bytes,
-    *,
-    device: str,
-    what: str,
-    max_bytes: int = MAX_BYTES,
-    max_depth: int = MAX_DEPTH,
-) -> Any:  # noqa: ANN401
-    """Return the JSON document that a device answered; see :func:`parse_json`.
-
-    Args:
-        data: The bytes that the device sent.
-        device: The device's name, for the message.
-        what: What was asked for, as the beginning of a sentence: ``the list of leases``.
-        max_bytes: The longest document that is read.
-        max_depth: Lists and objects inside each other.
-
-    Raises:
-        DeviceError: It is no such document.
-    """
-    try:
-        return parse_json(data, max_bytes=max_bytes, max_depth=max_depth)
-    except ValueError as error:
-        raise make_answer_error(f"{what} {error}", data, device=device) from error
 
 
 def parse_answer(model: type[_Answer], data: bytes, *, max_bytes: int = MAX_BYTES) -> _Answer:
@@ -89,6 +65,13 @@ def read_answer(
     model: type[_Answer], data: bytes, *, device: str, what: str, max_bytes: int = MAX_BYTES
 ) -> _Answer:
     """Return the JSON document that a device answered as a model of it; see :func:`parse_answer`.
+
+    Args:
+        model: The model.
+        data: The bytes that the device sent.
+        device: The device's name, for the message.
+        what: What was asked for, as the beginning of a sentence: ``the list of leases``.
+        max_bytes: The longest document that is read.
 
     Raises:
         DeviceError: It is no such document.
@@ -122,15 +105,11 @@ def _refuse(constant: str) -> NoReturn:
     raise _AmbiguousError(f"is not JSON: it has a {constant}")
 
 
-def _check_depth(value: Any, max_depth: int) -> None:  # noqa: ANN401
+def _check_depth(value: Any) -> None:  # noqa: ANN401
     level = [value]
-    for _ in range(max_depth + 1):
+    for _ in range(MAX_DEPTH + 1):
         nested = [item for item in level if isinstance(item, dict | list)]
         if not nested:
             return
         level = [i for item in nested for i in (item.values() if isinstance(item, dict) else item)]
-    raise ValueError(_too_deep(max_depth))
-
-
-def _too_deep(max_depth: int) -> str:
-    return f"is nested deeper than {max_depth}"
+    raise ValueError(_TOO_DEEP)

@@ -120,9 +120,7 @@ def find_absent_providers(facts: ProbedFacts, profile: Profile) -> list[AbsentPr
     has |= {b.provider for b in BACKENDS.values() if b.plugin in facts.python.distributions}
     wanted = dict.fromkeys(variant.providers[0].name for variant in profile.variants)
     absent = []
-    for name in wanted:
-        if name in has:
-            continue
+    for name in [name for name in wanted if name not in has]:
         source = profile.runtime.providers.get(name)
         absent.append(
             AbsentProvider(
@@ -185,7 +183,7 @@ def _provision(device: Device) -> str:
 
 def _kind_problems(facts: ProbedFacts, profile: Profile) -> list[str]:
     mismatch = find_kind_mismatch(facts, profile)
-    if not mismatch:
+    if mismatch is None:
         return []
     try:
         remedy = f"set 'target: {propose_target(facts)}' in devices.yaml"
@@ -194,11 +192,11 @@ def _kind_problems(facts: ProbedFacts, profile: Profile) -> list[str]:
     return [f"{mismatch}: {remedy}"]
 
 
-def find_kind_mismatch(facts: ProbedFacts, profile: Profile) -> str:
-    """Return how a device's kind differs from its target's; empty if it does not."""
+def find_kind_mismatch(facts: ProbedFacts, profile: Profile) -> str | None:
+    """Return how a device's kind differs from its target's; None if it does not."""
     wanted = profile.device
     if (facts.os, facts.arch) == (wanted.os, wanted.arch):
-        return ""
+        return None
     found, needed = f"{facts.os} on {facts.arch}", f"{wanted.os} on {wanted.arch}"
     return f"the device is {found}, target {profile.id!r} is {needed}"
 

@@ -278,30 +278,23 @@ class Harness:
 
     def check(self, result: CommandResult) -> None:
         """Raise RemoteCommandError, with the harness's last words, unless it succeeded."""
+        device, doing = self.transport.name, "the harness"
+        hint = "its last lines are above; exit code 137 often means out of memory"
         if result.exit_code == NO_VARIANT_EXIT:
-            result.check(
-                "loading the bundle",
-                device=self.transport.name,
-                hint="install what the variants need (edgepack device provision"
-                f" {self.transport.name}), or choose one with --variant",
+            doing = "loading the bundle"
+            hint = (
+                f"install what the variants need (edgepack device provision {device}), or choose"
+                " one with --variant"
             )
-        if result.exit_code == TOO_MANY_EXIT:
-            result.check(
-                "the harness",
-                device=self.transport.name,
-                hint="use a shorter preset, or time several inferences as one:"
-                " --scenario multi-stream --samples-per-query 32",
+        elif result.exit_code == TOO_MANY_EXIT:
+            hint = (
+                "use a shorter preset, or time several inferences as one:"
+                " --scenario multi-stream --samples-per-query 32"
             )
-        if result.exit_code == STREAM_EXIT and b"frames of a stream" in result.stderr:
-            result.check(
-                "a stream of frames, each fed the state of the one before,",
-                device=self.transport.name,
-                hint="the model fails on a longer stream: start new streams earlier on the device,"
-                " or leave 'state' out of edgepack.yaml and give it in samples, to time single"
-                " frames",
+        elif result.exit_code == STREAM_EXIT and b"frames of a stream" in result.stderr:
+            doing = "a stream of frames, each fed the state of the one before,"
+            hint = (
+                "the model fails on a longer stream: start new streams earlier on the device, or"
+                " leave 'state' out of edgepack.yaml and give it in samples, to time single frames"
             )
-        result.check(
-            "the harness",
-            device=self.transport.name,
-            hint="its last lines are above; exit code 137 often means out of memory",
-        )
+        result.check(doing, device=device, hint=hint)

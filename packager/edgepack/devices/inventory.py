@@ -330,10 +330,5 @@ def _is_device(path: tuple[str | int, ...]) -> bool:
 def _flow(entry: LocalEntry | SshEntry) -> str:
     values = entry.model_dump(exclude_defaults=True)
     ordered = {"transport": entry.transport, **values}
-    return (
-        "{"
-        + ", ".join(
-            f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in ordered.items()
-        )
-        + "}"
-    )
+    items = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in ordered.items()]
+    return f"{{{', '.join(items)}}}"

@@ -129,10 +129,9 @@ class CommandStream:
     def _ended_early(self) -> RemoteCommandError:
         result = self.wait()
         self._unread = result.stdout
-        lines = result.stderr.decode("utf-8", "replace").strip().splitlines()[-10:]
         return RemoteCommandError(
             f"{self._argv[0]!r} ended with exit code {result.exit_code} before it read everything"
-            + "".join(f"\n  | {line}" for line in lines),
+            f"{result.last_lines}",
             hint="look at its last lines above",
             where=self._device,
         )

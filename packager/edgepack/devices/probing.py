@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
 
@@ -173,7 +173,7 @@ def probe(device: Device, transport: Transport) -> ProbedFacts:
             where=device.name,
         )
     lacks = tuple(value for name, value in lines if name == "lacks")
-    return replace(_facts(said, device), lacks=lacks)
+    return _make_facts(said, lacks, device)
 
 
 def probe_python(python: str, device: Device, transport: Transport) -> PythonFacts:
@@ -229,7 +229,7 @@ def _free_bytes(said: dict[str, str], device: Device) -> int:
     return int(free_kib) * 1024
 
 
-def _facts(said: dict[str, str], device: Device) -> ProbedFacts:
+def _make_facts(said: dict[str, str], lacks: tuple[str, ...], device: Device) -> ProbedFacts:
     python: PythonFacts | Missing = Missing("there is no Python")
     if "python" in said:
         python = Missing(f"{said['python']} does not run")
@@ -246,6 +246,7 @@ def _facts(said: dict[str, str], device: Device) -> ProbedFacts:
         python_path=said.get("python", ""),
         python=python,
         serial=said.get("serial", "").strip(),
+        lacks=lacks,
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from edgepack.devices.answers import parse_json, read_json
+from edgepack.devices import answers
+from edgepack.devices.answers import parse_json
 from edgepack.devices.frames import FrameError, read_answer
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
@@ -20,8 +21,10 @@ from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import RootModel
 
 DEEP = b"[" * 100_000
+DOCUMENT = RootModel[object]
 
 JSON = st.recursive(
     st.none()
@@ -37,22 +40,22 @@ JSON = st.recursive(
 @given(value=JSON)
 def test_json_when_it_is_whole_comes_back(value: object) -> None:
     wanted = json.loads(json.dumps(value))
-    assert parse_json(json.dumps(value).encode(), max_depth=100) == wanted
+    assert parse_json(json.dumps(value).encode()) == wanted
 
 
 @given(data=st.binary(max_size=60))
 def test_bytes_when_they_are_anything_raise_nothing_but_the_devices_error(data: bytes) -> None:
     with contextlib.suppress(DeviceError):
-        read_json(data, device="pi5", what="the answer")
+        answers.read_answer(DOCUMENT, data, device="pi5", what="the answer")
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (DEEP, "is nested deeper than 4"),
-        (b'{"a":' * 100_000, "is nested deeper than 4"),
-        (b"[[[[[1]]]]]", "is nested deeper than 4"),
-        (b'{"a":{"a":{"a":{"a":{}}}}}', "is nested deeper than 4"),
+        (DEEP, "is nested deeper than 32"),
+        (b'{"a":' * 100_000, "is nested deeper than 32"),
+        (b"[" * 33 + b"1" + b"]" * 33, "is nested deeper than 32"),
+        (b'{"a":' * 32 + b"{}" + b"}" * 32, "is nested deeper than 32"),
         (b'{"a": 1, "b": 2, "a": 3}', "has the key 'a' twice"),
         (b'["\xff"]', "is not UTF-8 at byte 2"),
         (b"[NaN]", "has a NaN"),
@@ -65,14 +68,15 @@ def test_bytes_when_they_are_anything_raise_nothing_but_the_devices_error(data: 
 )
 def test_json_when_it_breaks_a_limit_is_the_devices_error(data: bytes, said: str) -> None:
     with pytest.raises(DeviceError) as caught:
-        read_json(data, device="pi5", what="the answer", max_bytes=10**6, max_depth=4)
+        answers.read_answer(DOCUMENT, data, device="pi5", what="the answer", max_bytes=10**6)
     assert said in caught.value.problem
     assert caught.value.where == "pi5"
     assert len(str(caught.value)) < 600
 
 
 def test_json_when_it_is_as_deep_as_it_may_be_is_read() -> None:
-    assert parse_json(b"[[[[]]]]", max_depth=4) == [[[[]]]]
+    data = b"[" * 32 + b"]" * 32
+    assert json.dumps(parse_json(data)).encode() == data
 
 
 @pytest.mark.parametrize(

@@ -169,16 +169,10 @@ class Adb:
 
     def properties(self) -> dict[str, str]:
         """Return Android's system properties."""
-        text = (
-            self.shell(["getprop"])
-            .check(
-                "asking for the phone's properties",
-                device=self.device.name,
-                hint="unlock the phone",
-            )
-            .text
-        )
-        return dict(re.findall(r"^\[([^\]]+)\]: \[([^\]]*)\]", text, re.MULTILINE))
+        result = self.shell(["getprop"])
+        doing = "asking for the phone's properties"
+        result.check(doing, device=self.device.name, hint="unlock the phone")
+        return dict(re.findall(r"^\[([^\]]+)\]: \[([^\]]*)\]", result.text, re.MULTILINE))
 
     def _adb(self, arguments: Sequence[str], *, timeout_s: float) -> CommandResult:
         argv = [self.entry.adb, "-s", self.entry.serial, *arguments]
@@ -189,10 +183,7 @@ class Adb:
         return explain(ADB_CAUSES, output, device=self.device.name, SERIAL=self.entry.serial)
 
     def _explain(self, result: CommandResult) -> None:
-        if result.exit_code == 0:
-            return
-        error = self.explain_output(join_output(result))
-        if error is not None:
+        if result.exit_code != 0 and (error := self.explain_output(join_output(result))):
             raise error
 
     def _require_kept(self, result: CommandResult) -> None:

@@ -131,10 +131,7 @@ class Xcode:
 
     def send(self, folder: PurePosixPath, identifier: str, place: str) -> None:
         """Copy a folder of the Mac into an app's container, beside what is there."""
-        options = [
-            *_container(identifier),
-            *("--source", str(folder), "--destination", place),
-        ]
+        options = [*_container(identifier), "--source", str(folder), "--destination", place]
         self.devicectl(["copy", "to"], options, "copying to the phone")
 
     def fetch(self, identifier: str, place: str, target: PurePosixPath) -> bytes:

@@ -39,22 +39,15 @@ def authenticate(
         DeviceError: It accepts nothing we have; the message says what was tried.
     """
     tried = _Tried()
-    with contextlib.closing(paramiko.Agent() if hop.agent else _NoAgent()) as agent:
-        for label, key in _keys(hop, agent.get_keys(), tried):
+    with contextlib.ExitStack() as stack:
+        agent = stack.enter_context(contextlib.closing(paramiko.Agent())) if hop.agent else None
+        for label, key in _keys(hop, agent.get_keys() if agent else (), tried):
             if not _offer(connection, hop.user, label, key, tried):
                 break
     if password_env is not None and not connection.is_authenticated():
         _offer_password(connection, hop.user, password_env, tried, device)
     if not connection.is_authenticated():
         raise _make_refused_error(hop, tried, device)
-
-
-class _NoAgent:
-    def get_keys(self) -> tuple[paramiko.AgentKey, ...]:
-        return ()
-
-    def close(self) -> None:
-        pass
 
 
 def _keys(

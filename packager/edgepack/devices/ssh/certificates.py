@@ -55,9 +55,7 @@ def parse_certificate(blob: bytes) -> HostCertificate:
         ValueError: It is not a certificate, or of an unknown kind.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import (
-        load_ssh_public_identity,
-    )
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_identity
 
     kind = read_kind(blob)
     if not kind.endswith(SUFFIX):

@@ -110,14 +110,12 @@ def resolve(
     Raises:
         DeviceError: The configuration is wrong, or has a setting that edgepack cannot follow.
     """
-    if shutil.which("ssh"):
-        values = _from_openssh(host, user=user, port=port, ssh_config=ssh_config, where=where)
-    else:
-        values = _from_paramiko(host, user=user, port=port, ssh_config=ssh_config, where=where)
+    read = _read_by_openssh if shutil.which("ssh") else _read_by_paramiko
+    values = read(host, user=user, port=port, ssh_config=ssh_config, where=where)
     return _settings(host, values, ssh_config, where)
 
 
-def _from_openssh(
+def _read_by_openssh(
     host: str, *, user: str | None, port: int | None, ssh_config: str | None, where: str
 ) -> dict[str, list[str]]:
     argv = ["ssh", "-G"]
@@ -138,7 +136,7 @@ def _from_openssh(
     return values
 
 
-def _from_paramiko(
+def _read_by_paramiko(
     host: str, *, user: str | None, port: int | None, ssh_config: str | None, where: str
 ) -> dict[str, list[str]]:
     """Read the file without OpenSSH; what paramiko would drop silently is refused."""

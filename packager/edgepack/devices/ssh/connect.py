@@ -361,8 +361,9 @@ def _explain(error: Exception, hop: SshSettings) -> tuple[str, str]:
     if "banner" in said.lower():
         hint = (
             "check host and port; a server with too many logins at a time (MaxStartups) does this"
+            " too: try again"
         )
-        return f"what answers at {place} is not an SSH server", f"{hint} too: try again"
+        return f"what answers at {place} is not an SSH server", hint
     lost = f"the connection to {place} was lost" + (f": {said}" if said else "")
     return lost, "try again; check the network and the device's log (journalctl -u ssh)"
 

@@ -166,17 +166,14 @@ def find_problem(
     known = find_known_hosts(settings)
     certificate, flaw = _read_certificate(received, known, settings)
     by = _find_revocation(received, certificate, known, settings, device)
-    if by:
+    if by is not None:
         return KeyProblem("revoked", _make_revoked_error(received, by, settings, device))
     if pinned is not None:
         if received.fingerprint == pinned:
             return None
-        return KeyProblem(
-            "not the pinned one",
-            _make_changed_error(
-                received, [f"{pinned}  ('host_key' in devices.yaml)"], settings, device
-            ),
-        )
+        shown = [f"{pinned}  ('host_key' in devices.yaml)"]
+        error = _make_changed_error(received, shown, settings, device)
+        return KeyProblem("not the pinned one", error)
     plain = [entry for entry in known if not entry.marker]
     if any(entry.key == received for entry in plain) or (certificate and not flaw):
         return None
@@ -213,17 +210,15 @@ def _find_revocation(
     known: Sequence[KnownHost],
     settings: SshSettings,
     device: str,
-) -> str:
-    """Return where a key, or the authority of its certificate, is revoked; empty if nowhere."""
+) -> str | None:
+    """Return where a key, or the authority of its certificate, is revoked; None if nowhere."""
     keys = [received.blob, *([certificate.authority_blob] if certificate else [])]
     for entry in known:
         if entry.marker == "@revoked" and entry.key.blob in keys:
             return f"{entry.path}:{entry.line}"
     path = settings.revoked_host_keys
-    if path is None:
-        return ""
     blobs = [*keys, *([received.certificate] if received.certificate else [])]
-    return str(path) if is_revoked(blobs, path, device) else ""
+    return str(path) if path is not None and is_revoked(blobs, path, device) else None
 
 
 def _make_revoked_error(
