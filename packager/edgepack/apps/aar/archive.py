@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
-from edgepack.apps.aar.toolchain import Toolchain
+from edgepack.apps.aar.toolchain import Toolchain, read_files
 from edgepack.apps.maven import MavenArtifact
 from edgepack.bundle.manifest import MANIFEST, Manifest
 from edgepack.bundle.reading import verify
@@ -48,14 +48,11 @@ def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
     """
     manifest = verify(bundle).manifest
     artifact = _artifact(bundle)
-    sources = {p.relative_to(bundle / SOURCES).as_posix(): p for p in _files(bundle / SOURCES)}
     classes = toolchain.compile(bundle / SOURCES, f"{artifact.group}.{artifact.artifact}")
     aar, pom = artifact.file_name(".aar"), artifact.file_name(".pom")
     files = {
         aar: make_zip(find_aar_parts(bundle, manifest, make_zip(classes))),
-        artifact.file_name("-sources.jar"): make_zip(
-            {name: path.read_bytes() for name, path in sources.items()}
-        ),
+        artifact.file_name("-sources.jar"): make_zip(read_files(bundle / SOURCES)),
         pom: (bundle / _POM).read_bytes(),
     }
     final = repository / artifact.folder
@@ -74,10 +71,6 @@ def _artifact(bundle: Path) -> MavenArtifact:
     root = ElementTree.fromstring((bundle / _POM).read_bytes())  # noqa: S314  (hash checked)
     texts = (root.findtext(f"{_NAMESPACE}{k}") for k in ("groupId", "artifactId", "version"))
     return MavenArtifact(*map(str, texts))
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def find_aar_parts(bundle: Path, manifest: Manifest, classes: bytes) -> dict[str, bytes]:

@@ -61,8 +61,7 @@ class Toolchain:
                     f"the Kotlin compiler does not take {str(sources)!r}{result.last_lines}",
                     hint="report this as a fault of edgepack, which writes these files",
                 )
-            files = sorted(path for path in out.rglob("*") if path.is_file())
-            return {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
+            return read_files(out)
 
     def _argv(self, sources: Path, module: str, out: Path) -> list[str]:
         return [
@@ -80,6 +79,12 @@ class Toolchain:
             *("-d", str(out)),
             str(sources),
         ]
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files of a folder, by path below it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def _joined(paths: Iterable[Path]) -> str:
@@ -116,14 +121,14 @@ def find_toolchain(packages: Mapping[str, str], jars: Path | None = None) -> Too
     java = _java()
     obstacle = _unfit(java)
     missing = [artifact.coordinates for artifact in wanted if artifact not in found]
-    if missing or obstacle:
+    if missing or obstacle is not None:
         raise _missing(missing, folder, obstacle)
     return Toolchain(
         str(java), tuple(found[each] for each in _COMPILER), tuple(found[each] for each in against)
     )
 
 
-def _missing(jars: list[str], folder: Path, java: str) -> ToolError:
+def _missing(jars: list[str], folder: Path, java: str | None) -> ToolError:
     what = [f"a JDK ({java})"] if java else []
     what += [f"{coordinates} (not below {folder})" for coordinates in jars]
     how = [f"install a JDK, version {JVM_TARGET} or newer, and set JAVA_HOME to it"] if java else []
@@ -151,8 +156,8 @@ def _java() -> str | None:
     return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
 
 
-def _unfit(java: str | None) -> str:
-    """Return why a program cannot compile, or nothing."""
+def _unfit(java: str | None) -> str | None:
+    """Return why a program cannot compile; None if it can."""
     if java is None:
         home = os.environ.get("JAVA_HOME")
         return f"JAVA_HOME is {home}, without bin/java" if home else "there is no 'java' on PATH"
@@ -167,4 +172,4 @@ def _unfit(java: str | None) -> str:
     # The methods of older Javas, which -Xjdk-release reads.
     if not Path(os.fsdecode(folder[1]).strip(), "lib", "ct.sym").is_file():
         return f"{java} is a runtime that only runs programs"
-    return ""
+    return None

@@ -80,11 +80,5 @@ def require_signatures(bundles: Mapping[str, Bundle], allowed_signers: Path | No
 
 
 def _folders(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        raise BundleError(
-            f"{str(path)!r} is a file, not a bundle's folder",
-            hint="name the bundle's folder, not its archive: 'edgepack build' writes both; tar -xf"
-            " unpacks the archive",
-        )
     within = sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
     yield from [path] if (path / MANIFEST).exists() or not within else within

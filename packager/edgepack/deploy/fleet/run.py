@@ -59,12 +59,12 @@ def run_on_devices(
 
 def _begin(action: Callable[[Device], None], device: Device, start: Start, ends: _Ends) -> None:
     def work() -> None:
+        failure: BaseException | None = None
         try:
             action(device)
         except BaseException as error:  # noqa: BLE001  (the calling thread raises it)
-            ends.put((start, error))
-        else:
-            ends.put((start, None))
+            failure = error
+        ends.put((start, failure))
 
     # Not a pool: its threads are waited for when Python ends, also for one that hangs.
     threading.Thread(target=work, name=device.name, daemon=True).start()

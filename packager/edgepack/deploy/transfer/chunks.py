@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -46,36 +47,29 @@ class Chunk:
 def cut_file(path: Path) -> list[Chunk]:
     """Return a file's chunks, in order; an empty file has none."""
     chunks: list[Chunk] = []
+    size = path.stat().st_size
     with path.open("rb") as file:
-        size = path.stat().st_size
-        if size <= SHORTEST:
-            data = file.read()
-            return [Chunk(path, 0, len(data), hashlib.sha256(data).hexdigest())] if data else []
         start = 0
-        for end in [*_ends(path, size), size]:
-            file.seek(start)
+        for end in [*_list_ends(path, size), size] if size else []:
             data = file.read(end - start)
             chunks.append(Chunk(path, start, len(data), hashlib.sha256(data).hexdigest()))
             start = end
     return chunks
 
 
-def _ends(path: Path, size: int) -> Iterator[int]:
+def _list_ends(path: Path, size: int) -> Iterator[int]:
     """Yield where chunks of a file end, but for the last one."""
     start = 0
-    for cut in _cuts(path, size):
+    for cut in chain(_find_cuts(path, size) if size > SHORTEST else (), [size]):
         while cut - start > LONGEST:
             start += LONGEST
             yield start
         if cut - start >= SHORTEST and cut < size:
             start = cut
             yield start
-    while size - start > LONGEST:
-        start += LONGEST
-        yield start
 
 
-def _cuts(path: Path, size: int) -> Iterator[int]:
+def _find_cuts(path: Path, size: int) -> Iterator[int]:
     """Yield the positions at which the content requires a cut."""
     with path.open("rb") as file:  # not mapped: what was mapped counts as this process's memory
         for begin in range(0, size, _BLOCK):

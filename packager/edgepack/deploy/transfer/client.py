@@ -21,10 +21,12 @@ from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import Bundle, load_bundle, verify
 from edgepack.deploy.transfer.chunks import Chunk, cut_file
 from edgepack.deploy.transfer.shell_agent import (
+    NO_SPACE,
     TRY_AGAIN,
     ShellAgent,
     ShellAnswer,
     check_result,
+    make_no_space_error,
     switch_hint,
 )
 from edgepack.devices.answers import MAX_BYTES, make_answer_error, read_answer
@@ -32,7 +34,6 @@ from edgepack.devices.inventory import LOCAL, Device
 from edgepack.devices.programs import open_device_program
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.errors import (
-    BundleError,
     DeviceError,
     PythonMissingError,
     RemoteCommandError,
@@ -257,12 +258,6 @@ def open_for(device: Device, path: Path) -> Bundle:
         BundleError: It is no bundle's folder, or its manifest is altered.
         DeviceError: The bundle is for another target.
     """
-    if path.is_file():
-        raise BundleError(
-            f"{str(path)!r} is a file, not a bundle's folder",
-            hint="name the bundle's folder, not its archive: 'edgepack build' writes both; tar -xf"
-            " unpacks the archive",
-        )
     bundle = load_bundle(path)
     if bundle.manifest.target != device.target:
         raise DeviceError(
@@ -402,14 +397,8 @@ def _read_end(result: CommandResult, doing: str, device: str, refused: str = TRY
         DeviceError: The disk is full, or something else was printed.
         RemoteCommandError: The agent failed.
     """
-    if result.exit_code == 28:
-        said = result.stderr.decode("utf-8", "replace").strip()
-        raise DeviceError(
-            f"there is no space left on the device: {said}",
-            hint="free some (old releases lie under <root>/<project>/releases), or set 'root' in"
-            " devices.yaml to a larger disk",
-            where=device,
-        )
+    if result.exit_code == NO_SPACE:
+        raise make_no_space_error(result, device)
     check_result(result, doing, device, refused)
     return read_answer(_End, result.stdout, device=device, what="the agent's answer")
 

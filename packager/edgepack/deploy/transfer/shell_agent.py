@@ -22,7 +22,8 @@ STALL_S = 3600.0
 _FILES = "files"
 _MODES = "modes"
 _NEW = "new/"
-_NO_SPACE = 28
+NO_SPACE = 28
+"""The exit code of both agents where the disk is full."""
 REFUSED = 2
 """The exit code of both agents where another try would fail the same way."""
 TRY_AGAIN = "nothing was changed on the device; look at the message above and try again"
@@ -108,14 +109,8 @@ class ShellAgent:
     ) -> CommandResult:
         argv = ["sh", "-c", read_agent_source(), "sh", operation, self.device.entry.root, *options]
         result = self.transport.send(argv, stdin, timeout_s=STALL_S)
-        if result.exit_code == _NO_SPACE or b"No space left" in result.stderr:
-            said = result.stderr.decode("utf-8", "replace").strip()
-            raise DeviceError(
-                f"there is no space left on the device: {said}",
-                hint="free some (old releases lie under <root>/<project>/releases), or set 'root'"
-                " in devices.yaml to a larger disk",
-                where=self.device.name,
-            )
+        if result.exit_code == NO_SPACE or b"No space left" in result.stderr:
+            raise make_no_space_error(result, self.device.name)
         return check_result(result, doing, self.device.name, refused)
 
     def _read_told(self, result: CommandResult) -> tuple[PurePosixPath, str | None]:
@@ -148,6 +143,17 @@ def check_result(result: CommandResult, doing: str, device: str, refused: str) -
         problem = f"{doing} was refused{result.last_lines}"
         raise RemoteCommandError(problem, hint=refused, where=device)
     return result.check(doing, device=device, hint=TRY_AGAIN)
+
+
+def make_no_space_error(result: CommandResult, device: str) -> DeviceError:
+    """Return the error for a full disk, with what the agent printed about it."""
+    said = result.stderr.decode("utf-8", "replace").strip()
+    return DeviceError(
+        f"there is no space left on the device: {said}",
+        hint="free some (old releases lie under <root>/<project>/releases), or set 'root' in"
+        " devices.yaml to a larger disk",
+        where=device,
+    )
 
 
 def _count_needed_kib(bundle: Bundle, missing: list[str]) -> int:
