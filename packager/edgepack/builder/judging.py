@@ -19,7 +19,7 @@ from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.metrics.labelled import PRECISIONS
 from edgepack.model.finding import Finding, group_findings
 from edgepack.project.project import Limits
-from edgepack.quantization.search.outside import OutsideError
+from edgepack.quantization.search.outside import BrokenOutput
 from edgepack.quantization.search.search import SearchLine, describe
 from edgepack.steps.base import read_notes
 from edgepack.steps.graph.placed import read_placement
@@ -294,7 +294,7 @@ def _list_broken_outside(judged: Sequence[Verdict], execution: Execution) -> Ite
 
 
 def _format_broken(found: Sequence[dict[str, Any]]) -> str:
-    worst, *rest = (OutsideError(**each) for each in found)
+    worst, *rest = (BrokenOutput(**each) for each in found)
     others = list(dict.fromkeys(each.words for each in rest if each.input != worst.input))
     more = f"; so it is, by less, with {format_list(others, _KINDS_SHOWN)}" if others else ""
     return f"{worst}{more}; give calibration samples like the inputs in use"

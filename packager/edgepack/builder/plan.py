@@ -19,7 +19,7 @@ PROJECT_SOURCE = "project"
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A file or folder of the user's that steps read."""
 
     id: str
@@ -103,7 +103,7 @@ class PlannedBundle:
 class Plan:
     """Everything a build will do, for one or more targets; shared steps occur once."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[SourceFile, ...]
     steps: tuple[PlannedStep, ...]
     """The steps, each after those that it needs."""
     bundles: tuple[PlannedBundle, ...]
@@ -188,12 +188,12 @@ def _compute_digest(value: object) -> str:
 class PlanBuilder:
     """Collects sources and steps; adding the same step twice gives the same id."""
 
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, SourceFile] = field(default_factory=dict)
     steps: dict[str, PlannedStep] = field(default_factory=dict)
 
     def source(self, source_id: str, path: Path, digest: str) -> str:
         """Add a source and return its id."""
-        self.sources[source_id] = Source(source_id, path, digest)
+        self.sources[source_id] = SourceFile(source_id, path, digest)
         return source_id
 
     def step(self, step: Step, **inputs: str | None) -> str:

@@ -39,7 +39,7 @@ from edgepack.errors import (
     RemoteCommandError,
     TooSlowError,
 )
-from edgepack.records.run import Trial
+from edgepack.records.run import VariantTrial
 
 
 def push(  # noqa: PLR0913  (the command's options)
@@ -208,7 +208,7 @@ class _SelfTest:
         )
         at = "starting"
 
-        def on_trial(trial: Trial) -> None:
+        def on_trial(trial: VariantTrial) -> None:
             nonlocal at
             at = str(trial)
             if trial.building or trial.seconds >= 1:

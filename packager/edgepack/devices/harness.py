@@ -26,7 +26,7 @@ from edgepack.records.run import (
     Placement,
     ProcessRun,
     Selection,
-    Trial,
+    VariantTrial,
 )
 
 HARNESS = "harness/edgepack_harness.py"
@@ -96,7 +96,7 @@ class Measurer(Protocol):
         """To the device, or to the machine that it is attached to."""
 
     def select(
-        self, variant: str | None, on_trial: Callable[[Trial], None] = lambda _: None
+        self, variant: str | None, on_trial: Callable[[VariantTrial], None] = lambda _: None
     ) -> Selection:
         """Choose a variant, and return what the device is."""
 
@@ -150,7 +150,7 @@ class Harness:
     """Settings as JSON that ``measure`` and ``memory`` use instead of the manifest's."""
 
     def select(
-        self, variant: str | None, on_trial: Callable[[Trial], None] = lambda _: None
+        self, variant: str | None, on_trial: Callable[[VariantTrial], None] = lambda _: None
     ) -> Selection:
         """Let the loader choose a variant, and return what the device is.
 
@@ -165,7 +165,7 @@ class Harness:
         def on_stderr(line: str) -> None:
             if found := _TRIAL.search(line.encode() + b"\n"):
                 with suppress(ValueError):  # a broken line is only a line less
-                    on_trial(parse_answer(Trial, found[1]))
+                    on_trial(parse_answer(VariantTrial, found[1]))
 
         argv = self.argv("select", variant)
         return self._document(Selection, argv, timeout_s=self.load_timeout_s, on_stderr=on_stderr)

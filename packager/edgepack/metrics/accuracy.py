@@ -273,7 +273,7 @@ class OutputR2:
         worst = self._find_worst()
         return [] if worst is None else (1 - worst[0]).tolist()
 
-    def compute_r2(self) -> R2 | None:
+    def compute_r2(self) -> R2Estimate | None:
         """Return the coefficient, or None where the reference gives nearly the same for all.
 
         Its interval is Student's t of the logarithm of the loss, error over variance, by
@@ -286,16 +286,16 @@ class OutputR2:
         shares, growths = worst
         count = len(shares)
         if not np.isfinite(shares).all():
-            return R2(-math.inf, -math.inf, -math.inf, count)
+            return R2Estimate(-math.inf, -math.inf, -math.inf, count)
         lost = float(shares.mean())
         if count == 1:
-            return R2(1 - lost, -math.inf, 1.0, count)
+            return R2Estimate(1 - lost, -math.inf, 1.0, count)
         if lost == 0:
-            return R2(1.0, 1.0, 1.0, count)
+            return R2Estimate(1.0, 1.0, 1.0, count)
         parts = shares / lost - growths / growths.mean()
         error = standard_deviation(parts.tolist()) / math.sqrt(count)
         factor = math.exp(t_quantile(0.975, count - 1) * error)
-        return R2(1 - lost, 1 - lost * factor, 1 - lost / factor, count)
+        return R2Estimate(1 - lost, 1 - lost * factor, 1 - lost / factor, count)
 
     @property
     def is_of_one_quantity(self) -> bool:
@@ -423,7 +423,7 @@ class Deviation:
 
 
 @dataclass(frozen=True)
-class R2:
+class R2Estimate:
     """The coefficient of determination of a variant's output, with fp32's as the truth.
 
     Over all elements of the output's worst quantity, each about its mean over the samples: 1 is

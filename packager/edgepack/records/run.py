@@ -173,7 +173,7 @@ class Selection(StrictModel):
     device: DeviceFacts
 
 
-class Trial(StrictModel):
+class VariantTrial(StrictModel):
     """How far the loader is with a variant, as the device reports it every few seconds."""
 
     variant: Id

@@ -33,10 +33,7 @@ def run_at_once(program: str, *arguments: str) -> None:
     """Run a program in many processes that begin their work at the same time."""
     argv = [sys.executable, "-c", program, *arguments]
     gate, opener = os.pipe()
-    started = [
-        subprocess.Popen([*argv, str(number)], stdin=gate)
-        for number in range(AT_ONCE)
-    ]
+    started = [subprocess.Popen([*argv, str(number)], stdin=gate) for number in range(AT_ONCE)]
     os.close(gate)
     os.close(opener)
     assert [process.wait() for process in started] == [0] * AT_ONCE

@@ -244,8 +244,8 @@ def test_variant_is_chosen_when_its_provider_compiles_most_nodes_into_one(folder
     ("code", "said", "problem"),
     [
         (137, b"", "exit code 137"),
-        (0, b"Segmentation fault", "printed no Timed: it is not JSON"),
-        (0, b'{"latencies_ns": [1]}', "printed no Timed"),
+        (0, b"Segmentation fault", "printed no TimedAnswer: it is not JSON"),
+        (0, b'{"latencies_ns": [1]}', "printed no TimedAnswer"),
         (4, b"", "failed with exit code 4"),
         (3, b'{"refused": "inference", "message": "oops"}', "inference failed: oops"),
     ],

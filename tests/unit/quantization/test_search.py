@@ -11,7 +11,7 @@ from edgepack.errors import ModelError, StepError
 from edgepack.project.project import Limits
 from edgepack.quantization.search.closeness import ModelCloseness
 from edgepack.quantization.search.costs import Costs, PlaceStretch
-from edgepack.quantization.search.outside import OutsideError
+from edgepack.quantization.search.outside import BrokenOutput
 from edgepack.quantization.search.scheme import Scheme
 from edgepack.quantization.search.search import (
     MOST_MEASURED,
@@ -407,7 +407,7 @@ class Broken:
         del model
         self.asked += 1
         errors = self.before if self.asked == 1 else self.after
-        return [OutsideError(kind, "y", e, 0.1) for kind, e in zip(KINDS, errors, strict=False)]
+        return [BrokenOutput(kind, "y", e, 0.1) for kind, e in zip(KINDS, errors, strict=False)]
 
 
 KINDS = ("silence", "times 2", "noise")

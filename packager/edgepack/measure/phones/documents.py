@@ -34,7 +34,7 @@ class _Refusal(StrictModel):
     message: Name
 
 
-class Checked(StrictModel):
+class GoldensAnswer(StrictModel):
     """How a variant's goldens came out."""
 
     session_create_ns: Ns
@@ -42,7 +42,7 @@ class Checked(StrictModel):
     golden_min_sqnr_db: float
 
 
-class Timed(Checked):
+class TimedAnswer(GoldensAnswer):
     """A timed run."""
 
     warm_up_iterations: Count

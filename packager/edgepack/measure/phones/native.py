@@ -21,10 +21,10 @@ from edgepack.devices.transport import Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
 from edgepack.measure.phones.documents import (
     About,
-    Checked,
     Created,
+    GoldensAnswer,
     Profiled,
-    Timed,
+    TimedAnswer,
     find_placement,
     make_refused,
     parse_events,
@@ -39,7 +39,7 @@ from edgepack.measure.phones.plans import (
 )
 from edgepack.measure.phones.program import Phone, limit_arguments, list_arguments
 from edgepack.records.presets import Preset
-from edgepack.records.run import Conditions, Memory, Placement, ProcessRun, Selection, Trial
+from edgepack.records.run import Conditions, Memory, Placement, ProcessRun, Selection, VariantTrial
 
 COOLER_C = 5.0
 """A run begins when the phone is at most this much warmer, in °C, than it was at first."""
@@ -72,7 +72,7 @@ class NativeHarness:
         return self.phone.host
 
     def select(
-        self, variant: str | None, on_trial: Callable[[Trial], None] = lambda _: None
+        self, variant: str | None, on_trial: Callable[[VariantTrial], None] = lambda _: None
     ) -> Selection:
         """Choose the first variant that works on the phone, and return what the phone is.
 
@@ -90,7 +90,7 @@ class NativeHarness:
                 unused.append(Unused(variant=entry.id, stage="passed over", reason=refusal.problem))
                 continue
             seconds = time.monotonic() - began
-            on_trial(Trial(variant=entry.id, building=False, seconds=seconds, kept_bytes=0))
+            on_trial(VariantTrial(variant=entry.id, building=False, seconds=seconds, kept_bytes=0))
             facts = self.phone.read_facts(self.about)
             return Selection(variant=entry.id, unused=unused, device=facts)
         reasons = "".join(f"\n  {each.variant}: {each.reason}" for each in unused)
@@ -115,7 +115,7 @@ class NativeHarness:
         arguments = limit_arguments(["measure", *list_arguments(preset)], timeout_s)
         plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
         ran = self.phone.measure_timed(arguments, plan, timeout_s=timeout_s)
-        timed = read_document(Timed, ran.result, self.phone.name)
+        timed = read_document(TimedAnswer, ran.result, self.phone.name)
         return ProcessRun(
             variant=variant,
             boot_id=self.phone.read_boot_id(),
@@ -146,7 +146,7 @@ class NativeHarness:
                 shapes
             )
             timed = self._ask_program(
-                Timed,
+                TimedAnswer,
                 ["measure", *list_arguments(preset)],
                 plan,
                 timeout_s=run_timeout_s(preset, self.load_timeout_s),
@@ -182,7 +182,7 @@ class NativeHarness:
             *("--iterations", str(canary.LEAST_ITERATIONS)),
             *("--warm-up-s", f"{canary.WARM_UP_S:g}", "--warm-up-cap-s", "0"),
         ]
-        timed = self._ask_program(Timed, arguments, make_canary_plan(self.phone.work))
+        timed = self._ask_program(TimedAnswer, arguments, make_canary_plan(self.phone.work))
         return CanaryRun(
             model_sha256=hashlib.sha256(canary.MODEL).hexdigest(),
             median_ns=int(statistics.median(timed.latencies_ns)),
@@ -210,7 +210,7 @@ class NativeHarness:
         """
         for why in self._list_lacking(entry):
             raise make_refused(why, self.phone.name)
-        found = self._ask_program(Checked, ["check"], self._make_planner(entry).plan_check())
+        found = self._ask_program(GoldensAnswer, ["check"], self._make_planner(entry).plan_check())
         if not found.golden_min_sqnr_db >= entry.min_sqnr_db:
             raise make_refused(
                 f"its output is {found.golden_min_sqnr_db:.1f} dB near the golden one,"

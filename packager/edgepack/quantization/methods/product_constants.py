@@ -11,7 +11,7 @@ from edgepack.base.arrays import Array
 from edgepack.model.editing import free_name
 from edgepack.quantization.methods.gptq import RowGrid
 from edgepack.quantization.methods.layers import Product, find_product
-from edgepack.quantization.methods.product_inputs import Source
+from edgepack.quantization.methods.product_inputs import ProductInput
 from edgepack.quantization.qdq.dialect import CHANNELED, DEQUANTIZE, find_attribute
 from edgepack.quantization.qdq.grid import Grid, find_ends, round_bias
 from edgepack.quantization.qdq.preparation import copy_model, count_reads, read_values
@@ -93,14 +93,14 @@ class ProductConstants:
         quantized = product and self._nodes[node.name].input[1] in self._pairs
         return product if quantized else None
 
-    def find_source(self, node: onnx.NodeProto) -> Source:
+    def find_source(self, node: onnx.NodeProto) -> ProductInput:
         """Return what a product reads in the QDQ model."""
         tensor = self._nodes[node.name].input[0]
         pair = self._pairs.get(tensor)
         if pair is None:
-            return Source(tensor, np.float32(1), np.float32(0))
+            return ProductInput(tensor, np.float32(1), np.float32(0))
         scale, zero = (read_values(self._stored[name]) for name in pair.input[1:3])
-        return Source(pair.input[0], scale, zero.astype(np.float32))
+        return ProductInput(pair.input[0], scale, zero.astype(np.float32))
 
     # --- weights ------------------------------------------------------------------------------
 

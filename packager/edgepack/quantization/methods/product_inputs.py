@@ -19,7 +19,7 @@ _POSITIONS_PER_TAP = 8
 
 
 @dataclass(frozen=True)
-class Source:
+class ProductInput:
     """Where the input of a product in a QDQ model comes from."""
 
     tensor: str
@@ -66,7 +66,7 @@ class ProductInputs:
 
 def sample_product_inputs(
     stops: Iterable[tuple[Array, Array]],
-    source: Source,
+    source: ProductInput,
     product: Product,
     shape: Sequence[int],
     samples: int,
@@ -113,7 +113,7 @@ class _Sample:
     exact: Array
     """Of the float network."""
     quantized: Array
-    """Of the QDQ model, as :class:`Source` says."""
+    """Of the QDQ model, as :class:`ProductInput` says."""
 
 
 def _join_parts(parts: Sequence[Array]) -> Array:

@@ -51,7 +51,7 @@ _BUDGET = 1e9
 
 
 @dataclass(frozen=True)
-class OutsideError:
+class BrokenOutput:
     """An output that is farther from the float model's than it is on the samples."""
 
     input: str
@@ -107,7 +107,7 @@ class Outside:
         sizes |= dict(self.sizes)
         return plain, make_changed_feeds(some, dict(self.changed), self.signature, sizes)
 
-    def find_errors(self, reference: Path, model: Path, samples: SampleSet) -> list[OutsideError]:
+    def find_errors(self, reference: Path, model: Path, samples: SampleSet) -> list[BrokenOutput]:
         """Return the outputs that a kind of input breaks, the farthest first.
 
         The result excludes outputs that are not floats, that are about the same for all samples, or
@@ -136,7 +136,7 @@ class Outside:
                 if breaks.any():
                     worst = int(np.argmax(np.where(breaks, error, 0)))
                     ends = (min(float(each[worst]), WORST_ERROR) for each in (error, least))
-                    found.append(OutsideError(kind, name, *ends))
+                    found.append(BrokenOutput(kind, name, *ends))
         return sorted(found, key=lambda each: (-each.error, each.input, each.output))
 
 
@@ -149,7 +149,7 @@ class Holding:
     """The float model that is quantized."""
     samples: SampleSet
 
-    def find_errors(self, model: Path) -> list[OutsideError]:
+    def find_errors(self, model: Path) -> list[BrokenOutput]:
         """Return the outputs that a kind of input breaks, the farthest first.
 
         Raises:

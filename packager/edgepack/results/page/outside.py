@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edgepack.base.schema import NotMeasured
-from edgepack.quantization.search.outside import OutsideError
+from edgepack.quantization.search.outside import BrokenOutput
 from edgepack.records.run import RunReport, VariantFacts
 
 
-def find_broken_outputs(variant: VariantFacts) -> list[OutsideError]:
+def find_broken_outputs(variant: VariantFacts) -> list[BrokenOutput]:
     """Return what inputs unlike the samples break, the farthest first."""
     found = [] if isinstance(variant.outside, NotMeasured) else variant.outside
-    return [OutsideError(**each.model_dump()) for each in found]
+    return [BrokenOutput(**each.model_dump()) for each in found]
 
 
 def format_ranges(variant: VariantFacts) -> list[str]:

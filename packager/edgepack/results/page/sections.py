@@ -9,7 +9,7 @@ from pathlib import Path
 from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy, LayerError
-from edgepack.quantization.search.outside import OutsideError
+from edgepack.quantization.search.outside import BrokenOutput
 from edgepack.records.run import (
     SINGLE_STREAM,
     Canary,
@@ -157,7 +157,7 @@ class UnshownVariant:
     """What nothing has shown of one variant, and what is not known of that."""
 
     id: str
-    broken: list[OutsideError]
+    broken: list[BrokenOutput]
     not_measured: str
     ranges: list[str]
     untold: list[str]

@@ -16,7 +16,7 @@ from edgepack.steps.base import Inputs, Notes
 
 OUTSIDE = "outside.json"
 """A list, the farthest first, with the fields of
-:class:`~edgepack.quantization.search.outside.OutsideError`."""
+:class:`~edgepack.quantization.search.outside.BrokenOutput`."""
 
 
 @dataclasses.dataclass(frozen=True)
