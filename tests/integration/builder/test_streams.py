@@ -196,7 +196,7 @@ def test_readmes_for_phones_say_where_the_state_goes(built, tmp_path, target):
         out=tmp_path / "dist",
     )
     readme = (result.bundles[0].bundle.path / "README.md").read_text()
-    assert "go into the next one:\n- `h_out` into `h`\n\n" in readme
+    assert "are inputs of the next one:\n- `h_out` into `h`\n\n" in readme
 
 
 def test_limit_is_searched_for_over_streams(built, tmp_path):

@@ -1,2 +1,2 @@
-/* A package's C target needs a source file; all that this one is about is in the header. */
+/* A package's C target needs a source file; the code is in the header. */
 #include "onnxruntime_api.h"
