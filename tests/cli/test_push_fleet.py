@@ -234,7 +234,7 @@ def test_push_when_the_warm_up_is_longer_than_the_deadline_is_refused_before_any
 ) -> None:
     assert push("--device", "tag:lab", "--warm-up", "100", "--deadline", "50") == 2
     assert "--warm-up is 100" in capsys.readouterr().err
-    assert RolloutStore().all().rollouts == []
+    assert RolloutStore().list_all().rollouts == []
 
 
 @pytest.mark.slow(reason="pushes to several devices several times")

@@ -221,14 +221,14 @@ def make_app(
         swift_module=f"Edgepack{named}",
         assets=f"edgepack/{project.name}",
         min_version=str(profile.device.min_version),
-        runtime_version=_runtime_version(profile),
+        runtime_version=_find_runtime_version(profile),
         runtime_checksum=profile.runtime.checksums.get("onnxruntime-c", ""),
         group=package.rpartition(".")[0],
         artifact=f"{project.name}-{profile.id}",
         version=project.version,
         semantic_version=require_version(profile, project.version),
-        inputs=_tensors(inputs, "input", project),
-        outputs=_tensors(outputs, "output", project),
+        inputs=_make_tensors(inputs, "input", project),
+        outputs=_make_tensors(outputs, "output", project),
     )
 
 
@@ -291,13 +291,19 @@ def require_assets(profile: Profile, files: Iterable[str]) -> None:
             )
 
 
-def _tensors(specs: Sequence[TensorSpec], role: str, project: Project) -> tuple[AppTensor, ...]:
+def _make_tensors(
+    specs: Sequence[TensorSpec], role: str, project: Project
+) -> tuple[AppTensor, ...]:
     names = [spec.name for spec in specs]
     kotlin, swift = make_identifiers(names, "kotlin", role), make_identifiers(names, "swift", role)
-    return tuple(_tensor(spec, kotlin[n], swift[n], project, role) for n, spec in enumerate(specs))
+    return tuple(
+        _make_tensor(spec, kotlin[n], swift[n], project, role) for n, spec in enumerate(specs)
+    )
 
 
-def _tensor(spec: TensorSpec, kotlin: str, swift: str, project: Project, role: str) -> AppTensor:
+def _make_tensor(
+    spec: TensorSpec, kotlin: str, swift: str, project: Project, role: str
+) -> AppTensor:
     taken = project.inputs.get(spec.name) if role == "input" else None
     given = project.outputs.get(spec.name) if role == "output" else None
     return AppTensor(
@@ -307,13 +313,13 @@ def _tensor(spec: TensorSpec, kotlin: str, swift: str, project: Project, role: s
         dtype=spec.dtype,
         shape=spec.shape or (),
         image=taken is not None and taken.image is not None,
-        text=_text(project, spec.name) if role == "input" else "",
+        text=_find_text_input(project, spec.name) if role == "input" else "",
         mask=taken is not None and taken.mask is not None,
         answer="raw" if given is None or isinstance(given, GivenAsTensor) else given.kind,
     )
 
 
-def _text(project: Project, name: str) -> str:
+def _find_text_input(project: Project, name: str) -> str:
     """Return the input with the token ids of the text that an input is made from, if it is."""
     for ids, described in project.inputs.items():
         tokens = described.tokens
@@ -322,7 +328,7 @@ def _text(project: Project, name: str) -> str:
     return ""
 
 
-def _runtime_version(profile: Profile) -> str:
+def _find_runtime_version(profile: Profile) -> str:
     if pinned := profile.runtime.onnxruntime:
         return pinned[1]
     raise ProfileError(

@@ -37,7 +37,7 @@ _FOR_SYSTEM: dict[System, tuple[str, ...]] = {
 }
 
 
-def build_command(
+def make_build_command(
     system: System,
     version: str,
     *,
@@ -83,7 +83,7 @@ def build_command(
     ]
     if not ml_operators:
         options.append("--disable_ml_ops")
-    if _release(version) >= _NO_TELEMETRY_SINCE:
+    if _parse_release(version) >= _NO_TELEMETRY_SINCE:
         options.append("--no_telemetry")
     return (
         f"git clone --depth 1 --recurse-submodules --branch v{version} {_REPOSITORY}",
@@ -93,6 +93,6 @@ def build_command(
     )
 
 
-def _release(version: str) -> tuple[int, int]:
+def _parse_release(version: str) -> tuple[int, int]:
     major, minor = version.split(".")[:2]
     return int(major), int(minor)

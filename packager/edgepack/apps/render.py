@@ -130,7 +130,7 @@ def render_family(family: str, context: BundleContext, app: App | None) -> list[
     from jinja2 import TemplateError
 
     folder = find_templates_dir() / family
-    environment = _environment(folder)
+    environment = _make_environment(folder)
     rendered = []
     for entry in read_yaml(folder / "family.yaml").parse(FamilyFile).files:
         try:
@@ -138,7 +138,7 @@ def render_family(family: str, context: BundleContext, app: App | None) -> list[
             data = (
                 environment.get_template(entry.template).render(bundle=context, app=app).encode()
                 if entry.template and entry.template.endswith(".j2")
-                else _source(folder, entry).read_bytes()
+                else _find_source(folder, entry).read_bytes()
             )
         except TemplateError as error:
             raise ToolError(
@@ -151,7 +151,7 @@ def render_family(family: str, context: BundleContext, app: App | None) -> list[
     return rendered
 
 
-def _environment(folder: Path) -> Environment:
+def _make_environment(folder: Path) -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -169,7 +169,7 @@ def _environment(folder: Path) -> Environment:
     return environment
 
 
-def _source(folder: Path, entry: TemplateFile) -> Path:
+def _find_source(folder: Path, entry: TemplateFile) -> Path:
     return folder / entry.template if entry.template else find_ondevice_dir() / str(entry.copy_of)
 
 
@@ -177,15 +177,15 @@ def format_kotlin_string(text: str) -> str:
     """Return a Kotlin string literal: ASCII, with nothing that Kotlin would expand."""
     units = text.encode("utf-16-be")
     codes = (int.from_bytes(units[k : k + 2], "big") for k in range(0, len(units), 2))
-    return '"' + "".join(_plain(code, "u%04x") for code in codes) + '"'
+    return '"' + "".join(_escape_character(code, "u%04x") for code in codes) + '"'
 
 
 def format_swift_string(text: str) -> str:
     """Return a Swift string literal: ASCII, with nothing that Swift would expand."""
-    return '"' + "".join(_plain(ord(c), "u{%x}") for c in text) + '"'
+    return '"' + "".join(_escape_character(ord(c), "u{%x}") for c in text) + '"'
 
 
-def _plain(code: int, escape: str) -> str:
+def _escape_character(code: int, escape: str) -> str:
     """Return a character unchanged if all languages read it as it is, else escaped."""
     character = chr(code)
     plain = character.isascii() and character.isprintable() and character not in '"\\$'

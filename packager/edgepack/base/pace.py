@@ -36,7 +36,7 @@ class Part:
             self.counted_from = (now, done)
         self.done, self.total = done, total
 
-    def left_s(self, now: float) -> float | None:
+    def estimate_left_s(self, now: float) -> float | None:
         """Return the seconds that the rest takes at the rate so far; None without a rate."""
         if self.counted_from is None:
             return None
@@ -77,17 +77,17 @@ class Pace:
         if kind in self.left:
             self.left[kind] -= 1
 
-    def left_s(self, now: float) -> float | None:
+    def estimate_left_s(self, now: float) -> float | None:
         """Return about how many seconds the rest takes at the same parallelism; None if unknown.
 
         It is also unknown while a part takes longer than the others of its kind did.
         """
-        works = [self._running_s(part, now) for part in self.running.values()]
+        works = [self._estimate_running_s(part, now) for part in self.running.values()]
         waiting = Counter({kind: count for kind, count in self.left.items() if count > 0})
         waiting.subtract(part.kind for part in self.running.values())
         for kind, count in waiting.items():
             if count > 0:
-                mean = self._mean(kind)
+                mean = self._find_mean(kind)
                 works.append(None if mean is None else count * mean)
         known = [work for work in works if work is not None]
         if len(known) < len(works) or not known:
@@ -99,18 +99,18 @@ class Pace:
         found = max(longest, sum(known) / at_a_time)
         return found if found >= LEAST_S else None
 
-    def _mean(self, kind: str) -> float | None:
+    def _find_mean(self, kind: str) -> float | None:
         took = self._took.get(kind)
         return sum(took) / len(took) if took else None
 
-    def _running_s(self, part: Part, now: float) -> float | None:
+    def _estimate_running_s(self, part: Part, now: float) -> float | None:
         """Return how long a running part still takes; 0 for one of a kind that does not count."""
-        left = part.left_s(now) if part.is_whole else None
+        left = part.estimate_left_s(now) if part.is_whole else None
         if left is not None:
             return left
         if part.kind not in self.left:
             return 0.0
-        mean = self._mean(part.kind)
+        mean = self._find_mean(part.kind)
         if mean is None or now - part.began > mean:
             return None
         return mean - (now - part.began)

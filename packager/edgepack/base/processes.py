@@ -326,7 +326,7 @@ class Worker:
         try:
             send(self._stdin, (function, arguments))
         except BrokenPipeError as error:
-            raise self._died(function.__qualname__) from error
+            raise self._make_died_error(function.__qualname__) from error
         kind, value = self._receive(function)
         while kind in told:
             try:
@@ -346,9 +346,9 @@ class Worker:
         try:
             return cast("tuple[str, Any]", receive(self._stdout))
         except EOFError as error:
-            raise self._died(function.__qualname__) from error
+            raise self._make_died_error(function.__qualname__) from error
 
-    def _died(self, doing: str) -> ToolError:
+    def _make_died_error(self, doing: str) -> ToolError:
         code = self._child.wait()
         self._log.seek(0)
         end = f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -145,15 +145,15 @@ class _Counted:
             self.at.pop(part, None)
             doing = self.doing.pop(part, part)
             if kind and not begun:
-                self.skipped()
+                self.show_skipped()
             else:
-                self.ended(f"{doing}: {found}" if found else doing, begun=begun)
+                self.show_end(f"{doing}: {found}" if found else doing, begun=begun)
 
     def begin(self, part: str, doing: str = "", kind: str = "") -> None:
         with self.lock:
             self.pace.begin(part, kind, time.monotonic())
             self.doing[part] = doing or part
-            self.begun(part)
+            self.show_begin(part)
 
     def within(self, part: str, done: int, total: int, doing: str = "") -> None:
         with self.lock:
@@ -161,38 +161,38 @@ class _Counted:
                 return  # a late word
             running.within(done, total, time.monotonic(), is_whole=not doing)
             self.at[part] = doing
-            self.moved(part)
+            self.show_move(part)
 
-    def begun(self, part: str) -> None:
+    def show_begin(self, part: str) -> None:
         """Show that a part began."""
 
-    def ended(self, text: str, *, begun: bool) -> None:
+    def show_end(self, text: str, *, begun: bool) -> None:
         """Show that a part ended; ``begun`` says whether it ever began."""
 
-    def skipped(self) -> None:
+    def show_skipped(self) -> None:
         """Show that a part was done before."""
 
-    def moved(self, part: str) -> None:
+    def show_move(self, part: str) -> None:
         """Show how far a part is."""
 
-    def left(self) -> str:
+    def format_left(self) -> str:
         """Return how long the whole still takes, in words, or nothing."""
         now = time.monotonic()
         if self.work.unit == "bytes":
-            return format_time_left(self._bytes_left_s(now), at_most=self.work.at_most)
-        left = self.pace.left_s(now) if self.work.kinds is not None else None
+            return format_time_left(self._estimate_bytes_left_s(now), at_most=self.work.at_most)
+        left = self.pace.estimate_left_s(now) if self.work.kinds is not None else None
         return format_time_left(left, at_most=self.work.at_most)
 
-    def _bytes_left_s(self, now: float) -> float | None:
+    def _estimate_bytes_left_s(self, now: float) -> float | None:
         took = now - self.pace.began
         if took < 2.0 or not 0 < self.done < self.work.total:
             return None
         return took * (self.work.total - self.done) / self.done
 
-    def said(self, part: str) -> str:
+    def describe_part(self, part: str) -> str:
         """Return in words what a running part does, how far it is, and how long it still takes."""
         running, at = self.pace.running[part], self.at.get(part, "")
-        doing, left_s = self.doing.get(part, part), running.left_s(time.monotonic())
+        doing, left_s = self.doing.get(part, part), running.estimate_left_s(time.monotonic())
         far = f", {running.done}/{running.total}" if running.total and not at else ""
         left = format_time_left(left_s, at_most=bool(at))
         return f"{doing}{far}{at and f': {at}'}{left and f', {left}'}"
@@ -206,37 +206,37 @@ class _LinesTask(_Counted):
     """How many parts were done before and have no line yet."""
     said_left: float = 0.0
 
-    def begun(self, part: str) -> None:
+    def show_begin(self, part: str) -> None:
         if not self.work.finds:
-            self._name(self.doing[part])
+            self._write_part(self.doing[part])
 
-    def ended(self, text: str, *, begun: bool) -> None:
+    def show_end(self, text: str, *, begun: bool) -> None:
         if self.work.unit == "bytes":
             if self._is_due():
                 size = f"{self.done / 1e6:.1f} of {self.work.total / 1e6:.1f} MB"
-                _write(", ".join(filter(None, [f"{self.work.title}: {size}", self.left()])))
+                _write(", ".join(filter(None, [f"{self.work.title}: {size}", self.format_left()])))
         elif self.work.finds or not begun:
-            self._name(text)
+            self._write_part(text)
 
-    def moved(self, part: str) -> None:
+    def show_move(self, part: str) -> None:
         if self._is_due(self.pace.running[part].began):
-            _write(self.said(part))
+            _write(self.describe_part(part))
 
-    def skipped(self) -> None:
+    def show_skipped(self) -> None:
         self.named += 1
         self.unsaid += 1
 
-    def tell_skipped(self) -> None:
+    def write_skipped(self) -> None:
         """Write one line for the parts that were done before, if there are any."""
         if self.unsaid:
             _write(f"{self.work.title} {self.named}/{self.work.total}  {self.unsaid} done already")
         self.unsaid = 0
 
-    def _name(self, text: str) -> None:
-        self.tell_skipped()
+    def _write_part(self, text: str) -> None:
+        self.write_skipped()
         self.named += 1
         count = f" {self.named}/{self.work.total}  " if self.work.total > 1 else ": "
-        left = self.left() if self._is_due() else ""
+        left = self.format_left() if self._is_due() else ""
         _write(f"{self.work.title}{count}{text}{left and f' ({left})'}")
 
     def _is_due(self, began: float = 0.0) -> bool:
@@ -259,7 +259,7 @@ class Lines(Progress):
         """Write a line for each part; for bytes, only from time to time."""
         task = _LinesTask.begin_now(work)
         yield task
-        task.tell_skipped()
+        task.write_skipped()
 
     def status(self, text: str) -> None:
         """Write the text as a line, but not more often than a log needs it."""
@@ -283,7 +283,7 @@ class _BarTask(_Counted):
 
     bars: RichProgress
 
-    def skipped(self) -> None:
+    def show_skipped(self) -> None:
         self.bars.update(self.bar, completed=self.done)
 
     @property
@@ -291,16 +291,16 @@ class _BarTask(_Counted):
         """The only task of rich's display; it must exist before the first drawing."""
         return self.bars.task_ids[0]
 
-    def ended(self, text: str, *, begun: bool) -> None:
+    def show_end(self, text: str, *, begun: bool) -> None:
         del begun
         last = "" if self.work.unit == "bytes" else text
         self.bars.update(self.bar, completed=self.done, last=last)
 
-    def lines(self) -> list[str]:
+    def list_lines(self) -> list[str]:
         """Return what runs now, the latest last; before the first part says so, what was last."""
         with self.lock:
-            self.bars.update(self.bar, left=self.left())
-            running = [self.said(part) for part in self.pace.running]
+            self.bars.update(self.bar, left=self.format_left())
+            running = [self.describe_part(part) for part in self.pace.running]
         return running or [self.bars.tasks[0].fields["last"]]
 
 
@@ -351,7 +351,7 @@ def _rich_bars(task: _BarTask) -> RichProgress:
 
     class WithLines(RichProgress):
         def get_renderables(self) -> Iterable[RenderableType]:
-            lines = task.lines() if self.tasks else []
+            lines = task.list_lines() if self.tasks else []
             yield self.make_tasks_table(self.tasks)
             for line in filter(None, lines):
                 yield Text(

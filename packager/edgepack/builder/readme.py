@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from edgepack.apps.maven import KOTLIN_VERSION, find_licenses
-from edgepack.apps.reduced_runtime import build_command
+from edgepack.apps.reduced_runtime import make_build_command
 from edgepack.apps.render import BundleContext, ProviderHelp, VariantLine
 from edgepack.backends.registry import BACKENDS
 from edgepack.base.schema import NotMeasured
@@ -68,7 +68,7 @@ def _format_reduced_build(judged: JudgedBundle) -> tuple[str, ...]:
     formats = [planned.variant.model_format for planned in judged.shipped]
     # Optimizations left to the session need an extended minimal build.
     extended = any(f != "onnx" and f.ort == "runtime" for f in formats)
-    return build_command(
+    return make_build_command(
         profile.device.os,
         pinned[1],
         config=f'"$BUNDLE/models/{OPERATORS}"',

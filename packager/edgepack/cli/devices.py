@@ -61,7 +61,7 @@ def add(
         fingerprint=fingerprint,
         confirm=_confirm,
     )
-    for line in added.facts.lines():
+    for line in added.facts.format_lines():
         write_line(line)
     write_line(f"{name} has the target {added.device.target}; written to {added.inventory}")
     write_line(f"next: edgepack device check {name}")
@@ -89,7 +89,7 @@ def check(name: NameArgument, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(checked)
     else:
-        for line in (*checked.facts.lines(), *(f"problem: {p}" for p in checked.problems)):
+        for line in (*checked.facts.format_lines(), *(f"problem: {p}" for p in checked.problems)):
             write_line(line)
         for line in checked.format_absent():
             write_line(line)

@@ -36,7 +36,7 @@ def complete_selection(incomplete: str) -> list[str]:
 
 def complete_rollouts(incomplete: str) -> list[str]:
     """Return the numbers of rollouts for tab completion."""
-    numbers = (str(rollout.id) for rollout in api.RolloutStore().all().rollouts)
+    numbers = (str(rollout.id) for rollout in api.RolloutStore().list_all().rollouts)
     return [number for number in numbers if number.startswith(incomplete)]
 
 

@@ -55,7 +55,7 @@ def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -
         LoopbackServer(Path(root)) as server,
     ):
         progress.note(f"SSH server on {server.host}:{server.port}")
-        device = demo_device(server)
+        device = make_demo_device(server)
         pushed = push(bundle.path, device, progress=progress)
         progress.note(f"pushed to {pushed.path}")
         report = bench(bundle.path, device, preset=preset, progress=progress)
@@ -64,7 +64,7 @@ def demo(out: Path, *, preset: str = PRESET, progress: Progress | None = None) -
     return Demo(built, report, html)
 
 
-def demo_device(server: LoopbackServer) -> Device:
+def make_demo_device(server: LoopbackServer) -> Device:
     """Return the inventory entry of a loopback server: its key pinned, the user's config unread."""
     import sys
 

@@ -66,7 +66,7 @@ def add_device(  # noqa: PLR0913  (the command's options)
         require_free_name(name, path)
         user, _, host = address.rpartition("@")
         profile = load_profile(target) if target else None
-        entry = _entry(
+        entry = _make_entry(
             {
                 "target": profile.id if profile else "not-known-yet",
                 "host": host,
@@ -103,7 +103,7 @@ def _require_kind(name: str, facts: ProbedFacts, profile: Profile) -> None:
         )
 
 
-def _entry(values: dict[str, str | int | None]) -> SshEntry:
+def _make_entry(values: dict[str, str | int | None]) -> SshEntry:
     try:
         return SshEntry.model_validate({"transport": "ssh", **values})
     except ValidationError as error:

@@ -111,9 +111,9 @@ def record(event: Event, path: Path | None = None) -> Record:
         made = Record(
             **event.model_dump(),
             time=utc_now(),
-            user=_user(),
+            user=_find_user(),
             host=socket.gethostname(),
-            previous=_digest(last),
+            previous=_compute_digest(last),
         )
         torn = last and not last.endswith(b"\n")
         line = json.dumps(made.model_dump()).encode("ascii") + b"\n"
@@ -167,14 +167,14 @@ def _append(log: int, data: bytes) -> None:
         raise
 
 
-def _user() -> str:
+def _find_user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return f"uid {os.getuid()}"
 
 
-def _digest(line: bytes) -> str:
+def _compute_digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest() if line else ""
 
 
@@ -211,18 +211,18 @@ def read_audit_log(since: datetime | None = None, path: Path | None = None) -> A
         ToolError: The file cannot be read.
     """
     path = path or find_audit_log()
-    lines = _lines(path)
-    records = [_parse(line) for line in lines]
+    lines = _read_lines(path)
+    records = [_parse_record(line) for line in lines]
     torn = [number for number in range(1, len(lines) + 1) if _is_torn(number, lines, records)]
-    first_wrong = next(_breaks(lines, records, torn), None)
+    first_wrong = next(_find_breaks(lines, records, torn), None)
     kept = tuple(
         found for found in records if found and (since is None or parse_moment(found.time) >= since)
     )
     return AuditLog(
         records=kept,
         torn=tuple(torn),
-        digests=tuple(map(_digest, lines)),
-        broken=_broken(*first_wrong, path) if first_wrong else None,
+        digests=tuple(map(_compute_digest, lines)),
+        broken=_make_broken_error(*first_wrong, path) if first_wrong else None,
     )
 
 
@@ -250,7 +250,7 @@ def verify_audit_log(path: Path | None = None, *, head: str | None = None) -> Au
     return log
 
 
-def _lines(path: Path) -> list[bytes]:
+def _read_lines(path: Path) -> list[bytes]:
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH)  # a record that is being written is no torn one
@@ -265,7 +265,7 @@ def _lines(path: Path) -> list[bytes]:
         ) from error
 
 
-def _parse(line: bytes) -> Record | None:
+def _parse_record(line: bytes) -> Record | None:
     try:
         found = Record.model_validate_json(line)
         parse_moment(found.time)
@@ -280,10 +280,10 @@ def _is_torn(number: int, lines: list[bytes], records: list[Record | None]) -> b
     if number == len(lines):
         return not line.endswith(b"\n")
     following = records[number]
-    return following is not None and following.previous == _digest(line.removesuffix(b"\n"))
+    return following is not None and following.previous == _compute_digest(line.removesuffix(b"\n"))
 
 
-def _breaks(
+def _find_breaks(
     lines: list[bytes], records: list[Record | None], torn: list[int]
 ) -> Iterator[tuple[int, str]]:
     """Yield the numbers of lines where the chain breaks, and how."""
@@ -295,11 +295,11 @@ def _breaks(
         before = lines[number - 2] if number > 1 else b""
         if number - 1 in torn:
             before = before.removesuffix(b"\n")
-        if found.previous != _digest(before):
+        if found.previous != _compute_digest(before):
             yield number, "was not written after the line before it"
 
 
-def _broken(number: int, problem: str, path: Path) -> BundleError:
+def _make_broken_error(number: int, problem: str, path: Path) -> BundleError:
     return BundleError(
         f"the audit log is broken: line {number} {problem}, so a line there was altered, removed or"
         " put in",
@@ -371,10 +371,10 @@ def list_audit_intervals(
             ended_by = one.action if last.release == before else UNKNOWN_SWITCH
             found[running[place]] = replace(last, end=one.time, ended_by=ended_by)
         if before not in (None, one.release, last.release if last else None):
-            elsewhere = boards.interval(one, before or "", start=None)
+            elsewhere = boards.make_interval(one, before or "", start=None)
             found.append(replace(elsewhere, end=one.time, ended_by=one.action))
         running[place] = len(found)
-        found.append(boards.interval(one, one.release, start=one.time))
+        found.append(boards.make_interval(one, one.release, start=one.time))
     return [
         one for one in found if since is None or one.end is None or parse_moment(one.end) >= since
     ]
@@ -387,7 +387,7 @@ class _Boards:
         self._serials = {one.host_key: one.serial for one in known if one.host_key and one.serial}
         self._pushed = {one.release: one for one in known if one.release and one.digest}
 
-    def interval(self, one: Record, release: str, *, start: str | None) -> UseInterval:
+    def make_interval(self, one: Record, release: str, *, start: str | None) -> UseInterval:
         """Return the interval of a release on the board of a record; it has no end yet."""
         pushed = self._pushed.get(release)
         return UseInterval(

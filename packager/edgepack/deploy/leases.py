@@ -82,7 +82,7 @@ class _Message(StrictModel):
     reason: str = ""
 
     @model_validator(mode="after")
-    def _says_which(self) -> Self:
+    def _check_leases(self) -> Self:
         if self.answer in ("taken", "renewed", "waiting", "refused") and not self.leases:
             raise ValueError(f"{self.answer!r} without a lease")
         return self
@@ -117,8 +117,8 @@ def leased(
             stays right without it.
         RemoteCommandError: The device cannot keep leases, for example on a read-only disk.
     """
-    wish = _wish(purpose, exclusive=exclusive, wait_s=wait_s)
-    with _asked(device, transport, wish) as stream:
+    wish = _make_wish(purpose, exclusive=exclusive, wait_s=wait_s)
+    with _open_program(device, transport, wish) as stream:
         lease = _read_taken_lease(stream, device, progress)
         renewal = _Renewal(stream, device)
         try:
@@ -129,10 +129,10 @@ def leased(
             renewal.require_held(purpose)
 
 
-def _wish(purpose: str, *, exclusive: bool, wait_s: float = 0.0) -> _Wish:
+def _make_wish(purpose: str, *, exclusive: bool, wait_s: float = 0.0) -> _Wish:
     return {
         "do": "hold",
-        "owner": lease_owner(),
+        "owner": find_lease_owner(),
         "purpose": purpose[:_PURPOSE_CHARACTERS],
         "exclusive": exclusive,
         "reserved": False,
@@ -141,7 +141,7 @@ def _wish(purpose: str, *, exclusive: bool, wait_s: float = 0.0) -> _Wish:
     }
 
 
-def lease_owner() -> str:
+def find_lease_owner() -> str:
     """Return the owner of leases taken here, as ``user@host``."""
     try:
         user = getpass.getuser()
@@ -158,8 +158,8 @@ def reserve(device: Device, transport: Transport, *, for_s: float, purpose: str)
     Raises:
         DeviceError: Others hold the device.
     """
-    wish = {**_wish(purpose, exclusive=True), "do": "reserve", "reserved": True}
-    with _asked(device, transport, {**wish, "ttl_s": for_s}) as stream:
+    wish = {**_make_wish(purpose, exclusive=True), "do": "reserve", "reserved": True}
+    with _open_program(device, transport, {**wish, "ttl_s": for_s}) as stream:
         return _read_taken_lease(stream, device)
 
 
@@ -169,13 +169,13 @@ def release(device: Device, transport: Transport, *, force: bool = False) -> tup
     Raises:
         DeviceError: There are leases, and none of them is the user's own reservation.
     """
-    wish: _Wish = {"do": "release", "owner": lease_owner(), "force": force}
-    with _asked(device, transport, wish) as stream:
-        released = _receive(stream, device, "released")
-        left = _receive(stream, device, "left")
+    wish: _Wish = {"do": "release", "owner": find_lease_owner(), "force": force}
+    with _open_program(device, transport, wish) as stream:
+        released = _read_message(stream, device, "released")
+        left = _read_message(stream, device, "left")
     if left.leases and not released.leases:
         raise DeviceError(
-            f"you have no reservation there ({lease_owner()}); it is"
+            f"you have no reservation there ({find_lease_owner()}); it is"
             f" leased{_format_holders(left.leases)}",
             hint="a command's lease ends with the command: stop that. If its owner is gone for"
             f" good: edgepack device release {device.name} --force",
@@ -186,8 +186,8 @@ def release(device: Device, transport: Transport, *, force: bool = False) -> tup
 
 def read_leases(device: Device, transport: Transport) -> tuple[Lease, ...]:
     """Return who holds a device, the longest first."""
-    with _asked(device, transport, {"do": "list"}) as stream:
-        return tuple(_receive(stream, device, "left").leases)
+    with _open_program(device, transport, {"do": "list"}) as stream:
+        return tuple(_read_message(stream, device, "left").leases)
 
 
 def lease_device(device: Device, *, for_s: float, purpose: str = "work by hand") -> Lease:
@@ -248,14 +248,16 @@ def _format_holders(holders: Sequence[Lease]) -> str:
     return " by:\n    " + format_list([str(lease) for lease in holders], most=8, separator="\n    ")
 
 
-def _asked(device: Device, transport: Transport, wish: _Wish) -> AbstractContextManager[Stream]:
+def _open_program(
+    device: Device, transport: Transport, wish: _Wish
+) -> AbstractContextManager[Stream]:
     words = ("edgepack_lease", device.entry.root, json.dumps(wish))
     return open_device_program(transport, device, *words, timeout_s=_ANSWER_S)
 
 
 def _read_taken_lease(stream: Stream, device: Device, progress: Progress | None = None) -> Lease:
     while True:
-        message = _receive(stream, device, "taken", "refused", "waiting")
+        message = _read_message(stream, device, "taken", "refused", "waiting")
         if message.answer == "taken":
             return message.leases[0]
         if message.answer == "refused":
@@ -263,7 +265,7 @@ def _read_taken_lease(stream: Stream, device: Device, progress: Progress | None 
         (progress or Silent()).note(f"{device.name} is leased by {message.leases[0]}: waiting")
 
 
-def _receive(stream: Stream, device: Device, *expected: _Answer) -> _Message:
+def _read_message(stream: Stream, device: Device, *expected: _Answer) -> _Message:
     head = stream.read(4)
     if len(head) < 4:
         raise _make_ended_error(stream, device)
@@ -331,7 +333,7 @@ class _Renewal:
     def _renew(self) -> None:
         try:
             self._stream.write(b"\n")
-            message = _receive(self._stream, self._device, "renewed", "lost")
+            message = _read_message(self._stream, self._device, "renewed", "lost")
         except EdgepackError as error:
             self._problem = error
             return

@@ -46,7 +46,7 @@ class Operation:
                 project=found.manifest.name,
                 release=found.digest[:16],
                 digest=found.digest,
-                signer=_signer(bundle, allowed_signers),
+                signer=_find_signer(bundle, allowed_signers),
             )
 
     def record(self, action: Action, **facts: str | None) -> None:
@@ -101,7 +101,7 @@ def audited(
             operation.describe_bundle(bundle, allowed_signers)
         yield operation
     except BaseException as error:
-        operation.record(action, result="failed", error=_first_line(error))
+        operation.record(action, result="failed", error=_find_first_line(error))
         raise
     if not only_failure:
         operation.record(action)
@@ -116,7 +116,7 @@ def _read_signature(bundle_and_signers: tuple[Path, Path]) -> Signature | None:
 _signature = Kept(_read_signature, lambda paths: read_stamps(*paths))
 
 
-def _signer(bundle: Path, allowed_signers: Path | None) -> str | None:
+def _find_signer(bundle: Path, allowed_signers: Path | None) -> str | None:
     """Return who signed a bundle and with which key; None if nobody did."""
     try:
         found = _signature((bundle, allowed_signers or find_allowed_signers()))
@@ -127,7 +127,7 @@ def _signer(bundle: Path, allowed_signers: Path | None) -> str | None:
     return f"{found.signer} ({found.fingerprint})" if found.signer else found.fingerprint
 
 
-def _first_line(error: BaseException) -> str:
+def _find_first_line(error: BaseException) -> str:
     return error.first_line if isinstance(error, EdgepackError) else type(error).__name__
 
 

@@ -94,7 +94,7 @@ def push(  # noqa: PLR0913  (the command's options)
             return staged
         if self_test:
             staged = test.run(staged)
-        client.switch_release(staged, _project(staged), device, transport)
+        client.switch_release(staged, _find_project(staged), device, transport)
         operation.record("switch", switched_from=staged.switched_from)
         _finish_or_take_back(staged, device, transport, operation)
     return staged
@@ -281,7 +281,7 @@ def _take_back(
         end = f"{before} is current again"
         try:
             with connection as transport:
-                client.switch_back(_project(pushed), device, transport, release=before)
+                client.switch_back(_find_project(pushed), device, transport, release=before)
                 operation.record("rollback", release=before, switched_from=pushed.release)
                 with suppress(RemoteCommandError):  # whatever it says, there is nothing else to do
                     _run_hooks(device, transport)
@@ -290,6 +290,6 @@ def _take_back(
     return RemoteCommandError(f"{error.problem}; {end}", hint=error.hint, where=device.name)
 
 
-def _project(pushed: PushedRelease) -> str:
+def _find_project(pushed: PushedRelease) -> str:
     """Return the project of a release: ``<root>/<project>/releases/<release>``."""
     return pushed.path.parent.parent.name

@@ -88,7 +88,7 @@ def resume_rollout(
 
 def list_rollouts(store: RolloutStore) -> RolloutListing:
     """Return all rollouts, oldest first, and what is wrong with files that cannot be read."""
-    return store.all()
+    return store.list_all()
 
 
 def read_rollout(number: int | None, store: RolloutStore) -> Rollout:
@@ -104,7 +104,7 @@ def read_rollout(number: int | None, store: RolloutStore) -> Rollout:
     """
     if number is not None:
         return store.load(number)
-    rollouts = store.all().rollouts
+    rollouts = store.list_all().rollouts
     if not rollouts:
         raise UsageError(
             "there is no rollout yet", hint="edgepack push BUNDLE --device tag:NAME begins one"

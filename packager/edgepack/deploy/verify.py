@@ -69,7 +69,7 @@ class ProjectState(StrictModel):
     """The target of the link ``current``: ``releases/`` and a release's name."""
     history: HistoryState
 
-    def problems(self) -> Iterator[str]:
+    def list_problems(self) -> Iterator[str]:
         """Yield each difference from what was pushed, a line each."""
         for release in self.releases:
             for difference in release.differences:
@@ -106,9 +106,9 @@ class DeviceState:
     device: str
     projects: tuple[ProjectState, ...]
 
-    def problems(self) -> list[str]:
+    def list_problems(self) -> list[str]:
         """Return each difference from what was pushed, a line each."""
-        return [problem for project in self.projects for problem in project.problems()]
+        return [problem for project in self.projects for problem in project.list_problems()]
 
     def require_whole(self) -> None:
         """Check that everything is as it was pushed.
@@ -116,7 +116,7 @@ class DeviceState:
         Raises:
             BundleError: Something differs.
         """
-        found = self.problems()
+        found = self.list_problems()
         if found:
             lines = "".join(f"\n  {problem}" for problem in found)
             raise BundleError(

@@ -35,7 +35,7 @@ def parse_json(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:  # noqa: ANN4
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 at byte {error.start}") from error
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+        value = json.loads(text, object_pairs_hook=_require_unique, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
     except _AmbiguousError:
@@ -92,7 +92,7 @@ def make_answer_error(problem: str, data: bytes, *, device: str) -> DeviceError:
     )
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _require_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -101,7 +101,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse(constant: str) -> NoReturn:
+def _refuse_constant(constant: str) -> NoReturn:
     raise _AmbiguousError(f"is not JSON: it has a {constant}")
 
 

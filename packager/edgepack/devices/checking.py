@@ -28,7 +28,7 @@ class AbsentProvider:
     commands: tuple[str, ...]
     """Shell lines for that."""
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """Return it as lines for people."""
         first = f"{self.provider} is absent, so these do not run: {', '.join(self.variants)}"
         about = [f"  {self.about}"] if self.about else []
@@ -44,7 +44,7 @@ class PhoneFacts:
     hardware: str
     """For Android its chip and ABI, for iOS the value of ``utsname.machine``."""
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """Return the facts as lines for people."""
         return [f"{self.system}: {self.model}", self.hardware]
 
@@ -70,9 +70,12 @@ class Checked:
         for absent in self.absent:
             first = shown.setdefault(absent.commands, absent.provider)
             if absent.commands and first != absent.provider:
-                lines += [*replace(absent, commands=()).lines(), f"  the commands for {first}"]
+                lines += [
+                    *replace(absent, commands=()).format_lines(),
+                    f"  the commands for {first}",
+                ]
             else:
-                lines += absent.lines()
+                lines += absent.format_lines()
         return lines
 
     def require_ready(self) -> None:
@@ -136,9 +139,9 @@ def find_absent_providers(facts: ProbedFacts, profile: Profile) -> list[AbsentPr
 def find_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[str]:
     """Return what prevents a device from running its target's bundles, each with what to do."""
     return [
-        *_kind_problems(facts, profile),
-        *_python_problems(device, facts, profile),
-        *_package_problems(device, facts, profile),
+        *_find_kind_problems(facts, profile),
+        *_find_python_problems(device, facts, profile),
+        *_find_package_problems(device, facts, profile),
     ]
 
 
@@ -149,7 +152,7 @@ def require_kind(device: Device, facts: ProbedFacts) -> None:
         DeviceError: It is another kind.
         UsageError: There is no such target.
     """
-    for problem in _kind_problems(facts, load_profile(device.target)):
+    for problem in _find_kind_problems(facts, load_profile(device.target)):
         mismatch, _, remedy = problem.partition(": ")
         raise DeviceError(
             mismatch,
@@ -169,19 +172,19 @@ def find_runtime_python(device: Device, facts: ProbedFacts) -> str:
         if isinstance(found, Missing):
             raise DeviceError(
                 f"the device has no usable {name}: {found.reason}",
-                hint=_provision(device),
+                hint=_make_provision_hint(device),
                 where=device.name,
             )
     return facts.python_path
 
 
-def _provision(device: Device) -> str:
+def _make_provision_hint(device: Device) -> str:
     if device.entry.python is not None:
         return f"install it into {device.entry.python} ('python' in devices.yaml), or remove that"
     return f"edgepack device provision {device.name}"
 
 
-def _kind_problems(facts: ProbedFacts, profile: Profile) -> list[str]:
+def _find_kind_problems(facts: ProbedFacts, profile: Profile) -> list[str]:
     mismatch = find_kind_mismatch(facts, profile)
     if mismatch is None:
         return []
@@ -201,7 +204,7 @@ def find_kind_mismatch(facts: ProbedFacts, profile: Profile) -> str | None:
     return f"the device is {found}, target {profile.id!r} is {needed}"
 
 
-def _python_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[str]:
+def _find_python_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[str]:
     if isinstance(facts.python, Missing):
         problem = (
             f"no Python: {facts.python.reason}: install python3 on the device; without it there are"
@@ -216,7 +219,7 @@ def _python_problems(device: Device, facts: ProbedFacts, profile: Profile) -> li
     return [f"{facts.python_path} is {found}, target {profile.id!r} needs {needed}: {remedy}"]
 
 
-def _package_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[str]:
+def _find_package_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[str]:
     if isinstance(facts.python, Missing):
         return []
     pins = dict(profile.runtime.packages)
@@ -224,7 +227,10 @@ def _package_problems(device: Device, facts: ProbedFacts, profile: Profile) -> l
         for backend in BACKENDS.values():
             if backend.plugin in facts.python.distributions:
                 pins.pop(backend.plugin_replaces, None)
-    return [f"{problem}: {_provision(device)}" for problem in find_unmet_pins(facts.python, pins)]
+    return [
+        f"{problem}: {_make_provision_hint(device)}"
+        for problem in find_unmet_pins(facts.python, pins)
+    ]
 
 
 def find_unmet_pins(python: PythonFacts, pins: Mapping[str, str]) -> list[str]:

@@ -56,22 +56,22 @@ def held_clocks(
         DeviceError: The clocks cannot be held, because a permission or the clocks are missing; or,
             if the context ends without an error, they could not be restored.
     """
-    with _asked(transport, device, "hold", sysfs) as stream:
-        settings = _receive(stream, device).settings or []
+    with _open_program(transport, device, "hold", sysfs) as stream:
+        settings = _read_answer(stream, device).settings or []
         try:
             with _speaking(stream):
                 yield settings
         except BaseException:
             with suppress(EdgepackError):  # the error that ended the measurement matters more
-                _end(stream, device, settings)
+                _restore(stream, device, settings)
             raise
-        _end(stream, device, settings)
+        _restore(stream, device, settings)
 
 
-def _end(stream: Stream, device: Device, settings: list[HeldSetting]) -> None:
+def _restore(stream: Stream, device: Device, settings: list[HeldSetting]) -> None:
     """Restore the clocks, and note in the settings which were restored."""
     stream.close_stdin()
-    given = _receive(stream, device).given_back or []
+    given = _read_answer(stream, device).given_back or []
     settings[:] = [each.model_copy(update={"given_back": each.name in given}) for each in settings]
 
 
@@ -83,11 +83,11 @@ def give_back_clocks(transport: Transport, device: Device) -> list[str]:
     Raises:
         DeviceError: Restoring them failed.
     """
-    with _asked(transport, device, "give-back", "/") as stream:
-        return _receive(stream, device).given_back or []
+    with _open_program(transport, device, "give-back", "/") as stream:
+        return _read_answer(stream, device).given_back or []
 
 
-def _asked(
+def _open_program(
     transport: Transport, device: Device, do: str, sysfs: str
 ) -> AbstractContextManager[Stream]:
     words = ("edgepack_clocks", do, device.entry.root, sysfs, str(SILENCE_S))
@@ -114,7 +114,7 @@ def _speaking(stream: Stream) -> Iterator[None]:
         thread.join()
 
 
-def _receive(stream: Stream, device: Device) -> _Answer:
+def _read_answer(stream: Stream, device: Device) -> _Answer:
     line = b""
     while not line.endswith(b"\n") and len(line) < _LINE_BYTES:
         more = stream.read(1)

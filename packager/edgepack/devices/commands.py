@@ -82,7 +82,7 @@ class CommandTransport:
     ) -> CommandResult:
         """Run a command to its end under a supervisor; see :class:`~.transport.Transport`."""
         if supervisor == "python":
-            started = self._supervised("--run", argv)
+            started = self._make_supervised_argv("--run", argv)
         else:
             source = (find_ondevice_dir() / "agent/edgepack_supervisor.sh").read_text(
                 encoding="utf-8"
@@ -104,7 +104,7 @@ class CommandTransport:
         self, argv: Sequence[str], *, timeout_s: float, supervised: bool = True
     ) -> Iterator[CommandStream]:
         """Start a program and hold its pipes; see :class:`~.transport.Transport`."""
-        started = self._supervised("--stream", argv) if supervised else argv
+        started = self._make_supervised_argv("--stream", argv) if supervised else argv
         pipes = self._start(started, timeout_s=timeout_s)
         stream = CommandStream(pipes, argv, self._python, timeout_s=timeout_s, device=self.name)
         try:
@@ -138,7 +138,7 @@ class CommandTransport:
             )
             partial.replace(local)
 
-    def _supervised(self, mode: str, argv: Sequence[str]) -> list[str]:
+    def _make_supervised_argv(self, mode: str, argv: Sequence[str]) -> list[str]:
         source = (find_ondevice_dir() / "agent/edgepack_supervisor.py").read_text(encoding="utf-8")
         return [self._python, "-IS", "-c", source, mode, *argv]
 

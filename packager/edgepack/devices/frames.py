@@ -79,34 +79,34 @@ def read_answer(read: Callable[[int], bytes]) -> SampleAnswer:
     Raises:
         FrameError: The stream ended, or carries something else.
     """
-    (length,) = struct.unpack(">I", _exactly(read, 4))
+    (length,) = struct.unpack(">I", _read_exactly(read, 4))
     if length > MAX_HEADER_BYTES:
         raise FrameError(f"a header of {length} bytes is no header")
-    data = _exactly(read, length)
+    data = _read_exactly(read, length)
     try:
         header = AnswerHeader.model_validate(parse_json(data, max_bytes=MAX_HEADER_BYTES))
     except ValidationError as error:
         raise FrameError(f"the header is wrong: {error.errors()[0]['msg']}") from error
     except ValueError as error:
         raise FrameError(f"the header {error}") from error
-    if sum(_bytes(head) for head in header.tensors) > MAX_TENSORS_BYTES:
+    if sum(_count_bytes(head) for head in header.tensors) > MAX_TENSORS_BYTES:
         raise FrameError(f"its tensors are larger than {MAX_TENSORS_BYTES >> 30} GiB")
-    outputs = {head.name: _tensor(read, head) for head in header.tensors}
+    outputs = {head.name: _read_tensor(read, head) for head in header.tensors}
     return SampleAnswer(outputs, header.ns, header.error)
 
 
-def _bytes(head: TensorHead) -> int:
+def _count_bytes(head: TensorHead) -> int:
     return prod(head.shape) * np.dtype(head.dtype).itemsize
 
 
-def _tensor(read: Callable[[int], bytes], head: TensorHead) -> np.ndarray:
+def _read_tensor(read: Callable[[int], bytes], head: TensorHead) -> np.ndarray:
     dtype = np.dtype(head.dtype).newbyteorder("<")
-    data = _exactly(read, _bytes(head))
+    data = _read_exactly(read, _count_bytes(head))
     array: np.ndarray = np.frombuffer(data, dtype).reshape(head.shape)
     return array.astype(head.dtype, copy=False)
 
 
-def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
+def _read_exactly(read: Callable[[int], bytes], size: int) -> bytes:
     data = read(size)
     if len(data) < size:
         raise FrameError(f"the stream ended after {len(data)} of {size} bytes")

@@ -77,7 +77,7 @@ class _Profile(StrictModel):
     events: Events
 
 
-def run_timeout_s(
+def compute_run_timeout_s(
     preset: Preset, load_timeout_s: float = LOAD_TIMEOUT_S, slowest_s: float = SLOWEST_S
 ) -> float:
     """Return how many seconds a process run of the slowest allowed model may take."""
@@ -167,18 +167,20 @@ class Harness:
                 with suppress(ValueError):  # a broken line is only a line less
                     on_trial(parse_answer(VariantTrial, found[1]))
 
-        argv = self.argv("select", variant)
-        return self._document(Selection, argv, timeout_s=self.load_timeout_s, on_stderr=on_stderr)
+        argv = self.make_argv("select", variant)
+        return self._read_document(
+            Selection, argv, timeout_s=self.load_timeout_s, on_stderr=on_stderr
+        )
 
     def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
         """Make one process run; ``seed`` decides when the queries of ``server`` arrive."""
         argv = self.measure_argv(variant, preset, seed)
-        timeout_s = run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
-        return self._document(ProcessRun, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
+        timeout_s = compute_run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
+        return self._read_document(ProcessRun, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
 
     def measure_argv(self, variant: str, preset: Preset, seed: int = 0) -> list[str]:
         """Return the command of a process run."""
-        argv = [*self.run_prefix, *self.argv("measure", variant), *preset.arguments]
+        argv = [*self.run_prefix, *self.make_argv("measure", variant), *preset.arguments]
         return [*argv, f"--seed={seed}"] if preset.scenario.name == "server" else argv
 
     def create(self, variant: str, *, cold: bool) -> int | NotMeasured:
@@ -189,30 +191,30 @@ class Harness:
             cold: Drop its files and cached engines from memory first. Not measured where the device
                 cannot drop them.
         """
-        argv = [*self.run_prefix, *self.argv("create", variant), *(["--cold"] if cold else [])]
-        return self._document(_Created, argv, timeout_s=self.load_timeout_s).session_create_ns
+        argv = [*self.run_prefix, *self.make_argv("create", variant), *(["--cold"] if cold else [])]
+        return self._read_document(_Created, argv, timeout_s=self.load_timeout_s).session_create_ns
 
     def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
         """Make one process run with inputs of other shapes."""
-        argv = [*self.run_prefix, *self.argv("sweep", variant), *preset.arguments]
+        argv = [*self.run_prefix, *self.make_argv("sweep", variant), *preset.arguments]
         argv.append(f"--shapes={json.dumps(shapes)}")
-        timeout_s = run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
-        return self._document(Swept, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
+        timeout_s = compute_run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
+        return self._read_document(Swept, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
-        argv = self.argv("memory", variant)
-        return self._document(Memory, argv, timeout_s=self.load_timeout_s)
+        argv = self.make_argv("memory", variant)
+        return self._read_document(Memory, argv, timeout_s=self.load_timeout_s)
 
     def profile(self, variant: str) -> Placement:
         """Return which provider runs each node."""
-        argv = self.argv("profile", variant)
-        return self._document(Placement, argv, timeout_s=self.load_timeout_s)
+        argv = self.make_argv("profile", variant)
+        return self._read_document(Placement, argv, timeout_s=self.load_timeout_s)
 
     def trace(self, variant: str) -> tuple[Placement, Events]:
         """Return which provider runs each node, with the first events of onnxruntime's profile."""
-        argv = [*self.argv("profile", variant), f"--events={MAX_EVENTS}"]
-        found = self._document(
+        argv = [*self.make_argv("profile", variant), f"--events={MAX_EVENTS}"]
+        found = self._read_document(
             _Profile, argv, timeout_s=self.load_timeout_s, max_bytes=MAX_RUN_BYTES
         )
         fields = {"variant": found.variant, "runs": found.runs, "nodes": found.nodes}
@@ -244,9 +246,9 @@ class Harness:
     def canary(self) -> CanaryRun:
         """Time the canary once. The bundle must have one."""
         argv = [*self.run_prefix, self.python, "-B", str(self.release / CANARY)]
-        return self._document(CanaryRun, argv, timeout_s=self.load_timeout_s)
+        return self._read_document(CanaryRun, argv, timeout_s=self.load_timeout_s)
 
-    def argv(self, mode: str, variant: str | None) -> list[str]:
+    def make_argv(self, mode: str, variant: str | None) -> list[str]:
         """Return the command for a mode. ``-B``: a release is never written to."""
         argv = [self.python, "-B", str(self.release / HARNESS), mode]
         argv += ["--bundle", str(self.release)]
@@ -254,7 +256,7 @@ class Harness:
             argv += ["--session", self.session]
         return [*argv, "--variant", variant] if variant else argv
 
-    def _document(
+    def _read_document(
         self,
         model: type[_Document],
         argv: list[str],

@@ -115,7 +115,7 @@ class AdbEntry(PhoneEntry):
     the target's version in the local Maven repository or Gradle's cache."""
 
     @model_validator(mode="after")
-    def _prefixes_a_program(self) -> Self:
+    def _check_run_prefix(self) -> Self:
         if self.inside == "app" and self.run_prefix:
             raise ValueError(
                 "'run_prefix' goes before a program, and an app is not one | leave 'inside: app' or"
@@ -249,7 +249,7 @@ def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
         ProfileError: The file is wrong, or written so that it has to be extended by hand.
         ToolError: It cannot be written.
     """
-    line = f"{name}: {_flow(entry)}"
+    line = f"{name}: {_format_entry(entry)}"
     with (
         writing("the inventory", path, "make the file and its folder writable for your user"),
         locked(path) as file,
@@ -259,7 +259,7 @@ def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
         if source.values == {}:
             source = parse_yaml(f"{source.text}schema_version: 1\ndevices:\n", name=str(path))
         before = _parse(source).devices
-        text = _insert(source, line)
+        text = _insert_line(source, line)
         after = _parse_or_none(text, str(path))
         if after is None or after.devices != {**before, name: entry}:
             raise ProfileError(
@@ -307,7 +307,7 @@ def _parse_or_none(text: str, name: str) -> Inventory | None:
         return None
 
 
-def _insert(source: YamlSource, line: str) -> str:
+def _insert_line(source: YamlSource, line: str) -> str:
     """Put a line after the last one of the block under ``devices:``."""
     lines = source.text.splitlines()
     if ("devices",) not in source.marks:
@@ -327,7 +327,7 @@ def _is_device(path: tuple[str | int, ...]) -> bool:
     return len(path) == 2 and path[0] == "devices"
 
 
-def _flow(entry: LocalEntry | SshEntry) -> str:
+def _format_entry(entry: LocalEntry | SshEntry) -> str:
     values = entry.model_dump(exclude_defaults=True)
     ordered = {"transport": entry.transport, **values}
     items = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in ordered.items()]

@@ -81,7 +81,7 @@ class CommandStream:
         except TimeoutError as error:
             raise make_timeout_error(self._argv, self._timeout_s, self._device) from error
         except BrokenPipeError as error:
-            raise self._ended_early() from error
+            raise self._make_ended_early_error() from error
 
     def close_stdin(self) -> None:
         """End the program's stdin, which ends the program."""
@@ -126,7 +126,7 @@ class CommandStream:
             self._stderr += chunk
             del self._stderr[: -(1 << 20)]
 
-    def _ended_early(self) -> RemoteCommandError:
+    def _make_ended_early_error(self) -> RemoteCommandError:
         result = self.wait()
         self._unread = result.stdout
         return RemoteCommandError(

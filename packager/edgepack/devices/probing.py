@@ -135,7 +135,7 @@ class ProbedFacts:
     lacks: tuple[str, ...] = ()
     """Further programs that it would need, because it has no Python."""
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """Return the facts as lines for people."""
         found = [f"{self.os} on {self.arch}" + (f": {self.model}" if self.model else "")]
         found += [f"{self.libc or 'not glibc'}, {self.free_bytes >> 20} MiB free at {self.root}"]
@@ -189,7 +189,7 @@ def probe_python(python: str, device: Device, transport: Transport) -> PythonFac
         device=device.name,
         hint="install Python there: sudo apt install python3",
     )
-    return _python_facts(result.stdout.strip().rpartition(b"\n")[2], device)
+    return _read_python_facts(result.stdout.strip().rpartition(b"\n")[2], device)
 
 
 _Word = Annotated[str, Field(max_length=200)]
@@ -207,7 +207,7 @@ class _PythonAnswer(StrictModel):
     distributions: Annotated[dict[_Word, _Word], Field(max_length=200)] = {}
 
 
-def _python_facts(data: bytes, device: Device) -> PythonFacts:
+def _read_python_facts(data: bytes, device: Device) -> PythonFacts:
     what = "what Python says about itself"
     said = read_answer(_PythonAnswer, data, device=device.name, what=what, max_bytes=1 << 20)
     return PythonFacts(
@@ -221,7 +221,7 @@ def _python_facts(data: bytes, device: Device) -> PythonFacts:
     )
 
 
-def _free_bytes(said: dict[str, str], device: Device) -> int:
+def _read_free_bytes(said: dict[str, str], device: Device) -> int:
     free_kib = said.get("free_kib") or "0"
     if not re.fullmatch("[0-9]{1,15}", free_kib):
         problem = f"its free space, in KiB, is {free_kib[:60]!r}"
@@ -234,14 +234,14 @@ def _make_facts(said: dict[str, str], lacks: tuple[str, ...], device: Device) ->
     if "python" in said:
         python = Missing(f"{said['python']} does not run")
     if said.get("packages"):
-        python = _python_facts(said["packages"].encode(), device)
+        python = _read_python_facts(said["packages"].encode(), device)
     return ProbedFacts(
         os={"Linux": "linux", "Darwin": "macos"}.get(said["os"], said["os"]),
         arch=_ARCHITECTURES.get(said["arch"], said["arch"]),
         model=said.get("model", "").strip(),
         libc=said.get("libc", ""),
         cpu_flags=tuple(sorted(said.get("flags", "").split())),
-        free_bytes=_free_bytes(said, device),
+        free_bytes=_read_free_bytes(said, device),
         root=PurePosixPath(said["root"]),
         python_path=said.get("python", ""),
         python=python,

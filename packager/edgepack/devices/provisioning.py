@@ -145,23 +145,25 @@ def provision(
         base = probe_python(device.plain_python, device, transport)
         _require_python(base.version, device, profile)
         site = _Site(device, transport, profile, facts.root, progress)
-        made = _make(site, facts, base, [path.resolve() for path in wheels], offline=offline)
+        made = _make_environment(
+            site, facts, base, [path.resolve() for path in wheels], offline=offline
+        )
         return replace(made, host_key=transport.host_key, serial=facts.serial or None)
 
 
-def _make(
+def _make_environment(
     site: _Site, facts: ProbedFacts, base: PythonFacts, wheels: Sequence[Path], *, offline: bool
 ) -> Provisioned:
     with tempfile.TemporaryDirectory(prefix="edgepack-wheels-") as name:
         folder = Path(name)
         site.progress(f"fetching wheels for {facts.arch}, {facts.libc}, Python {base.version}")
         wanted = [*map(str, wheels), *site.pins]
-        _fetch(folder, wanted, facts, base, offline=offline)
-        place = site.root / f"venv-{_digest(folder, base.version)}"
+        _fetch_wheels(folder, wanted, facts, base, offline=offline)
+        place = site.root / f"venv-{_compute_digest(folder, base.version)}"
         if not _is_proven(place, site):
             _push_wheels(folder, site)
-            _install(place, [path.name for path in wheels], site)
-    return _switch(place, site)
+            _install_packages(place, [path.name for path in wheels], site)
+    return _switch_environment(place, site)
 
 
 def _require_python(version: str, device: Device, profile: Profile) -> None:
@@ -175,14 +177,14 @@ def _require_python(version: str, device: Device, profile: Profile) -> None:
         )
 
 
-def _fetch(
+def _fetch_wheels(
     folder: Path, wanted: Sequence[str], facts: ProbedFacts, base: PythonFacts, *, offline: bool
 ) -> None:
     """Fill a folder with all wheels that are needed, and pip's own."""
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     argv += ["--only-binary=:all:", "--implementation=cp", f"--dest={folder}"]
     argv += ["--python-version=" + ".".join(base.version.split(".")[:2])]
-    argv += [f"--platform={tag}" for tag in _platform_tags(facts)]
+    argv += [f"--platform={tag}" for tag in _list_platform_tags(facts)]
     argv += ["--no-index"] if offline else []
     pip = _find_bundled_pip() if offline else ["pip"]
     result = run_program([*argv, *wanted, *pip], timeout_s=FETCH_S)
@@ -206,7 +208,7 @@ def _find_bundled_pip() -> list[str]:
     return [str(path) for folder in folders for path in folder.glob("pip-*.whl")][:1]
 
 
-def _platform_tags(facts: ProbedFacts) -> list[str]:
+def _list_platform_tags(facts: ProbedFacts) -> list[str]:
     """Return the wheel platforms that the device can load.
 
     Source: PEP 600 (manylinux_X_Y means: glibc X.Y or newer), PEP 599 (manylinux2014).
@@ -226,7 +228,7 @@ def _platform_tags(facts: ProbedFacts) -> list[str]:
     )
 
 
-def _digest(folder: Path, python_version: str) -> str:
+def _compute_digest(folder: Path, python_version: str) -> str:
     """Name an environment by what goes into it."""
     digest = hashlib.sha256(python_version.encode())
     for path in sorted(folder.iterdir()):
@@ -254,7 +256,7 @@ def _push_wheels(folder: Path, site: _Site) -> None:
         site.transport.put(path, site.wheels / path.name, timeout_s=INSTALL_S)
 
 
-def _install(place: PurePosixPath, files: Sequence[str], site: _Site) -> None:
+def _install_packages(place: PurePosixPath, files: Sequence[str], site: _Site) -> None:
     """Build an environment where it will stay: a virtual environment cannot be moved."""
     site.progress("installing on the device")
     wanted = [*(str(site.wheels / name) for name in files), *site.pins]
@@ -268,7 +270,7 @@ def _install(place: PurePosixPath, files: Sequence[str], site: _Site) -> None:
     )
 
 
-def _switch(place: PurePosixPath, site: _Site) -> Provisioned:
+def _switch_environment(place: PurePosixPath, site: _Site) -> Provisioned:
     """Prove an environment and make it the one that is used."""
     found = probe_python(str(place / "bin" / "python"), site.device, site.transport)
     problems = find_unmet_pins(found, site.profile.runtime.packages)

@@ -9,19 +9,19 @@ from edgepack.devices.transport import Transport
 from edgepack.errors import UsageError
 
 
-def _local(device: Device) -> Transport:
+def _make_local(device: Device) -> Transport:
     from edgepack.devices.local import LocalTransport
 
     return LocalTransport(device)
 
 
-def _ssh(device: Device) -> Transport:
+def _make_ssh(device: Device) -> Transport:
     from edgepack.devices.ssh.transport import SshTransport
 
     return SshTransport(device)
 
 
-TRANSPORTS: dict[str, Callable[[Device], Transport]] = {"local": _local, "ssh": _ssh}
+TRANSPORTS: dict[str, Callable[[Device], Transport]] = {"local": _make_local, "ssh": _make_ssh}
 
 
 def require_machine(device: Device) -> None:

@@ -224,7 +224,7 @@ def test_application_uses_the_engines_that_the_self_test_built(
     program = "import sys; sys.path.insert(0, '.'); import edgepack_loader; edgepack_loader.load()"
     subprocess.run([sys.executable, "-B", "-c", program], cwd=root / "tiny/current", check=True)
     assert cached(root) == built
-    assert verify_device(device(root)).problems() == []
+    assert verify_device(device(root)).list_problems() == []
 
 
 @pytest.mark.slow(reason="waits for deadlines")

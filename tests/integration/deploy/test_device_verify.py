@@ -133,7 +133,7 @@ def test_files_when_very_many_were_added_are_counted(device: Device, pushed: Pat
     state = verify_device(device)
     release = next(r for r in state.projects[0].releases if r.name == pushed.name)
     assert len(release.differences) + release.more == 130
-    assert any(f"{release.more} more files differ" in problem for problem in state.problems())
+    assert any(f"{release.more} more files differ" in problem for problem in state.list_problems())
 
 
 def test_current_when_it_was_moved_by_hand_is_a_problem(device: Device, pushed: Path) -> None:
@@ -141,11 +141,11 @@ def test_current_when_it_was_moved_by_hand_is_a_problem(device: Device, pushed: 
     current = pushed.parent.parent / "current"
     current.unlink()
     current.symlink_to(f"releases/{other.name}")
-    (problem,) = verify_device(device).problems()
+    (problem,) = verify_device(device).list_problems()
     assert f"{other.name} is current, but by its history '{pushed.name}' should be" in problem
     current.unlink()
     current.symlink_to("/etc")
-    problem = verify_device(device).problems()[0]
+    problem = verify_device(device).list_problems()[0]
     assert "'current' leads to '/etc', which is not a release here" in problem
 
 
@@ -180,7 +180,7 @@ def test_history_when_it_was_changed_breaks_where_it_was(
     history.write_bytes(b"".join(change(lines)))
     state = verify_device(device).projects[0]
     assert state.history.broken_at == line
-    assert any("history is broken" in problem for problem in state.problems()) == bool(line)
+    assert any("history is broken" in problem for problem in state.list_problems()) == bool(line)
 
 
 def test_history_when_a_crash_cut_a_line_off_goes_on_unbroken(device: Device, pushed: Path) -> None:

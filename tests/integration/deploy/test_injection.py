@@ -137,7 +137,7 @@ def test_variant_when_it_looks_like_a_command_is_an_argument(
     (bundle / "harness/edgepack_harness.py").write_text(f"{SHOW}; sys.exit(9)")
     for name in LINES[::4]:
         harness = Harness(board, bundle, sys.executable)  # type: ignore[arg-type]
-        result = board.run(harness.argv("select", name), timeout_s=30)
+        result = board.run(harness.make_argv("select", name), timeout_s=30)
         assert json.loads(result.text) == ["select", "--bundle", str(bundle), "--variant", name]
     assert not list(server.home.rglob(CANARY))
 
@@ -203,7 +203,7 @@ def test_lease_when_its_words_are_anything_comes_back(
 
     device = ssh_device(server, python=sys.executable, root=str(tmp_path / "root"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leases, "lease_owner", lambda: owner)
+        patch.setattr(leases, "find_lease_owner", lambda: owner)
         with leased(board, device, purpose) as lease:
             assert (lease.purpose, lease.owner) == (purpose, owner)
 
@@ -215,7 +215,7 @@ def test_lease_program_when_sent_fits_a_command_line_of_dropbear() -> None:
     from edgepack.devices.programs import BOOTSTRAP
 
     supervisor = (find_ondevice_dir() / "agent/edgepack_supervisor.py").read_text()
-    wish = leases._wish("x" * 500, exclusive=True)
+    wish = leases._make_wish("x" * 500, exclusive=True)
     words = [supervisor, BOOTSTRAP, "/" + "r" * 1000, json.dumps(wish)]
     assert len(shlex.join(words)) < 8500
 

@@ -16,7 +16,7 @@ import pytest
 from edgepack.base.progress import Silent
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy import leases as leases_module
-from edgepack.deploy.leases import lease_owner, leased, read_leases, release, reserve
+from edgepack.deploy.leases import find_lease_owner, leased, read_leases, release, reserve
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
@@ -65,7 +65,7 @@ def take(transport: Transport, device: Device, purpose: str, **how: Any) -> None
 
 
 def as_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases_module, "lease_owner", lambda: "bob@elsewhere")
+    monkeypatch.setattr(leases_module, "find_lease_owner", lambda: "bob@elsewhere")
 
 
 def test_exclusive_lease_when_held_refuses_others_and_says_who_holds_it(device: Device) -> None:
@@ -76,7 +76,7 @@ def test_exclusive_lease_when_held_refuses_others_and_says_who_holds_it(device: 
                 with pytest.raises(DeviceError) as caught:
                     take(transport, device, "again", exclusive=exclusive)
             said = str(caught.value)
-        assert f"leased by {lease_owner()} for 'bench digits' (exclusive)" in said
+        assert f"leased by {find_lease_owner()} for 'bench digits' (exclusive)" in said
         assert f"since {lease.taken_at}" in said
         assert f"edgepack device release {device.name} --force" in said
         assert "--wait" in said

@@ -172,7 +172,7 @@ def test_program_that_is_killed_on_the_device_is_not_taken_for_one_that_found_no
     assert text.startswith(lines)
     second = dash.push(with_file(bundle, b"2")).release
     assert dash.current() == second
-    assert verify_device(dash.changed(python=sys.executable).device).problems() == []
+    assert verify_device(dash.changed(python=sys.executable).device).list_problems() == []
 
 
 @pytest.mark.slow(reason="takes seconds")
@@ -265,4 +265,4 @@ def test_device_that_gets_python_later_goes_on_with_what_it_has(dash: Board, bun
     with connect(python.device) as transport:
         done = switch_back("tiny", python.device, transport)
     assert (done.release, done.switched_from) == (first.release, second.release)
-    assert verify_device(python.device).problems() == []
+    assert verify_device(python.device).list_problems() == []

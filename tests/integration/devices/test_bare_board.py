@@ -321,7 +321,7 @@ def test_python_agent_and_harness_work_over_dropbear(tmp_path: Path, bundle: Pat
         assert 0 < second.bytes_sent < first.bytes_sent / 2
         assert tree(board.at(second.path)) == tree(bundle)
         assert board.push(bundle).already_there
-        assert verify_device(board.device).problems() == []
+        assert verify_device(board.device).list_problems() == []
         with connect(board.device) as transport:
             run = Harness(transport, second.path, "python3").measure("cpu-fp32", PRESETS["smoke"])
             assert len(run.latencies_ns) >= PRESETS["smoke"].iterations

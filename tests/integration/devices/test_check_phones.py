@@ -19,7 +19,7 @@ def test_android_phone_is_ready_when_nothing_is_missing(
     phone = make_phone(tmp_path / "phone", package=write_package(tmp_path / "ort.aar"))
     checked = check_device(phone.device)
     assert checked.problems == ()
-    assert checked.facts.lines() == [
+    assert checked.facts.format_lines() == [
         "Android 15 (API 35): Google Pixel 8",
         "Google Tensor G3, arm64-v8a",
     ]
@@ -47,7 +47,7 @@ def test_iphone_is_ready_when_xcode_reaches_it(
     monkeypatch.setenv("PATH", f"{phone.folder}:/usr/bin:/bin")
     checked = check_device(phone.device)
     assert checked.problems == ()
-    assert checked.facts.lines() == ["iOS 18.1: iPhone 15 Pro", "iPhone16,1"]
+    assert checked.facts.format_lines() == ["iOS 18.1: iPhone 15 Pro", "iPhone16,1"]
     (phone.folder / "details").write_text("    • tunnelState: unavailable\n")
     with pytest.raises(UnreachableError, match="no phone with this identifier"):
         check_device(phone.device)

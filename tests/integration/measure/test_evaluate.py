@@ -12,7 +12,7 @@ import pytest
 from edgepack.builder.build import build
 from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
-from edgepack.demo.demo import demo_device
+from edgepack.demo.demo import make_demo_device
 from edgepack.demo.server import LoopbackServer
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import load_device
@@ -54,7 +54,7 @@ def built(built_once, tmp_path):
 def test_evaluate_over_ssh_when_the_device_is_this_machine_agrees_with_the_build(built, tmp_path):
     project, bundle = built
     with LoopbackServer(tmp_path / "board") as server:
-        accuracy = evaluate(bundle.path, demo_device(server), project=project)
+        accuracy = evaluate(bundle.path, make_demo_device(server), project=project)
     assert accuracy.variant == "cpu-int8-static"
     assert accuracy.measured == accuracy.simulated == bundle.manifest.variants[0].accuracy
 

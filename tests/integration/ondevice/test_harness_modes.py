@@ -69,7 +69,7 @@ def test_select_names_the_variant_and_the_device(harness: Harness, bundle: Path)
 def test_harness_when_python_does_not_look_beside_programs_finds_its_modules(
     harness: Harness,
 ) -> None:
-    python, *rest = harness.argv("memory", "cpu-fp32")
+    python, *rest = harness.make_argv("memory", "cpu-fp32")
     assert harness.transport.run([python, "-I", *rest], timeout_s=60).exit_code == 0
 
 
@@ -79,7 +79,7 @@ def test_select_reads_why_a_raspberry_pi_is_slowed_down(harness: Harness, tmp_pa
     program.write_text("#!/bin/sh\necho throttled=0x80005\n")
     program.chmod(0o755)
     path = f"PATH={program.parent}:{os.environ['PATH']}"
-    argv = ["env", path, *harness.argv("select", None)]
+    argv = ["env", path, *harness.make_argv("select", None)]
     device = json.loads(harness.transport.run(argv, timeout_s=60).stdout)["device"]
     assert device["conditions"]["throttled_now"] == ["under-voltage", "throttled"]
     assert device["conditions"]["throttled_since_boot"] == ["soft temperature limit"]
@@ -351,14 +351,14 @@ def test_document_goes_to_stdout_alone_when_libraries_print(harness: Harness, bu
     loader.write_text(
         loader.read_text() + "    os.system('echo more noise')\n    return _load(*a, **k)\n"
     )
-    result = harness.transport.run(harness.argv("select", None), timeout_s=60)
+    result = harness.transport.run(harness.make_argv("select", None), timeout_s=60)
     assert json.loads(result.stdout)["variant"] == "cpu-int8-static"
     assert b"noise" in result.stderr
 
 
 def test_presets_are_taken_by_the_harness(harness: Harness) -> None:
     for name in ("smoke", "sustained"):
-        argv = [*harness.argv("measure", "absent"), *find_preset(name).arguments]
+        argv = [*harness.make_argv("measure", "absent"), *find_preset(name).arguments]
         assert harness.transport.run(argv, timeout_s=60).exit_code == 3
 
 

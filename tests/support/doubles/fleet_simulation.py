@@ -34,7 +34,7 @@ def simulate(schedule: Schedule, script: Script) -> Simulated:
     ends: list[tuple[float, str, Start, BaseException | None]] = []
     now = 0.0
     while not schedule.over:
-        for start in schedule.starts(now):
+        for start in schedule.start_due(now):
             found.starts.append((now, start))
             took, error = script(start)
             heapq.heappush(ends, (now + took, start.device, start, error))
@@ -45,7 +45,7 @@ def simulate(schedule: Schedule, script: Script) -> Simulated:
             schedule.give_up_overdue(now)
         elif ends:
             now, _, start, error = heapq.heappop(ends)
-            schedule.ended(start, error, now)
+            schedule.record_end(start, error, now)
         for news in schedule.take_news():
             if isinstance(news, Retry):
                 found.retries.append((now, news))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from edgepack.apps.reduced_runtime import build_command
+from edgepack.apps.reduced_runtime import make_build_command
 
 SYSTEMS = ["android", "ios", "linux", "macos"]
 
 
 def options(system, version="1.31.1", **asked):
-    return shlex.split(build_command(system, version, **asked)[-1])
+    return shlex.split(make_build_command(system, version, **asked)[-1])
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_build_command_when_given_a_version_builds_that_release_from_its_list(system):
-    lines = build_command(system, "1.31.1", config="../models/a.config")
+    lines = make_build_command(system, "1.31.1", config="../models/a.config")
     assert "--branch v1.31.1" in lines[0]
     words = shlex.split(lines[-1])
     assert words[0] == "./build.sh"
@@ -63,6 +63,6 @@ def test_build_command_when_for_a_phone_drops_exceptions(system):
 
 
 def test_build_command_when_for_android_leaves_the_folders_to_the_shell():
-    line = build_command("android", "1.31.1")[-1]
+    line = make_build_command("android", "1.31.1")[-1]
     assert '--android_ndk_path "$ANDROID_NDK_HOME"' in line
     assert '--android_sdk_path "$ANDROID_HOME"' in line

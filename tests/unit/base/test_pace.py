@@ -8,7 +8,7 @@ def test_left_when_no_part_of_a_kind_is_done_is_unknown():
     pace = Pace.of({"slow": 1, "quick": 2}, 0.0)
     pace.begin("a", "quick", 0.0)
     pace.end("a", "", 10.0)
-    assert pace.left_s(10.0) is None
+    assert pace.estimate_left_s(10.0) is None
 
 
 def test_left_when_kinds_are_known_is_what_their_parts_take():
@@ -16,7 +16,7 @@ def test_left_when_kinds_are_known_is_what_their_parts_take():
     for part, kind, began, took in (("a", "quick", 0.0, 4.0), ("b", "slow", 4.0, 20.0)):
         pace.begin(part, kind, began)
         pace.end(part, "", began + took)
-    assert pace.left_s(24.0) == pytest.approx(1 * 4.0 + 2 * 20.0)
+    assert pace.estimate_left_s(24.0) == pytest.approx(1 * 4.0 + 2 * 20.0)
 
 
 def test_left_when_parts_ran_two_at_a_time_takes_that_the_rest_will():
@@ -25,7 +25,7 @@ def test_left_when_parts_ran_two_at_a_time_takes_that_the_rest_will():
         pace.begin(part, "run", 0.0)
     for part in ("a", "b"):
         pace.end(part, "", 10.0)
-    assert pace.left_s(10.0) == pytest.approx(4 * 10.0 / 2)
+    assert pace.estimate_left_s(10.0) == pytest.approx(4 * 10.0 / 2)
 
 
 def test_left_when_a_part_was_done_before_does_not_count_it():
@@ -33,7 +33,7 @@ def test_left_when_a_part_was_done_before_does_not_count_it():
     pace.begin("a", "run", 0.0)
     pace.end("a", "", 8.0)
     pace.end("b", "run", 8.0)
-    assert pace.left_s(8.0) == pytest.approx(8.0)
+    assert pace.estimate_left_s(8.0) == pytest.approx(8.0)
 
 
 def test_left_when_the_running_part_takes_longer_than_its_like_is_unknown():
@@ -41,8 +41,8 @@ def test_left_when_the_running_part_takes_longer_than_its_like_is_unknown():
     pace.begin("a", "run", 0.0)
     pace.end("a", "", 10.0)
     pace.begin("b", "run", 10.0)
-    assert pace.left_s(14.0) == pytest.approx(6.0)
-    assert pace.left_s(21.0) is None
+    assert pace.estimate_left_s(14.0) == pytest.approx(6.0)
+    assert pace.estimate_left_s(21.0) is None
 
 
 def test_left_of_a_part_comes_from_its_rate_and_only_after_a_while():
@@ -50,9 +50,9 @@ def test_left_of_a_part_comes_from_its_rate_and_only_after_a_while():
     pace.begin("a", "run", 0.0)
     pace.running["a"].within(0, 100, 5.0)
     pace.running["a"].within(10, 100, 6.0)
-    assert pace.left_s(6.0) is None
+    assert pace.estimate_left_s(6.0) is None
     pace.running["a"].within(20, 100, 9.0)
-    assert pace.left_s(9.0) == pytest.approx((9.0 - 5.0) * 80 / 20)
+    assert pace.estimate_left_s(9.0) == pytest.approx((9.0 - 5.0) * 80 / 20)
 
 
 def test_left_when_a_part_tells_of_one_of_its_stages_only_is_unknown():
@@ -60,8 +60,8 @@ def test_left_when_a_part_tells_of_one_of_its_stages_only_is_unknown():
     pace.begin("a", "run", 0.0)
     pace.running["a"].within(0, 100, 0.0, is_whole=False)
     pace.running["a"].within(50, 100, 50.0, is_whole=False)
-    assert pace.left_s(50.0) is None
-    assert pace.running["a"].left_s(50.0) == pytest.approx(50.0)
+    assert pace.estimate_left_s(50.0) is None
+    assert pace.running["a"].estimate_left_s(50.0) == pytest.approx(50.0)
 
 
 @pytest.mark.parametrize(

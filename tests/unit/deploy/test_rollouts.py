@@ -174,7 +174,7 @@ def test_newer_rollout_when_it_covers_a_pending_device_supersedes_it_there_alone
     push = ScriptedPush()
     assert states(run_rollout(1, store, push)) == {"a": "superseded", "b": "done"}
     assert push.names == ["b"]
-    assert [states(rollout) for rollout in store.all().rollouts] == [
+    assert [states(rollout) for rollout in store.list_all().rollouts] == [
         {"a": "superseded", "b": "done"},
         {"a": "pending"},
     ]
@@ -330,7 +330,7 @@ def test_listing_when_a_file_is_broken_still_has_the_others(store, inventory, bu
     begin(store, bundle, "a")
     begin(store, bundle, "b")
     (store.folder / "1.json").write_text('{"schema_version": 1}')
-    listing = store.all()
+    listing = store.list_all()
     assert [rollout.id for rollout in listing.rollouts] == [2]
     assert "cannot be read" in str(listing.broken[0])
     with pytest.raises(UsageError, match="there is no rollout 9"):

@@ -96,10 +96,10 @@ def test_device_when_it_hangs_is_failed_at_its_deadline_and_its_place_is_free():
 
 def test_try_when_it_ends_after_it_was_given_up_changes_nothing():
     schedule = Schedule(["a"], RolloutSettings(deadline_s=10), lambda: 1.0)
-    (start,) = schedule.starts(0.0)
+    (start,) = schedule.start_due(0.0)
     schedule.give_up_overdue(10.0)
     assert [news.device for news in schedule.take_news()] == ["a"]
-    schedule.ended(start, None, 11.0)
+    schedule.record_end(start, None, 11.0)
     assert schedule.take_news() == []
     assert schedule.over
 
@@ -166,9 +166,9 @@ def test_abort_when_no_more_than_the_share_failed_does_not_happen():
 
 def test_device_when_it_is_lost_after_everything_was_stopped_is_not_tried_again():
     schedule = Schedule(["a", "b"], RolloutSettings(parallel=1), lambda: 1.0)
-    (start,) = schedule.starts(0.0)
+    (start,) = schedule.start_due(0.0)
     schedule.stop("by hand")
-    schedule.ended(start, unreachable(), 1.0)
+    schedule.record_end(start, unreachable(), 1.0)
     assert {news.device: news.tries for news in schedule.take_news()} == {"a": 1, "b": 0}
     assert schedule.over
 

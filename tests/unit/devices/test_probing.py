@@ -70,7 +70,7 @@ def test_device_without_python_is_told_what_to_install(own_home: Path) -> None:
     with connect(device) as transport:
         facts = probe(device, transport)
     assert facts.python == Missing("there is no Python")
-    assert "no Python: there is no Python" in facts.lines()[2]
+    assert "no Python: there is no Python" in facts.format_lines()[2]
 
 
 def test_python_that_does_not_run_is_named(tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ def test_provider_that_is_absent_is_named_with_where_it_comes_from() -> None:
     tensorrt, cuda = find_absent_providers(replace(PI, python=ready), profile)
     assert tensorrt.provider == "TensorrtExecutionProvider"
     assert tensorrt.variants == ("tensorrt-fp16", "tensorrt-int8-static")
-    assert "No wheel on PyPI has it for Jetson" in tensorrt.lines()[1]
-    assert any("--use_tensorrt" in line for line in tensorrt.lines())
+    assert "No wheel on PyPI has it for Jetson" in tensorrt.format_lines()[1]
+    assert any("--use_tensorrt" in line for line in tensorrt.format_lines())
     assert cuda.variants == ("cuda-fp16",)
     checked = Checked("orin", "jetson", replace(PI, python=ready), (), (tensorrt, cuda))
     lines = checked.format_absent()
-    assert lines[: len(tensorrt.lines())] == tensorrt.lines()
+    assert lines[: len(tensorrt.format_lines())] == tensorrt.format_lines()
     assert lines[-1] == "  the commands for TensorrtExecutionProvider"
     assert sum("git clone" in line for line in lines) == 1
 

@@ -47,7 +47,7 @@ def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
         ToolError: The code does not compile, or the repository cannot be written.
     """
     manifest = verify(bundle).manifest
-    artifact = _artifact(bundle)
+    artifact = _read_artifact(bundle)
     classes = toolchain.compile(bundle / SOURCES, f"{artifact.group}.{artifact.artifact}")
     aar, pom = artifact.file_name(".aar"), artifact.file_name(".pom")
     files = {
@@ -58,11 +58,11 @@ def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
     final = repository / artifact.folder
     with replacing(final, mark=pom) as folder:
         for name, data in files.items():
-            _write(folder / name, data)
+            _write_with_checksums(folder / name, data)
     return final / aar
 
 
-def _artifact(bundle: Path) -> MavenArtifact:
+def _read_artifact(bundle: Path) -> MavenArtifact:
     if not (bundle / _POM).is_file():
         raise BundleError(
             f"{str(bundle)!r} has no {_POM}, from which an AAR is made",
@@ -105,7 +105,7 @@ def make_zip(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_with_checksums(path: Path, data: bytes) -> None:
     sha1, sha256 = hashlib.sha1(data, usedforsecurity=False), hashlib.sha256(data)
     files = {
         path: data,

@@ -55,7 +55,7 @@ class Toolchain:
         """
         with tempfile.TemporaryDirectory(prefix="edgepack-kotlin-") as name:
             out = Path(name)
-            result = run_program(self._argv(sources, module, out), timeout_s=_TIMEOUT_S)
+            result = run_program(self._make_argv(sources, module, out), timeout_s=_TIMEOUT_S)
             if result.exit_code:
                 raise ToolError(
                     f"the Kotlin compiler does not take {str(sources)!r}{result.last_lines}",
@@ -63,19 +63,19 @@ class Toolchain:
                 )
             return read_files(out)
 
-    def _argv(self, sources: Path, module: str, out: Path) -> list[str]:
+    def _make_argv(self, sources: Path, module: str, out: Path) -> list[str]:
         return [
             self.java,
             # Java ends before its second compiler pays off: 21 s of processor time instead of 48.
             "-XX:TieredStopAtLevel=1",
-            *("-cp", _joined(self.compiler)),
+            *("-cp", _join_paths(self.compiler)),
             "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler",
             *("-no-stdlib", "-no-reflect"),
             # A newer JDK has methods that Android lacks, for example of lists; this option hides
             # them.
             *("-jvm-target", JVM_TARGET, f"-Xjdk-release={JVM_TARGET}"),
             *("-module-name", module),
-            *("-classpath", _joined(self.classpath)),
+            *("-classpath", _join_paths(self.classpath)),
             *("-d", str(out)),
             str(sources),
         ]
@@ -87,7 +87,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-def _joined(paths: Iterable[Path]) -> str:
+def _join_paths(paths: Iterable[Path]) -> str:
     return os.pathsep.join(map(str, paths))
 
 
@@ -117,18 +117,18 @@ def find_toolchain(packages: Mapping[str, str], jars: Path | None = None) -> Too
     runtime = MavenArtifact("com.microsoft.onnxruntime", "onnxruntime", packages[ONNXRUNTIME])
     against = (runtime, _ANDROID, _STDLIB)
     wanted = dict.fromkeys((*_COMPILER, *against))
-    found = {artifact: path for artifact in wanted if (path := _jar(folder, artifact))}
-    java = _java()
-    obstacle = _unfit(java)
+    found = {artifact: path for artifact in wanted if (path := _find_jar(folder, artifact))}
+    java = _find_java()
+    obstacle = _find_obstacle(java)
     missing = [artifact.coordinates for artifact in wanted if artifact not in found]
     if missing or obstacle is not None:
-        raise _missing(missing, folder, obstacle)
+        raise _make_missing_error(missing, folder, obstacle)
     return Toolchain(
         str(java), tuple(found[each] for each in _COMPILER), tuple(found[each] for each in against)
     )
 
 
-def _missing(jars: list[str], folder: Path, java: str | None) -> ToolError:
+def _make_missing_error(jars: list[str], folder: Path, java: str | None) -> ToolError:
     what = [f"a JDK ({java})"] if java else []
     what += [f"{coordinates} (not below {folder})" for coordinates in jars]
     how = [f"install a JDK, version {JVM_TARGET} or newer, and set JAVA_HOME to it"] if java else []
@@ -145,18 +145,18 @@ def _missing(jars: list[str], folder: Path, java: str | None) -> ToolError:
     )
 
 
-def _jar(folder: Path, artifact: MavenArtifact) -> Path | None:
+def _find_jar(folder: Path, artifact: MavenArtifact) -> Path | None:
     name = artifact.file_name(".jar")
     places = (folder / artifact.folder / name, folder / name)
     return next((path.resolve() for path in places if path.is_file()), None)
 
 
-def _java() -> str | None:
+def _find_java() -> str | None:
     home = os.environ.get("JAVA_HOME")
     return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
 
 
-def _unfit(java: str | None) -> str | None:
+def _find_obstacle(java: str | None) -> str | None:
     """Return why a program cannot compile; None if it can."""
     if java is None:
         home = os.environ.get("JAVA_HOME")

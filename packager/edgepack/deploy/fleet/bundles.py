@@ -24,7 +24,7 @@ def load_bundles_by_target(paths: Sequence[Path]) -> dict[str, Bundle]:
         UsageError: Two are for the same target, or they are of several projects.
     """
     found: dict[str, Bundle] = {}
-    for folder in dict.fromkeys(folder for path in paths for folder in _folders(path)):
+    for folder in dict.fromkeys(folder for path in paths for folder in _find_folders(path)):
         bundle = load_bundle(folder)
         other = found.setdefault(bundle.manifest.target, bundle)
         if other is not bundle:
@@ -79,6 +79,6 @@ def require_signatures(bundles: Mapping[str, Bundle], allowed_signers: Path | No
             )
 
 
-def _folders(path: Path) -> Iterator[Path]:
+def _find_folders(path: Path) -> Iterator[Path]:
     within = sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
     yield from [path] if (path / MANIFEST).exists() or not within else within

@@ -156,13 +156,13 @@ def push_to_one(
     _require_signatures(bundles, options)
     rollout = store.create(bundles, {device.name: device.target}, RolloutSettings(), options)
     with store.lock(rollout.id):
-        record = _record(device.target, "failed", 1, _make_interrupted_error(device.name))
+        record = _make_record(device.target, "failed", 1, _make_interrupted_error(device.name))
         try:
             pushed = push(bundle.path, device, options, progress=progress)
-            record = _record(device.target, "done", 1, None, pushed)
+            record = _make_record(device.target, "done", 1, None, pushed)
         except EdgepackError as error:
             state: DeviceState = "pending" if error.transient else "failed"
-            record = _record(device.target, state, 1, error)
+            record = _make_record(device.target, state, 1, error)
             raise
         finally:
             store.save(rollout.model_copy(update={"devices": {device.name: record}}))
@@ -196,7 +196,7 @@ class _Run:
         # off.
         names = sorted(self._rollout.pending, key=lambda name: self._tries[name])
         ready = [devices[name] for name in names if self._is_ready(name, devices)]
-        schedule = Schedule([device.name for device in ready], self._settings(), random.random)
+        schedule = Schedule([device.name for device in ready], self._find_settings(), random.random)
         number = self._rollout.id
         try:
             run_on_devices(
@@ -204,12 +204,12 @@ class _Run:
                 self._push_to,
                 schedule,
                 on_news=lambda news: self._take_in(news, schedule.stopped),
-                stop_reason=lambda: self._store.stopped(number),
+                stop_reason=lambda: self._store.read_stop_reason(number),
             )
         finally:
             self._save()
 
-    def _settings(self) -> RolloutSettings:
+    def _find_settings(self) -> RolloutSettings:
         """Return how to go on: a device that has the release by now was the canary."""
         settings = self._rollout.settings
         return (
@@ -244,7 +244,7 @@ class _Run:
             if state == "done" and name not in self._pushed:
                 state = "superseded"
             before = self._records[name]
-            self._records[name] = _record(
+            self._records[name] = _make_record(
                 before.target,
                 state,
                 self._tries[name] + news.tries,
@@ -262,7 +262,7 @@ class _Run:
         self._saved_at = time.monotonic()
 
 
-def _record(
+def _make_record(
     target: str,
     state: DeviceState,
     tries: int,

@@ -47,17 +47,17 @@ def run_on_devices(
         reason = stop_reason()
         if reason:
             schedule.stop(reason)
-        for start in schedule.starts(time.monotonic()):
+        for start in schedule.start_due(time.monotonic()):
             on_news(start)
-            _begin(action, by_name[start.device], start, ends)
-        bugs += _wait(ends, schedule)
+            _begin_try(action, by_name[start.device], start, ends)
+        bugs += _wait_for_end(ends, schedule)
         for news in schedule.take_news():
             on_news(news)
     if bugs:
         raise bugs[0]
 
 
-def _begin(action: Callable[[Device], None], device: Device, start: Start, ends: _Ends) -> None:
+def _begin_try(action: Callable[[Device], None], device: Device, start: Start, ends: _Ends) -> None:
     def work() -> None:
         failure: BaseException | None = None
         try:
@@ -70,7 +70,7 @@ def _begin(action: Callable[[Device], None], device: Device, start: Start, ends:
     threading.Thread(target=work, name=device.name, daemon=True).start()
 
 
-def _wait(ends: _Ends, schedule: Schedule) -> list[BaseException]:
+def _wait_for_end(ends: _Ends, schedule: Schedule) -> list[BaseException]:
     """Wait until a try ends or something is due, and return errors that are no EdgepackError."""
     wakes = schedule.find_next_wake()
     if schedule.over:
@@ -82,5 +82,5 @@ def _wait(ends: _Ends, schedule: Schedule) -> list[BaseException]:
     except queue.Empty:
         schedule.give_up_overdue(time.monotonic())
         return []
-    schedule.ended(start, error, time.monotonic())
+    schedule.record_end(start, error, time.monotonic())
     return [] if error is None or isinstance(error, EdgepackError) else [error]

@@ -88,8 +88,8 @@ class Settled:
 class Schedule:
     """Decides what to try next, and records the results.
 
-    The caller starts what :meth:`starts` returns, passes each result to :meth:`ended`, and reads
-    the :meth:`news`. Times are seconds of one monotonic clock.
+    The caller starts what :meth:`start_due` returns, passes each result to :meth:`record_end`, and
+    reads the news with :meth:`take_news`. Times are seconds of one monotonic clock.
 
     Args:
         devices: Names, in the order in which they start.
@@ -103,7 +103,7 @@ class Schedule:
     ) -> None:
         self._settings = settings
         self._random = random
-        self._waves = _waves(devices, settings)
+        self._waves = _cut_waves(devices, settings)
         self._wave = _Wave(0)
         self._waiting: deque[str] = deque()
         self._retries: list[tuple[float, str]] = []
@@ -123,11 +123,11 @@ class Schedule:
         """Whether every device is settled."""
         return not (self._running or self._retries or self._waiting or self._waves)
 
-    def starts(self, now: float) -> list[Start]:
+    def start_due(self, now: float) -> list[Start]:
         """Return the tries to start now, and count them as started."""
         begun = []
         while len(self._running) < self._settings.parallel:
-            device = self._next(now)
+            device = self._take_next(now)
             if device is None:
                 break
             tries, _ = self._lost.get(device, (0, None))
@@ -136,7 +136,7 @@ class Schedule:
             begun.append(self._running[device])
         return begun
 
-    def ended(self, start: Start, error: BaseException | None, now: float) -> None:
+    def record_end(self, start: Start, error: BaseException | None, now: float) -> None:
         """Record how a try ended; a try that was given up before no longer counts."""
         if self._running.get(start.device) != start:
             return
@@ -156,7 +156,7 @@ class Schedule:
                 hint="look at the device, then push again; --deadline gives it more time",
                 where=start.device,
             )
-            self.ended(start, error, now)
+            self.record_end(start, error, now)
 
     def stop(self, reason: str) -> None:
         """Start nothing more; running tries continue to their end, and the rest stays pending."""
@@ -185,7 +185,7 @@ class Schedule:
             times.append(self._retries[0][0])
         return min(times, default=None)
 
-    def _next(self, now: float) -> str | None:
+    def _take_next(self, now: float) -> str | None:
         if self._retries and self._retries[0][0] <= now:
             return heapq.heappop(self._retries)[1]
         if self._waves and not (self._waiting or self._running or self._retries):
@@ -240,7 +240,7 @@ class _Wave:
     states: Counter[str] = field(default_factory=Counter)
 
 
-def _waves(devices: Sequence[str], settings: RolloutSettings) -> deque[Sequence[str]]:
+def _cut_waves(devices: Sequence[str], settings: RolloutSettings) -> deque[Sequence[str]]:
     """Cut the devices into the canary and waves whose sizes differ by one at most."""
     canary, rest = devices[: settings.canary], devices[settings.canary :]
     waves = min(settings.waves, len(rest))

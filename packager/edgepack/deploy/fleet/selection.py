@@ -14,7 +14,7 @@ ALL = "all"
 
 
 @cache
-def _backends(target: str) -> Sequence[str]:
+def _list_backends(target: str) -> Sequence[str]:
     """Return what a target's variants run on; nothing if there is no such target.
 
     That there is none is said where the device is used.
@@ -27,7 +27,7 @@ def _backends(target: str) -> Sequence[str]:
 PROPERTIES: dict[str, Callable[[Device], Sequence[str]]] = {
     "tag": lambda device: device.entry.tags,
     "target": lambda device: [device.target],
-    "backend": lambda device: _backends(device.target),
+    "backend": lambda device: _list_backends(device.target),
 }
 """The properties that select devices, as ``WORD:VALUE``, and a device's values for each."""
 
@@ -47,7 +47,7 @@ def select_devices(words: Sequence[str], inventory: Path | None = None) -> list[
     chosen = {word: _choose_devices(word, named, listed) for word in words}
     empty = [word for word, devices in chosen.items() if not devices]
     if empty or not chosen:
-        raise _nothing(empty, named, listed, inventory)
+        raise _make_nothing_error(empty, named, listed, inventory)
     found = {device.name: device for devices in chosen.values() for device in devices}
     return [found[name] for name in sorted(found)]
 
@@ -81,7 +81,7 @@ def _choose_devices(
     return [device for device in listed.values() if values and value in values(device)]
 
 
-def _nothing(
+def _make_nothing_error(
     empty: Sequence[str],
     named: Mapping[str, Device],
     listed: Mapping[str, Device],

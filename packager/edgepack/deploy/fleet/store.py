@@ -149,11 +149,11 @@ class RolloutStore:
         """
         now = utc_now()
         first = next(iter(bundles.values()))
-        with writing("the rollout", self.folder), self._file(".lock") as lock:
+        with writing("the rollout", self.folder), self._open_file(".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             rollout = Rollout(
                 schema_version=SCHEMA_VERSION,
-                id=max(self._ids(), default=0) + 1,
+                id=max(self._list_ids(), default=0) + 1,
                 project=first.manifest.name,
                 created=now,
                 settings=settings,
@@ -179,7 +179,7 @@ class RolloutStore:
         Raises:
             ToolError: The folder cannot be written to.
         """
-        path = self._path(rollout.id)
+        path = self._find_path(rollout.id)
         with writing("the rollout", path):
             write_atomically(path, rollout.model_dump_json(exclude={"stopped"}) + "\n")
 
@@ -190,21 +190,21 @@ class RolloutStore:
             UsageError: There is no such rollout.
             BundleError: Its file, or that of a newer one, is broken or of another schema version.
         """
-        known = self._ids()
+        known = self._list_ids()
         if number not in known:
             raise UsageError(
                 f"there is no rollout {number}",
                 hint=f"{suggest_nearest(str(number), map(str, known))} (edgepack rollout list)",
             )
-        newer = [self._read(other) for other in known if other > number]
-        return _mark_superseded(self._read(number), newer)
+        newer = [self._read_rollout(other) for other in known if other > number]
+        return _mark_superseded(self._read_rollout(number), newer)
 
-    def all(self) -> RolloutListing:
+    def list_all(self) -> RolloutListing:
         """Return all rollouts; a broken file hides no other."""
         listing = RolloutListing()
-        for number in reversed(self._ids()):
+        for number in reversed(self._list_ids()):
             try:
-                rollout = self._read(number)
+                rollout = self._read_rollout(number)
             except BundleError as error:
                 listing.broken.append(error)
             else:
@@ -218,7 +218,7 @@ class RolloutStore:
         Raises:
             BundleError: The file of a newer one is broken.
         """
-        newer = (self._read(number) for number in self._ids() if number > rollout.id)
+        newer = (self._read_rollout(number) for number in self._list_ids() if number > rollout.id)
         return any(other.project == rollout.project and other.covers(device) for other in newer)
 
     @contextmanager
@@ -229,7 +229,7 @@ class RolloutStore:
             BusyError: Another process holds it.
             ToolError: The folder cannot be written to.
         """
-        with self._file(f"{number}.lock") as file:
+        with self._open_file(f"{number}.lock") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -257,7 +257,7 @@ class RolloutStore:
         ):
             file.write(reason)
 
-    def stopped(self, number: int) -> str:
+    def read_stop_reason(self, number: int) -> str:
         """Return why nothing more of a rollout is started; empty if it is not stopped."""
         try:
             text = (self.folder / f"{number}.stopped").read_text(encoding="utf-8")
@@ -265,15 +265,15 @@ class RolloutStore:
             return ""
         return text or "it was stopped"
 
-    def _path(self, number: int) -> Path:
+    def _find_path(self, number: int) -> Path:
         return self.folder / f"{number}.json"
 
-    def _ids(self) -> list[int]:
+    def _list_ids(self) -> list[int]:
         names = (path.stem for path in self.folder.glob("*.json"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     @contextmanager
-    def _file(self, name: str) -> Iterator[IO[str]]:
+    def _open_file(self, name: str) -> Iterator[IO[str]]:
         path = self.folder / name
         with writing("the rollout", path):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -282,15 +282,15 @@ class RolloutStore:
             file.seek(0)
             yield file
 
-    def _read(self, number: int) -> Rollout:
+    def _read_rollout(self, number: int) -> Rollout:
         rollout = read_model(
-            self._path(number),
+            self._find_path(number),
             Rollout,
             version=SCHEMA_VERSION,
             what="the rollout",
             remedy="delete the file, and push again to the devices that were not done",
         )
-        return rollout.model_copy(update={"stopped": self.stopped(number)})
+        return rollout.model_copy(update={"stopped": self.read_stop_reason(number)})
 
 
 def _mark_superseded(rollout: Rollout, newer: list[Rollout]) -> Rollout:

@@ -27,7 +27,7 @@ from edgepack.deploy.transfer.shell_agent import (
     ShellAnswer,
     check_result,
     make_no_space_error,
-    switch_hint,
+    make_switch_hint,
 )
 from edgepack.devices.answers import MAX_BYTES, make_answer_error, read_answer
 from edgepack.devices.inventory import LOCAL, Device
@@ -140,21 +140,21 @@ def _push_chunks(
     how = ["switch" if switch else "stay", str(device.entry.keep_releases)]
     options = [digest, digest_or_none, *how]
     bytes_sent = 0
-    with _agent(transport, device, "push", verified.manifest.name, options) as stream:
+    with _open_agent(transport, device, "push", verified.manifest.name, options) as stream:
         # Meanwhile the agent looks at what is there; it changes nothing before it gets more.
         _verify(verified.path)
         _header.begin(verified.path)  # needed soon, unless the release is there already
         answer = stream.read(len(b"have\n"))
         if answer and answer not in (b"have\n", b"sign\n", b"send\n"):
             stream.close_stdin()  # what is printed may have no end
-            raise _chatty(answer + stream.read(60), device.name)
+            raise _make_chatty_error(answer + stream.read(60), device.name)
         if answer == b"send\n":
             preflight()
         try:
             if answer == b"have\n":
                 stream.write(b"0\n")
             if answer == b"send\n":
-                bytes_sent = _send(verified, stream, device.name, progress)
+                bytes_sent = _send_missing(verified, stream, device.name, progress)
             if answer == b"sign\n" and signed is not None:
                 stream.write(b"%d\n" % len(signed) + signed)
                 bytes_sent = len(signed)
@@ -229,10 +229,10 @@ def _point_at(
     options = [release, action, str(device.entry.keep_releases)]
     told: _End | ShellAnswer
     try:
-        with _agent(transport, device, "switch", project, options) as stream:
+        with _open_agent(transport, device, "switch", project, options) as stream:
             result = stream.wait()
         doing = "going back" if action == "rollback" else "switching"
-        told = _read_end(result, doing, device.name, switch_hint(project, device.name))
+        told = _read_end(result, doing, device.name, make_switch_hint(project, device.name))
     except PythonMissingError:
         if device.entry.python is not None:
             raise
@@ -270,7 +270,7 @@ def open_for(device: Device, path: Path) -> Bundle:
     return bundle
 
 
-def _agent(
+def _open_agent(
     transport: Transport, device: Device, operation: str, project: str, options: list[str]
 ) -> AbstractContextManager[Stream]:
     return open_device_program(
@@ -284,11 +284,11 @@ def _agent(
     )
 
 
-def _send(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> int:
+def _send_missing(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> int:
     """Send the header, and the chunks that the device then asks for; return the bytes."""
     header, chunks = _header(bundle.path)
     stream.write(b"%d\n" % len(header) + header)
-    missing = [chunks[number] for number in _missing(stream, len(chunks), device)]
+    missing = [chunks[number] for number in _read_missing(stream, len(chunks), device)]
     by_file = [
         (str(path.relative_to(bundle.path)), list(group))
         for path, group in groupby(missing, key=lambda chunk: chunk.path)
@@ -298,7 +298,7 @@ def _send(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> in
     size = sum(chunk.size for chunk in missing)
     with progress.task(Work(f"{device}: sending", total=size, unit="bytes")) as advance:
         for name, group in by_file:
-            for data in _blocks(chunk.read() for chunk in group):
+            for data in _cut_blocks(chunk.read() for chunk in group):
                 stream.write(data)
                 advance(name, by=len(data))
     progress.note(format_sent(device, bytes_sent + size, len(by_file), time.monotonic() - began))
@@ -313,7 +313,7 @@ def format_sent(device: str, size: int, files: int, took_s: float) -> str:
     return f"{device}: sent {amount} of {parts} in {took}"
 
 
-def _announce(folder: Path) -> tuple[bytes, list[Chunk]]:
+def _make_announcement(folder: Path) -> tuple[bytes, list[Chunk]]:
     """Return the document that announces a bundle, and its chunks by number, each only once."""
     bundle = load_bundle(folder)
     files, chunks = _cut_files(folder, [entry.path for entry in bundle.manifest.files])
@@ -345,7 +345,7 @@ def _cut_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, list[int]]
 # The device compares what arrives with the manifest; these checks only fail before anything is
 # sent.
 _verify = Kept(verify, read_stamps)
-_header = Kept(_announce, read_stamps)
+_header = Kept(_make_announcement, read_stamps)
 
 
 class _Ranges(RootModel[list[tuple[int, int]]]):
@@ -359,7 +359,7 @@ class _End(BaseModel):
     before: str | None = Field(alias="from")
 
 
-def _missing(stream: Stream, count: int, device: str) -> Iterable[int]:
+def _read_missing(stream: Stream, count: int, device: str) -> Iterable[int]:
     """Return the numbers of the chunks that the device lacks.
 
     Raises:
@@ -378,7 +378,7 @@ def _missing(stream: Stream, count: int, device: str) -> Iterable[int]:
     return chain.from_iterable(range(first, last + 1) for first, last in ranges)
 
 
-def _blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _cut_blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the same bytes in blocks of a good size to write."""
     waiting = bytearray()
     for part in parts:
@@ -403,7 +403,7 @@ def _read_end(result: CommandResult, doing: str, device: str, refused: str = TRY
     return read_answer(_End, result.stdout, device=device, what="the agent's answer")
 
 
-def _chatty(said: bytes, device: str) -> DeviceError:
+def _make_chatty_error(said: bytes, device: str) -> DeviceError:
     return DeviceError(
         f"the device printed {said[:60]!r} before the agent's answer",
         hint="its login must print nothing without a terminal: look into ~/.bashrc there",

@@ -29,7 +29,7 @@ REFUSED = 2
 TRY_AGAIN = "nothing was changed on the device; look at the message above and try again"
 
 
-def switch_hint(project: str, device: str) -> str:
+def make_switch_hint(project: str, device: str) -> str:
     """Return the hint for a device that does not switch to a release."""
     return (
         f"nothing was changed. 'edgepack device verify {device}' lists what is there: edgepack"
@@ -73,7 +73,7 @@ class ShellAgent:
             hashes[name] = hashlib.sha256((bundle.path / name).read_bytes()).hexdigest()
         lines = "".join(f"{sha256}  {path}\n" for path, sha256 in hashes.items()).encode()
         asked = [bundle.manifest.name, bundle.digest]
-        told = _lines(self._run("ask", asked, iter([lines]), "asking what is missing"))
+        told = _split_lines(self._run("ask", asked, iter([lines]), "asking what is missing"))
         if told[:1] == ["have"]:
             missing, there = [], True
         elif told[-1:] == ["."] and hashes.keys() >= set(told[:-1]):
@@ -88,16 +88,16 @@ class ShellAgent:
             iter(()) if there else iter(tar),
             "putting the bundle in its place",
         )
-        path, before = self._read_told(result)
+        path, before = self._read_answer(result)
         return ShellAnswer(path, before, 0 if there else tar.bytes_made, there)
 
     def switch(self, project: str, release: str, action: str) -> ShellAnswer:
         """Make a release on the device current, as :func:`.client.switch_back` does."""
         options = [project, release, action, str(self.device.entry.keep_releases)]
         doing = "going back" if action == "rollback" else "switching"
-        refused = switch_hint(project, self.device.name)
+        refused = make_switch_hint(project, self.device.name)
         result = self._run("switch", options, iter(()), doing, refused=refused)
-        return ShellAnswer(*self._read_told(result))
+        return ShellAnswer(*self._read_answer(result))
 
     def _run(
         self,
@@ -113,10 +113,10 @@ class ShellAgent:
             raise make_no_space_error(result, self.device.name)
         return check_result(result, doing, self.device.name, refused)
 
-    def _read_told(self, result: CommandResult) -> tuple[PurePosixPath, str | None]:
-        told = dict(line.partition(" ")[::2] for line in _lines(result))
+    def _read_answer(self, result: CommandResult) -> tuple[PurePosixPath, str | None]:
+        told = dict(line.partition(" ")[::2] for line in _split_lines(result))
         if "path" not in told:
-            raise self._make_chatty_error(_lines(result))
+            raise self._make_chatty_error(_split_lines(result))
         return PurePosixPath(told["path"]), told.get("from") or None
 
     def _make_chatty_error(self, told: list[str]) -> DeviceError:
@@ -162,7 +162,7 @@ def _count_needed_kib(bundle: Bundle, missing: list[str]) -> int:
     return 1024 + sum(4 * -(-size // 4096) for size in sizes)
 
 
-def _lines(result: CommandResult) -> list[str]:
+def _split_lines(result: CommandResult) -> list[str]:
     """Return the lines of stdout, split at newlines only: a path may have Unicode line ends."""
     return result.text.removesuffix("\n").split("\n")
 
@@ -184,27 +184,27 @@ class _Tar:
         self._lists = {_FILES: lines, _MODES: "".join(f"{p}\n" for p in programs).encode()}
 
     def __iter__(self) -> Iterator[bytes]:
-        for part in self._parts():
+        for part in self._make_parts():
             self.bytes_made += len(part)
             yield part
 
-    def _parts(self) -> Iterator[bytes]:
+    def _make_parts(self) -> Iterator[bytes]:
         for name, content in self._lists.items():
-            yield _head(name, len(content)) + content + _padding(len(content))
+            yield _make_head(name, len(content)) + content + _make_padding(len(content))
         for name in self._missing:
             path = self._bundle.path / name
             size = path.stat().st_size
-            yield _head(_NEW + name, size)
+            yield _make_head(_NEW + name, size)
             yield from read_chunks(path)
-            yield _padding(size)
+            yield _make_padding(size)
         yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _head(name: str, size: int) -> bytes:
+def _make_head(name: str, size: int) -> bytes:
     info = tarfile.TarInfo(name)
     info.size = size
     return info.tobuf(tarfile.GNU_FORMAT)
 
 
-def _padding(size: int) -> bytes:
+def _make_padding(size: int) -> bytes:
     return bytes(-size % tarfile.BLOCKSIZE)

@@ -86,7 +86,7 @@ class Adb:
             ToolError: There is no adb, or its server does not start.
             RemoteCommandError: Something else failed.
         """
-        result = self._adb(arguments, timeout_s=timeout_s)
+        result = self._run_adb(arguments, timeout_s=timeout_s)
         self._explain(result)
         return result.check(
             doing,
@@ -112,7 +112,7 @@ class Adb:
         if folder is not None:
             # adbd sends SIGHUP to the one process that it has started when adb here is gone.
             line = f"cd {shlex.quote(folder)} && exec {line}"
-        result = self._adb(["shell", "-n", "-T", line], timeout_s=timeout_s)
+        result = self._run_adb(["shell", "-n", "-T", line], timeout_s=timeout_s)
         self._explain(result)
         if result.exit_code == _LOST_EXIT:
             self._require_kept(result)
@@ -130,7 +130,7 @@ class Adb:
             DeviceError: The phone cannot be reached, or is full.
             RemoteCommandError: The copy failed.
         """
-        sources = [self._on_host(path) for path in files]
+        sources = [self._put_on_host(path) for path in files]
         doing = f"copying {format_list([path.name for path in files], most=3)} to the phone"
         timeout_s = PUSH_S * len(files)
         self.run(["push", *sources, f"{folder}/"], doing, timeout_s=timeout_s)
@@ -141,7 +141,7 @@ class Adb:
         Raises:
             DeviceError: The phone refuses it; the message says why, and what to do.
         """
-        argv = ["install", "-r", "-t", self._on_host(app)]
+        argv = ["install", "-r", "-t", self._put_on_host(app)]
         result = self.run(argv, f"installing {app.name}", timeout_s=timeout_s)
         if "Success" not in result.text:  # older ones exit with 0 all the same
             raise self.explain_output(join_output(result)) or RemoteCommandError(
@@ -156,9 +156,9 @@ class Adb:
         Raises:
             DeviceError: The phone cannot be reached or used.
         """
-        self._explain(self._adb(["uninstall", package], timeout_s=timeout_s))
+        self._explain(self._run_adb(["uninstall", package], timeout_s=timeout_s))
 
-    def digests(self, folders: Sequence[PurePosixPath]) -> Mapping[str, str]:
+    def read_digests(self, folders: Sequence[PurePosixPath]) -> Mapping[str, str]:
         """Return the SHA-256 of every file below folders of the phone, by its path there.
 
         Empty for a folder that does not exist, and on phones without ``sha256sum``.
@@ -167,14 +167,14 @@ class Adb:
         found = re.findall(r"^([0-9a-f]{64})  (.+)$", self.shell(argv).text, re.MULTILINE)
         return {path: digest for digest, path in found}
 
-    def properties(self) -> dict[str, str]:
+    def read_properties(self) -> dict[str, str]:
         """Return Android's system properties."""
         result = self.shell(["getprop"])
         doing = "asking for the phone's properties"
         result.check(doing, device=self.device.name, hint="unlock the phone")
         return dict(re.findall(r"^\[([^\]]+)\]: \[([^\]]*)\]", result.text, re.MULTILINE))
 
-    def _adb(self, arguments: Sequence[str], *, timeout_s: float) -> CommandResult:
+    def _run_adb(self, arguments: Sequence[str], *, timeout_s: float) -> CommandResult:
         argv = [self.entry.adb, "-s", self.entry.serial, *arguments]
         return self.host.run(argv, timeout_s=timeout_s)
 
@@ -192,7 +192,7 @@ class Adb:
         if not join_output(result).strip():
             raise LOST.as_error(self.device.name)
 
-    def _on_host(self, local: Path) -> str:
+    def _put_on_host(self, local: Path) -> str:
         """Return a path of the file on the machine that has the phone; it is copied there."""
         if not isinstance(self.device.host.entry, SshEntry):
             return str(local.absolute())

@@ -71,7 +71,9 @@ class Xcode:
                 raise error
         return result
 
-    def devicectl(self, words: Sequence[str], options: Sequence[str], doing: str) -> CommandResult:
+    def run_devicectl(
+        self, words: Sequence[str], options: Sequence[str], doing: str
+    ) -> CommandResult:
         """Run ``xcrun devicectl device`` for the phone."""
         argv = ["xcrun", "devicectl", "device", *words, "--device", self.entry.udid, *options]
         return self.run(argv, doing)
@@ -84,7 +86,7 @@ class Xcode:
             ToolError: There is no Xcode.
         """
         self.run(["xcodebuild", "-version"], "asking for Xcode")
-        told = self.devicectl(["info", "details"], [], "asking for the phone").text
+        told = self.run_devicectl(["info", "details"], [], "asking for the phone").text
         error = explain(XCODE_CAUSES, told, device=self.device.name)
         if error is not None:  # of a phone that is known, but cannot be used now
             raise error
@@ -131,15 +133,27 @@ class Xcode:
 
     def send(self, folder: PurePosixPath, identifier: str, place: str) -> None:
         """Copy a folder of the Mac into an app's container, beside what is there."""
-        options = [*_container(identifier), "--source", str(folder), "--destination", place]
-        self.devicectl(["copy", "to"], options, "copying to the phone")
+        options = [
+            *_make_container_options(identifier),
+            "--source",
+            str(folder),
+            "--destination",
+            place,
+        ]
+        self.run_devicectl(["copy", "to"], options, "copying to the phone")
 
     def fetch(self, identifier: str, place: str, target: PurePosixPath) -> bytes:
         """Return a file of an app's container; it goes through a file of the Mac."""
-        options = [*_container(identifier), "--source", place, "--destination", str(target)]
-        self.devicectl(["copy", "from"], options, "copying from the phone")
+        options = [
+            *_make_container_options(identifier),
+            "--source",
+            place,
+            "--destination",
+            str(target),
+        ]
+        self.run_devicectl(["copy", "from"], options, "copying from the phone")
         return self.run(["cat", str(target)], "reading what the phone wrote").stdout
 
 
-def _container(identifier: str) -> list[str]:
+def _make_container_options(identifier: str) -> list[str]:
     return ["--domain-type", "appDataContainer", "--domain-identifier", identifier]

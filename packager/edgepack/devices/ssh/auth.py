@@ -41,8 +41,8 @@ def authenticate(
     tried = _Tried()
     with contextlib.ExitStack() as stack:
         agent = stack.enter_context(contextlib.closing(paramiko.Agent())) if hop.agent else None
-        for label, key in _keys(hop, agent.get_keys() if agent else (), tried):
-            if not _offer(connection, hop.user, label, key, tried):
+        for label, key in _list_keys(hop, agent.get_keys() if agent else (), tried):
+            if not _offer_key(connection, hop.user, label, key, tried):
                 break
     if password_env is not None and not connection.is_authenticated():
         _offer_password(connection, hop.user, password_env, tried, device)
@@ -50,13 +50,13 @@ def authenticate(
         raise _make_refused_error(hop, tried, device)
 
 
-def _keys(
+def _list_keys(
     hop: SshSettings, agent_keys: Sequence[paramiko.AgentKey], tried: _Tried
 ) -> Iterator[tuple[str, paramiko.PKey]]:
     """Yield keys as OpenSSH orders them: the agent's that are configured, files, other agent's."""
-    files = {path: key for path in hop.identity_files if (key := _load(path, tried))}
+    files = {path: key for path in hop.identity_files if (key := _load_key(path, tried))}
     configured = {key.asbytes() for key in files.values()}
-    configured |= {blob for path in hop.identity_files if (blob := _public_blob(path))}
+    configured |= {blob for path in hop.identity_files if (blob := _read_public_blob(path))}
     held = {key.asbytes() for key in agent_keys}
     for agent_key in agent_keys:
         if agent_key.asbytes() in configured:
@@ -69,7 +69,7 @@ def _keys(
             yield f"agent: {agent_key.comment}", agent_key
 
 
-def _load(path: Path, tried: _Tried) -> paramiko.PKey | None:
+def _load_key(path: Path, tried: _Tried) -> paramiko.PKey | None:
     """Read a private key; ``<path>-cert.pub`` beside it is taken along."""
     try:
         return paramiko.PKey.from_path(path)
@@ -84,14 +84,14 @@ def _load(path: Path, tried: _Tried) -> paramiko.PKey | None:
     return None
 
 
-def _public_blob(path: Path) -> bytes | None:
+def _read_public_blob(path: Path) -> bytes | None:
     try:
         return base64.b64decode(Path(f"{path}.pub").read_text(encoding="utf-8").split()[1])
     except (OSError, ValueError, IndexError):
         return None
 
 
-def _offer(
+def _offer_key(
     connection: paramiko.Transport, user: str, label: str, key: paramiko.PKey, tried: _Tried
 ) -> bool:
     """Offer one key; return whether to go on with the next."""

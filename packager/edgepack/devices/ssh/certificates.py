@@ -63,7 +63,7 @@ def parse_certificate(blob: bytes) -> HostCertificate:
     try:
         line = kind.encode() + b" " + base64.b64encode(blob)
         said = cast("SSHCertificate", load_ssh_public_identity(line))
-        key_blob, authority_blob = _blob(said.public_key()), _blob(said.signature_key())
+        key_blob, authority_blob = _make_blob(said.public_key()), _make_blob(said.signature_key())
     except (UnsupportedAlgorithm, NotImplementedError) as error:
         raise ValueError(f"it is of a kind that is not known: {error}") from error
     if read_kind(key_blob) + SUFFIX != kind:  # a security key's are made plain ones
@@ -71,7 +71,7 @@ def parse_certificate(blob: bytes) -> HostCertificate:
     return HostCertificate(blob, said, key_blob, authority_blob)
 
 
-def _blob(key: SSHCertPublicKeyTypes) -> bytes:
+def _make_blob(key: SSHCertPublicKeyTypes) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

@@ -112,7 +112,7 @@ def resolve(
     """
     read = _read_by_openssh if shutil.which("ssh") else _read_by_paramiko
     values = read(host, user=user, port=port, ssh_config=ssh_config, where=where)
-    return _settings(host, values, ssh_config, where)
+    return _make_settings(host, values, ssh_config, where)
 
 
 def _read_by_openssh(
@@ -160,10 +160,10 @@ def _read_by_paramiko(
     return {key: value if isinstance(value, list) else [value] for key, value in found.items()}
 
 
-def _settings(
+def _make_settings(
     host: str, values: Mapping[str, list[str]], ssh_config: str | None, where: str
 ) -> SshSettings:
-    _refuse_what_we_cannot_follow(values, where)
+    _refuse_unsupported(values, where)
     hostname = _find_first(values, "hostname", host)
     settings = SshSettings(
         host=host,
@@ -182,17 +182,21 @@ def _settings(
         connect_timeout_s=float(_find_first(values, "connecttimeout", str(CONNECT_TIMEOUT_S))),
         ssh_config=ssh_config,
     )
-    identity_files = _paths(values.get("identityfile", []), settings)
-    for path in _paths(values.get("certificatefile", []), settings):
+    identity_files = _expand_paths(values.get("identityfile", []), settings)
+    for path in _expand_paths(values.get("certificatefile", []), settings):
         if path not in [Path(f"{identity}-cert.pub") for identity in identity_files]:
-            raise _cannot_follow(
+            raise _make_unsupported_error(
                 f"certificatefile {path} (it must be called <key>-cert.pub)", where
             )
     return replace(
         settings,
         identity_files=identity_files,
-        revoked_host_keys=next(iter(_paths(values.get("revokedhostkeys", []), settings)), None),
-        proxy_command=_proxy_command(_find_first(values, "proxycommand", ""), settings, where),
+        revoked_host_keys=next(
+            iter(_expand_paths(values.get("revokedhostkeys", []), settings)), None
+        ),
+        proxy_command=_parse_proxy_command(
+            _find_first(values, "proxycommand", ""), settings, where
+        ),
     )
 
 
@@ -209,7 +213,7 @@ def _find_first(values: Mapping[str, list[str]], key: str, default: str) -> str:
     return default if value == "none" and key != "identityagent" else value
 
 
-def _refuse_what_we_cannot_follow(values: Mapping[str, list[str]], where: str) -> None:
+def _refuse_unsupported(values: Mapping[str, list[str]], where: str) -> None:
     agent = _find_first(values, "identityagent", "none")
     problems = [
         f"{key} {value}"
@@ -220,10 +224,10 @@ def _refuse_what_we_cannot_follow(values: Mapping[str, list[str]], where: str) -
     if agent not in ("none", "SSH_AUTH_SOCK", "$SSH_AUTH_SOCK"):
         problems.append(f"identityagent {agent}")
     if problems:
-        raise _cannot_follow(problems[0], where)
+        raise _make_unsupported_error(problems[0], where)
 
 
-def _cannot_follow(setting: str, where: str) -> DeviceError:
+def _make_unsupported_error(setting: str, where: str) -> DeviceError:
     return DeviceError(
         f"the SSH configuration has a setting that edgepack cannot follow: {setting}",
         hint="make an exception for this host, or name another file with 'ssh_config' in"
@@ -232,7 +236,7 @@ def _cannot_follow(setting: str, where: str) -> DeviceError:
     )
 
 
-def _expand(text: str, settings: SshSettings) -> str:
+def _expand_tokens(text: str, settings: SshSettings) -> str:
     """Replace OpenSSH's tokens. Source: ssh_config(5), section TOKENS."""
     tokens = {
         "%": "%",
@@ -246,11 +250,13 @@ def _expand(text: str, settings: SshSettings) -> str:
     return re.sub("%([%dhnpru])", lambda found: tokens[found[1]], text)
 
 
-def _paths(names: list[str], settings: SshSettings) -> tuple[Path, ...]:
-    return tuple(Path(_expand(name, settings)).expanduser() for name in names if name != "none")
+def _expand_paths(names: list[str], settings: SshSettings) -> tuple[Path, ...]:
+    return tuple(
+        Path(_expand_tokens(name, settings)).expanduser() for name in names if name != "none"
+    )
 
 
-def _proxy_command(text: str, settings: SshSettings, where: str) -> tuple[str, ...]:
+def _parse_proxy_command(text: str, settings: SshSettings, where: str) -> tuple[str, ...]:
     """Split a ProxyCommand into an argv; one that needs a shell is refused."""
     if not text:
         return ()
@@ -260,5 +266,5 @@ def _proxy_command(text: str, settings: SshSettings, where: str) -> tuple[str, .
             hint="use ProxyJump instead, or put the command into a script of its own",
             where=where,
         )
-    argv = [_expand(word, settings) for word in shlex.split(text)]
+    argv = [_expand_tokens(word, settings) for word in shlex.split(text)]
     return tuple(argv[1:] if argv[0] == "exec" else argv)

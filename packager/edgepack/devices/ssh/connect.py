@@ -93,10 +93,10 @@ def connect(
                     authenticate(connection, last, entry.password_env, device)
         return connection
 
-    return _go(tuple(way), enter, device, accept, stack)
+    return _enter_host(tuple(way), enter, device, accept, stack)
 
 
-def _go(
+def _enter_host(
     way: Route, enter: Enter, device: str, accept: Accept, stack: ExitStack
 ) -> paramiko.Transport:
     """Enter the host at the end of a way; try again if the way itself was lost meanwhile.
@@ -139,7 +139,7 @@ def _connect_through(
         return connection
 
     def make(own: ExitStack) -> paramiko.Transport:
-        return _go(way[:-1], enter, device, accept, own)
+        return _enter_host(way[:-1], enter, device, accept, own)
 
     try:
         return stack.enter_context(_ON_THE_WAY.through(way, make))
@@ -201,7 +201,7 @@ def _exchange_keys(
     """Connect and learn the host's key, of a kind that is known already if the host has one."""
     lines = find_known_hosts(hop)
     known = list_known_kinds(lines)
-    order = sorted(_KINDS, key=lambda kind: _key_kind(kind) not in known)
+    order = sorted(_KINDS, key=lambda kind: _find_key_kind(kind) not in known)
     if has_authority(lines):
         order = [f"{kind}{SUFFIX}" for kind in order] + order
     connection, first = _negotiate(_dial(hop, via, stack), order, hop, stack)
@@ -209,7 +209,7 @@ def _exchange_keys(
         return connection, first
     # A fingerprint does not say the kind of its key: the host may have others.
     for kind in _KINDS:
-        if _key_kind(kind) != first.kind:
+        if _find_key_kind(kind) != first.kind:
             with contextlib.suppress(IncompatiblePeer):
                 other, received = _negotiate(_dial(hop, via, stack), [kind], hop, stack)
                 if received.fingerprint == pinned:
@@ -217,7 +217,7 @@ def _exchange_keys(
     return connection, first
 
 
-def _key_kind(algorithm: str) -> str:
+def _find_key_kind(algorithm: str) -> str:
     return "ssh-rsa" if algorithm.startswith("rsa-") else algorithm
 
 

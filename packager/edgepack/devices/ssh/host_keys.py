@@ -61,9 +61,9 @@ class KnownHost:
         if self.names.startswith("|1|"):
             return _is_hash_of(self.names, name)
         patterns = self.names.split(",")
-        if any(p.startswith("!") and _matches(p[1:], name) for p in patterns):
+        if any(p.startswith("!") and _is_match(p[1:], name) for p in patterns):
             return False
-        return any(_matches(p, name) for p in patterns)
+        return any(_is_match(p, name) for p in patterns)
 
 
 def _is_hash_of(hashed: str, name: str) -> bool:
@@ -74,7 +74,7 @@ def _is_hash_of(hashed: str, name: str) -> bool:
     return hmac.compare_digest(hmac.new(salt, name.encode(), "sha1").digest(), digest)
 
 
-def _matches(pattern: str, name: str) -> bool:
+def _is_match(pattern: str, name: str) -> bool:
     expression = re.escape(pattern.lower()).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(expression, name.lower()) is not None
 
@@ -180,7 +180,7 @@ def find_problem(
     if plain:
         shown = [f"{e.key.fingerprint}  ({e.key.kind}, {e.path}:{e.line})" for e in plain]
         return KeyProblem("changed", _make_changed_error(received, shown, settings, device))
-    return KeyProblem("unknown", _unknown(received, flaw, settings, device))
+    return KeyProblem("unknown", _make_unknown_error(received, flaw, settings, device))
 
 
 def _read_certificate(
@@ -248,7 +248,9 @@ def _make_changed_error(
     )
 
 
-def _unknown(received: HostKey, flaw: str, settings: SshSettings, device: str) -> DeviceError:
+def _make_unknown_error(
+    received: HostKey, flaw: str, settings: SshSettings, device: str
+) -> DeviceError:
     return DeviceError(
         f"the host key of {settings.known_as} is not known{flaw and f'; {flaw}'}\n"
         f"  {received.kind} {received.fingerprint}",

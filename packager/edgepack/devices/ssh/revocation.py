@@ -35,7 +35,7 @@ def is_revoked(blobs: Sequence[bytes], path: Path, where: str) -> bool:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise _unreadable(path, error.strerror or str(error), where) from error
+        raise _make_unreadable_error(path, error.strerror or str(error), where) from error
     if data.startswith(_KRL_MAGIC):
         return any(_is_in_revocation_list(blob, path, where) for blob in blobs)
     return not set(blobs).isdisjoint(_read_listed(data, path, where))
@@ -51,13 +51,15 @@ def _read_listed(data: bytes, path: Path, where: str) -> set[bytes]:
             blob = base64.b64decode(words[1], validate=True)
             found.add(parse_certificate(blob).key_blob if words[0].endswith(SUFFIX) else blob)
         except (IndexError, ValueError, binascii.Error) as error:
-            raise _unreadable(path, f"line {number} is no public key", where) from error
+            raise _make_unreadable_error(path, f"line {number} is no public key", where) from error
     return found
 
 
 def _is_in_revocation_list(blob: bytes, path: Path, where: str) -> bool:
     if shutil.which("ssh-keygen") is None:
-        raise _unreadable(path, "a key revocation list is read by ssh-keygen, not found", where)
+        raise _make_unreadable_error(
+            path, "a key revocation list is read by ssh-keygen, not found", where
+        )
     kind = read_kind(blob)
     with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
         key = Path(folder) / "key.pub"
@@ -65,11 +67,11 @@ def _is_in_revocation_list(blob: bytes, path: Path, where: str) -> bool:
         argv = ["ssh-keygen", "-Q", "-f", str(path), str(key)]
         result = run_program(argv, timeout_s=_TIMEOUT_S)
     if result.exit_code and "REVOKED" not in result.text:
-        raise _unreadable(path, f"ssh-keygen -Q failed{result.last_lines}", where)
+        raise _make_unreadable_error(path, f"ssh-keygen -Q failed{result.last_lines}", where)
     return result.exit_code != 0
 
 
-def _unreadable(path: Path, problem: str, where: str) -> DeviceError:
+def _make_unreadable_error(path: Path, problem: str, where: str) -> DeviceError:
     return DeviceError(
         f"cannot tell whether the host key is revoked by {path} (RevokedHostKeys): {problem}",
         hint="fix the file, or its name in the SSH configuration: no host is trusted without it",

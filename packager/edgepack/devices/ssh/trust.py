@@ -50,7 +50,7 @@ def trust(
         if problem.kind in ("revoked", "not the pinned one"):
             raise problem.error
         is_device = hop.host == entry.host
-        _decide(received, problem.error, fingerprint if is_device else None, confirm)
+        _require_accepted(received, problem.error, fingerprint if is_device else None, confirm)
         write_trusted(hop.known_as, received)
         on_trusted(hop.known_as, received)
         trusted.append(f"{hop.known_as} is trusted: {received.kind} {received.fingerprint}")
@@ -62,7 +62,7 @@ def trust(
     return "\n".join([*trusted, f"written to {find_own_known_hosts()}"])
 
 
-def _decide(
+def _require_accepted(
     received: HostKey,
     problem: DeviceError,
     fingerprint: str | None,

@@ -39,7 +39,7 @@ def stream_answers(
         RemoteCommandError: The process crashed or hung, or no variant works there.
         DeviceError: The connection broke.
     """
-    argv = harness.argv("serve", variant)
+    argv = harness.make_argv("serve", variant)
     # The stream is left first, which ends a write that waits.
     with (
         ThreadPoolExecutor(1) as pool,

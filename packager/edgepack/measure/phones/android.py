@@ -108,7 +108,7 @@ class AndroidPhone:
         wanted = {self.release / path: (bundle.path / path, digest)
                   for path, digest in list_files(bundle).items()}  # fmt: skip
         wanted |= {self.tools / path.name: (path, _compute_sha256(path)) for path in programs}
-        there = self.adb.digests([self.release, self.tools])
+        there = self.adb.read_digests([self.release, self.tools])
         missing: dict[PurePosixPath, list[Path]] = {}
         for remote, (local, digest) in wanted.items():
             if there.get(str(remote)) != digest:

@@ -31,7 +31,7 @@ def prepare_android(
         RemoteCommandError: A copy failed.
     """
     with Adb(device, host) as adb:
-        properties = adb.properties()
+        properties = adb.read_properties()
         require_version(device, properties)
         package = find_package(adb.entry.package, RUNTIME, bundle.manifest.runtime)
         phone = _make_phone(adb, bundle, properties, package)

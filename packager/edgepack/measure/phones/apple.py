@@ -179,14 +179,16 @@ class ApplePhone:
         """Install the app, so that it has documents."""
         app = self.stage / "built/Build/Products/Release-iphoneos/Harness.app"
         self._installed = True
-        self.xcode.devicectl(["install", "app"], [str(app)], "installing the measuring app")
+        self.xcode.run_devicectl(["install", "app"], [str(app)], "installing the measuring app")
 
     def clean(self, progress: Progress) -> None:
         """Remove the app, with the models in its container, and what the Mac has of it."""
         try:
             if self._installed:
                 options = [self.identifier]
-                self.xcode.devicectl(["uninstall", "app"], options, "removing the measuring app")
+                self.xcode.run_devicectl(
+                    ["uninstall", "app"], options, "removing the measuring app"
+                )
         except EdgepackError as error:
             why = format_one_line(error.problem)
             progress.note(f"{self.identifier} stays on {self.name}, with the models: {why}")

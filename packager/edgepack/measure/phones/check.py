@@ -69,7 +69,7 @@ def require_system(device: Device) -> None:
 
 def _check_android(device: Device, host: Transport) -> Checked:
     with Adb(device, host) as adb:
-        properties = adb.properties()
+        properties = adb.read_properties()
         entry = adb.entry
     abi = properties.get(ABI, "")
     pins = load_profile(device.target).runtime.packages

@@ -16,7 +16,13 @@ from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.bundle.unused import Unused
 from edgepack.devices.canary import CanaryRun
-from edgepack.devices.harness import LOAD_TIMEOUT_S, MAX_EVENTS, Events, Swept, run_timeout_s
+from edgepack.devices.harness import (
+    LOAD_TIMEOUT_S,
+    MAX_EVENTS,
+    Events,
+    Swept,
+    compute_run_timeout_s,
+)
 from edgepack.devices.transport import Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
 from edgepack.measure.phones.documents import (
@@ -111,7 +117,7 @@ class NativeHarness:
     def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
         """Make one process run."""
         del seed  # of scenarios that phones are not measured in
-        timeout_s = run_timeout_s(preset, self.load_timeout_s)
+        timeout_s = compute_run_timeout_s(preset, self.load_timeout_s)
         arguments = limit_arguments(["measure", *list_arguments(preset)], timeout_s)
         plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
         ran = self.phone.measure_timed(arguments, plan, timeout_s=timeout_s)
@@ -149,7 +155,7 @@ class NativeHarness:
                 TimedAnswer,
                 ["measure", *list_arguments(preset)],
                 plan,
-                timeout_s=run_timeout_s(preset, self.load_timeout_s),
+                timeout_s=compute_run_timeout_s(preset, self.load_timeout_s),
             )
         except ValueError as error:
             return Swept(latencies_ns=[], problem=format_one_line(str(error)))
