@@ -1,4 +1,4 @@
-"""Says how to build an onnxruntime with only the operators that a bundle's ``.ort`` models need."""
+"""Makes the commands that build an onnxruntime with only the operators of ``.ort`` models."""
 
 from __future__ import annotations
 

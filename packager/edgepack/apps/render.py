@@ -71,7 +71,7 @@ class ExampleInput:
 
 @dataclass(frozen=True)
 class ProviderHelp:
-    """Says where a user gets a runtime with an execution provider."""
+    """Where a user gets a runtime with an execution provider."""
 
     name: str
     about: str

@@ -1,4 +1,4 @@
-"""Describes this machine, as far as it decides results."""
+"""Finds the properties of this machine that change results."""
 
 from __future__ import annotations
 

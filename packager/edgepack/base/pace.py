@@ -61,7 +61,7 @@ class Pace:
 
     @classmethod
     def of(cls, kinds: Mapping[str, int], now: float) -> Pace:
-        """Return the pace of a task that begins, with so many parts of each kind."""
+        """Return the pace of a task that begins now, with the number of parts of each kind."""
         return cls(now, Counter(kinds))
 
     def begin(self, part: str, kind: str, now: float) -> None:

@@ -31,7 +31,7 @@ class Task(Protocol):
     """What reports the parts of one task; any thread may use it."""
 
     def __call__(self, part: str, *, by: int = 1, kind: str = "", found: str = "") -> None:
-        """Say that a part is done, or so many of the units that the task counts.
+        """Report that a part is done, or ``by`` of the units that the task counts.
 
         Args:
             part: Its name.
@@ -41,7 +41,7 @@ class Task(Protocol):
         """
 
     def begin(self, part: str, doing: str = "", kind: str = "") -> None:
-        """Say that a part begins.
+        """Report that a part begins.
 
         Args:
             part: Its name; the part is ended by the same name.
@@ -297,7 +297,7 @@ class _BarTask(_Counted):
         self.bars.update(self.bar, completed=self.done, last=last)
 
     def list_lines(self) -> list[str]:
-        """Return what runs now, the latest last; before the first part says so, what was last."""
+        """Return a line for each part that runs, the newest last; if none runs, the last text."""
         with self.lock:
             self.bars.update(self.bar, left=self.format_left())
             running = [self.describe_part(part) for part in self.pace.running]

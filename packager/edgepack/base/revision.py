@@ -1,4 +1,4 @@
-"""Says from which commit edgepack was made.
+"""Finds the commit that edgepack was made from.
 
 A wheel and an sdist carry ``commit.txt``, which their build wrote (``hatch_build.py``). A checkout
 has ``.git``, which is read here as gitrepository-layout(5) describes it: git may be missing, and

@@ -7,9 +7,7 @@ killed. Only :meth:`LoopbackServer.stop` kills.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import logging
 import os
 import select
@@ -75,8 +73,7 @@ class LoopbackServer:
     @property
     def host_key_fingerprint(self) -> str:
         """The fingerprint of the first host key, as OpenSSH prints it."""
-        digest = hashlib.sha256(self.host_keys[0].asbytes()).digest()
-        return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+        return str(self.host_keys[0].fingerprint)
 
     @property
     def known_hosts_line(self) -> str:
@@ -129,7 +126,7 @@ class LoopbackServer:
         thread.start()
 
     def lets_in(self, key: paramiko.PKey | None = None, password: str | None = None) -> bool:
-        """Say whether a key or a password is good enough."""
+        """Return whether a key or a password is good enough."""
         if key is not None:
             return key.asbytes() == self._client_key.asbytes()
         return bool(self._password) and password == self._password

@@ -50,13 +50,13 @@ def add_device(  # noqa: PLR0913  (the command's options)
         confirm: Asked before a host key is trusted, with a text that shows it.
         fingerprint: The host key to expect; then ``confirm`` is not asked about it.
         target: Its target; by default what the probe proposes.
-        port: Its SSH port, where the SSH configuration does not say it.
-        key: The private key to use, likewise.
+        port: Its SSH port; default: the SSH configuration's.
+        key: The private key to use; default: the SSH configuration's.
         ssh_config: A file to read instead of ``~/.ssh/config``.
         inventory: The file to write; by default the one in use.
 
     Raises:
-        UsageError: The name is taken or no name, or there is no such target.
+        UsageError: The name is taken or not valid, or there is no such target.
         DeviceError: The device cannot be reached, its key was not accepted, or it is another
             kind of machine than ``target``.
         ToolError: The audit log cannot be written.

@@ -275,7 +275,7 @@ def _parse_record(line: bytes) -> Record | None:
 
 
 def _is_torn(number: int, lines: list[bytes], records: list[Record | None]) -> bool:
-    """Say whether a line was cut off, and the next one, if there is one, was written knowing it."""
+    """Return whether a line was cut off, and the next one, if any, has the hash of what is left."""
     line = lines[number - 1]
     if number == len(lines):
         return not line.endswith(b"\n")

@@ -150,46 +150,6 @@ def find_lease_owner() -> str:
     return f"{user}@{socket.gethostname()}"[:_OWNER_CHARACTERS]
 
 
-def reserve(device: Device, transport: Transport, *, for_s: float, purpose: str) -> Lease:
-    """Reserve a device for a while; only the user's own commands run there.
-
-    It replaces an earlier reservation by the same user.
-
-    Raises:
-        DeviceError: Others hold the device.
-    """
-    wish = {**_make_wish(purpose, exclusive=True), "do": "reserve", "reserved": True}
-    with _open_program(device, transport, {**wish, "ttl_s": for_s}) as stream:
-        return _read_taken_lease(stream, device)
-
-
-def release(device: Device, transport: Transport, *, force: bool = False) -> tuple[Lease, ...]:
-    """Release the user's own reservations, or with ``force`` all leases, and return them.
-
-    Raises:
-        DeviceError: There are leases, and none of them is the user's own reservation.
-    """
-    wish: _Wish = {"do": "release", "owner": find_lease_owner(), "force": force}
-    with _open_program(device, transport, wish) as stream:
-        released = _read_message(stream, device, "released")
-        left = _read_message(stream, device, "left")
-    if left.leases and not released.leases:
-        raise DeviceError(
-            f"you have no reservation there ({find_lease_owner()}); it is"
-            f" leased{_format_holders(left.leases)}",
-            hint="a command's lease ends with the command: stop that. If its owner is gone for"
-            f" good: edgepack device release {device.name} --force",
-            where=device.name,
-        )
-    return tuple(released.leases)
-
-
-def read_leases(device: Device, transport: Transport) -> tuple[Lease, ...]:
-    """Return who holds a device, the longest first."""
-    with _open_program(device, transport, {"do": "list"}) as stream:
-        return tuple(_read_message(stream, device, "left").leases)
-
-
 def lease_device(device: Device, *, for_s: float, purpose: str = "work by hand") -> Lease:
     """Reserve a device for a while; only the user's own commands run there.
 
@@ -203,8 +163,13 @@ def lease_device(device: Device, *, for_s: float, purpose: str = "work by hand")
     Raises:
         DeviceError: It cannot be reached, or others hold it.
     """
-    with connect(device.host) as transport:
-        return reserve(device.host, transport, for_s=for_s, purpose=purpose)
+    host = device.host
+    wish = {**_make_wish(purpose, exclusive=True), "do": "reserve", "reserved": True}
+    with (
+        connect(host) as transport,
+        _open_program(host, transport, {**wish, "ttl_s": for_s}) as stream,
+    ):
+        return _read_taken_lease(stream, host)
 
 
 def release_device(device: Device, *, force: bool = False) -> tuple[Lease, ...]:
@@ -217,8 +182,20 @@ def release_device(device: Device, *, force: bool = False) -> tuple[Lease, ...]:
     Raises:
         DeviceError: It cannot be reached; or there are leases, and none is the user's own.
     """
-    with connect(device.host) as transport:
-        return release(device.host, transport, force=force)
+    host = device.host
+    wish: _Wish = {"do": "release", "owner": find_lease_owner(), "force": force}
+    with connect(host) as transport, _open_program(host, transport, wish) as stream:
+        released = _read_message(stream, host, "released")
+        left = _read_message(stream, host, "left")
+    if left.leases and not released.leases:
+        raise DeviceError(
+            f"you have no reservation there ({find_lease_owner()}); it is"
+            f" leased{_format_holders(left.leases)}",
+            hint="a command's lease ends with the command: stop that. If its owner is gone for"
+            f" good: edgepack device release {device.name} --force",
+            where=device.name,
+        )
+    return tuple(released.leases)
 
 
 def list_leases(device: Device) -> tuple[Lease, ...]:
@@ -227,8 +204,9 @@ def list_leases(device: Device) -> tuple[Lease, ...]:
     Raises:
         DeviceError: It cannot be reached.
     """
-    with connect(device.host) as transport:
-        return read_leases(device.host, transport)
+    host = device.host
+    with connect(host) as transport, _open_program(host, transport, {"do": "list"}) as stream:
+        return tuple(_read_message(stream, host, "left").leases)
 
 
 def _make_held_error(device: Device, holders: Sequence[Lease]) -> DeviceError:

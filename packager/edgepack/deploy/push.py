@@ -62,8 +62,8 @@ def push(  # noqa: PLR0913  (the command's options)
         warm_up_s: How long that may take, with the engines that are built meanwhile. It is stopped
             there after that.
         wait_s: How long to wait while a benchmark holds the device.
-        allowed_signers: Who says in the audit log whose signature the bundle has; default:
-            ``~/.ssh/allowed_signers``. :func:`require_signature` refuses others.
+        allowed_signers: The file that names the bundle's signer for the audit log; default:
+            ``~/.ssh/allowed_signers``. :func:`require_signature` refuses other signers.
         progress: Where to report; default: nowhere.
 
     Raises:

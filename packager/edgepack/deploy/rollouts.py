@@ -54,8 +54,8 @@ def push_as_rollout(
         progress: Where to report; default: nowhere.
 
     Raises:
-        EdgepackError: What went wrong, as :func:`edgepack.deploy.push.push` says it; a signature
-            that is required and that the bundle has not.
+        EdgepackError: What :func:`edgepack.deploy.push.push` raises; or a bundle lacks a required
+            signature.
     """
     return rollout.push_to_one(
         bundles, device, store, push_as_asked, options=options, progress=progress or Silent()

@@ -260,7 +260,9 @@ def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
             source = parse_yaml(f"{source.text}schema_version: 1\ndevices:\n", name=str(path))
         before = _parse(source).devices
         text = _insert_line(source, line)
-        after = _parse_or_none(text, str(path))
+        after: Inventory | None = None
+        with contextlib.suppress(ProfileError):
+            after = _parse(parse_yaml(text, name=str(path)))
         if after is None or after.devices != {**before, name: entry}:
             raise ProfileError(
                 f"cannot extend {path} without changing how it is written",
@@ -300,19 +302,16 @@ def _parse(source: YamlSource) -> Inventory:
     return source.parse(Inventory)
 
 
-def _parse_or_none(text: str, name: str) -> Inventory | None:
-    try:
-        return _parse(parse_yaml(text, name=name))
-    except ProfileError:
-        return None
-
-
 def _insert_line(source: YamlSource, line: str) -> str:
     """Put a line after the last one of the block under ``devices:``."""
     lines = source.text.splitlines()
     if ("devices",) not in source.marks:
         return "\n".join([*lines, "devices:", f"  {line}", ""])
-    columns = [column for path, (_, column) in source.marks.items() if _is_device(path)]
+    columns = [
+        column
+        for path, (_, column) in source.marks.items()
+        if len(path) == 2 and path[0] == "devices"
+    ]
     indent = " " * (columns[0] - 1 if columns else 2)
     last = source.marks["devices",][0]
     for number, text in enumerate(lines[last:], start=last + 1):
@@ -321,10 +320,6 @@ def _insert_line(source: YamlSource, line: str) -> str:
         if text.startswith(" ") and not text.lstrip().startswith("#"):
             last = number
     return "\n".join([*lines[:last], f"{indent}{line}", *lines[last:], ""])
-
-
-def _is_device(path: tuple[str | int, ...]) -> bool:
-    return len(path) == 2 and path[0] == "devices"
 
 
 def _format_entry(entry: LocalEntry | SshEntry) -> str:

@@ -16,7 +16,13 @@ import pytest
 from edgepack.base.progress import Silent
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy import leases as leases_module
-from edgepack.deploy.leases import find_lease_owner, leased, read_leases, release, reserve
+from edgepack.deploy.leases import (
+    find_lease_owner,
+    lease_device,
+    leased,
+    list_leases,
+    release_device,
+)
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
@@ -71,7 +77,7 @@ def as_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_exclusive_lease_when_held_refuses_others_and_says_who_holds_it(device: Device) -> None:
     with connect(device) as transport:
         with leased(transport, device, "bench digits") as lease:
-            assert read_leases(device, transport)[0].id == lease.id
+            assert list_leases(device)[0].id == lease.id
             for exclusive in (True, False):
                 with pytest.raises(DeviceError) as caught:
                     take(transport, device, "again", exclusive=exclusive)
@@ -80,7 +86,7 @@ def test_exclusive_lease_when_held_refuses_others_and_says_who_holds_it(device: 
         assert f"since {lease.taken_at}" in said
         assert f"edgepack device release {device.name} --force" in said
         assert "--wait" in said
-        assert read_leases(device, transport) == ()
+        assert list_leases(device) == ()
 
 
 def test_shared_leases_when_held_share_and_refuse_an_exclusive_one(device: Device) -> None:
@@ -89,7 +95,7 @@ def test_shared_leases_when_held_share_and_refuse_an_exclusive_one(device: Devic
             leased(transport, device, "push a", exclusive=False),
             leased(transport, device, "push b", exclusive=False),
         ):
-            assert [lease.purpose for lease in read_leases(device, transport)] == [
+            assert [lease.purpose for lease in list_leases(device)] == [
                 "push a",
                 "push b",
             ]
@@ -105,7 +111,7 @@ def test_lease_when_its_holder_ends_within_the_wait_is_taken(device: Device) -> 
         timer = threading.Timer(0.5, stack.close)
         timer.start()
         with leased(transport, device, "second", wait_s=20, progress=notes) as lease:
-            assert [found.id for found in read_leases(device, transport)] == [lease.id]
+            assert [found.id for found in list_leases(device)] == [lease.id]
         timer.join()
     assert "for 'first'" in notes.lines[0]
 
@@ -120,7 +126,7 @@ def test_lease_when_the_connection_is_cut_is_released(tmp_path: Path) -> None:
         ):
             server.drop_connections()
         with connect(device) as transport:
-            assert wait_until(lambda: read_leases(device, transport) == ())
+            assert wait_until(lambda: list_leases(device) == ())
 
 
 HOLD = """
@@ -141,9 +147,9 @@ def test_lease_when_its_client_is_killed_is_released(here: Device, transport: Tr
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as client:
         assert client.stdout
         assert client.stdout.readline() == b"held\n"
-        assert len(read_leases(here, transport)) == 1
+        assert len(list_leases(here)) == 1
         client.kill()
-    assert wait_until(lambda: read_leases(here, transport) == ())
+    assert wait_until(lambda: list_leases(here) == ())
 
 
 def test_lease_when_nobody_renews_it_expires_and_its_holder_is_told(
@@ -173,16 +179,16 @@ def test_lease_when_released_by_force_is_reported_lost(here: Device, transport: 
         leased(transport, here, "bench"),
     ):
         with pytest.raises(DeviceError, match="you have no reservation there"):
-            release(here, transport)
-        assert len(release(here, transport, force=True)) == 1
-    assert read_leases(here, transport) == ()
+            release_device(here)
+        assert len(release_device(here, force=True)) == 1
+    assert list_leases(here) == ()
 
 
 def test_shared_lease_when_lost_leaves_what_was_done_as_it_is(
     here: Device, transport: Transport
 ) -> None:
     with leased(transport, here, "push", exclusive=False):
-        release(here, transport, force=True)
+        release_device(here, force=True)
 
 
 def test_lease_when_the_work_fails_raises_the_works_own_error(
@@ -190,33 +196,33 @@ def test_lease_when_the_work_fails_raises_the_works_own_error(
 ) -> None:
     def work() -> None:
         with leased(transport, here, "bench"):
-            release(here, transport, force=True)
+            release_device(here, force=True)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         work()
-    assert read_leases(here, transport) == ()
+    assert list_leases(here) == ()
 
 
 def test_reservation_when_made_excludes_others_but_not_its_owner(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with connect(device) as transport:
-        first = reserve(device, transport, for_s=600, purpose="by hand")
-        second = reserve(device, transport, for_s=60, purpose="by hand")
+        first = lease_device(device, for_s=600, purpose="by hand")
+        second = lease_device(device, for_s=60, purpose="by hand")
         assert (first.reserved, round(first.left_s), round(second.left_s)) == (True, 600, 60)
-        assert [lease.id for lease in read_leases(device, transport)] == [second.id]
+        assert [lease.id for lease in list_leases(device)] == [second.id]
         take(transport, device, "bench")
         as_somebody_else(monkeypatch)
         with pytest.raises(DeviceError, match=r"'by hand' \(reserved\)"):
             take(transport, device, "push", exclusive=False)
         with pytest.raises(DeviceError, match=r"'by hand' \(reserved\)"):
-            reserve(device, transport, for_s=60, purpose="mine")
+            lease_device(device, for_s=60, purpose="mine")
         with pytest.raises(DeviceError, match="you have no reservation there"):
-            release(device, transport)
+            release_device(device)
         monkeypatch.undo()
-        assert [lease.id for lease in release(device, transport)] == [second.id]
-        assert release(device, transport) == ()
+        assert [lease.id for lease in release_device(device)] == [second.id]
+        assert release_device(device) == ()
 
 
 def test_lease_when_left_leaves_no_process(here: Device, transport: Transport) -> None:
@@ -305,9 +311,9 @@ def test_bench_when_others_hold_the_device_is_refused_and_holds_it_itself(
 
     class Watch(Watched):
         def ended(self, part: str) -> None:
-            seen.append((part, read_leases(here, transport)))
+            seen.append((part, list_leases(here)))
 
     bench(bundle, here, preset="smoke", progress=Watch())
     purposes = {tuple((one.purpose, one.exclusive) for one in found) for _, found in seen}
     assert purposes == {(("bench tiny-1.0.0-linux-x86-64", True),)}
-    assert read_leases(here, transport) == ()
+    assert list_leases(here) == ()

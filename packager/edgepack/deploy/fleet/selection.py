@@ -15,9 +15,9 @@ ALL = "all"
 
 @cache
 def _list_backends(target: str) -> Sequence[str]:
-    """Return what a target's variants run on; nothing if there is no such target.
+    """Return the backends of a target's variants; none if there is no such target.
 
-    That there is none is said where the device is used.
+    A command that uses the device reports the missing target.
     """
     if target not in find_target_files():
         return []

@@ -54,7 +54,7 @@ class KnownHost:
     line: int
 
     def is_for(self, name: str) -> bool:
-        """Say whether the line is about a host: hashed, or a list of patterns.
+        """Return whether the line is about a host: hashed, or a list of patterns.
 
         Source: sshd(8), section SSH_KNOWN_HOSTS FILE FORMAT.
         """
@@ -143,7 +143,7 @@ def list_known_kinds(known: Sequence[KnownHost]) -> list[str]:
 
 
 def has_authority(known: Sequence[KnownHost]) -> bool:
-    """Say whether a host may prove itself with a certificate."""
+    """Return whether a host may prove itself with a certificate."""
     return any(entry.marker == "@cert-authority" for entry in known)
 
 
@@ -236,14 +236,14 @@ def _make_changed_error(
     received: HostKey, known: Sequence[str], settings: SshSettings, device: str
 ) -> DeviceError:
     lines = "".join(f"\n  known:    {line}" for line in known)
-    mend = f"edgepack device trust {device}"
+    remedy = f"edgepack device trust {device}"
     if "host_key" in known[0]:
-        mend = f"correct host_key in devices.yaml, or remove it and: {mend}"
+        remedy = f"correct host_key in devices.yaml, or remove it and: {remedy}"
     return DeviceError(
         f"the host key of {settings.known_as} has changed: someone may be in the middle{lines}\n"
         f"  received: {received.fingerprint}  ({received.kind})",
         hint="find out whether the device got a new key (reinstalled, new SD card); only then:"
-        f" {mend}",
+        f" {remedy}",
         where=device,
     )
 

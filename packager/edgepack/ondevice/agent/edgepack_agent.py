@@ -18,7 +18,7 @@ Where ``THEN`` is ``stay`` it is left alone. ``KEEP`` releases are kept, the cur
 one among them. Engines and compiled models that no release needs any more are removed with them.
 
 ``switch ROOT PROJECT RELEASE ACTION KEEP``: points ``current`` at a release that is there, ``-``
-for the one before; ``ACTION``, ``switch`` or ``rollback``, is what the history says of it.
+for the one before; ``ACTION``, ``switch`` or ``rollback``, goes into the history.
 
 At the end it prints a JSON line: the release's path, and which release was current before.
 
@@ -75,7 +75,7 @@ def read_exactly(stream: BinaryIO, size: int, what: str) -> bytes:
 
 
 def parse_length(stream: BinaryIO) -> int:
-    """Return the length that a line says."""
+    """Return the length that a line names."""
     line = stream.readline(32)
     if not line.strip().isdigit() or int(line) > HEADER_BYTES:
         raise releases.Refused("the stream does not begin with a header")
@@ -245,7 +245,7 @@ class Push:
         return linked
 
     def is_same(self, path: str, file: File) -> bool:
-        """Say whether a file is what the release wants, byte by byte."""
+        """Return whether a file is what the release wants, byte by byte."""
         return (
             os.stat(path).st_mode & 0o777 == file.mode and releases.hash_file(path) == file.sha256
         )

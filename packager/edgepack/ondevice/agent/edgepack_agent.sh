@@ -101,7 +101,7 @@ switch_to() {
     ln -s releases .next-$$ && ln -s "releases/$2" .current-$$ || fail 1 "cannot make a link in $base"
     replace .current-$$ .next-$$ ||
       fail 1 "mv can replace no link here: install coreutils, or a busybox whose mv knows -T"
-    # Told before it is done: where it is cut off in between, the release that was current still is.
+    # The history comes first: if this is cut off in between, the earlier release is still current.
     record "$1" "$2" "$was"
     sync
     replace .next-$$ current || fail 1 "cannot replace $base/current"

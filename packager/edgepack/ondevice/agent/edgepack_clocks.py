@@ -158,7 +158,7 @@ def find_settings(folder: str, root: str) -> List[Any]:
     return [setting for setting in found if setting.read() != FASTEST]
 
 
-def hold(folder: str, root: str, told: int, silence_s: float) -> None:
+def hold(folder: str, root: str, stop: int, silence_s: float) -> None:
     """Hold the clocks until stdin ends or is silent for too long."""
     with locked(folder):
         give_back(folder)
@@ -181,7 +181,7 @@ def hold(folder: str, root: str, told: int, silence_s: float) -> None:
                 for each, setting in zip(kept, settings)  # noqa: B905  (Python 3.8)
             ]
             answer({"settings": held})
-            wait_for_end(told, silence_s)
+            wait_for_end(stop, silence_s)
         finally:
             given = give_back(folder)
         answer({"given_back": given})
@@ -266,18 +266,18 @@ def watch_signals() -> int:
 
     The signals do nothing else: nothing stops this program half way.
     """
-    told, teller = os.pipe()
-    os.set_blocking(teller, False)
-    signal.set_wakeup_fd(teller)
+    stop, stopper = os.pipe()
+    os.set_blocking(stopper, False)
+    signal.set_wakeup_fd(stopper)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    return told
+    return stop
 
 
-def wait_for_end(told: int, silence_s: float) -> None:
+def wait_for_end(stop: int, silence_s: float) -> None:
     """Return when stdin ends or is silent for too long, or a signal has said to stop."""
     while True:
-        ready = select.select([0, told], [], [], silence_s)[0]
+        ready = select.select([0, stop], [], [], silence_s)[0]
         if ready != [0] or not os.read(0, 4096):
             return
 
@@ -291,10 +291,10 @@ def answer(document: Json) -> None:
 def main(do: str, folder: str, root: str, silence_s: str) -> int:
     """Do the requested action and return the exit code."""
     folder = os.path.join(os.path.expanduser(folder), "clocks")
-    told = watch_signals()
+    stop = watch_signals()
     try:
         if do == "hold":
-            hold(folder, root, told, float(silence_s))
+            hold(folder, root, stop, float(silence_s))
         else:
             answer({"given_back": give_back_left(folder)})
     except (Problem, OSError) as error:

@@ -1,6 +1,6 @@
 """A project's folder on this device: its releases, which one is current, the history.
 
-``current`` is a relative symlink that is replaced in one rename. ``history.jsonl`` tells what was
+``current`` is a relative symlink that is replaced in one rename. ``history.jsonl`` records what was
 done, each line with the hash of the one before.
 
 The host sends it in front of ``edgepack_agent.py``. Needs Python 3.8 or newer, and nothing else.
@@ -39,7 +39,7 @@ def hash_file(path: str) -> str:
 
 
 def is_file(path: str) -> bool:
-    """Say whether a file itself is there, and no link to one."""
+    """Return whether a file itself is there, and no link to one."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
@@ -56,7 +56,7 @@ def list_files(manifest: bytes) -> List[Dict[str, Any]]:
 
 
 def is_whole(release: str, digest: str) -> bool:
-    """Say whether a release is there with every byte of it."""
+    """Return whether a release is there with every byte of it."""
     manifest = os.path.join(release, MANIFEST)
     if not is_file(manifest) or hash_file(manifest) != digest:
         return False
@@ -119,8 +119,8 @@ class Project:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(link)  # of a switch that was cut off
                 os.symlink(os.path.join("releases", release), link)
-                # Told before it is done: where it is cut off in between, the release that was
-                # current still is, and whoever switches next tells it again.
+                # The history comes first: if this is cut off in between, the earlier release is
+                # still current, and the next switch records it again.
                 self.log(action, release, before)
                 os.replace(link, os.path.join(self.base, "current"))
                 sync(self.base)

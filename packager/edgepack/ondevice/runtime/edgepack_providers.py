@@ -348,12 +348,12 @@ def session_config(entry: Entry) -> Dict[str, str]:
 
 
 def wants_no_cpu(entry: Entry) -> bool:
-    """Tell whether all nodes have to be on a provider other than the CPU."""
+    """Return whether all nodes have to be on a provider other than the CPU."""
     return bool(entry["placement"] == "all" and entry["providers"][0]["name"] != CPU)
 
 
 def wants_share(entry: Entry) -> bool:
-    """Tell whether some of the nodes may be on the CPU, but not too many."""
+    """Return whether some of the nodes may be on the CPU, but not too many."""
     return bool(entry["placement"] != "all" and entry["providers"][0]["name"] != CPU)
 
 
@@ -533,7 +533,7 @@ def read_cpu_flags() -> Set[str]:
 
 
 def is_emulated() -> bool:
-    """Tell whether an ARM system runs on an x86 kernel, as under qemu-user: its time is not real.
+    """Return whether an ARM system runs on an x86 kernel, as under qemu-user: its time is not real.
 
     An emulator that also emulates /proc/cpuinfo is not noticed.
     """

@@ -153,7 +153,7 @@ def choose(buckets: Sequence[Sizes], sizes: Sizes, *, exact: bool = False) -> in
 
 
 def can_hold(bucket: Sizes, sizes: Sizes) -> bool:
-    """Tell whether a bucket is as large as the sizes, or larger, in each dimension."""
+    """Return whether a bucket is as large as the sizes, or larger, in each dimension."""
     return all(size <= bucket.get(dim, size) for dim, size in sizes.items())
 
 
