@@ -110,7 +110,6 @@ if TYPE_CHECKING:
     from edgepack.devices.checking import Checked as Checked
     from edgepack.devices.inventory import Device as Device
     from edgepack.devices.inventory import describe_inventory as describe_inventory
-    from edgepack.devices.inventory import list_device_names as list_device_names
     from edgepack.devices.inventory import load_device as load_device
     from edgepack.devices.inventory import load_devices as load_devices
     from edgepack.devices.provisioning import Provisioned as Provisioned

@@ -25,7 +25,7 @@ def complete_devices(incomplete: str) -> list[str]:
     from edgepack.errors import EdgepackError
 
     try:
-        return [name for name in api.list_device_names() if name.startswith(incomplete)]
+        return [name for name in api.load_devices() if name.startswith(incomplete)]
     except EdgepackError:
         return []
 

@@ -12,7 +12,6 @@ from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.programs import open_device_program
-from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import BundleError, UsageError, suggest_nearest
 
@@ -136,16 +135,11 @@ def verify_device(device: Device, project: str | None = None) -> DeviceState:
             enough here), or answers nonsense.
         RemoteCommandError: It took longer than :data:`HASH_S`, or failed.
     """
-    with connect(device) as transport:
-        return verify_releases(device, transport, project)
-
-
-def verify_releases(
-    device: Device, transport: Transport, project: str | None = None
-) -> DeviceState:
-    """Do the same over a connection; see :func:`verify_device`."""
     words = ("edgepack_drift", device.entry.root, project or "")
-    with open_device_program(transport, device, *words, timeout_s=HASH_S) as stream:
+    with (
+        connect(device) as transport,
+        open_device_program(transport, device, *words, timeout_s=HASH_S) as stream,
+    ):
         result = stream.wait()
     result.check(
         "hashing the files there",

@@ -218,11 +218,6 @@ def load_devices(path: Path | None = None) -> dict[str, Device]:
     return {name: Device(name, entry) for name, entry in sorted(entries.items())}
 
 
-def list_device_names() -> list[str]:
-    """Return the names of all devices."""
-    return list(load_devices())
-
-
 def load_device(name: str, path: Path | None = None) -> Device:
     """Return one device.
 

@@ -24,7 +24,7 @@ def leases(tmp_path: Path) -> Leases:
 
 
 def change(leases: Leases, record: dict[str, Any], **changes: Any) -> None:
-    Path(leases.path(record["id"])).write_text(json.dumps({**record, **changes}))
+    Path(leases.find_path(record["id"])).write_text(json.dumps({**record, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_take_when_the_other_lease_is_stale_removes_it(
 
 
 def test_take_when_a_power_cut_tore_the_other_lease_removes_it(leases: Leases) -> None:
-    Path(leases.path(leases.take(wish())["id"])).write_bytes(b"")
+    Path(leases.find_path(leases.take(wish())["id"])).write_bytes(b"")
     leases.take(wish())
 
 

@@ -132,7 +132,7 @@ class Header:
             found[SIGNATURE] = self.signature.encode("ascii")
         return found
 
-    def table(self) -> Dict[str, Any]:
+    def make_table(self) -> Dict[str, Any]:
         """Return where each file's chunks lie, as it is kept for later pushes."""
         return {
             "files": {
@@ -141,7 +141,7 @@ class Header:
             }
         }
 
-    def places(self, files: List[File], folder: str) -> Dict[int, List[Place]]:
+    def find_places(self, files: List[File], folder: str) -> Dict[int, List[Place]]:
         """Return where each chunk of files goes, in the order of the files."""
         found = {}  # type: Dict[int, List[Place]]
         for one in files:
@@ -178,7 +178,7 @@ class Push:
         self.keep_table(header, name)
         for one in header.files:
             os.makedirs(os.path.dirname(releases.find_inside(folder, one.path)), exist_ok=True)
-        sources = self.project.sources(name)
+        sources = self.project.find_sources(name)
         linked = self.link(header, folder, sources)
         made = [one for one in header.files if one.path not in linked]
         self.require_space(made, folder)
@@ -213,10 +213,10 @@ class Push:
 
     def keep_table(self, header: Header, name: str) -> None:
         """Write where the chunks of a folder lie."""
-        partial = self.project.table(name) + "." + os.urandom(16).hex()
+        partial = self.project.find_table(name) + "." + os.urandom(16).hex()
         with open(partial, "w", encoding="ascii") as file:
-            file.write(json.dumps(header.table()))  # dump() is many times slower than dumps()
-        os.replace(partial, self.project.table(name))
+            file.write(json.dumps(header.make_table()))  # dump() is many times slower than dumps()
+        os.replace(partial, self.project.find_table(name))
 
     def link(self, header: Header, folder: str, sources: List[releases.Source]) -> List[str]:
         """Link files that other releases have; return their paths."""
@@ -274,7 +274,7 @@ class Push:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             os.ftruncate(handle, one.size)
             os.close(handle)
-        places = header.places(files, folder)
+        places = header.find_places(files, folder)
         have = set(self.copy_local(header, places, sources))
         missing = [number for number in places if number not in have]
         answer = json.dumps(find_ranges(missing))
@@ -332,7 +332,7 @@ class Push:
                 if releases.is_whole(final, self.digest):
                     return
                 self.project.remove(self.release)
-            os.replace(self.project.table(name), self.project.table(self.release))
+            os.replace(self.project.find_table(name), self.project.find_table(self.release))
             os.rename(os.path.join(self.project.releases, name), final)
             releases.sync(self.project.releases)
             self.project.log("push", self.release, None)
@@ -399,7 +399,7 @@ def push(root: str, name: str, digest: str, signed: str, then: str, keep: str) -
     else:
         say("sign\n")
         sign(signature, signed, sys.stdin.buffer)
-    before = project.current()
+    before = project.read_current()
     if then == "switch":
         before = project.point_at(digest[:16], "switch")
     project.collect_garbage(int(keep), digest[:16])
@@ -425,9 +425,9 @@ def sign(path: str, signed: str, stream: BinaryIO) -> None:
 def switch(root: str, name: str, release: str, action: str, keep: str) -> None:
     """Point ``current`` at a release that is there."""
     project = releases.Project(root, name)
-    if action == "rollback" and project.current() is None:
+    if action == "rollback" and project.read_current() is None:
         raise releases.Refused("no release of %s is current here" % name)
-    goal = project.before() if release == "-" else release
+    goal = project.find_before() if release == "-" else release
     folder = releases.find_inside(project.releases, goal)
     manifest = os.path.join(folder, releases.MANIFEST)
     digest = releases.hash_file(manifest) if releases.is_file(manifest) else ""

@@ -68,7 +68,7 @@ def read_listed(folder: str, digest: str) -> Dict[str, Dict[str, Any]]:
     return entries
 
 
-def release_state(folder: str) -> Dict[str, Any]:
+def compare_release(folder: str) -> Dict[str, Any]:
     """Compare a release with its manifest, whose hash is the release's name."""
     name, digest = os.path.basename(folder), ""
     try:
@@ -105,7 +105,7 @@ def check_history(path: str) -> Dict[str, Any]:
         with open(path, "rb") as file:
             for line in file:
                 state["lines"] += 1
-                one = record_of(line)
+                one = parse_record(line)
                 # A line that was cut off has no content; the next line's hash covers it.
                 linked = not torn if one is None else one.get("previous") in links
                 if not linked and state["broken_at"] is None:
@@ -121,7 +121,7 @@ def check_history(path: str) -> Dict[str, Any]:
     return state
 
 
-def record_of(line: bytes) -> Optional[Dict[str, Any]]:
+def parse_record(line: bytes) -> Optional[Dict[str, Any]]:
     """Return a line of the history; None if it is no record."""
     try:
         one = json.loads(line.decode("utf-8"))
@@ -136,7 +136,7 @@ def find_project_state(base: str) -> Dict[str, Any]:
     for name in sorted(os.listdir(os.path.join(base, "releases"))):
         folder = os.path.join(base, "releases", name)
         if re.match("[0-9a-f]{16}$", name) and os.path.isdir(folder) and not os.path.islink(folder):
-            state = release_state(folder)
+            state = compare_release(folder)
             if os.path.isdir(folder):  # a push may remove an old release meanwhile
                 releases.append(state)
     try:

@@ -91,7 +91,7 @@ class Leases:
         finally:
             os.close(handle)
 
-    def path(self, identity: str) -> str:
+    def find_path(self, identity: str) -> str:
         """Return a lease's file."""
         return os.path.join(self.folder, identity + ".json")
 
@@ -104,7 +104,7 @@ class Leases:
                 continue
             record = self.read(identity)
             if record is None:
-                os.unlink(self.path(identity))
+                os.unlink(self.find_path(identity))
             else:
                 found.append(record)
         return sorted(found, key=lambda record: float(record["taken_s"]))
@@ -112,7 +112,7 @@ class Leases:
     def read(self, identity: str) -> Optional[Record]:
         """Return a lease unless it is stale; a file that a power cut has torn is stale."""
         try:
-            with open(self.path(identity), "rb") as file:
+            with open(self.find_path(identity), "rb") as file:
                 record = json.loads(file.read().decode("utf-8"))
             whole = set(record) >= KNOWN and record["id"] == identity
             now = time.monotonic()
@@ -127,7 +127,7 @@ class Leases:
         try:
             with open(partial, "w") as file:
                 json.dump(record, file)
-            os.replace(partial, self.path(record["id"]))
+            os.replace(partial, self.find_path(record["id"]))
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(partial)
@@ -155,7 +155,7 @@ class Leases:
         Its file proves that nobody had the device meanwhile: a new lease removes the file.
         """
         with self.locked():
-            if not os.path.isfile(self.path(record["id"])):
+            if not os.path.isfile(self.find_path(record["id"])):
                 raise Lost("it was released, or it expired and others have had the device")
             record["expires_s"] = time.monotonic() + ttl_s
             self.write(record)
@@ -164,7 +164,7 @@ class Leases:
         """Remove leases. The caller has the lock, or they are the caller's own."""
         for record in records:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path(record["id"]))
+                os.unlink(self.find_path(record["id"]))
 
     @contextlib.contextmanager
     def held(self, wish: Record) -> Iterator[Record]:

@@ -93,7 +93,7 @@ class Project:
         self.releases = os.path.join(self.base, "releases")
         self.tables = os.path.join(self.base, "chunks")
 
-    def current(self) -> Optional[str]:
+    def read_current(self) -> Optional[str]:
         """Return the name of the current release."""
         try:
             return os.path.basename(os.readlink(os.path.join(self.base, "current")))
@@ -113,7 +113,7 @@ class Project:
     def point_at(self, release: str, action: str) -> Optional[str]:
         """Make a release the current one, in one step, and return which one was."""
         with self.locked():
-            before = self.current()
+            before = self.read_current()
             if before != release:
                 link = os.path.join(self.base, ".next")
                 with contextlib.suppress(FileNotFoundError):
@@ -128,7 +128,7 @@ class Project:
 
     def log(self, action: str, release: str, before: Optional[str]) -> None:
         """Append to the history; the lock is held."""
-        lines = self.history()
+        lines = self.read_history()
         record = {
             "previous": hashlib.sha256(lines[-1]).hexdigest() if lines else "",
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -143,7 +143,7 @@ class Project:
             file.flush()
             os.fsync(file.fileno())
 
-    def history(self) -> List[bytes]:
+    def read_history(self) -> List[bytes]:
         """Return the lines of the history, each with its end."""
         try:
             with open(os.path.join(self.base, "history.jsonl"), "rb") as file:
@@ -151,32 +151,33 @@ class Project:
         except FileNotFoundError:
             return []
 
-    def records(self) -> List[Dict[str, Any]]:
+    def read_records(self) -> List[Dict[str, Any]]:
         """Return the history's records that can be read, the last one first."""
         found = []
-        for line in reversed(self.history()):
+        for line in reversed(self.read_history()):
             with contextlib.suppress(ValueError):
                 found.append(json.loads(line.decode("utf-8")))
         return [one for one in found if isinstance(one, dict)]
 
-    def before(self) -> str:
+    def find_before(self) -> str:
         """Return the release that was current before the current one was switched to."""
-        now = self.current()
-        for one in self.records():
+        now = self.read_current()
+        for one in self.read_records():
             if one.get("action") == "switch" and one.get("release") == now and one.get("from"):
                 return str(one["from"])
         raise Refused("no release was current before %s, which stays current" % now)
 
-    def sources(self, partial: str) -> List[Source]:
+    def find_sources(self, partial: str) -> List[Source]:
         """Return folders that may have chunks, with where these lie: the given one first."""
         found = []
         for name in sorted(os.listdir(self.releases), key=lambda name: name != partial):
-            with contextlib.suppress(OSError, ValueError), open(self.table(name), "rb") as file:
+            path = self.find_table(name)
+            with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
                 table = json.loads(file.read().decode("utf-8"))["files"]
                 found.append((os.path.join(self.releases, name), table))
         return found
 
-    def table(self, name: str) -> str:
+    def find_table(self, name: str) -> str:
         """Return where the table of a folder's chunks is kept."""
         return os.path.join(self.tables, name + ".json")
 
@@ -204,8 +205,8 @@ class Project:
                     with self.claimed(name) as mine:
                         if mine:
                             self.discard(name)
-            now = self.current()
-            recent = [str(one.get("release")) for one in self.records()]
+            now = self.read_current()
+            recent = [str(one.get("release")) for one in self.read_records()]
             order = [name for name in dict.fromkeys([newest, now, *recent, *there]) if name]
             releases = [n for n in order if n in there and not n.startswith(PARTIAL)]
             for name in releases[max(keep, 2 if now not in (None, newest) else 1) :]:

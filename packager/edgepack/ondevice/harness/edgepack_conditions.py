@@ -40,11 +40,11 @@ def read_conditions(root: Path = sysfs.ROOT) -> sysfs.Json:
     return {
         "governor": read_governor(root),
         "temperature_c": read_temperature(root),
-        "throttle_events": throttle_events(root),
-        "throttled_now": _causes(bits, 0),
-        "throttled_since_boot": _causes(bits if of_boot else None, 16),
+        "throttle_events": count_throttle_events(root),
+        "throttled_now": _list_causes(bits, 0),
+        "throttled_since_boot": _list_causes(bits if of_boot else None, 16),
         "power_mode": read_power_mode(root),
-        "load": load(root),
+        "load": read_load(root),
     }
 
 
@@ -72,7 +72,7 @@ def read_temperature(root: Path = sysfs.ROOT) -> Any:
     return max(known) / 1000 if known else sysfs.make_not_measured("no thermal zone can be read")
 
 
-def throttle_events(root: Path = sysfs.ROOT) -> Any:
+def count_throttle_events(root: Path = sysfs.ROOT) -> Any:
     """Return how often this machine was slowed down since boot, as far as it counts that."""
     found = [sysfs.parse_number(sysfs.read(path)) for _, path in sysfs.list_throttle_counters(root)]
     known = [int(value) for value in found if value is not None]
@@ -95,7 +95,7 @@ def read_power_mode(root: Path = sysfs.ROOT) -> Any:
     return text or sysfs.make_not_measured("this device has none")
 
 
-def load(root: Path = sysfs.ROOT) -> Any:
+def read_load(root: Path = sysfs.ROOT) -> Any:
     """Return how many processes ran or waited to, on average over the last minute."""
     text = sysfs.read(root / "proc/loadavg")
     return float(text.split()[0]) if text else sysfs.make_not_measured("there is no /proc/loadavg")
@@ -118,7 +118,7 @@ def cool_down(limit_c: float, pause_s: float, root: Path = sysfs.ROOT) -> sysfs.
     return {"temperature_c": hottest, "waited_s": round(time.monotonic() - began_s, 3)}
 
 
-def _causes(bits: Optional[int], first_bit: int) -> Any:
+def _list_causes(bits: Optional[int], first_bit: int) -> Any:
     if bits is None:
         return sysfs.make_not_measured("no vcgencmd or driver of a Raspberry Pi reports it")
     return sysfs.list_bit_names(bits >> first_bit)
