@@ -32,12 +32,14 @@ def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transp
         device = Device("here", LocalEntry(transport="local", target="linux-x86-64"))
         with connect(device) as connected:
             yield connected
-    else:
+    elif request.param == "ssh":
         with (
             LoopbackServer(tmp_path / "server") as server,
             connect(ssh_device(server, python=sys.executable)) as connected,
         ):
             yield connected
+    else:
+        pytest.fail(f"the transport {request.param} has no case here")
     assert wait_until(lambda: threading.active_count() <= before)
 
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -77,14 +77,23 @@ def locked(path: Path, *, mode: int = PRIVATE) -> Iterator[Path]:
     while True:
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if not (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
+            if not _is_at(path, file):
                 continue
             try:
                 yield path
             finally:
-                if not path.stat().st_size:  # nothing was written into a new file
+                # Nothing was written into a new file.
+                if _is_at(path, file) and not path.stat().st_size:
                     path.unlink()
             return
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    """Return whether an open file is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def require_writable(path: Path, option: str) -> None:

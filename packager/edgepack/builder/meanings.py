@@ -109,7 +109,7 @@ class _Check:
         if isinstance(length, str) and tokenizer.pad_id != pad and not in_graph:
             raise self._make_error(
                 place,
-                f"{tokens.file!r} fills up with {tokenizer.pad_id}, the loader with {pad:g}",
+                f"{tokens.file!r} pads with {tokenizer.pad_id}, the loader with {pad:g}",
                 f"add pad: {tokenizer.pad_id} to the input {name!r}",
             )
 

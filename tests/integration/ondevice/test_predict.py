@@ -281,7 +281,7 @@ WRONG = {
         FILES,
         INPUTS.replace("length: 6}", "length: 6}, pad: 1"),
         OUTPUTS,
-        "fills up with 0, the loader with 1",
+        "pads with 0, the loader with 1",
     ),
     "a file that is no tokenizer": (
         FILES,

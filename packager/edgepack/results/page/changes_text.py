@@ -73,6 +73,6 @@ def require_no_slowdown(series: Iterable[HistorySeries]) -> None:
         lines = (f"\n  - {one.variant}: {format_change(change)}" for one, change in slow)
         raise LimitError(
             "models became slower" + "".join(lines),
-            hint="measure both bundles side by side: edgepack compare; what is meant to be slower"
-            " passes once --last or --since leaves it out",
+            hint="measure both bundles side by side: edgepack compare; if a model is meant to be"
+            " slower, leave its change out with --last or --since",
         )

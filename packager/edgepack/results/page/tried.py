@@ -15,7 +15,7 @@ STAGES = {
 }
 NOT_COMPARABLE = (
     "dB: how near the worst output is to fp32's; agreement: samples with fp32's best class. Figures"
-    " of one stage are not to be held against another's: weights, samples or both differ."
+    " of different stages cannot be compared: weights, samples or both differ."
 )
 
 
