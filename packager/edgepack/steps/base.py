@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,8 +82,14 @@ def find_settings(step: Step) -> dict[str, Any]:
     return {
         "step": step.name,
         "settings": json.loads(json.dumps(fields, default=_model_values)),
-        "libraries": {name: version(name) for name in step.libraries},
+        "libraries": {name: _find_version(name) for name in step.libraries},
     }
+
+
+@functools.cache
+def _find_version(library: str) -> str:
+    """Return a library's version, searched for once: many steps of a build name the same ones."""
+    return version(library)
 
 
 def _model_values(value: object) -> Any:  # noqa: ANN401  (whatever the file held)
