@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import itertools
 import os
 import signal
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+import typer.main
 
 from tests.support.doubles.kept_workers import kept_workers
 
@@ -24,9 +26,24 @@ os.environ.setdefault("EDGEPACK_THREADS", "1")
 # As in edgepack's workers, where the steps run that tests call here.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("VECLIB_MAXIMUM_THREADS", "1")
-if "EDGEPACK_TEST_SLOW" not in os.environ:
-    settings.register_profile("quick", settings.default, max_examples=30, deadline=None)
-    settings.load_profile("quick")
+
+
+def pytest_configure() -> None:
+    """Let hypothesis try fewer examples where nothing takes long.
+
+    It is loaded here, where Python may write what pytest makes of its modules.
+    """
+    from hypothesis import settings
+
+    if "EDGEPACK_TEST_SLOW" not in os.environ:
+        settings.register_profile("quick", settings.default, max_examples=30, deadline=None)
+        settings.load_profile("quick")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was loaded by now: it stays to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -40,6 +57,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def warm_workers() -> Iterator[None]:
     """Let builds take the worker processes of earlier ones."""
     with kept_workers():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_command_line() -> Iterator[None]:
+    """Make the parser of all commands once; hundreds of tests run a command in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
 
 

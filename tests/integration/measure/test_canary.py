@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -32,18 +33,6 @@ from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 PASSWORD = "canary-Q7w3Lm9x"
 OTHER_PASSWORD = "canary-which-is-wrong"
 VARIABLE = "BOARD_PASSWORD"
-
-_listeners: list[list[str]] = []
-"""Each gets the argv of every program that this process starts."""
-
-
-def _note_argv(event: str, arguments: tuple[object, ...]) -> None:
-    if event == "subprocess.Popen":
-        for started in _listeners:
-            started.append(str(arguments[1]))
-
-
-sys.addaudithook(_note_argv)
 
 
 class Board:
@@ -132,9 +121,15 @@ def board(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv(VARIABLE, PASSWORD)
     with LoopbackServer(tmp_path / "server", password=PASSWORD) as server:
         board = Board(tmp_path, own_home, server)
-        _listeners.append(board.started)
+        # No audit hook: Python would call it for each file that any later test opens.
+        start = subprocess.Popen.__init__
+
+        def note_argv(self: subprocess.Popen[Any], argv: object, *rest: Any, **names: Any) -> None:
+            board.started.append(str(argv))
+            start(self, argv, *rest, **names)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(subprocess.Popen, "__init__", note_argv)
         yield board
-        _listeners.clear()
 
 
 def secrets(board: Board) -> list[str]:
