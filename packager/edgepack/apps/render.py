@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from edgepack.base.yaml_source import read_yaml
 from edgepack.errors import ToolError
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
 
     from edgepack.apps.maven import Licensed
     from edgepack.apps.names import App
@@ -134,7 +135,7 @@ def render_family(family: str, context: BundleContext, app: App | None) -> list[
     rendered = []
     for entry in read_yaml(folder / "family.yaml").parse(FamilyFile).files:
         try:
-            path = environment.from_string(entry.output).render(app=app)
+            path = _make_path_template(environment, entry.output).render(app=app)
             data = (
                 environment.get_template(entry.template).render(bundle=context, app=app).encode()
                 if entry.template and entry.template.endswith(".j2")
@@ -151,7 +152,9 @@ def render_family(family: str, context: BundleContext, app: App | None) -> list[
     return rendered
 
 
+@functools.cache
 def _make_environment(folder: Path) -> Environment:
+    """Return what compiles a family's templates, once for all bundles of a build."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -167,6 +170,11 @@ def _make_environment(folder: Path) -> Environment:
     environment.filters["kotlin"] = format_kotlin_string
     environment.filters["swift"] = format_swift_string
     return environment
+
+
+@functools.cache
+def _make_path_template(environment: Environment, output: str) -> Template:
+    return environment.from_string(output)
 
 
 def _find_source(folder: Path, entry: TemplateFile) -> Path:
