@@ -113,7 +113,11 @@ def _open(
         ) from error
 
 
+_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+
+
 def _extensions_library(model: Path) -> str:
+    before = os.environ.get(_PROTOBUF)
     try:
         import onnxruntime_extensions
     except ImportError as error:
@@ -122,6 +126,13 @@ def _extensions_library(model: Path) -> str:
             hint="install it: python -m pip install 'edgepack[extensions]'",
             where=model.name,
         ) from error
+    finally:
+        # It asks for protobuf in Python (its cvt.py, 0.15.2), in which the processes that are
+        # started later would read models many times slower.
+        if before is None:
+            os.environ.pop(_PROTOBUF, None)
+        else:
+            os.environ[_PROTOBUF] = before
     return str(onnxruntime_extensions.get_library_path())
 
 

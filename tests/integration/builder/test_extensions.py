@@ -109,6 +109,17 @@ def test_session_when_the_package_is_missing_says_how_to_install_it(tmp_path, mo
     assert "edgepack[extensions]" in caught.value.hint
 
 
+def test_session_when_the_package_is_loaded_leaves_the_environment_of_later_processes(
+    tmp_path, monkeypatch
+):
+    for name in ("onnxruntime_extensions", "onnxruntime_extensions.cvt"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    before = dict(os.environ)
+    make_session(own_operator(tmp_path / "own.onnx"))
+    assert "onnxruntime_extensions.cvt" in sys.modules
+    assert dict(os.environ) == before
+
+
 def test_loader_when_the_package_is_missing_passes_the_variant_over(tmp_path, monkeypatch):
     loader = import_loader()
     bundle = write_tiny_bundle(tmp_path / "tiny")
