@@ -81,11 +81,14 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]:
 
 
 @pytest.fixture(autouse=True)
-def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Point the user's folders into a temporary one: no test reads or writes the real home."""
     home = next(homes)
     live_in(home, monkeypatch)
-    return home
+    yield home
+    # A bundle's loader that has loaded onnxruntime_extensions leaves it: later processes would read
+    # models in Python.
+    os.environ.pop("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", None)
 
 
 def live_in(home: Path, patch: pytest.MonkeyPatch) -> None:

@@ -59,9 +59,21 @@ def name_of(path: Path) -> str:
 NAMES = {name_of(path): path for path in MODULES}
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield modules of edgepack that are imported, within functions too, and what of them."""
-    for node in ast.walk(tree):
+@functools.cache
+def read_nodes(path: Path) -> list[ast.AST]:
+    """Return a module's imports and calls, within functions too."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Call)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def list_called(path: Path) -> list[ast.expr]:
+    return [node.func for node in read_nodes(path) if isinstance(node, ast.Call)]
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield modules of edgepack that are imported, and what of them."""
+    for node in read_nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -71,13 +83,8 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 @functools.cache
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@functools.cache
 def uses(path: Path) -> frozenset[tuple[str, str]]:
-    found = imports(parse(path))
+    found = imports(path)
     return frozenset((module, name) for module, name in found if module.split(".")[0] == "edgepack")
 
 
@@ -124,18 +131,13 @@ def test_library_when_searched_prints_nothing_itself():
     for path in MODULES:
         if room_of(name_of(path)) in ("cli", "ondevice") or path.name == "progress.py":
             continue
-        calls = [n.func for n in ast.walk(parse(path)) if isinstance(n, ast.Call)]
-        names = {call.id for call in calls if isinstance(call, ast.Name)}
+        names = {call.id for call in list_called(path) if isinstance(call, ast.Name)}
         assert not names & {"print", "input", "exit"}, path
 
 
 def test_pure_modules_when_searched_open_no_files():
     for name in ("builder/plan", "base/statistics", "metrics/accuracy"):
-        calls = [
-            node.func
-            for node in ast.walk(parse(PACKAGE / f"{name}.py"))
-            if isinstance(node, ast.Call)
-        ]
+        calls = list_called(PACKAGE / f"{name}.py")
         methods = {call.attr for call in calls if isinstance(call, ast.Attribute)}
         functions = {call.id for call in calls if isinstance(call, ast.Name)}
         assert not methods & {"read_text", "read_bytes", "write_text", "write_bytes", "unlink"}

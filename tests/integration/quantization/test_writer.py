@@ -69,7 +69,10 @@ def written(model, dialect, feeds, *, excluded=(), ranges=None, **settings):
 
 
 def outputs(model, feed, *, optimized=False):
-    session = plain_session(model, optimized=optimized)
+    return run_whole(plain_session(model, optimized=optimized), feed)
+
+
+def run_whole(session, feed):
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(names, feed), strict=True))
 
@@ -136,9 +139,9 @@ def require_same(ours, theirs, feeds):
             near = {"rtol": 2 * ULP, "atol": TINY * np.abs(expected).max(initial=0)}
             np.testing.assert_allclose(values, expected, err_msg=name, **near)
     for optimized in (False, True):
+        sessions = [plain_session(model, optimized=optimized) for model in (theirs, ours)]
         for feed in feeds[:2]:
-            expected = floats_only(outputs(theirs, feed, optimized=optimized))
-            found = floats_only(outputs(ours, feed, optimized=optimized))
+            expected, found = (floats_only(run_whole(session, feed)) for session in sessions)
             if expected:
                 assert min_sqnr_db(expected, found) > SAME_DB
 
