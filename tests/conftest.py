@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,10 +40,15 @@ def pytest_configure() -> None:
         settings.load_profile("quick")
 
 
-def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over what was loaded by now: it stays to the end."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector pass over what is loaded before the first test: it stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -86,9 +91,10 @@ def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator
     home = next(homes)
     live_in(home, monkeypatch)
     yield home
-    # A bundle's loader that has loaded onnxruntime_extensions leaves it: later processes would read
-    # models in Python.
-    os.environ.pop("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", None)
+    # onnxruntime_extensions, when a bundle's loader loads it, and mypy leave these: builds would
+    # start workers anew, and those would read models in Python.
+    for name in ("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "MYPY_CONFIG_FILE_DIR"):
+        os.environ.pop(name, None)
 
 
 def live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
