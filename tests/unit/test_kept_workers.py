@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -36,3 +37,19 @@ def test_worker_when_busy_as_its_build_fails_is_killed_and_not_kept(pool):
     with Workers(1) as workers, pytest.raises(ToolError, match="died with signal 9"):
         workers.call(exec, compute, {}, on_progress=lambda *_: workers.kill())
     assert pool.idle == []
+
+
+def test_worker_when_kept_finds_the_modules_of_its_build(pool, tmp_path, monkeypatch):
+    (tmp_path / "only_of_this_build.py").write_text("ANSWER = 42\n")
+    with Workers(1) as workers:
+        first = workers.call(os.getpid)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Workers(1) as workers:
+        assert workers.call(os.getpid) == first
+        assert workers.call(importlib.util.find_spec, "only_of_this_build") is not None
+        assert workers.call(os.getenv, "PYTHONPATH") == str(tmp_path)
+    monkeypatch.delenv("PYTHONPATH")
+    with Workers(1) as workers:
+        assert workers.call(os.getpid) == first
+        assert workers.call(importlib.util.find_spec, "only_of_this_build") is None
+        assert workers.call(os.getenv, "PYTHONPATH") is None

@@ -226,7 +226,7 @@ BAD_SAMPLES = {
 }
 
 
-@pytest.mark.parametrize("case", slow_after(2, BAD_SAMPLES))
+@pytest.mark.parametrize("case", slow_after(1, BAD_SAMPLES))
 def test_calibration_samples_when_wrong_end_the_build_with_nothing_written(tmp_path, case):
     arrays, problem = BAD_SAMPLES[case]
     project = tiny_models.write_project(tmp_path)

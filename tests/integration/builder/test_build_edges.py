@@ -27,6 +27,7 @@ from edgepack.trying.verify import verify as verify_here
 from onnx import helper
 
 from tests.support.nets import tiny_models
+from tests.support.slow_cases import slow_after
 
 VALUE = (1, ["batch", 8])
 
@@ -139,7 +140,11 @@ def test_closeness_when_sequence_lengths_differ_forgets_no_sample():
 
 @pytest.mark.parametrize(
     ("labels", "problem"),
-    [(np.arange(100, 120), "the label 100 is not one of"), (np.full(20, 0.5), "the label 0.5")],
+    slow_after(
+        1,
+        [(np.arange(100, 120), "the label 100 is not one of"), (np.full(20, 0.5), "the label 0.5")],
+        reason="starts workers anew",
+    ),
 )
 def test_labels_when_no_class_indices_are_refused(tmp_path, labels, problem):
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]

@@ -23,6 +23,7 @@ from onnx import TensorProto, helper
 
 from tests.support.doubles import worker_tasks
 from tests.support.nets import tiny_models
+from tests.support.slow_cases import slow_after
 
 LOST = "top1 drops by 0.5000, the limit is 0.1"
 DYNAMIC = Unused(variant="cpu-int8-dynamic", stage="missed", reason=LOST, hint="raise it")
@@ -168,10 +169,14 @@ def test_variant_when_its_diagnosis_fails_is_shipped_and_says_so(tmp_path, monke
 
 @pytest.mark.parametrize(
     ("quantizer", "bug"),
-    [
-        (worker_tasks.TornQuantizer, "ZeroDivisionError: 7 channels by 0"),
-        (worker_tasks.RefutedQuantizer, "BugError: node 'conv' has activations of 8 and of 16"),
-    ],
+    slow_after(
+        1,
+        [
+            (worker_tasks.TornQuantizer, "ZeroDivisionError: 7 channels by 0"),
+            (worker_tasks.RefutedQuantizer, "BugError: node 'conv' has activations of 8 and of 16"),
+        ],
+        reason="starts workers anew",
+    ),
 )
 def test_variant_when_making_it_meets_a_bug_is_lost_alone_and_the_bug_is_told(
     tmp_path, monkeypatch, capsys, quantizer, bug

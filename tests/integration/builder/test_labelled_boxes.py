@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from tests.support.nets.tiny_models import save
+from tests.support.slow_cases import slow_after
 
 SIDE, CELL = 32, 8
 CELLS = [(x + CELL / 2, y + CELL / 2) for y in range(0, SIDE, CELL) for x in range(0, SIDE, CELL)]
@@ -154,11 +155,15 @@ def test_build_with_a_limit_searches_by_map(project):
 
 @pytest.mark.parametrize(
     ("labels", "said"),
-    [
-        ("none.json", "cannot read .*none.json"),
-        ("pictures", "has boxes for none of the 24 images"),
-        ("names.json", "no boxes as COCO's annotations"),
-    ],
+    slow_after(
+        1,
+        [
+            ("none.json", "cannot read .*none.json"),
+            ("pictures", "has boxes for none of the 24 images"),
+            ("names.json", "no boxes as COCO's annotations"),
+        ],
+        reason="starts workers anew",
+    ),
 )
 def test_build_when_labels_are_missing_or_wrong_ends_with_one_error(project, labels, said):
     (project.parent / "names.json").write_text("{}")

@@ -26,6 +26,7 @@ from edgepack.results.page.table import list_device_rows
 from tests.support.doubles.phone_doubles import UDID, PhoneDouble, make_apple
 from tests.support.reports.example_report import example_report
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
+from tests.support.slow_cases import slow_after
 
 
 @pytest.fixture
@@ -92,42 +93,45 @@ def test_simulator_and_debugger_are_never_taken_for_a_phone(
 
 @pytest.mark.parametrize(
     ("command", "stderr", "error", "problem"),
-    [
-        (
-            "xcodebuild -version",
+    slow_after(
+        2,
+        [
             (
-                "xcode-select: error: tool 'xcodebuild' requires Xcode, but"
-                " active developer directory"
-                " '/Library/Developer/CommandLineTools' is a command line tools instance"
+                "xcodebuild -version",
+                (
+                    "xcode-select: error: tool 'xcodebuild' requires Xcode, but"
+                    " active developer directory"
+                    " '/Library/Developer/CommandLineTools' is a command line tools instance"
+                ),
+                ToolError,
+                "no Xcode",
             ),
-            ToolError,
-            "no Xcode",
-        ),
-        (
-            "device info",
-            "ERROR: The specified device was not found. (com.apple.dt.CoreDeviceError error 1000)",
-            UnreachableError,
-            "no phone with this identifier",
-        ),
-        (
-            "build-for-testing",
-            "Harness.app: errSecInternalComponent\nCommand CodeSign failed",
-            DeviceError,
-            "keychain is locked",
-        ),
-        (
-            "build-for-testing",
-            "/x/Measure.c:9:10: fatal error: 'x.h' file not found\n1 error generated.",
-            RemoteCommandError,
-            "does not build on the Mac\n  \\| /x/Measure.c:9:10: fatal error",
-        ),
-        (
-            "test-without-building",
-            "Error: The operation failed because Developer Mode is disabled.",
-            DeviceError,
-            "Developer Mode is off",
-        ),
-    ],
+            (
+                "device info",
+                "ERROR: The specified device was not found. (com.apple.dt.CoreDeviceError error 1000)",
+                UnreachableError,
+                "no phone with this identifier",
+            ),
+            (
+                "build-for-testing",
+                "Harness.app: errSecInternalComponent\nCommand CodeSign failed",
+                DeviceError,
+                "keychain is locked",
+            ),
+            (
+                "build-for-testing",
+                "/x/Measure.c:9:10: fatal error: 'x.h' file not found\n1 error generated.",
+                RemoteCommandError,
+                "does not build on the Mac\n  \\| /x/Measure.c:9:10: fatal error",
+            ),
+            (
+                "test-without-building",
+                "Error: The operation failed because Developer Mode is disabled.",
+                DeviceError,
+                "Developer Mode is off",
+            ),
+        ],
+    ),
 )
 def test_failure_of_xcode_is_said_with_what_to_do(
     bundle: Path,

@@ -38,6 +38,7 @@ from tests.support.doubles.phone_doubles import (
     write_sdk,
 )
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
+from tests.support.slow_cases import slow_after
 
 RUNTIME = {"com.microsoft.onnxruntime:onnxruntime-android": "1.29.0"}
 
@@ -176,26 +177,29 @@ def test_phone_is_measured_within_an_app_when_the_inventory_says_so(
 
 @pytest.mark.parametrize(
     ("command", "said", "problem", "hint"),
-    [
-        (
-            "am instrument",
-            "INSTRUMENTATION_RESULT: exit=1\nINSTRUMENTATION_CODE: -1\n",
-            "may not enter",
-            "'inside: shell'",
-        ),
-        (
-            "install",
-            "Failure [INSTALL_FAILED_USER_RESTRICTED: Install canceled by user]",
-            "refused to install over USB",
-            "Install via USB",
-        ),
-        (
-            "am instrument",
-            "INSTRUMENTATION_RESULT: shortMsg=Process crashed.\nINSTRUMENTATION_CODE: 0",
-            "the measuring app crashed",
-            f"adb -s {SERIAL} logcat",
-        ),
-    ],
+    slow_after(
+        1,
+        [
+            (
+                "am instrument",
+                "INSTRUMENTATION_RESULT: exit=1\nINSTRUMENTATION_CODE: -1\n",
+                "may not enter",
+                "'inside: shell'",
+            ),
+            (
+                "install",
+                "Failure [INSTALL_FAILED_USER_RESTRICTED: Install canceled by user]",
+                "refused to install over USB",
+                "Install via USB",
+            ),
+            (
+                "am instrument",
+                "INSTRUMENTATION_RESULT: shortMsg=Process crashed.\nINSTRUMENTATION_CODE: 0",
+                "the measuring app crashed",
+                f"adb -s {SERIAL} logcat",
+            ),
+        ],
+    ),
 )
 def test_app_that_does_not_work_is_said_with_what_to_do(
     bundle: Path, in_app: PhoneDouble, command: str, said: str, problem: str, hint: str
@@ -208,24 +212,33 @@ def test_app_that_does_not_work_is_said_with_what_to_do(
 
 @pytest.mark.parametrize(
     ("command", "stderr", "error", "problem", "hint"),
-    [
-        (
-            "get-state",
-            "error: device unauthorized.\n",
-            DeviceError,
-            "has not authorized",
-            "Allow USB",
-        ),
-        ("get-state", "error: device offline\n", UnreachableError, "does not answer", "plug it"),
-        (
-            "push",
-            "adb: error: failed to copy 'a' to 'b': remote write failed: No space left on device\n",
-            DeviceError,
-            "storage is full",
-            "free some",
-        ),
-        ("measure", "error: closed\n", UnreachableError, "was lost", "cable"),
-    ],
+    slow_after(
+        2,
+        [
+            (
+                "get-state",
+                "error: device unauthorized.\n",
+                DeviceError,
+                "has not authorized",
+                "Allow USB",
+            ),
+            (
+                "get-state",
+                "error: device offline\n",
+                UnreachableError,
+                "does not answer",
+                "plug it",
+            ),
+            (
+                "push",
+                "adb: error: failed to copy 'a' to 'b': remote write failed: No space left on device\n",
+                DeviceError,
+                "storage is full",
+                "free some",
+            ),
+            ("measure", "error: closed\n", UnreachableError, "was lost", "cable"),
+        ],
+    ),
 )
 def test_bench_says_what_to_do_when_adb_fails(  # noqa: PLR0917
     bundle: Path,

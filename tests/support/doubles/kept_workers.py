@@ -17,6 +17,7 @@ from edgepack.base.processes import Worker, WorkerPool, use_pool
 _OF_EACH_TEST = (
     "HOME",
     "PYTEST_CURRENT_TEST",
+    "PYTHONPATH",
     "XDG_CACHE_HOME",
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
@@ -25,7 +26,13 @@ _MOST_IDLE = 3
 _MOST_BYTES = 400_000_000
 _SETTLE = """
 import os
+import sys
 import tempfile
+before, after = (
+    [path for path in each.get("PYTHONPATH", "").split(os.pathsep) if path]
+    for each in (os.environ, {values!r})
+)
+sys.path[:] = [*after, *(path for path in sys.path if path not in before)]
 for name in {names!r}:
     os.environ.pop(name, None)
 os.environ.update({values!r})

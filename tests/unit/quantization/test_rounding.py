@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.nets import int8_nets
 from tests.support.nets.onnxruntime_writer import extreme_ranges
+from tests.support.slow_cases import slow_after
 
 FLOAT = np.float32
 RANDOM = np.random.default_rng()
@@ -246,7 +247,10 @@ def test_weights_when_moments_of_all_groups_would_be_too_many_stay_and_the_bias_
     assert (floats["b"] != initializers[1][1]).any()
 
 
-@pytest.mark.parametrize(("shape", "rows"), [((16, 12_000), 1024), ((2400, 4000), 1)])
+@pytest.mark.parametrize(
+    ("shape", "rows"),
+    slow_after(1, [((16, 12_000), 1024), ((2400, 4000), 1)], reason="takes a second"),
+)
 def test_memory_when_a_product_has_many_outputs_or_inputs_is_bounded(shape, rows):
     nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], "gemm")]
     weights = normal(*shape) / FLOAT(np.sqrt(shape[0]))
