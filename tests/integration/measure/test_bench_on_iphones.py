@@ -108,7 +108,10 @@ def test_simulator_and_debugger_are_never_taken_for_a_phone(
             ),
             (
                 "device info",
-                "ERROR: The specified device was not found. (com.apple.dt.CoreDeviceError error 1000)",
+                (
+                    "ERROR: The specified device was not found. "
+                    "(com.apple.dt.CoreDeviceError error 1000)"
+                ),
                 UnreachableError,
                 "no phone with this identifier",
             ),

@@ -231,7 +231,10 @@ def test_app_that_does_not_work_is_said_with_what_to_do(
             ),
             (
                 "push",
-                "adb: error: failed to copy 'a' to 'b': remote write failed: No space left on device\n",
+                (
+                    "adb: error: failed to copy 'a' to 'b': "
+                    "remote write failed: No space left on device\n"
+                ),
                 DeviceError,
                 "storage is full",
                 "free some",
