@@ -38,7 +38,7 @@ class Fusion:
             ModelError: onnxruntime refuses the model.
         """
         found = measure_fusion_coverage(inputs["model"] / MODEL, self.cpu)
-        (out / FUSION).write_text(json.dumps(_as_json(found), sort_keys=True), encoding="utf-8")
+        (out / FUSION).write_text(json.dumps(_make_json(found), sort_keys=True), encoding="utf-8")
         return Notes(describe(found, self.cpu), found.facts())
 
     def verify(self, inputs: Inputs, out: Path) -> None:
@@ -48,7 +48,7 @@ class Fusion:
             StepError: It finds something else.
         """
         written = json.loads((out / FUSION).read_text(encoding="utf-8"))
-        if written != _as_json(measure_fusion_coverage(inputs["model"] / MODEL, self.cpu)):
+        if written != _make_json(measure_fusion_coverage(inputs["model"] / MODEL, self.cpu)):
             raise BugError("onnxruntime optimizes the model in another way each time")
 
 
@@ -64,7 +64,7 @@ def describe(found: FusionCoverage, cpu: str) -> str:
     return f"{line}; float between integers: {named}"
 
 
-def _as_json(found: FusionCoverage) -> dict[str, object]:
+def _make_json(found: FusionCoverage) -> dict[str, object]:
     nodes = [
         {"name": n.name, "op": n.op, "is_product": n.is_product, "is_island": n.is_island}
         for n in found.float_nodes

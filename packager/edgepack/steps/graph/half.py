@@ -74,7 +74,7 @@ class Tracer:
         """Return whether a tensor is a float32 one."""
         return self.types.get(tensor) == "tensor(float)"
 
-    def runs(self, feed: Arrays) -> Iterator[Arrays]:
+    def trace(self, feed: Arrays) -> Iterator[Arrays]:
         """Yield all float32 tensors that nodes make, some at a time."""
         made = [name for node in self.model.graph.node for name in node.output]
         yield from trace_outputs(self.session, filter(self.is_float32, made), feed)
@@ -219,12 +219,12 @@ def convert(tracer: Tracer, float32_nodes: Collection[str]) -> Half:
     anything but tensors, stay float32. No tensor is rounded to float16 on its way between two
     float32 nodes. Constants that both kinds read are there twice.
     """
-    half = _empty(tracer)
-    opset = _operator_sets(tracer.model)
-    shape_only = _independent_of_data(tracer.model)
+    half = _make_half(tracer)
+    opset = _find_opsets(tracer.model)
+    shape_only = _find_shape_nodes(tracer.model)
     for node in tracer.model.graph.node:
         kept = node.name in float32_nodes or node.name in shape_only or node.op_type in _FLOAT32_OPS
-        parameters = set() if kept else _half_parameters(tracer, node, opset)
+        parameters = set() if kept else _find_half_types(tracer, node, opset)
         if parameters:
             _append_half(tracer, half, node, parameters, opset)
         else:
@@ -238,7 +238,7 @@ def convert(tracer: Tracer, float32_nodes: Collection[str]) -> Half:
     return half
 
 
-def _empty(tracer: Tracer) -> Half:
+def _make_half(tracer: Tracer) -> Half:
     import onnx
 
     model = onnx.ModelProto()
@@ -260,10 +260,10 @@ def _append_half(
 ) -> None:
     import onnx
 
-    schema = _schema(node, opset)
+    schema = _find_schema(node, opset)
     inputs = [
         half.add_half(name, tracer.constants.get(name))
-        if tracer.is_float32(name) and _parameter(schema.inputs, k) in parameters
+        if tracer.is_float32(name) and _find_parameter(schema.inputs, k) in parameters
         else name
         for k, name in enumerate(node.input)
     ]
@@ -272,7 +272,7 @@ def _append_half(
             half.add_full(name)
     outputs = list(node.output)
     for k, name in enumerate(node.output):
-        if tracer.is_float32(name) and _parameter(schema.outputs, k) in parameters:
+        if tracer.is_float32(name) and _find_parameter(schema.outputs, k) in parameters:
             outputs[k] = half.halves[name] = free_name(name + SUFFIX, half.used)
         else:
             half.full.add(name)
@@ -283,9 +283,9 @@ def _append_half(
     half.nodes.append(node.name)
 
 
-def _half_parameters(tracer: Tracer, node: onnx.NodeProto, opset: Mapping[str, int]) -> set[str]:
+def _find_half_types(tracer: Tracer, node: onnx.NodeProto, opset: Mapping[str, int]) -> set[str]:
     """Return the type parameters of a node that can be float16; empty if it stays float32."""
-    schema = _schema(node, opset)
+    schema = _find_schema(node, opset)
     plain = all(
         tracer.types.get(name, "").startswith("tensor(")
         for name in (*node.input, *node.output)
@@ -299,12 +299,14 @@ def _half_parameters(tracer: Tracer, node: onnx.NodeProto, opset: Mapping[str, i
         if "tensor(float16)" in c.allowed_type_strs
     }
     taken = {
-        _parameter(schema.inputs, k) for k, name in enumerate(node.input) if tracer.is_float32(name)
+        _find_parameter(schema.inputs, k)
+        for k, name in enumerate(node.input)
+        if tracer.is_float32(name)
     }
     return taken & allowed
 
 
-def _parameter(formal: Any, index: int) -> str:  # noqa: ANN401  (onnxruntime's schema)
+def _find_parameter(formal: Any, index: int) -> str:  # noqa: ANN401  (onnxruntime's schema)
     """Return the type parameter of one input or output; the last one may be repeated."""
     return str(formal[min(index, len(formal) - 1)].typeStr)
 
@@ -313,7 +315,7 @@ def _has_subgraph(node: onnx.NodeProto) -> bool:
     return any(a.HasField("g") or a.graphs for a in node.attribute)
 
 
-def _operator_sets(model: onnx.ModelProto) -> dict[str, int]:
+def _find_opsets(model: onnx.ModelProto) -> dict[str, int]:
     sets = {entry.domain: entry.version for entry in model.opset_import}
     return (
         {"com.microsoft": 1}
@@ -322,7 +324,7 @@ def _operator_sets(model: onnx.ModelProto) -> dict[str, int]:
     )
 
 
-def _schema(node: onnx.NodeProto, opset: Mapping[str, int]) -> Any:  # noqa: ANN401
+def _find_schema(node: onnx.NodeProto, opset: Mapping[str, int]) -> Any:  # noqa: ANN401
     """Return onnxruntime's definition of a node's operator; None where it has none."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     versions = operator_schemas().get((domain, node.op_type), {})
@@ -330,7 +332,7 @@ def _schema(node: onnx.NodeProto, opset: Mapping[str, int]) -> Any:  # noqa: ANN
     return versions[max(known)] if known else None
 
 
-def _independent_of_data(model: onnx.ModelProto) -> set[str]:
+def _find_shape_nodes(model: onnx.ModelProto) -> set[str]:
     """Return the nodes that compute on shapes and constants only: float16 has no 2049."""
     known = {t.name for t in model.graph.initializer} - {v.name for v in model.graph.input}
     found = set()
@@ -398,11 +400,11 @@ def emulate_half(half: Half) -> onnx.ModelProto:
         node.output[:] = [f"{name}/exact" if name in names else name for name in node.output]
         model.graph.node.append(node)
         for name in rounded:
-            model.graph.node.extend(_rounding(name))
+            model.graph.node.extend(_make_rounding(name))
     return model
 
 
-def _rounding(name: str) -> list[onnx.NodeProto]:
+def _make_rounding(name: str) -> list[onnx.NodeProto]:
     from onnx import TensorProto, helper
 
     return [

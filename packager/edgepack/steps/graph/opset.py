@@ -78,7 +78,7 @@ def _convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     try:
         return version_converter.convert_version(model, version)
     except (RuntimeError, ValueError, InferenceError, version_converter.ConvertError) as error:
-        unknown = format_list(_unknown_to_onnx(model), _SHOWN)
+        unknown = format_list(_find_unknown_operators(model), _SHOWN)
         message = _ASSERTION.sub("", " ".join(str(error).split()))[:300]
         raise StepError(
             f"onnx cannot convert the model from opset {find_default_opset(model)} to {version}: "
@@ -88,8 +88,8 @@ def _convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
         ) from error
 
 
-def _unknown_to_onnx(model: onnx.ModelProto) -> list[str]:
-    """Return operators that onnx has no schema of, as the experimental ones that it took away."""
+def _find_unknown_operators(model: onnx.ModelProto) -> list[str]:
+    """Return the operators that onnx has no schema for, as removed experimental ones."""
     import onnx
 
     own = [node for node in walk_nodes(model) if node.domain in STANDARD]

@@ -33,33 +33,33 @@ def normalize_file(data: bytes) -> bytes:
     are sorted, but their places in the file are not. It lies before the model, which never
     points back to it, so it is written anew in the sorted order and the model is kept as it is.
     """
-    session = _root(data)
-    model = _table(session.Model()).Pos
+    session = _read_root(data)
+    model = _find_table(session.Model()).Pos
     # A table begins with the distance back to its vtable, which may lie right before it.
     vtable = model - int.from_bytes(data[model : model + 4], "little", signed=True)
     start = min(model, vtable)
-    front = bytearray(_front(session))
+    front = bytearray(_make_front(session))
     # Places in a flatbuffer are aligned from its end, whose distance from the model stays.
     front += bytes(-(len(front) + len(data) - start) % _ALIGNMENT)
-    table = _table(_root(bytes(front)))
+    table = _find_table(_read_root(bytes(front)))
     field = table.Pos + table.Offset(_MODEL_FIELD)
     front[field : field + 4] = (len(front) + model - start - field).to_bytes(4, "little")
     return bytes(front) + data[start:]
 
 
-def _front(session: Any) -> bytes:  # noqa: ANN401  (onnxruntime's readers have no types)
+def _make_front(session: Any) -> bytes:  # noqa: ANN401  (onnxruntime's readers have no types)
     """Return a session's file without its model; the place of the model holds 1."""
     builder = importlib.import_module("flatbuffers").Builder(1024)
-    table = _schema("KernelTypeStrResolver")
+    table = _load_schema("KernelTypeStrResolver")
     resolver = session.KernelTypeStrResolver()
     count = resolver.OpKernelTypeStrArgsLength()
-    operators = [_operator(builder, resolver.OpKernelTypeStrArgs(i)) for i in range(count)]
-    vector = _vector(builder, table.StartOpKernelTypeStrArgsVector, operators)
+    operators = [_add_operator(builder, resolver.OpKernelTypeStrArgs(i)) for i in range(count)]
+    vector = _add_vector(builder, table.StartOpKernelTypeStrArgsVector, operators)
     table.Start(builder)
     table.AddOpKernelTypeStrArgs(builder, vector)
     kernels = table.End(builder)
     version = builder.CreateString(session.OrtVersion())
-    root = _schema("InferenceSession")
+    root = _load_schema("InferenceSession")
     root.Start(builder)
     root.AddOrtVersion(builder, version)
     builder.PrependUint32Slot(1, 1, 0)
@@ -68,11 +68,11 @@ def _front(session: Any) -> bytes:  # noqa: ANN401  (onnxruntime's readers have 
     return bytes(builder.Output())
 
 
-def _operator(builder: Any, source: Any) -> int:  # noqa: ANN401
-    table = _schema("OpIdKernelTypeStrArgsEntry")
+def _add_operator(builder: Any, source: Any) -> int:  # noqa: ANN401
+    table = _load_schema("OpIdKernelTypeStrArgsEntry")
     count = source.KernelTypeStrArgsLength()
-    types = [_kernel_type(builder, source.KernelTypeStrArgs(i)) for i in range(count)]
-    vector = _vector(builder, table.StartKernelTypeStrArgsVector, types)
+    types = [_add_kernel_type(builder, source.KernelTypeStrArgs(i)) for i in range(count)]
+    vector = _add_vector(builder, table.StartKernelTypeStrArgsVector, types)
     name = builder.CreateString(source.OpId())
     table.Start(builder)
     table.AddOpId(builder, name)
@@ -80,10 +80,10 @@ def _operator(builder: Any, source: Any) -> int:  # noqa: ANN401
     return int(table.End(builder))
 
 
-def _kernel_type(builder: Any, source: Any) -> int:  # noqa: ANN401
-    table = _schema("KernelTypeStrArgsEntry")
-    arguments = [_argument(builder, source.Args(i)) for i in range(source.ArgsLength())]
-    vector = _vector(builder, table.StartArgsVector, arguments)
+def _add_kernel_type(builder: Any, source: Any) -> int:  # noqa: ANN401
+    table = _load_schema("KernelTypeStrArgsEntry")
+    arguments = [_add_argument(builder, source.Args(i)) for i in range(source.ArgsLength())]
+    vector = _add_vector(builder, table.StartArgsVector, arguments)
     name = builder.CreateString(source.KernelTypeStr())
     table.Start(builder)
     table.AddKernelTypeStr(builder, name)
@@ -91,15 +91,15 @@ def _kernel_type(builder: Any, source: Any) -> int:  # noqa: ANN401
     return int(table.End(builder))
 
 
-def _argument(builder: Any, source: Any) -> int:  # noqa: ANN401
-    table = _schema("ArgTypeAndIndex")
+def _add_argument(builder: Any, source: Any) -> int:  # noqa: ANN401
+    table = _load_schema("ArgTypeAndIndex")
     table.Start(builder)
     table.AddArgType(builder, source.ArgType())
     table.AddIndex(builder, source.Index())
     return int(table.End(builder))
 
 
-def _vector(builder: Any, start: Callable[[Any, int], int], offsets: Sequence[int]) -> int:  # noqa: ANN401
+def _add_vector(builder: Any, start: Callable[[Any, int], int], offsets: Sequence[int]) -> int:  # noqa: ANN401
     start(builder, len(offsets))
     for offset in reversed(offsets):
         builder.PrependUOffsetTRelative(offset)
@@ -108,7 +108,7 @@ def _vector(builder: Any, start: Callable[[Any, int], int], offsets: Sequence[in
 
 def count_saved_optimizations(data: bytes) -> int:
     """Return how many optimizations an ORT-format file leaves to the session."""
-    saved = _root(data).Model().Graph().RuntimeOptimizations()
+    saved = _read_root(data).Model().Graph().RuntimeOptimizations()
     if saved is None:
         return 0
     return sum(
@@ -118,7 +118,7 @@ def count_saved_optimizations(data: bytes) -> int:
 
 def find_kernels(data: bytes) -> set[Operator]:
     """Return every operator whose kernel a file may ask for, also by saved optimizations."""
-    resolver = _root(data).KernelTypeStrResolver()
+    resolver = _read_root(data).KernelTypeStrResolver()
     found = set()
     for i in range(resolver.OpKernelTypeStrArgsLength()):
         domain, name, version = resolver.OpKernelTypeStrArgs(i).OpId().decode().split(":")
@@ -184,13 +184,13 @@ def read_config(path: Path) -> dict[Operator, dict[str, Any]]:
         parse_config(str(path), enable_type_reduction=True)
         for line in path.read_text(encoding="utf-8").splitlines():
             domain, version, rest = line.split(";", 2)
-            entries |= {(domain, int(version), n): t for n, t in _names_and_types(rest)}
+            entries |= {(domain, int(version), n): t for n, t in _parse_operators(rest)}
     except (OSError, *_READER_ERRORS) as error:
         raise BugError(f"{path.name} is not a list of operators: {error}") from error
     return entries
 
 
-def _names_and_types(text: str) -> Iterable[tuple[str, dict[str, Any]]]:
+def _parse_operators(text: str) -> Iterable[tuple[str, dict[str, Any]]]:
     decoder = json.JSONDecoder()
     while text:
         end = min(i for i in (text.find(","), text.find("{"), len(text)) if i >= 0)
@@ -203,15 +203,15 @@ def _names_and_types(text: str) -> Iterable[tuple[str, dict[str, Any]]]:
         text = text.removeprefix(",")
 
 
-def _table(reader: Any) -> Any:  # noqa: ANN401
+def _find_table(reader: Any) -> Any:  # noqa: ANN401
     return reader._tab  # noqa: SLF001  (flatbuffers' readers tell nowhere else where they are)
 
 
-def _root(data: bytes) -> Any:  # noqa: ANN401
-    return _schema("InferenceSession").InferenceSession.GetRootAs(data, 0)
+def _read_root(data: bytes) -> Any:  # noqa: ANN401
+    return _load_schema("InferenceSession").InferenceSession.GetRootAs(data, 0)
 
 
-def _schema(table: str) -> Any:  # noqa: ANN401
+def _load_schema(table: str) -> Any:  # noqa: ANN401
     """Return onnxruntime's module for a table of its schema."""
     importlib.import_module("onnxruntime.tools.ort_format_model")  # makes the next one findable
     return importlib.import_module(f"ort_flatbuffers_py.fbs.{table}")

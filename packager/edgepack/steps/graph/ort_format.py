@@ -113,7 +113,7 @@ class AsOrt:
             same = normalize_file(again.read_bytes()) == data
             files = [out / ORT_MODEL]
             if self.style == "runtime":
-                _save(source, applied, self._entries(style="apply", plain_bias=plain_bias))
+                _save(source, applied, self._make_config(style="apply", plain_bias=plain_bias))
                 files.append(applied)
             needed = find_operators(files)
         needed = dict.fromkeys(find_kernels(data), "") | needed
@@ -125,7 +125,7 @@ class AsOrt:
             "platform": self.platform,
             "repeatable": same,
         }
-        return Notes(_done(facts, plain_bias=plain_bias), facts)
+        return Notes(_format_done(facts, plain_bias=plain_bias), facts)
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that the file computes what the model does, and that the config covers it.
@@ -149,18 +149,18 @@ class AsOrt:
         """Write the model; return whether float biases had to stay so."""
         style = "save" if self.style == "runtime" else ""
         try:
-            _save(source, target, self._entries(style=style, plain_bias=False))
+            _save(source, target, self._make_config(style=style, plain_bias=False))
         except StepError as error:
             if not style or _BIAS_FAULT not in error.problem:
                 raise
-            _save(source, target, self._entries(style=style, plain_bias=True))
+            _save(source, target, self._make_config(style=style, plain_bias=True))
             return True
         return False
 
-    def _entries(self, *, style: str, plain_bias: bool) -> dict[str, str]:
+    def _make_config(self, *, style: str, plain_bias: bool) -> dict[str, str]:
         """Return session config; the keys are those of convert_onnx_models_to_ort.py."""
         entries = {
-            **self._rules(),
+            **self._make_rules(),
             "session.save_model_format": "ORT",
             "optimization.disable_specified_optimizers": (
                 f"{_LEFT_OUT};{_BIAS_OPTIMIZER}" if plain_bias else _LEFT_OUT
@@ -170,7 +170,7 @@ class AsOrt:
             entries["optimization.minimal_build_optimizations"] = style
         return entries
 
-    def _rules(self) -> dict[str, str]:
+    def _make_rules(self) -> dict[str, str]:
         """Return the session config that decides which integer operators there are."""
         arm = self.platform == "arm"
         return {
@@ -193,7 +193,7 @@ class AsOrt:
     def _require_same(self, inputs: Inputs, file: Path) -> None:
         model = inputs["model"] / MODEL
         new = _load(file, REPLAY if self.style == "runtime" else {})
-        config = {**self._rules(), "optimization.disable_specified_optimizers": _LEFT_OUT}
+        config = {**self._make_rules(), "optimization.disable_specified_optimizers": _LEFT_OUT}
         old = [make_session(model, config=config), make_session(model, optimized=False)]
         closeness: list[list[float]] = [[], []]
         for feed in probe_inputs(model, inputs.get("samples"), _PROBES):
@@ -243,7 +243,7 @@ def _load(file: Path, config: Mapping[str, str]) -> onnxruntime.InferenceSession
         ) from error
 
 
-def _done(facts: Mapping[str, object], *, plain_bias: bool) -> str:
+def _format_done(facts: Mapping[str, object], *, plain_bias: bool) -> str:
     done = (
         f"ORT format, {facts['style']} style for {facts['platform']}:"
         f" {facts['operators']} kinds of operators, {facts['bytes']} bytes"
@@ -269,19 +269,19 @@ def _require_covered(data: bytes, out: Path) -> None:
         needed |= read_config(Path(name) / OPERATORS)
     for operator, types in sorted(needed.items()):
         if operator not in listed:
-            raise _lacks(operator)
-        if listed[operator] and not _covers(listed[operator], types):
-            raise _lacks(operator, f" for {types}")
+            raise _make_missing_error(operator)
+        if listed[operator] and not _has_all(listed[operator], types):
+            raise _make_missing_error(operator, f" for {types}")
 
 
-def _covers(listed: Any, needed: Any) -> bool:  # noqa: ANN401  (JSON)
+def _has_all(listed: Any, needed: Any) -> bool:  # noqa: ANN401  (JSON)
     """Return whether types that a config lists contain those that are needed."""
     if isinstance(needed, dict):
-        return all(key in listed and _covers(listed[key], types) for key, types in needed.items())
+        return all(key in listed and _has_all(listed[key], types) for key, types in needed.items())
     return all(entry in listed for entry in needed)
 
 
-def _lacks(operator: Operator, types: str = "") -> BugError:
+def _make_missing_error(operator: Operator, types: str = "") -> BugError:
     domain, version, name = operator
     return BugError(f"{OPERATORS} lacks {domain}:{name} of version {version}{types}")
 

@@ -33,7 +33,7 @@ class Placed:
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``placement.json``."""
         placement = predict_placement(inputs["model"] / MODEL, self.variant)
-        (out / PLACEMENT).write_text(json.dumps(_facts(placement)), encoding="utf-8")
+        (out / PLACEMENT).write_text(json.dumps(_make_json(placement)), encoding="utf-8")
         provider = BACKENDS[self.variant.backend].provider
         return Notes(
             f"{placement.share:.0%} of {len(placement.nodes)} nodes predicted on {provider},"
@@ -73,7 +73,7 @@ def read_placement(folder: Path) -> Any:  # noqa: ANN401  (plain JSON, written a
     return json.loads((folder / PLACEMENT).read_text(encoding="utf-8"))
 
 
-def _facts(placement: PredictedPlacement) -> dict[str, Any]:
+def _make_json(placement: PredictedPlacement) -> dict[str, Any]:
     return {
         "share": placement.share,
         "partitions": placement.partitions,

@@ -63,7 +63,7 @@ class Prepared:
         model = read_model(inputs["source"])
         lowered = lower_ir(model, find_highest_ir())
         done = [lowered, *refused] if lowered else refused
-        done += [*_constants_only(model), *_make_weights(model, self.constants)]
+        done += [*_drop_weight_inputs(model), *_make_weights(model, self.constants)]
         done += fix_dims(model, dict(self.dims))
         if branches := inline_known_branches(model):
             done.append(f"{branches} If decided by constants and shapes")
@@ -94,11 +94,11 @@ def _said_of(model: Path, samples: Path | None) -> Iterator[None]:
         yield
     except ModelError as error:
         if samples is None:
-            error.hint = _random_hint(model)
+            error.hint = _make_random_hint(model)
         raise
 
 
-def _random_hint(model: Path) -> str:
+def _make_random_hint(model: Path) -> str:
     inputs, _ = read_signature(read_outline(model))
     free = {size for spec in inputs for size in spec.shape or () if isinstance(size, str)}
     names = ", ".join(sorted(free - {"?"}))
@@ -126,7 +126,7 @@ def _require_repeatable(model: Path, samples: Path | None) -> None:
             )
 
 
-def _constants_only(model: onnx.ModelProto) -> list[str]:
+def _drop_weight_inputs(model: onnx.ModelProto) -> list[str]:
     """Drop graph inputs that have an initializer: nothing may override a weight in a bundle."""
     constants = {tensor.name for tensor in model.graph.initializer}
     kept = [value for value in model.graph.input if value.name not in constants]

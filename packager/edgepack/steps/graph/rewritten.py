@@ -85,17 +85,17 @@ class Rewritten:
         """
         before, after = read_model(inputs["model"] / MODEL), read_model(out / MODEL)
         if read_signature(before) != read_signature(after):
-            raise _fault("the inputs or outputs changed")
-        if "coreml-cache-key" in self.rewrites and _metadata(after, CACHE_KEY) != hash_content(
+            raise _make_error("the inputs or outputs changed")
+        if "coreml-cache-key" in self.rewrites and _read_metadata(after, CACHE_KEY) != hash_content(
             after
         ):
-            raise _fault(f"{CACHE_KEY} is not the key of this model")
+            raise _make_error(f"{CACHE_KEY} is not the key of this model")
         sqnr = measure_worst_sqnr(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
         if sqnr < _SAME_DB:
-            raise _fault(f"the outputs are {sqnr:.0f} dB from the model's")
+            raise _make_error(f"the outputs are {sqnr:.0f} dB from the model's")
 
 
-def _fault(problem: str) -> BugError:
+def _make_error(problem: str) -> BugError:
     return BugError(f"after the rewrites {problem}")
 
 
@@ -112,12 +112,12 @@ def flatten_to_reshape(model: onnx.ModelProto) -> list[str]:
 
     if find_default_opset(model) < _RESHAPE_OPSET:
         return []
-    shapes = _shapes(model)
+    shapes = _find_shapes(model)
     done = []
     for node in model.graph.node:
         if node.op_type != "Flatten" or node.domain not in STANDARD:
             continue
-        target = _flat_shape(shapes.get(node.input[0]), _attribute(node, "axis", 1))
+        target = _compute_flat_shape(shapes.get(node.input[0]), _find_attribute(node, "axis", 1))
         if target is None:
             continue
         values = numpy_helper.from_array(np.array(target, np.int64))
@@ -128,24 +128,24 @@ def flatten_to_reshape(model: onnx.ModelProto) -> list[str]:
     return done
 
 
-def _flat_shape(shape: Sequence[int | None] | None, axis: int) -> list[int] | None:
+def _compute_flat_shape(shape: Sequence[int | None] | None, axis: int) -> list[int] | None:
     """Return the shape after a Flatten, with at most one -1; None if it is unknown."""
     if shape is None or 0 in shape:
         return None
     axis = axis + len(shape) if axis < 0 else axis
-    sides = [_product(shape[:axis]), _product(shape[axis:])]
+    sides = [_multiply_sizes(shape[:axis]), _multiply_sizes(shape[axis:])]
     if sides == [None, None]:
         # 0 keeps the input's dimension (Reshape, allowzero=0).
         return [0, -1] if axis == 1 else None
     return [-1 if size is None else size for size in sides]
 
 
-def _product(sizes: Sequence[int | None]) -> int | None:
+def _multiply_sizes(sizes: Sequence[int | None]) -> int | None:
     known = [size for size in sizes if size is not None]
     return int(np.prod(known)) if len(known) == len(sizes) else None
 
 
-def _shapes(model: onnx.ModelProto) -> dict[str, list[int | None]]:
+def _find_shapes(model: onnx.ModelProto) -> dict[str, list[int | None]]:
     """Return the shape of every tensor that has a rank; None for dimensions that are not known."""
     import onnx
 
@@ -176,10 +176,10 @@ def fold_batch_norm(model: onnx.ModelProto) -> list[str]:
     if find_default_opset(model) < _BATCH_NORM_OPSET:
         return []
     move_constants_to_initializers(model)
-    shapes = _shapes(model)
+    shapes = _find_shapes(model)
     done = []
     for node in list(model.graph.node):
-        if node.op_type == "BatchNormalization" and not _attribute(node, "training_mode", 0):
+        if node.op_type == "BatchNormalization" and not _find_attribute(node, "training_mode", 0):
             done += _remove_batch_norm(model, node, shapes)
     if done:
         drop_unread(model)
@@ -190,11 +190,11 @@ def _remove_batch_norm(
     model: onnx.ModelProto, node: onnx.NodeProto, shapes: Mapping[str, Sequence[int | None]]
 ) -> list[str]:
     """Remove one BatchNormalization if possible; return how."""
-    parameters = _values(model, node.input[1:5])
+    parameters = _read_values(model, node.input[1:5])
     if parameters is None or any(node.output[1:]):
         return []
     gamma, beta, mean, variance = parameters
-    scale = gamma / np.sqrt(variance + _attribute(node, "epsilon", 1e-5))
+    scale = gamma / np.sqrt(variance + _find_attribute(node, "epsilon", 1e-5))
     shift = beta - mean * scale
     before = _find_only_maker(model, node.input[0])
     if before is not None and _scale_weights(model, before, scale, shift):
@@ -208,7 +208,7 @@ def _remove_batch_norm(
     return [f"{node.name!r} to Mul and Add"]
 
 
-def _values(model: onnx.ModelProto, names: Sequence[str]) -> list[np.ndarray[Any, Any]] | None:
+def _read_values(model: onnx.ModelProto, names: Sequence[str]) -> list[np.ndarray[Any, Any]] | None:
     """Return float32 constants as float64; None if one of the names is something else."""
     from onnx import TensorProto, numpy_helper
 
@@ -243,32 +243,34 @@ def _scale_weights(
 ) -> bool:
     """Give a node weights and a bias that scale and shift its output channels, if it has such."""
     given = [name for name in node.input[1:3] if name]
-    values = _values(model, given)
+    values = _read_values(model, given)
     if node.op_type not in _OUTPUT_AXIS or not values:
         return False
     bias = values[1] if len(values) > 1 else np.zeros(1)
     if bias.ndim > 1 and bias.shape[0] != 1:
         return False
-    bias = bias * _attribute(node, "beta", 1.0) * scale + shift
+    bias = bias * _find_attribute(node, "beta", 1.0) * scale + shift
     for attribute in node.attribute:
         if attribute.name == "beta":
             attribute.f = 1.0
     names = [
-        _add_float32(model, f"{node.name}/weights", values[0] * _factors(node, values[0], scale)),
+        _add_float32(
+            model, f"{node.name}/weights", values[0] * _make_factors(node, values[0], scale)
+        ),
         _add_float32(model, f"{node.name}/bias", bias.reshape(-1)),
     ]
     node.input[:] = [node.input[0], *names]
     return True
 
 
-def _factors(
+def _make_factors(
     node: onnx.NodeProto, weights: np.ndarray[Any, Any], scale: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
     """Return a factor for every output channel, broadcastable to a node's weights."""
-    axis = 0 if _attribute(node, "transB", 0) else _OUTPUT_AXIS[node.op_type]
+    axis = 0 if _find_attribute(node, "transB", 0) else _OUTPUT_AXIS[node.op_type]
     if node.op_type == "ConvTranspose":
         # Weights are (inputs, outputs / groups, ...): a group's inputs go to its own outputs.
-        groups = _attribute(node, "group", 1)
+        groups = _find_attribute(node, "group", 1)
         rows = np.repeat(scale.reshape(groups, -1), weights.shape[0] // groups, axis=0)
         return rows.reshape(rows.shape + (1,) * (weights.ndim - 2))
     return scale.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])
@@ -286,7 +288,7 @@ def _replace_by_mul_add(
         _add_float32(model, f"{node.name}/{role}", array.reshape(shape))
         for role, array in zip(("scale", "shift"), factors, strict=True)
     )
-    product = _fresh_tensor(model, f"{node.name}/product")
+    product = _find_free_name(model, f"{node.name}/product")
     mul = helper.make_node("Mul", [node.input[0], scale], [product], f"{node.name}/mul")
     add = helper.make_node("Add", [product, shift], [node.output[0]], node.name)
     place = list(model.graph.node).index(node)
@@ -300,7 +302,7 @@ def _replace_by_mul_add(
 def set_coreml_cache_key(model: onnx.ModelProto) -> list[str]:
     """Write the hash of the model's content where onnxruntime's CoreML provider looks for it."""
     key = hash_content(model)
-    if _metadata(model, CACHE_KEY) == key:
+    if _read_metadata(model, CACHE_KEY) == key:
         return []
     set_metadata(model, CACHE_KEY, key)
     return [f"{CACHE_KEY} = {key}"]
@@ -343,14 +345,14 @@ def set_metadata(model: onnx.ModelProto, key: str, value: str) -> None:
     model.metadata_props.add(key=key, value=value)
 
 
-def _metadata(model: onnx.ModelProto, key: str) -> str:
+def _read_metadata(model: onnx.ModelProto, key: str) -> str:
     return next((entry.value for entry in model.metadata_props if entry.key == key), "")
 
 
 # --- small things ------------------------------------------------------------------------------
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:  # noqa: ANN401
+def _find_attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:  # noqa: ANN401
     import onnx
 
     for attribute in node.attribute:
@@ -367,12 +369,12 @@ def _add_float32(model: onnx.ModelProto, name: str, values: np.ndarray[Any, Any]
 
 def _add_initializer(model: onnx.ModelProto, name: str, tensor: onnx.TensorProto) -> str:
     """Add a tensor under a name that nothing in the model has; return the name."""
-    tensor.name = _fresh_tensor(model, name)
+    tensor.name = _find_free_name(model, name)
     model.graph.initializer.append(tensor)
     return tensor.name
 
 
-def _fresh_tensor(model: onnx.ModelProto, name: str) -> str:
+def _find_free_name(model: onnx.ModelProto, name: str) -> str:
     used = {t.name for t in model.graph.initializer} | {v.name for v in model.graph.input}
     for node in model.graph.node:
         used |= {*node.output, *find_inner_names(node)}

@@ -101,7 +101,7 @@ def _require_same_signature(before: Path, after: Path) -> tuple[int, int]:
     Raises:
         StepError: Their inputs or outputs have other names.
     """
-    (old, old_nodes), (new, new_nodes) = map(_names_and_nodes, (before, after))
+    (old, old_nodes), (new, new_nodes) = map(_read_facts, (before, after))
     if old != new:
         raise StepError(
             f"onnxsim changed the inputs and outputs from {old} to {new}",
@@ -110,7 +110,8 @@ def _require_same_signature(before: Path, after: Path) -> tuple[int, int]:
     return old_nodes, new_nodes
 
 
-def _names_and_nodes(path: Path) -> tuple[list[str], int]:
+def _read_facts(path: Path) -> tuple[list[str], int]:
+    """Return the names of a model's inputs and outputs, and how many nodes it has."""
     model = read_outline(path)
     inputs, outputs = read_signature(model)
     return [spec.name for spec in (*inputs, *outputs)], len(model.graph.node)

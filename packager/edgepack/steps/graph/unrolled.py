@@ -49,7 +49,7 @@ class Unrolled:
         """
         given = SampleSet.read(inputs["samples"])
         specs = [TensorSpec(name, dtype, None) for name, dtype in given.dtypes.items()]
-        write_sample_set(out, specs, self._samples(inputs, given), given.labels, given.streams)
+        write_sample_set(out, specs, self._unroll(inputs, given), given.labels, given.streams)
         count = len(given.streams)
         return Notes(
             f"{len(given)} frames of {count} stream{'' if count == 1 else 's'}, with the state that"
@@ -57,7 +57,7 @@ class Unrolled:
             {"samples": len(given), "streams": count},
         )
 
-    def _samples(self, inputs: Inputs, given: SampleSet) -> Iterator[Sample]:
+    def _unroll(self, inputs: Inputs, given: SampleSet) -> Iterator[Sample]:
         session = make_session(inputs["model"] / MODEL)
         frames = run_streams(session, given, self.state)
         for done, (name, (feed, _)) in enumerate(zip(given.names, frames, strict=True), 1):

@@ -273,7 +273,7 @@ def _find_out_of_range(tracer: Tracer, feeds: Iterable[Arrays]) -> dict[str, str
     """Return the nodes that make or read a tensor that float16 holds with no headroom, or not."""
     peaks: dict[str, float] = {}
     for feed in feeds:
-        for tensors in (feed, *tracer.runs(feed)):
+        for tensors in (feed, *tracer.trace(feed)):
             for name, values in tensors.items():
                 if tracer.is_float32(name):
                     peaks[name] = max(peaks.get(name, 0.0), _peak(values))
@@ -387,7 +387,7 @@ def _try(tracer: Tracer, half: Half, feeds: list[Arrays]) -> _Trial:
     broken: set[str] = set()
     sqnr: dict[str, float] = {}
     for feed in feeds:
-        for reference in tracer.runs(feed):
+        for reference in tracer.trace(feed):
             names = {form: name for name in reference for form in half.list_forms(name)[-1:]}
             for form, values in run_some(session, list(names), feed).items():
                 name = names[form]
