@@ -51,7 +51,7 @@ class SamplesStep:
             raise StepError("the sample set does not read back", hint="build with --no-cache")
 
 
-def set_notes(out: Path, origin: str) -> Notes:
+def make_set_notes(out: Path, origin: str) -> Notes:
     """Return a step's notes about the set that it wrote."""
     samples = SampleSet.read(out)
     labelled = "with labels" if samples.labels is not None else "without labels"
@@ -78,7 +78,7 @@ class NpzSamples(SamplesStep):
         begins: list[int] = []
         frames = add_first_state(samples, self.state, begins)
         write_sample_set(out, self.signature, frames, labels, begins)
-        return set_notes(out, inputs["source"].name)
+        return make_set_notes(out, inputs["source"].name)
 
 
 @dataclass(frozen=True)
@@ -99,25 +99,25 @@ class FolderSamples(SamplesStep):
         """Write the set."""
         folder = inputs["source"]
         files = select_images(folder, self.limit, self.part)
-        labels, places = None, self._places(files, inputs["project"])
+        labels, places = None, self._find_places(files, inputs["project"])
         if self.labels and places:
             path = inputs["project"] / self.labels
             labels = read_image_boxes(files, folder, path, places, self.classes)
         elif self.labels:
             labels = read_image_labels(files, folder, self.labels, inputs["project"])
         names = (path.relative_to(folder).as_posix() for path in files)
-        samples = zip(names, (inputs for _, inputs in self.samples(files)), strict=True)
+        samples = zip(names, (inputs for _, inputs in self.read_samples(files)), strict=True)
         write_sample_set(out, self.signature, samples, labels, places=places)
-        return set_notes(out, f"{folder.name}/")
+        return make_set_notes(out, f"{folder.name}/")
 
-    def _places(self, files: Sequence[Path], project: Path) -> list[images.Placement]:
+    def _find_places(self, files: Sequence[Path], project: Path) -> list[images.Placement]:
         """Return where each picture lies in the input, if labels are boxes in them."""
         if not self.labels or not holds_boxes(project / self.labels):
             return []
         resize = self.image.model_dump()["resize"]
         return [images.find_placement(*read_image_size(path), resize) for path in files]
 
-    def samples(self, files: Sequence[Path]) -> Iterable[Sample]:
+    def read_samples(self, files: Sequence[Path]) -> Iterable[Sample]:
         """Return what the model takes for each file."""
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class ImageSamples(FolderSamples):
 
     name: ClassVar[str] = "image-samples"
 
-    def samples(self, files: Sequence[Path]) -> Iterable[Sample]:
+    def read_samples(self, files: Sequence[Path]) -> Iterable[Sample]:
         """Return the tensor of each file."""
         return read_image_samples(files, self.input_name, self.image)
 
@@ -155,7 +155,7 @@ class OnnxTestData(SamplesStep):
         begins: list[int] = []
         frames = add_first_state(drop_constants(samples, self.constants), self.state, begins)
         write_sample_set(out, free, frames, streams=begins)
-        return set_notes(out, "ONNX test data")
+        return make_set_notes(out, "ONNX test data")
 
 
 @dataclass(frozen=True)
@@ -183,4 +183,4 @@ class PythonSamples(SamplesStep):
             free = drop_constants(samples, self.constants)
             frames = add_first_state(free, self.state, begins)
             write_sample_set(out, self.signature, frames, labels, begins)
-        return set_notes(out, self.hook)
+        return make_set_notes(out, self.hook)

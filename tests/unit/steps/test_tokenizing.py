@@ -33,7 +33,7 @@ def proof(described: dict, *, tokens: int | str = LENGTH, dtype: str = "int64") 
 
 def made(described: dict, text: str, folder, **changes) -> dict[str, np.ndarray]:
     """What the model makes of a text: what the code in samples/tokenizers.py makes."""
-    return proof(described, **changes).tensors([text], folder)[text]
+    return proof(described, **changes).prove([text], folder)[text]
 
 
 WORD_PIECES = {
@@ -93,7 +93,7 @@ def test_ids_when_texts_are_of_many_scripts_are_those_of_other_code(tmp_path, ru
         vocab[f"##{char}"] = len(vocab)
     drawn = random.Random(1)
     texts = ["".join(drawn.choices(SCRIPTS, k=drawn.randint(1, 9))) for _ in range(150)]
-    proof(described).tensors(texts, tmp_path)
+    proof(described).prove(texts, tmp_path)
 
 
 @pytest.mark.slow(reason="each of 150 texts is run")
@@ -112,7 +112,7 @@ def test_byte_pairs_when_texts_are_of_many_scripts_are_those_of_other_code(tmp_p
     for first, second in ("ĠĠ", "Ċĉ", "Ċ!", "?!", "'s", "Ġ!", "Ġ'", "!Ċ", "Âł", "Ġ?", "xÐ", "sÙ"):
         merges.append(f"{first} {second}")
         vocab[first + second] = len(vocab)
-    proof(described).tensors(texts, tmp_path)
+    proof(described).prove(texts, tmp_path)
 
 
 @pytest.mark.parametrize("described", [text_nets.word_pieces(), text_nets.byte_pairs()])

@@ -105,17 +105,17 @@ class InGraph:
         """Write ``model.onnx``."""
         model = read_model(inputs["model"] / MODEL)
         for name, image in self.described:
-            put_before(model, self._given(name), image)
+            put_before(model, self._make_input(name), image)
         tokenizers = read_tokenizers(inputs, self.texts)
         for (name, tokens), tokenizer in zip(self.texts, tokenizers, strict=True):
-            put_text_before(model, self._given(name), tokens, tokenizer)
+            put_text_before(model, self._make_input(name), tokens, tokenizer)
         write_model(model, out / MODEL)
-        return Notes(f"{' and '.join(self._done())} put into the graph")
+        return Notes(f"{' and '.join(self._list_changes())} put into the graph")
 
-    def _done(self) -> list[str]:
+    def _list_changes(self) -> list[str]:
         done = []
         if names := ", ".join(repr(name) for name, _ in self.described):
-            files = any(len(self._shape(name)) == 1 for name, _ in self.described)
+            files = any(len(self._find_shape(name)) == 1 for name, _ in self.described)
             near = "" if files else ", within 1/255 of Pillow's before 'scale',"
             what = "decoding and preprocessing" if files else "preprocessing"
             done.append(f"{what} of {names}{near}")
@@ -123,13 +123,13 @@ class InGraph:
             done.append(f"the tokenizer of {names}")
         return done
 
-    def _shape(self, name: str) -> tuple[int | str, ...]:
+    def _find_shape(self, name: str) -> tuple[int | str, ...]:
         return next(spec.shape or () for spec in self.signature if spec.name == name)
 
-    def _given(self, name: str) -> onnx.ValueInfoProto:
+    def _make_input(self, name: str) -> onnx.ValueInfoProto:
         from onnx import TensorProto, helper
 
-        return helper.make_tensor_value_info(name, TensorProto.UINT8, self._shape(name))
+        return helper.make_tensor_value_info(name, TensorProto.UINT8, self._find_shape(name))
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that the tensors are correct, and that the outputs are those of the model for them.
@@ -141,17 +141,17 @@ class InGraph:
         """
         probes = SampleSet.read(inputs["samples"])
         sessions = {
-            name: open_picture_session(image, out, as_file=len(self._shape(name)) == 1)
+            name: open_picture_session(image, out, as_file=len(self._find_shape(name)) == 1)
             for name, image in self.described
         }
         for name, image in self.described:
-            made = make_pictures(self._shape(name), _ODD_SIZES)
+            made = make_pictures(self._find_shape(name), _ODD_SIZES)
             for pixels in (*made, *(feed[name] for feed in probes)):
                 require_equal(name, image, pixels, sessions[name])
         before, after = make_session(inputs["model"] / MODEL), make_session(out / MODEL)
         taken, _ = read_signature(read_structure(inputs["model"] / MODEL))
         dtypes = {spec.name: spec.dtype for spec in taken}
-        texts = self._proven_texts(inputs, probes, taken, out)
+        texts = self._prove_texts(inputs, probes, taken, out)
         for index in choose_spread(range(len(probes)), _PROBES):
             feed = probes.inputs(index)
             tensors = {
@@ -168,7 +168,7 @@ class InGraph:
                     " the model"
                 )
 
-    def _proven_texts(
+    def _prove_texts(
         self,
         inputs: Inputs,
         probes: SampleSet,
@@ -181,7 +181,7 @@ class InGraph:
         for (name, tokens), tokenizer in zip(self.texts, tokenizers, strict=True):
             texts = ["", *MADE, *(decode_text(feed[name]) for feed in probes)]
             proof = TextProof(name, tokens, tokenizer, taken)
-            proven.append(proof.tensors(texts, scratch))
+            proven.append(proof.prove(texts, scratch))
         return proven
 
 
@@ -196,14 +196,14 @@ class TextProof:
     taken: tuple[TensorSpec, ...]
     """The inputs of the model without it."""
 
-    def tensors(self, texts: Sequence[str], scratch: Path) -> dict[str, Arrays]:
-        """Return what both make of each text.
+    def prove(self, texts: Sequence[str], scratch: Path) -> dict[str, Arrays]:
+        """Return the tensors of each text, which both make alike.
 
         Raises:
-            StepError: They make different things of one.
+            StepError: They make other tensors of one.
         """
-        session, parsed = self._session(scratch), parse_tokenizer(self.tokenizer)
-        texts = [*texts, *_odd_words(self.tokenizer)]
+        session, parsed = self._open_text_session(scratch), parse_tokenizer(self.tokenizer)
+        texts = [*texts, *_list_odd_texts(self.tokenizer)]
         found = {}
         for text in texts:
             expected = make_text_tensors(parsed, text, self.name, self.tokens, self.taken)
@@ -212,14 +212,14 @@ class TextProof:
                 if not np.array_equal(made[_find_made_name(name)], values):
                     raise StepError(
                         f"{name!r} of the text {text[:80]!r} is"
-                        f" {_short(made[_find_made_name(name)])}, not"
-                        f" {_short(values)}, which the tokenizer says",
+                        f" {_format_ids(made[_find_made_name(name)])}, not"
+                        f" {_format_ids(values)}, which the tokenizer says",
                         hint=OTHER_TEXT,
                     )
             found[text] = expected
         return found
 
-    def _session(self, scratch: Path) -> onnxruntime.InferenceSession:
+    def _open_text_session(self, scratch: Path) -> onnxruntime.InferenceSession:
         """Return a session that makes the model's inputs of a text, and does nothing else."""
         from onnx import TensorProto, helper
 
@@ -240,11 +240,11 @@ class TextProof:
         model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
         given = helper.make_tensor_value_info(self.name, TensorProto.UINT8, ["bytes"])
         put_text_before(model, given, self.tokens, self.tokenizer)
-        return _session(model, scratch)
+        return _open_session(model, scratch)
 
 
 @lru_cache(maxsize=1)
-def _odd_words(tokenizer: str) -> list[str]:
+def _list_odd_texts(tokenizer: str) -> list[str]:
     """Return texts of several words that an operator may mistake for one word of the vocabulary."""
     parsed = parse_tokenizer(tokenizer)
     return list(parsed.list_unreachable()) if isinstance(parsed, BytePairs) else []
@@ -254,13 +254,13 @@ def _find_made_name(name: str) -> str:
     return f"{name}/made"
 
 
-def _short(values: Array) -> str:
+def _format_ids(values: Array) -> str:
     """Return the ids of a text, or the first of them."""
     ids = values.ravel().tolist()
     return f"{ids[:_SHOWN]}" + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
 
 
-def _session(model: onnx.ModelProto, scratch: Path) -> onnxruntime.InferenceSession:
+def _open_session(model: onnx.ModelProto, scratch: Path) -> onnxruntime.InferenceSession:
     """Return a session of a model that is in a folder only while it loads."""
     path = scratch / "preprocessing.onnx"
     write_model(model, path)
@@ -294,7 +294,7 @@ def open_picture_session(
     domains = {"": OPSET, EXTENSIONS: 1} if as_file else {"": OPSET}
     opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    return _session(model, scratch)
+    return _open_session(model, scratch)
 
 
 def _run(session: onnxruntime.InferenceSession, pixels: Array) -> Array:

@@ -57,12 +57,14 @@ class InGraphProbes(SamplesStep):
         if "samples" in inputs:
             given = SampleSet.read(inputs["samples"])
             chosen = choose_spread(range(len(given)), self.count)
-            write_sample_set(out, self.signature, (self._cut(given, index) for index in chosen))
+            write_sample_set(
+                out, self.signature, (self._cut_sample(given, index) for index in chosen)
+            )
             return Notes(f"{len(chosen)} of {len(given)} samples")
-        write_sample_set(out, self.signature, self._made())
+        write_sample_set(out, self.signature, self._make_samples())
         return Notes("made of seeded random numbers")
 
-    def _cut(self, given: SampleSet, index: int) -> Sample:
+    def _cut_sample(self, given: SampleSet, index: int) -> Sample:
         feed = given.inputs(index)
         for spec in self.signature:
             if spec.name in self.names and len(spec.shape or ()) == 3 and not self._is_sized(spec):
@@ -74,7 +76,7 @@ class InGraphProbes(SamplesStep):
         known = dict(self.sizes)
         return any(isinstance(size, int) or size in known for size in (spec.shape or ())[:2])
 
-    def _made(self) -> Iterator[Sample]:
+    def _make_samples(self) -> Iterator[Sample]:
         for number, picture in enumerate(_MADE_SIZES):
             chosen = {name: sizes[number % len(sizes)] for name, sizes in self.sizes}
             specs = fix_sizes(self.signature, chosen)
@@ -107,13 +109,13 @@ class TensorSamples(SamplesStep):
         given = SampleSet.read(inputs["samples"])
         tokenizers = [parse_tokenizer(each) for each in read_tokenizers(inputs, self.texts)]
         samples = (
-            (name, self._tensors(feed, tokenizers))
+            (name, self._make_tensors(feed, tokenizers))
             for name, feed in zip(given.names, given, strict=True)
         )
         write_sample_set(out, self.signature, samples, given.labels, places=given.places)
         return Notes(f"tensors made of {len(given)} samples", {"samples": len(given)})
 
-    def _tensors(self, feed: Arrays, tokenizers: Sequence[Tokenizer]) -> Arrays:
+    def _make_tensors(self, feed: Arrays, tokenizers: Sequence[Tokenizer]) -> Arrays:
         dtypes = {spec.name: spec.dtype for spec in self.signature}
         made = {
             name: images.make_tensor(decode_picture(feed[name]), image.model_dump()).astype(

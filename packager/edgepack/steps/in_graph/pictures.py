@@ -29,7 +29,7 @@ class PictureSamples(FolderSamples):
     name: ClassVar[str] = "picture-samples"
     as_files: bool
 
-    def samples(self, files: Sequence[Path]) -> Iterable[Sample]:
+    def read_samples(self, files: Sequence[Path]) -> Iterable[Sample]:
         """Return the pixels or bytes of each file."""
         return read_picture_samples(files, self.input_name, self.image, as_files=self.as_files)
 
@@ -56,10 +56,10 @@ def make_pictures(
         large = blocks.repeat(16, axis=0).repeat(16, axis=1)[:height, :width]
         noise = generator.integers(-32, 33, (height, width, 3))
         pixels = np.clip(large + noise, 0, 255).astype(np.uint8)
-        yield _png(pixels) if as_files else pixels
+        yield _encode_png(pixels) if as_files else pixels
 
 
-def _png(pixels: Array) -> Array:
+def _encode_png(pixels: Array) -> Array:
     from PIL import Image
 
     file = io.BytesIO()

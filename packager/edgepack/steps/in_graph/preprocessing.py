@@ -52,9 +52,9 @@ class Nodes:
 
     def add(self, op: str, *inputs: str | np.ndarray[Any, Any], **attributes: Any) -> str:  # noqa: ANN401  (ONNX attributes)
         """Add a node; arrays among the inputs become constants. Return its output's name."""
-        return self.several(1, op, *inputs, **attributes)[0]
+        return self.add_several(1, op, *inputs, **attributes)[0]
 
-    def several(
+    def add_several(
         self,
         count: int,
         op: str,
@@ -66,14 +66,14 @@ class Nodes:
 
         name = f"{self.prefix}/{op}_{len(self.nodes)}"
         names = [
-            each if isinstance(each, str) else self._constant(f"{name}/{place}", each)
+            each if isinstance(each, str) else self._add_constant(f"{name}/{place}", each)
             for place, each in enumerate(inputs)
         ]
         outputs = [name if n == 0 else f"{name}_{n}" for n in range(count)]
         self.nodes.append(helper.make_node(op, names, outputs, name, **attributes))
         return outputs
 
-    def _constant(self, name: str, values: np.ndarray[Any, Any]) -> str:
+    def _add_constant(self, name: str, values: np.ndarray[Any, Any]) -> str:
         from onnx import numpy_helper
 
         self.constants.append(numpy_helper.from_array(values, name))
@@ -99,7 +99,7 @@ def make_picture_nodes(
     pixels = _add_decoding(made, given) if as_file else given
     size = made.add("Shape", pixels, start=0, end=2)
     channels = 1 if image.order == "GRAY" else 3
-    colours = _gray(made, pixels, bgr=as_file) if image.order == "GRAY" else pixels
+    colours = _add_gray(made, pixels, bgr=as_file) if image.order == "GRAY" else pixels
     batch = made.add("Unsqueeze", colours, _int64(0))
     values = _add_placement(made, batch, size, image.resize)
     # The size is known here, and providers with static shapes can take what follows.
@@ -136,7 +136,7 @@ def _add_decoding(made: Nodes, file: str) -> str:
     return made.add("Expand", decoded, _int64(1, 1, 3))
 
 
-def _gray(made: Nodes, pixels: str, *, bgr: bool) -> str:
+def _add_gray(made: Nodes, pixels: str, *, bgr: bool) -> str:
     """Add luma, exact: 255 * 65536 and all sums below it are float32 numbers."""
     weights = np.array(GRAY_WEIGHTS[::-1] if bgr else GRAY_WEIGHTS, np.float32)[:, None]
     luma = made.add("MatMul", _cast(made, pixels, np.float32), weights)
@@ -275,19 +275,19 @@ def insert(
 
 def find_unused_prefix(graph: onnx.GraphProto, prefix: str) -> str:
     """Return a prefix that no name in the graph begins with, subgraphs included."""
-    used = set(_names(graph))
+    used = set(_list_names(graph))
     while any(name.startswith(prefix) for name in used):
         prefix += "_"
     return prefix
 
 
-def _names(graph: onnx.GraphProto) -> Iterable[str]:
+def _list_names(graph: onnx.GraphProto) -> Iterable[str]:
     yield from (value.name for value in (*graph.input, *graph.initializer))
     for node in graph.node:
         yield node.name
         yield from node.output
         for body in list_bodies(node):
-            yield from _names(body)
+            yield from _list_names(body)
 
 
 def list_bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:

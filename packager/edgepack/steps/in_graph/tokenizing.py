@@ -57,8 +57,8 @@ def add_token_nodes(made: Nodes, given: str, tokenizer: str) -> str:
     codes = made.add("Cast", given, to=_INT64)
     parsed = parse_tokenizer(tokenizer)
     if isinstance(parsed, BytePairs):
-        return _byte_pairs(made, codes, parsed)
-    return _word_pieces(made, codes, parsed, json.loads(tokenizer)["model"])
+        return _add_byte_pairs(made, codes, parsed)
+    return _add_word_pieces(made, codes, parsed, json.loads(tokenizer)["model"])
 
 
 def add_input_nodes(
@@ -90,7 +90,7 @@ def add_input_nodes(
     return ids, mask, types
 
 
-def _byte_pairs(made: Nodes, codes: str, tokenizer: BytePairs) -> str:
+def _add_byte_pairs(made: Nodes, codes: str, tokenizer: BytePairs) -> str:
     """Add byte-level BPE: bytes become one text, of which the operator makes ids."""
     end = len(BYTES)  # a special id, which adds nothing, so that there is one at least
     text = made.add(
@@ -107,14 +107,14 @@ def _byte_pairs(made: Nodes, codes: str, tokenizer: BytePairs) -> str:
         text,
         domain=CONTRIBUTED,
         tokenizer_config=json.dumps({"tokenizer_class": "GPT2Tokenizer"}),
-        tokenizer_vocab=json.dumps(_plainly(tokenizer)),
+        tokenizer_vocab=json.dumps(_make_tokenizer_json(tokenizer)),
     )
     made.declare(_STRING, 1, text)
     made.declare(_INT64, 2, ids)
     return made.add("Reshape", ids, _int64(-1))
 
 
-def _plainly(tokenizer: BytePairs) -> dict[str, Any]:
+def _make_tokenizer_json(tokenizer: BytePairs) -> dict[str, Any]:
     """Return a ``tokenizer.json`` that the operator reads as it is meant.
 
     Each id up to the highest has a word: behind the end of its table the operator writes into
@@ -145,12 +145,14 @@ def _plainly(tokenizer: BytePairs) -> dict[str, Any]:
     }
 
 
-def _word_pieces(made: Nodes, codes: str, tokenizer: WordPiece, model: Mapping[str, Any]) -> str:
+def _add_word_pieces(
+    made: Nodes, codes: str, tokenizer: WordPiece, model: Mapping[str, Any]
+) -> str:
     """Add WordPiece: characters become normalized text, this words, and these pieces."""
     vocab: dict[str, int] = model["vocab"]
-    normalization = _normalization(tokenizer, frozenset("".join(vocab)))
+    normalization = _make_table(tokenizer, frozenset("".join(vocab)))
     texts = normalization.texts
-    characters = _characters(made, codes)
+    characters = _add_decoding(made, codes)
     page = made.add("Gather", normalization.pages, made.add("Div", characters, _int64(_PAGE)))
     cell = made.add("Mod", characters, _int64(_PAGE))
     place = made.add("Add", made.add("Mul", page, _int64(_PAGE)), cell)
@@ -168,7 +170,7 @@ def _word_pieces(made: Nodes, codes: str, tokenizer: WordPiece, model: Mapping[s
     empty, zero = np.array([""], object), _int64(0)
     text = made.add("StringJoin", letters, empty, zero, domain=CONTRIBUTED)
     made.declare(_STRING, 1, letters, text)
-    words = made.several(
+    words = made.add_several(
         3,
         "StringSplit",
         *(text, np.array([" "], object), np.array([True])),
@@ -177,7 +179,7 @@ def _word_pieces(made: Nodes, codes: str, tokenizer: WordPiece, model: Mapping[s
     made.declare(_STRING, 1, words)
     count = made.add("Squeeze", made.add("Shape", words))
     each = made.add("Range", np.array(0), count, np.array(1))
-    pieces, _, begins, ends = made.several(
+    pieces, _, begins, ends = made.add_several(
         4,
         "WordpieceTokenizer",
         *(words, each),
@@ -198,10 +200,10 @@ def _word_pieces(made: Nodes, codes: str, tokenizer: WordPiece, model: Mapping[s
         unk=str(unknown),
     )
     made.declare(_INT64, 2, ids)
-    return _whole_words(made, made.add("Reshape", ids, _int64(-1)), begins, ends, unknown)
+    return _add_piece_removal(made, made.add("Reshape", ids, _int64(-1)), begins, ends, unknown)
 
 
-def _whole_words(made: Nodes, ids: str, begins: str, ends: str, unknown: int) -> str:
+def _add_piece_removal(made: Nodes, ids: str, begins: str, ends: str, unknown: int) -> str:
     """Add the removal of the pieces before an unknown one in the same word."""
     nothing = made.add("Expand", _int64(0), made.add("Shape", ids))
     ones = made.add("Expand", _int64(1), made.add("Shape", begins))
@@ -215,7 +217,7 @@ def _whole_words(made: Nodes, ids: str, begins: str, ends: str, unknown: int) ->
     return made.add("Compress", ids, kept, axis=0)
 
 
-def _characters(made: Nodes, codes: str) -> str:
+def _add_decoding(made: Nodes, codes: str) -> str:
     """Add decoding of UTF-8: int64 bytes ``(N,)`` become code points."""
     byte = np.arange(256)
     kinds = [byte < 0xC0, byte < 0xE0, byte < 0xF0]
@@ -237,7 +239,7 @@ def _characters(made: Nodes, codes: str) -> str:
 
 
 @lru_cache(maxsize=4)
-def _normalization(tokenizer: WordPiece, alphabet: frozenset[str]) -> _Table:
+def _make_table(tokenizer: WordPiece, alphabet: frozenset[str]) -> _Table:
     """Return what each character becomes.
 
     Each becomes the same wherever it stands. The one exception is left out: marks of category Mc
@@ -249,7 +251,7 @@ def _normalization(tokenizer: WordPiece, alphabet: frozenset[str]) -> _Table:
     """
     foreign = next(chr(c) for c in range(0xF0000, _CODE_POINTS) if chr(c) not in alphabet)
 
-    def becomes(char: str) -> str:
+    def normalize(char: str) -> str:
         text = " ".join(tokenizer.words(f"x{char}x"))[1:-1]
         return "".join(c if c == " " or c in alphabet else foreign for c in text)
 
@@ -257,10 +259,10 @@ def _normalization(tokenizer: WordPiece, alphabet: frozenset[str]) -> _Table:
     table = np.empty(_CODE_POINTS, np.int64)
     for codes in _group_alike():
         char = next((chr(c) for c in codes if chr(c) not in alphabet), foreign)
-        table[codes] = texts.setdefault(becomes(char), len(texts))
+        table[codes] = texts.setdefault(normalize(char), len(texts))
     syllables = _HANGUL if alphabet & {chr(code) for code in _JAMO} else range(0)
-    for code in {*_apart(), *syllables, *map(ord, alphabet)}:
-        table[code] = texts.setdefault(becomes(chr(code)), len(texts))
+    for code in {*_list_separate_codes(), *syllables, *map(ord, alphabet)}:
+        table[code] = texts.setdefault(normalize(chr(code)), len(texts))
     rows: dict[bytes, int] = {}
     pages = [rows.setdefault(row.tobytes(), len(rows)) for row in table.reshape(-1, _PAGE)]
     cells = np.frombuffer(b"".join(rows), np.int64)
@@ -290,7 +292,7 @@ def _group_alike() -> list[Array]:
 
 
 @lru_cache(maxsize=1)
-def _apart() -> list[int]:
+def _list_separate_codes() -> list[int]:
     """Return code points that a normalizer may treat otherwise than letters at large.
 
     Left out are planes of ideographs (Blocks.txt of Unicode), where there are none such.
