@@ -53,7 +53,7 @@ def judged(tmp_path, labels, ours, theirs):
     judge = Judge(labels, None, {"o": TOKENS}, keep_outputs=False, labelled=of_labels)
     for one, other in zip(ours, theirs, strict=True):
         judge.add({"o": one}, {"o": other}, {})
-    return judge.result("perplexity", None), judge
+    return judge.make_result("perplexity", None), judge
 
 
 def test_perplexity_is_that_of_the_labels_that_are_there(tmp_path, logits, labels):
@@ -65,7 +65,7 @@ def test_perplexity_is_that_of_the_labels_that_are_there(tmp_path, logits, label
     assert found["higher_is_better"] is False
     assert found["drop"] == pytest.approx(found["value"] - found["fp32"])
     assert found["drop"] < 0
-    low, high = judge.interval("perplexity")
+    low, high = judge.compute_interval("perplexity")
     assert 1 <= low < found["value"] < high
 
 

@@ -123,7 +123,7 @@ def judged(samples, metric, pairs, described=YOLO):
     judge = Judge(samples.labels, None, {"o": described}, keep_outputs=False, labelled=of_labels)
     for ours, theirs in pairs:
         judge.add(ours, theirs, {})
-    return judge.result(metric, None), judge
+    return judge.make_result(metric, None), judge
 
 
 def same(scenes, **changed):
@@ -135,7 +135,7 @@ def test_map_of_a_perfect_detector_is_one(tmp_path, scenes):
     assert (found["metric"], found["fp32"], found["value"], found["drop"]) == ("map", 1, 1, 0)
     assert found["values"]["map50"] == {"fp32": 1, "value": 1}
     assert found["drop_interval"] == (0, 0)
-    assert judge.interval("map") == (1, 1)
+    assert judge.compute_interval("map") == (1, 1)
 
 
 def test_map_when_labels_are_boxes_is_the_metric_unless_another_is_named(tmp_path, scenes):
@@ -211,7 +211,7 @@ def test_map_when_pictures_differ_has_an_interval_like_that_of_their_hits(tmp_pa
         pairs[n] = (pairs[n][0], output([]))
     found, judge = judged(samples, "map50", pairs)
     assert found["drop"] == pytest.approx(0.2, abs=0.05)
-    (low, high), own = found["drop_interval"], judge.interval("map50")
+    (low, high), own = found["drop_interval"], judge.compute_interval("map50")
     # A fifth of 30 pictures is lost, all three objects of each: a standard error of about 0.07.
     assert 0.05 < (high - low) / 2 < 0.35
     assert own == (pytest.approx(found["value"] - (high - low) / 2), 1) or own[1] < 1
@@ -221,7 +221,7 @@ def test_map_when_samples_are_few_has_no_interval(tmp_path, scenes):
     few = scenes[: 2 * GROUPS - 1]
     found, judge = judged(sample_set(tmp_path / "s", labels_of(few)), "map50", same(few))
     assert found["drop_interval"] is None
-    assert judge.interval("map50").reason == "it takes 20 samples"
+    assert judge.compute_interval("map50").reason == "it takes 20 samples"
 
 
 def test_map_of_pictures_is_in_their_pixels(tmp_path, scenes):

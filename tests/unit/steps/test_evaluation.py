@@ -22,7 +22,7 @@ def judged(*samples):
 
 
 def result(judge):
-    return judge.result("agreement", None)
+    return judge.make_result("agreement", None)
 
 
 def boxes(count):
@@ -51,7 +51,7 @@ def test_judge_of_numbers_has_intervals_that_end_at_fp32s_own():
     judge = judged(({"b": 0 * boxes(3)}, {"b": 0 * boxes(3)}), ({"b": boxes(3)}, {"b": other}))
     low, high = result(judge)["drop_interval"]
     assert low == 0.0 < high
-    low, high = judge.interval("agreement")
+    low, high = judge.compute_interval("agreement")
     assert low < 1.0 == high
 
 

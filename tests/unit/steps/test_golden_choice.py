@@ -71,7 +71,7 @@ def test_candidates_are_frames_inside_streams_where_there_are_others_than_the_fi
     streams = range(0, 800, length)
     frames = [(f"frame {n}", {"x": value}) for n, value in enumerate(values)]
     write_sample_set(tmp_path, [TensorSpec("x", "float32", (2,))], frames, streams=streams)
-    numbers = Candidates(tmp_path / "none.onnx", SampleSet.read(tmp_path)).some(8)
+    numbers = Candidates(tmp_path / "none.onnx", SampleSet.read(tmp_path)).choose(8)
     assert len(set(numbers)) == len(numbers) == 8
     assert [number % length > 0 for number in numbers[:inside]] == [True] * inside
     if length == 400:
@@ -82,9 +82,9 @@ def test_others_are_eight_with_what_is_chosen(tmp_path):
     frames = [(f"{n}", {"x": np.array([n, 1], np.float32)}) for n in range(80)]
     write_sample_set(tmp_path, [TensorSpec("x", "float32", (2,))], frames)
     candidates = Candidates(tmp_path / "none.onnx", SampleSet.read(tmp_path))
-    assert candidates.others([3, 10, 5, 70]) == [0, 20, 40, 50]
-    assert candidates.others(range(8)) == []
-    assert Candidates(tmp_path / "none.onnx", None).others([1, 0]) == [2, 3, 4, 5, 6, 7]
+    assert candidates.choose_others([3, 10, 5, 70]) == [0, 20, 40, 50]
+    assert candidates.choose_others(range(8)) == []
+    assert Candidates(tmp_path / "none.onnx", None).choose_others([1, 0]) == [2, 3, 4, 5, 6, 7]
 
 
 def test_stride_keeps_few_values_of_every_column():

@@ -36,7 +36,7 @@ def judged(hook, wrong):
     judge = Judge(hook.samples.labels, None, {}, keep_outputs=True, with_intervals=True)
     for n in range(COUNT):
         judge.add({"y": np.ones(1)}, {"y": np.full(1, float(n not in wrong))}, {})
-    found = judge.result(hook.metric, hook)
+    found = judge.make_result(hook.metric, hook)
     return found["drop"], found["drop_interval"]
 
 

@@ -80,11 +80,11 @@ def judge_answers(given: Judging) -> Judged:
             judge.add(own, own, feed)
 
     hook = make_hook(given.metric, samples, {"project": given.project}, given.interpreter)
-    result = judge.result(given.metric, hook)
+    result = judge.make_result(given.metric, hook)
     if "metric" in result and (found := measure_drift(judge.by_output.r2, samples)):
         result["drift"] = found.model_dump()
     accuracy = make_accuracy(result if given.reference else drop_comparison(result))
-    return Judged(accuracy, judge.interval(given.metric))
+    return Judged(accuracy, judge.compute_interval(given.metric))
 
 
 def _read_references(model: Path, file: Path, samples: SampleSet) -> Iterator[Arrays]:

@@ -62,17 +62,17 @@ class Candidates:
 
     @classmethod
     def of(cls, inputs: Inputs) -> Candidates:
-        """Return those of a step with ``model`` and ``samples`` or ``made`` among its inputs."""
+        """Return the candidates of a step that has ``model``, and ``samples`` or ``made``."""
         folder = inputs.get("samples", inputs.get("made"))
         samples = SampleSet.read(folder) if folder else None
         return cls(inputs["model"] / MODEL, samples)
 
-    def others(self, chosen: Sequence[int]) -> list[int]:
-        """Return enough more to have 8 with the chosen ones, or all that exist."""
-        others = [number for number in self.some(CANDIDATES) if number not in set(chosen)]
+    def choose_others(self, chosen: Sequence[int]) -> list[int]:
+        """Return more candidates, so that with the chosen ones there are 8, or all that exist."""
+        others = [number for number in self.choose(CANDIDATES) if number not in set(chosen)]
         return choose_spread(others, max(0, CANDIDATES - len(chosen)))
 
-    def some(self, count: int) -> list[int]:
+    def choose(self, count: int) -> list[int]:
         """Return the places of this many samples, or of all; for random inputs, 8 seeds."""
         if self.samples is None:
             return list(range(CANDIDATES))
@@ -81,40 +81,40 @@ class Candidates:
         loud, silent = [], []
         for group in (others, first):
             looked_at = choose_spread(group, _LOOKED_AT)
-            constant = {number for number in looked_at if is_constant(self.feed(number))}
+            constant = {number for number in looked_at if is_constant(self.make_feed(number))}
             loud += choose_spread([n for n in looked_at if n not in constant], count)
             silent += sorted(constant)
         return [*loud, *silent][:count]
 
-    def feed(self, number: int) -> Arrays:
-        """Return the inputs of one."""
+    def make_feed(self, number: int) -> Arrays:
+        """Return the inputs of a candidate."""
         if self.samples is not None:
             return self.samples.inputs(number)
         specs, _ = read_signature(read_structure(self.model))
         return make_random_inputs(specs, seed=SEED + number)
 
-    def outputs(
+    def run(
         self,
         session: Any,  # noqa: ANN401  (onnxruntime is loaded in workers only)
         number: int,
         weights: Mapping[str, Array] | None = None,
     ) -> Arrays:
         """Return what is kept of a session's outputs; ``weights`` are fed beside the inputs."""
-        return keep_all_values(run_session(session, {**self.feed(number), **(weights or {})}))
+        return keep_all_values(run_session(session, {**self.make_feed(number), **(weights or {})}))
 
-    def strangers(self, session: Any) -> list[Arrays]:  # noqa: ANN401  (as above)
+    def run_strangers(self, session: Any) -> list[Arrays]:  # noqa: ANN401  (as above)
         """Return the outputs for inputs that are no samples: floats all 0, and seeded random.
 
         None without inputs of floats or without samples; what the model does not take is left out.
         """
         if self.samples is None:
             return []
-        like = self.feed(self.some(1)[0])
+        like = self.make_feed(self.choose(1)[0])
         generator = np.random.default_rng(SEED)
         floats = {name: array for name, array in like.items() if array.dtype.kind == "f"}
         made: list[Mapping[str, Array]] = [
             {name: np.zeros_like(array) for name, array in floats.items()},
-            {name: _noise_like(array, generator) for name, array in floats.items()},
+            {name: _make_noise(array, generator) for name, array in floats.items()},
         ]
         found = []
         for changed in made if floats else ():
@@ -136,7 +136,7 @@ def is_silent(feed: Mapping[str, Array], outputs: Mapping[str, Array]) -> bool:
     return is_constant(feed) or bool(floats and not any(output.any() for output in floats))
 
 
-def _noise_like(array: Array, generator: np.random.Generator) -> Array:
+def _make_noise(array: Array, generator: np.random.Generator) -> Array:
     """Return normal noise of an array's mean and deviation."""
     noise = generator.standard_normal(array.shape)
     return (array.mean() + array.std() * noise).astype(array.dtype) if array.size else array

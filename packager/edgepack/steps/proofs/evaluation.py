@@ -95,7 +95,7 @@ class Evaluation:
             judge.add(select_answers(next(expected)[1], self.state) if expected else own, own, feed)
             report(done, len(samples))
         hook = make_hook(self.metric, samples, inputs, self.interpreter)
-        result = judge.result(self.metric, hook)
+        result = judge.make_result(self.metric, hook)
         if "metric" in result and (found := measure_drift(judge.by_output.r2, samples)):
             result["drift"] = found.model_dump()
         if reference is None:

@@ -46,11 +46,11 @@ def describe_evaluation(accuracy: Accuracy | NotMeasured) -> str:
     return (
         f"{accuracy.metric} {accuracy.fp32:.4f} to {accuracy.value:.4f}"
         f" on {accuracy.samples} samples, worst output {accuracy.worst.sqnr_db:.1f} dB"
-        f"{_drift_words(accuracy.drift)}"
+        f"{_format_drift(accuracy.drift)}"
     )
 
 
-def _drift_words(found: Drift | None) -> str:
+def _format_drift(found: Drift | None) -> str:
     if found is None:
         return ""
     return f", R² {found.first:.4f} at the beginning of streams and {found.last:.4f} at their end"

@@ -56,27 +56,27 @@ class GoldenChoice:
         """Write ``choice.json``: the numbers of the samples, as :class:`Candidates` has them."""
         candidates = Candidates.of(inputs)
         session = make_session(candidates.model)
-        found = {number: candidates.outputs(session, number) for number in candidates.some(_POOL)}
-        silent = {n for n, outputs in found.items() if is_silent(candidates.feed(n), outputs)}
+        found = {number: candidates.run(session, number) for number in candidates.choose(_POOL)}
+        silent = {n for n, outputs in found.items() if is_silent(candidates.make_feed(n), outputs)}
         count = min(self.count, _RANDOM) if candidates.samples is None else self.count
-        tried = sort_farthest_first(found, silent, candidates.strangers(session), CANDIDATES)
+        tried = sort_farthest_first(found, silent, candidates.run_strangers(session), CANDIDATES)
         order = tried[:count]
         tried = [number for number in tried if number in order or number not in silent]
 
-        plain, mutants = open_mutable_session(candidates.model, candidates.feed(order[0]))
-        right = {number: candidates.outputs(plain, number) for number in tried}
+        plain, mutants = open_mutable_session(candidates.model, candidates.make_feed(order[0]))
+        right = {number: candidates.run(plain, number) for number in tried}
         whole = {number: split_by_part(outputs, {}) for number, outputs in found.items()}
         noise_db = dict.fromkeys(whole[order[0]], EQUAL_SQNR_DB)
         tolerance = Tolerance(_LEAST_LIMIT_DB, measure_variations(whole.values()), noise_db)
 
-        def told(mutant: Mutant, number: int) -> bool:
-            changed = candidates.outputs(plain, number, mutant.weights)
-            return tolerance.tells(right[number], changed)
+        def is_detected(mutant: Mutant, number: int) -> bool:
+            changed = candidates.run(plain, number, mutant.weights)
+            return tolerance.can_tell(right[number], changed)
 
         # Trying changes that hardly any sample detects on all samples would take longer than all
         # the rest.
         changes = [mutant for mutant in mutants if not mutant.is_slight]
-        telling = [next((n for n in tried if told(mutant, n)), None) for mutant in changes]
+        telling = [next((n for n in tried if is_detected(mutant, n)), None) for mutant in changes]
         chosen = choose_covering(order, [number for number in telling if number is not None])
         (out / CHOICE).write_text(json.dumps(chosen), encoding="utf-8")
         kind = "random inputs" if candidates.samples is None else "samples"
@@ -90,7 +90,7 @@ class GoldenChoice:
         Raises:
             StepError: There are none, one is there twice, or one is not among the candidates.
         """
-        chosen, known = read_choice(out), Candidates.of(inputs).some(_POOL)
+        chosen, known = read_choice(out), Candidates.of(inputs).choose(_POOL)
         if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(known):
             raise BugError(f"the samples {chosen} were taken for goldens, of {known}")
 
@@ -115,11 +115,11 @@ def sort_farthest_first(
     if not varying:
         return choose_spread(loud, count) or choose_spread(list(found), count)
 
-    def distance(outputs: Mapping[str, Array], others: Mapping[str, Array]) -> float:
+    def compute_distance(outputs: Mapping[str, Array], others: Mapping[str, Array]) -> float:
         total = 0.0
         for name, variation in varying.items():
             if outputs[name].shape == others[name].shape:
-                apart = _numbers(outputs[name]) - _numbers(others[name])
+                apart = _make_finite(outputs[name]) - _make_finite(others[name])
                 total += math.sqrt(float(np.sum(apart**2)) / variation.around_mean)
         return total / len(varying)
 
@@ -128,7 +128,7 @@ def sort_farthest_first(
     while len(order) < min(count, len(found)):
         seen = [*strangers, *(found[n] for n in order)] if order else [*strangers, mean]
         left = [n for n in loud if n not in order] or [n for n in found if n not in order]
-        nearest = {n: min(distance(found[n], others) for others in seen) for n in left}
+        nearest = {n: min(compute_distance(found[n], others) for others in seen) for n in left}
         order.append(max(left, key=nearest.__getitem__))
     return order
 
@@ -144,7 +144,7 @@ def choose_covering(order: Sequence[int], telling: Sequence[int]) -> list[int]:
     return sorted(known, key=lambda number: -telling.count(number))[: len(order)]
 
 
-def _numbers(output: Array) -> Array:
+def _make_finite(output: Array) -> Array:
     """Return an output as :class:`~edgepack.metrics.accuracy.Variation` counts it."""
     values = output.astype(np.float64)
     return np.where(np.isfinite(values), values, 0.0)

@@ -62,32 +62,36 @@ class Goldens:
         """Write ``goldens.json`` and one raw file per tensor."""
         candidates, chosen = Candidates.of(inputs), read_choice(inputs["choice"])
         session = make_session(candidates.model)
-        plain, mutants = open_mutable_session(candidates.model, candidates.feed(chosen[0]))
-        whole = {number: run_session(session, candidates.feed(number)) for number in chosen}
-        others = candidates.others(chosen)
+        plain, mutants = open_mutable_session(candidates.model, candidates.make_feed(chosen[0]))
+        whole = {number: run_session(session, candidates.make_feed(number)) for number in chosen}
+        others = candidates.choose_others(chosen)
         found = {number: keep_all_values(outputs) for number, outputs in whole.items()}
-        again = {number: candidates.outputs(plain, number) for number in chosen}
-        own_db = min(_noise_db([found[n] for n in chosen], [again[n] for n in chosen]).values())
-        found |= {number: candidates.outputs(session, number) for number in others}
+        again = {number: candidates.run(plain, number) for number in chosen}
+        own_db = min(
+            _compute_noise_db([found[n] for n in chosen], [again[n] for n in chosen]).values()
+        )
+        found |= {number: candidates.run(session, number) for number in others}
         several = _find_quantities(whole[chosen[0]], found.values())
         parts, plain_parts = (
             {number: split_by_part(outputs, several) for number, outputs in each.items()}
             for each in (found, again)
         )
-        noise_db = _noise_db([parts[n] for n in chosen], [plain_parts[n] for n in chosen])
-        limit_db = self._limit_db(own_db)
+        noise_db = _compute_noise_db([parts[n] for n in chosen], [plain_parts[n] for n in chosen])
+        limit_db = self._choose_limit_db(own_db)
         tolerance = Tolerance(limit_db, measure_variations(parts.values()), noise_db, several)
-        shipped = self._shipped(inputs)
-        golden = {n: run_session(shipped, candidates.feed(n)) for n in chosen} if shipped else whole
+        shipped = self._open_shipped(inputs)
+        golden = (
+            {n: run_session(shipped, candidates.make_feed(n)) for n in chosen} if shipped else whole
+        )
         goldens = [
-            _write_golden(out, place, candidates.feed(number), golden[number], tolerance)
+            _write_golden(out, place, candidates.make_feed(number), golden[number], tolerance)
             for place, number in enumerate(chosen)
         ]
         trial = FaultTrial(candidates, found, chosen, tolerance)
         faults = [
-            *trial.mutants(plain, mutants),
-            *trial.swaps(),
-            *trial.constants(candidates.strangers(session)),
+            *trial.try_mutants(plain, mutants),
+            *trial.try_swaps(),
+            *trial.try_constants(candidates.run_strangers(session)),
         ]
         index = {
             "goldens": goldens,
@@ -103,13 +107,13 @@ class Goldens:
             | {"faults": len(faults)},
         )
 
-    def _shipped(self, inputs: Inputs) -> onnxruntime.InferenceSession | None:
+    def _open_shipped(self, inputs: Inputs) -> onnxruntime.InferenceSession | None:
         """Return a session of the file that is shipped, where that is another one."""
         if "shipped" not in inputs:
             return None
         return make_session(find_model_file(inputs["shipped"]), config=dict(self.config))
 
-    def _limit_db(self, own_db: float) -> float:
+    def _choose_limit_db(self, own_db: float) -> float:
         if own_db < FLOOR_DB:
             raise StepError(
                 f"onnxruntime's optimized and unoptimized sessions are {own_db:.1f} dB apart, so"
@@ -126,7 +130,7 @@ class Goldens:
             StepError: It does not.
         """
         index = read_goldens(out)
-        session = self._shipped(inputs) or make_session(inputs["model"] / MODEL)
+        session = self._open_shipped(inputs) or make_session(inputs["model"] / MODEL)
         for golden in index["goldens"]:
             feed = {entry["name"]: read_tensor(out, entry) for entry in golden["inputs"]}
             expected = {entry["name"]: read_tensor(out, entry) for entry in golden["outputs"]}
@@ -146,7 +150,7 @@ def _write_golden(
     entries = []
     for k, (name, array) in enumerate(outputs.items()):
         entry = _write(out, f"{place}-out-{k}", name, array, find_stride(array.size))
-        extra_db = tolerance.extra_db(name, keep_values(array))
+        extra_db = tolerance.compute_extra_db(name, keep_values(array))
         if several := tolerance.several.get(name):
             entry["quantities"] = {"size": several.size, "runs": several.runs, "extra_db": extra_db}
         else:
@@ -166,7 +170,7 @@ def _find_quantities(outputs: Arrays, found: Iterable[Arrays]) -> dict[str, Quan
     return {name: quantities for name, quantities in several.items() if quantities}
 
 
-def _noise_db(
+def _compute_noise_db(
     some: Sequence[Mapping[Name, Array]], again: Sequence[Mapping[Name, Array]]
 ) -> dict[Name, float]:
     """Return how near two sessions' outputs are, each in the worst sample."""

@@ -41,12 +41,12 @@ class HookMetric:
             SamplesError: The hook fails, or does not return the value that is to decide.
         """
         found = self._run("metric", outputs, about)
-        return self._decisive_first(
+        return self._put_decisive_first(
             found if isinstance(found, dict) else {self.metric.python: found}
         )
 
-    def groups(self, outputs: list[Arrays], about: str, count: int) -> list[float]:
-        """Return the value that decides of the set without each of ``count`` groups of its samples.
+    def measure_groups(self, outputs: list[Arrays], about: str, count: int) -> list[float]:
+        """Return the value that decides without each of ``count`` groups of the samples.
 
         Raises:
             SamplesError: The hook fails with fewer samples.
@@ -72,7 +72,7 @@ class HookMetric:
             run_hook(arguments, self.project, self.interpreter, about)
             return json.loads((folder / "value.json").read_text(encoding="utf-8"))
 
-    def _decisive_first(self, found: dict[str, float]) -> dict[str, float]:
+    def _put_decisive_first(self, found: dict[str, float]) -> dict[str, float]:
         first = next(iter(found)) if self.metric.value is None else self.metric.value
         if first not in found:
             raise SamplesError(

@@ -71,7 +71,7 @@ class InputCheck:
         Raises:
             ModelError: The model does not run on a sample.
         """
-        found, done = self._told(inputs)
+        found, done = self._find_warnings(inputs)
         (out / FOUND).write_text(json.dumps({"warnings": found}), encoding="utf-8")
         return Notes(done, {"warnings": found})
 
@@ -85,19 +85,19 @@ class InputCheck:
         if "warnings" not in json.loads((out / FOUND).read_text(encoding="utf-8")):
             raise StepError("the input check does not read back", hint="build with --no-cache")
 
-    def _told(self, inputs: Inputs) -> tuple[list[str], str]:
+    def _find_warnings(self, inputs: Inputs) -> tuple[list[str], str]:
         """Return the warnings, and what was done."""
         samples = SampleSet.read(inputs["samples"])
         runner = Runner.open(self, inputs["model"] / MODEL, samples)
-        chosen = choose_spread(range(len(samples)), runner.most(*_LOOKED_AT))
+        chosen = choose_spread(range(len(samples)), runner.count_samples(*_LOOKED_AT))
         labels = find_class_labels(samples)
-        if _all_equal(samples.inputs(index) for index in chosen):
+        if _are_equal(samples.inputs(index) for index in chosen):
             return [], f"all {len(chosen)} samples are equal, which shows nothing"
-        own = runner.seen(samples.inputs(index) for index in chosen)
-        text, done = self._about_input(runner, samples, chosen, labels, own)
+        own = runner.observe(samples.inputs(index) for index in chosen)
+        text, done = self._check_input(runner, samples, chosen, labels, own)
         return [text] if text else [], done
 
-    def _about_input(
+    def _check_input(
         self,
         runner: Runner,
         samples: SampleSet,
@@ -106,19 +106,19 @@ class InputCheck:
         own: Seen,
     ) -> tuple[str, str]:
         """Return a warning, or nothing, and what was done."""
-        setting = runner.setting(_choose_labels(labels, chosen))
+        setting = runner.make_setting(_choose_labels(labels, chosen))
         finding = find_sign(own, setting)
         if not finding.is_suspicious:
             return "", f"nothing suspicious on {len(chosen)} samples"
         as_it_is = rank([(None, own)], setting)
-        others = runner.alternatives(samples) if as_it_is else []
-        if not finding.reasons and runner.most(0, _TRIED[0], len(others) + 1) < _TRIED[0]:
+        others = runner.list_alternatives(samples) if as_it_is else []
+        if not finding.reasons and runner.count_samples(0, _TRIED[0], len(others) + 1) < _TRIED[0]:
             # Labels that begin elsewhere cost no run of the model.
             text = format_warning(finding, as_it_is, _describe_ways(runner, len(chosen), 0))
             return text, f"in doubt on {len(chosen)} samples, and too large a model to try others"
-        return self._compared(runner, samples, chosen, labels, finding, others)
+        return self._try_others(runner, samples, chosen, labels, finding, others)
 
-    def _compared(
+    def _try_others(
         self,
         runner: Runner,
         samples: SampleSet,
@@ -128,13 +128,14 @@ class InputCheck:
         others: Sequence[Alternative],
     ) -> tuple[str, str]:
         """Try others, and return the warning, or nothing, and what was done."""
-        few = choose_spread(chosen, runner.most(*_TRIED, len(others) + 1))
-        found = list(runner.tried(samples, few, others))
-        in_order = rank(found, runner.setting(_choose_labels(labels, few)))
-        more = choose_spread(chosen, runner.most(*_TRIED, FINALISTS + 1))
+        few = choose_spread(chosen, runner.count_samples(*_TRIED, len(others) + 1))
+        found = list(runner.try_ways(samples, few, others))
+        in_order = rank(found, runner.make_setting(_choose_labels(labels, few)))
+        more = choose_spread(chosen, runner.count_samples(*_TRIED, FINALISTS + 1))
         if len(more) > len(few):
-            few, best = more, list(runner.tried(samples, more, choose_finalists(in_order)))
-            in_order = rank(best, runner.setting(_choose_labels(labels, few)))
+            few = more
+            best = list(runner.try_ways(samples, few, choose_finalists(in_order)))
+            in_order = rank(best, runner.make_setting(_choose_labels(labels, few)))
         text = format_warning(finding, in_order, _describe_ways(runner, len(few), len(found) - 1))
         shown = f", best {in_order[0].shown}" if in_order else ""
         return text, f"{len(found)} ways to make the input tried on {len(few)} samples{shown}"
@@ -150,17 +151,17 @@ def rank_ways(step: InputCheck, model: Path, samples: SampleSet) -> tuple[list[R
         ModelError: The model does not run on a sample.
     """
     runner = Runner.open(step, model, samples)
-    others = runner.alternatives(samples)
-    count = runner.most(0, len(samples), len(others) + 1)
-    if not runner.measures or count < FEWEST:
+    others = runner.list_alternatives(samples)
+    count = runner.count_samples(0, len(samples), len(others) + 1)
+    if not runner.can_rank or count < FEWEST:
         return [], 0
     chosen = choose_spread(range(len(samples)), count)
-    found = list(runner.tried(samples, chosen, others))
-    return rank(found, runner.setting(_choose_labels(find_class_labels(samples), chosen))), count
+    setting = runner.make_setting(_choose_labels(find_class_labels(samples), chosen))
+    return rank(list(runner.try_ways(samples, chosen, others)), setting), count
 
 
 def _describe_ways(runner: Runner, count: int, ways: int) -> Described:
-    unknown = runner.image is None and bool(runner.picture_layouts())
+    unknown = runner.image is None and bool(runner.list_picture_layouts())
     return Described(runner.input_name, runner.sees, count, ways, unknown)
 
 
@@ -176,6 +177,6 @@ def _choose_labels(labels: Sequence[int] | None, chosen: Sequence[int]) -> list[
     return None if labels is None else [labels[index] for index in chosen]
 
 
-def _all_equal(feeds: Iterable[Feed]) -> bool:
+def _are_equal(feeds: Iterable[Feed]) -> bool:
     first, *rest = feeds
     return all(np.array_equal(first[name], feed[name]) for feed in rest for name in first)

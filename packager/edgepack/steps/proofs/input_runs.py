@@ -90,7 +90,8 @@ class Runner:
         inner = start.normalization.tensor if start and start.normalization else ""
         made = any(inner in node.output for node in structure.graph.node)
         observer = Observer.open(model, structure, [inner] if made else [])
-        return cls(known, observer, spec, start, multiply_adds(model, _sizes(structure, samples)))
+        cost = multiply_adds(model, _find_sizes(structure, samples))
+        return cls(known, observer, spec, start, cost)
 
     @property
     def image(self) -> ImageInput | None:
@@ -99,7 +100,7 @@ class Runner:
         return described.get(self.spec.name) if self.spec else None
 
     @property
-    def measures(self) -> bool:
+    def can_rank(self) -> bool:
         """Whether outputs can rank ways to make the input."""
         has_norm = self.start is not None and self.start.normalization is not None
         return bool(self.known.scores_output or self.known.detections or has_norm)
@@ -114,14 +115,14 @@ class Runner:
         """What the model sees as it is, in words."""
         return describe_image(self.image) if self.image else "the samples as they are"
 
-    def most(self, least: int, most: int, runs: int = 1) -> int:
+    def count_samples(self, least: int, most: int, runs: int = 1) -> int:
         """Return how many samples there is time for."""
         return int(max(least, min(most, _BUDGET / max(1.0, self.cost * runs))))
 
-    def setting(self, labels: list[int] | None) -> Setting:
+    def make_setting(self, labels: list[int] | None) -> Setting:
         """Return what is known besides what runs show."""
         least = [meaning.score for _, meaning in self.known.detections]
-        looks_like_picture = self.picture_layouts() != []
+        looks_like_picture = self.list_picture_layouts() != []
         return Setting(
             labels,
             self.start if looks_like_picture else None,
@@ -129,7 +130,7 @@ class Runner:
             self.known.called,
         )
 
-    def picture_layouts(self) -> list[Literal["NCHW", "NHWC"]]:
+    def list_picture_layouts(self) -> list[Literal["NCHW", "NHWC"]]:
         """Return the layouts in which the input may hold a picture."""
         shape = self.spec.shape if self.spec else None
         if shape is None or len(shape) != 4:
@@ -141,33 +142,35 @@ class Runner:
             fits.append("NHWC")
         return fits
 
-    def alternatives(self, samples: SampleSet) -> list[Alternative]:
+    def list_alternatives(self, samples: SampleSet) -> list[Alternative]:
         """Return other ways to make the one float input; none where there are several."""
         if self.spec is None:
             return []
         if self.image:
-            return list_image_alternatives(self.image, self.picture_layouts())
+            return list_image_alternatives(self.image, self.list_picture_layouts())
         return list_tensor_alternatives(samples.shapes[0][self.spec.name])
 
-    def tried(
+    def try_ways(
         self, samples: SampleSet, chosen: Sequence[int], others: Sequence[Alternative]
     ) -> Iterator[tuple[Alternative | None, Seen]]:
         """Yield what the model gives for samples as they are, then for each other way it takes."""
-        yield None, self.seen(samples.inputs(index) for index in chosen)
+        yield None, self.observe(samples.inputs(index) for index in chosen)
         for other in others:
             try:
-                found = self.seen(self._made(samples.inputs(index), other) for index in chosen)
+                found = self.observe(
+                    self._make_feed(samples.inputs(index), other) for index in chosen
+                )
             except ModelError:
                 # Another layout may not go with sizes further inside; then it is not the right one.
                 continue
             yield other, found
 
-    def _made(self, feed: Feed, other: Alternative) -> Feed:
+    def _make_feed(self, feed: Feed, other: Alternative) -> Feed:
         name = self.input_name
         return {**feed, name: other.make_input(feed[name], self.image)}
 
-    def seen(self, feeds: Iterable[Feed]) -> Seen:
-        """Run the model on samples."""
+    def observe(self, feeds: Iterable[Feed]) -> Seen:
+        """Run the model on samples, and return what was seen."""
         found, moments = Seen(), _Moments()
         normalization = self.start.normalization if self.start else None
         looked_at = 0
@@ -235,7 +238,7 @@ class _Moments:
         return np.asarray(np.maximum(self._squares / self.count - self.mean**2, 0.0))
 
 
-def _sizes(structure: onnx.ModelProto, samples: SampleSet) -> dict[str, int]:
+def _find_sizes(structure: onnx.ModelProto, samples: SampleSet) -> dict[str, int]:
     """Return the sizes that symbolic dimensions have in the first sample."""
     shapes = samples.shapes[0]
     specs = [spec for spec in read_signature(structure)[0] if spec.shape and spec.name in shapes]

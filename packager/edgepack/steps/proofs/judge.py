@@ -89,7 +89,7 @@ class Judge:
             self.hits[0].append(float(best == label))
             self.hits[1].append(float(other == label))
 
-    def result(
+    def make_result(
         self,
         metric: str | PythonMetric | None,
         hook: HookMetric | None,
@@ -100,13 +100,13 @@ class Judge:
             SamplesError: The metric does not fit the outputs.
         """
         values: dict[str, Any] = {}
-        by_output = self.by_output.found()
+        by_output = self.by_output.compute_values()
         if hook is not None:
-            found: _Metric | None = self._of_hook(hook, values)
+            found: _Metric | None = self._measure_hook(hook, values)
         elif self.labelled is not None:
-            found = self._of_labels(self.labelled, values)
+            found = self._measure_labelled(self.labelled, values)
         else:
-            found = self._metric(metric if isinstance(metric, str) else None, by_output)
+            found = self._measure_outputs(metric if isinstance(metric, str) else None, by_output)
         if found is None:
             reasons = {name: each for name, each in by_output.items() if isinstance(each, Nothing)}
             return NotMeasured(reason=_explain_untold(reasons)).model_dump()
@@ -122,10 +122,10 @@ class Judge:
             "drop_interval": found.drop.interval,
             "agreement": float(np.mean(self.agreements)) if scored else None,
             "values": values,
-            **self.by_output.result(by_output),
+            **self.by_output.make_result(by_output),
         }
 
-    def _of_hook(self, hook: HookMetric, values: dict[str, Any]) -> _Metric:
+    def _measure_hook(self, hook: HookMetric, values: dict[str, Any]) -> _Metric:
         """Ask the user's metric; several values go into ``values``, by name."""
         if self.fp32 is None:
             self.fp32 = hook(self.outputs[0], "fp32")
@@ -142,11 +142,11 @@ class Judge:
         higher, fp32, value = hook.metric.higher_is_better, self.fp32[name], found[name]
         sign = 1 if higher else -1
         drop = Drop(
-            sign * (fp32 - value), self._interval_of_hook(hook, sign, sign * (fp32 - value))
+            sign * (fp32 - value), self._compute_hook_interval(hook, sign, sign * (fp32 - value))
         )
         return _Metric(name, fp32, value, drop, higher_is_better=higher)
 
-    def _interval_of_hook(
+    def _compute_hook_interval(
         self, hook: HookMetric, sign: int, drop: float
     ) -> tuple[float, float] | None:
         """Return the 95 % interval of a drop of the user's metric, by the delete-a-group jackknife.
@@ -157,7 +157,7 @@ class Judge:
             return None
         try:
             fp32, found = (
-                np.array(hook.groups(outputs, about, GROUPS), np.float64)
+                np.array(hook.measure_groups(outputs, about, GROUPS), np.float64)
                 for outputs, about in zip(self.outputs, ("fp32", "the variant"), strict=True)
             )
         except SamplesError as error:
@@ -167,7 +167,7 @@ class Judge:
             return None
         return compute_jackknife_interval(drop, sign * (fp32 - found))
 
-    def _of_labels(self, metric: LabelledMetric, values: dict[str, Any]) -> _Metric:
+    def _measure_labelled(self, metric: LabelledMetric, values: dict[str, Any]) -> _Metric:
         """Return the metric of labels; several values go into ``values``, by name."""
         every = metric.values(range(self.by_output.samples))
         name, (fp32, value) = next(iter(every.items()))
@@ -175,12 +175,12 @@ class Judge:
             values |= {n: {"value": theirs, "fp32": ours} for n, (ours, theirs) in every.items()}
         sign = 1 if metric.higher_is_better else -1
         drop = sign * (fp32 - value)
-        parts = self._parts(metric)
+        parts = self._measure_groups(metric)
         interval = compute_jackknife_interval(drop, sign * (parts[0] - parts[1])) if parts else None
         better = metric.higher_is_better
         return _Metric(name, fp32, value, Drop(drop, interval), higher_is_better=better)
 
-    def _parts(self, metric: LabelledMetric) -> tuple[Array, Array] | None:
+    def _measure_groups(self, metric: LabelledMetric) -> tuple[Array, Array] | None:
         """Return the value that decides, fp32's and the variant's, without each group of samples.
 
         None where there are too few samples.
@@ -200,17 +200,17 @@ class Judge:
         ours, theirs = np.array(found).T
         return ours, theirs
 
-    def _metric(self, metric: str | None, by_output: ByOutput) -> _Metric | None:
-        if metric == "top1" and not self._labelled:
+    def _measure_outputs(self, metric: str | None, by_output: ByOutput) -> _Metric | None:
+        if metric == "top1" and not self._has_labels:
             raise SamplesError(
                 "the metric top1 needs one vector of class scores per sample as first output,"
                 " and one class index per sample as label",
                 hint="use metric: {python: 'module:function', higher_is_better: true}",
             )
-        if self._by_labels(metric):
+        if self._is_top1(metric):
             fp32, value = (float(np.mean(hits)) for hits in self.hits)
             return _Metric("top1", fp32, value, compute_paired_drop(*self.hits))
-        worst = self.by_output.worst(by_output)
+        worst = self.by_output.find_worst(by_output)
         if worst is None:
             return None
         output, name, found = worst
@@ -221,15 +221,17 @@ class Judge:
         interval = (max(0.0, low), high) if drop.interval else None
         return _Metric(name, 1.0, value, Drop(drop.value, interval), output)
 
-    def interval(self, metric: str | PythonMetric | None) -> tuple[float, float] | NotMeasured:
+    def compute_interval(
+        self, metric: str | PythonMetric | None
+    ) -> tuple[float, float] | NotMeasured:
         """Return the 95 % interval of the variant's metric, as far as it is a mean over samples."""
         if isinstance(metric, PythonMetric):
             return NotMeasured(reason=f"{metric.python} has no value for each sample")
         if self.labelled is not None:
-            return self._interval_of_labels(self.labelled)
-        if self._by_labels(metric):
+            return self._compute_labelled_interval(self.labelled)
+        if self._is_top1(metric):
             values = self.hits[1]
-        elif worst := self.by_output.worst(self.by_output.found()):
+        elif worst := self.by_output.find_worst(self.by_output.compute_values()):
             values = list(worst[2].values)
         else:
             return NotMeasured(reason="the samples show nothing")
@@ -237,8 +239,10 @@ class Judge:
         found = compute_mean_interval(values)
         return (found[0], min(1.0, found[1])) if found else NotMeasured(reason="it is one sample")
 
-    def _interval_of_labels(self, metric: LabelledMetric) -> tuple[float, float] | NotMeasured:
-        parts = self._parts(metric)
+    def _compute_labelled_interval(
+        self, metric: LabelledMetric
+    ) -> tuple[float, float] | NotMeasured:
+        parts = self._measure_groups(metric)
         if parts is None:
             return NotMeasured(reason=f"it takes {LEAST_GROUPED} samples")
         value = next(iter(metric.values(range(self.by_output.samples)).values()))[1]
@@ -247,11 +251,11 @@ class Judge:
             return low, min(high, metric.best)
         return max(low, metric.best), high
 
-    def _by_labels(self, metric: str | None) -> bool:
-        return metric == "top1" or (metric is None and self._labelled)
+    def _is_top1(self, metric: str | None) -> bool:
+        return metric == "top1" or (metric is None and self._has_labels)
 
     @property
-    def _labelled(self) -> bool:
+    def _has_labels(self) -> bool:
         return len(self.hits[0]) == self.by_output.samples
 
 

@@ -53,14 +53,14 @@ class LayerErrors:
         Raises:
             ModelError: onnxruntime refuses one of the models with its tensors as outputs.
         """
-        paths = _reference(inputs), inputs["model"] / MODEL
+        paths = _find_reference(inputs), inputs["model"] / MODEL
         reference, model = map(read_structure, paths)
         pairs = find_compared_tensors(reference, model)
         samples = SampleSet.read(inputs["samples"])
         feeds = _report_samples(samples, choose_spread(range(len(samples)), self.count))
         first = Observer.open(paths[0], reference, pairs)
         second = Observer.open(paths[1], model, pairs.values())
-        found = _errors(first, second, pairs, feeds)
+        found = _compute_errors(first, second, pairs, feeds)
         producers = {name: node for node in reference.graph.node for name in node.output}
         layers = [
             {
@@ -88,7 +88,7 @@ class LayerErrors:
         Raises:
             StepError: One is not, or its error is not a number.
         """
-        nodes = read_structure(_reference(inputs)).graph.node
+        nodes = read_structure(_find_reference(inputs)).graph.node
         names = {name for node in nodes for name in node.output}
         for layer in read_layer_errors(out):
             if layer["tensor"] not in names or not math.isfinite(layer["sqnr_db"]):
@@ -107,7 +107,7 @@ def read_layer_errors(folder: Path) -> Any:  # noqa: ANN401  (plain JSON, writte
     return json.loads((folder / LAYER_ERRORS).read_text(encoding="utf-8"))
 
 
-def _reference(inputs: Inputs) -> Path:
+def _find_reference(inputs: Inputs) -> Path:
     """Return the float model whose tensors have the int8 model's channels."""
     exact = inputs["model"] / EXACT
     return exact if exact.exists() else inputs["reference"] / MODEL
@@ -125,7 +125,7 @@ def find_compared_tensors(reference: onnx.ModelProto, model: onnx.ModelProto) ->
     return {name: pairs.get(name, name) for name in made if name in pairs or name in produced}
 
 
-def _errors(
+def _compute_errors(
     first: Observer,
     second: Observer,
     pairs: Mapping[str, str],

@@ -50,7 +50,7 @@ def open_mutable_session(
         ModelError: The model does not load.
     """
     proto = read_model(model)
-    weights = _largest_weights(proto)
+    weights = _find_largest_weights(proto)
     try:
         with tempfile.TemporaryDirectory() as folder:
             write_model(_add_inputs(proto, weights), Path(folder) / model.name)
@@ -58,22 +58,22 @@ def open_mutable_session(
         run_session(session, {**feed, **weights})
     except ModelError:
         return make_session(model, optimized=False), ()
-    return session, tuple(_mutants(weights))
+    return session, tuple(_list_mutants(weights))
 
 
-def _largest_weights(proto: onnx.ModelProto) -> dict[str, Array]:
+def _find_largest_weights(proto: onnx.ModelProto) -> dict[str, Array]:
     from onnx import helper, numpy_helper
 
     sized = [
         (int(np.prod(t.dims)) * helper.tensor_dtype_to_np_dtype(t.data_type).itemsize, n, t)
-        for n, t in enumerate(_constants(proto))
+        for n, t in enumerate(_gather_constants(proto))
         if len(t.dims) > 1 and helper.tensor_dtype_to_np_dtype(t.data_type).name in _DTYPES
     ]
     largest = sorted(sized, key=lambda each: (-each[0], each[1]))[:_MOST_WEIGHTS]
     return {tensor.name: numpy_helper.to_array(tensor) for _, _, tensor in largest}
 
 
-def _constants(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
+def _gather_constants(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     """Return the graph's initializers; Constant nodes that hold a tensor are made such before."""
     graph = proto.graph
     for node in [node for node in graph.node if node.op_type == "Constant"]:
@@ -100,7 +100,7 @@ def _add_inputs(proto: onnx.ModelProto, weights: Mapping[str, Array]) -> onnx.Mo
     return proto
 
 
-def _mutants(weights: Mapping[str, Array]) -> Iterator[Mutant]:
+def _list_mutants(weights: Mapping[str, Array]) -> Iterator[Mutant]:
     generator = np.random.default_rng(SEED)
     for name, values in weights.items():
         shuffled = generator.permutation(values.reshape(-1)).reshape(values.shape)
@@ -113,12 +113,12 @@ def _mutants(weights: Mapping[str, Array]) -> Iterator[Mutant]:
         yield Mutant(f"a channel of the weights {name!r} at 0", {name: silenced})
         largest = int(np.argmax(sizes))
         mirrored = values.copy().reshape(-1)
-        mirrored[largest] = _fitting(2 * zero - float(mirrored[largest]), values.dtype)
+        mirrored[largest] = _clip_value(2 * zero - float(mirrored[largest]), values.dtype)
         what = f"the largest of the weights {name!r} mirrored"
         yield Mutant(what, {name: mirrored.reshape(values.shape)}, is_slight=True)
 
 
-def _fitting(value: float, dtype: np.dtype[Any]) -> float:
+def _clip_value(value: float, dtype: np.dtype[Any]) -> float:
     if dtype.kind == "f":
         return value
     ends = np.iinfo(dtype)

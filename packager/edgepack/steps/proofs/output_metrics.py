@@ -59,7 +59,7 @@ class OutputMetrics:
             if array.shape != output[name].shape:
                 self.reshaped[name] += 1
             try:
-                self._metric_for(name, array).add(array, output[name], feed)
+                self._choose_metric(name, array).add(array, output[name], feed)
             except ValueError as error:
                 raise SamplesError(
                     f"the output {name!r} of fp32 is not as it is described: {error}",
@@ -67,7 +67,7 @@ class OutputMetrics:
                 ) from error
         self.samples += 1
 
-    def _metric_for(self, name: str, reference: Array) -> OutputMetric:
+    def _choose_metric(self, name: str, reference: Array) -> OutputMetric:
         if name not in self.metrics:
             given, may_be_scores = self.described.get(name), name == self.scores_output
             self.metrics[name] = choose_metric(given, reference, may_be_scores=may_be_scores)
@@ -81,7 +81,7 @@ class OutputMetrics:
     @property
     def left_out(self) -> str:
         """Say which outputs are not judged, or nothing if all are."""
-        judged = {*self._judged(self.metrics), *self._judged(self.closeness)}
+        judged = {*self._list_judged(self.metrics), *self._list_judged(self.closeness)}
         return "".join(
             f"; {name!r} has another shape than fp32's in {self.reshaped[name]} of"
             f" {self.samples} samples and is not judged"
@@ -89,19 +89,22 @@ class OutputMetrics:
             if name not in judged
         )
 
-    def _judged(self, outputs: Iterable[str]) -> list[str]:
+    def _list_judged(self, outputs: Iterable[str]) -> list[str]:
         """Return those outputs that are described or keep their shape, or all if none is."""
         names = list(outputs)
         kept = [n for n in names if n not in self.reshaped or _is_described(self.described.get(n))]
         return kept or names
 
-    def found(self) -> dict[str, Found | Nothing]:
-        """By judged output: what the metric of its kind found."""
-        return {name: self._metric_of(name).compute_value() for name in self._judged(self.metrics)}
+    def compute_values(self) -> dict[str, Found | Nothing]:
+        """Return what the metric of its kind finds about each judged output."""
+        return {
+            name: self._find_metric(name).compute_value()
+            for name in self._list_judged(self.metrics)
+        }
 
-    def result(self, by_output: ByOutput) -> dict[str, Any]:
+    def make_result(self, by_output: ByOutput) -> dict[str, Any]:
         """Return what the evaluation says of outputs, as JSON-ready values."""
-        floats = self._judged(self.closeness)
+        floats = self._list_judged(self.closeness)
         worst = min(floats, key=lambda output: self.closeness[output].sqnr_db, default="")
         closeness = self.closeness.get(worst, OutputCloseness())
         r2 = {name: told for name, each in self.r2.items() if (told := each.compute_r2())}
@@ -112,14 +115,14 @@ class OutputMetrics:
                 "sqnr_db": max(closeness.sqnr_db, -EQUAL_SQNR_DB),
             },
             "outputs": {
-                name: _make_found(self._metric_of(name), each) for name, each in by_output.items()
+                name: _make_found(self._find_metric(name), each) for name, each in by_output.items()
             },
             "r2": {name: told.bound_values() for name, told in r2.items()},
-            "says_nothing": self._says_nothing(by_output),
-            "says_little": self._says_little(by_output),
+            "says_nothing": self._explain_no_better(by_output),
+            "says_little": self._explain_large_loss(by_output),
         }
 
-    def worst(self, by_output: ByOutput) -> tuple[str, str, Found] | None:
+    def find_worst(self, by_output: ByOutput) -> tuple[str, str, Found] | None:
         """Return the output that is kept worst, and by which metric: of those described, if any.
 
         Else the class scores decide, where there are any. Where the answers are the same for all
@@ -127,7 +130,7 @@ class OutputMetrics:
         """
         told: dict[str, tuple[str, Found]] = {}
         for name, kind_found in by_output.items():
-            metric, found = self._metric_of(name), kind_found
+            metric, found = self._find_metric(name), kind_found
             if isinstance(kind_found, Nothing) and name in self.numbers:
                 metric = self.numbers[name]
                 found = metric.compute_value()
@@ -138,7 +141,7 @@ class OutputMetrics:
         worst = min(first or told, key=lambda n: float(np.mean(told[n][1].values)), default=None)
         return None if worst is None else (worst, *told[worst])
 
-    def _metric_of(self, name: str) -> OutputMetric:
+    def _find_metric(self, name: str) -> OutputMetric:
         """Return the metric of an output's kind.
 
         Numbers of several units are no class scores, though nobody described them.
@@ -150,7 +153,7 @@ class OutputMetrics:
             return metric
         return numbers
 
-    def _says_nothing(self, by_output: ByOutput) -> str:
+    def _explain_no_better(self, by_output: ByOutput) -> str:
         """Return why the variant is no better than a constant, or nothing."""
         for name, found in by_output.items():
             told = found
@@ -161,11 +164,11 @@ class OutputMetrics:
                 return f"of {name!r}, {told.no_better}"
         return ""
 
-    def _says_little(self, by_output: ByOutput) -> str:
+    def _explain_large_loss(self, by_output: ByOutput) -> str:
         """Return which output keeps less than half of what fp32 says, or nothing."""
         first = [name for name in by_output if _is_described(self.described.get(name))]
         for name in first or by_output:
-            found, metric = by_output[name], self._metric_of(name)
+            found, metric = by_output[name], self._find_metric(name)
             if isinstance(found, Found) and np.mean(found.values) < metric.least:
                 return f"{metric.name} of {name!r} is {np.mean(found.values):.3f}"
         return ""

@@ -37,7 +37,7 @@ class Quantities:
 
     @classmethod
     def of(cls, shape: Sequence[int], found: Sequence[Array]) -> Quantities | None:
-        """Return those of an output, or None if there is one.
+        """Return the quantities of an output, or None if it has only one.
 
         Args:
             shape: The output's, in all samples.
@@ -47,7 +47,7 @@ class Quantities:
         if axis is None or len(found) < 2 or len({each.shape for each in found}) > 1:
             return None
         one = cls(tuple(shape), np.zeros(shape[axis], np.int64))
-        places = one._channels(found[0].size)
+        places = one._find_channels(found[0].size)
         values = np.stack([each.reshape(-1).astype(np.float64) for each in found])
         values = np.where(np.isfinite(values), values, 0.0)
         varied = np.bincount(places, np.var(values, axis=0), shape[axis])
@@ -77,7 +77,7 @@ class Quantities:
         grouped = itertools.groupby(self.of_channel.tolist())
         return [(len(list(run)), number) for number, run in grouped]
 
-    def parts(self, kept: Array) -> list[Array]:
+    def split(self, kept: Array) -> list[Array]:
         """Return the values of each quantity in what is kept of an output, as vectors.
 
         That is the whole for each, if the output has another size.
@@ -89,9 +89,10 @@ class Quantities:
     @cached_property
     def _of_value(self) -> Array:
         size = int(np.prod(self.shape))
-        return np.asarray(self.of_channel[self._channels(len(range(0, size, find_stride(size))))])
+        kept = len(range(0, size, find_stride(size)))
+        return np.asarray(self.of_channel[self._find_channels(kept)])
 
-    def _channels(self, count: int) -> Array:
+    def _find_channels(self, count: int) -> Array:
         """Return the channels of so many kept values."""
         every = find_stride(int(np.prod(self.shape)))
         return np.asarray(np.arange(count) * every // self.size % len(self.of_channel))
@@ -101,6 +102,6 @@ def split_by_part(outputs: Arrays, several: Mapping[str, Quantities]) -> dict[Pa
     """Return what is kept of outputs by quantity; an output of one quantity is a part as it is."""
     parts: dict[Part, Array] = {}
     for name, kept in outputs.items():
-        split: list[Any] = several[name].parts(kept) if name in several else [kept]
+        split: list[Any] = several[name].split(kept) if name in several else [kept]
         parts |= {(name, number): part for number, part in enumerate(split)}
     return parts

@@ -43,7 +43,7 @@ class Tolerance:
     several: Mapping[str, Quantities] = field(default_factory=dict)
     """Of outputs with more than one quantity."""
 
-    def extra_db(self, name: str, output: Array) -> list[float]:
+    def compute_extra_db(self, name: str, output: Array) -> list[float]:
         """Return how much more than the limit an output has to reach, in tenths of a dB.
 
         So much that an error is less than a fifth of the output's deviation over samples, but not
@@ -58,34 +58,34 @@ class Tolerance:
             A number for each quantity.
         """
         parts = split_by_part({name: output}, self.several)
-        return [round(self._needed_db(*part) - self.limit_db, 1) for part in parts.items()]
+        return [round(self._compute_needed_db(*part) - self.limit_db, 1) for part in parts.items()]
 
-    def tells(self, right: Arrays, found: Arrays) -> bool:
+    def can_tell(self, right: Arrays, found: Arrays) -> bool:
         """Return whether the goldens refuse outputs where others are right."""
         return any(
-            array_sqnr_db(one, other) < self._needed_db(part, one)
-            for part, one, other in self._pairs(right, found)
+            array_sqnr_db(one, other) < self._compute_needed_db(part, one)
+            for part, one, other in self._pair_parts(right, found)
         )
 
-    def matters(self, right: Arrays, found: Arrays) -> bool:
+    def is_wrong(self, right: Arrays, found: Arrays) -> bool:
         """Return whether outputs are wrong by more than noise and a tenth of the deviation."""
         return any(
-            array_sqnr_db(one, other) < self._mattering_db(part, one)
-            for part, one, other in self._pairs(right, found)
+            array_sqnr_db(one, other) < self._compute_wrong_db(part, one)
+            for part, one, other in self._pair_parts(right, found)
         )
 
-    def _pairs(self, right: Arrays, found: Arrays) -> Iterator[tuple[Part, Array, Array]]:
+    def _pair_parts(self, right: Arrays, found: Arrays) -> Iterator[tuple[Part, Array, Array]]:
         others = split_by_part({name: found[name] for name in right}, self.several)
         for part, one in split_by_part(right, self.several).items():
             yield part, one, others[part]
 
-    def _needed_db(self, part: Part, output: Array) -> float:
+    def _compute_needed_db(self, part: Part, output: Array) -> float:
         if output.dtype.kind != "f":
             return self.limit_db
         wanted = max(self.limit_db, self.variations[part].sqnr_db(output, _PASSES))
         return max(FLOOR_DB, min(wanted, self.noise_db[part] - MARGIN_DB))
 
-    def _mattering_db(self, part: Part, output: Array) -> float:
+    def _compute_wrong_db(self, part: Part, output: Array) -> float:
         if output.dtype.kind != "f" or not self.variations[part].tells:
             return self.limit_db
         noticed = self.variations[part].sqnr_db(output, _MATTERS)

@@ -320,7 +320,7 @@ class Bucketed:
 
     def _goldens(self, inputs: Inputs) -> Iterator[Arrays]:
         """Yield the inputs that goldens are made of."""
-        return map(Candidates.of(inputs).feed, read_choice(inputs["choice"]))
+        return map(Candidates.of(inputs).make_feed, read_choice(inputs["choice"]))
 
     def _samples(self, inputs: Inputs) -> Iterator[Arrays]:
         """Yield a sample of each size, or of some of the sizes where there are many."""

@@ -363,7 +363,7 @@ def _metric(
                 select_answers(expected, search.state), select_answers(output, search.state), feed
             )
             report(before + done, most, doing)
-        found = judge.result(metric, hook)
+        found = judge.make_result(metric, hook)
         fp32 = judge.fp32
         if "metric" not in found:
             # The samples show nothing about any variant, so a search would show nothing either.
