@@ -25,7 +25,7 @@ from edgepack.steps.graph.simplified import Simplified
 from edgepack.steps.in_graph.in_graph import InGraph
 from edgepack.steps.in_graph.preprocessing import OPSET as OPSET_OF_PICTURES
 from edgepack.steps.proofs.golden_choice import GoldenChoice
-from edgepack.steps.recipes.bucketed import Bucketed, find_bucket_dims, wants_static
+from edgepack.steps.recipes.bucketed import Bucketed, find_bucket_dims, has_static_shapes
 from edgepack.steps.recipes.kind import Asked, Given, LimitSearch
 from edgepack.steps.recipes.recipes import RECIPES
 
@@ -71,7 +71,7 @@ class ModelSteps:
 
     def add(self, profile: Profile, variant: Variant) -> PlannedModel:
         """Add the steps of one variant's model."""
-        static = wants_static(variant, self.inputs.project.buckets)
+        static = has_static_shapes(variant, self.inputs.project.buckets)
         if not static:
             variant = add_shape_profiles(variant, self.inputs.signature, self.inputs.project)
         tensor_reference, before = self._add_float_steps(variant)

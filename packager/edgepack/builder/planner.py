@@ -45,7 +45,7 @@ from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.layer_errors import LayerErrors
 from edgepack.steps.proofs.outside import OutsideErrors
 from edgepack.steps.proofs.read_answers import ReadAnswers
-from edgepack.steps.recipes.bucketed import find_static_problem, wants_static
+from edgepack.steps.recipes.bucketed import find_static_problem, has_static_shapes
 from edgepack.steps.recipes.recipes import RECIPES
 
 LAYER_SAMPLES = 16
@@ -173,7 +173,7 @@ def _find_lack_of_calibration(inputs: PlanInputs, variant: Variant) -> Unused | 
 def _find_obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Unused | None:
     """Return what prevents a variant from being made, whatever samples there are."""
     sizes = inputs.project.buckets
-    static = wants_static(variant, sizes)
+    static = has_static_shapes(variant, sizes)
     if static and (problem := find_static_problem(variant, inputs.signature, sizes)):
         return _make_refusal(variant, problem, "see 'dims' in edgepack.yaml")
     extensions = inputs.extensions

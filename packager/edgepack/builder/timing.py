@@ -194,9 +194,9 @@ def _time_in_turns(
     """
     from edgepack.model.running import make_session, run_session
     from edgepack.ondevice.harness.edgepack_other_work import OtherWork
-    from edgepack.steps.comparing import probe_inputs
+    from edgepack.steps.comparing import make_probe_inputs
 
-    feed = next(probe_inputs(fp32, samples, 1))
+    feed = next(make_probe_inputs(fp32, samples, 1))
     sessions = [make_session(model, config=config, arena=True) for model in (int8, fp32)]
 
     def run(which: int, count: int) -> list[float]:

@@ -81,7 +81,7 @@ def find_settings(step: Step) -> dict[str, Any]:
     fields = dataclasses.asdict(step)  # type: ignore[call-overload]  # steps are dataclasses
     return {
         "step": step.name,
-        "settings": json.loads(json.dumps(fields, default=_model_values)),
+        "settings": json.loads(json.dumps(fields, default=_dump_model)),
         "libraries": {name: _find_version(name) for name in step.libraries},
     }
 
@@ -92,7 +92,7 @@ def _find_version(library: str) -> str:
     return version(library)
 
 
-def _model_values(value: object) -> Any:  # noqa: ANN401  (whatever the file held)
+def _dump_model(value: object) -> Any:  # noqa: ANN401  (whatever the file held)
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     raise TypeError(f"{value!r} cannot be a step's setting")

@@ -43,7 +43,7 @@ NEARER_EMBEDDINGS = (
 """The advice where a recipe loses too much of an encoder."""
 
 
-def probe_inputs(model: Path, samples: Path | None, count: int) -> Iterator[Arrays]:
+def make_probe_inputs(model: Path, samples: Path | None, count: int) -> Iterator[Arrays]:
     """Yield up to ``count`` inputs: real samples, evenly spread, or seeded random ones."""
     if samples is None:
         specs, _ = read_signature(read_outline(model))
@@ -129,7 +129,7 @@ def compare(before: Path, after: Path, samples: Path | None) -> OutputComparison
     """
     old, new = make_session(before), make_session(after)
     found = _Running(find_normalized_outputs(read_structure(before)))
-    for feed in _probes(before, samples):
+    for feed in _make_probes(before, samples):
         if found.inputs == PROBES and not found.embeddings:
             break
         found.add(run_session(old, feed), run_session(new, feed))
@@ -144,10 +144,10 @@ def compare(before: Path, after: Path, samples: Path | None) -> OutputComparison
     )
 
 
-def _probes(model: Path, samples: Path | None) -> Iterator[Arrays]:
-    """Yield the inputs for embeddings, those for any model first."""
+def _make_probes(model: Path, samples: Path | None) -> Iterator[Arrays]:
+    """Yield the inputs of a comparison: those for any model, then more for embeddings."""
     if samples is None:
-        yield from probe_inputs(model, None, PROBES)
+        yield from make_probe_inputs(model, None, PROBES)
         return
     real = SampleSet.read(samples)
     chosen = choose_spread(range(len(real)), EMBEDDING_PROBES)
@@ -176,14 +176,14 @@ class _Running:
             if expected.dtype.kind == "f" and expected.any():
                 self.worst = min(self.worst, (array_cosine(expected, given), name))
         embedded = {
-            name: self._embedding_cosine(name, reference[name], outputs[name])
+            name: self._compute_cosine(name, reference[name], outputs[name])
             for name in find_embedding_outputs(reference, self.normalized)
         }
         known = self.embeddings if self.inputs else embedded
         self.embeddings = {n: min(embedded[n], known[n]) for n in embedded.keys() & known.keys()}
         self.inputs += 1
 
-    def _embedding_cosine(self, name: str, expected: Array, given: Array) -> float:
+    def _compute_cosine(self, name: str, expected: Array, given: Array) -> float:
         """Return the smallest cosine of a sentence's two embeddings; 0 if shapes differ."""
         if given.shape != expected.shape:
             return 0.0
@@ -237,9 +237,9 @@ def measure_worst_sqnr(
         ModelError: One of the two does not load or run.
     """
 
-    def outputs(model: Path, more: Mapping[str, Array]) -> list[Arrays]:
+    def run(model: Path, more: Mapping[str, Array]) -> list[Arrays]:
         session = make_session(model)
-        feeds = probe_inputs(before, samples, PROBES)
+        feeds = make_probe_inputs(before, samples, PROBES)
         return [run_session(session, {**feed, **more}) for feed in feeds]
 
-    return min(map(min_sqnr_db, outputs(before, {}), outputs(after, beside or {})))
+    return min(map(min_sqnr_db, run(before, {}), run(after, beside or {})))

@@ -63,7 +63,7 @@ def _is_normalized(output: str, makers: dict[str, onnx.NodeProto], constants: se
     return False
 
 
-def holds_embeddings(values: Array, *, is_normalized: bool) -> bool:
+def has_embeddings(values: Array, *, is_normalized: bool) -> bool:
     """Return whether an output of one sample holds embeddings.
 
     Probabilities are none: embeddings have negative values.
@@ -92,7 +92,7 @@ def find_embedding_outputs(outputs: Arrays, normalized: Collection[str]) -> list
     return [
         name
         for name, values in outputs.items()
-        if holds_embeddings(values, is_normalized=name in normalized)
+        if has_embeddings(values, is_normalized=name in normalized)
     ]
 
 

@@ -20,7 +20,7 @@ from edgepack.quantization.ranges.collecting import collect
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps import comparing
 from edgepack.steps.comparing import LEAST_COSINE, NEARER_EMBEDDINGS, compare
-from edgepack.steps.embeddings import find_normalized_outputs, holds_embeddings
+from edgepack.steps.embeddings import find_normalized_outputs, has_embeddings
 from edgepack.steps.graph.rewritten import Rewritten
 from edgepack.steps.recipes.fp16 import Fp16
 from edgepack.steps.recipes.int8_dynamic import Int8Dynamic
@@ -241,7 +241,7 @@ def test_output_when_a_norm_is_its_end_is_an_encoders(tmp_path, nodes, is_normal
     ],
 )
 def test_output_when_searched_for_embeddings_holds_one_if(vector, found):
-    assert holds_embeddings(np.array([vector], np.float32), is_normalized=False) is found
+    assert has_embeddings(np.array([vector], np.float32), is_normalized=False) is found
 
 
 def test_comparison_when_made_runs_each_model_once_on_each_sample(encoder, tmp_path, monkeypatch):

@@ -142,7 +142,7 @@ def test_lstm_when_the_quantizer_would_spoil_it_stays(tmp_path, attributes, weig
     if attributes:
         # onnxruntime's CPU provider has no LSTM with the batch first: only the rule is tried.
         step = Int8Dynamic(dialect(weights), 8)
-        assert why in step._excluded(nodes)["lstm"]
+        assert why in step._find_excluded(nodes)["lstm"]
         return
     onnx.save(nodes, tmp_path / "in" / MODEL)
     notes = quantize(tmp_path, Int8Dynamic(dialect(weights), 8))

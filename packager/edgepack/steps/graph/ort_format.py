@@ -16,7 +16,7 @@ from edgepack.model.files import MODEL, ORT_MODEL
 from edgepack.model.reading import read_structure
 from edgepack.model.running import blame, list_runtime_errors, make_session, run_session
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.comparing import probe_inputs
+from edgepack.steps.comparing import make_probe_inputs
 from edgepack.steps.graph.ort_file import (
     Operator,
     count_saved_optimizations,
@@ -196,7 +196,7 @@ class AsOrt:
         config = {**self._make_rules(), "optimization.disable_specified_optimizers": _LEFT_OUT}
         old = [make_session(model, config=config), make_session(model, optimized=False)]
         closeness: list[list[float]] = [[], []]
-        for feed in probe_inputs(model, inputs.get("samples"), _PROBES):
+        for feed in make_probe_inputs(model, inputs.get("samples"), _PROBES):
             outputs = run_session(new, feed)
             for session, found in zip(old, closeness, strict=True):
                 found.append(min_sqnr_db(run_session(session, feed), outputs))

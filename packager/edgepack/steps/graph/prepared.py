@@ -19,7 +19,7 @@ from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import make_session
 from edgepack.samples.constants import Constant, make_constant_arrays
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.comparing import measure_worst_sqnr, probe_inputs
+from edgepack.steps.comparing import make_probe_inputs, measure_worst_sqnr
 
 if TYPE_CHECKING:
     import onnx
@@ -115,7 +115,7 @@ def _require_repeatable(model: Path, samples: Path | None) -> None:
     from edgepack.model.running import run_session
 
     session = make_session(model)
-    for feed in probe_inputs(model, samples, 1):
+    for feed in make_probe_inputs(model, samples, 1):
         with _said_of(model, samples):
             outputs = run_session(session, feed)
         if min_sqnr_db(outputs, run_session(session, feed)) < _SAME_DB:

@@ -61,7 +61,7 @@ _NOT_INDIFFERENT = (
 _FIXED = "give it a size or a list of sizes under 'dims' in edgepack.yaml, or export it fixed"
 
 
-def wants_static(variant: Variant, sizes: Mapping[str, Sequence[int]]) -> bool:
+def has_static_shapes(variant: Variant, sizes: Mapping[str, Sequence[int]]) -> bool:
     """Return whether a variant gets models with static shapes, given the project's lists of sizes.
 
     A backend that takes static shapes alone gets them only with such lists: its provider may take
@@ -205,9 +205,9 @@ class Bucketed:
         """
         if "samples" not in inputs:
             return
-        largest, known = self.buckets[-1], self._input_shapes(inputs)
+        largest, known = self.buckets[-1], self._read_input_shapes(inputs)
         for number, found in enumerate(SampleSet.read(inputs["samples"]).shapes):
-            sizes = _sizes(known, found)
+            sizes = _find_sizes(known, found)
             if not shapes.can_hold(largest, sizes):
                 raise StepError(
                     f"sample {number} has {shapes.format_sizes(sizes)}, and the largest size is"
@@ -228,10 +228,10 @@ class Bucketed:
         """
         model = read_model(inputs["model"] / MODEL)
         shared = self._take_weights(model, out)
-        models = tuple(BucketModel(bucket, self._file(bucket)) for bucket in self.buckets)
+        models = tuple(BucketModel(bucket, self._name_file(bucket)) for bucket in self.buckets)
         for bucket in models:
             write_model(fix_model(model, bucket.dims), out / bucket.file)
-        index, how = self._padding(inputs, out, models)
+        index, how = self._prove_padding(inputs, out, models)
         (out / BUCKETS).write_text(json.dumps(asdict(index)), encoding="utf-8")
         sizes = "; ".join(map(shapes.format_sizes, self.buckets))
         return Notes(
@@ -259,22 +259,22 @@ class Bucketed:
         move_constants_to_initializers(model)
         return _share_weights(model, out / WEIGHTS) if self.shared else 0
 
-    def _file(self, bucket: Mapping[str, int]) -> str:
+    def _name_file(self, bucket: Mapping[str, int]) -> str:
         if bucket == self.buckets[-1]:
             return MODEL
         return f"model.{'x'.join(map(str, bucket.values()))}.onnx"
 
-    def _padding(
+    def _prove_padding(
         self, inputs: Inputs, out: Path, models: tuple[BucketModel, ...]
     ) -> tuple[BucketIndex, str]:
         """Prove that padding changes nothing; else take the listed sizes alone, if samples do."""
         try:
-            index = BucketIndex(models, tuple(self._slices(inputs)), exact=False)
-            proof = self._proof(inputs, out, index)
-            for feed in self._resized(inputs):
+            index = BucketIndex(models, tuple(self._find_slices(inputs)), exact=False)
+            proof = self._make_proof(inputs, out, index)
+            for feed in self._resize_inputs(inputs):
                 proof.require_same(feed, everywhere=False)
         except (StepError, ModelError) as error:
-            if not self._samples_are_exact(inputs):
+            if not self._has_exact_samples(inputs):
                 raise
             why = f"for these sizes alone, which all samples have ({error.problem})"
             return BucketIndex(models, (), exact=True), why
@@ -295,61 +295,61 @@ class Bucketed:
         index = read_buckets(out)
         for bucket in index.buckets:
             _require_static(out / bucket.file)
-        proof = self._proof(inputs, out, index)
-        for feed in self._goldens(inputs):
+        proof = self._make_proof(inputs, out, index)
+        for feed in self._read_goldens(inputs):
             proof.require_same(feed, everywhere=not index.exact)
-        for feed in self._samples(inputs):
+        for feed in self._choose_samples(inputs):
             proof.require_same(feed, everywhere=False)
 
-    def _proof(self, inputs: Inputs, out: Path, index: BucketIndex) -> _Proof:
+    def _make_proof(self, inputs: Inputs, out: Path, index: BucketIndex) -> _Proof:
         return _Proof(
             index,
-            self._input_shapes(inputs),
+            self._read_input_shapes(inputs),
             make_session(inputs["model"] / MODEL),
             [make_session(out / bucket.file) for bucket in index.buckets],
             self.same_db,
             real="samples" in inputs,
         )
 
-    def _input_shapes(self, inputs: Inputs) -> shapes.InputShapes:
+    def _read_input_shapes(self, inputs: Inputs) -> shapes.InputShapes:
         specs, _ = read_signature(read_structure(inputs["model"] / MODEL))
         described: dict[str, dict[str, Any]] = {name: {"mask": dim} for name, dim in self.masks}
         described |= {name: {"pad": value} for name, value in self.fills}
         plain = [shapes.TensorSpec(spec.name, spec.dtype, spec.shape or ()) for spec in specs]
         return shapes.InputShapes(plain, described)
 
-    def _goldens(self, inputs: Inputs) -> Iterator[Arrays]:
+    def _read_goldens(self, inputs: Inputs) -> Iterator[Arrays]:
         """Yield the inputs that goldens are made of."""
         return map(Candidates.of(inputs).make_feed, read_choice(inputs["choice"]))
 
-    def _samples(self, inputs: Inputs) -> Iterator[Arrays]:
+    def _choose_samples(self, inputs: Inputs) -> Iterator[Arrays]:
         """Yield a sample of each size, or of some of the sizes where there are many."""
         if "samples" not in inputs:
             return
-        samples, known = SampleSet.read(inputs["samples"]), self._input_shapes(inputs)
+        samples, known = SampleSet.read(inputs["samples"]), self._read_input_shapes(inputs)
         first: dict[tuple[int, ...], int] = {}
         for number, found in enumerate(samples.shapes):
-            first.setdefault(tuple(_sizes(known, found).values()), number)
+            first.setdefault(tuple(_find_sizes(known, found).values()), number)
         for number in choose_spread(list(first.values()), _MOST_SAMPLES):
             yield samples.inputs(number)
 
-    def _samples_are_exact(self, inputs: Inputs) -> bool:
+    def _has_exact_samples(self, inputs: Inputs) -> bool:
         """Return whether there are samples, and each has the sizes of a bucket."""
         if "samples" not in inputs:
             return False
-        known, buckets = self._input_shapes(inputs), self.buckets
+        known, buckets = self._read_input_shapes(inputs), self.buckets
         samples = SampleSet.read(inputs["samples"])
-        return all(_sizes(known, found) in buckets for found in samples.shapes)
+        return all(_find_sizes(known, found) in buckets for found in samples.shapes)
 
-    def _resized(self, inputs: Inputs) -> Iterator[Arrays]:
+    def _resize_inputs(self, inputs: Inputs) -> Iterator[Arrays]:
         """Yield inputs as large as each bucket, and half as large, or just above the one before."""
-        known = self._input_shapes(inputs)
-        base = self._base(inputs, known)
+        known = self._read_input_shapes(inputs)
+        base = self._make_base(inputs, known)
         for bucket in self.buckets:
             yield known.resized(base, bucket)
-            yield known.resized(base, self._within(bucket))
+            yield known.resized(base, self._find_padded_sizes(bucket))
 
-    def _within(self, bucket: Mapping[str, int]) -> dict[str, int]:
+    def _find_padded_sizes(self, bucket: Mapping[str, int]) -> dict[str, int]:
         """Return sizes that the bucket is the smallest for, with as much padding as a half."""
         found = {}
         for name, sizes in self.dims:
@@ -357,10 +357,10 @@ class Bucketed:
             found[name] = max(below + 1, (bucket[name] + 1) // 2)
         return found
 
-    def _base(self, inputs: Inputs, known: shapes.InputShapes) -> Arrays:
+    def _make_base(self, inputs: Inputs, known: shapes.InputShapes) -> Arrays:
         """Return a sample, or random inputs of the largest size with masks that hide nothing."""
         if "samples" in inputs:
-            return next(self._goldens(inputs))
+            return next(self._read_goldens(inputs))
         largest = self.buckets[-1]
         specs = [
             TensorSpec(s.name, s.dtype, tuple(largest.get(str(size), size) for size in s.shape))
@@ -369,22 +369,22 @@ class Bucketed:
         feed = make_random_inputs(specs, seed=SEED)
         return known.add_masks({n: array for n, array in feed.items() if n not in known.masks})
 
-    def _slices(self, inputs: Inputs) -> list[dict[str, Any]]:
-        """Find out which axes of the outputs follow a dimension: the dynamic model shows it."""
-        known = self._input_shapes(inputs)
+    def _find_slices(self, inputs: Inputs) -> list[dict[str, Any]]:
+        """Return the axes of outputs that follow a dimension: the dynamic model shows them."""
+        known = self._read_input_shapes(inputs)
         session = make_session(inputs["model"] / MODEL)
-        base = self._base(inputs, known)
+        base = self._make_base(inputs, known)
         sizes = {name: max(2, size) for name, size in self.buckets[-1].items()}
-        full = _output_shapes(session, known.resized(base, sizes), sizes)
+        full = _find_output_shapes(session, known.resized(base, sizes), sizes)
         slices = []
         for name, size in sizes.items():
             less = {**sizes, name: (size + 1) // 2}
-            found = _output_shapes(session, known.resized(base, less), less)
-            slices += _followers(name, (size, full), (less[name], found))
+            found = _find_output_shapes(session, known.resized(base, less), less)
+            slices += _find_followers(name, (size, full), (less[name], found))
         return slices
 
 
-def _output_shapes(
+def _find_output_shapes(
     session: onnxruntime.InferenceSession, feed: Arrays, sizes: Mapping[str, int]
 ) -> dict[str, tuple[int, ...]]:
     return shapes.find_shapes(_run(session, feed, sizes))
@@ -400,7 +400,7 @@ def _run(session: onnxruntime.InferenceSession, feed: Arrays, sizes: Mapping[str
         ) from error
 
 
-def _followers(
+def _find_followers(
     dim: str,
     full: tuple[int, Mapping[str, tuple[int, ...]]],
     less: tuple[int, Mapping[str, tuple[int, ...]]],
@@ -439,7 +439,7 @@ class _Proof:
 
     def require_same(self, feed: Arrays, *, everywhere: bool) -> None:
         """Run inputs through the bucket that is chosen for them, or through all that they fit."""
-        sizes = _sizes(self.known, shapes.find_shapes(feed))
+        sizes = _find_sizes(self.known, shapes.find_shapes(feed))
         buckets = [bucket.dims for bucket in self.index.buckets]
         expected = _run(self.dynamic, feed, sizes)
         chosen = shapes.choose(buckets, sizes, exact=self.index.exact)
@@ -470,7 +470,7 @@ class _Proof:
                 )
 
 
-def _sizes(known: shapes.InputShapes, found: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+def _find_sizes(known: shapes.InputShapes, found: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     try:
         return known.sizes(found)
     except ValueError as error:

@@ -63,7 +63,7 @@ class Calibration:
         model = read_structure(inputs["model"] / MODEL)
         require_unquantized(model)
         _require_float32(model)
-        tensors, bodies = self._asked(inputs["model"] / MODEL)
+        tensors, bodies = self._list_observed(inputs["model"] / MODEL)
         if not tensors:
             inside = f", because it lies in the bodies of {_format_names(bodies)}" if bodies else ""
             raise StepError(f"nothing in the model could be quantized{inside}", hint=WITHOUT_INT8)
@@ -76,12 +76,12 @@ class Calibration:
             ModelError: The model does not run on a sample.
         """
         path = inputs["model"] / MODEL
-        tensors, bodies = self._asked(path)
-        place = _places(read_structure(path))
+        tensors, bodies = self._list_observed(path)
+        describe = _make_describer(read_structure(path))
         samples = _Watched(SampleSet.read(inputs["samples"]))
         found = collect(path, samples, tensors, samples.advance)
         write_statistics(found, out / STATISTICS)
-        warnings = [*samples.warnings(), *_warnings(tensors, found, bodies, place)]
+        warnings = [*samples.list_warnings(), *_list_warnings(tensors, found, bodies, describe)]
         return Notes(
             f"statistics of {len(found)} tensors from {len(samples)} samples"
             + "".join(f"; {warning}" for warning in warnings),
@@ -103,7 +103,7 @@ class Calibration:
             inputs: ``model``.
             out: An empty folder.
         """
-        tensors, _ = self._asked(inputs["model"] / MODEL)
+        tensors, _ = self._list_observed(inputs["model"] / MODEL)
         bounds = find_clamps(read_structure(inputs["model"] / MODEL), tensors)
         found = {}
         for name in tensors:
@@ -115,11 +115,11 @@ class Calibration:
             found[name] = histogram.make_statistics()
         write_statistics(found, out / STATISTICS)
 
-    def _asked(self, model: Path) -> tuple[list[str], list[str]]:
+    def _list_observed(self, model: Path) -> tuple[list[str], list[str]]:
         """Return the tensors to observe, and the nodes whose bodies are not."""
         structure = read_structure(model)
         tensors = find_observed_tensors(structure, every_op=self.every_op)
-        return sorted(tensors), _nodes_with_bodies(structure)
+        return sorted(tensors), _list_nodes_with_bodies(structure)
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that there are statistics, that they agree in themselves, and with a sample.
@@ -135,7 +135,7 @@ class Calibration:
             if array.dtype.kind == "f" and array.size and name in statistics:
                 low, high = statistics[name].low, statistics[name].high
                 if not (low <= array.min() and array.max() <= high):
-                    raise _broken(f"the first sample's {name!r} lies outside {low} to {high}")
+                    raise _make_error(f"the first sample's {name!r} lies outside {low} to {high}")
         if not statistics:
             raise StepError("no float tensor of the model has a finite range", hint=WITHOUT_INT8)
 
@@ -153,7 +153,7 @@ class _Watched:
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
         for sample in self._samples:
-            if self._first is not None and not _equal(self._first, sample):
+            if self._first is not None and not _is_equal(self._first, sample):
                 self._first = None
             yield sample
 
@@ -161,7 +161,7 @@ class _Watched:
         self._done += 1
         report(self._done, len(self))
 
-    def warnings(self) -> Iterator[str]:
+    def list_warnings(self) -> Iterator[str]:
         """Report what is wrong with the set; call it after all samples were taken."""
         if len(self) == 1:
             yield (
@@ -175,26 +175,27 @@ class _Watched:
             )
 
 
-def _equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+def _is_equal(one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
     return all(np.array_equal(array, other[name]) for name, array in one.items())
 
 
-def _warnings(
+def _list_warnings(
     tensors: Iterable[str],
     found: Mapping[str, TensorStatistics],
     bodies: list[str],
-    place: Callable[[str], str],
+    describe: Callable[[str], str],
 ) -> Iterator[str]:
-    """Yield what people should know about the tensors; ``place`` says where one is."""
+    """Yield what people should know about the tensors; ``describe`` says where one is."""
     constant = [name for name, one in found.items() if one.low == one.high]
     if constant:
+        which = _format_places(map(describe, constant))
         yield (
-            f"one single value on all samples in {_format_places(map(place, constant))}: int8 turns"
-            " any other value into this one; if it changes in use, give samples in which it changes"
+            f"one single value on all samples in {which}: int8 turns any other value into this one;"
+            " if it changes in use, give samples in which it changes"
         )
     missing = [name for name in tensors if name not in found]
     if missing:
-        which = _format_places(map(place, missing))
+        which = _format_places(map(describe, missing))
         yield (
             f"no range, because of infinite values or none at all, for {which}: it stays float,"
             " which costs time but no accuracy; you need not do anything"
@@ -207,8 +208,8 @@ def _warnings(
         )
 
 
-def _places(model: onnx.ModelProto) -> Callable[[str], str]:
-    """Return what says where a tensor is in words of the user's model.
+def _make_describer(model: onnx.ModelProto) -> Callable[[str], str]:
+    """Return a function that says where a tensor is, in words of the user's model.
 
     onnxsim names the tensors that it makes ``_v_1`` and so on, and their nodes by operator and
     number (0.8.1, observed 2026-11-23): such a tensor is named by its operator, and by the nearest
@@ -217,7 +218,7 @@ def _places(model: onnx.ModelProto) -> Callable[[str], str]:
     producers = {name: node for node in model.graph.node for name in node.output}
     constants = {tensor.name for tensor in model.graph.initializer}
 
-    def place(name: str) -> str:
+    def describe(name: str) -> str:
         if not _MADE.fullmatch(name) or name not in producers:
             return repr(name)
         seen, waiting = {name}, [name]
@@ -230,7 +231,7 @@ def _places(model: onnx.ModelProto) -> Callable[[str], str]:
                     waiting.append(source)
         return f"a {producers[name].op_type}"
 
-    return place
+    return describe
 
 
 _MADE = re.compile(r"_v_\d+")
@@ -244,7 +245,7 @@ def _format_names(names: list[str]) -> str:
     return format_list([repr(name) for name in names], _SHOWN)
 
 
-def _nodes_with_bodies(model: onnx.ModelProto) -> list[str]:
+def _list_nodes_with_bodies(model: onnx.ModelProto) -> list[str]:
     """Return the names of the If, Loop and Scan nodes of the main graph."""
     return [
         node.name or node.op_type
@@ -274,21 +275,21 @@ def _require_consistent(name: str, found: TensorStatistics) -> None:
     low, high = found.low, found.high
     ends = low, high, found.width
     if not (all(map(math.isfinite, ends)) and low <= high and len(found.counts)):
-        raise _broken(f"the tensor {name!r} reaches from {low} to {high}")
+        raise _make_error(f"the tensor {name!r} reaches from {low} to {high}")
     bins = [math.floor(end / found.width) if found.width else 0 for end in (low, high)]
     if (
         bins != [found.first, found.first + len(found.counts) - 1]
         or not found.counts[[0, -1]].all()
     ):
-        raise _broken(f"the bins of {name!r} do not end at {low} and {high}")
+        raise _make_error(f"the bins of {name!r} do not end at {low} and {high}")
     pair = found.channel_low, found.channel_high
     if (
         pair[0] is not None
         and pair[1] is not None
         and (pair[0].min(), pair[1].max()) != (low, high)
     ):
-        raise _broken(f"the channels of {name!r} do not reach from {low} to {high}")
+        raise _make_error(f"the channels of {name!r} do not reach from {low} to {high}")
 
 
-def _broken(found: str) -> BugError:
+def _make_error(found: str) -> BugError:
     return BugError(f"the calibration is wrong: {found}")

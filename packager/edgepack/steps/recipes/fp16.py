@@ -32,7 +32,7 @@ from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.comparing import EMBEDDING_PROBES, NEARER_EMBEDDINGS, compare, probe_inputs
+from edgepack.steps.comparing import EMBEDDING_PROBES, NEARER_EMBEDDINGS, compare, make_probe_inputs
 from edgepack.steps.graph.half import (
     SUFFIX,
     Half,
@@ -113,7 +113,7 @@ class Fp16:
                 hint=suggest_nearest(missing[0], [node.name for node in model.graph.node]),
             )
         session = make_session(inputs["model"] / MODEL)
-        for feed in probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), 1):
+        for feed in make_probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), 1):
             run_session(session, feed)
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
@@ -132,15 +132,15 @@ class Fp16:
         model = read_model(inputs["model"] / MODEL)
         lower_ir(model, self.max_ir)
         tracer = Tracer.of(model)
-        probes = partial(probe_inputs, inputs["model"] / MODEL, inputs.get("samples"))
-        reasons = _find_out_of_range(tracer, probes(_RANGE_PROBES)) | self._float32_by_rule(tracer)
+        probes = partial(make_probe_inputs, inputs["model"] / MODEL, inputs.get("samples"))
+        reasons = _find_out_of_range(tracer, probes(_RANGE_PROBES)) | self._keep_by_rule(tracer)
         reasons |= dict.fromkeys(self.float32_nodes, "as was asked for")
         real = "samples" in inputs
         feeds = list(probes(_PROBES))
         while True:
-            half, reasons, sqnr_db = _sound(tracer, feeds, reasons, reduce_noise=real)
+            half, reasons, sqnr_db = _convert_in_rounds(tracer, feeds, reasons, reduce_noise=real)
             # The model is sound on each of the feeds, so this feed is a new one, and the loop ends.
-            broken = _broken_feed(tracer, half, probes(_RANGE_PROBES))
+            broken = _find_broken_feed(tracer, half, probes(_RANGE_PROBES))
             if broken is None:
                 break
             feeds.append(broken)
@@ -150,13 +150,13 @@ class Fp16:
             raise StepError(f"nothing in the model can be float16{why}", hint=_REMEDY)
         write_model(half.model, out / MODEL)
         tried = "the samples" if real else "seeded random inputs"
-        return _notes(tracer, half, reasons, sqnr_db, tried)
+        return _make_notes(tracer, half, reasons, sqnr_db, tried)
 
-    def _float32_by_rule(self, tracer: Tracer) -> dict[str, str]:
+    def _keep_by_rule(self, tracer: Tracer) -> dict[str, str]:
         from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
 
         ops = {*DEFAULT_OP_BLOCK_LIST, *self.float32_ops}
-        reasons = _bad_constants(tracer)
+        reasons = _find_bad_constants(tracer)
         for node in tracer.model.graph.node:
             if node.op_type in ops:
                 reasons.setdefault(node.name, f"{node.op_type} stays float32")
@@ -175,14 +175,14 @@ class Fp16:
         require_ir(out / MODEL, self.max_ir)
         before, after = read_model(inputs["model"] / MODEL), read_model(out / MODEL)
         if read_signature(before) != read_signature(after):
-            raise _fault("its inputs or outputs are not the model's")
+            raise _make_error("its inputs or outputs are not the model's")
         _require_rounded_constants(before, after)
         found = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
         found.require_finite()
         found.require_close_embeddings(NEARER_EMBEDDINGS)
 
 
-def _notes(
+def _make_notes(
     tracer: Tracer, half: Half, reasons: dict[str, str], sqnr_db: float, tried: str
 ) -> Notes:
     """Return what was done, and which nodes are float32 that could be float16."""
@@ -212,7 +212,7 @@ def _format_kept(kept: Mapping[str, str]) -> str:
     return format_list([f"{name!r} ({reason})" for name, reason in kept.items()], _NAMED, "; ")
 
 
-def _fault(problem: str) -> BugError:
+def _make_error(problem: str) -> BugError:
     return BugError(f"the fp16 model is wrong: {problem}")
 
 
@@ -232,33 +232,33 @@ def _require_rounded_constants(before: onnx.ModelProto, after: onnx.ModelProto) 
         if t.data_type == TensorProto.FLOAT16 and t.name not in known
     ]
     if not halves and not any(SUFFIX in name for node in after.graph.node for name in node.output):
-        raise _fault("nothing in it is float16")
+        raise _make_error("nothing in it is float16")
     for tensor in halves:
         original = originals.get(tensor.name.rstrip("_").removesuffix(SUFFIX))
         if original is None or _is_too_large(original):
-            raise _fault(f"the constant {tensor.name!r} is none that float16 could hold")
+            raise _make_error(f"the constant {tensor.name!r} is none that float16 could hold")
         values = numpy_helper.to_array(tensor)
         if not np.array_equal(round_half(original), values, equal_nan=True):
-            raise _fault(f"the constant {tensor.name!r} is not the model's, rounded")
+            raise _make_error(f"the constant {tensor.name!r} is not the model's, rounded")
 
 
 def _is_too_large(values: np.ndarray[Any, Any]) -> bool:
     return bool(np.any(np.isfinite(values) & (np.abs(values) > LARGEST)))
 
 
-def _vanishes(values: np.ndarray[Any, Any]) -> bool:
+def _is_vanishing(values: np.ndarray[Any, Any]) -> bool:
     """Return whether there are values and float16 has 0 for all of them, as for an epsilon."""
     return bool(values.any() and not round_half(values).any())
 
 
-def _bad_constants(tracer: Tracer) -> dict[str, str]:
+def _find_bad_constants(tracer: Tracer) -> dict[str, str]:
     """Return the nodes that read a constant that float16 cannot represent, with the reason."""
     bad = {}
     for name, values in tracer.constants.items():
         if _is_too_large(values):
             peak = float(np.max(np.abs(values[np.isfinite(values)])))
             bad[name] = f"the constant {name!r} holds {peak:.6g}, float16 ends at {LARGEST:.0f}"
-        elif _vanishes(values):
+        elif _is_vanishing(values):
             peak = float(np.max(np.abs(values)))
             bad[name] = f"the constant {name!r} ({peak:.3g}) would be 0 in float16"
     return {
@@ -276,10 +276,10 @@ def _find_out_of_range(tracer: Tracer, feeds: Iterable[Arrays]) -> dict[str, str
         for tensors in (feed, *tracer.trace(feed)):
             for name, values in tensors.items():
                 if tracer.is_float32(name):
-                    peaks[name] = max(peaks.get(name, 0.0), _peak(values))
+                    peaks[name] = max(peaks.get(name, 0.0), _find_peak(values))
     large = {name: peak for name, peak in peaks.items() if peak * _HEADROOM > LARGEST}
     reasons = {
-        node.name: f"the tensor {name!r} reaches {large[name]:.6g}, {_limit(large[name])}"
+        node.name: f"the tensor {name!r} reaches {large[name]:.6g}, {_explain_limit(large[name])}"
         for node in tracer.model.graph.node
         for name in (*node.input, *node.output)
         if name in large
@@ -289,18 +289,18 @@ def _find_out_of_range(tracer: Tracer, feeds: Iterable[Arrays]) -> dict[str, str
             with np.errstate(over="ignore"):
                 inside = _INSIDE[node.op_type](peak)
             if inside * _HEADROOM > LARGEST:
-                told = f"within it values reach {inside:.6g}, {_limit(inside)}"
+                told = f"within it values reach {inside:.6g}, {_explain_limit(inside)}"
                 reasons.setdefault(node.name, told)
     return reasons
 
 
-def _limit(peak: float) -> str:
+def _explain_limit(peak: float) -> str:
     if peak > LARGEST:
         return f"float16 ends at {LARGEST:.0f}"
     return f"over half of {LARGEST:.0f}, where float16 ends: other inputs may pass it"
 
 
-def _peak(values: np.ndarray[Any, Any]) -> float:
+def _find_peak(values: np.ndarray[Any, Any]) -> float:
     """Return the largest finite magnitude; 0 where there is none."""
     if not values.size:
         return 0.0
@@ -310,7 +310,7 @@ def _peak(values: np.ndarray[Any, Any]) -> float:
     return float(np.max(np.abs(values), where=np.isfinite(values), initial=0.0))
 
 
-def _broken_feed(tracer: Tracer, half: Half, feeds: Iterable[Arrays]) -> Arrays | None:
+def _find_broken_feed(tracer: Tracer, half: Half, feeds: Iterable[Arrays]) -> Arrays | None:
     """Return the first input for which float16 makes NaN or infinity where float32 does not."""
     names = [v.name for v in half.model.graph.output if tracer.is_float32(v.name)]
     # No names at all would be taken for all of them.
@@ -340,7 +340,7 @@ class _Trial:
     """The worst over outputs and probe inputs; between -200 and 200."""
 
 
-def _sound(
+def _convert_in_rounds(
     tracer: Tracer, feeds: list[Arrays], reasons: dict[str, str], *, reduce_noise: bool
 ) -> tuple[Half, dict[str, str], float]:
     """Convert, and give float32 back to the nodes that float16 breaks, in a few rounds.
@@ -370,7 +370,7 @@ def _sound(
         more = {
             name: f"makes {what} of {tensor!r} in float16, or leads to it"
             for culprit, tensor in sorted((trial.broken or trial.noisy).items())
-            for name in sorted(_upstream(tracer, {culprit}, reasons))
+            for name in sorted(_find_upstream(tracer, {culprit}, reasons))
         }
         if not more:
             break
@@ -398,13 +398,13 @@ def _try(tracer: Tracer, half: Half, feeds: list[Arrays]) -> _Trial:
     noisy = {name for name, db in sqnr.items() if db < _NOISE_DB} - broken
     outputs = [sqnr.get(value.name, EQUAL_SQNR_DB) for value in half.model.graph.output]
     return _Trial(
-        _origins(tracer.model, broken),
-        _origins(tracer.model, noisy),
+        _find_origins(tracer.model, broken),
+        _find_origins(tracer.model, noisy),
         max(min(outputs), -EQUAL_SQNR_DB),
     )
 
 
-def _origins(model: onnx.ModelProto, bad: set[str]) -> dict[str, str]:
+def _find_origins(model: onnx.ModelProto, bad: set[str]) -> dict[str, str]:
     """Return the nodes that make a bad tensor of none that is bad, and this tensor."""
     return {
         node.name: name
@@ -414,7 +414,7 @@ def _origins(model: onnx.ModelProto, bad: set[str]) -> dict[str, str]:
     }
 
 
-def _upstream(tracer: Tracer, culprits: set[str], kept: Collection[str]) -> set[str]:
+def _find_upstream(tracer: Tracer, culprits: set[str], kept: Collection[str]) -> set[str]:
     """Return the culprits that are not yet float32, or else the nearest nodes before them.
 
     A node that divides by a value that became 0 is cured only with the node that made it.
@@ -435,13 +435,13 @@ def _upstream(tracer: Tracer, culprits: set[str], kept: Collection[str]) -> set[
     return found
 
 
-def _step(asked: Asked) -> Fp16:
+def _make_step(asked: Asked) -> Fp16:
     kept = BACKENDS[asked.variant.backend].float32_ops
     return Fp16(asked.profile.runtime.max_ir, tuple(sorted(kept)))
 
 
 KIND = RecipeKind(
-    _step,
+    _make_step,
     words="converting to float16",
     cpu_cap_db=30.0,
     other_cap_db=30.0,

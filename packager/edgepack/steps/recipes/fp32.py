@@ -71,12 +71,12 @@ def require_ir(model: Path, highest: int) -> None:
         )
 
 
-def _step(asked: Asked) -> Fp32:
+def _make_step(asked: Asked) -> Fp32:
     return Fp32(asked.profile.runtime.max_ir)
 
 
 KIND = RecipeKind(
-    _step,
+    _make_step,
     words="finishing the fp32 model",
     cpu_cap_db=60.0,
     other_cap_db=30.0,

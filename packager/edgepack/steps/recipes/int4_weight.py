@@ -41,7 +41,7 @@ from edgepack.quantization.qdq.preparation import prepare_model
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs, HeldOut, split_samples
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.comparing import compare, probe_inputs, require_signal
+from edgepack.steps.comparing import compare, make_probe_inputs, require_signal
 from edgepack.steps.graph.half import open_all_outputs_session, run_some
 from edgepack.steps.quantized import require_unquantized
 from edgepack.steps.recipes.fp32 import require_ir
@@ -84,7 +84,7 @@ class Int4Weight:
         """
         require_unquantized(read_structure(inputs["model"] / MODEL))
         session = make_session(inputs["model"] / MODEL)
-        for feed in probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), 1):
+        for feed in make_probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), 1):
             run_session(session, feed)
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
@@ -100,7 +100,7 @@ class Int4Weight:
         lower_ir(model, self.max_ir)
         writer = BlockwiseWriter.of(model)
         if not writer.places:
-            raise _nothing()
+            raise _make_nothing_error()
         write_model(writer.write({}), out / MODEL)
         compensates = "calibration" in inputs and self._compensate(inputs, writer, out)
         near = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
@@ -156,7 +156,7 @@ def _round_all_compensated(writer: BlockwiseWriter, feeds: Chosen) -> dict[Rows,
     """Return the weights of products, rounded by what they are multiplied with on samples."""
     session = open_all_outputs_session(writer.model)
     rounded: dict[Rows, Blocks] = {}
-    for group in _groups(writer):
+    for group in _group_rows(writer):
         tensors = sorted({name for rows in group for name in writer.activations[rows]})
         moments: dict[str, Array] = {}
         for feed in feeds:
@@ -164,7 +164,7 @@ def _round_all_compensated(writer: BlockwiseWriter, feeds: Chosen) -> dict[Rows,
             found = run_some(session, made, feed) if made else {}
             for name, array in {**feed, **found}.items():
                 if name in tensors:
-                    moment = _moment(array, _MOST_ROWS // len(feeds))
+                    moment = _compute_moment(array, _MOST_ROWS // len(feeds))
                     moments[name] = moments.get(name, np.zeros_like(moment)) + moment
         for rows in group:
             whole = np.sum([moments[name] for name in writer.activations[rows]], axis=0)
@@ -173,7 +173,7 @@ def _round_all_compensated(writer: BlockwiseWriter, feeds: Chosen) -> dict[Rows,
     return rounded
 
 
-def _groups(writer: BlockwiseWriter) -> Iterator[list[Rows]]:
+def _group_rows(writer: BlockwiseWriter) -> Iterator[list[Rows]]:
     """Yield the weights of products in lots whose moments fit into memory together."""
     group: list[Rows] = []
     room = _MOMENT_BYTES
@@ -191,7 +191,7 @@ def _groups(writer: BlockwiseWriter) -> Iterator[list[Rows]]:
         yield group
 
 
-def _moment(array: Array, most_rows: int) -> Array:
+def _compute_moment(array: Array, most_rows: int) -> Array:
     """Return the sum of x x^T over rows x along the last axis, evenly chosen, as float64."""
     rows = array.reshape(-1, array.shape[-1])
     rows = rows[:: max(1, -(-len(rows) // max(1, most_rows)))].astype(np.float32)
@@ -208,13 +208,13 @@ def require_int4(model: onnx.ModelProto) -> None:
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = [node for node in model.graph.node if node.op_type in (PRODUCT, TABLE)]
     if not nodes:
-        raise _nothing()
+        raise _make_nothing_error()
     for node in nodes:
-        if problem := _misfit(node, constants):
+        if problem := _explain_misfit(node, constants):
             raise BugError(f"node {node.name!r} is not written as it should be: {problem}")
 
 
-def _misfit(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> str:
+def _explain_misfit(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> str:
     from onnx import helper, numpy_helper
 
     given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
@@ -234,7 +234,7 @@ def _misfit(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> 
     return ""
 
 
-def _nothing() -> StepError:
+def _make_nothing_error() -> StepError:
     return StepError(
         "nothing in the model can be in 4 bits: it has no MatMul, Gemm or table with"
         f" {SMALLEST} constant weights or more",
@@ -242,12 +242,12 @@ def _nothing() -> StepError:
     )
 
 
-def _step(asked: Asked) -> Int4Weight:
+def _make_step(asked: Asked) -> Int4Weight:
     return Int4Weight(asked.profile.runtime.max_ir)
 
 
 KIND = RecipeKind(
-    _step,
+    _make_step,
     words="quantizing weights (int4)",
     cpu_cap_db=20.0,
     other_cap_db=8.0,

@@ -36,7 +36,7 @@ from edgepack.model.reading import read_model, read_structure, write_model
 from edgepack.model.running import blame, list_runtime_errors, make_session, run_session
 from edgepack.project.profile import Dialect
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.comparing import compare, probe_inputs, require_signal
+from edgepack.steps.comparing import compare, make_probe_inputs, require_signal
 from edgepack.steps.graph.half import name_nodes
 from edgepack.steps.quantized import require_unquantized
 from edgepack.steps.recipes.fp32 import require_ir
@@ -90,7 +90,7 @@ class Int8Dynamic:
             )
         require_unquantized(read_structure(inputs["model"] / MODEL))
         session = make_session(inputs["model"] / MODEL)
-        for feed in probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), 1):
+        for feed in make_probe_inputs(inputs["model"] / MODEL, inputs.get("samples"), 1):
             run_session(session, feed)
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
@@ -103,14 +103,14 @@ class Int8Dynamic:
         name_nodes(model)
         move_constants_to_initializers(model)
         _unshare_weights(model)
-        before = _float_bytes(model)
-        excluded = self._excluded(model)
+        before = _count_float_bytes(model)
+        excluded = self._find_excluded(model)
         quantized = self._quantize(model, sorted(excluded), out)
         lower_ir(quantized, self.max_ir)
         write_model(quantized, out / MODEL)
         found = _count_quantized(quantized)
         near = compare(inputs["model"] / MODEL, out / MODEL, inputs.get("samples"))
-        share = 1 - _float_bytes(quantized) / before if before else 0.0
+        share = 1 - _count_float_bytes(quantized) / before if before else 0.0
         done = "int8-dynamic: " + ", ".join(f"{n} {op}" for op, n in sorted(found.items()))
         done += f", {share:.0%} of the weights; worst cosine {near.worst_cosine:.4f}"
         done += "".join(f"; {name!r} stays float32 ({why})" for name, why in excluded.items())
@@ -138,7 +138,7 @@ class Int8Dynamic:
                 weight_type=types[self.dialect.weights],
                 nodes_to_exclude=excluded,
             )
-        except _quantizer_errors() as error:
+        except _list_quantizer_errors() as error:
             untyped = _UNTYPED.search(str(error))
             said = (
                 f"it does not know the type of the tensor {untyped[1]!r}: shape inference ends"
@@ -153,7 +153,7 @@ class Int8Dynamic:
             logging.disable(logging.NOTSET)
         return read_model(out / MODEL)
 
-    def _excluded(self, model: onnx.ModelProto) -> dict[str, str]:
+    def _find_excluded(self, model: onnx.ModelProto) -> dict[str, str]:
         """Return nodes that the quantizer would spoil, with the reason (onnxruntime 1.31.1)."""
         from onnx import TensorProto
 
@@ -170,13 +170,13 @@ class Int8Dynamic:
                 # microsoft/onnxruntime#25489: with a scale per channel it does not run.
                 if self.dialect.per_channel:
                     reasons[node.name] = f"its weights have {len(weights)} dimensions"
-            elif node.op_type == "LSTM" and (why := self._spoils_lstm(node)):
+            elif node.op_type == "LSTM" and (why := self._explain_lstm(node)):
                 reasons[node.name] = why
             elif node.op_type == "Gather" and node.input[0] in small_tables:
                 reasons[node.name] = "its table is small"
         return reasons
 
-    def _spoils_lstm(self, node: onnx.NodeProto) -> str:
+    def _explain_lstm(self, node: onnx.NodeProto) -> str:
         """Return why an LSTM is left out: the quantizer drops its layout and supports only int8."""
         if any(a.name == "layout" and a.i for a in node.attribute):
             return "its batch comes first"
@@ -197,12 +197,12 @@ class Int8Dynamic:
         found.require_close_embeddings(_NEARER)
 
 
-def _quantizer_errors() -> tuple[type[Exception], ...]:
+def _list_quantizer_errors() -> tuple[type[Exception], ...]:
     """Return the quantizer's exceptions; it fails with plain Python errors."""
     return (*list_runtime_errors(), AssertionError, KeyError, TypeError, IndexError)
 
 
-def _float_bytes(model: onnx.ModelProto) -> int:
+def _count_float_bytes(model: onnx.ModelProto) -> int:
     """Return the size of the main graph's float32 constants."""
     from onnx import TensorProto
 
@@ -232,22 +232,22 @@ def require_dynamic_dialect(model: onnx.ModelProto, dialect: Dialect) -> None:
     constants = {t.name: t for t in model.graph.initializer}
     if not _count_quantized(model):
         raise StepError("nothing in the model could be quantized dynamically", hint=_WITHOUT_INT8)
-    for node, weights, expected in _weights(model, dialect):
+    for node, weights, expected in _list_weights(model, dialect):
         tensor = constants.get(weights)
         dtype = "no constant" if tensor is None else numpy_helper.to_array(tensor).dtype.name
         if dtype != expected:
-            raise _wrong(node, f"its weights are {dtype}, not {expected}")
+            raise _make_error(node, f"its weights are {dtype}, not {expected}")
     dynamic = {n.output[0] for n in model.graph.node if n.op_type == "DynamicQuantizeLinear"}
     for node in model.graph.node:
-        if node.op_type in _PRODUCTS and node.input[0] not in dynamic | _tables(model):
-            raise _wrong(node, "what it multiplies is not quantized while running")
+        if node.op_type in _PRODUCTS and node.input[0] not in dynamic | _find_tables(model):
+            raise _make_error(node, "what it multiplies is not quantized while running")
         if node.op_type == "MatMulInteger" and dialect.per_channel:
             columns = constants[node.input[1]].dims[-1]
             if np.prod(constants[node.input[3]].dims) != columns:
-                raise _wrong(node, "its weights have one scale in all")
+                raise _make_error(node, "its weights have one scale in all")
 
 
-def _weights(model: onnx.ModelProto, dialect: Dialect) -> Iterator[tuple[Any, str, str]]:
+def _list_weights(model: onnx.ModelProto, dialect: Dialect) -> Iterator[tuple[Any, str, str]]:
     """Yield each node with quantized weights, their name and the type they should have."""
     for node in model.graph.node:
         if node.op_type in _PRODUCTS:
@@ -257,14 +257,14 @@ def _weights(model: onnx.ModelProto, dialect: Dialect) -> Iterator[tuple[Any, st
             yield node, node.input[2], "int8"
 
 
-def _tables(model: onnx.ModelProto) -> set[str]:
+def _find_tables(model: onnx.ModelProto) -> set[str]:
     """Return quantized tensors that were gathered from a quantized table."""
     return {node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"} | {
         node.output[0] for node in model.graph.node if node.op_type == "Gather"
     }
 
 
-def _wrong(node: onnx.NodeProto, found: str) -> BugError:
+def _make_error(node: onnx.NodeProto, found: str) -> BugError:
     return BugError(f"node {node.name!r} is not in the dialect that was asked for: {found}")
 
 
@@ -290,12 +290,12 @@ def _unshare_weights(model: onnx.ModelProto) -> None:
                 model.graph.initializer.append(copy)
 
 
-def _step(asked: Asked) -> Int8Dynamic:
+def _make_step(asked: Asked) -> Int8Dynamic:
     return Int8Dynamic(find_dialect(asked.variant), asked.profile.runtime.max_ir)
 
 
 KIND = RecipeKind(
-    _step,
+    _make_step,
     words="quantizing weights (int8, dynamic)",
     cpu_cap_db=20.0,
     other_cap_db=8.0,

@@ -133,7 +133,7 @@ class Int8Static:
             maker = QdqMaker(self._settings, Path(scratch))
             samples = SampleSet.read(inputs["samples"])
             statistics = read_statistics(inputs["statistics"] / STATISTICS)
-            first = self._first(inputs["model"] / MODEL, statistics, maker)
+            first = self._make_first(inputs["model"] / MODEL, statistics, maker)
             search = self._search(inputs, samples, statistics, maker, first)
             best = search.best.scheme
             _move(search.best.path, out)
@@ -147,7 +147,7 @@ class Int8Static:
             "unpaired": sorted(best.unpaired),
             "wide": sorted(best.wide),
             "tried": [each.facts() for each in search.tried],
-            "input_ranges": _input_ranges(best, statistics),
+            "input_ranges": _find_input_ranges(best, statistics),
         }
         return Notes(
             f"{self.dialect.activations} activations, {self.dialect.weights} weights:"
@@ -172,7 +172,7 @@ class Int8Static:
         with tempfile.TemporaryDirectory(prefix="edgepack-int8-") as scratch:
             maker = QdqMaker(self._settings, Path(scratch))
             statistics = read_statistics(inputs["statistics"] / STATISTICS)
-            _move(self._first(inputs["model"] / MODEL, statistics, maker).path, out)
+            _move(self._make_first(inputs["model"] / MODEL, statistics, maker).path, out)
 
     @property
     def _settings(self) -> QdqSettings:
@@ -185,7 +185,7 @@ class Int8Static:
             self.cpu,
         )
 
-    def _first(
+    def _make_first(
         self, path: Path, statistics: Mapping[str, TensorStatistics], maker: QdqMaker
     ) -> Written:
         model = read_model(path)
@@ -216,18 +216,18 @@ class Int8Static:
             SamplesError: The metric does not fit the outputs.
         """
         path = inputs["model"] / MODEL
-        search, judging = self._nearest(path, samples, statistics, maker, first)
+        search, judging = self._find_nearest(path, samples, statistics, maker, first)
         if self.outside is not None:
             holding = Holding(self.outside, path, samples)
 
-            def anew(kinds: Sequence[str]) -> SchemeTrial:
+            def search_anew(kinds: Sequence[str]) -> SchemeTrial:
                 with tempfile.TemporaryDirectory(prefix="edgepack-outside-") as folder:
                     more = holding.write_with_kinds(kinds, Path(folder))
                     found = collect(path, more, statistics.keys())
                     start = maker.write(
                         make_first_scheme(first.scheme.exact, found, self._settings)
                     )
-                    other, _ = self._nearest(path, more, found, maker, start)
+                    other, _ = self._find_nearest(path, more, found, maker, start)
                 return judging.judge_written(
                     Written(other.best.scheme, other.best.path, has_integers=True)
                 )
@@ -235,13 +235,13 @@ class Int8Static:
             with search.optional("widening ranges for inputs unlike the samples"):
                 search.hold(holding)
             with search.optional("searching anew for inputs unlike the samples"):
-                search.hold_anew(holding, anew)
+                search.hold_anew(holding, search_anew)
         if self.search is not None:
-            judging.metric = _metric(self.search, inputs, self.scores_output)
+            judging.metric = _make_metric(self.search, inputs, self.scores_output)
             search.meet(self.search.limits, wide=self.search.wide)
         return search
 
-    def _nearest(
+    def _find_nearest(
         self,
         path: Path,
         samples: SampleSet,
@@ -314,7 +314,7 @@ class Int8Static:
                 raise _make_float_error(self.cpu, source, {})
 
 
-def _input_ranges(
+def _find_input_ranges(
     best: Scheme, statistics: Mapping[str, TensorStatistics]
 ) -> dict[str, tuple[float, float]]:
     """Return the range of each of the model's inputs that has a scale, over all samples."""
@@ -329,10 +329,10 @@ def _move(model: Path, out: Path) -> None:
         shutil.move(file, out / file.name)
 
 
-def _metric(
+def _make_metric(
     search: LimitSearch, inputs: Inputs, scores_output: str | None
 ) -> Callable[[Path], Measured]:
-    """Return what measures a model as the evaluation step will; it asks of fp32 only once."""
+    """Return a function that measures a model as the evaluation step will, and fp32 only once."""
     metric = search.metric
     samples = SampleSet.read(inputs["evaluation"])
     reference = FloatOutputs(
@@ -343,7 +343,7 @@ def _metric(
     fp32: dict[str, float] | None = None
     times = 0
 
-    def measured(model: Path) -> Measured:
+    def measure(model: Path) -> Measured:
         nonlocal fp32, times
         session = make_session(model)
         judge = Judge(
@@ -370,7 +370,7 @@ def _metric(
             return Measured(0.0, EQUAL_SQNR_DB)
         return Measured(found["drop"], found["worst"]["sqnr_db"])
 
-    return measured
+    return measure
 
 
 def _count_quantized_tensors(model: Path) -> int:
@@ -401,7 +401,7 @@ def _format_judged_on(samples: int) -> str:
     return f"judged on all {count} samples, too few to hold any out"
 
 
-def _step(asked: Asked) -> Int8Static:
+def _make_step(asked: Asked) -> Int8Static:
     variant, profile = asked.variant, asked.profile
     backend = BACKENDS[variant.backend]
     return Int8Static(
@@ -414,12 +414,12 @@ def _step(asked: Asked) -> Int8Static:
         output_grids=backend.output_grids,
         processor=find_processor(),
         scores_output=asked.scores_output,
-        search=replace(asked.search, wide=_takes_16_bits(asked)) if asked.search else None,
+        search=replace(asked.search, wide=_can_take_16_bits(asked)) if asked.search else None,
         outside=asked.outside,
     )
 
 
-def _observer(asked: Asked) -> Calibration:
+def _make_observer(asked: Asked) -> Calibration:
     return Calibration(every_op=BACKENDS[asked.variant.backend].every_op)
 
 
@@ -429,12 +429,12 @@ def _make_steps_after(asked: Asked) -> tuple[Step, ...]:
     onnxruntime also has them in a domain of its own for older opsets, where no shapes are inferred.
     """
     wide = find_dialect(asked.variant).activations == "uint16"
-    if wide or (asked.search and _takes_16_bits(asked)):
+    if wide or (asked.search and _can_take_16_bits(asked)):
         return (AtLeastOpset(OPSET_OF_16_BITS),)
     return ()
 
 
-def _takes_16_bits(asked: Asked) -> bool:
+def _can_take_16_bits(asked: Asked) -> bool:
     """Return whether operators of an 8-bit variant can have 16 bits: its backend's rules say so.
 
     A CPU runs those as float; there leaving them float is as good.
@@ -450,7 +450,7 @@ def _takes_16_bits(asked: Asked) -> bool:
 
 
 KIND = RecipeKind(
-    _step,
+    _make_step,
     words="quantizing (int8)",
     cpu_cap_db=20.0,
     other_cap_db=8.0,
@@ -463,7 +463,7 @@ KIND = RecipeKind(
         "project": "metric",
     },
     before=make_float_steps,
-    observer=_observer,
+    observer=_make_observer,
     after=_make_steps_after,
     needs_calibration=True,
     # As measured while it searches: it holds models that it began with, keeps and tries, sessions

@@ -57,7 +57,7 @@ also ``prepared``, the float model, ``evaluation``, its samples, and ``metric``,
 that is the user's own."""
 
 
-def no_steps(asked: Asked) -> tuple[Step, ...]:
+def make_no_steps(asked: Asked) -> tuple[Step, ...]:
     """Return no steps."""
     del asked
     return ()
@@ -88,11 +88,11 @@ class RecipeKind:
     input that is padding leaves under 10 dB of what depends on it."""
     given: Mapping[str, Given] = field(default_factory=dict)
     """What else the step takes, by the name of its input."""
-    before: Callable[[Asked], tuple[Step, ...]] = no_steps
+    before: Callable[[Asked], tuple[Step, ...]] = make_no_steps
     """Steps that change the float model first, such as to an opset; they prove it the same."""
     observer: Callable[[Asked], Step] | None = None
     """The step that makes statistics of that model and the calibration samples."""
-    after: Callable[[Asked], tuple[Step, ...]] = no_steps
+    after: Callable[[Asked], tuple[Step, ...]] = make_no_steps
     """Steps that change the float model once it was observed."""
     needs_calibration: bool = False
     """Whether it needs calibration samples."""
