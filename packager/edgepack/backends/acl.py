@@ -18,15 +18,16 @@ around each of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
-from edgepack.backends.base import Backend, Misfit, Refusal, cores_of_session
+from edgepack.backends.base import Backend, Misfit, Refusal, count_session_cores
 from edgepack.backends.builder_rules import (
     EXPORT,
     FIX_DIMENSIONS,
     MAKE_CONSTANT,
     ON_THE_CPU,
     Rule,
-    constant_inputs,
+    check_constants,
     find_attribute,
     find_first_refusal,
     find_input_name,
@@ -41,8 +42,8 @@ from edgepack.project.profile import DeviceKind, Variant
 _PER_TENSOR = "quantize with per_channel: false"
 
 
-def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
-    """Refuse dialects that no QLinearConv kernel of ACL serves.
+def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Find dialects that no QLinearConv kernel of ACL serves.
 
     Source: the registrations in ``acl_execution_provider.cc``, and ``ParseConv`` in
     ``nn/conv.cc``, which refuses one scale per channel.
@@ -67,11 +68,15 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     return found
 
 
-def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+def find_refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes that ACL leaves to the CPU."""
     del variant
     return spread_refusals(
-        {unit: refusal for unit in find_node_units(graph) if (refusal := _refusal(graph, unit))}
+        {
+            unit: refusal
+            for unit in find_node_units(graph)
+            if (refusal := _find_refusal(graph, unit))
+        }
     )
 
 
@@ -79,15 +84,15 @@ BACKEND = Backend(
     name="acl",
     provider="ACLExecutionProvider",
     recipes=frozenset({"fp32", "int8-static"}),
-    misfits=misfits,
-    refusals=refusals,
+    misfits=find_misfits,
+    refusals=find_refusals,
     # Only convolutions and matrix products need known shapes.
     static_shapes=False,
-    cores=cores_of_session,
+    cores=count_session_cores,
 )
 
 
-def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _find_refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
     if unit.target.op in (QUANTIZE, DEQUANTIZE):
         return Refusal("no int8 operator that ACL takes is beside it", ON_THE_CPU)
     if unit.is_group and unit.op != "Conv":
@@ -99,7 +104,7 @@ def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
     )
 
 
-def _known(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_static(graph: Graph, unit: NodeUnit) -> Refusal | None:
     for place in (0, 1):
         name = find_input_name(unit, place)
         if not graph.is_static(name):
@@ -108,7 +113,7 @@ def _known(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _convolution(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
     shape, weights = find_shape(graph, unit) or (), find_shape(graph, unit, 1) or ()
     if not 3 <= len(weights) <= 4 or len(shape) != len(weights):
         return Refusal(f"it is {max(len(weights) - 2, 0)}-D; taken are 1-D and 2-D", EXPORT)
@@ -117,7 +122,7 @@ def _convolution(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _int8_layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
     first, weights, *_ = unit.inputs
     if not weights.is_quantized:
         return None
@@ -135,28 +140,26 @@ def _int8_layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _batches(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_batches(graph: Graph, unit: NodeUnit) -> Refusal | None:
     first, second = find_shape(graph, unit) or (), find_shape(graph, unit, 1) or ()
     if not first or not second:
         return Refusal("one of its inputs is a single number", EXPORT)
-    batch, other = _product(first[:-2]), _product(second[:-2])
+    batch, other = prod(map(int, first[:-2])), prod(map(int, second[:-2]))
     if other in (1, batch):
         return None
     return Refusal(f"it broadcasts {batch} matrices with {other}", EXPORT)
 
 
-def _product(shape: Sequence[int | str]) -> int:
-    result = 1
-    for size in shape:
-        result *= int(size)
-    return result
-
-
-_CONVOLUTION: tuple[Rule, ...] = (_known, constant_inputs(W=1, B=2), _convolution, _int8_layout)
+_CONVOLUTION: tuple[Rule, ...] = (
+    _check_static,
+    check_constants(W=1, B=2),
+    _check_conv,
+    _check_layout,
+)
 _RULES: Mapping[str, Sequence[Rule]] = {
     "Conv": _CONVOLUTION,
     "QLinearConv": _CONVOLUTION,
-    "com.microsoft:NhwcConv": (_known, constant_inputs(W=1, B=2)),
-    "MatMul": (_known, _batches),
-    "com.microsoft:FusedMatMul": (_known, _batches),
+    "com.microsoft:NhwcConv": (_check_static, check_constants(W=1, B=2)),
+    "MatMul": (_check_static, _check_batches),
+    "com.microsoft:FusedMatMul": (_check_static, _check_batches),
 }

@@ -57,19 +57,19 @@ class Knob:
     """The only device type for which the option has an effect, where the provider has several."""
 
 
-def no_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+def find_no_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     """Return no misfits: for backends whose variants all fit."""
     del variant, device
     return []
 
 
-def one_core(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
+def count_one_core(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
     """Return 1: one thread drives what is not the processor, a GPU or an NPU."""
     del options, session_threads, cpu_count
     return 1
 
 
-def cores_of_session(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
+def count_session_cores(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
     """Return the session's number of threads, which is one per core unless the session sets it."""
     del options
     return session_threads or cpu_count
@@ -89,7 +89,7 @@ class Backend:
     """Recipes whose models the provider runs in the precision that the recipe promises."""
     formats: frozenset[str] = frozenset({"onnx"})
     """File formats it loads: ``onnx``, ``ort-fixed``, ``ort-runtime``."""
-    misfits: Callable[[Variant, DeviceKind], list[Misfit]] = no_misfits
+    misfits: Callable[[Variant, DeviceKind], list[Misfit]] = find_no_misfits
     """Returns what is wrong with a variant on a device, above all int8 dialects that run as float.
 
     :mod:`edgepack.backends.targets` checks for all backends whether recipe, format, providers and
@@ -125,7 +125,7 @@ class Backend:
     type, scale, zero point."""
     knobs: tuple[Knob, ...] = ()
     """Options that ``edgepack tune`` tries: every combination of their values and absences."""
-    cores: Callable[[Mapping[str, str], int, int], int] = one_core
+    cores: Callable[[Mapping[str, str], int, int], int] = count_one_core
     """Returns on how many of the processor's cores an inference runs, from the provider's options,
     the session's threads (0 where it sets none) and the number of cores."""
     plugin: str = ""

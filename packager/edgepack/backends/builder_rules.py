@@ -1,7 +1,8 @@
 """Rules that onnxruntime's compiling providers share: which nodes their op builders take.
 
-A rule gets the graph and a node unit, and returns a :class:`~edgepack.backends.base.Refusal` or
-None. The backends say which rules apply to which operator, and name the source.
+A rule checks one thing: it gets the graph and a node unit, and returns a
+:class:`~edgepack.backends.base.Refusal` or None. The backends say which rules apply to which
+operator, and name the source.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ def format_shape(shape: Sequence[int | str] | None) -> str:
     return "no known shape" if shape is None else f"shape [{', '.join(map(str, shape))}]"
 
 
-def rank_in(*ranks: int) -> Rule:
-    """The first input has one of these ranks."""
+def check_rank(*ranks: int) -> Rule:
+    """Return the rule that the first input has one of these ranks."""
     allowed = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
 
-    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    def check(graph: Graph, unit: NodeUnit) -> Refusal | None:
         shape = find_shape(graph, unit)
         if shape is not None and len(shape) in ranks:
             return None
@@ -70,13 +71,13 @@ def rank_in(*ranks: int) -> Rule:
         )
         return Refusal(reason, EXPORT)
 
-    return rule
+    return check
 
 
-def constant_inputs(**places: int) -> Rule:
-    """Inputs that are present are constants. Keywords: ONNX's name for each, to its index."""
+def check_constants(**places: int) -> Rule:
+    """Return the rule that inputs are constants, if present: ONNX's name for each, to its index."""
 
-    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    def check(graph: Graph, unit: NodeUnit) -> Refusal | None:
         for name, place in places.items():
             tensor = find_input_name(unit, place)
             if tensor and not graph.is_constant(tensor):
@@ -85,13 +86,13 @@ def constant_inputs(**places: int) -> Rule:
                 )
         return None
 
-    return rule
+    return check
 
 
-def attribute_in(name: str, default: Any, *allowed: Any) -> Rule:  # noqa: ANN401
-    """An attribute has one of these values."""
+def check_attribute(name: str, default: Any, *allowed: Any) -> Rule:  # noqa: ANN401
+    """Return the rule that an attribute has one of these values."""
 
-    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    def check(graph: Graph, unit: NodeUnit) -> Refusal | None:
         del graph
         found = find_attribute(unit, name, default)
         if found in allowed:
@@ -99,22 +100,22 @@ def attribute_in(name: str, default: Any, *allowed: Any) -> Rule:  # noqa: ANN40
         wanted = " or ".join(repr(value) for value in allowed)
         return Refusal(f"{name} is {found!r}; it must be {wanted}", EXPORT)
 
-    return rule
+    return check
 
 
-def all_ones(name: str) -> Rule:
-    """An attribute that is a list, such as ``dilations``, has only ones."""
+def check_ones(name: str) -> Rule:
+    """Return the rule that an attribute has only ones: a list, such as ``dilations``."""
 
-    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    def check(graph: Graph, unit: NodeUnit) -> Refusal | None:
         del graph
         found = find_attribute(unit, name, [1])
         return None if set(found) <= {1} else Refusal(f"{name} are {found}; they must be 1", EXPORT)
 
-    return rule
+    return check
 
 
-def kernel_2d(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """A pool's window has two dimensions."""
+def check_kernel_2d(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that a pool's window has two dimensions."""
     del graph
     found = find_attribute(unit, "kernel_shape", [1, 1])
     return (
@@ -124,17 +125,17 @@ def kernel_2d(graph: Graph, unit: NodeUnit) -> Refusal | None:
     )
 
 
-def one_output(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Only the first output is used: no indices of a MaxPool, no statistics of a training graph."""
+def check_one_output(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that only the first output is used: no indices of a MaxPool, no training statistics."""
     del graph
     made = [name for name in unit.target.outputs if name]
     return None if len(made) == 1 else Refusal(f"it makes {len(made)} outputs, not 1", EXPORT)
 
 
-def opset_from(least: int) -> Rule:
-    """The model has at least this opset: older ones write the operator in another way."""
+def check_opset(least: int) -> Rule:
+    """Return the rule that the model has at least this opset: older ones write it otherwise."""
 
-    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    def check(graph: Graph, unit: NodeUnit) -> Refusal | None:
         del unit
         if graph.opset >= least:
             return None
@@ -143,4 +144,4 @@ def opset_from(least: int) -> Rule:
             f"export the model with opset {least} or newer",
         )
 
-    return rule
+    return check

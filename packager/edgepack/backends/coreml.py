@@ -22,19 +22,19 @@ from edgepack.backends.builder_rules import (
     MAKE_CONSTANT,
     ON_THE_CPU,
     Rule,
-    all_ones,
-    attribute_in,
-    constant_inputs,
+    check_attribute,
+    check_constants,
+    check_kernel_2d,
+    check_one_output,
+    check_ones,
+    check_opset,
+    check_rank,
     find_attribute,
     find_first_refusal,
     find_input_name,
     find_shape,
     find_values,
     format_shape,
-    kernel_2d,
-    one_output,
-    opset_from,
-    rank_in,
 )
 from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, make_single_unit
 from edgepack.backends.wheel_tables import WheelOpTable, load_op_table
@@ -59,11 +59,11 @@ def find_model_format(variant: Variant) -> Format:
 
     Source: coreml_options.cc: NeuralNetwork where the option is left out.
     """
-    return "MLProgram" if _option(variant, "ModelFormat") == "MLProgram" else "NeuralNetwork"
+    return "MLProgram" if _find_option(variant, "ModelFormat") == "MLProgram" else "NeuralNetwork"
 
 
-def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
-    """Refuse float16 models in the NeuralNetwork format, where they stay on the CPU."""
+def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Find float16 models in the NeuralNetwork format, where they stay on the CPU."""
     del device
     if variant.recipe != "fp16" or find_model_format(variant) == "MLProgram":
         return []
@@ -72,17 +72,17 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     return [Misfit(("providers",), problem, hint)]
 
 
-def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+def find_refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes that CoreML does not take, by index, each with the reason.
 
     Raises:
         ToolError: The installed onnxruntime has no list of CoreML's operators.
     """
     chosen = find_model_format(variant)
-    static = _option(variant, "RequireStaticInputShapes") == "1"
+    static = _find_option(variant, "RequireStaticInputShapes") == "1"
     found = {}
     for node in graph.nodes:
-        if refusal := _refusal(graph, make_single_unit(node), chosen, static=static):
+        if refusal := _find_refusal(graph, make_single_unit(node), chosen, static=static):
             found[node.index] = refusal
     return found
 
@@ -93,8 +93,8 @@ BACKEND = Backend(
     recipes=frozenset({"fp32", "fp16"}),
     # A fixed .ort file has fused operators of the CPU, and CoreML lacks most of them.
     formats=frozenset({"onnx", "ort-runtime"}),
-    misfits=misfits,
-    refusals=refusals,
+    misfits=find_misfits,
+    refusals=find_refusals,
     # Dynamic shapes are taken (slowly), unless the option RequireStaticInputShapes is 1.
     static_shapes=False,
     # Source: the same as nnapi's; not tried on a phone.
@@ -123,27 +123,27 @@ def find_operator_table(chosen: Format) -> WheelOpTable:
     return load_op_table("coreml_supported_neuralnetwork_ops")
 
 
-def _option(variant: Variant, key: str) -> str:
+def _find_option(variant: Variant, key: str) -> str:
     return next(
         (p.options.get(key, "") for p in variant.providers if p.name == BACKEND.provider), ""
     )
 
 
-def _refusal(graph: Graph, unit: NodeUnit, chosen: Format, *, static: bool) -> Refusal | None:
+def _find_refusal(graph: Graph, unit: NodeUnit, chosen: Format, *, static: bool) -> Refusal | None:
     if unit.op in (QUANTIZE, DEQUANTIZE) or "QLinear" in unit.op:
         return Refusal("CoreML takes no quantized tensors", "use fp32 or fp16 with CoreML")
     if unit.op not in find_operator_table(chosen):
         return Refusal(f"CoreML's {chosen} has no {unit.op}", _REWRITTEN.get(unit.op, ON_THE_CPU))
     rules = _PROGRAM_RULES if chosen == "MLProgram" else _NETWORK_RULES
-    general = (*((_fixed,) if static else ()), _shapes, _dtype(chosen))
+    general = (*((_check_static,) if static else ()), _check_shapes, _check_dtype(chosen))
     return find_first_refusal((*general, *rules.get(unit.op, ())), graph, unit)
 
 
 # --- shapes and dtypes ------------------------------------------------------------------------
 
 
-def _fixed(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """With RequireStaticInputShapes, all inputs have known dimensions."""
+def _check_static(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that all inputs have known dimensions, as RequireStaticInputShapes wants."""
     for value in unit.inputs:
         if value.tensor and not graph.is_static(value.tensor):
             reason = (
@@ -153,8 +153,8 @@ def _fixed(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _shapes(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Every input has a rank of up to 5 and no dimension of 0 (helper.cc, ``IsInputSupported``)."""
+def _check_shapes(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that all inputs have a rank up to 5 and no dimension of 0 (``IsInputSupported``)."""
     for value in unit.inputs:
         if not value.tensor:
             continue
@@ -177,7 +177,7 @@ _PROGRAM = f"give {BACKEND.provider} the option ModelFormat: MLProgram"
 _NUMBERS = frozenset({"float32", "float16", "int64"})
 
 
-def _dtypes(op: str, chosen: Format) -> frozenset[str]:
+def _list_dtypes(op: str, chosen: Format) -> frozenset[str]:
     """Return the dtypes that the first input of an operator may have."""
     if op in ("And", "Where"):
         return frozenset({"bool"})
@@ -188,34 +188,31 @@ def _dtypes(op: str, chosen: Format) -> frozenset[str]:
     return frozenset({"float32", "int64"} if op in ("Gather", "Slice") else {"float32"})
 
 
-def _dtype(chosen: Format) -> Rule:
-    """The first input is float32, in an MLProgram float16 or int64, of few operators another.
+def _check_dtype(chosen: Format) -> Rule:
+    """Return the rule that the first input has a dtype of :func:`_list_dtypes`.
 
     Source: base_op_builder.cc, ``IsInputDtypeSupport``, and the builders that override it; that
     MLProgram takes int64 was read in a tree of March 2026 (1.24).
     """
 
-    def rule(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    def check(graph: Graph, unit: NodeUnit) -> Refusal | None:
         name = find_input_name(unit, 0)
-        allowed = _dtypes(unit.op, chosen)
+        allowed = _list_dtypes(unit.op, chosen)
         if not name or graph.dtype(name) in allowed:
             return None
         reason = f"the input {name!r} is {graph.dtype(name) or 'of no known type'};"
         takes = " or ".join(sorted(allowed, reverse=True))
-        return Refusal(f"{reason} {chosen} takes {takes} there", _dtype_remedy(graph.dtype(name)))
+        remedy = _PROGRAM if graph.dtype(name) == "float16" else ON_THE_CPU
+        return Refusal(f"{reason} {chosen} takes {takes} there", remedy)
 
-    return rule
-
-
-def _dtype_remedy(dtype: str) -> str:
-    return _PROGRAM if dtype == "float16" else ON_THE_CPU
+    return check
 
 
 # --- rules of operators -----------------------------------------------------------------------
 
 
-def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """It is 1-D or 2-D, of up to 16384 in each dimension, and kernel_shape matches the weights."""
+def _check_conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that it is 1-D or 2-D, up to 16384 in each dimension, with kernel_shape as weights."""
     weights = find_shape(graph, unit, 1)
     if weights is None or len(weights) not in (3, 4):
         return Refusal(
@@ -231,8 +228,8 @@ def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _conv_transpose(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Pads all equal, no output_shape or output_padding (convtranspose_op_builder.cc)."""
+def _check_conv_transpose(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Refuse unequal pads, output_shape and output_padding (convtranspose_op_builder.cc)."""
     del graph
     pads = find_attribute(unit, "pads", [0])
     if find_attribute(unit, "output_shape", None) or any(
@@ -244,8 +241,8 @@ def _conv_transpose(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """A x B + C, C one value or a row (gemm_op_builder.cc)."""
+def _check_gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that C of A x B + C is one value or a row (gemm_op_builder.cc)."""
     if not find_input_name(unit, 2):
         return None
     weights, shape = find_shape(graph, unit, 1) or (0, 0), find_shape(graph, unit, 2)
@@ -257,7 +254,7 @@ def _gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
     )
 
 
-def _matrices(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_matrices(graph: Graph, unit: NodeUnit) -> Refusal | None:
     shapes = [find_shape(graph, unit, place) for place in (0, 1)]
     if all(shape is not None and len(shape) == 2 for shape in shapes):
         return None
@@ -268,8 +265,8 @@ def _matrices(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return Refusal(reason, _PROGRAM)
 
 
-def _prelu(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Slopes of shape [C, 1, 1], or one (activation_op_builder.cc)."""
+def _check_prelu(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that slopes have the shape [C, 1, 1], or are one (activation_op_builder.cc)."""
     shape, slope = find_shape(graph, unit) or (), find_shape(graph, unit, 1) or ()
     count = prod(int(size) for size in slope)
     if count != 1 and not (len(slope) == 3 and slope[1:] == (1, 1)):
@@ -281,8 +278,8 @@ def _prelu(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _reshape(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """To up to 5 dimensions (reshape_op_builder.cc)."""
+def _check_reshape(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that the result has up to 5 dimensions (reshape_op_builder.cc)."""
     wanted = find_values(graph, unit, 1) or []
     if not wanted or len(wanted) > MAX_RANK:
         return Refusal(
@@ -297,7 +294,7 @@ def _reshape(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _static_input(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_static_input(graph: Graph, unit: NodeUnit) -> Refusal | None:
     name = find_input_name(unit, 0)
     if graph.is_static(name):
         return None
@@ -306,8 +303,8 @@ def _static_input(graph: Graph, unit: NodeUnit) -> Refusal | None:
     )
 
 
-def _pad(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Only the last two dimensions grow, by a constant that is given (pad_op_builder.cc)."""
+def _check_pad(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that only the last two dimensions grow, by a given constant (pad_op_builder.cc)."""
     if not find_input_name(unit, 2):
         return Refusal("it has no constant_value; CoreML needs one", EXPORT)
     rank = len(find_shape(graph, unit) or ())
@@ -322,8 +319,8 @@ def _pad(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _split(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Into two or more parts, of a size that is known (split_op_builder.cc)."""
+def _check_split(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that there are two or more parts, of known size (split_op_builder.cc)."""
     shape = find_shape(graph, unit) or ()
     parts = find_values(graph, unit, 1)
     count = len(parts) if parts is not None else len(unit.target.outputs)
@@ -336,8 +333,8 @@ def _split(graph: Graph, unit: NodeUnit) -> Refusal | None:
     )
 
 
-def _concat(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """NeuralNetwork joins 4-D tensors along their channels alone (concat_op_builder.cc)."""
+def _check_concat(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that a NeuralNetwork joins 4-D tensors along channels (concat_op_builder.cc)."""
     rank = len(find_shape(graph, unit) or ())
     if rank == 4 and find_attribute(unit, "axis", 1) in (1, -3):
         return None
@@ -345,12 +342,12 @@ def _concat(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return Refusal(f"{reason}; NeuralNetwork joins channels of rank 4", _PROGRAM)
 
 
-def _two_or_more(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_two_or_more(graph: Graph, unit: NodeUnit) -> Refusal | None:
     del graph
     return None if len(unit.inputs) > 1 else Refusal("it joins one tensor alone", EXPORT)
 
 
-def _unsqueeze(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_unsqueeze(graph: Graph, unit: NodeUnit) -> Refusal | None:
     axes = find_values(graph, unit, 1) or find_attribute(unit, "axes", [])
     rank = len(find_shape(graph, unit) or ()) + len(axes)
     if rank <= MAX_RANK:
@@ -358,24 +355,24 @@ def _unsqueeze(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return Refusal(f"its output has rank {rank}; CoreML takes up to {MAX_RANK}", EXPORT)
 
 
-def _cast_network(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """NeuralNetwork casts only the result of an ArgMax, to int32 (cast_op_builder.cc)."""
+def _check_network_cast(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that a NeuralNetwork casts the result of an ArgMax, to int32 (cast_op_builder.cc)."""
     maker = graph.producers.get(find_input_name(unit, 0))
     if maker is not None and maker.op == "ArgMax" and find_attribute(unit, "to", 0) == 6:
         return None
     return Refusal("NeuralNetwork casts nothing but an ArgMax to int32", ON_THE_CPU)
 
 
-def _cast_program(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """MLProgram casts to float32, float16, int32 or int64 (cast_op_builder.cc)."""
+def _check_program_cast(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that it casts to float32, float16, int32 or int64 (cast_op_builder.cc)."""
     del graph
     if find_attribute(unit, "to", 0) in (1, 6, 7, 10):
         return None
     return Refusal("it casts to a type that CoreML does not have", ON_THE_CPU)
 
 
-def _nearest_floor(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Nearest rounds down (resize_op_builder.cc, like all rules of Resize)."""
+def _check_nearest_mode(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that nearest rounds down (resize_op_builder.cc, like all rules of Resize)."""
     del graph
     rounding = find_attribute(unit, "nearest_mode", "round_prefer_floor")
     if find_attribute(unit, "mode", "nearest") != "nearest" or rounding == "floor":
@@ -383,12 +380,12 @@ def _nearest_floor(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return Refusal(f"nearest_mode is {rounding!r}; CoreML has 'floor' alone", EXPORT)
 
 
-def _resize_network(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Height and width grow by whole factors, with 'asymmetric' coordinates."""
+def _check_network_resize(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that height and width grow by whole factors, with 'asymmetric' coordinates."""
     how = find_attribute(unit, "coordinate_transformation_mode", "half_pixel")
     if how != "asymmetric":
         return Refusal(f"coordinates are {how!r}; NeuralNetwork has 'asymmetric' alone", EXPORT)
-    factors = _resize_factors(graph, unit)
+    factors = _find_factors(graph, unit)
     if isinstance(factors, Refusal):
         return factors
     if all(factor >= 1 and factor == round(factor) for factor in factors):
@@ -396,8 +393,8 @@ def _resize_network(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return Refusal(f"it resizes by {factors}; NeuralNetwork takes whole factors", EXPORT)
 
 
-def _resize_program(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Height and width change together; nearest with 'asymmetric', linear with most."""
+def _check_program_resize(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that height and width change together; nearest with 'asymmetric', linear with most."""
     how = find_attribute(unit, "coordinate_transformation_mode", "half_pixel")
     by_sizes = find_values(graph, unit, 3) is not None
     if find_attribute(unit, "mode", "nearest") == "nearest":
@@ -406,14 +403,14 @@ def _resize_program(graph: Graph, unit: NodeUnit) -> Refusal | None:
         allowed = ["half_pixel", "pytorch_half_pixel", "align_corners"] + by_sizes * ["asymmetric"]
     if how not in allowed:
         return Refusal(f"coordinates are {how!r}; CoreML has {' or '.join(allowed)} here", EXPORT)
-    factors = _resize_factors(graph, unit)
+    factors = _find_factors(graph, unit)
     if isinstance(factors, Refusal):
         return factors
-    return None if by_sizes else _even_factors(graph, unit, factors)
+    return None if by_sizes else _check_factors(graph, unit, factors)
 
 
-def _even_factors(graph: Graph, unit: NodeUnit, factors: list[float]) -> Refusal | None:
-    """Both grow by whole factors, or both shrink without a remainder."""
+def _check_factors(graph: Graph, unit: NodeUnit, factors: list[float]) -> Refusal | None:
+    """Check that both grow by whole factors, or both shrink without a remainder."""
     shape = (find_shape(graph, unit) or ())[-2:]
     grow = all(f >= 1 and f == round(f) for f in factors)
     shrink = all(
@@ -423,7 +420,7 @@ def _even_factors(graph: Graph, unit: NodeUnit, factors: list[float]) -> Refusal
     return None if grow or shrink else Refusal(f"it resizes by {factors}", EXPORT)
 
 
-def _resize_factors(graph: Graph, unit: NodeUnit) -> list[float] | Refusal:
+def _find_factors(graph: Graph, unit: NodeUnit) -> list[float] | Refusal:
     """Return the constant factors of height and width, if nothing else changes."""
     shape = find_shape(graph, unit) or ()
     scales, sizes = find_values(graph, unit, 2), find_values(graph, unit, 3)
@@ -447,8 +444,8 @@ def _resize_factors(graph: Graph, unit: NodeUnit) -> list[float] | Refusal:
     return factors[-2:]
 
 
-def _gather(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Not with one index, which takes a dimension away (gather_op_builder.cc; the list's note)."""
+def _check_gather(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Refuse one index, which takes a dimension away (gather_op_builder.cc; the list's note)."""
     indices = find_shape(graph, unit, 1)
     if indices == ():
         return Refusal("its index is a scalar", "export it with a list of indices and a Squeeze")
@@ -458,14 +455,14 @@ def _gather(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _pow(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Both inputs have one type (binary_op_builder.cc)."""
+def _check_pow(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that both inputs have one type (binary_op_builder.cc)."""
     first, second = (graph.dtype(find_input_name(unit, place)) for place in (0, 1))
     return None if first == second else Refusal(f"its inputs are {first} and {second}", EXPORT)
 
 
-def _grid_sample(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """The node fits the note in onnxruntime's list."""
+def _check_grid_sample(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that the node fits the note in onnxruntime's list."""
     del graph
     mode = find_attribute(unit, "mode", "linear")
     padding, aligned = (
@@ -477,107 +474,107 @@ def _grid_sample(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _where(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_where(graph: Graph, unit: NodeUnit) -> Refusal | None:
     dtype = graph.dtype(find_input_name(unit, 1))
     fits = dtype in ("float32", "float16")
     return None if fits else Refusal(f"it chooses between {dtype}, not floats", ON_THE_CPU)
 
 
-_4D = rank_in(4)
+_4D = check_rank(4)
 _POOL: tuple[Rule, ...] = (
     _4D,
-    attribute_in("storage_order", 0, 0),
-    kernel_2d,
-    all_ones("dilations"),
-    one_output,
+    check_attribute("storage_order", 0, 0),
+    check_kernel_2d,
+    check_ones("dilations"),
+    check_one_output,
 )
-_BINARY: tuple[Rule, ...] = (opset_from(7),)
+_BINARY: tuple[Rule, ...] = (check_opset(7),)
 _NORM: tuple[Rule, ...] = (
-    one_output,
-    attribute_in("stash_type", 1, 1),
-    constant_inputs(scale=1, B=2),
+    check_one_output,
+    check_attribute("stash_type", 1, 1),
+    check_constants(scale=1, B=2),
 )
 _GEMM: tuple[Rule, ...] = (
-    attribute_in("transA", 0, 0),
-    attribute_in("alpha", 1.0, 1.0),
-    attribute_in("beta", 1.0, 1.0),
-    constant_inputs(B=1, C=2),
-    _gemm,
+    check_attribute("transA", 0, 0),
+    check_attribute("alpha", 1.0, 1.0),
+    check_attribute("beta", 1.0, 1.0),
+    check_constants(B=1, C=2),
+    _check_gemm,
 )
-_SLICE = (_static_input, opset_from(10), constant_inputs(starts=1, ends=2, axes=3, steps=4))
-_RESHAPE: tuple[Rule, ...] = (opset_from(5), constant_inputs(shape=1), _reshape)
+_SLICE = (_check_static_input, check_opset(10), check_constants(starts=1, ends=2, axes=3, steps=4))
+_RESHAPE: tuple[Rule, ...] = (check_opset(5), check_constants(shape=1), _check_reshape)
 
 _RESIZE: tuple[Rule, ...] = (
-    opset_from(11),
-    attribute_in("mode", "nearest", "nearest", "linear"),
-    attribute_in("exclude_outside", 0, 0),
-    attribute_in("antialias", 0, 0),
-    attribute_in("keep_aspect_ratio_policy", "stretch", "stretch"),
-    _nearest_floor,
+    check_opset(11),
+    check_attribute("mode", "nearest", "nearest", "linear"),
+    check_attribute("exclude_outside", 0, 0),
+    check_attribute("antialias", 0, 0),
+    check_attribute("keep_aspect_ratio_policy", "stretch", "stretch"),
+    _check_nearest_mode,
 )
 
 _SHARED: dict[str, tuple[Rule, ...]] = {
     **dict.fromkeys(("Add", "Div", "Mul", "Sub"), _BINARY),
-    "ArgMax": (attribute_in("select_last_index", 0, 0),),
-    "Clip": (constant_inputs(min=1, max=2),),
+    "ArgMax": (check_attribute("select_last_index", 0, 0),),
+    "Clip": (check_constants(min=1, max=2),),
     "Gemm": _GEMM,
     "GlobalAveragePool": (_4D,),
     "GlobalMaxPool": (_4D,),
-    "PRelu": (rank_in(3, 4), constant_inputs(slope=1), _prelu),
-    "Pow": (*_BINARY, _pow),
-    "ReduceMean": (constant_inputs(axes=1),),
-    "ReduceSum": (constant_inputs(axes=1),),
+    "PRelu": (check_rank(3, 4), check_constants(slope=1), _check_prelu),
+    "Pow": (*_BINARY, _check_pow),
+    "ReduceMean": (check_constants(axes=1),),
+    "ReduceSum": (check_constants(axes=1),),
     "Slice": _SLICE,
-    "Softmax": (_static_input,),
-    "Split": (constant_inputs(split=1), _split),
-    "Squeeze": (constant_inputs(axes=1),),
+    "Softmax": (_check_static_input,),
+    "Split": (check_constants(split=1), _check_split),
+    "Squeeze": (check_constants(axes=1),),
 }
 
 _NETWORK_RULES: dict[str, tuple[Rule, ...]] = {
     **_SHARED,
-    "AveragePool": (*_POOL, attribute_in("ceil_mode", 0, 0)),
-    "BatchNormalization": (one_output, _4D, constant_inputs(scale=1, B=2, mean=3, var=4)),
-    "Cast": (_cast_network,),
-    "Concat": (_two_or_more, _concat),
-    "Conv": (constant_inputs(W=1, B=2), _conv),
-    "DepthToSpace": (attribute_in("mode", "DCR", "DCR"),),
-    "Gather": (_gather,),
-    "MatMul": (constant_inputs(B=1), _matrices),
-    "MaxPool": (*_POOL, attribute_in("ceil_mode", 0, 0)),
+    "AveragePool": (*_POOL, check_attribute("ceil_mode", 0, 0)),
+    "BatchNormalization": (check_one_output, _4D, check_constants(scale=1, B=2, mean=3, var=4)),
+    "Cast": (_check_network_cast,),
+    "Concat": (_check_two_or_more, _check_concat),
+    "Conv": (check_constants(W=1, B=2), _check_conv),
+    "DepthToSpace": (check_attribute("mode", "DCR", "DCR"),),
+    "Gather": (_check_gather,),
+    "MatMul": (check_constants(B=1), _check_matrices),
+    "MaxPool": (*_POOL, check_attribute("ceil_mode", 0, 0)),
     "Pad": (
-        opset_from(11),
-        attribute_in("mode", "constant", "constant"),
-        constant_inputs(pads=1, constant_value=2, axes=3),
-        _pad,
+        check_opset(11),
+        check_attribute("mode", "constant", "constant"),
+        check_constants(pads=1, constant_value=2, axes=3),
+        _check_pad,
     ),
-    "Reshape": (*_RESHAPE, _static_input),
-    "Resize": (_4D, *_RESIZE, _resize_network),
-    "Shape": (attribute_in("start", 0, 0), attribute_in("end", None, None)),
+    "Reshape": (*_RESHAPE, _check_static_input),
+    "Resize": (_4D, *_RESIZE, _check_network_resize),
+    "Shape": (check_attribute("start", 0, 0), check_attribute("end", None, None)),
 }
 
 _PROGRAM_RULES: dict[str, tuple[Rule, ...]] = {
     **_SHARED,
     "AveragePool": _POOL,
-    "Cast": (_cast_program,),
-    "Concat": (_two_or_more,),
-    "Conv": (constant_inputs(B=2), _conv),
+    "Cast": (_check_program_cast,),
+    "Concat": (_check_two_or_more,),
+    "Conv": (check_constants(B=2), _check_conv),
     "ConvTranspose": (
-        constant_inputs(W=1, B=2),
-        attribute_in("auto_pad", "NOTSET", "NOTSET", "VALID"),
-        _conv,
-        _conv_transpose,
+        check_constants(W=1, B=2),
+        check_attribute("auto_pad", "NOTSET", "NOTSET", "VALID"),
+        _check_conv,
+        _check_conv_transpose,
     ),
-    "GatherND": (attribute_in("batch_dims", 0, 0),),
-    "GridSample": (_4D, _grid_sample),
+    "GatherND": (check_attribute("batch_dims", 0, 0),),
+    "GridSample": (_4D, _check_grid_sample),
     "GroupNormalization": _NORM,
     "InstanceNormalization": _NORM,
     "LayerNormalization": _NORM,
     "Max": (*_BINARY,),
     "MaxPool": _POOL,
-    "ReduceMax": (constant_inputs(axes=1),),
+    "ReduceMax": (check_constants(axes=1),),
     "Reshape": _RESHAPE,
-    "Resize": (rank_in(3, 4, 5), *_RESIZE, _resize_program),
-    "Unsqueeze": (constant_inputs(axes=1), _unsqueeze),
-    "Where": (_where,),
-    "com.microsoft:FusedConv": (constant_inputs(B=2), _conv),
+    "Resize": (check_rank(3, 4, 5), *_RESIZE, _check_program_resize),
+    "Unsqueeze": (check_constants(axes=1), _check_unsqueeze),
+    "Where": (_check_where,),
+    "com.microsoft:FusedConv": (check_constants(B=2), _check_conv),
 }

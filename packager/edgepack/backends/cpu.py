@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from edgepack.backends.base import CPU, Backend, Misfit, Refusal, cores_of_session
+from edgepack.backends.base import CPU, Backend, Misfit, Refusal, count_session_cores
 from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
 
-def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
-    """Refuse int8 activations on x86-64, where they leave convolutions in float.
+def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Find int8 activations on x86-64, where they leave convolutions in float.
 
     Source: 1 of 3 Conv became QLinearConv with int8 activations, 3 of 3 with uint8 (onnxruntime
     1.31.1, measured); on aarch64 all did with both.
@@ -20,7 +20,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     return [Misfit(("dialect", "activations"), problem, "write activations: uint8")]
 
 
-def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+def find_refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return nothing: the CPU takes every node of a model that loads."""
     del graph, variant
     return {}
@@ -31,7 +31,7 @@ BACKEND = Backend(
     provider=CPU,
     recipes=frozenset({"fp32", "int8-static", "int8-dynamic", "int4-weight"}),
     formats=frozenset({"onnx", "ort-fixed", "ort-runtime"}),
-    misfits=misfits,
-    refusals=refusals,
-    cores=cores_of_session,
+    misfits=find_misfits,
+    refusals=find_refusals,
+    cores=count_session_cores,
 )

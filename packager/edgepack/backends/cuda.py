@@ -14,8 +14,8 @@ from edgepack.model.graph import Graph, Node
 from edgepack.project.profile import DeviceKind, Variant
 
 
-def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
-    """Refuse int8: no kernel multiplies what a QDQ model stores (the list of kernels, 1.31.1).
+def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Find int8: no kernel multiplies what a QDQ model stores (the list of kernels, 1.31.1).
 
     The operators would run as float between Q and DQ nodes, slower than fp16.
     """
@@ -28,24 +28,24 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     ]
 
 
-def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+def find_refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes without a CUDA kernel, and those that onnxruntime keeps on the CPU."""
     del variant
     table = read_table(BACKEND.name)
     found = {
         node.index: refusal
         for node in graph.nodes
-        if (refusal := find_kernel_refusal(table, graph, node) or _attribute_refusal(node))
+        if (refusal := find_kernel_refusal(table, graph, node) or _check_attributes(node))
     }
-    return found | dict.fromkeys(_shape_arithmetic(graph, set(found)), _ON_SHAPES)
+    return found | dict.fromkeys(_find_shape_arithmetic(graph, set(found)), _ON_SHAPES)
 
 
 BACKEND = Backend(
     name="cuda",
     provider="CUDAExecutionProvider",
     recipes=frozenset({"fp32", "fp16"}),
-    misfits=misfits,
-    refusals=refusals,
+    misfits=find_misfits,
+    refusals=find_refusals,
     # These have float32 kernels and no float16 ones (data/cuda.yaml).
     float32_ops=frozenset({"EyeLike", "GridSample", "Range"}),
     knobs=(
@@ -72,16 +72,16 @@ _ACTIVATIONS = {
 """All values of the attribute that cuDNN supports."""
 
 
-def _attribute_refusal(node: Node) -> Refusal | None:
+def _check_attributes(node: Node) -> Refusal | None:
     """Return why a node goes to the CPU although it has a kernel.
 
     Source: tried, each attribute alone (onnxruntime-gpu 1.31.1).
     """
     problem = None
     if node.op in _ACTIVATIONS:
-        problem = _recurrent_problem(node)
+        problem = _find_recurrent_problem(node)
     elif node.op == "ConvTranspose":
-        problem = _padding_problem(node)
+        problem = _find_padding_problem(node)
     elif node.op in ("ArgMax", "ArgMin") and node.attributes.get("select_last_index"):
         problem = "select_last_index is set"
     return (
@@ -91,7 +91,7 @@ def _attribute_refusal(node: Node) -> Refusal | None:
     )
 
 
-def _recurrent_problem(node: Node) -> str | None:
+def _find_recurrent_problem(node: Node) -> str | None:
     attributes = node.attributes
     for name in ("activation_alpha", "activation_beta", "clip"):
         if name in attributes:
@@ -109,7 +109,7 @@ def _recurrent_problem(node: Node) -> str | None:
     return None
 
 
-def _padding_problem(node: Node) -> str | None:
+def _find_padding_problem(node: Node) -> str | None:
     pads = node.attributes.get("pads", [])
     half = len(pads) // 2
     if pads[:half] != pads[half:]:
@@ -139,7 +139,7 @@ _SMALL = 100
 """The largest number of elements of a constant that moves to the CPU with its reader."""
 
 
-def _shape_arithmetic(graph: Graph, refused: set[int]) -> set[int]:
+def _find_shape_arithmetic(graph: Graph, refused: set[int]) -> set[int]:
     """Return the nodes that compute only from shapes, and so stay on the CPU.
 
     Source: GetCpuPreferredNodes in core/framework/fallback_cpu_capability.cc, as far as placements

@@ -26,19 +26,19 @@ from edgepack.backends.builder_rules import (
     MAKE_CONSTANT,
     ON_THE_CPU,
     Rule,
-    all_ones,
-    attribute_in,
-    constant_inputs,
+    check_attribute,
+    check_constants,
+    check_kernel_2d,
+    check_one_output,
+    check_ones,
+    check_opset,
+    check_rank,
     find_attribute,
     find_first_refusal,
     find_input_name,
     find_shape,
     find_values,
     format_shape,
-    kernel_2d,
-    one_output,
-    opset_from,
-    rank_in,
 )
 from edgepack.backends.qdq import NodeUnit, QdqValue, find_node_units, spread_refusals
 from edgepack.backends.wheel_tables import load_op_table
@@ -61,8 +61,8 @@ _UINT8_TOO = frozenset({"Concat", "MaxPool", "Resize", "Transpose"})
 _COPIES = frozenset({"Flatten", "Identity", "Reshape"})
 
 
-def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
-    """Refuse int8 activations, scales per channel with uint8 weights, and Android before 8.1."""
+def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Find int8 activations, scales per channel with uint8 weights, and Android before 8.1."""
     found = []
     if device.os == "android" and int(device.min_version or 0) < MIN_API_LEVEL:
         problem = f"NNAPI begins with Android API level {MIN_API_LEVEL}, not {device.min_version}"
@@ -78,7 +78,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     return found
 
 
-def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+def find_refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes that NNAPI does not take, by index, each with the reason.
 
     Raises:
@@ -87,11 +87,11 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     units = find_node_units(graph)
     refused: dict[NodeUnit, Refusal] = {}
     for unit in units:
-        if refusal := _refusal(graph, unit):
+        if refusal := _find_refusal(graph, unit):
             refused[unit] = refusal
-    refused |= _behind_stop_ops(units, refused, variant)
-    refused |= _uint8_from_outside(graph, units, refused)
-    return spread_refusals(refused) | _lone_copies(graph, spread_refusals(refused))
+    refused |= _refuse_behind_stop_ops(units, refused, variant)
+    refused |= _refuse_uint8_from_outside(graph, units, refused)
+    return spread_refusals(refused) | _refuse_lone_copies(graph, spread_refusals(refused))
 
 
 BACKEND = Backend(
@@ -101,8 +101,8 @@ BACKEND = Backend(
     recipes=frozenset({"fp32", "int8-static"}),
     # A fixed .ort file has fused operators of the CPU, which NNAPI lacks.
     formats=frozenset({"onnx", "ort-runtime"}),
-    misfits=misfits,
-    refusals=refusals,
+    misfits=find_misfits,
+    refusals=find_refusals,
     static_shapes=True,
     # Source: HasExternalInitializer in core/providers/{coreml,nnapi}/.../base_op_builder.cc of
     # onnxruntime (read as stored, looked up 2026-11-21; not tried on a phone).
@@ -111,12 +111,12 @@ BACKEND = Backend(
 )
 
 
-def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _find_refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
     if unit.op not in load_op_table("nnapi_supported_ops"):
         return Refusal(f"NNAPI has no {unit.op}", ON_THE_CPU)
     if unit.is_group and unit.op not in INT8_GROUPS:
         return Refusal(f"NNAPI has no int8 {unit.op}, only {', '.join(sorted(INT8_GROUPS))}", _OUT)
-    rules = (_static, _dtype, *_RULES.get(unit.op, ()))
+    rules = (_check_static, _check_dtype, *_RULES.get(unit.op, ()))
     return find_first_refusal(rules, graph, unit)
 
 
@@ -126,7 +126,7 @@ _OUT = "it runs on the CPU in int8; if that splits the model too much, export it
 # --- rules of more than one node --------------------------------------------------------------
 
 
-def _behind_stop_ops(
+def _refuse_behind_stop_ops(
     units: Sequence[NodeUnit], refused: dict[NodeUnit, Refusal], variant: Variant
 ) -> dict[NodeUnit, Refusal]:
     """Refuse nodes behind a stop operator (nnapi_execution_provider.cc, ``GetCapability``)."""
@@ -147,7 +147,7 @@ def _behind_stop_ops(
     return found
 
 
-def _uint8_from_outside(
+def _refuse_uint8_from_outside(
     graph: Graph, units: Sequence[NodeUnit], refused: dict[NodeUnit, Refusal]
 ) -> dict[NodeUnit, Refusal]:
     """Refuse uint8 tensors from outside: NNAPI cannot know their scale.
@@ -169,7 +169,7 @@ def _uint8_from_outside(
     return found
 
 
-def _lone_copies(graph: Graph, refused: dict[int, Refusal]) -> dict[int, Refusal]:
+def _refuse_lone_copies(graph: Graph, refused: dict[int, Refusal]) -> dict[int, Refusal]:
     """Refuse pieces of one node that only copies (helper.cc, ``IsValidSupportedNodeGroup``)."""
     taken = [node for node in graph.nodes if node.index not in refused]
     lone = [piece[0] for piece in find_partitions(graph, taken) if len(piece) == 1]
@@ -180,8 +180,8 @@ def _lone_copies(graph: Graph, refused: dict[int, Refusal]) -> dict[int, Refusal
 # --- shapes and dtypes ------------------------------------------------------------------------
 
 
-def _static(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """All inputs have known dimensions (base_op_builder.cc, ``HasSupportedInputOutputs``)."""
+def _check_static(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that all dimensions are known (base_op_builder.cc, ``HasSupportedInputOutputs``)."""
     names = [name for v in unit.inputs for name in (v.tensor, v.scale, v.zero_point) if name]
     for name in names:
         if not graph.is_static(name):
@@ -193,14 +193,14 @@ def _static(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _dtype(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_dtype(graph: Graph, unit: NodeUnit) -> Refusal | None:
     if any(value.is_quantized for value in (*unit.inputs, *unit.outputs)):
-        return _quantized(graph, unit)
-    return _floats(graph, unit)
+        return _check_quantized(graph, unit)
+    return _check_floats(graph, unit)
 
 
-def _floats(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """The first input is float32, or uint8 for some operators; both inputs of Pow are float32."""
+def _check_floats(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that the first input, of Pow both, is float32, or uint8 for some operators."""
     places = (0, 1) if unit.op == "Pow" else (0,)
     allowed = ("float32", "uint8") if unit.op in _UINT8_TOO else ("float32",)
     for place in places:
@@ -211,8 +211,8 @@ def _floats(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _quantized(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Tensors are uint8 (weights int8 too), scales and zero points constant.
+def _check_quantized(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that tensors are uint8 (weights int8 too), scales and zero points constant.
 
     The bias of a Conv or Gemm is not looked at here. Source: op_builder_helpers.cc,
     ``IsQuantizedIOSupported``.
@@ -220,12 +220,16 @@ def _quantized(graph: Graph, unit: NodeUnit) -> Refusal | None:
     limit = 2 if unit.op in _WEIGHTED else len(unit.inputs)
     for place, value in enumerate((*unit.inputs[:limit], *unit.outputs)):
         is_weight = place == 1 and unit.op in _WEIGHTED
-        if value.is_quantized and (refusal := _tensor(graph, unit, value, is_weight=is_weight)):
+        if value.is_quantized and (
+            refusal := _check_tensor(graph, unit, value, is_weight=is_weight)
+        ):
             return refusal
     return None
 
 
-def _tensor(graph: Graph, unit: NodeUnit, value: QdqValue, *, is_weight: bool) -> Refusal | None:
+def _check_tensor(
+    graph: Graph, unit: NodeUnit, value: QdqValue, *, is_weight: bool
+) -> Refusal | None:
     dtype = graph.dtype(value.tensor)
     signed = is_weight and dtype == "int8"
     if dtype != "uint8" and not signed:
@@ -236,7 +240,7 @@ def _tensor(graph: Graph, unit: NodeUnit, value: QdqValue, *, is_weight: bool) -
         if not graph.is_constant(name):
             return Refusal(f"the scale or zero point {name!r} is computed", MAKE_CONSTANT)
     if signed:
-        return _signed_weights(graph, unit, value)
+        return _check_signed_weights(graph, unit, value)
     if any(graph.constants[n].size != 1 for n in (value.scale, value.zero_point) if n):
         return Refusal(
             f"{value.tensor!r} has a scale per channel, which only int8 weights may", _PER
@@ -247,8 +251,8 @@ def _tensor(graph: Graph, unit: NodeUnit, value: QdqValue, *, is_weight: bool) -
 _PER = "quantize with per_channel: false, or weights: int8"
 
 
-def _signed_weights(graph: Graph, unit: NodeUnit, value: QdqValue) -> Refusal | None:
-    """Weights of int8 have zero point 0, and a scale or one per output channel; not in MatMul."""
+def _check_signed_weights(graph: Graph, unit: NodeUnit, value: QdqValue) -> Refusal | None:
+    """Check that int8 weights have zero point 0, and one scale or, not in MatMul, one a channel."""
     scales = graph.constants[value.scale].size
     shape = graph.shape(value.tensor) or (0,)
     if value.zero_point and np.any(graph.constants[value.zero_point]):
@@ -269,8 +273,8 @@ def _signed_weights(graph: Graph, unit: NodeUnit, value: QdqValue) -> Refusal | 
 # --- rules of operators -----------------------------------------------------------------------
 
 
-def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """It is 2-D, and dilated only where it is not grouped (conv_op_builder.cc)."""
+def _check_conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that it is 2-D, and dilated only where it is not grouped (conv_op_builder.cc)."""
     shape = find_shape(graph, unit, 1)
     if shape is None or len(shape) != 4:
         return Refusal(
@@ -280,14 +284,14 @@ def _conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
     if dilated and find_attribute(unit, "group", 1) != 1 and shape[1] != 1:
         return Refusal("it is grouped and dilated, which NNAPI does not have together", EXPORT)
     if unit.is_group or unit.op == "QLinearConv":
-        return constant_inputs(bias=2)(graph, unit)
+        return check_constants(bias=2)(graph, unit)
     return None
 
 
-def _gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """A x B + C of matrices, C a row (gemm_op_builder.cc)."""
+def _check_gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that it is A x B + C of matrices, C a row (gemm_op_builder.cc)."""
     transposed = find_attribute(unit, "transB", 0)
-    bias = constant_inputs(C=2)(graph, unit) if unit.is_group else None
+    bias = check_constants(C=2)(graph, unit) if unit.is_group else None
     if not transposed and not graph.is_constant(find_input_name(unit, 1)):
         return Refusal("B is computed; it must be constant unless transB is 1", MAKE_CONSTANT)
     if bias or not find_input_name(unit, 2):
@@ -299,8 +303,8 @@ def _gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _matmul(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Matrices with B constant, or float batches of equal size (gemm_op_builder.cc)."""
+def _check_matmul(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that B is a constant matrix, or both are equal float batches (gemm_op_builder.cc)."""
     first, second = find_shape(graph, unit, 0), find_shape(graph, unit, 1)
     if _is_batch(first, second) and not unit.is_group and unit.op == "MatMul":
         return None
@@ -310,7 +314,7 @@ def _matmul(graph: Graph, unit: NodeUnit) -> Refusal | None:
             " matrices or equal batches"
         )
         return Refusal(reason, EXPORT)
-    return constant_inputs(B=1)(graph, unit)
+    return check_constants(B=1)(graph, unit)
 
 
 def _is_batch(first: Sequence[int | str] | None, second: Sequence[int | str] | None) -> bool:
@@ -319,7 +323,7 @@ def _is_batch(first: Sequence[int | str] | None, second: Sequence[int | str] | N
     return tuple(first[:-2]) == tuple(second[:-2])
 
 
-def _both_up_to_4d(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_both_ranks(graph: Graph, unit: NodeUnit) -> Refusal | None:
     for place in (0, 1):
         shape = find_shape(graph, unit, place)
         if shape is None or len(shape) > 4:
@@ -331,93 +335,95 @@ def _both_up_to_4d(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _two_inputs(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_two_inputs(graph: Graph, unit: NodeUnit) -> Refusal | None:
     del graph
     found = len(unit.inputs)
     return None if found == 2 else Refusal(f"it has {found} inputs; NNAPI takes 2", EXPORT)
 
 
-def _average_keeps_scale(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """An int8 AveragePool has one scale and zero point before and behind (pool_op_builder.cc)."""
+def _check_average_scale(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that an int8 AveragePool keeps scale and zero point (pool_op_builder.cc)."""
     before, behind = unit.inputs[0], unit.outputs[0]
     if not before.is_quantized:
         return None
     pairs = ((before.scale, behind.scale), (before.zero_point, behind.zero_point))
-    if all(_scalar(graph, one) == _scalar(graph, other) for one, other in pairs):
+    if all(_read_scalar(graph, one) == _read_scalar(graph, other) for one, other in pairs):
         return None
     return Refusal("its input and output have different scales or zero points", _OUT)
 
 
-def _softmax_scale(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """An int8 Softmax or Sigmoid has the output scale 1/256 (softmax_op_builder.cc)."""
+def _check_softmax_scale(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that an int8 Softmax or Sigmoid has the output scale 1/256 (softmax_op_builder.cc)."""
     result = unit.outputs[0]
     if not result.is_quantized:
         return None
-    scale, zero_point = _scalar(graph, result.scale), _scalar(graph, result.zero_point)
+    scale, zero_point = _read_scalar(graph, result.scale), _read_scalar(graph, result.zero_point)
     if scale == float(np.float32(1 / 256)) and zero_point == 0:
         return None
     reason = f"its output has scale {scale:.6g} and zero point {zero_point:g}; only 1/256 and 0 go"
     return Refusal(reason, _OUT)
 
 
-def _scalar(graph: Graph, name: str) -> float:
+def _read_scalar(graph: Graph, name: str) -> float:
     return float(graph.constants[name].item()) if name else 0.0
 
 
-def _softmax_rank(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_softmax_rank(graph: Graph, unit: NodeUnit) -> Refusal | None:
     # Before opset 13 Softmax works on a matrix, whatever the rank.
-    return rank_in(0, 1, 2, 3, 4)(graph, unit) if graph.opset >= 13 else None
+    return check_rank(0, 1, 2, 3, 4)(graph, unit) if graph.opset >= 13 else None
 
 
-def _cast(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """To float32 or int32 (cast_op_builder.cc)."""
+def _check_cast(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that it casts to float32 or int32 (cast_op_builder.cc)."""
     del graph
     if find_attribute(unit, "to", 0) in (1, 6):
         return None
     return Refusal("it casts to another type than float32 or int32", ON_THE_CPU)
 
 
-def _clip(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """To [0, 6] or [-1, 1] (clip_op_builder.cc)."""
-    if refusal := constant_inputs(min=1, max=2)(graph, unit):
+def _check_clip(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that it clips to [0, 6] or [-1, 1] (clip_op_builder.cc)."""
+    if refusal := check_constants(min=1, max=2)(graph, unit):
         return refusal
-    bounds = tuple(_bound(graph, unit, place, name) for place, name in ((1, "min"), (2, "max")))
+    bounds = tuple(
+        _find_bound(graph, unit, place, name) for place, name in ((1, "min"), (2, "max"))
+    )
     if bounds in ((0, 6), (-1, 1)):
         return None
     return Refusal(f"it clips to {bounds}; NNAPI has (0, 6) and (-1, 1) alone", EXPORT)
 
 
-def _bound(graph: Graph, unit: NodeUnit, place: int, name: str) -> Any:  # noqa: ANN401
+def _find_bound(graph: Graph, unit: NodeUnit, place: int, name: str) -> Any:  # noqa: ANN401
     found = find_values(graph, unit, place)
     return found[0] if found else find_attribute(unit, name, None)
 
 
-def _reshape(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_reshape(graph: Graph, unit: NodeUnit) -> Refusal | None:
     if find_attribute(unit, "allowzero", 0) == 1 and 0 in (find_values(graph, unit, 1) or ()):
         return Refusal("its new shape has a 0 that allowzero takes literally", EXPORT)
     return None
 
 
-def _gather(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Indices are constant unless int32 (gather_op_builder.cc)."""
+def _check_gather(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that indices are constant unless int32 (gather_op_builder.cc)."""
     if graph.dtype(find_input_name(unit, 1)) == "int32":
         return None
-    return constant_inputs(indices=1)(graph, unit)
+    return check_constants(indices=1)(graph, unit)
 
 
-def _not_empty(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_not_empty(graph: Graph, unit: NodeUnit) -> Refusal | None:
     shape = find_shape(graph, unit)
     return Refusal(f"its input has {format_shape(shape)}", EXPORT) if shape and 0 in shape else None
 
 
-def _pad(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_pad(graph: Graph, unit: NodeUnit) -> Refusal | None:
     if any(size < 0 for size in find_values(graph, unit, 1) or ()):
         return Refusal("it cuts off: negative pads are not taken", EXPORT)
     return None
 
 
-def _split(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Into equal parts (split_op_builder.cc)."""
+def _check_split(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that the parts are equal (split_op_builder.cc)."""
     shape = find_shape(graph, unit) or ()
     size = int(shape[find_attribute(unit, "axis", 0)])
     parts = find_values(graph, unit, 1) or find_attribute(unit, "split", None)
@@ -425,8 +431,8 @@ def _split(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None if equal else Refusal(f"it splits {size} into unequal parts", EXPORT)
 
 
-def _resize_mode(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Linear, or nearest of a few kinds (resize_op_builder.cc)."""
+def _check_resize_mode(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that it is linear, or nearest of a few kinds (resize_op_builder.cc)."""
     del graph
     how = find_attribute(unit, "coordinate_transformation_mode", "half_pixel")
     if find_attribute(unit, "mode", "nearest") == "linear":
@@ -443,8 +449,8 @@ def _resize_mode(graph: Graph, unit: NodeUnit) -> Refusal | None:
     )
 
 
-def _resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Only height and width change, and they shrink without a remainder."""
+def _check_resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that only height and width change, and that they shrink without a remainder."""
     shape = find_shape(graph, unit) or ()
     scales, sizes = find_values(graph, unit, 2), find_values(graph, unit, 3)
     if not scales and not sizes:
@@ -458,93 +464,93 @@ def _resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _reduce(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_reduce(graph: Graph, unit: NodeUnit) -> Refusal | None:
     del graph
     if find_attribute(unit, "noop_with_empty_axes", 0):
         return Refusal("noop_with_empty_axes is set", EXPORT)
     return None
 
 
-_UP_TO_4D = rank_in(1, 2, 3, 4)
-_4D = rank_in(4)
+_UP_TO_4D = check_rank(1, 2, 3, 4)
+_4D = check_rank(4)
 _POOL: tuple[Rule, ...] = (
     _4D,
-    attribute_in("count_include_pad", 0, 0),
-    attribute_in("storage_order", 0, 0),
-    attribute_in("ceil_mode", 0, 0),
-    kernel_2d,
-    all_ones("dilations"),
-    one_output,
+    check_attribute("count_include_pad", 0, 0),
+    check_attribute("storage_order", 0, 0),
+    check_attribute("ceil_mode", 0, 0),
+    check_kernel_2d,
+    check_ones("dilations"),
+    check_one_output,
 )
-_BINARY: tuple[Rule, ...] = (opset_from(7), _both_up_to_4d)
-_UNARY: tuple[Rule, ...] = (opset_from(6),)
-_STATISTICS = constant_inputs(scale=1, B=2, mean=3, var=4)
-_SCORE: tuple[Rule, ...] = (_softmax_scale,)
+_BINARY: tuple[Rule, ...] = (check_opset(7), _check_both_ranks)
+_UNARY: tuple[Rule, ...] = (check_opset(6),)
+_STATISTICS = check_constants(scale=1, B=2, mean=3, var=4)
+_SCORE: tuple[Rule, ...] = (_check_softmax_scale,)
 
 _RULES: dict[str, tuple[Rule, ...]] = {
     **dict.fromkeys(("Add", "Div", "Mul", "PRelu", "Pow", "Sub"), _BINARY),
     **dict.fromkeys(("Abs", "Exp", "Floor", "Log", "Neg", "Sin", "Sqrt", "Tanh"), _UNARY),
-    "AveragePool": (*_POOL, _average_keeps_scale),
-    "BatchNormalization": (one_output, rank_in(1, 2, 3, 4), _STATISTICS),
-    "Cast": (opset_from(6), _cast),
-    "Clip": (_clip,),
+    "AveragePool": (*_POOL, _check_average_scale),
+    "BatchNormalization": (check_one_output, check_rank(1, 2, 3, 4), _STATISTICS),
+    "Cast": (check_opset(6), _check_cast),
+    "Clip": (_check_clip,),
     "Concat": (_UP_TO_4D,),
-    "Conv": (constant_inputs(W=1), _conv),
-    "DepthToSpace": (_4D, attribute_in("mode", "DCR", "DCR")),
+    "Conv": (check_constants(W=1), _check_conv),
+    "DepthToSpace": (_4D, check_attribute("mode", "DCR", "DCR")),
     "Flatten": (_UP_TO_4D,),
-    "Gather": (_UP_TO_4D, _not_empty, _gather),
+    "Gather": (_UP_TO_4D, _check_not_empty, _check_gather),
     "Gemm": (
-        opset_from(7),
-        rank_in(2),
-        attribute_in("transA", 0, 0),
-        attribute_in("alpha", 1.0, 1.0),
-        attribute_in("beta", 1.0, 1.0),
-        _gemm,
+        check_opset(7),
+        check_rank(2),
+        check_attribute("transA", 0, 0),
+        check_attribute("alpha", 1.0, 1.0),
+        check_attribute("beta", 1.0, 1.0),
+        _check_gemm,
     ),
     "GlobalAveragePool": (_4D,),
     "GlobalMaxPool": (_4D,),
     "LRN": (_4D,),
-    "LeakyRelu": (opset_from(6),),
-    "MatMul": (_matmul,),
-    "Max": (opset_from(6), _two_inputs),
+    "LeakyRelu": (check_opset(6),),
+    "MatMul": (_check_matmul,),
+    "Max": (check_opset(6), _check_two_inputs),
     "MaxPool": _POOL,
-    "Min": (opset_from(6), _two_inputs),
+    "Min": (check_opset(6), _check_two_inputs),
     "Pad": (
-        opset_from(11),
+        check_opset(11),
         _UP_TO_4D,
-        _not_empty,
-        attribute_in("mode", "constant", "constant"),
-        constant_inputs(pads=1, constant_value=2),
-        _pad,
+        _check_not_empty,
+        check_attribute("mode", "constant", "constant"),
+        check_constants(pads=1, constant_value=2),
+        _check_pad,
     ),
-    "QLinearConv": (constant_inputs(w=1), _conv),
-    "QLinearMatMul": (_matmul,),
-    "ReduceMean": (_UP_TO_4D, constant_inputs(axes=1), _reduce),
-    "Reshape": (opset_from(5), constant_inputs(shape=1), _UP_TO_4D, _reshape),
+    "QLinearConv": (check_constants(w=1), _check_conv),
+    "QLinearMatMul": (_check_matmul,),
+    "ReduceMean": (_UP_TO_4D, check_constants(axes=1), _check_reduce),
+    "Reshape": (check_opset(5), check_constants(shape=1), _UP_TO_4D, _check_reshape),
     "Resize": (
-        opset_from(11),
+        check_opset(11),
         _4D,
-        attribute_in("mode", "nearest", "nearest", "linear"),
-        attribute_in("exclude_outside", 0, 0),
-        attribute_in("antialias", 0, 0),
-        attribute_in("axes", [], []),
-        attribute_in("keep_aspect_ratio_policy", "stretch", "stretch"),
-        _resize_mode,
-        _resize_size,
+        check_attribute("mode", "nearest", "nearest", "linear"),
+        check_attribute("exclude_outside", 0, 0),
+        check_attribute("antialias", 0, 0),
+        check_attribute("axes", [], []),
+        check_attribute("keep_aspect_ratio_policy", "stretch", "stretch"),
+        _check_resize_mode,
+        _check_resize_size,
     ),
-    "Sigmoid": (opset_from(6), _UP_TO_4D),
+    "Sigmoid": (check_opset(6), _UP_TO_4D),
     "Slice": (
-        opset_from(10),
-        rank_in(0, 1, 2, 3, 4),
-        _not_empty,
-        constant_inputs(starts=1, ends=2, axes=3, steps=4),
+        check_opset(10),
+        check_rank(0, 1, 2, 3, 4),
+        _check_not_empty,
+        check_constants(starts=1, ends=2, axes=3, steps=4),
     ),
-    "Softmax": (_softmax_rank, *_SCORE),
-    "Split": (constant_inputs(split=1), _split),
-    "Squeeze": (_UP_TO_4D, constant_inputs(axes=1)),
+    "Softmax": (_check_softmax_rank, *_SCORE),
+    "Split": (check_constants(split=1), _check_split),
+    "Squeeze": (_UP_TO_4D, check_constants(axes=1)),
     "Transpose": (_UP_TO_4D,),
-    "Unsqueeze": (_UP_TO_4D, constant_inputs(axes=1)),
-    "com.microsoft:QLinearAdd": (_both_up_to_4d,),
-    "com.microsoft:QLinearAveragePool": (*_POOL, _average_keeps_scale),
+    "Unsqueeze": (_UP_TO_4D, check_constants(axes=1)),
+    "com.microsoft:QLinearAdd": (_check_both_ranks,),
+    "com.microsoft:QLinearAveragePool": (*_POOL, _check_average_scale),
     "com.microsoft:QLinearSigmoid": _SCORE,
 }

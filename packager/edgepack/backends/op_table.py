@@ -69,14 +69,14 @@ class Kernel:
         first, dash, last = lines.opsets.partition("-")
         self.first = int(first)
         self.last = int(last) if last else _NO_END if dash else self.first
-        self.types = {name: _dtypes(words, groups) for name, words in lines.types.items()}
+        self.types = {name: _parse_dtypes(words, groups) for name, words in lines.types.items()}
 
-    def serves(self, version: int | None) -> bool:
+    def can_serve(self, version: int | None) -> bool:
         """Return whether the kernel serves this version of its operator; an unknown one may fit."""
         return version is None or self.first <= version <= self.last
 
 
-def _dtypes(words: str, groups: Mapping[str, str]) -> frozenset[str]:
+def _parse_dtypes(words: str, groups: Mapping[str, str]) -> frozenset[str]:
     return frozenset(dtype for word in words.split() for dtype in groups.get(word, word).split())
 
 
@@ -103,19 +103,19 @@ def find_kernel_refusal(table: OpTable, graph: Graph, node: Node) -> Refusal | N
             " other operators",
         )
     version = find_op_version(node, graph.opset)
-    serving = [kernel for kernel in kernels if kernel.serves(version)]
+    serving = [kernel for kernel in kernels if kernel.can_serve(version)]
     if not serving:
         known = ", ".join(kernel.opsets for kernel in kernels)
         return Refusal(
             f"{node.qualified_op} of opset {graph.opset} is its version {version}; kernels are"
             f" there for {known}",
-            _other_opset(kernels, version),
+            _suggest_opset(kernels, version),
         )
     unserved = [_find_unserved_part(kernel, graph, node) for kernel in serving]
     return None if None in unserved else unserved[0]
 
 
-def _other_opset(kernels: tuple[Kernel, ...], version: int | None) -> str:
+def _suggest_opset(kernels: tuple[Kernel, ...], version: int | None) -> str:
     newest = max(kernel.last for kernel in kernels)
     if version is not None and version > newest:
         return "export the model with an older opset"
@@ -128,17 +128,13 @@ def _find_unserved_part(kernel: Kernel, graph: Graph, node: Node) -> Refusal | N
         for name in names:
             taken = kernel.types.get(name)
             if dtype and taken is not None and dtype not in taken:
-                return Refusal(f"{tensor!r} is {dtype}; it takes {_words(taken)}", CAST)
+                return Refusal(f"{tensor!r} is {dtype}; it takes {', '.join(sorted(taken))}", CAST)
     return None
-
-
-def _words(dtypes: frozenset[str]) -> str:
-    return ", ".join(sorted(dtypes))
 
 
 def list_typed_tensors(node: Node, opset: int) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the inputs and outputs that are present, with the names of their types in tables."""
-    schema = _schema(node.op, opset, node.domain)
+    schema = _find_schema(node.op, opset, node.domain)
     sides = ((node.inputs, schema.inputs), (node.outputs, schema.outputs)) if schema else ()
     if not schema:
         yield from ((tensor, ("all",)) for tensor in (*node.inputs, *node.outputs) if tensor)
@@ -152,12 +148,12 @@ def list_typed_tensors(node: Node, opset: int) -> Iterator[tuple[str, tuple[str,
 
 def find_op_version(node: Node, opset: int) -> int | None:
     """Return the version of a node's operator; None where onnx does not know it."""
-    schema = _schema(node.op, opset, node.domain)
+    schema = _find_schema(node.op, opset, node.domain)
     return schema.since_version if schema else None
 
 
 @cache
-def _schema(op: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
+def _find_schema(op: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
     import onnx
 
     if domain not in ("", "ai.onnx.ml"):

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from edgepack.backends.base import THREADS, Backend, Knob, Misfit, Refusal, one_core
+from edgepack.backends.base import THREADS, Backend, Knob, Misfit, Refusal, count_one_core
 from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import read_yaml
 from edgepack.model.graph import Graph, Node
@@ -38,8 +38,8 @@ class _ByDevice(StrictModel):
     both: list[str]
     cpu_only: list[str]
 
-    def on(self, device: str) -> frozenset[str]:
-        """Return the table of a device; the NPU uses the CPU's (capability.cc)."""
+    def list_for(self, device: str) -> frozenset[str]:
+        """Return the operators of a device; the NPU uses the CPU's (capability.cc)."""
         return frozenset(self.both) | frozenset(self.cpu_only if device != "GPU" else ())
 
 
@@ -58,12 +58,12 @@ class _Tables(StrictModel):
 
 
 @cache
-def _tables() -> _Tables:
+def _read_tables() -> _Tables:
     return read_yaml(Path(__file__).with_name("data") / "openvino.yaml").parse(_Tables)
 
 
-def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
-    """Refuse dialects that the CPU runs as float, and device names that leave all nodes out.
+def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Find dialects that the CPU runs as float, and device names that leave all nodes out.
 
     Source: onnxruntime-openvino 1.24.1, measured 2026-11-21 on an x86-64 CPU with AVX2. Time of one
     thread, SqueezeNet 1.1: fp32 78 ms; int8 weights with uint8 activations 40 ms, with int8 ones 45
@@ -93,7 +93,7 @@ def find_device_type(variant: Variant) -> str:
     return "CPU"
 
 
-def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+def find_refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes that OpenVINO's provider leaves, by index, each with the reason.
 
     If it takes nodes that OpenVINO then cannot compile, no session can be made: in the known cases
@@ -108,7 +108,7 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     refused = {
         node.index: refusal
         for node in graph.nodes
-        if (refusal := _refuse_alone(graph, node, device)) is not None
+        if (refusal := _find_refusal(graph, node, device)) is not None
     }
     if refused:
         refused |= _refuse_parts_of_whole(graph, refused)
@@ -117,15 +117,15 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     else:
         refused = _refuse_whole(graph)
         pieces = [] if refused else [list(graph.nodes)]
-    broken = next(filter(None, (_breaks(graph, piece) for piece in pieces)), None)
+    broken = next(filter(None, (_explain_break(graph, piece) for piece in pieces)), None)
     return refused if broken is None else _refuse_all(graph.nodes, *broken)
 
 
-def cores(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
+def count_cores(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
     """Return the provider's number of threads on the CPU; 1 for a GPU or an NPU."""
     if options.get("device_type", "CPU").startswith("CPU"):
         return int(options.get("num_of_threads", cpu_count))
-    return one_core(options, session_threads, cpu_count)
+    return count_one_core(options, session_threads, cpu_count)
 
 
 BACKEND = Backend(
@@ -133,8 +133,8 @@ BACKEND = Backend(
     provider="OpenVINOExecutionProvider",
     recipes=frozenset({"fp32", "fp16", "int8-static"}),
     formats=frozenset({"onnx", "ort-runtime"}),
-    misfits=misfits,
-    refusals=refusals,
+    misfits=find_misfits,
+    refusals=find_refusals,
     knobs=(
         Knob(
             "num_of_threads",
@@ -144,7 +144,7 @@ BACKEND = Backend(
             device_type="CPU",
         ),
     ),
-    cores=cores,
+    cores=count_cores,
     plugin="onnxruntime-ep-openvino",
     plugin_replaces="onnxruntime-openvino",
 )
@@ -160,26 +160,26 @@ def _refuse_all(nodes: Collection[Node], reason: str, remedy: str) -> dict[int, 
     return {node.index: Refusal(reason, remedy) for node in nodes}
 
 
-def _refuse_alone(graph: Graph, node: Node, device: str) -> Refusal | None:
+def _find_refusal(graph: Graph, node: Node, device: str) -> Refusal | None:
     """Return why a node is not taken whatever is around it (DataOps::node_is_supported)."""
-    if node.op not in _tables().ops.on(device):
+    if node.op not in _read_tables().ops.list_for(device):
         reason = f"the operator {node.qualified_op} is not among those that OpenVINO's provider has"
         return Refusal(reason, f"replace {node.op}, or {_ON_CPU}")
     return (
-        _refuse_types(graph, node, device)
-        or _refuse_dimensions(graph, node, device)
-        or (_refuse_mode(graph, node) if not node.domain else None)
+        _check_dtypes(graph, node, device)
+        or _check_dimensions(graph, node, device)
+        or (_check_mode(graph, node) if not node.domain else None)
     )
 
 
-def _tensors(node: Node) -> list[str]:
+def _list_tensors(node: Node) -> list[str]:
     """Return the tensors that a node reads, in its bodies too, and those that it makes."""
     return [name for name in (*node.inputs, *node.outer_inputs, *node.outputs) if name]
 
 
-def _refuse_types(graph: Graph, node: Node, device: str) -> Refusal | None:
-    types = _tables().dtypes.GPU if device == "GPU" else _tables().dtypes.CPU
-    for tensor in _tensors(node):
+def _check_dtypes(graph: Graph, node: Node, device: str) -> Refusal | None:
+    types = _read_tables().dtypes.GPU if device == "GPU" else _read_tables().dtypes.CPU
+    for tensor in _list_tensors(node):
         dtype = graph.dtype(tensor)
         if dtype and dtype not in types:
             return Refusal(
@@ -189,13 +189,13 @@ def _refuse_types(graph: Graph, node: Node, device: str) -> Refusal | None:
     return None
 
 
-def _refuse_dimensions(graph: Graph, node: Node, device: str) -> Refusal | None:
-    """Return why the rank or a dimension of a tensor that is not constant is refused."""
-    tables = _tables()
-    constants = [tensor for tensor in _tensors(node) if graph.is_constant(tensor)]
-    for tensor in _tensors(node):
+def _check_dimensions(graph: Graph, node: Node, device: str) -> Refusal | None:
+    """Check rank and dimensions of the tensors that are not constant."""
+    tables = _read_tables()
+    constants = [tensor for tensor in _list_tensors(node) if graph.is_constant(tensor)]
+    for tensor in _list_tensors(node):
         shape = None if tensor in constants else graph.shape(tensor)
-        if shape == () and not _may_be_scalar(graph, node, device):
+        if shape == () and not _can_be_scalar(graph, node, device):
             return Refusal(
                 f"{tensor!r} has no dimensions (rank 0), which {node.op} may not have there",
                 "give the tensor a dimension of 1, or " + _ON_CPU,
@@ -207,15 +207,15 @@ def _refuse_dimensions(graph: Graph, node: Node, device: str) -> Refusal | None:
     return None
 
 
-def _may_be_scalar(graph: Graph, node: Node, device: str) -> bool:
-    if node.op in _tables().scalar_ops.on(device):
+def _can_be_scalar(graph: Graph, node: Node, device: str) -> bool:
+    if node.op in _read_tables().scalar_ops.list_for(device):
         return True
     makers = [graph.producers[name].op for name in node.inputs if name in graph.producers]
     return node.op == "Pad" and "DequantizeLinear" in makers
 
 
-def _refuse_mode(graph: Graph, node: Node) -> Refusal | None:
-    """Return why attributes or operands of an ai.onnx operator are refused."""
+def _check_mode(graph: Graph, node: Node) -> Refusal | None:
+    """Check attributes and operands of an ai.onnx operator."""
     if node.op == "ReduceMax":
         for tensor in filter(None, node.inputs):
             if graph.dtype(tensor) in ("int8", "uint8"):
@@ -224,12 +224,12 @@ def _refuse_mode(graph: Graph, node: Node) -> Refusal | None:
         return Refusal("Reshape to no dimensions", f"use Squeeze, or {_ON_CPU}")
     if node.op == "Unsqueeze" and "axes" in node.inputs:
         return Refusal("Unsqueeze with an input called 'axes'", "give that tensor another name")
-    if node.op == "Upsample" and (problem := _upsample_problem(graph, node)):
+    if node.op == "Upsample" and (problem := _find_upsample_problem(graph, node)):
         return Refusal(f"Upsample {problem}", "convert the model to opset 13: Resize is taken")
     return None
 
 
-def _upsample_problem(graph: Graph, node: Node) -> str | None:
+def _find_upsample_problem(graph: Graph, node: Node) -> str | None:
     scales = list(node.attributes.get("scales", ()))
     if len(scales) > 2 and scales[:2] != [1.0, 1.0]:
         return f"with scales {scales}"
@@ -248,16 +248,16 @@ def _refuse_whole(graph: Graph) -> dict[int, Refusal]:
             reason = f"the input {value.name!r} is no tensor with a known number of dimensions"
             return _refuse_all(graph.nodes, reason, "export the model with the input's shape")
     first = _sort_in_session_order(graph)[0]
-    if len(graph.nodes) <= 3 and first.op in _tables().only_in_models:
+    if len(graph.nodes) <= 3 and first.op in _read_tables().only_in_models:
         reason = f"a graph of {len(graph.nodes)} nodes that begins with {first.op} is left alone"
         return _refuse_all(graph.nodes, reason, "nothing: so small a graph gains nothing")
-    if len(graph.nodes) == 1 and _alone_in_vain(graph, first):
+    if len(graph.nodes) == 1 and _is_given_back(graph, first):
         reason = f"a graph of nothing but {first.op} is left alone"
         return _refuse_all(graph.nodes, reason, "nothing: so small a graph gains nothing")
     return {}
 
 
-def _alone_in_vain(graph: Graph, node: Node) -> bool:
+def _is_given_back(graph: Graph, node: Node) -> bool:
     """Return whether a graph of this one node is given back (SpecialConditionForClusterSizeOne)."""
     if node.op == "Reshape":
         return not graph.is_constant(node.inputs[1])
@@ -273,17 +273,17 @@ def _find_given_back(
     A piece of one node is given back unless it is the last; if the next piece reads it, it joins
     that piece. Source: GetCapability::Execute.
     """
-    pieces = list(_pieces(graph, refused))
+    pieces = list(_find_pieces(graph, refused))
     found: dict[int, Refusal] = {}
     kept: list[list[Node]] = []
     for number, piece in enumerate(pieces):
         if len(piece) == 1 and number < len(pieces) - 1:
-            if any(piece[0] in _sources(graph, other) for other in pieces[number + 1]):
+            if any(piece[0] in _list_sources(graph, other) for other in pieces[number + 1]):
                 pieces[number + 1].append(piece[0])
                 continue
             reason = "it stands alone between nodes that OpenVINO's provider does not take"
             found |= _refuse_all(piece, reason, "see the nodes around it: where they go it goes")
-        elif (culprit := _leaves_early(graph, piece)) is not None:
+        elif (culprit := _find_culprit(graph, piece)) is not None:
             reason = f"its piece goes back, for the output of {culprit} has readers outside of it"
             remedy = "make those readers nodes that OpenVINO takes, and no outputs of the model"
             found |= _refuse_all(piece, reason, remedy)
@@ -292,7 +292,7 @@ def _find_given_back(
     return found, kept
 
 
-def _pieces(graph: Graph, refused: Collection[int]) -> Iterator[list[Node]]:
+def _find_pieces(graph: Graph, refused: Collection[int]) -> Iterator[list[Node]]:
     """Yield the connected pieces between two refused nodes, in onnxruntime's order."""
     run: list[Node] = []
     for node in _sort_in_session_order(graph):
@@ -311,7 +311,7 @@ def _sort_in_session_order(graph: Graph) -> list[Node]:
     """
     order: list[Node] = []
     seen: set[int] = set()
-    stack = [(node, False) for node in graph.nodes if not list(_readers(graph, node))]
+    stack = [(node, False) for node in graph.nodes if not list(_list_readers(graph, node))]
     while stack:
         node, left = stack.pop()
         if left:
@@ -319,7 +319,7 @@ def _sort_in_session_order(graph: Graph) -> list[Node]:
         elif node.index not in seen:
             seen.add(node.index)
             stack.append((node, True))
-            sources = {source.index: source for source in _sources(graph, node)}
+            sources = {source.index: source for source in _list_sources(graph, node)}
             stack += [(sources[key], False) for key in sorted(sources) if key not in seen]
     return order
 
@@ -331,25 +331,25 @@ def _split_connected(graph: Graph, nodes: list[Node]) -> Iterator[list[Node]]:
         piece, front = [start], [start]
         while front:
             node = front.pop()
-            for near in (*_sources(graph, node), *_readers(graph, node)):
+            for near in (*_list_sources(graph, node), *_list_readers(graph, node)):
                 if near.index in left:
                     piece.append(left.pop(near.index))
                     front.append(near)
         yield piece
 
 
-def _sources(graph: Graph, node: Node) -> Iterator[Node]:
+def _list_sources(graph: Graph, node: Node) -> Iterator[Node]:
     for name in (*node.inputs, *node.outer_inputs):
         if name in graph.producers:
             yield graph.producers[name]
 
 
-def _readers(graph: Graph, node: Node) -> Iterator[Node]:
+def _list_readers(graph: Graph, node: Node) -> Iterator[Node]:
     for name in filter(None, node.outputs):
         yield from graph.consumers.get(name, ())
 
 
-def _leaves_early(graph: Graph, piece: list[Node]) -> Node | None:
+def _find_culprit(graph: Graph, piece: list[Node]) -> Node | None:
     """Return the Conv or Identity because of which a whole piece is given back.
 
     Its output leaves the piece, and some node reads it: it is not just an output of the model.
@@ -365,7 +365,7 @@ def _leaves_early(graph: Graph, piece: list[Node]) -> Node | None:
     return None
 
 
-def _breaks(graph: Graph, piece: list[Node]) -> tuple[str, str] | None:
+def _explain_break(graph: Graph, piece: list[Node]) -> tuple[str, str] | None:
     """Return reason and remedy if OpenVINO cannot compile a piece (measured by tests/placement)."""
     inside = {node.index for node in piece}
     for node in piece:
@@ -388,7 +388,9 @@ def _breaks(graph: Graph, piece: list[Node]) -> tuple[str, str] | None:
 
 def _is_circular(graph: Graph, piece: list[Node]) -> bool:
     inside = {node.index for node in piece}
-    front = [near for node in piece for near in _readers(graph, node) if near.index not in inside]
+    front = [
+        near for node in piece for near in _list_readers(graph, node) if near.index not in inside
+    ]
     seen: set[int] = set()
     while front:
         node = front.pop()
@@ -396,5 +398,5 @@ def _is_circular(graph: Graph, piece: list[Node]) -> bool:
             return True
         if node.index not in seen:
             seen.add(node.index)
-            front.extend(_readers(graph, node))
+            front.extend(_list_readers(graph, node))
     return False

@@ -6,13 +6,13 @@ Providers that compile (NNAPI, QNN) or match kernels (XNNPACK) take or refuse su
 
 ::
 
-    units = node_units(graph)               # in topological order of their targets
+    units = find_node_units(graph)          # in topological order of their targets
     for unit in units:
         unit.op, unit.is_group              # "Conv", True
         unit.nodes                          # DQ nodes, the operator, (redundant clip,) Q nodes
         unit.inputs[0].tensor               # what the DQ reads: the uint8 or int8 tensor
         unit.inputs[0].scale                # tensor name; graph.constants may have its value
-    refusals = spread(refused)              # {unit: Refusal} to {node index: Refusal}
+    refusals = spread_refusals(refused)     # {unit: Refusal} to {node index: Refusal}
 
 :func:`find_node_units` says what may form a group; the backend decides whether a provider takes it
 (by dtypes above all). Pass it the graph of :func:`~edgepack.model.graph.make_partitioned_graph`:
@@ -99,7 +99,7 @@ def find_node_units(graph: Graph) -> tuple[NodeUnit, ...]:
 
     Every node is in exactly one.
     """
-    groups = [group for node in graph.nodes if (group := _group(graph, node))]
+    groups = [group for node in graph.nodes if (group := _find_group(graph, node))]
     grouped = {node.index for group in groups for node in group.nodes}
     alone = [make_single_unit(node) for node in graph.nodes if node.index not in grouped]
     return tuple(sorted([*groups, *alone], key=lambda unit: unit.target.index))
@@ -116,7 +116,7 @@ def has_same_quantization(graph: Graph, first: Node, second: Node) -> bool:
     Source: ``QDQ::IsQDQPairSupported`` in core/optimizer/qdq_transformer/qdq_util.cc.
     """
     return all(_is_scalar_pair(graph, node) for node in (first, second)) and all(
-        _equal(graph, first.inputs[place], second.inputs[place]) for place in (1, 2)
+        _is_equal(graph, first.inputs[place], second.inputs[place]) for place in (1, 2)
     )
 
 
@@ -147,35 +147,35 @@ class _Candidate:
 _Rule = Callable[[_Candidate], bool]
 
 
-def _group(graph: Graph, node: Node) -> NodeUnit | None:
+def _find_group(graph: Graph, node: Node) -> NodeUnit | None:
     rule = _RULES.get(node.op) if node.domain in ("", "com.microsoft") else None
     if rule is None or (node.op == "MaxPool" and not _is_max_pool_12(graph)):
         return None
-    dequantizers = _makers(graph, node, DEQUANTIZE)
-    clip = _clip_behind(graph, node)
-    quantizers = _readers(graph, clip or node, QUANTIZE)
+    dequantizers = _list_makers(graph, node, DEQUANTIZE)
+    clip = _find_clip(graph, node)
+    quantizers = _list_readers(graph, clip or node, QUANTIZE)
     if clip and not (len(quantizers) == 1 and _is_redundant(graph, clip, quantizers[0])):
         return None
     candidate = _Candidate(graph, node, dequantizers, quantizers, clip)
     if not dequantizers or not _is_closed(candidate) or not rule(candidate):
         return None
     return NodeUnit(
-        node, dequantizers, quantizers, clip, _values_before(candidate), _values_behind(candidate)
+        node, dequantizers, quantizers, clip, _find_inputs(candidate), _find_outputs(candidate)
     )
 
 
 def _is_max_pool_12(graph: Graph) -> bool:
-    """The selector is registered for the MaxPool of opset 12, which ended with 22."""
+    """Return whether MaxPool is that of opset 12, until 22: the selector is registered for it."""
     return 12 <= graph.opset < 22
 
 
-def _makers(graph: Graph, node: Node, op: str) -> tuple[Node, ...]:
+def _list_makers(graph: Graph, node: Node, op: str) -> tuple[Node, ...]:
     """Return the nodes of one kind before a node, once per input that they feed."""
     found = [graph.producers[name] for name in node.inputs if name in graph.producers]
     return tuple(source for source in found if source.op == op)
 
 
-def _readers(graph: Graph, node: Node, op: str) -> tuple[Node, ...]:
+def _list_readers(graph: Graph, node: Node, op: str) -> tuple[Node, ...]:
     return tuple(
         reader
         for name in node.outputs
@@ -184,7 +184,7 @@ def _readers(graph: Graph, node: Node, op: str) -> tuple[Node, ...]:
     )
 
 
-def _edges(graph: Graph, node: Node) -> int:
+def _count_edges(graph: Graph, node: Node) -> int:
     """Return how many inputs of other nodes a node feeds, including those in their bodies."""
     return sum(
         (*reader.inputs, *reader.outer_inputs).count(name)
@@ -193,16 +193,16 @@ def _edges(graph: Graph, node: Node) -> int:
     )
 
 
-def _makes_output(graph: Graph, node: Node) -> bool:
+def _has_graph_output(graph: Graph, node: Node) -> bool:
     return any(name in graph.outputs for name in node.outputs)
 
 
-def _clip_behind(graph: Graph, node: Node) -> Node | None:
-    if _edges(graph, node) != 1 or _makes_output(graph, node):
+def _find_clip(graph: Graph, node: Node) -> Node | None:
+    if _count_edges(graph, node) != 1 or _has_graph_output(graph, node):
         return None
     reader = next(r for name in node.outputs for r in graph.consumers.get(name, ()))
-    takes = reader.op in ("Relu", "Clip") and _edges(graph, reader) == 1
-    return reader if takes and not _makes_output(graph, reader) else None
+    takes = reader.op in ("Relu", "Clip") and _count_edges(graph, reader) == 1
+    return reader if takes and not _has_graph_output(graph, reader) else None
 
 
 def _is_redundant(graph: Graph, clip: Node, quantizer: Node) -> bool:
@@ -211,14 +211,14 @@ def _is_redundant(graph: Graph, clip: Node, quantizer: Node) -> bool:
     Source: ``IsClipMadeRedundantByQ``, core/optimizer/qdq_transformer/qdq_util.cc.
     """
     dtype = graph.dtype(quantizer.outputs[0])
-    scale, zero = (_scalar(graph, name) for name in (*quantizer.inputs[1:3], "")[:2])
+    scale, zero = (_read_scalar(graph, name) for name in (*quantizer.inputs[1:3], "")[:2])
     if scale is None or dtype not in ("int8", "uint8", "int16", "uint16"):
         return False
     least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     offset = 0 if zero is None else zero
     if clip.op == "Relu":
         return offset == least
-    low, high = (*(_scalar(graph, name) for name in clip.inputs[1:3]), None, None)[:2]
+    low, high = (*(_read_scalar(graph, name) for name in clip.inputs[1:3]), None, None)[:2]
     starts = low is None or np.rint(low / scale) + offset <= least
     return bool(starts and (high is None or np.rint(high / scale) + offset >= most))
 
@@ -229,7 +229,10 @@ def _is_closed(candidate: _Candidate) -> bool:
     Source: ``NodeGroup::CanCreateNodeGroup`` in core/framework/node_unit.cc.
     """
     graph, node = candidate.graph, candidate.node
-    if any(_edges(graph, dq) != 1 or _makes_output(graph, dq) for dq in candidate.dequantizers):
+    if any(
+        _count_edges(graph, dq) != 1 or _has_graph_output(graph, dq)
+        for dq in candidate.dequantizers
+    ):
         return False
     if candidate.clip:
         return True
@@ -240,7 +243,7 @@ def _is_closed(candidate: _Candidate) -> bool:
     return True
 
 
-def _count(node: Node) -> int:
+def _count_inputs(node: Node) -> int:
     return sum(bool(name) for name in node.inputs)
 
 
@@ -257,56 +260,58 @@ def _is_complete(
     Source: ``NodeGroupSelector::CheckQDQNodes``.
     """
     node, quantizers = candidate.node, candidate.quantizers
-    if len(candidate.dequantizers) != (_count(node) if wanted is None else wanted):
+    if len(candidate.dequantizers) != (_count_inputs(node) if wanted is None else wanted):
         return False
     if not quantizers:
         return open_end
     outputs = sum(bool(name) for name in node.outputs)
-    return outputs == len(quantizers) == _edges(candidate.graph, node) and not _makes_output(
-        candidate.graph, node
-    )
+    if _has_graph_output(candidate.graph, node):
+        return False
+    return outputs == len(quantizers) == _count_edges(candidate.graph, node)
 
 
-def _one_dtype(candidate: _Candidate) -> bool:
+def _has_one_dtype(candidate: _Candidate) -> bool:
     return len({*candidate.sources, *candidate.results}) == 1
 
 
-def _ends_as_begun(candidate: _Candidate) -> bool:
+def _has_input_dtype(candidate: _Candidate) -> bool:
     return all(dtype == candidate.sources[0] for dtype in candidate.results)
 
 
-def _unary(candidate: _Candidate) -> bool:
-    return _is_complete(candidate, 1) and _one_dtype(candidate)
+def _is_unary_group(candidate: _Candidate) -> bool:
+    return _is_complete(candidate, 1) and _has_one_dtype(candidate)
 
 
-def _all_inputs(candidate: _Candidate) -> bool:
-    return _is_complete(candidate) and _one_dtype(candidate)
+def _is_variadic_group(candidate: _Candidate) -> bool:
+    return _is_complete(candidate) and _has_one_dtype(candidate)
 
 
-def _two_inputs(candidate: _Candidate) -> bool:
-    return _is_complete(candidate, 2) and _one_dtype(candidate)
+def _is_binary_group(candidate: _Candidate) -> bool:
+    return _is_complete(candidate, 2) and _has_one_dtype(candidate)
 
 
-def _some_inputs(most: int) -> _Rule:
-    def rule(candidate: _Candidate) -> bool:
+def _make_group_rule(*, most: int) -> _Rule:
+    """Return the rule that DQ nodes are before some of the inputs, at most so many."""
+
+    def is_group(candidate: _Candidate) -> bool:
         found = len(candidate.dequantizers)
-        return found <= most and _is_complete(candidate, found) and _one_dtype(candidate)
+        return found <= most and _is_complete(candidate, found) and _has_one_dtype(candidate)
 
-    return rule
+    return is_group
 
 
-def _moves_data(candidate: _Candidate) -> bool:
-    """The values stay, so scale and zero point must too."""
+def _is_moving_group(candidate: _Candidate) -> bool:
+    """Return whether it keeps scale and zero point, as it keeps the values."""
     return (
         candidate.clip is None
-        and _unary(candidate)
+        and _is_unary_group(candidate)
         and has_same_quantization(
             candidate.graph, candidate.quantizers[0], candidate.dequantizers[0]
         )
     )
 
 
-def _makes_indices(candidate: _Candidate) -> bool:
+def _is_index_group(candidate: _Candidate) -> bool:
     return (
         candidate.clip is None
         and len(candidate.dequantizers) == 1
@@ -314,101 +319,103 @@ def _makes_indices(candidate: _Candidate) -> bool:
     )
 
 
-def _top_k(candidate: _Candidate) -> bool:
-    """The values are quantized, the indices are not."""
+def _is_top_k_group(candidate: _Candidate) -> bool:
+    """Return whether the values are quantized; the indices are not."""
     return (
-        _makes_indices(candidate)
+        _is_index_group(candidate)
         and len(candidate.quantizers) == 1
-        and _one_dtype(candidate)
+        and _has_one_dtype(candidate)
         and has_same_quantization(
             candidate.graph, candidate.quantizers[0], candidate.dequantizers[0]
         )
     )
 
 
-def _split(candidate: _Candidate) -> bool:
-    return candidate.clip is None and _unary(candidate)
+def _is_split_group(candidate: _Candidate) -> bool:
+    return candidate.clip is None and _is_unary_group(candidate)
 
 
-def _weighs(candidate: _Candidate) -> bool:
-    """Whether weights and bias have dtypes that go with the input's."""
+def _has_fitting_weights(candidate: _Candidate) -> bool:
+    """Return whether weights and bias have dtypes that go with the input's."""
     first, weights, *bias = candidate.sources
     fits = first != "int8" or weights == "int8"
-    return fits and bias in ([], ["int32"]) and _ends_as_begun(candidate)
+    return fits and bias in ([], ["int32"]) and _has_input_dtype(candidate)
 
 
-def _conv(candidate: _Candidate) -> bool:
-    return _is_complete(candidate) and _weighs(candidate)
+def _is_conv_group(candidate: _Candidate) -> bool:
+    return _is_complete(candidate) and _has_fitting_weights(candidate)
 
 
-def _matmul(candidate: _Candidate) -> bool:
-    return _is_complete(candidate, 2) and _weighs(candidate)
+def _is_matmul_group(candidate: _Candidate) -> bool:
+    return _is_complete(candidate, 2) and _has_fitting_weights(candidate)
 
 
-def _gemm(candidate: _Candidate) -> bool:
-    if not _is_complete(candidate, open_end=True) or not _weighs(candidate):
+def _is_gemm_group(candidate: _Candidate) -> bool:
+    if not _is_complete(candidate, open_end=True) or not _has_fitting_weights(candidate):
         return False
     return len(candidate.sources) == 2 or candidate.node.attributes.get("beta", 1.0) == 1.0
 
 
-def _normalization(candidate: _Candidate) -> bool:
+def _is_normalization_group(candidate: _Candidate) -> bool:
     bias = candidate.sources[2:]
-    return _is_complete(candidate) and _ends_as_begun(candidate) and bias in ([], ["int32"])
+    return _is_complete(candidate) and _has_input_dtype(candidate) and bias in ([], ["int32"])
 
 
-def _batch_normalization(candidate: _Candidate) -> bool:
+def _is_batch_normalization_group(candidate: _Candidate) -> bool:
     found = len(candidate.dequantizers)
     if found < 3 or not _is_complete(candidate, found):
         return False
     first, scale = candidate.sources[:2]
-    return (first != "int8" or scale == "int8") and _ends_as_begun(candidate)
+    return (first != "int8" or scale == "int8") and _has_input_dtype(candidate)
 
 
-def _comparison(candidate: _Candidate) -> bool:
+def _is_comparison_group(candidate: _Candidate) -> bool:
     return _is_complete(candidate, open_end=True) and len(set(candidate.sources)) == 1
 
 
-def _open_ended(candidate: _Candidate) -> bool:
-    return _is_complete(candidate, open_end=True) and _ends_as_begun(candidate)
+def _is_open_group(candidate: _Candidate) -> bool:
+    return _is_complete(candidate, open_end=True) and _has_input_dtype(candidate)
 
 
-def _ends_quantized(candidate: _Candidate) -> bool:
-    return _is_complete(candidate) and _ends_as_begun(candidate)
+def _is_quantized_group(candidate: _Candidate) -> bool:
+    return _is_complete(candidate) and _has_input_dtype(candidate)
 
 
-def _each(rule: _Rule, ops: str) -> dict[str, _Rule]:
-    return dict.fromkeys(ops.split(), rule)
-
+_MOVING = "Expand Flatten Gather MaxPool Reshape Resize Squeeze Tile Transpose Unsqueeze"
+_UNARY = """
+    Abs Asin Atan AveragePool Ceil Cos CumSum DepthToSpace Elu Exp Floor Gelu GlobalAveragePool
+    GlobalMaxPool HardSwish LRN LeakyRelu Log LogSoftmax LpNormalization Neg ReduceMax ReduceMean
+    ReduceMin ReduceProd ReduceSum Relu Round Sigmoid Sign Sin Slice Softmax SpaceToDepth Sqrt Tanh
+"""
+_VARIADIC = "Add Concat Div GridSample Max Min Mul PRelu Pow Sub"
 
 _RULES: dict[str, _Rule] = {
-    **_each(_unary, "Abs Asin Atan AveragePool Ceil Cos CumSum DepthToSpace Elu Exp Floor Gelu"),
-    **_each(_unary, "GlobalAveragePool GlobalMaxPool HardSwish LRN LeakyRelu Log LogSoftmax"),
-    **_each(_unary, "LpNormalization Neg ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"),
-    **_each(_unary, "Relu Round Sigmoid Sign Sin Slice Softmax SpaceToDepth Sqrt Tanh"),
-    **_each(_moves_data, "Expand Flatten Gather MaxPool Reshape Resize Squeeze Tile Transpose"),
-    **_each(_moves_data, "Unsqueeze"),
-    **_each(_all_inputs, "Add Concat Div GridSample Max Min Mul PRelu Pow Sub"),
-    **_each(_comparison, "Equal Greater GreaterOrEqual Less LessOrEqual"),
-    **_each(_makes_indices, "ArgMax ArgMin"),
-    **_each(_conv, "Conv ConvTranspose"),
-    **_each(_open_ended, "Einsum Reciprocal"),
-    **_each(_normalization, "InstanceNormalization LayerNormalization"),
-    **_each(_two_inputs, "ScatterElements Where"),
-    **_each(_batch_normalization, "BatchNormalization"),
-    **_each(_some_inputs(3), "Clip"),
-    **_each(_some_inputs(2), "Pad"),
-    **_each(_gemm, "Gemm"),
-    **_each(_matmul, "MatMul"),
-    **_each(_ends_quantized, "RMSNormalization"),
-    **_each(_split, "Split"),
-    **_each(_top_k, "TopK"),
+    **dict.fromkeys(_UNARY.split(), _is_unary_group),
+    **dict.fromkeys(_MOVING.split(), _is_moving_group),
+    **dict.fromkeys(_VARIADIC.split(), _is_variadic_group),
+    **dict.fromkeys(
+        ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _is_comparison_group
+    ),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _is_index_group),
+    **dict.fromkeys(("Conv", "ConvTranspose"), _is_conv_group),
+    **dict.fromkeys(("Einsum", "Reciprocal"), _is_open_group),
+    **dict.fromkeys(("InstanceNormalization", "LayerNormalization"), _is_normalization_group),
+    **dict.fromkeys(("ScatterElements", "Where"), _is_binary_group),
+    "BatchNormalization": _is_batch_normalization_group,
+    "Clip": _make_group_rule(most=3),
+    "Pad": _make_group_rule(most=2),
+    "Gemm": _is_gemm_group,
+    "MatMul": _is_matmul_group,
+    "RMSNormalization": _is_quantized_group,
+    "Split": _is_split_group,
+    "TopK": _is_top_k_group,
 }
 
 
 # --- scales and zero points -------------------------------------------------------------------
 
 
-def _scalar(graph: Graph, name: str) -> float | None:
+def _read_scalar(graph: Graph, name: str) -> float | None:
     """Return a constant of one value."""
     array = graph.constants.get(name)
     return float(array.item()) if array is not None and array.size == 1 else None
@@ -416,10 +423,10 @@ def _scalar(graph: Graph, name: str) -> float | None:
 
 def _is_scalar_pair(graph: Graph, node: Node) -> bool:
     pair = node.inputs[1:]
-    return len(pair) == 2 and all(_scalar(graph, name) is not None for name in pair)
+    return len(pair) == 2 and all(_read_scalar(graph, name) is not None for name in pair)
 
 
-def _equal(graph: Graph, first: str, second: str) -> bool:
+def _is_equal(graph: Graph, first: str, second: str) -> bool:
     one, other = graph.constants[first], graph.constants[second]
     return one.dtype == other.dtype and bool(one.item() == other.item())
 
@@ -432,7 +439,7 @@ def _find_qdq_value(tensor: str, node: Node) -> QdqValue:
     return QdqValue(tensor, scale, zero_point, node.attributes.get("axis"))
 
 
-def _values_before(candidate: _Candidate) -> tuple[QdqValue, ...]:
+def _find_inputs(candidate: _Candidate) -> tuple[QdqValue, ...]:
     by_output = {node.outputs[0]: node for node in candidate.dequantizers}
     return tuple(
         _find_qdq_value(by_output[name].inputs[0], by_output[name])
@@ -442,7 +449,7 @@ def _values_before(candidate: _Candidate) -> tuple[QdqValue, ...]:
     )
 
 
-def _values_behind(candidate: _Candidate) -> tuple[QdqValue, ...]:
+def _find_outputs(candidate: _Candidate) -> tuple[QdqValue, ...]:
     by_input = {node.inputs[0]: node for node in candidate.quantizers}
     if candidate.clip:
         by_input = {candidate.node.outputs[0]: candidate.quantizers[0]}

@@ -24,7 +24,7 @@ from edgepack.backends.builder_rules import (
     MAKE_CONSTANT,
     ON_THE_CPU,
     Rule,
-    attribute_in,
+    check_attribute,
     find_first_refusal,
     find_values,
     format_shape,
@@ -46,8 +46,8 @@ _ACTIVATIONS = ("uint8", "uint16")
 _REQUANTIZE = "quantize with activations: uint8 or uint16, and weights: uint8"
 
 
-def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
-    """Refuse dialects that the HTP does not run as integers.
+def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Find dialects that the HTP does not run as integers.
 
     Source: the provider's documentation ("QNN operators typically support the uint8 and uint16
     data types"); for weights per channel, ``get_qnn_qdq_config`` of onnxruntime 1.31.1.
@@ -71,7 +71,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     return found
 
 
-def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+def find_refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes that QNN leaves to the CPU.
 
     Unless the provider option ``offload_graph_io_quantization`` is 0, the Q nodes behind the
@@ -82,7 +82,7 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     refused = {
         unit: refusal
         for unit in find_node_units(graph)
-        if (refusal := (offload and _at_the_border(graph, unit)) or _refusal(graph, unit))
+        if (refusal := (offload and _check_border(graph, unit)) or _find_refusal(graph, unit))
     }
     return spread_refusals(refused)
 
@@ -91,8 +91,8 @@ BACKEND = Backend(
     name="qnn",
     provider="QNNExecutionProvider",
     recipes=frozenset({"fp32", "fp16", "int8-static"}),
-    misfits=misfits,
-    refusals=refusals,
+    misfits=find_misfits,
+    refusals=find_refusals,
     static_shapes=True,
     # What onnxruntime's configuration for QNN (1.31.1, execution_providers/qnn/quant_config.py)
     # requires: all operators, ranges at least this wide, and these scales of 16-bit outputs.
@@ -131,20 +131,20 @@ _BORDER = Refusal(
 )
 
 
-def _at_the_border(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_border(graph: Graph, unit: NodeUnit) -> Refusal | None:
     inputs = {spec.name for spec in graph.inputs}
     first = unit.target.op == QUANTIZE and unit.target.inputs[0] in inputs
     last = unit.target.op == DEQUANTIZE and unit.target.outputs[0] in graph.outputs
     return _BORDER if first or last else None
 
 
-def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _find_refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return find_kernel_refusal(read_table(BACKEND.name), graph, unit.target) or find_first_refusal(
-        (_known, _layout, *_RULES.get(unit.op, ())), graph, unit
+        (_check_shapes, _check_layout, *_RULES.get(unit.op, ())), graph, unit
     )
 
 
-def _known(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_shapes(graph: Graph, unit: NodeUnit) -> Refusal | None:
     for value in (*unit.inputs, *unit.outputs):
         if not value.tensor:
             continue
@@ -158,7 +158,7 @@ def _known(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
     if not unit.is_group:
         return None
     first, *others = unit.inputs
@@ -167,12 +167,12 @@ def _layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
         if value.is_quantized and dtype not in _ACTIVATIONS:
             return Refusal(f"{value.tensor!r} is {dtype}; taken are uint8 and uint16", _REQUANTIZE)
     for value in others:
-        if refusal := value.is_quantized and _second_layout(graph, value):
+        if refusal := value.is_quantized and _check_second_layout(graph, value):
             return refusal
     return None
 
 
-def _second_layout(graph: Graph, value: QdqValue) -> Refusal | None:
+def _check_second_layout(graph: Graph, value: QdqValue) -> Refusal | None:
     """Check the layouts of weights, biases and second activations."""
     dtype, scales = graph.dtype(value.tensor), graph.constants.get(value.scale)
     if scales is None:
@@ -189,7 +189,7 @@ def _second_layout(graph: Graph, value: QdqValue) -> Refusal | None:
     return None
 
 
-def _positive_indices(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_indices(graph: Graph, unit: NodeUnit) -> Refusal | None:
     indices = find_values(graph, unit, 1)
     if not indices or min(indices) >= 0:
         return None
@@ -197,8 +197,8 @@ def _positive_indices(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 _RULES: Mapping[str, Sequence[Rule]] = {
-    "Gather": (_positive_indices,),
-    "Gemm": (attribute_in("alpha", 1.0, 1.0), attribute_in("beta", 1.0, 0.0, 1.0)),
-    "LpNormalization": (attribute_in("p", 2, 2),),
-    "Resize": (attribute_in("antialias", 0, 0),),
+    "Gather": (_check_indices,),
+    "Gemm": (check_attribute("alpha", 1.0, 1.0), check_attribute("beta", 1.0, 0.0, 1.0)),
+    "LpNormalization": (check_attribute("p", 2, 2),),
+    "Resize": (check_attribute("antialias", 0, 0),),
 }

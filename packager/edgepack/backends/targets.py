@@ -44,7 +44,7 @@ _PROCESSORS = {"arm": "aarch64", "amd64": "x86-64"}
 """The architecture of a device, by the name of it that ``.ort`` files are written with."""
 
 _REPLAYS_SINCE = "1.30"
-"""An onnxruntime that loads .ort files of style runtime: see :func:`_replays`."""
+"""An onnxruntime that loads .ort files of style runtime: see :func:`_check_replays`."""
 _AS_PEP_440 = 'write a PEP 440 specifier, such as ">=3.11" or "==1.31.1"'
 _AS_SPELT = "keys and values are spelt as onnxruntime spells them"
 
@@ -66,10 +66,7 @@ def check_target(path: Path) -> Profile:
         ProfileError: The file is wrong; the error names every place.
     """
     profile, source = read_profile_source(path)
-    problems = [
-        *_device_problems(profile),
-        *_pin_problems(profile),
-    ]
+    problems = [*_check_device(profile), *_check_pins(profile)]
     problems += [
         (("variants", index, *misfit.key), f"variant {variant.id!r}: {misfit.problem}", misfit.hint)
         for index, variant in enumerate(profile.variants)
@@ -84,7 +81,7 @@ _Problem = tuple[tuple[str | int, ...], str, str]
 """A key's path, what is wrong, and what to do."""
 
 
-def _device_problems(profile: Profile) -> Iterator[_Problem]:
+def _check_device(profile: Profile) -> Iterator[_Problem]:
     family = FAMILIES[profile.device.os]
     if profile.family != family:
         problem = f"a device with {profile.device.os} is not of the family {profile.family!r}"
@@ -94,7 +91,7 @@ def _device_problems(profile: Profile) -> Iterator[_Problem]:
         yield ("device", "python"), problem, _AS_PEP_440
 
 
-def _pin_problems(profile: Profile) -> Iterator[_Problem]:
+def _check_pins(profile: Profile) -> Iterator[_Problem]:
     """Yield pins that no version can match: the device check and pip would fail on them."""
     on_python = profile.device.python is not None
     for name, pin in profile.runtime.packages.items():
@@ -167,7 +164,7 @@ def _make_changed_profile(
 ) -> Profile:
     place = ("targets", index, "variants")
     for number, change in enumerate(entry.variants):
-        for key, problem, hint in _change_problems(profile, change):
+        for key, problem, hint in _check_change(profile, change):
             raise ProfileError(problem, hint=hint, where=loaded.where(*place, number, *key))
     try:
         return change_profile(profile, entry.variants)
@@ -176,10 +173,10 @@ def _make_changed_profile(
         raise ProfileError(problem, hint=hint, where=loaded.where(*place)) from error
 
 
-def _change_problems(
+def _check_change(
     profile: Profile, change: VariantChange
 ) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    if unknown := _unknown(change.backend):
+    if unknown := _check_backend(change.backend):
         yield unknown.key, unknown.problem, unknown.hint
         return
     try:
@@ -204,15 +201,16 @@ def _split_error(error: ValueError) -> tuple[str, str]:
 
 def find_misfits(variant: Variant, profile: Profile) -> list[Misfit]:
     """Return what is wrong with a variant of a profile."""
-    if unknown := _unknown(variant.backend):
+    if unknown := _check_backend(variant.backend):
         return [unknown]
     backend = BACKENDS[variant.backend]
-    found = [*_common(variant, backend), *_names(variant), *_kernels(variant, profile)]
-    found += [*_replays(variant, profile), *_recipes(variant, profile)]
-    return [*found, *backend.misfits(variant, profile.device)]
+    found = [*_check_common(variant, backend), *_check_names(variant)]
+    found += [*_check_kernels(variant, profile), *_check_replays(variant, profile)]
+    found += _check_recipe(variant, profile)
+    return found + backend.misfits(variant, profile.device)
 
 
-def _unknown(backend: str) -> Misfit | None:
+def _check_backend(backend: str) -> Misfit | None:
     if backend in BACKENDS:
         return None
     return Misfit(
@@ -220,7 +218,7 @@ def _unknown(backend: str) -> Misfit | None:
     )
 
 
-def _common(variant: Variant, backend: Backend) -> Iterator[Misfit]:
+def _check_common(variant: Variant, backend: Backend) -> Iterator[Misfit]:
     if not variant.id.startswith(f"{variant.backend}-") or variant.recipe not in variant.id:
         problem = "its id does not say backend and recipe"
         yield Misfit(("id",), problem, f"call it {variant.backend}-{variant.recipe}")
@@ -230,10 +228,12 @@ def _common(variant: Variant, backend: Backend) -> Iterator[Misfit]:
             f"the backend {backend.name!r} cannot take the recipe {variant.recipe!r}",
             f"it takes {', '.join(sorted(backend.recipes))}",
         )
-    if _format(variant) not in backend.formats:
+    chosen = variant.model_format
+    form = f"ort-{chosen.ort}" if isinstance(chosen, OrtFormat) else chosen
+    if form not in backend.formats:
         yield Misfit(
             ("model_format",),
-            f"{backend.provider} does not run files of format {_format(variant)!r} as it should",
+            f"{backend.provider} does not run files of format {form!r} as it should",
             f"it takes {', '.join(sorted(backend.formats))}",
         )
     names = [provider.name for provider in variant.providers]
@@ -255,12 +255,7 @@ def _common(variant: Variant, backend: Backend) -> Iterator[Misfit]:
         )
 
 
-def _format(variant: Variant) -> str:
-    chosen = variant.model_format
-    return f"ort-{chosen.ort}" if isinstance(chosen, OrtFormat) else chosen
-
-
-def _kernels(variant: Variant, profile: Profile) -> Iterator[Misfit]:
+def _check_kernels(variant: Variant, profile: Profile) -> Iterator[Misfit]:
     """Yield a problem if a file is written with kernels for other processors than the target's."""
     chosen = variant.model_format
     if isinstance(chosen, OrtFormat) and _PROCESSORS[chosen.platform] != profile.device.arch:
@@ -272,14 +267,14 @@ def _kernels(variant: Variant, profile: Profile) -> Iterator[Misfit]:
         )
 
 
-def _replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
+def _check_replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
     """Yield why the target's session cannot do the optimizations that a file leaves to it.
 
     Source: a file that onnxruntime 1.31.1 writes does not load in 1.23.2 ("Missing action
     1DQ_CPU"), and does in 1.30.0 (tried 2026-11-21; versions between were not).
     """
     replays = isinstance(variant.model_format, OrtFormat) and variant.model_format.ort == "runtime"
-    if replays and (runtime := _older_runtime(profile, _REPLAYS_SINCE)):
+    if replays and (runtime := _find_older_runtime(profile, _REPLAYS_SINCE)):
         yield Misfit(
             ("model_format", "ort"),
             f"{runtime} does not load .ort files of style runtime",
@@ -287,10 +282,10 @@ def _replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
         )
 
 
-def _recipes(variant: Variant, profile: Profile) -> Iterator[Misfit]:
+def _check_recipe(variant: Variant, profile: Profile) -> Iterator[Misfit]:
     """Yield a problem if a target's onnxruntime is older than a recipe's models need."""
     since = RECIPE_RULES[variant.recipe].since
-    if since and (runtime := _older_runtime(profile, since.onnxruntime)):
+    if since and (runtime := _find_older_runtime(profile, since.onnxruntime)):
         yield Misfit(
             ("recipe",),
             f"{runtime} does not load {since.writes}",
@@ -298,13 +293,13 @@ def _recipes(variant: Variant, profile: Profile) -> Iterator[Misfit]:
         )
 
 
-def _older_runtime(profile: Profile, version: str) -> str:
+def _find_older_runtime(profile: Profile, version: str) -> str:
     """Return the onnxruntime that a profile pins if it may be older than a version, else ''."""
     pinned = profile.runtime.onnxruntime
     return " ".join(pinned) if pinned and release(pinned[1]) < Version(version) else ""
 
 
-def _names(variant: Variant) -> Iterator[Misfit]:
+def _check_names(variant: Variant) -> Iterator[Misfit]:
     """Yield options and session keys that onnxruntime does not know: it reports few of them."""
     for index, provider in enumerate(variant.providers):
         for key, value in provider.options.items():

@@ -22,13 +22,13 @@ from edgepack.backends.builder_rules import (
     EXPORT,
     MAKE_CONSTANT,
     Rule,
-    all_ones,
-    attribute_in,
-    constant_inputs,
+    check_attribute,
+    check_constants,
+    check_one_output,
+    check_ones,
+    check_rank,
     find_first_refusal,
     find_values,
-    one_output,
-    rank_in,
 )
 from edgepack.backends.op_table import find_kernel_refusal, read_table
 from edgepack.backends.qdq import DEQUANTIZE, QUANTIZE, NodeUnit, make_single_unit
@@ -38,8 +38,8 @@ from edgepack.project.profile import DeviceKind, Variant
 _DIALECT = "quantize with int8 for both, symmetric: true and bias: float32"
 
 
-def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
-    """Refuse dialects that TensorRT does not take as int8.
+def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Find dialects that TensorRT does not take as int8.
 
     Source: that of data/tensorrt.yaml; NVIDIA's guide leaves biases in float.
     """
@@ -61,17 +61,19 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     return found
 
 
-def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+def find_refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes that TensorRT does not get.
 
     The provider options ``trt_op_types_to_exclude`` and ``trt_min_subgraph_size`` of the variant
     are followed. In onnxruntime 1.31.1 nothing is excluded unless the first one says so (releases
     around 1.21 left out NonMaxSuppression, NonZero and RoiAlign by themselves).
     """
-    options = _options(variant)
+    options = next((p.options for p in variant.providers if p.name == BACKEND.provider), {})
     excluded = set(options.get("trt_op_types_to_exclude", "").split(","))
     found = {
-        node.index: refusal for node in graph.nodes if (refusal := _refusal(graph, node, excluded))
+        node.index: refusal
+        for node in graph.nodes
+        if (refusal := _find_refusal(graph, node, excluded))
     }
     least = options.get("trt_min_subgraph_size", "1")
     taken = [node for node in graph.nodes if node.index not in found]
@@ -86,8 +88,8 @@ BACKEND = Backend(
     provider="TensorrtExecutionProvider",
     fallbacks=frozenset({"CUDAExecutionProvider", CPU}),
     recipes=frozenset({"fp32", "fp16", "int8-static"}),
-    misfits=misfits,
-    refusals=refusals,
+    misfits=find_misfits,
+    refusals=find_refusals,
     # Dynamic shapes work with a given range (shape_options); known shapes work best.
     static_shapes=False,
     # An engine is built for a range of sizes, and built again for each size outside it, which takes
@@ -113,16 +115,12 @@ BACKEND = Backend(
 )
 
 
-def _options(variant: Variant) -> Mapping[str, str]:
-    return next((p.options for p in variant.providers if p.name == BACKEND.provider), {})
-
-
 def _refuse_few(nodes: int, least: str) -> Refusal:
     reason = f"its piece of the graph has {nodes} nodes; trt_min_subgraph_size is {least}"
     return Refusal(reason, "lower the provider option trt_min_subgraph_size")
 
 
-def _refusal(graph: Graph, node: Node, excluded: set[str]) -> Refusal | None:
+def _find_refusal(graph: Graph, node: Node, excluded: set[str]) -> Refusal | None:
     if node.op in excluded:
         reason = f"the provider option trt_op_types_to_exclude names {node.op}"
         return Refusal(reason, "take it out of the option")
@@ -131,7 +129,7 @@ def _refusal(graph: Graph, node: Node, excluded: set[str]) -> Refusal | None:
     return refusal or find_first_refusal(_RULES.get(node.qualified_op, ()), graph, unit)
 
 
-def _quantization(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_quantization(graph: Graph, unit: NodeUnit) -> Refusal | None:
     node = unit.target
     stored = node.inputs[0] if node.op == DEQUANTIZE else node.outputs[0]
     dtype = graph.dtype(stored)
@@ -151,41 +149,41 @@ def _quantization(graph: Graph, unit: NodeUnit) -> Refusal | None:
 _STORED = ("int8", "int4", "float8e4m3fn", "float4e2m1")
 
 
-def _few_enough(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """K is less than 3840, where it is known."""
+def _check_top_k(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that K is less than 3840, where it is known."""
     count = find_values(graph, unit, 1)
     if not count or count[0] < 3840:
         return None
     return Refusal(f"K is {count[0]}; less than 3840 is taken", EXPORT)
 
 
-_POOL: tuple[Rule, ...] = (rank_in(4, 5), all_ones("dilations"))
-_AXES: tuple[Rule, ...] = (constant_inputs(axes=1),)
+_POOL: tuple[Rule, ...] = (check_rank(4, 5), check_ones("dilations"))
+_AXES: tuple[Rule, ...] = (check_constants(axes=1),)
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _RULES: Mapping[str, Sequence[Rule]] = {
     **dict.fromkeys((f"Reduce{name}" for name in _REDUCTIONS), _AXES),
     **dict.fromkeys(("Squeeze", "Unsqueeze"), _AXES),
-    **dict.fromkeys((QUANTIZE, DEQUANTIZE), (_quantization,)),
+    **dict.fromkeys((QUANTIZE, DEQUANTIZE), (_check_quantization,)),
     **dict.fromkeys(("AveragePool", "LpPool"), _POOL),
-    "MaxPool": (*_POOL, one_output),
-    "Attention": (rank_in(4), one_output),
-    "CumSum": (constant_inputs(axis=1),),
-    "GridSample": (rank_in(4),),
-    "LayerNormalization": (one_output,),
-    "LSTM": (attribute_in("input_forget", 0, 0), attribute_in("layout", 0, 0)),
-    "OneHot": (constant_inputs(depth=1),),
+    "MaxPool": (*_POOL, check_one_output),
+    "Attention": (check_rank(4), check_one_output),
+    "CumSum": (check_constants(axis=1),),
+    "GridSample": (check_rank(4),),
+    "LayerNormalization": (check_one_output,),
+    "LSTM": (check_attribute("input_forget", 0, 0), check_attribute("layout", 0, 0)),
+    "OneHot": (check_constants(depth=1),),
     "Resize": (
-        attribute_in("mode", "nearest", "nearest", "linear"),
-        attribute_in(
+        check_attribute("mode", "nearest", "nearest", "linear"),
+        check_attribute(
             "coordinate_transformation_mode",
             "half_pixel",
             *("half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn"),
             *("asymmetric", "align_corners"),
         ),
-        attribute_in("keep_aspect_ratio_policy", "stretch", "stretch"),
-        attribute_in("antialias", 0, 0),
+        check_attribute("keep_aspect_ratio_policy", "stretch", "stretch"),
+        check_attribute("antialias", 0, 0),
     ),
-    "ScatterND": (attribute_in("reduction", "none", "none"),),
-    "STFT": (constant_inputs(frame_step=1, window=2),),
-    "TopK": (attribute_in("sorted", 1, 1), _few_enough),
+    "ScatterND": (check_attribute("reduction", "none", "none"),),
+    "STFT": (check_constants(frame_step=1, window=2),),
+    "TopK": (check_attribute("sorted", 1, 1), _check_top_k),
 }

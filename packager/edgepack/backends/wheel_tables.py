@@ -71,10 +71,10 @@ def load_op_table(name: TableName, folder: Path | None = None) -> WheelOpTable:
     Raises:
         ToolError: onnxruntime is not installed, or has no such list, or one without rows.
     """
-    path = (folder or _shipped_folder()) / f"{name}.md"
+    path = (folder or _find_shipped_folder()) / f"{name}.md"
     if not path.is_file():
         raise ToolError(
-            f"onnxruntime {_version()} comes without the list of operators {name}.md",
+            f"onnxruntime {_find_version()} comes without the list of operators {name}.md",
             hint="install the onnxruntime that constraints.txt pins: pip install onnxruntime -c"
             " constraints.txt",
             where=str(path),
@@ -82,14 +82,15 @@ def load_op_table(name: TableName, folder: Path | None = None) -> WheelOpTable:
     table = parse_table(path.read_text(encoding="utf-8"))
     if not table.notes:
         raise ToolError(
-            f"the list of operators of onnxruntime {_version()} has no rows that edgepack can read",
+            f"the list of operators of onnxruntime {_find_version()} has no rows that edgepack can"
+            " read",
             hint="install the onnxruntime that constraints.txt pins, or report this version",
             where=str(path),
         )
     return table
 
 
-def _shipped_folder() -> Path:
+def _find_shipped_folder() -> Path:
     # find_spec reads no code: importing onnxruntime would take a second and load its library.
     spec = importlib.util.find_spec("onnxruntime")
     if spec is None or spec.origin is None:
@@ -100,7 +101,7 @@ def _shipped_folder() -> Path:
     return Path(spec.origin).parent / "tools" / "mobile_helpers"
 
 
-def _version() -> str:
+def _find_version() -> str:
     try:
         return importlib.metadata.version("onnxruntime")
     except importlib.metadata.PackageNotFoundError:

@@ -24,18 +24,18 @@ from edgepack.backends.builder_rules import (
     MAKE_CONSTANT,
     ON_THE_CPU,
     Rule,
-    all_ones,
-    attribute_in,
-    constant_inputs,
+    check_attribute,
+    check_constants,
+    check_kernel_2d,
+    check_one_output,
+    check_ones,
+    check_rank,
     find_attribute,
     find_first_refusal,
     find_input_name,
     find_shape,
     find_values,
     format_shape,
-    kernel_2d,
-    one_output,
-    rank_in,
 )
 from edgepack.backends.op_table import find_kernel_refusal, read_table
 from edgepack.backends.qdq import (
@@ -53,8 +53,8 @@ _LAYOUTS = "int8 activations with int8 weights, or uint8 with uint8 per tensor"
 _REQUANTIZE = "quantize with activations: int8 and weights: int8"
 
 
-def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
-    """Refuse dialects that XNNPACK leaves to the CPU.
+def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+    """Find dialects that XNNPACK leaves to the CPU.
 
     Source: ``GetConvCompType`` in ``core/providers/xnnpack/nn/conv_base.cc``.
     """
@@ -84,7 +84,7 @@ def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     return found
 
 
-def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+def find_refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return the nodes that XNNPACK leaves to the CPU.
 
     XNNPACK also takes a Relu or Clip behind a float Conv or pool that it takes.
@@ -95,9 +95,9 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Outputs of the float operators taken that a Relu or Clip can join."""
     for unit in find_node_units(graph):
         if unit.op in ("Relu", "Clip") and not unit.is_group:
-            refusal = _fusion_refusal(graph, unit, fusable)
+            refusal = _check_fusion(graph, unit, fusable)
         else:
-            refusal = _refusal(graph, unit)
+            refusal = _find_refusal(graph, unit)
         if refusal:
             refused[unit] = refusal
         elif unit.op in _TAKE_ACTIVATIONS and not unit.is_group:
@@ -105,7 +105,7 @@ def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     return spread_refusals(refused)
 
 
-def cores(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
+def count_cores(options: Mapping[str, str], session_threads: int, cpu_count: int) -> int:
     """Return the number of threads of its own pool; by default the session's."""
     return int(options.get("intra_op_num_threads", session_threads)) or cpu_count
 
@@ -116,8 +116,8 @@ BACKEND = Backend(
     recipes=frozenset({"fp32", "int8-static"}),
     # Not .ort: onnxruntime would call XNNPACK's compiler, which does not exist (from the source).
     formats=frozenset({"onnx"}),
-    misfits=misfits,
-    refusals=refusals,
+    misfits=find_misfits,
+    refusals=find_refusals,
     per_tensor_ops=("ConvTranspose",),
     knobs=(
         Knob(
@@ -127,14 +127,14 @@ BACKEND = Backend(
             " xnnpack_execution_provider.cc and .h in onnxruntime (the documentation says 1)",
         ),
     ),
-    cores=cores,
+    cores=count_cores,
 )
 
 
 _TAKE_ACTIVATIONS = ("Conv", "MaxPool", "AveragePool")
 
 
-def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _find_refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
     if unit.target.op in (QUANTIZE, DEQUANTIZE):
         return Refusal("no int8 operator that XNNPACK takes is beside it", ON_THE_CPU)
     rules = _RULES.get(unit.op, ())
@@ -149,17 +149,17 @@ def _refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
     )
 
 
-def _fusion_refusal(graph: Graph, unit: NodeUnit, fusable: set[str]) -> Refusal | None:
+def _check_fusion(graph: Graph, unit: NodeUnit, fusable: set[str]) -> Refusal | None:
     if find_input_name(unit, 0) not in fusable:
         reason = f"{unit.op} is taken behind a float Conv, MaxPool or AveragePool that is taken"
         return Refusal(reason, ON_THE_CPU)
-    return constant_inputs(min=1, max=2)(graph, unit)
+    return check_constants(min=1, max=2)(graph, unit)
 
 
 # --- what shapes and attributes must be -------------------------------------------------------
 
 
-def _image_size_known(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_image_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
     shape = find_shape(graph, unit) or ()
     if all(isinstance(size, int) for size in shape[1:]):
         return None
@@ -169,21 +169,21 @@ def _image_size_known(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return Refusal(reason, FIX_DIMENSIONS)
 
 
-def _padding(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """SAME_LOWER is not taken; where pads are given, auto_pad does not count."""
+def _check_padding(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Refuse SAME_LOWER; where pads are given, auto_pad does not count."""
     if "pads" in unit.target.attributes:
         return None
-    return attribute_in("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER")(graph, unit)
+    return check_attribute("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER")(graph, unit)
 
 
-def _more_than_one_pixel(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_window(graph: Graph, unit: NodeUnit) -> Refusal | None:
     del graph
     if list(find_attribute(unit, "kernel_shape", [1, 1])) != [1, 1]:
         return None
     return Refusal("its window is 1 x 1", EXPORT)
 
 
-def _last_axis(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_last_axis(graph: Graph, unit: NodeUnit) -> Refusal | None:
     shape = find_shape(graph, unit)
     if not shape:
         return Refusal(f"{find_input_name(unit, 0)!r} has {format_shape(shape)}", FIX_DIMENSIONS)
@@ -196,7 +196,7 @@ def _last_axis(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
     names = [find_input_name(unit, place) for place in range(3)]
     if not names[2]:
         reason = "it has no bias, which onnxruntime's check for XNNPACK reads without asking"
@@ -211,7 +211,7 @@ def _gemm(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _matrices(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_matrices(graph: Graph, unit: NodeUnit) -> Refusal | None:
     for place in (0, 1):
         shape = find_shape(graph, unit, place)
         if not shape or len(shape) > 2:
@@ -229,8 +229,8 @@ def _matrices(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Scales or sizes are constant, keep the channels, and shrink by whole factors."""
+def _check_resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that constant scales or sizes keep the channels and shrink by whole factors."""
     shape = find_shape(graph, unit) or ()
     scales = find_values(graph, unit, 1 if graph.opset == 10 else 2)
     sizes = find_values(graph, unit, 3)
@@ -241,90 +241,90 @@ def _resize_size(graph: Graph, unit: NodeUnit) -> Refusal | None:
     if (scales and scales[1] != 1.0) or (sizes and sizes[1] != shape[1]):
         return Refusal("it resizes the channels", EXPORT)
     shrinks = [(size, scale) for size, scale in zip(shape[2:], (scales or [])[2:], strict=False)]
-    if all(scale >= 1.0 for _, scale in shrinks) or all(_divides(*pair) for pair in shrinks):
+    if all(scale >= 1.0 for _, scale in shrinks) or all(_can_shrink(*pair) for pair in shrinks):
         return None
     return Refusal("it shrinks by what does not divide height and width", EXPORT)
 
 
-def _divides(size: int | str, scale: float) -> bool:
+def _can_shrink(size: int | str, scale: float) -> bool:
     factor = round(1 / scale) if scale > 0 else 0
     return isinstance(size, int) and factor > 0 and factor * scale == 1.0 and size % factor == 0
 
 
 _CONVOLUTION: tuple[Rule, ...] = (
-    rank_in(3, 4),
-    _image_size_known,
-    constant_inputs(W=1, B=2),
-    _padding,
+    check_rank(3, 4),
+    _check_image_size,
+    check_constants(W=1, B=2),
+    _check_padding,
 )
 _POOL: tuple[Rule, ...] = (
-    rank_in(4),
-    _image_size_known,
-    attribute_in("ceil_mode", 0, 0),
-    attribute_in("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER"),
-    kernel_2d,
-    _more_than_one_pixel,
-    one_output,
+    check_rank(4),
+    _check_image_size,
+    check_attribute("ceil_mode", 0, 0),
+    check_attribute("auto_pad", "NOTSET", "NOTSET", "VALID", "SAME_UPPER"),
+    check_kernel_2d,
+    _check_window,
+    check_one_output,
 )
 _RULES: Mapping[str, Sequence[Rule]] = {
     "Conv": _CONVOLUTION,
     "ConvTranspose": _CONVOLUTION,
-    "QLinearConv": (rank_in(4), _image_size_known, _padding),
+    "QLinearConv": (check_rank(4), _check_image_size, _check_padding),
     "MaxPool": _POOL,
-    "AveragePool": (*_POOL, all_ones("dilations")),
-    "Softmax": (_last_axis,),
+    "AveragePool": (*_POOL, check_ones("dilations")),
+    "Softmax": (_check_last_axis,),
     "Resize": (
-        rank_in(4),
-        _resize_size,
-        attribute_in("mode", "nearest", "linear"),
-        attribute_in("antialias", 0, 0),
-        attribute_in("axes", [], []),
-        attribute_in("keep_aspect_ratio_policy", "stretch", "stretch"),
-        attribute_in("extrapolation_value", 0.0, 0.0),
-        attribute_in("exclude_outside", 0, 0),
-        attribute_in(
+        check_rank(4),
+        _check_resize_size,
+        check_attribute("mode", "nearest", "linear"),
+        check_attribute("antialias", 0, 0),
+        check_attribute("axes", [], []),
+        check_attribute("keep_aspect_ratio_policy", "stretch", "stretch"),
+        check_attribute("extrapolation_value", 0.0, 0.0),
+        check_attribute("exclude_outside", 0, 0),
+        check_attribute(
             "coordinate_transformation_mode",
             "half_pixel",
             *("asymmetric", "half_pixel", "align_corners", "pytorch_half_pixel"),
         ),
     ),
     "Gemm": (
-        attribute_in("alpha", 1.0, 1.0),
-        attribute_in("beta", 1.0, 1.0),
-        constant_inputs(B=1, C=2),
-        _gemm,
+        check_attribute("alpha", 1.0, 1.0),
+        check_attribute("beta", 1.0, 1.0),
+        check_constants(B=1, C=2),
+        _check_gemm,
     ),
-    "MatMul": (constant_inputs(B=1), _matrices),
+    "MatMul": (check_constants(B=1), _check_matrices),
 }
 _FLOAT_RULES: Mapping[str, Sequence[Rule]] = {
-    "AveragePool": (attribute_in("count_include_pad", 0, 0),),
+    "AveragePool": (check_attribute("count_include_pad", 0, 0),),
 }
 
 
 # --- int8 layouts -----------------------------------------------------------------------------
 
 
-def _dtype(graph: Graph, value: QdqValue) -> str:
+def _find_dtype(graph: Graph, value: QdqValue) -> str:
     return graph.dtype(value.tensor) if value.is_quantized else "not quantized"
 
 
-def _count(graph: Graph, value: QdqValue) -> int:
+def _count_scales(graph: Graph, value: QdqValue) -> int:
     """Return how many scales a tensor has; 0 where they are not constant."""
     scales = graph.constants.get(value.scale)
     return 0 if scales is None else scales.size
 
 
-def _scalar(graph: Graph, name: str, default: float) -> float:
+def _read_scalar(graph: Graph, name: str, default: float) -> float:
     array: np.ndarray[Any, Any] | None = graph.constants.get(name)
     return default if array is None or array.size != 1 else float(array.item())
 
 
-def _weights(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """Source: ``GetConvCompType``, ``IsValidQuantConv`` and ``GetTensorQuantType``."""
+def _check_weights(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check the types (``GetConvCompType``, ``IsValidQuantConv``, ``GetTensorQuantType``)."""
     first, weights, *_ = unit.inputs
-    found = [_dtype(graph, value) for value in (first, weights, unit.outputs[0])]
-    scales = _count(graph, weights)
-    if not scales or not _count(graph, first):
+    found = [_find_dtype(graph, value) for value in (first, weights, unit.outputs[0])]
+    scales = _count_scales(graph, weights)
+    if not scales or not _count_scales(graph, first):
         return Refusal("its scales are computed, but must be constant", MAKE_CONSTANT)
     if found not in (["int8"] * 3, ["uint8"] * 3) or (scales > 1 and found[0] == "uint8"):
         each = " per channel" if scales > 1 else ""
@@ -342,39 +342,43 @@ def _weights(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return None
 
 
-def _same_8_bits(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    found = {_dtype(graph, value) for value in (unit.inputs[0], unit.outputs[0])}
+def _check_same_8_bits(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    found = {_find_dtype(graph, value) for value in (unit.inputs[0], unit.outputs[0])}
     if found in ({"int8"}, {"uint8"}):
         return None
     return Refusal(f"it is quantized as {' and '.join(sorted(found))}, not in 8 bits", _REQUANTIZE)
 
 
-def _uint8(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    found = _dtype(graph, unit.inputs[0])
-    if found == _dtype(graph, unit.outputs[0]) == "uint8":
+def _check_uint8(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    found = _find_dtype(graph, unit.inputs[0])
+    if found == _find_dtype(graph, unit.outputs[0]) == "uint8":
         return None
     return Refusal(f"{unit.op} is quantized as {found}; it is taken as uint8", ON_THE_CPU)
 
 
-def _quantized_average(graph: Graph, unit: NodeUnit) -> Refusal | None:
-    """With int8 numbers the padding must count; with float ones it must not."""
-    return _uint8(graph, unit) or attribute_in("count_include_pad", 0, 1)(graph, unit)
+def _check_quantized_average(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that the padding counts, as it must with int8 numbers; with float ones it must not."""
+    return _check_uint8(graph, unit) or check_attribute("count_include_pad", 0, 1)(graph, unit)
 
 
-def _quantized_softmax(graph: Graph, unit: NodeUnit) -> Refusal | None:
+def _check_quantized_softmax(graph: Graph, unit: NodeUnit) -> Refusal | None:
     out = unit.outputs[0]
-    is_unit = abs(_scalar(graph, out.scale, 0.0) - 1 / 256) <= 1e-4
-    if _uint8(graph, unit) is None and is_unit and _scalar(graph, out.zero_point, 0.0) == 0.0:
+    is_unit = abs(_read_scalar(graph, out.scale, 0.0) - 1 / 256) <= 1e-4
+    if (
+        _check_uint8(graph, unit) is None
+        and is_unit
+        and _read_scalar(graph, out.zero_point, 0.0) == 0.0
+    ):
         return None
     reason = "its result is not uint8 with scale 1/256 and zero point 0"
     return Refusal(reason, ON_THE_CPU)
 
 
 _QUANTIZED_RULES: Mapping[str, Rule] = {
-    "Conv": _weights,
-    "ConvTranspose": _weights,
-    "MaxPool": _same_8_bits,
-    "Resize": _same_8_bits,
-    "AveragePool": _quantized_average,
-    "Softmax": _quantized_softmax,
+    "Conv": _check_weights,
+    "ConvTranspose": _check_weights,
+    "MaxPool": _check_same_8_bits,
+    "Resize": _check_same_8_bits,
+    "AveragePool": _check_quantized_average,
+    "Softmax": _check_quantized_softmax,
 }

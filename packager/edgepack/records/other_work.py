@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgepack.backends.base import one_core
+from edgepack.backends.base import count_one_core
 from edgepack.backends.registry import BACKENDS
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import ManifestVariant
@@ -26,7 +26,7 @@ def count_threads(variant: ManifestVariant, scenario: Scenario, cpu_count: int) 
     Of a backend that is not known here, one thread is taken to drive something else.
     """
     backend = BACKENDS.get(variant.backend)
-    cores = backend.cores if backend else one_core
+    cores = backend.cores if backend else count_one_core
     options, session_threads = variant.providers[0].options, variant.session.intra_op_num_threads
     return cores(options, session_threads, cpu_count) * scenario.threads
 

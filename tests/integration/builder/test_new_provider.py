@@ -30,14 +30,14 @@ from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
 
-def misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
+def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
     """Refuse macOS."""
     if device.os != "macos":
         return []
     return [Misfit(("backend",), "Abacus has no driver for macOS", "use the CPU there")]
 
 
-def refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
+def find_refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
     """Return all but products."""
     del variant
     products = ("Conv", "Gemm", "MatMul")
@@ -52,8 +52,8 @@ BACKEND = Backend(
     name="abacus",
     provider="AbacusExecutionProvider",
     recipes=frozenset({"fp32", "fp16"}),
-    misfits=misfits,
-    refusals=refusals,
+    misfits=find_misfits,
+    refusals=find_refusals,
     static_shapes=True,
     rewrites=("flatten-to-reshape", "fold-batch-norm"),
     float32_ops=frozenset({"Gemm"}),

@@ -352,7 +352,7 @@ def test_dialect_when_the_cpu_runs_it_as_float_is_a_misfit(activations, weights,
 
 
 def test_tables_when_read_say_where_each_comes_from():
-    tables = openvino._tables()
+    tables = openvino._read_tables()
     said = " ".join(source.of for source in tables.sources)
     for name in ("ops", "scalar_ops", "empty_ops", "only_in_models", "dtypes"):
         assert name in said
