@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edgepack.errors import ProfileError
-from edgepack.model.editing import free_name
+from edgepack.model.editing import take_name
 from edgepack.model.facts import TensorSpec
 from edgepack.project.loading import LoadedProject
 from edgepack.project.project import Project
@@ -23,7 +23,7 @@ def find_given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[T
     used = {size for spec in inputs for size in spec.shape or () if isinstance(size, str)}
 
     def given(name: str, *sizes: str) -> tuple[str, ...]:
-        return tuple(free_name(f"{name}_{size}", used) for size in sizes)
+        return tuple(take_name(f"{name}_{size}", used) for size in sizes)
 
     texts = project.texts.items()
     beside = {other for each in texts for other in list_made_names(*each)[1:]}

@@ -113,7 +113,7 @@ def _inline_branch(
         copy = onnx.NodeProto()
         copy.CopyFrom(inner)
         copy.name = f"{prefix}/{inner.name or inner.output[0]}"
-        _rename([copy], names)
+        _rename_tensors([copy], names)
         yield copy
     for given, value in zip(node.output, branch.output, strict=True):
         if given:
@@ -121,7 +121,7 @@ def _inline_branch(
             yield onnx.helper.make_node("Identity", [taken], [given], f"{prefix}/{given}")
 
 
-def _rename(nodes: Iterable[onnx.NodeProto], names: dict[str, str]) -> None:
+def _rename_tensors(nodes: Iterable[onnx.NodeProto], names: dict[str, str]) -> None:
     """Rename tensors, also in branches of nodes that have no tensor of the same name."""
     for node in nodes:
         for place in (node.input, node.output):
@@ -131,6 +131,6 @@ def _rename(nodes: Iterable[onnx.NodeProto], names: dict[str, str]) -> None:
                 own = {value.name for value in (*graph.input, *graph.initializer)}
                 own |= {name for inner in graph.node for name in inner.output}
                 outer = {name: new for name, new in names.items() if name not in own}
-                _rename(graph.node, outer)
+                _rename_tensors(graph.node, outer)
                 for value in graph.output:
                     value.name = outer.get(value.name, value.name)

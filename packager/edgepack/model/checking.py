@@ -9,7 +9,7 @@ from edgepack.errors import ModelError
 from edgepack.model.facts import ModelFacts, require_plain_signature
 from edgepack.model.finding import Finding
 from edgepack.model.ir import loadable
-from edgepack.model.reading import fits_a_message, list_external_files, read_model, read_outline
+from edgepack.model.reading import can_fit_message, list_external_files, read_model, read_outline
 from edgepack.model.running import make_session
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def run_checker(model: Path) -> list[Finding]:
     from onnx.checker import ValidationError
 
     try:
-        onnx.checker.check_model(_checkable(model))
+        onnx.checker.check_model(_read_checkable(model))
     except ValidationError as error:
         reason = f"onnx.checker refuses the model: {' '.join(str(error).split())}"
         remedy = "nothing to do if it runs; else export the model again"
@@ -34,8 +34,8 @@ def run_checker(model: Path) -> list[Finding]:
     return []
 
 
-def _checkable(model: Path) -> onnx.ModelProto | str:
-    """Return what the checker is to take: what it reads itself is in memory fewer times.
+def _read_checkable(model: Path) -> onnx.ModelProto | str:
+    """Return what the checker takes: a path where it can read the file, which takes less memory.
 
     The checker has its own rules for the place of external data, so edgepack reads them for it, as
     far as protobuf allows.
@@ -45,7 +45,7 @@ def _checkable(model: Path) -> onnx.ModelProto | str:
     if not list_external_files(read_outline(model)):
         return str(model)
     loaded = read_model(model)
-    return loaded if fits_a_message(loaded, onnx.checker.MAXIMUM_PROTOBUF) else str(model)
+    return loaded if can_fit_message(loaded, onnx.checker.MAXIMUM_PROTOBUF) else str(model)
 
 
 def check_carrying(facts: ModelFacts) -> list[Finding]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MIN_IR = 4
 
 
-def free_name(stem: str, taken: set[str]) -> str:
+def take_name(stem: str, taken: set[str]) -> str:
     """Return a name that is not taken, ``stem`` itself where it can be, and take it."""
     name, count = stem, 0
     while name in taken:

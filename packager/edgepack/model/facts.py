@@ -102,13 +102,13 @@ def read_model_facts(path: Path) -> ModelFacts:
         inputs=inputs,
         outputs=outputs,
         op_counts=dict(
-            sorted(Counter(_op_name(node) for node in walk_nested(model.graph.node)).items())
+            sorted(Counter(_format_op(node) for node in walk_nested(model.graph.node)).items())
         ),
-        initializer_bytes=sum(_tensor_bytes(t) for t in model.graph.initializer),
+        initializer_bytes=sum(_count_bytes(t) for t in model.graph.initializer),
         quantization=find_quantization(model),
         external_data=tuple(list_external_files(model)),
         metadata={entry.key: entry.value for entry in model.metadata_props},
-        table_rows=_table_rows(model.graph),
+        table_rows=_find_table_rows(model.graph),
     )
 
 
@@ -143,14 +143,14 @@ def read_tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     )
     if not value.type.tensor_type.HasField("shape"):
         return TensorSpec(value.name, dtype, None)
-    return TensorSpec(value.name, dtype, tuple(map(_size, value.type.tensor_type.shape.dim)))
+    return TensorSpec(value.name, dtype, tuple(map(_read_size, value.type.tensor_type.shape.dim)))
 
 
 _SAME_VALUES = {"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 """Operators that leave the values of indices what they are."""
 
 
-def _table_rows(graph: onnx.GraphProto) -> dict[str, int]:
+def _find_table_rows(graph: onnx.GraphProto) -> dict[str, int]:
     """Return the inputs that choose rows, with the number of rows of the smallest table."""
     weights = {tensor.name: tensor.dims for tensor in graph.initializer}
     origins = {value.name: value.name for value in graph.input if value.name not in weights}
@@ -168,17 +168,17 @@ def _table_rows(graph: onnx.GraphProto) -> dict[str, int]:
     return rows
 
 
-def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
+def _read_size(dim: onnx.TensorShapeProto.Dimension) -> int | str:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
     return dim.dim_param or "?"
 
 
-def _op_name(node: onnx.NodeProto) -> str:
+def _format_op(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in STANDARD else f"{node.domain}:{node.op_type}"
 
 
-def _tensor_bytes(tensor: onnx.TensorProto) -> int:
+def _count_bytes(tensor: onnx.TensorProto) -> int:
     """Return the bytes of a tensor from its type and shape: its data may be in another file."""
     from math import prod
 

@@ -88,7 +88,7 @@ class FusionCoverage:
         all_of_them = self.integer_ops + len(self.float_nodes)
         return self.integer_ops / all_of_them if all_of_them else 0.0
 
-    def facts(self) -> dict[str, Any]:
+    def make_facts(self) -> dict[str, Any]:
         """Return it as JSON-ready values; ``coverage`` is rounded to 4 places."""
         return {
             "leftover_quantize": self.leftover_quantize,
@@ -121,20 +121,21 @@ def count_coverage(optimized: Graph, source: Graph) -> FusionCoverage:
     """Return the coverage of an optimized graph; names are those of the graph it came from."""
     operators = [node for node in optimized.nodes if node.op not in (QUANTIZE, DEQUANTIZE)]
     integer = [node for node in operators if _INTEGER.match(node.op)]
-    islands = _islands(optimized)
+    islands = _find_islands(optimized)
     names = _Names(optimized, source)
     float_nodes = tuple(
-        FloatNode(names.of(node), node.qualified_op, is_product(node), node.index in islands)
+        FloatNode(names.find(node), node.qualified_op, is_product(node), node.index in islands)
         for node in operators
-        if not _INTEGER.match(node.op) and (is_product(node) or _touches(optimized, node))
+        if not _INTEGER.match(node.op)
+        if is_product(node) or _has_dequantizer(optimized, node) or _has_quantizer(optimized, node)
     )
     return FusionCoverage(
-        leftover_quantize=_count(optimized, QUANTIZE),
-        leftover_dequantize=_count(optimized, DEQUANTIZE),
+        leftover_quantize=_count_nodes(optimized, QUANTIZE),
+        leftover_dequantize=_count_nodes(optimized, DEQUANTIZE),
         integer_ops=len(integer),
         integer_products=sum(bool(_INTEGER_PRODUCT.search(node.op)) for node in integer),
         float_nodes=float_nodes,
-        lone=tuple(dict.fromkeys(names.of(node) for node in _lone(optimized))),
+        lone=tuple(dict.fromkeys(names.find(node) for node in _find_lone(optimized))),
     )
 
 
@@ -147,7 +148,7 @@ def _optimize(model: Path, optimized: Path, cpu: Architecture) -> None:
     import onnxruntime
 
     from edgepack.errors import ModelError
-    from edgepack.model.running import blame
+    from edgepack.model.running import format_runtime_error
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -164,22 +165,19 @@ def _optimize(model: Path, optimized: Path, cpu: Architecture) -> None:
         onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except list_runtime_errors() as error:
         raise ModelError(
-            f"onnxruntime {onnxruntime.__version__} does not optimize the model: {blame(error)}",
+            f"onnxruntime {onnxruntime.__version__} does not optimize the model:"
+            f" {format_runtime_error(error)}",
             hint="this is a fault in edgepack or in onnxruntime: please report it with the model",
             where=model.name,
         ) from error
 
 
-def _count(graph: Graph, op: str) -> int:
+def _count_nodes(graph: Graph, op: str) -> int:
     return sum(node.op == op for node in graph.nodes)
 
 
-def _touches(graph: Graph, node: Node) -> bool:
-    return _reads(graph, node) or _feeds(graph, node)
-
-
-def _reads(graph: Graph, node: Node, *, activations: bool = False) -> bool:
-    """Return whether a node reads a DequantizeLinear; of an activation only, where asked for."""
+def _has_dequantizer(graph: Graph, node: Node, *, activations: bool = False) -> bool:
+    """Return whether a node reads a DequantizeLinear; of an activation alone, where asked for."""
     sources = [graph.producers[name] for name in node.inputs if name in graph.producers]
     return any(
         source.op == DEQUANTIZE and not (activations and graph.is_constant(source.inputs[0]))
@@ -187,15 +185,15 @@ def _reads(graph: Graph, node: Node, *, activations: bool = False) -> bool:
     )
 
 
-def _feeds(graph: Graph, node: Node) -> bool:
-    return any(reader.op == QUANTIZE for reader in _readers(graph, node))
+def _has_quantizer(graph: Graph, node: Node) -> bool:
+    return any(reader.op == QUANTIZE for reader in _list_readers(graph, node))
 
 
-def _readers(graph: Graph, node: Node) -> list[Node]:
+def _list_readers(graph: Graph, node: Node) -> list[Node]:
     return [reader for name in node.outputs for reader in graph.consumers.get(name, ())]
 
 
-def _islands(graph: Graph) -> set[int]:
+def _find_islands(graph: Graph) -> set[int]:
     """Return the indices of the nodes between a DequantizeLinear and a QuantizeLinear.
 
     Between means: float nodes alone lead from the one through the node to the other.
@@ -205,18 +203,20 @@ def _islands(graph: Graph) -> set[int]:
         if _is_border(node):
             continue
         before = (graph.producers[name] for name in node.inputs if name in graph.producers)
-        if _reads(graph, node, activations=True) or any(n.index in behind for n in before):
+        if _has_dequantizer(graph, node, activations=True) or any(
+            n.index in behind for n in before
+        ):
             behind.add(node.index)
     ahead: set[int] = set()
     for node in reversed(graph.nodes):
         if _is_border(node):
             continue
-        if _feeds(graph, node) or any(n.index in ahead for n in _readers(graph, node)):
+        if _has_quantizer(graph, node) or any(n.index in ahead for n in _list_readers(graph, node)):
             ahead.add(node.index)
     return behind & ahead
 
 
-def _lone(graph: Graph) -> list[Node]:
+def _find_lone(graph: Graph) -> list[Node]:
     """Return the integer kernels that no integer tensors connect with an integer product."""
     groups: dict[str, set[str]] = {}
     """By integer tensor: the integer tensors that nodes connect it with; one set per group."""
@@ -248,7 +248,7 @@ class _Names:
         self._source = source
         self._known = {node.name for node in source.nodes}
 
-    def of(self, node: Node) -> str:
+    def find(self, node: Node) -> str:
         """Return the source's name, or the optimized graph's own where there is no such node.
 
         Fusions and layout changes decorate names; inlined functions (HardSwish) leave nodes without
@@ -259,16 +259,16 @@ class _Names:
             plain = shorter
         if plain in self._known:
             return plain
-        return self._by_tensor(node) or node.name
+        return self._find_by_tensor(node) or node.name
 
-    def _by_tensor(self, node: Node) -> str:
+    def _find_by_tensor(self, node: Node) -> str:
         seen, waiting = {node.index}, [node]
         while waiting:
             current = waiting.pop(0)
             for name in current.outputs:
                 if name in self._source.producers:
                     return self._source.producers[name].name
-            for reader in _readers(self._optimized, current):
+            for reader in _list_readers(self._optimized, current):
                 if reader.index not in seen and not _is_border(reader):
                     seen.add(reader.index)
                     waiting.append(reader)

@@ -113,13 +113,13 @@ def read_graph(model: onnx.ModelProto) -> Graph:
         values = (*found.value_info, *found.input, *found.output)
     # From IR 4 on, a caller may override an initializer that is also an input: it is no constant.
     overridable = {value.name for value in graph.input if model.ir_version >= _SEPARATE_IR}
-    constants = {t.name: _constant(t) for t in graph.initializer if t.name not in overridable}
+    constants = {t.name: _read_constant(t) for t in graph.initializer if t.name not in overridable}
     nodes: list[Node] = []
     for proto in graph.node:
         if proto.op_type == "Constant" and proto.domain in STANDARD:
-            constants[proto.output[0]] = _constant_node(proto)
+            constants[proto.output[0]] = _read_constant_node(proto)
         else:
-            nodes.append(_node(len(nodes), proto))
+            nodes.append(_make_node(len(nodes), proto))
     tensors = {value.name: read_tensor_spec(value) for value in values}
     for name, array in constants.items():
         tensors[name] = TensorSpec(name, array.dtype.name, array.shape)
@@ -179,7 +179,7 @@ def _undo_inserted_casts(model: onnx.ModelProto) -> None:
     graph.value_info.extend(values)
 
 
-def _node(index: int, proto: onnx.NodeProto) -> Node:
+def _make_node(index: int, proto: onnx.NodeProto) -> Node:
     import onnx
 
     subgraphs = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
@@ -192,15 +192,17 @@ def _node(index: int, proto: onnx.NodeProto) -> Node:
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
         attributes={
-            a.name: _plain(onnx.helper.get_attribute_value(a))
+            a.name: _make_plain(onnx.helper.get_attribute_value(a))
             for a in proto.attribute
             if a.type not in subgraphs
         },
-        outer_inputs=tuple(dict.fromkeys(name for body in bodies for name in _outer_names(body))),
+        outer_inputs=tuple(
+            dict.fromkeys(name for body in bodies for name in _list_outer_names(body))
+        ),
     )
 
 
-def _outer_names(body: onnx.GraphProto) -> Iterator[str]:
+def _list_outer_names(body: onnx.GraphProto) -> Iterator[str]:
     """Yield the names that a body reads and does not make itself."""
     own = {value.name for value in (*body.input, *body.initializer)}
     own.update(name for node in body.node for name in node.output)
@@ -209,33 +211,33 @@ def _outer_names(body: onnx.GraphProto) -> Iterator[str]:
         for attribute in node.attribute:
             inner = [attribute.g] if attribute.type == attribute.GRAPH else attribute.graphs
             for graph in inner:
-                yield from (name for name in _outer_names(graph) if name not in own)
+                yield from (name for name in _list_outer_names(graph) if name not in own)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401  (whatever the attribute holds)
+def _make_plain(value: Any) -> Any:  # noqa: ANN401  (whatever the attribute holds)
     import onnx
 
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, onnx.TensorProto):
-        return _constant(value)
+        return _read_constant(value)
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_make_plain(item) for item in value]
     return list(value) if hasattr(value, "__iter__") and not isinstance(value, str) else value
 
 
-def _constant(tensor: onnx.TensorProto) -> np.ndarray[Any, Any]:
+def _read_constant(tensor: onnx.TensorProto) -> np.ndarray[Any, Any]:
     from onnx import numpy_helper
 
     return np.asarray(numpy_helper.to_array(tensor))
 
 
-def _constant_node(proto: onnx.NodeProto) -> np.ndarray[Any, Any]:
+def _read_constant_node(proto: onnx.NodeProto) -> np.ndarray[Any, Any]:
     import onnx
 
     value = onnx.helper.get_attribute_value(proto.attribute[0])
     if isinstance(value, onnx.TensorProto):
-        return _constant(value)
+        return _read_constant(value)
     if proto.attribute[0].name in ("value_int", "value_ints"):
         return np.asarray(value, np.int64)
     if proto.attribute[0].name in ("value_float", "value_floats"):

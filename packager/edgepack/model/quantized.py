@@ -79,14 +79,14 @@ def find_quantization(model: onnx.ModelProto) -> Quantization | None:
     activations, weights = _find_converted(model, nodes)
     if not activations:
         return Quantization("weight-only", len(nodes))
-    return _qdq(_constants(model), len(nodes), activations, weights)
+    return _describe_qdq(_find_constants(model), len(nodes), activations, weights)
 
 
 def _is_float16(model: onnx.ModelProto) -> bool:
     """Return whether more of a model's constants are float16 than float32."""
     sizes = Counter[str]()
-    for tensor in _constants(model).values():
-        sizes[_dtype(tensor)] += math.prod(tensor.dims)
+    for tensor in _find_constants(model).values():
+        sizes[_find_dtype(tensor)] += math.prod(tensor.dims)
     return sizes["float16"] > sizes["float"]
 
 
@@ -98,7 +98,7 @@ def _find_converted(
     Weights are integers that a DequantizeLinear reads, or, as training leaves them, floats with a
     QuantizeLinear behind them.
     """
-    constants = _constants(model)
+    constants = _find_constants(model)
     fixed = set(constants)
     for node in model.graph.node:
         if node.input and fixed.issuperset(filter(None, node.input)):
@@ -108,41 +108,41 @@ def _find_converted(
     return (
         [node for node in written if node.input[0] not in fixed],
         [node for node in written if node.input[0] in fixed]
-        + [node for node in stored if _dtype(constants[node.input[0]]) != _BIAS],
+        + [node for node in stored if _find_dtype(constants[node.input[0]]) != _BIAS],
     )
 
 
-def _qdq(
+def _describe_qdq(
     constants: dict[str, onnx.TensorProto],
     count: int,
     activations: list[onnx.NodeProto],
     weights: list[onnx.NodeProto],
 ) -> Quantization:
-    types = [(node, _type_of_weights(node, constants)) for node in weights]
+    types = [(node, _find_weight_type(node, constants)) for node in weights]
     return Quantization(
         "QDQ",
         count,
         activations=tuple(sorted({_find_made_type(node, constants) for node in activations})),
         weights=tuple(sorted({dtype for _, dtype in types})),
-        symmetric=all(_zero_point_is_0(node, constants) for node in activations),
+        symmetric=all(_has_zero_point_0(node, constants) for node in activations),
         per_channel=any(
             node.input[1] in constants and np.prod(constants[node.input[1]].dims) > 1
             for node in weights
         ),
         shifted_weights=any(
-            dtype.startswith("int") and not _zero_point_is_0(node, constants)
+            dtype.startswith("int") and not _has_zero_point_0(node, constants)
             for node, dtype in types
         ),
     )
 
 
-def _type_of_weights(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> str:
+def _find_weight_type(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> str:
     if node.op_type == _DEQUANTIZE:
-        return _dtype(constants[node.input[0]])
+        return _find_dtype(constants[node.input[0]])
     return _find_made_type(node, constants)
 
 
-def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+def _find_constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     found = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
@@ -150,7 +150,7 @@ def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     return found
 
 
-def _dtype(tensor: onnx.TensorProto) -> str:
+def _find_dtype(tensor: onnx.TensorProto) -> str:
     from onnx import TensorProto
 
     return str(TensorProto.DataType.Name(tensor.data_type)).lower()
@@ -162,12 +162,12 @@ def _find_made_type(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]
 
     zero = node.input[2] if len(node.input) > 2 else ""
     if zero in constants:
-        return _dtype(constants[zero])
+        return _find_dtype(constants[zero])
     said = next((a.i for a in node.attribute if a.name == "output_dtype" and a.i), 0)
     return str(TensorProto.DataType.Name(said)).lower() if said else "uint8"
 
 
-def _zero_point_is_0(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> bool:
+def _has_zero_point_0(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> bool:
     from onnx import TensorProto, numpy_helper
 
     zero = constants.get(node.input[2]) if len(node.input) > 2 else None

@@ -76,7 +76,7 @@ def read_outline(path: Path) -> onnx.ModelProto:
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            model = _outline(data)
+            model = _merge_outline(data)
             if model.ir_version > 0 and model.graph.node:
                 return model
     # read_structure explains what is wrong with a file.
@@ -90,7 +90,7 @@ _FLOATS = {1, 10, 11}
 """Element types FLOAT, FLOAT16 and DOUBLE. Integers may be zero points, which say something."""
 
 
-def _outline(data: mmap.mmap) -> onnx.ModelProto:
+def _merge_outline(data: mmap.mmap) -> onnx.ModelProto:
     """Merge a model from the fields of its file, which protobuf allows one at a time.
 
     Source: https://protobuf.dev/programming-guides/encoding/ ("Last One Wins").
@@ -98,14 +98,14 @@ def _outline(data: mmap.mmap) -> onnx.ModelProto:
     import onnx
 
     model = onnx.ModelProto()
-    for number, begin, inside, end in _fields(data, 0, len(data)):
+    for number, begin, inside, end in _walk_fields(data, 0, len(data)):
         if number != _GRAPH:
             model.MergeFromString(data[begin:end])
             continue
-        for part, part_begin, part_inside, part_end in _fields(data, inside, end):
+        for part, part_begin, part_inside, part_end in _walk_fields(data, inside, end):
             if part == _INITIALIZER and part_end - part_inside > _LARGE_TENSOR_BYTES:
                 tensor = model.graph.initializer.add()
-                for kind, start, _, stop in _fields(data, part_inside, part_end):
+                for kind, start, _, stop in _walk_fields(data, part_inside, part_end):
                     if kind not in _VALUES:
                         tensor.MergeFromString(data[start:stop])
                 if tensor.data_type not in _FLOATS:
@@ -115,7 +115,7 @@ def _outline(data: mmap.mmap) -> onnx.ModelProto:
     return model
 
 
-def _fields(data: mmap.mmap, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def _walk_fields(data: mmap.mmap, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield each field of a message: its number, and where it, its content and the next begin.
 
     Raises:
@@ -124,16 +124,16 @@ def _fields(data: mmap.mmap, at: int, end: int) -> Iterator[tuple[int, int, int,
     """
     while at < end:
         begin = at
-        key, at = _varint(data, at)
+        key, at = _read_varint(data, at)
         size = 0
         match key & 7:
             case 0:
-                _, stop = _varint(data, at)
+                _, stop = _read_varint(data, at)
                 size = stop - at
             case 1:
                 size = 8
             case 2:
-                size, at = _varint(data, at)
+                size, at = _read_varint(data, at)
             case 5:
                 size = 4
             case kind:
@@ -144,7 +144,7 @@ def _fields(data: mmap.mmap, at: int, end: int) -> Iterator[tuple[int, int, int,
         at += size
 
 
-def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
+def _read_varint(data: mmap.mmap, at: int) -> tuple[int, int]:
     """Return a number of seven bits in each byte, the lowest first, and where it ends."""
     value = shift = 0
     while True:
@@ -231,29 +231,29 @@ def list_external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def _walk_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    yield from _graph_tensors(model.graph)
+    yield from _walk_graph_tensors(model.graph)
     for function in model.functions:
         for node in function.node:
-            yield from _node_tensors(node)
+            yield from _walk_node_tensors(node)
 
 
-def _graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+def _walk_graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
     for node in graph.node:
-        yield from _node_tensors(node)
+        yield from _walk_node_tensors(node)
 
 
-def _node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+def _walk_node_tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
     for attribute in node.attribute:
         if attribute.HasField("t"):
             yield attribute.t
         yield from attribute.tensors
         if attribute.HasField("g"):
-            yield from _graph_tensors(attribute.g)
+            yield from _walk_graph_tensors(attribute.g)
         for graph in attribute.graphs:
-            yield from _graph_tensors(graph)
+            yield from _walk_graph_tensors(graph)
 
 
 # Source: onnxruntime core/framework/tensorprotoutils.h, kTensorProtoMemoryAddressTag.
@@ -318,18 +318,18 @@ def hash_model(path: Path) -> str:
     model = read_outline(path)
     for tensor in list_external_tensors(model):
         _check_external(tensor, path)
-    digest = _file_sha256(path)
+    digest = _hash_file(path)
     for name in list_external_files(model):
-        digest.update(_file_sha256(path.resolve().parent / name).digest())
+        digest.update(_hash_file(path.resolve().parent / name).digest())
     return digest.hexdigest()
 
 
-def _file_sha256(path: Path) -> hashlib._Hash:
+def _hash_file(path: Path) -> hashlib._Hash:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256")
 
 
-def fits_a_message(model: onnx.ModelProto, limit_bytes: int = INLINE_LIMIT_BYTES) -> bool:
+def can_fit_message(model: onnx.ModelProto, limit_bytes: int = INLINE_LIMIT_BYTES) -> bool:
     """Return whether a model fits into one protobuf message.
 
     protobuf cannot even compute the size of a message of 2 GiB and more: it raises (protobuf 7,
@@ -348,7 +348,7 @@ def write_model(model: onnx.ModelProto, path: Path) -> None:
     """Write a model: one file, or, above 1 GiB, with its weights in ``<name>.data`` beside it."""
     import onnx
 
-    large = not fits_a_message(model)
+    large = not can_fit_message(model)
     onnx.save_model(
         model,
         str(path),

@@ -40,7 +40,7 @@ def explain_refusal(path: Path, message: str) -> ModelError | None:
         or _find_compiled_node(model)
         or _find_same_names(model, path)
         or _explain_message(message, path)
-        or _unknown_operators(model)
+        or _find_unknown_operators(model)
     )
     if error is not None:
         error.where = path.name
@@ -54,11 +54,11 @@ def _find_missing_opset(model: onnx.ModelProto, path: Path) -> ModelError | None
         "the model does not say which operator set it was made with (it has no opset_import)",
         hint="export it again (torch.onnx.export(..., opset_version=17)); or, if you know the"
         " version, write it in: "
-        + _edit(path, 'm.opset_import.append(onnx.helper.make_opsetid("", VERSION))'),
+        + _format_edit(path, 'm.opset_import.append(onnx.helper.make_opsetid("", VERSION))'),
     )
 
 
-def _edit(path: Path, change: str) -> str:
+def _format_edit(path: Path, change: str) -> str:
     """Return a command that changes a model in place."""
     name = json.dumps(path.name)
     code = f"import onnx; m = onnx.load({name}); {change}; onnx.save(m, {name})"
@@ -75,8 +75,8 @@ def _find_compiled_node(model: onnx.ModelProto) -> ModelError | None:
     )
     made_for = f" for {' and '.join(sources)}" if any(sources) else ""
     return ModelError(
-        f"the model was compiled{made_for} already: {_nodes(found)} holds code for one kind of"
-        " device, and no operators that could be quantized or run elsewhere",
+        f"the model was compiled{made_for} already: {_format_nodes(found)} holds code for one kind"
+        " of device, and no operators that could be quantized or run elsewhere",
         hint="give the ONNX file it was made from; the provider compiles on the device",
     )
 
@@ -86,28 +86,30 @@ _EP_CONTEXT = ("com.microsoft", "EPContext")
 
 
 def _find_same_names(model: onnx.ModelProto, path: Path) -> ModelError | None:
-    for nodes in _graphs(model.graph.node):
+    for nodes in _walk_graphs(model.graph.node):
         by_name = defaultdict(list)
         for node in nodes:
             by_name[node.name].append(node)
         for name, group in by_name.items():
             if name and len(group) > 1:
-                ops = format_list([f"{_op(n)} that makes {_makes(n)}" for n in group], _SHOWN)
+                ops = format_list(
+                    [f"{_format_op(n)} that makes {_format_output(n)}" for n in group], _SHOWN
+                )
                 return ModelError(
                     f"{len(group)} nodes have the name {name!r}: {ops}",
                     hint="give each node a name of its own, or none, as this does: "
-                    + _edit(path, _NAMELESS),
+                    + _format_edit(path, _NAMELESS),
                 )
     return None
 
 
-def _graphs(nodes: Sequence[onnx.NodeProto]) -> Iterator[Sequence[onnx.NodeProto]]:
+def _walk_graphs(nodes: Sequence[onnx.NodeProto]) -> Iterator[Sequence[onnx.NodeProto]]:
     """Yield the nodes of a graph, and those of each body below it."""
     yield nodes
     for attribute in (a for node in nodes for a in node.attribute):
         for graph in (attribute.g, *attribute.graphs):
             if graph.node:
-                yield from _graphs(graph.node)
+                yield from _walk_graphs(graph.node)
 
 
 def _explain_message(message: str, path: Path) -> ModelError | None:
@@ -117,7 +119,7 @@ def _explain_message(message: str, path: Path) -> ModelError | None:
         return ModelError(
             f"the model has opset {found[1]}; onnxruntime here loads up to {found[2]}",
             hint=f"export it again with opset {found[2]} or lower, or convert it: "
-            + _edit(path, f"m = onnx.version_converter.convert_version(m, {found[2]})"),
+            + _format_edit(path, f"m = onnx.version_converter.convert_version(m, {found[2]})"),
         )
     if found := _NO_LOCALE.search(text):
         return ModelError(
@@ -129,15 +131,15 @@ def _explain_message(message: str, path: Path) -> ModelError | None:
     return None
 
 
-def _unknown_operators(model: onnx.ModelProto) -> ModelError | None:
+def _find_unknown_operators(model: onnx.ModelProto) -> ModelError | None:
     """Return which operators onnxruntime lacks: those of other domains, those of another opset."""
-    known = operator_schemas()
+    known = list_operator_schemas()
     domains = {*_OF_TRAINING, *(domain for domain, _ in known)}
     own = {(function.domain, function.name) for function in model.functions}
     foreign: list[onnx.NodeProto] = []
     missing: list[onnx.NodeProto] = []
-    for node, opset in _nodes_with_opset(model):
-        domain = _domain(node)
+    for node, opset in _walk_nodes_with_opset(model):
+        domain = _find_domain(node)
         if (node.domain, node.op_type) in own or domain in EXTENSION_DOMAINS:
             continue
         versions = known.get((domain, node.op_type), {})
@@ -148,28 +150,29 @@ def _unknown_operators(model: onnx.ModelProto) -> ModelError | None:
     if foreign:
         theirs = ", ".join(sorted({repr(node.domain) for node in foreign}))
         return ModelError(
-            f"custom operators, of {theirs}, need a library that registers them: {_nodes(foreign)}",
+            f"custom operators, of {theirs}, need a library that registers them:"
+            f" {_format_nodes(foreign)}",
             hint=f"bundles carry no such library yet: {_INSTEAD}",
         )
-    return _missing(missing, known) if missing else None
+    return _make_missing_error(missing, known) if missing else None
 
 
-def _nodes_with_opset(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, int]]:
+def _walk_nodes_with_opset(model: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, int]]:
     """Yield every node and the version of its operator set, 1 where none is said."""
     for part, nodes in ((model, model.graph.node), *((f, f.node) for f in model.functions)):
         imported = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in part.opset_import}
-        yield from ((node, imported.get(_domain(node), 1)) for node in walk_nested(nodes))
+        yield from ((node, imported.get(_find_domain(node), 1)) for node in walk_nested(nodes))
 
 
-def _missing(
+def _make_missing_error(
     nodes: Sequence[onnx.NodeProto], known: Mapping[tuple[str, str], object]
 ) -> ModelError:
-    found = f"there is no such operator in onnxruntime: {_nodes(nodes)}"
-    if _domain(nodes[0]) in _OF_TRAINING:
+    found = f"there is no such operator in onnxruntime: {_format_nodes(nodes)}"
+    if _find_domain(nodes[0]) in _OF_TRAINING:
         return ModelError(
             found, hint="export the model for inference, without operators of training"
         )
-    same_domain = [op for domain, op in known if domain == _domain(nodes[0])]
+    same_domain = [op for domain, op in known if domain == _find_domain(nodes[0])]
     near = difflib.get_close_matches(nodes[0].op_type, same_domain, n=1, cutoff=0.75)
     return ModelError(
         found,
@@ -182,7 +185,7 @@ def _find_outside_opset(
     node: onnx.NodeProto, versions: Mapping[int, Any], opset: int
 ) -> ModelError | None:
     """Return that an operator is not in the opset that a model says, if it is not."""
-    name = _nodes([node])
+    name = _format_nodes([node])
     since = [version for version in versions if version <= opset]
     if not since:
         first = min(versions)
@@ -202,7 +205,7 @@ def _find_outside_opset(
 
 
 @cache
-def operator_schemas() -> Mapping[tuple[str, str], Mapping[int, Any]]:
+def list_operator_schemas() -> Mapping[tuple[str, str], Mapping[int, Any]]:
     """Return onnxruntime's operators, not only those of the standard: domain, name, version."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
@@ -212,11 +215,13 @@ def operator_schemas() -> Mapping[tuple[str, str], Mapping[int, Any]]:
     return found
 
 
-def _nodes(nodes: Sequence[onnx.NodeProto]) -> str:
+def _format_nodes(nodes: Sequence[onnx.NodeProto]) -> str:
     """Return operators, each with the nodes that it is in."""
     by_op: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
-        by_op[_op(node)].append(repr(node.name) if node.name else f"for {_makes(node)}")
+        by_op[_format_op(node)].append(
+            repr(node.name) if node.name else f"for {_format_output(node)}"
+        )
     found = [
         f"{op} ({'node' if len(names) == 1 else 'nodes'} {format_list(names, _SHOWN)})"
         for op, names in by_op.items()
@@ -224,14 +229,14 @@ def _nodes(nodes: Sequence[onnx.NodeProto]) -> str:
     return format_list(found, _SHOWN)
 
 
-def _makes(node: onnx.NodeProto) -> str:
+def _format_output(node: onnx.NodeProto) -> str:
     return repr(next(filter(None, node.output), ""))
 
 
-def _domain(node: onnx.NodeProto) -> str:
+def _find_domain(node: onnx.NodeProto) -> str:
     return "" if node.domain == "ai.onnx" else str(node.domain)
 
 
-def _op(node: onnx.NodeProto) -> str:
-    domain = _domain(node)
+def _format_op(node: onnx.NodeProto) -> str:
+    domain = _find_domain(node)
     return f"{domain}:{node.op_type}" if domain else str(node.op_type)

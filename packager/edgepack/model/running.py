@@ -36,7 +36,7 @@ _UNREGISTERED = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered")
 _SOURCE_PLACE = re.compile(r"/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)? ?")
 
 
-def _usual_threads() -> int:
+def _read_threads() -> int:
     given = os.environ.get("EDGEPACK_THREADS", "0")
     if not given.isdecimal():
         raise UsageError(
@@ -75,23 +75,23 @@ def make_session(
     # With the key onnxruntime 1.31.1 fails at models whose nodes share an int8 constant. Without it
     # these may saturate, which the golden outputs show: they are compared with plain kernels' ones.
     configs = [{_PRECISE: "1", **given}, given] if saturates else [given]
-    options = [_session_options(e, save_basic, optimized=optimized) for e in configs]
+    options = [_make_session_options(e, save_basic, optimized=optimized) for e in configs]
     for each in options:
-        each.intra_op_num_threads = threads or _usual_threads()
+        each.intra_op_num_threads = threads or _read_threads()
         each.enable_cpu_mem_arena = arena
     try:
-        return _open(model, options)
+        return _open_session(model, options)
     except ModelError as error:
         if not any(domain in error.problem for domain in EXTENSION_DOMAINS):
             raise
     for each in options:
         # Without one a gray JPEG ends the process (onnxruntime-extensions 0.15.2, observed).
         each.enable_cpu_mem_arena = True
-        each.register_custom_ops_library(_extensions_library(model))
-    return _open(model, options)
+        each.register_custom_ops_library(_find_extensions_library(model))
+    return _open_session(model, options)
 
 
-def _open(
+def _open_session(
     model: Path, options: Sequence[onnxruntime.SessionOptions]
 ) -> onnxruntime.InferenceSession:
     """Return a session with the first options that work; the error is that of the last."""
@@ -107,7 +107,8 @@ def _open(
         if told := explain_refusal(model, str(error)):
             raise told from error
         raise ModelError(
-            f"onnxruntime {onnxruntime.__version__} does not load the model: {blame(error)}",
+            f"onnxruntime {onnxruntime.__version__} does not load the model:"
+            f" {format_runtime_error(error)}",
             hint="export the model with operators that onnxruntime has",
             where=model.name,
         ) from error
@@ -116,7 +117,7 @@ def _open(
 _PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 
 
-def _extensions_library(model: Path) -> str:
+def _find_extensions_library(model: Path) -> str:
     before = os.environ.get(_PROTOBUF)
     try:
         import onnxruntime_extensions
@@ -139,7 +140,7 @@ def _extensions_library(model: Path) -> str:
 _PRECISE = "session.x64quantprecision"
 
 
-def _session_options(
+def _make_session_options(
     config: Mapping[str, str], save_basic: Path | None, *, optimized: bool
 ) -> onnxruntime.SessionOptions:
     import onnxruntime
@@ -171,7 +172,7 @@ def run_session(
         return dict(zip(names, session.run(names, dict(feed)), strict=True))
     except list_runtime_errors() as error:
         raise ModelError(
-            f"onnxruntime does not run the model: {blame(error)}",
+            f"onnxruntime does not run the model: {format_runtime_error(error)}",
             hint="check the samples' shapes and values, and 'dims' in edgepack.yaml",
         ) from error
 
@@ -188,7 +189,7 @@ def list_runtime_errors() -> tuple[type[Exception], ...]:
     return (*own, RuntimeError, ValueError, NotImplementedError)
 
 
-def blame(error: Exception) -> str:
+def format_runtime_error(error: Exception) -> str:
     """Return onnxruntime's message as one line that begins with the node it is about."""
     text = " ".join(str(error).split())
     short = _SOURCE_PLACE.sub("", text)

@@ -33,30 +33,30 @@ def compute_matrix_share(path: Path) -> float:
     are not known count as 64. Bodies of If, Loop and Scan are not looked at. Call it in a worker:
     it runs onnx's shape inference.
     """
-    matrix, others = _counts(path, {})
+    matrix, others = _split_multiply_adds(path, {})
     return matrix / max(1.0, matrix + others)
 
 
-def multiply_adds(path: Path, sizes: Mapping[str, int]) -> float:
+def count_multiply_adds(path: Path, sizes: Mapping[str, int]) -> float:
     """Return about how often a run multiplies and adds, with ``sizes`` for symbolic dimensions.
 
     See :func:`compute_matrix_share`.
     """
-    return sum(_counts(path, sizes))
+    return sum(_split_multiply_adds(path, sizes))
 
 
-def _counts(path: Path, sizes: Mapping[str, int]) -> tuple[float, float]:
+def _split_multiply_adds(path: Path, sizes: Mapping[str, int]) -> tuple[float, float]:
     """Return the multiply-adds in matrix products and in others."""
     model = read_outline(path)
     if sizes:
-        _give(model, sizes)
+        _set_sizes(model, sizes)
     weights = {t.name: tuple(t.dims) for t in model.graph.initializer}
     shapes = _Shapes(_infer_shapes(model), weights)
     counts = {True: 0.0, False: 0.0}
     for node in model.graph.node:
         if node.domain in STANDARD:
             matrix = node.op_type in MATRIX_PRODUCTS and node.input[1] in weights
-            counts[matrix] += shapes.multiply_adds(node)
+            counts[matrix] += shapes.count_multiply_adds(node)
     return counts[True], counts[False]
 
 
@@ -84,7 +84,7 @@ def find_activation_sizes(path: Path, sizes: Mapping[str, int]) -> ActivationSiz
         for dim in value.type.tensor_type.shape.dim[:1]
         if dim.dim_param
     }
-    _give(model, {**free, **sizes})
+    _set_sizes(model, {**free, **sizes})
     shapes = _Shapes(_infer_shapes(model), {})
     nodes = model.graph.node
     last = {name: k for k, node in enumerate(nodes) for name in node.input}
@@ -92,7 +92,7 @@ def find_activation_sizes(path: Path, sizes: Mapping[str, int]) -> ActivationSiz
     live: dict[str, int] = {}
     total = most = 0
     for index, node in enumerate(nodes):
-        made = {name: shapes.bytes_of(name) for name in node.output if name}
+        made = {name: shapes.count_bytes(name) for name in node.output if name}
         total += sum(made.values())
         live.update(made)
         most = max(most, sum(live.values()))
@@ -100,7 +100,7 @@ def find_activation_sizes(path: Path, sizes: Mapping[str, int]) -> ActivationSiz
     return ActivationSizes(total, most)
 
 
-def _give(model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:
+def _set_sizes(model: onnx.ModelProto, sizes: Mapping[str, int]) -> None:
     """Give symbolic dimensions of the inputs their sizes; other shapes are to be inferred anew."""
     for value in model.graph.input:
         for dim in value.type.tensor_type.shape.dim:
@@ -135,20 +135,20 @@ class _Shapes:
     activations: Mapping[str, Dims]
     weights: Mapping[str, tuple[int, ...]]
 
-    def multiply_adds(self, node: onnx.NodeProto) -> float:
+    def count_multiply_adds(self, node: onnx.NodeProto) -> float:
         """Return how often a node multiplies and adds; 0 for one that is no product."""
         if node.op_type in MATRIX_PRODUCTS:
-            return self._size(node.output[0]) * self._inner(node)
+            return self._count_elements(node.output[0]) * self._find_inner_size(node)
         if node.op_type == "Conv":
-            return self._size(node.output[0]) * prod(self._sizes(node.input[1])[1:])
+            return self._count_elements(node.output[0]) * prod(self._find_sizes(node.input[1])[1:])
         if node.op_type == "ConvTranspose":
-            return self._size(node.input[0]) * prod(self._sizes(node.input[1])[1:])
+            return self._count_elements(node.input[0]) * prod(self._find_sizes(node.input[1])[1:])
         if node.op_type in _RECURRENT:
-            places = prod(self._sizes(node.input[0])[:2])
-            return float(places * sum(self._size(name) for name in node.input[1:3]))
+            places = prod(self._find_sizes(node.input[0])[:2])
+            return float(places * sum(self._count_elements(name) for name in node.input[1:3]))
         return 0.0
 
-    def bytes_of(self, name: str) -> int:
+    def count_bytes(self, name: str) -> int:
         """Return the bytes of an activation in float32; 0 where its shape is unknown."""
         dims = self.activations.get(name)
         if dims is None:
@@ -159,15 +159,15 @@ class _Shapes:
             for axis, dim in enumerate(dims)
         )
 
-    def _inner(self, node: onnx.NodeProto) -> int:
+    def _find_inner_size(self, node: onnx.NodeProto) -> int:
         """Return the length of the dot products of a MatMul or Gemm."""
         turned = any(a.name == "transB" and a.i for a in node.attribute)
-        sizes = self._sizes(node.input[1])
+        sizes = self._find_sizes(node.input[1])
         return sizes[-1] if turned else sizes[-2] if len(sizes) > 1 else sizes[0] if sizes else 1
 
-    def _size(self, name: str) -> float:
-        return float(prod(self._sizes(name)))
+    def _count_elements(self, name: str) -> float:
+        return float(prod(self._find_sizes(name)))
 
-    def _sizes(self, name: str) -> list[int]:
+    def _find_sizes(self, name: str) -> list[int]:
         dims = self.weights.get(name) or self.activations.get(name) or ()
         return [dim if isinstance(dim, int) and dim > 0 else _UNKNOWN for dim in dims]

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from edgepack.errors import ModelError
 from edgepack.model.facts import read_model_facts, require_plain_signature
-from edgepack.model.reading import fits_a_message, read_model, read_outline, write_model
+from edgepack.model.reading import can_fit_message, read_model, read_outline, write_model
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.nets import text_nets, tiny_models
@@ -143,11 +143,11 @@ def test_write_when_read_again_is_the_same_model(tmp_path):
 @pytest.mark.slow(reason="takes 4 GB")
 def test_fits_a_message_when_the_model_has_more_than_protobuf_can_measure_says_no(tmp_path):
     model = onnx.load(tiny_models.conv_net(tmp_path / "net.onnx"))
-    assert fits_a_message(model)
-    assert not fits_a_message(model, limit_bytes=10)
+    assert can_fit_message(model)
+    assert not can_fit_message(model, limit_bytes=10)
     for _ in range(2):
         model.graph.initializer.add().raw_data = bytes(1 << 30)
-    assert not fits_a_message(model)
+    assert not can_fit_message(model)
 
 
 def test_read_when_data_lies_at_an_address_in_memory_refuses(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from edgepack.model.editing import free_name
+from edgepack.model.editing import take_name
 from edgepack.quantization.qdq.preparation import (
     infer_types,
     list_body_reads,
@@ -191,7 +191,7 @@ def test_bodies_when_nested_tell_what_they_read():
 
 def test_free_name_when_taken_counts_on():
     taken = {"a", "a_1"}
-    assert [free_name("a", taken), free_name("a", taken), free_name("b", taken)] == [
+    assert [take_name("a", taken), take_name("a", taken), take_name("b", taken)] == [
         "a_2",
         "a_3",
         "b",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.model.editing import free_name
+from edgepack.model.editing import take_name
 from edgepack.quantization.methods.gptq import RowGrid
 from edgepack.quantization.methods.layers import Product, find_product
 from edgepack.quantization.methods.product_inputs import ProductInput
@@ -38,13 +38,13 @@ def give_own_constants(model: onnx.ModelProto, chosen: Collection[str]) -> onnx.
             continue
         for place, name in enumerate(node.input):
             if place and name in constants and readers[name] > 1:
-                node.input[place] = free_name(f"{name}/{node.name}", taken)
+                node.input[place] = take_name(f"{name}/{node.name}", taken)
                 graph.initializer.add().CopyFrom(constants[name])
                 graph.initializer[-1].name = node.input[place]
                 constants[node.input[place]] = graph.initializer[-1]
         if node.op_type != "MatMul" and not _find_bias(node):
             groups, outputs, _ = product.make_rows(read_values(constants[node.input[1]])).shape
-            name = free_name(f"{node.name}/bias", taken)
+            name = take_name(f"{node.name}/bias", taken)
             graph.initializer.add().CopyFrom(
                 _make_tensor(np.zeros(groups * outputs, np.float32), name)
             )

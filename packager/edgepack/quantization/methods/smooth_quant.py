@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.model.editing import free_name
+from edgepack.model.editing import take_name
 from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.preparation import list_body_reads, read_values
 
@@ -146,8 +146,8 @@ def _make_division(
     """Return the node that divides; the products read it."""
     from onnx import helper, numpy_helper
 
-    name = free_name(f"{norm.output[0]}/smooth", taken)
-    inverse = free_name(f"{name}/inverse", taken)
+    name = take_name(f"{norm.output[0]}/smooth", taken)
+    inverse = take_name(f"{name}/inverse", taken)
     model.graph.initializer.append(numpy_helper.from_array(1 / factors, inverse))
     for product in products:
         product.input[0] = name

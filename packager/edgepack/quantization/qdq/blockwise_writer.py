@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.model.editing import free_name
+from edgepack.model.editing import take_name
 from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.blockwise import BLOCK, Blocks, fit_scales
 from edgepack.quantization.qdq.dialect import find_attribute
@@ -186,7 +186,7 @@ class _Made:
             "zero": blocks.pack_zero_points(),
         }
         self.shapes[rows] = len(blocks.codes), columns
-        self.names[rows] = [free_name(f"{rows.tensor}_{part}", self.taken) for part in arrays]
+        self.names[rows] = [take_name(f"{rows.tensor}_{part}", self.taken) for part in arrays]
         for name, array in zip(self.names[rows], arrays.values(), strict=True):
             self.tensors.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
 
@@ -206,7 +206,7 @@ class _Made:
         inputs = [node.input[0], codes, scales, zeros]
         if not any(node.input[2:]):
             return [helper.make_node(PRODUCT, inputs, node.output, **named)]
-        product = free_name(f"{node.output[0]}_product", self.taken)
+        product = take_name(f"{node.output[0]}_product", self.taken)
         return [
             helper.make_node(PRODUCT, inputs, [product], **named),
             helper.make_node("Add", [product, node.input[2]], node.output, f"{node.name}_bias"),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgepack.model.editing import free_name
+from edgepack.model.editing import take_name
 from edgepack.quantization.qdq.dialect import BIASED, DEQUANTIZE, QUANTIZE
 from edgepack.quantization.qdq.mixed_width import unify_widths
 from edgepack.quantization.qdq.operators import CLAMPS
@@ -107,7 +107,7 @@ def keep_float(model: onnx.ModelProto) -> None:
             step, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:3])
             lowest = np.array((np.iinfo(zero.dtype).min - int(zero)) * float(step), np.float32)
             tensor = node.input[0]
-            raw, least = (free_name(f"{tensor}/{part}", taken) for part in ("raw", "lowest"))
+            raw, least = (take_name(f"{tensor}/{part}", taken) for part in ("raw", "lowest"))
             producers[tensor].output[0] = raw
             graph.initializer.append(numpy_helper.from_array(lowest, least))
             nodes.append(

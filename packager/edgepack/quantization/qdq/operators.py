@@ -35,7 +35,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from edgepack.model.editing import free_name
+from edgepack.model.editing import take_name
 from edgepack.model.facts import STANDARD
 from edgepack.quantization.qdq.grid import Grid
 from edgepack.quantization.qdq.preparation import count_reads, read_clamp, read_values
@@ -276,7 +276,7 @@ class QdqPlacement:
             end = node.name if isinstance(owner, int) else owner
             first = node.input[place] not in self._taken
             stem = node.input[place] if first else f"{node.input[place]}/{end}"
-            self._stems[key] = free_name(stem, self._taken)
+            self._stems[key] = take_name(stem, self._taken)
         self.constants[index, place] = ConstantUse(
             self._stems[key], find_role(node, place), is_wide
         )

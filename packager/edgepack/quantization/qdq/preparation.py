@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.model.editing import free_name
+from edgepack.model.editing import take_name
 from edgepack.model.facts import STANDARD
 from edgepack.model.inferring import infer_graph
 from edgepack.quantization.qdq.dialect import find_attribute
@@ -171,7 +171,7 @@ def _name_nodes(model: onnx.ModelProto) -> None:
     seen: set[str] = set()
     for index, node in enumerate(model.graph.node):
         if not node.name or node.name in seen:
-            node.name = free_name(f"{node.name or node.op_type}_{index}", taken)
+            node.name = take_name(f"{node.name or node.op_type}_{index}", taken)
         seen.add(node.name)
 
 

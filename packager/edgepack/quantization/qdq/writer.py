@@ -16,7 +16,7 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.errors import BugError, StepError
-from edgepack.model.editing import free_name
+from edgepack.model.editing import take_name
 from edgepack.model.facts import STANDARD, find_default_opset
 from edgepack.project.profile import Dialect
 from edgepack.quantization.qdq.dialect import (
@@ -436,7 +436,7 @@ class _Writing:
     def _make_name(self, wanted: str) -> str:
         """Return a name that the float model does not use; the same request gets the same name."""
         if wanted not in self._named:
-            self._named[wanted] = free_name(wanted, self._taken)
+            self._named[wanted] = take_name(wanted, self._taken)
         return self._named[wanted]
 
     def _keep_constants(self) -> None:

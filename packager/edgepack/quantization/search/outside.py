@@ -21,7 +21,7 @@ from edgepack.metrics.accuracy import Deviation
 from edgepack.model.facts import TensorSpec
 from edgepack.model.reading import write_model
 from edgepack.model.running import Arrays, make_session, run_session
-from edgepack.model.workload import multiply_adds
+from edgepack.model.workload import count_multiply_adds
 from edgepack.project.inputs import ImageInput
 from edgepack.quantization.ranges.collecting import collect
 from edgepack.quantization.search.scheme import Scheme
@@ -99,7 +99,7 @@ class Outside:
     ) -> tuple[list[Arrays], Iterator[tuple[str, Feed]]]:
         """Return some samples, and changed inputs made from some of them, with their kinds."""
         sizes = find_sizes(samples, self.signature)
-        cost = multiply_adds(reference, {name: most for name, (_, most) in sizes.items()})
+        cost = count_multiply_adds(reference, {name: most for name, (_, most) in sizes.items()})
         count = int(max(_LEAST, min(_MOST, _BUDGET / max(1, cost))))
         chosen = choose_spread(range(len(samples)), max(_PLAIN, count))
         plain = [samples.inputs(index) for index in chosen]

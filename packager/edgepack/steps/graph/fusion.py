@@ -39,7 +39,7 @@ class Fusion:
         """
         found = measure_fusion_coverage(inputs["model"] / MODEL, self.cpu)
         (out / FUSION).write_text(json.dumps(_make_json(found), sort_keys=True), encoding="utf-8")
-        return Notes(describe(found, self.cpu), found.facts())
+        return Notes(describe(found, self.cpu), found.make_facts())
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that a second look at the model finds the same.
@@ -69,4 +69,4 @@ def _make_json(found: FusionCoverage) -> dict[str, object]:
         {"name": n.name, "op": n.op, "is_product": n.is_product, "is_island": n.is_island}
         for n in found.float_nodes
     ]
-    return {"facts": found.facts(), "float_nodes": nodes}
+    return {"facts": found.make_facts(), "float_nodes": nodes}

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgepack.errors import ModelError
-from edgepack.model.editing import free_name, move_constants_to_initializers, read_float_constant
+from edgepack.model.editing import move_constants_to_initializers, read_float_constant, take_name
 from edgepack.model.facts import find_default_opset
 from edgepack.model.files import MODEL
 from edgepack.model.reading import write_model
-from edgepack.model.refusals import operator_schemas
-from edgepack.model.running import Arrays, blame, list_runtime_errors, make_session
+from edgepack.model.refusals import list_operator_schemas
+from edgepack.model.running import Arrays, format_runtime_error, list_runtime_errors, make_session
 from edgepack.quantization.qdq.preparation import list_body_reads
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def run_some(session: onnxruntime.InferenceSession, names: list[str], feed: Arra
         return dict(zip(names, session.run(names, feed), strict=True))
     except list_runtime_errors() as error:
         raise ModelError(
-            f"onnxruntime does not run the model: {blame(error)}",
+            f"onnxruntime does not run the model: {format_runtime_error(error)}",
             hint="check the samples' shapes and values, and 'dims' in edgepack.yaml",
         ) from error
 
@@ -110,7 +110,7 @@ def name_nodes(model: onnx.ModelProto) -> None:
     used = {node.name for node in model.graph.node}
     for index, node in enumerate(model.graph.node):
         if not node.name:
-            node.name = free_name(f"{node.op_type}_{index}", used)
+            node.name = take_name(f"{node.op_type}_{index}", used)
 
 
 def read_float32_constants(model: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]:
@@ -188,7 +188,7 @@ class Half:
         from onnx import TensorProto, numpy_helper
 
         if tensor not in self.halves:
-            name = self.halves[tensor] = free_name(tensor + SUFFIX, self.used)
+            name = self.halves[tensor] = take_name(tensor + SUFFIX, self.used)
             if constant is None:
                 self._cast(tensor, name, TensorProto.FLOAT16)
             else:
@@ -208,7 +208,7 @@ class Half:
     def _cast(self, source: str, result: str, to: int) -> None:
         from onnx import helper
 
-        name = free_name(f"{result}_cast", self.used)
+        name = take_name(f"{result}_cast", self.used)
         self.model.graph.node.append(helper.make_node("Cast", [source], [result], name, to=to))
 
 
@@ -273,7 +273,7 @@ def _append_half(
     outputs = list(node.output)
     for k, name in enumerate(node.output):
         if tracer.is_float32(name) and _find_parameter(schema.outputs, k) in parameters:
-            outputs[k] = half.halves[name] = free_name(name + SUFFIX, half.used)
+            outputs[k] = half.halves[name] = take_name(name + SUFFIX, half.used)
         else:
             half.full.add(name)
     copy = onnx.NodeProto()
@@ -327,7 +327,7 @@ def _find_opsets(model: onnx.ModelProto) -> dict[str, int]:
 def _find_schema(node: onnx.NodeProto, opset: Mapping[str, int]) -> Any:  # noqa: ANN401
     """Return onnxruntime's definition of a node's operator; None where it has none."""
     domain = "" if node.domain == "ai.onnx" else node.domain
-    versions = operator_schemas().get((domain, node.op_type), {})
+    versions = list_operator_schemas().get((domain, node.op_type), {})
     known = [version for version in versions if version <= opset.get(domain, 0)]
     return versions[max(known)] if known else None
 

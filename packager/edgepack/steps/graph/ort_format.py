@@ -14,7 +14,12 @@ from edgepack.errors import BugError, ModelError, StepError
 from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.model.files import MODEL, ORT_MODEL
 from edgepack.model.reading import read_structure
-from edgepack.model.running import blame, list_runtime_errors, make_session, run_session
+from edgepack.model.running import (
+    format_runtime_error,
+    list_runtime_errors,
+    make_session,
+    run_session,
+)
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import make_probe_inputs
 from edgepack.steps.graph.ort_file import (
@@ -229,7 +234,7 @@ def _save(source: Path, target: Path, entries: Mapping[str, str]) -> None:
     except list_runtime_errors() as error:
         raise StepError(
             f"onnxruntime {onnxruntime.__version__} does not write the model in ORT format:"
-            f" {blame(error)[:300]}",
+            f" {format_runtime_error(error)[:300]}",
             hint=_AS_ONNX,
         ) from error
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from edgepack.errors import BugError, StepError, format_list, suggest_nearest
-from edgepack.model.editing import free_name, move_constants_to_initializers
+from edgepack.model.editing import move_constants_to_initializers, take_name
 from edgepack.model.facts import STANDARD, find_default_opset, read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.inferring import infer_graph
@@ -378,7 +378,7 @@ def _find_free_name(model: onnx.ModelProto, name: str) -> str:
     used = {t.name for t in model.graph.initializer} | {v.name for v in model.graph.input}
     for node in model.graph.node:
         used |= {*node.output, *find_inner_names(node)}
-    return free_name(name, used)
+    return take_name(name, used)
 
 
 # --- smooth-norms ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from edgepack.errors import ModelError
 from edgepack.metrics.accuracy import Variation, find_class_scores
 from edgepack.model.facts import TensorSpec, read_signature
 from edgepack.model.reading import read_structure
-from edgepack.model.workload import multiply_adds
+from edgepack.model.workload import count_multiply_adds
 from edgepack.ondevice.runtime import edgepack_answers, edgepack_images
 from edgepack.preprocessing.alternatives import (
     Alternative,
@@ -90,7 +90,7 @@ class Runner:
         inner = start.normalization.tensor if start and start.normalization else ""
         made = any(inner in node.output for node in structure.graph.node)
         observer = Observer.open(model, structure, [inner] if made else [])
-        cost = multiply_adds(model, _find_sizes(structure, samples))
+        cost = count_multiply_adds(model, _find_sizes(structure, samples))
         return cls(known, observer, spec, start, cost)
 
     @property

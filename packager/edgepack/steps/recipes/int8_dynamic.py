@@ -33,7 +33,12 @@ from edgepack.model.editing import move_constants_to_initializers
 from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
-from edgepack.model.running import blame, list_runtime_errors, make_session, run_session
+from edgepack.model.running import (
+    format_runtime_error,
+    list_runtime_errors,
+    make_session,
+    run_session,
+)
 from edgepack.project.profile import Dialect
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import compare, make_probe_inputs, require_signal
@@ -144,7 +149,7 @@ class Int8Dynamic:
                 f"it does not know the type of the tensor {untyped[1]!r}: shape inference ends"
                 " before it, at an operator of another domain"
                 if untyped
-                else f"{type(error).__name__}: {blame(error)[:300]}"
+                else f"{type(error).__name__}: {format_runtime_error(error)[:300]}"
             )
             raise StepError(
                 f"onnxruntime's quantizer failed: {said}", hint=_WITHOUT_INT8

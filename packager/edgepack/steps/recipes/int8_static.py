@@ -140,7 +140,7 @@ class Int8Static:
         if best.exact is not first.scheme.exact:
             write_model(best.exact, out / EXACT)
         pairs = _count_quantized_tensors(out / MODEL)
-        fused = measure_fusion_coverage(out / MODEL, self.cpu).facts() if self.cpu else {}
+        fused = measure_fusion_coverage(out / MODEL, self.cpu).make_facts() if self.cpu else {}
         facts = {
             "quantized_tensors": pairs,
             "left_float": dict(best.left),
