@@ -78,7 +78,7 @@ class Answers(Watched):
     def __init__(self) -> None:
         self._at: list[float] = []
 
-    def within(self, part: str, done: int, total: int) -> None:
+    def report(self, part: str, done: int, total: int) -> None:
         """Note when an answer came."""
         if part.endswith("samples") and done in (1, total):
             self._at.append(time.perf_counter())

@@ -65,7 +65,7 @@ def _seconds(bundle: Path, inventory: Path, folder: Path, takes: dict[str, float
         bundle: Path, device: Device, options: PushOptions, *, progress: Progress
     ) -> PushedRelease:
         del bundle, options
-        with progress.task(Work("push", total=1)) as advance:
+        with progress.start_task(Work("push", total=1)) as advance:
             time.sleep(takes[device.name])
             advance("model")
         return PushedRelease(

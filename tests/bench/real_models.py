@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from edgepack.base.clock import utc_now
+from edgepack.base.clock import format_now
 from edgepack.base.machine import find_processor, read_cpu_flags
 from edgepack.base.progress import Lines
 from edgepack.base.statistics import Interval, log_t_interval, median
@@ -245,7 +245,7 @@ def how(measured: Sequence[Measured]) -> Iterator[str]:
     for one in measured:
         yield f"- **{one.model.name}**: {one.model.origin}."
     yield (
-        f"- {utc_now()[:10]}, {platform.system()}, Python {platform.python_version()}, {tools},"
+        f"- {format_now()[:10]}, {platform.system()}, Python {platform.python_version()}, {tools},"
         f" {machine()}, one image at a time."
     )
     yield (

@@ -52,7 +52,7 @@ def test_table_when_a_device_says_what_a_terminal_obeys_shows_it_harmless():
 def test_lines_when_there_is_no_terminal_tell_what_ended_only(capsys):
     lines = FleetLines(["a", "b"])
     lines.tell(Start("a", 1))
-    with lines.progress("a").task(Work("push", total=2)) as advance:
+    with lines.progress("a").start_task(Work("push", total=2)) as advance:
         advance("model")
     lines.tell(Settled("a", "failed", 1, DeviceError("no space left", hint="h")))
     lines.tell(Settled("b", "pending", 0))
@@ -61,5 +61,5 @@ def test_lines_when_there_is_no_terminal_tell_what_ended_only(capsys):
 
 def test_row_when_the_push_says_what_it_is_at_shows_that():
     lines = FleetLines(["a"])
-    lines.progress("a").status("building engines of trt: 2 min 10 s")
+    lines.progress("a").show_status("building engines of trt: 2 min 10 s")
     assert "building engines of trt: 2 min 10 s" in drawn(list(lines.rows.values()))

@@ -94,7 +94,7 @@ def run_lab(record: Path | None, *, fresh: bool) -> Findings:
         CannotRunError: This machine cannot run it.
         LabError: The lab failed.
     """
-    from edgepack.base.clock import utc_now
+    from edgepack.base.clock import format_now
     from edgepack.errors import EdgepackError
 
     from tests.lab.board import make_key, start_board, take_out
@@ -119,7 +119,7 @@ def run_lab(record: Path | None, *, fresh: bool) -> Findings:
         # A stock Debian has Python without ensurepip: the second board is one.
         take_out(boards[-1], "usr/lib/python3.*/ensurepip")
         findings = Findings([board.name for board in boards])
-        findings.facts["created"] = utc_now()
+        findings.facts["created"] = format_now()
         findings.facts["emulator"] = f"qemu-user {host.emulator_version()}"
         finished = False
         try:

@@ -36,7 +36,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgepack.base.clock import utc_now
+from edgepack.base.clock import format_now
 from edgepack.base.resources import find_example_dir, find_ondevice_dir, find_targets_dir
 from edgepack.builder.build import build
 from edgepack.errors import EdgepackError, ToolError
@@ -81,7 +81,7 @@ def main() -> int:
     for line in lost:
         say(f"not so: {line}")
     if arguments.record:
-        write_record(arguments.record, findings, utc_now())
+        write_record(arguments.record, findings, format_now())
     failed = lost or any(finding.differences for finding in findings)
     seconds = time.monotonic() - began
     pins = [Check(each.pin.title, "; ".join(each.differences)) for each in findings]

@@ -130,7 +130,7 @@ def read_project_targets(loaded: LoadedProject) -> Iterator[Profile]:
             if isinstance(error, ProfileError):
                 raise
             raise ProfileError(
-                error.problem, hint=error.hint, where=loaded.where(*place)
+                error.problem, hint=error.hint, where=loaded.locate(*place)
             ) from error
         if not isinstance(entry, str):
             profile = _make_changed_profile(loaded, index, entry, profile)
@@ -138,7 +138,7 @@ def read_project_targets(loaded: LoadedProject) -> Iterator[Profile]:
             raise ProfileError(
                 f"the target {profile.id!r} is given twice, with other variants",
                 hint="give it once, with all the variants it is to have: a target has one bundle",
-                where=loaded.where(*place),
+                where=loaded.locate(*place),
             )
         yield profile
 
@@ -165,12 +165,12 @@ def _make_changed_profile(
     place = ("targets", index, "variants")
     for number, change in enumerate(entry.variants):
         for key, problem, hint in _check_change(profile, change):
-            raise ProfileError(problem, hint=hint, where=loaded.where(*place, number, *key))
+            raise ProfileError(problem, hint=hint, where=loaded.locate(*place, number, *key))
     try:
         return change_profile(profile, entry.variants)
     except ValueError as error:
         problem, hint = _split_error(error)
-        raise ProfileError(problem, hint=hint, where=loaded.where(*place)) from error
+        raise ProfileError(problem, hint=hint, where=loaded.locate(*place)) from error
 
 
 def _check_change(

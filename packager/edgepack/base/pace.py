@@ -29,7 +29,7 @@ class Part:
     counted_from: tuple[float, int] | None = None
     """The time of its first report, and how far it was then."""
 
-    def within(self, done: int, total: int, now: float, *, is_whole: bool = True) -> None:
+    def record(self, done: int, total: int, now: float, *, is_whole: bool = True) -> None:
         """Record how far the part is; another total begins another count."""
         self.is_whole = is_whole
         if self.counted_from is None or total != self.total or done < self.done:

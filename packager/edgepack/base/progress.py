@@ -49,7 +49,7 @@ class Task(Protocol):
             kind: One of the task's ``kinds``: the parts of a kind take about as long as each other.
         """
 
-    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+    def report(self, part: str, done: int, total: int, doing: str = "") -> None:
         """Report how far one part is; with ``doing``, ``done`` and ``total`` count that step.
 
         A total of 0 means unknown.
@@ -79,11 +79,11 @@ class Progress(ABC):
     """Where long work reports what it has done."""
 
     @abstractmethod
-    def task(self, work: Work) -> AbstractContextManager[Task]:
-        """Return an object that reports the parts of a task."""
+    def start_task(self, work: Work) -> AbstractContextManager[Task]:
+        """Return a context in which a task runs, with what reports its parts."""
 
     @abstractmethod
-    def status(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         """Show the running task's present step; each text replaces the one before."""
 
     @abstractmethod
@@ -100,7 +100,7 @@ class SilentTask:
     def begin(self, part: str, doing: str = "", kind: str = "") -> None:
         """Ignore it."""
 
-    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+    def report(self, part: str, done: int, total: int, doing: str = "") -> None:
         """Ignore it."""
 
 
@@ -108,12 +108,12 @@ class Silent(Progress):
     """Reports no progress: the default of the library's functions."""
 
     @contextmanager
-    def task(self, work: Work) -> Iterator[Task]:
+    def start_task(self, work: Work) -> Iterator[Task]:
         """Ignore the parts."""
         del work
         yield SilentTask()
 
-    def status(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         """Ignore what the task is at."""
 
     def note(self, text: str) -> None:
@@ -155,11 +155,11 @@ class _Counted:
             self.doing[part] = doing or part
             self.show_begin(part)
 
-    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+    def report(self, part: str, done: int, total: int, doing: str = "") -> None:
         with self.lock:
             if (running := self.pace.running.get(part)) is None:
                 return  # a late word
-            running.within(done, total, time.monotonic(), is_whole=not doing)
+            running.record(done, total, time.monotonic(), is_whole=not doing)
             self.at[part] = doing
             self.show_move(part)
 
@@ -255,13 +255,13 @@ class Lines(Progress):
         self._status_after = 0.0
 
     @contextmanager
-    def task(self, work: Work) -> Iterator[Task]:
+    def start_task(self, work: Work) -> Iterator[Task]:
         """Write a line for each part; for bytes, only from time to time."""
         task = _LinesTask.begin_now(work)
         yield task
         task.write_skipped()
 
-    def status(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         """Write the text as a line, but not more often than a log needs it."""
         now = time.monotonic()
         if now >= self._status_after:
@@ -311,10 +311,10 @@ class Bars(Progress):
         self._running: _BarTask | None = None
 
     @contextmanager
-    def task(self, work: Work) -> Iterator[Task]:
+    def start_task(self, work: Work) -> Iterator[Task]:
         """Show one bar."""
         task = _BarTask.begin_now(work)
-        with _rich_bars(task) as bars:
+        with _make_bars(task) as bars:
             task.bars = bars
             bars.add_task(make_printable(work.title), total=work.total, last="", left="")
             self._running = task
@@ -323,7 +323,7 @@ class Bars(Progress):
             finally:
                 self._running = None
 
-    def status(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         """Show the text below the task's bar."""
         if self._running is not None:
             self._running.bars.update(self._running.bar, last=text)
@@ -337,7 +337,7 @@ class Bars(Progress):
             _write(text)
 
 
-def _rich_bars(task: _BarTask) -> RichProgress:
+def _make_bars(task: _BarTask) -> RichProgress:
     from rich.console import Console
     from rich.progress import (
         BarColumn,

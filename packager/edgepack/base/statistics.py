@@ -45,10 +45,10 @@ def percentile(values: Sequence[float], percent: float) -> float:
     The rank is ``percent / 100 * (n - 1)``, counted from 0: Hyndman and Fan's type 7, as numpy's
     default.
     """
-    return ranked(sorted(values), percent)
+    return sorted_percentile(sorted(values), percent)
 
 
-def ranked(ordered: Sequence[float], percent: float) -> float:
+def sorted_percentile(ordered: Sequence[float], percent: float) -> float:
     """Return a percentile as :func:`percentile` does, of numbers in ascending order."""
     rank = percent / 100 * (len(ordered) - 1)
     low = math.floor(rank)
@@ -152,13 +152,13 @@ def t_distribution(t: float, degrees: int) -> float:
     angle = math.atan(t / math.sqrt(degrees))
     sine, cosine = math.sin(angle), math.cos(angle)
     if degrees % 2:
-        within = 2 / math.pi * (angle + sine * _cosine_sum(cosine, degrees))
+        within = 2 / math.pi * (angle + sine * _sum_cosines(cosine, degrees))
     else:
-        within = sine * _cosine_sum(cosine, degrees)
+        within = sine * _sum_cosines(cosine, degrees)
     return (1 + within) / 2
 
 
-def _cosine_sum(cosine: float, degrees: int) -> float:
+def _sum_cosines(cosine: float, degrees: int) -> float:
     """Sum ``c + 2/3 c^3 + 2*4/(3*5) c^5 + ...`` (odd) or ``1 + 1/2 c^2 + ...`` (even degrees)."""
     odd = degrees % 2
     term = cosine if odd else 1.0

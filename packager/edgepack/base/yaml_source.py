@@ -73,7 +73,7 @@ class YamlSource:
     marks: Mapping[_Path, tuple[int, int]]
     """Line and column, both from 1, of each key or list item by its path."""
 
-    def where(self, path: _Path) -> str:
+    def locate(self, path: _Path) -> str:
         """Return ``file:line:column`` of the nearest known place on the way to ``path``."""
         mark = self._find_mark(path)
         return f"{self.name}:{mark[0]}:{mark[1]}" if mark else self.name
@@ -96,7 +96,7 @@ class YamlSource:
     def refuse(self, problems: Sequence[tuple[_Path, str, str]]) -> EdgepackError:
         """Return one error for all problems: each key's path, what is wrong, and what to do."""
         placed = [
-            (*(self._find_mark(path) or (1, 1)), self.where(path), problem, hint)
+            (*(self._find_mark(path) or (1, 1)), self.locate(path), problem, hint)
             for path, problem, hint in problems
         ]
         return _join_problems(placed)

@@ -31,7 +31,7 @@ def make_project_constants(
     specs = {spec.name: spec for spec in fix_sizes(inputs, project.fixed_dims)}
     found = []
     for name, value in sorted(project.constants.items()):
-        where = loaded.where("constants", name)
+        where = loaded.locate("constants", name)
         if name not in specs:
             raise ProfileError(
                 f"the model has no input {name!r}", hint=suggest_nearest(name, specs), where=where
@@ -47,7 +47,7 @@ def make_project_constants(
         raise ProfileError(
             "all inputs of the model are constants, so that it has nothing to compute from",
             hint="leave out what changes from sample to sample",
-            where=loaded.where("constants"),
+            where=loaded.locate("constants"),
         )
     return tuple(found)
 

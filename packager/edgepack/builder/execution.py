@@ -104,7 +104,8 @@ class _Run:
         waiting: list[str] = []
         kinds = Counter(s.step.name for s in self.plan.steps if is_long(s.step.name))
         try:
-            with self.progress.task(Work("build", total=len(self.steps), kinds=kinds)) as self.task:
+            work = Work("build", total=len(self.steps), kinds=kinds)
+            with self.progress.start_task(work) as self.task:
                 while order.is_active():
                     waiting += order.get_ready()
                     for step_id in self._begin(waiting, threads):
@@ -181,7 +182,7 @@ class _Run:
                 planned.step,
                 paths,
                 out,
-                on_progress=lambda *far: self.task.within(planned.id, *far),
+                on_progress=lambda *far: self.task.report(planned.id, *far),
                 on_note=lambda line: self.progress.note(
                     f"{self.doing.name_variant(planned)}{line}"
                 ),

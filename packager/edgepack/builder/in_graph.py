@@ -59,7 +59,7 @@ def find_made_dims(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> dict[
             raise ProfileError(
                 f"{name!r} is {size} in what preprocessing in the graph makes of one sample",
                 hint=f"remove {name!r} from 'dims', or 'preprocess'",
-                where=loaded.where("dims", name),
+                where=loaded.locate("dims", name),
             )
     return found
 
@@ -70,7 +70,7 @@ def _require_one_size(loaded: LoadedProject, tokens: int | str) -> None:
             f"{str(tokens)!r} has several sizes, and a model that makes the tokens itself takes"
             " texts: it cannot be chosen by their number",
             hint="give one size, or none, or leave 'tokenize' out of 'extensions'",
-            where=loaded.where("dims", str(tokens)),
+            where=loaded.locate("dims", str(tokens)),
         )
 
 
@@ -89,6 +89,6 @@ def _find_sizes(
             f"the model takes {spec}, and 'image' makes float32[{', '.join(map(str, shape))}] of a"
             " picture",
             hint="fix 'resize', 'order' or 'layout', or leave preprocess: {in_graph: true} out",
-            where=loaded.where("inputs", spec.name, "image"),
+            where=loaded.locate("inputs", spec.name, "image"),
         )
     return found

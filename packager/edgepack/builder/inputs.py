@@ -91,7 +91,7 @@ def plan_inputs(loaded: LoadedProject, facts: ModelFacts) -> PlanInputs:
     check_fillings(loaded, free)
     taken = find_given_inputs(free, project)
     # A size for each name, so that each is checked; only those with one size are fixed.
-    fix_signature((*given, *taken), dict.fromkeys(project.dims, 1), loaded.where("dims") or "dims")
+    fix_signature((*given, *taken), dict.fromkeys(project.dims, 1), loaded.locate("dims") or "dims")
     dims = {**project.fixed_dims, **find_made_dims(loaded, free)}
     check_meanings(
         loaded,

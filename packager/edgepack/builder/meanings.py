@@ -311,7 +311,7 @@ class _Check:
             ) from error
 
     def _make_error(self, place: _Place, problem: str, hint: str) -> ProfileError:
-        return ProfileError(problem, hint=hint, where=self.loaded.where(*place))
+        return ProfileError(problem, hint=hint, where=self.loaded.locate(*place))
 
 
 def _explain_other_tokenizer(text: str, *, in_graph: bool) -> str:

@@ -224,7 +224,7 @@ class _Planner:
         if wanted:
             return UsageError(problem, hint=f"leave --variant out, {otherwise}", where="--variant")
         hint = f"remove it from 'variants', {otherwise}"
-        return ProfileError(problem, hint=hint, where=self.inputs.loaded.where("targets"))
+        return ProfileError(problem, hint=hint, where=self.inputs.loaded.locate("targets"))
 
     def _find_recipe(self, variant: Variant) -> Recipe:
         """Return the recipe of a variant's numbers: with a model that is carried, the model's."""

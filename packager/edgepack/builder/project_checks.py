@@ -30,7 +30,7 @@ def check_names(
             raise ProfileError(
                 f"the model has no {what} {name!r}",
                 hint=suggest_nearest(name, known),
-                where=loaded.where(f"{what}s", name),
+                where=loaded.locate(f"{what}s", name),
             )
 
 
@@ -50,14 +50,14 @@ def check_fillings(loaded: LoadedProject, inputs: Sequence[TensorSpec]) -> None:
             raise ProfileError(
                 f"the mask {spec.name!r} has no symbolic dimension {masks[spec.name]!r}",
                 hint=suggest_nearest(str(masks[spec.name]), symbolic),
-                where=loaded.where("inputs", spec.name, "mask"),
+                where=loaded.locate("inputs", spec.name, "mask"),
             )
         if spec.name in masks and not symbolic <= known - {"?"}:
             raise ProfileError(
                 f"the loader cannot make the mask {spec.name!r}: no other input has the size"
                 f" of {', '.join(sorted(symbolic - known) or ['its unknown dimension'])}",
                 hint="remove 'mask', and give the input as any other",
-                where=loaded.where("inputs", spec.name, "mask"),
+                where=loaded.locate("inputs", spec.name, "mask"),
             )
         _check_pad(loaded, spec)
 
@@ -69,5 +69,5 @@ def _check_pad(loaded: LoadedProject, spec: TensorSpec) -> None:
         raise ProfileError(
             f"the input {spec.name!r} is {spec.dtype}, which does not hold {pad!r}",
             hint="give a 'pad' that the input can hold",
-            where=loaded.where("inputs", spec.name, "pad"),
+            where=loaded.locate("inputs", spec.name, "pad"),
         )

@@ -215,13 +215,13 @@ class _Steps:
                 f" has {len(self.inputs.signature)}, described are {len(described)}",
                 hint="add to edgepack.yaml: inputs: {NAME: {image: {resize: {short_side: 256,"
                 " crop: 224}, scale: 0.00392157}}}, or give samples as .npz",
-                where=self.inputs.loaded.where("samples"),
+                where=self.inputs.loaded.locate("samples"),
             )
         return described[0]
 
     def _add_test_data(self, role: str, source: SampleSource) -> str:
         pattern = str(source.test_data)
-        where = self.inputs.loaded.where("samples", role, "test_data")
+        where = self.inputs.loaded.locate("samples", role, "test_data")
         try:
             folders = sorted(
                 path for path in self.inputs.loaded.folder.glob(pattern) if path.is_dir()

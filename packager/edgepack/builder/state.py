@@ -31,7 +31,7 @@ def find_project_state(
     taken = {spec.name: spec for spec in fix_sizes(inputs, dims)}
     made = {spec.name: spec for spec in fix_sizes(outputs, dims)}
     for output, name in project.state.items():
-        where = loaded.where("state", output)
+        where = loaded.locate("state", output)
         if output not in made:
             hint = (
                 f"{suggest_nearest(output, made)}; 'state' maps an output to the input"
@@ -78,12 +78,12 @@ def _require_order(loaded: LoadedProject) -> None:
         raise ProfileError(
             "'state' and preprocessing in the model are given",
             hint="leave 'preprocess' out, and give samples as tensors",
-            where=loaded.where("preprocess"),
+            where=loaded.locate("preprocess"),
         )
     for role, source in (("calibration", samples.calibration), ("evaluation", samples.evaluation)):
         if source is not None and source.images is not None:
             raise ProfileError(
                 "a folder of images has no order, and 'state' needs frames one after the other",
                 hint="give them with a function (python: 'mydata:frames') or as .npz",
-                where=loaded.where("samples", role, "images"),
+                where=loaded.locate("samples", role, "images"),
             )

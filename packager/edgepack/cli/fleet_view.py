@@ -155,7 +155,7 @@ class _DeviceTask:
         del kind
         self.show(doing or part)
 
-    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+    def report(self, part: str, done: int, total: int, doing: str = "") -> None:
         """Show how far a part is."""
         self.show(doing or f"{part} {done * 100 // total if total else 100} %")
 
@@ -167,11 +167,11 @@ class _DeviceProgress(Progress):
         self._show = show
 
     @contextmanager
-    def task(self, work: Work) -> Iterator[Task]:
+    def start_task(self, work: Work) -> Iterator[Task]:
         """Show how much is done."""
         yield _DeviceTask(work, self._show)
 
-    def status(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         """Show what the push is at."""
         self._show(text)
 

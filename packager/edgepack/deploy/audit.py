@@ -28,7 +28,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from edgepack.base.clock import utc_now
+from edgepack.base.clock import format_now
 from edgepack.base.files import writing
 from edgepack.errors import BundleError, ToolError
 
@@ -110,7 +110,7 @@ def record(event: Event, path: Path | None = None) -> Record:
         last = _read_last_line(log)
         made = Record(
             **event.model_dump(),
-            time=utc_now(),
+            time=format_now(),
             user=_find_user(),
             host=socket.gethostname(),
             previous=_compute_digest(last),

@@ -212,11 +212,11 @@ class _SelfTest:
             nonlocal at
             at = str(trial)
             if trial.building or trial.seconds >= 1:
-                self.progress.status(at)
+                self.progress.show_status(at)
 
         try:
             title = f"{self.device.name}: trying the release"
-            with self.progress.task(Work(title, total=1, finds=True)) as task:
+            with self.progress.start_task(Work(title, total=1, finds=True)) as task:
                 variant = harness.select(None, on_trial).variant
                 task(f"{variant} works")
         except TooSlowError as error:

@@ -69,13 +69,13 @@ class LoadedProject:
             raise ProfileError(
                 f"the file {name!r} is not in the project's folder, {str(self.folder)!r}",
                 hint="'files' lists files beside edgepack.yaml, relative to it",
-                where=self.where("files", self.project.files.index(name)),
+                where=self.locate("files", self.project.files.index(name)),
             )
         return path
 
-    def where(self, *path: str | int) -> str:
+    def locate(self, *path: str | int) -> str:
         """Return ``file:line:column`` of a key, or nothing for a made-up project."""
-        return self.source.where(path) if self.source else ""
+        return self.source.locate(path) if self.source else ""
 
 
 def read_project(path: Path) -> LoadedProject:

@@ -390,7 +390,7 @@ def read_profile_source(path: Path) -> tuple[Profile, YamlSource]:
         raise ProfileError(
             f"the id {profile.id!r} is not the file's name {path.stem!r}",
             hint=f"rename the file to {profile.id}.yaml, or change the id",
-            where=source.where(("id",)),
+            where=source.locate(("id",)),
         )
     return profile, source
 

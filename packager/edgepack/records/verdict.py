@@ -393,7 +393,7 @@ def explain_heavy_tail(scenario: Scenario, p50_ns: float, p99_ns: float) -> str:
 def explain_heavy_tail_of(scenario: Scenario, latencies_ns: Sequence[int]) -> str:
     """Return the same of latencies, of all process runs together."""
     ordered = sorted(latencies_ns)
-    p50_ns, p99_ns = (statistics.ranked(ordered, percent) for percent in (50, 99))
+    p50_ns, p99_ns = (statistics.sorted_percentile(ordered, percent) for percent in (50, 99))
     return explain_heavy_tail(scenario, p50_ns, p99_ns)
 
 

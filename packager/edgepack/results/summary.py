@@ -74,18 +74,18 @@ def summarize(report: RunReport) -> Summary:
 
     runs_ms = [np.sort(np.array(run.latencies_ns, np.float64)) / NS_PER_MS for run in report.runs]
     latencies_ms = np.sort(np.concatenate(runs_ms))
-    medians = tuple(_find_ranked(run_ms, 50) for run_ms in runs_ms)
+    medians = tuple(_find_percentile(run_ms, 50) for run_ms in runs_ms)
     return Summary(
         samples=len(latencies_ms),
-        p50_ms=_find_ranked(latencies_ms, 50),
-        p90_ms=_find_ranked(latencies_ms, 90),
-        p95_ms=_find_ranked(latencies_ms, 95),
+        p50_ms=_find_percentile(latencies_ms, 50),
+        p90_ms=_find_percentile(latencies_ms, 90),
+        p95_ms=_find_percentile(latencies_ms, 95),
         p99_ms=_compute_p99(latencies_ms),
         min_ms=float(latencies_ms[0]),
         mean_ms=float(latencies_ms.mean()),
         outliers=_count_outliers(latencies_ms),
         run_medians_ms=medians,
-        run_p90s_ms=tuple(_find_ranked(run_ms, 90) for run_ms in runs_ms),
+        run_p90s_ms=tuple(_find_percentile(run_ms, 90) for run_ms in runs_ms),
         median_interval_ms=_compute_interval(medians),
         session_create_ms=_compute_median_ms(list_warm_creations(report)),
         cold_create_ms=_find_cold(report),
@@ -93,7 +93,8 @@ def summarize(report: RunReport) -> Summary:
         throughput=_compute_throughput(report.runs),
         energy_mj=_compute_energy(report.runs),
         heavy_tail=explain_heavy_tail(
-            report.scenario, *(_find_ranked(latencies_ms, each) * NS_PER_MS for each in (50, 99))
+            report.scenario,
+            *(_find_percentile(latencies_ms, each) * NS_PER_MS for each in (50, 99)),
         ),
     )
 
@@ -118,15 +119,15 @@ def _compute_median_ms(values_ns: list[int]) -> float:
     return statistics.median(values_ns) / NS_PER_MS
 
 
-def _find_ranked(ordered: NDArray[np.float64], percent: float) -> float:
-    return float(statistics.ranked(ordered, percent))  # type: ignore[arg-type]
+def _find_percentile(ordered: NDArray[np.float64], percent: float) -> float:
+    return float(statistics.sorted_percentile(ordered, percent))  # type: ignore[arg-type]
 
 
 def _count_outliers(ordered: NDArray[np.float64]) -> Outliers:
     import numpy as np
 
-    distances = np.sort(np.abs(ordered - _find_ranked(ordered, 50)))
-    scale = _find_ranked(distances, 50) * MAD_TO_SIGMA
+    distances = np.sort(np.abs(ordered - _find_percentile(ordered, 50)))
+    scale = _find_percentile(distances, 50) * MAD_TO_SIGMA
     listed, flagged = (int((distances > z * scale).sum()) for z in (LISTED_Z, FLAGGED_Z))
     return Outliers(listed, flagged)
 
@@ -134,7 +135,7 @@ def _count_outliers(ordered: NDArray[np.float64]) -> Outliers:
 def _compute_p99(latencies_ms: NDArray[np.float64]) -> float | NotMeasured:
     if len(latencies_ms) < statistics.MIN_SAMPLES_P99:
         return NotMeasured(reason=f"needs {statistics.MIN_SAMPLES_P99} samples")
-    return _find_ranked(latencies_ms, 99)
+    return _find_percentile(latencies_ms, 99)
 
 
 def _compute_interval(medians_ms: tuple[float, ...]) -> Interval | NotMeasured:

@@ -70,7 +70,7 @@ def run_variants(
     """
     found: dict[str, VariantRun] = {}
     done: dict[tuple[str, ...], str] = {}
-    with progress.task(Work("try", total=len(variants))) as is_done:
+    with progress.start_task(Work("try", total=len(variants))) as is_done:
         # Those of the CPU first: others may hold the same file.
         for variant in sorted(variants, key=lambda each: each.backend != "cpu"):
             files = (variant.model_sha256, *(bucket.model_sha256 for bucket in variant.buckets))

@@ -289,7 +289,7 @@ def test_int8_when_nothing_can_be_quantized_says_how_to_build_without(tmp_path):
 class NoStep(Silent):
     """Fails the test when a build begins to run steps."""
 
-    def task(self, work: Work) -> NoReturn:
+    def start_task(self, work: Work) -> NoReturn:
         pytest.fail(f"{work.title}, {work.total} steps")
 
 

@@ -75,7 +75,7 @@ class Told(Silent):
     def __init__(self) -> None:
         self.statuses: list[str] = []
 
-    def status(self, text: str) -> None:
+    def show_status(self, text: str) -> None:
         self.statuses.append(text)
 
 

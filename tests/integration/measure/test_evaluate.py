@@ -108,7 +108,7 @@ class CutsAfter(Watched):
         self._samples, self._cut = samples, cut
         self.notes = []
 
-    def within(self, part, done, total):
+    def report(self, part, done, total):
         if part.endswith("samples") and done == self._samples:
             self._cut()
 
@@ -119,7 +119,7 @@ class CutsAfter(Watched):
 class CutsAtTheEnd(CutsAfter):
     """Cuts a wire when the harness has said that all samples are answered."""
 
-    def within(self, part, done, total):
+    def report(self, part, done, total):
         pass
 
     def ended(self, part):

@@ -202,7 +202,7 @@ class Told(Watched):
     def __init__(self):
         self.parts = []
 
-    def within(self, part, done, total):
+    def report(self, part, done, total):
         self.parts.append((part, done, total))
 
 

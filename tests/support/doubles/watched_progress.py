@@ -15,11 +15,11 @@ class Watched(Silent):
     def ended(self, part: str) -> None:
         """Take in that a part is done."""
 
-    def within(self, part: str, done: int, total: int) -> None:
+    def report(self, part: str, done: int, total: int) -> None:
         """Take in how far a part is."""
 
     @contextmanager
-    def task(self, work: Work) -> Iterator[Task]:
+    def start_task(self, work: Work) -> Iterator[Task]:
         """Give what calls them."""
         del work
         yield _Watching(self)
@@ -33,6 +33,6 @@ class _Watching(SilentTask):
         del how
         self._watched.ended(part)
 
-    def within(self, part: str, done: int, total: int, doing: str = "") -> None:
+    def report(self, part: str, done: int, total: int, doing: str = "") -> None:
         del doing
-        self._watched.within(part, done, total)
+        self._watched.report(part, done, total)

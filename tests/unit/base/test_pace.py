@@ -48,18 +48,18 @@ def test_left_when_the_running_part_takes_longer_than_its_like_is_unknown():
 def test_left_of_a_part_comes_from_its_rate_and_only_after_a_while():
     pace = Pace.of({"run": 1}, 0.0)
     pace.begin("a", "run", 0.0)
-    pace.running["a"].within(0, 100, 5.0)
-    pace.running["a"].within(10, 100, 6.0)
+    pace.running["a"].record(0, 100, 5.0)
+    pace.running["a"].record(10, 100, 6.0)
     assert pace.estimate_left_s(6.0) is None
-    pace.running["a"].within(20, 100, 9.0)
+    pace.running["a"].record(20, 100, 9.0)
     assert pace.estimate_left_s(9.0) == pytest.approx((9.0 - 5.0) * 80 / 20)
 
 
 def test_left_when_a_part_tells_of_one_of_its_stages_only_is_unknown():
     pace = Pace.of({"run": 1}, 0.0)
     pace.begin("a", "run", 0.0)
-    pace.running["a"].within(0, 100, 0.0, is_whole=False)
-    pace.running["a"].within(50, 100, 50.0, is_whole=False)
+    pace.running["a"].record(0, 100, 0.0, is_whole=False)
+    pace.running["a"].record(50, 100, 50.0, is_whole=False)
     assert pace.estimate_left_s(50.0) is None
     assert pace.running["a"].estimate_left_s(50.0) == pytest.approx(50.0)
 

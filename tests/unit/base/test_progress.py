@@ -22,10 +22,10 @@ def now(monkeypatch):
 
 def test_bars_when_a_part_says_how_far_it_is_show_it_until_the_part_is_done(terminal, capsys):
     bars = Bars()
-    with bars.task(Work("build", total=2)) as task:
+    with bars.start_task(Work("build", total=2)) as task:
         task.begin("calibration-1", "linux cpu: finding ranges")
-        task.within("calibration-1", 0, 40)
-        task.within("calibration-1", 30, 40)
+        task.report("calibration-1", 0, 40)
+        task.report("calibration-1", 30, 40)
         bars._running.bars.refresh()
         during = capsys.readouterr()
         task("calibration-1")
@@ -39,17 +39,17 @@ def test_bars_when_a_part_says_how_far_it_is_show_it_until_the_part_is_done(term
 
 def test_bars_when_the_task_is_over_take_a_late_word_quietly(terminal, capsys):
     bars = Bars()
-    with bars.task(Work("build", total=1)) as task:
+    with bars.start_task(Work("build", total=1)) as task:
         pass
     capsys.readouterr()
-    task.within("calibration-1", 1, 40)
-    bars.status("late")
+    task.report("calibration-1", 1, 40)
+    bars.show_status("late")
     assert capsys.readouterr() == ("", "")
 
 
 def test_bars_when_parts_are_alike_say_how_long_the_rest_takes(terminal, now, capsys):
     bars = Bars()
-    with bars.task(Work("bench", total=3, kinds={"run": 3})) as task:
+    with bars.start_task(Work("bench", total=3, kinds={"run": 3})) as task:
         task.begin("run 1", kind="run")
         now[0] += 60
         task("run 1")
@@ -59,7 +59,7 @@ def test_bars_when_parts_are_alike_say_how_long_the_rest_takes(terminal, now, ca
 
 def test_bars_when_bytes_are_counted_show_them_and_no_names(terminal, capsys):
     bars = Bars()
-    with bars.task(Work("pi: sending", total=4_000_000, unit="bytes")) as task:
+    with bars.start_task(Work("pi: sending", total=4_000_000, unit="bytes")) as task:
         task("models/cpu-fp32.onnx", by=3_000_000)
         bars._running.bars.refresh()
     said = capsys.readouterr().err
@@ -69,15 +69,15 @@ def test_bars_when_bytes_are_counted_show_them_and_no_names(terminal, capsys):
 
 @pytest.mark.parametrize("progress", [Lines(), Silent()])
 def test_lines_when_a_part_says_at_once_how_far_it_is_write_nothing_of_it(progress, capsys):
-    with progress.task(Work("build", total=1)) as task:
+    with progress.start_task(Work("build", total=1)) as task:
         task.begin("calibration-1")
         capsys.readouterr()
-        task.within("calibration-1", 1, 40)
+        task.report("calibration-1", 1, 40)
     assert capsys.readouterr() == ("", "")
 
 
 def test_lines_name_what_begins_and_count_what_was_done_before(capsys):
-    with Lines().task(Work("build", total=5)) as task:
+    with Lines().start_task(Work("build", total=5)) as task:
         task("reading samples", kind="samples")
         task("preparing", kind="prepared")
         task.begin("int8-1", "linux cpu-int8: quantizing")
@@ -94,7 +94,7 @@ def test_lines_name_what_begins_and_count_what_was_done_before(capsys):
 
 
 def test_lines_when_parts_find_something_tell_that_when_they_are_done(capsys):
-    with Lines().task(Work("search", total=2, finds=True)) as task:
+    with Lines().start_task(Work("search", total=2, finds=True)) as task:
         task.begin("threads 2")
         assert capsys.readouterr().err == ""
         task("threads 2", found="3 ms")
@@ -102,10 +102,10 @@ def test_lines_when_parts_find_something_tell_that_when_they_are_done(capsys):
 
 
 def test_lines_when_a_part_is_long_say_now_and_then_how_far_it_is(now, capsys):
-    with Lines().task(Work("build", total=2)) as task:
+    with Lines().start_task(Work("build", total=2)) as task:
         task.begin("calibration-1", "finding ranges")
         for done in range(101):
-            task.within("calibration-1", done, 400)
+            task.report("calibration-1", done, 400)
             now[0] += 1.0
     said = capsys.readouterr().err.splitlines()[1:]
     every = int(LEFT_EVERY_S)
@@ -116,7 +116,7 @@ def test_lines_when_a_part_is_long_say_now_and_then_how_far_it_is(now, capsys):
 
 
 def test_lines_when_bytes_are_sent_write_nothing_for_a_quick_push(capsys):
-    with Lines().task(Work("pi: sending", total=4, unit="bytes")) as task:
+    with Lines().start_task(Work("pi: sending", total=4, unit="bytes")) as task:
         for name in "abcd":
             task(name, by=1)
     assert capsys.readouterr().err == ""
@@ -124,9 +124,9 @@ def test_lines_when_bytes_are_sent_write_nothing_for_a_quick_push(capsys):
 
 def test_bars_when_a_task_says_what_it_is_at_show_it_below_the_bar(terminal, capsys):
     bars = Bars()
-    bars.status("too early")
-    with bars.task(Work("trying", total=1)):
-        bars.status("building engines: 2 min 10 s")
+    bars.show_status("too early")
+    with bars.start_task(Work("trying", total=1)):
+        bars.show_status("building engines: 2 min 10 s")
         bars._running.bars.refresh()
     assert "building engines: 2 min 10 s" in capsys.readouterr().err
 
@@ -135,6 +135,6 @@ def test_lines_when_a_task_says_often_what_it_is_at_write_it_now_and_then(capsys
     lines = Lines()
     now[0] = 100.0
     for _ in range(10):
-        lines.status(f"at {now[0]:g}")
+        lines.show_status(f"at {now[0]:g}")
         now[0] += 2.0
     assert capsys.readouterr().err.split("\n") == ["at 100", "at 106", "at 112", "at 118", ""]

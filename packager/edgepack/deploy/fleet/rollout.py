@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from edgepack.base.clock import utc_now
+from edgepack.base.clock import format_now
 from edgepack.base.progress import Progress, Silent
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.deploy.fleet.bundles import find_bundle, require_signatures
@@ -277,7 +277,7 @@ def _make_record(
     return DeviceRecord(
         state=state,
         target=target,
-        time=utc_now(),
+        time=format_now(),
         tries=tries,
         problem=problem,
         hint=hint,

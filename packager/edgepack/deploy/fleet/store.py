@@ -19,7 +19,7 @@ from typing import IO, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from edgepack.base.clock import utc_now
+from edgepack.base.clock import format_now
 from edgepack.base.files import read_model, write_atomically, writing
 from edgepack.base.schema import StrictModel
 from edgepack.bundle.reading import Bundle
@@ -147,7 +147,7 @@ class RolloutStore:
         Raises:
             ToolError: The folder cannot be written to.
         """
-        now = utc_now()
+        now = format_now()
         first = next(iter(bundles.values()))
         with writing("the rollout", self.folder), self._open_file(".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -296,7 +296,7 @@ def _send_missing(bundle: Bundle, stream: Stream, device: str, progress: Progres
     bytes_sent = len(header)
     began = time.monotonic()
     size = sum(chunk.size for chunk in missing)
-    with progress.task(Work(f"{device}: sending", total=size, unit="bytes")) as advance:
+    with progress.start_task(Work(f"{device}: sending", total=size, unit="bytes")) as advance:
         for name, group in by_file:
             for data in _cut_blocks(chunk.read() for chunk in group):
                 stream.write(data)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edgepack import __version__
-from edgepack.base.clock import utc_now
+from edgepack.base.clock import format_now
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.devices.canary import CanaryRun, join_runs
@@ -83,7 +83,7 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
     """Return the report with its verdict; ``unfinished`` says why runs are missing."""
     manifest, selection = question.manifest, measured.selection
     used = manifest.find_variant(selection.variant)
-    created = utc_now()
+    created = format_now()
     preset = question.preset.with_scenario(measured.scenario)
     threads = count_threads(used, preset.scenario, selection.device.cpu_count)
     return RunReport(

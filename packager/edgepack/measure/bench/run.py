@@ -112,7 +112,7 @@ def bench(  # noqa: PLR0913  (the command's options)
         with (
             opening(opened, device, "bench", wait_s=wait_s, progress=progress) as harness,
             tuned(harness.transport, device, tune=tune) as held,
-            progress.task(
+            progress.start_task(
                 Work(
                     f"bench on {device.name}",
                     total=chosen.runs + 4 + len(question.sweep),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from edgepack.base import statistics
-from edgepack.base.clock import utc_now
+from edgepack.base.clock import format_now
 from edgepack.base.progress import Progress, Silent, Work
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, ManifestVariant
@@ -156,7 +156,7 @@ def compare(
         raise session.interrupt or lost[0][1]
     comparison = Comparison(
         schema_version=SCHEMA_VERSION,
-        created=utc_now(),
+        created=format_now(),
         preset=question.preset.name,
         error=question.rule.error,
         max_pairs=question.rule.max_pairs,
@@ -310,7 +310,7 @@ def _measure_pairs(
     question = session.question
     rule = question.rule
     title = f"compare {candidate.selection.variant} on {device.name}"
-    with session.progress.task(
+    with session.progress.start_task(
         Work(title, total=rule.max_pairs, kinds={"pair": rule.max_pairs}, at_most=True, finds=True)
     ) as task:
         for number in range(1, rule.max_pairs + 1):

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from edgepack.backends.targets import load_target
-from edgepack.base.clock import utc_now
+from edgepack.base.clock import format_now
 from edgepack.base.machine import find_processor
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent, Work
@@ -100,11 +100,11 @@ def evaluate(  # noqa: PLR0913  (the command's options)
                     inputs = _make_own_state(materials.samples, kept, loaded.project.state)
                     _receive(harness, selection.variant, inputs, materials.samples, kept, judged)
                 placement = harness.profile(selection.variant)
-        progress.status("computing the metric from the answers")
+        progress.show_status("computing the metric from the answers")
         found = judged.result()
     kept.drop()
     entry = opened.manifest.find_variant(selection.variant)
-    created = utc_now()
+    created = format_now()
     return EvaluationReport(
         schema_version=1,
         id=make_report_id(created),
@@ -263,10 +263,10 @@ def _receive(
 @contextmanager
 def _counting(kept: KeptAnswers, title: str, total: int, progress: Progress) -> Iterator[None]:
     """Show how many samples are answered."""
-    with progress.task(Work(title, total=1, kinds={"": 1})) as task:
+    with progress.start_task(Work(title, total=1, kinds={"": 1})) as task:
         samples = f"{total} samples" + (f", {len(kept)} known already" if len(kept) else "")
         task.begin(samples)
-        kept.on_growth = lambda: task.within(samples, len(kept), total)
+        kept.on_growth = lambda: task.report(samples, len(kept), total)
         yield
         task(samples)
 
@@ -305,7 +305,7 @@ def _make_materials(
         raise UsageError(
             "the project has no evaluation samples",
             hint="add to edgepack.yaml: samples: {evaluation: {path: evaluation.npz}}",
-            where=loaded.where("samples"),
+            where=loaded.locate("samples"),
         )
     inputs = next(step.inputs for step in plan.steps if step.id == judged[0])
     asked = {name: inputs[name] for name in ("reference", "samples") if name in inputs}
@@ -335,6 +335,6 @@ def _make_accuracy(found: Judged, loaded: LoadedProject) -> Accuracy:
             f"there is nothing to measure: {found.accuracy.reason}",
             hint="give labels with 'metric: top1', or a metric of your own, under"
             " samples.evaluation in edgepack.yaml",
-            where=loaded.where("samples"),
+            where=loaded.locate("samples"),
         )
     return found.accuracy

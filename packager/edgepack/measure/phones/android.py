@@ -118,7 +118,7 @@ class AndroidPhone:
         sizes = {folder: sum(f.stat().st_size for f in files) for folder, files in missing.items()}
         total = sum(sizes.values())
         name, began = self.adb.device.name, time.monotonic()
-        with progress.task(Work(f"{name}: sending", total=total, unit="bytes")) as advance:
+        with progress.start_task(Work(f"{name}: sending", total=total, unit="bytes")) as advance:
             for folder, files in missing.items():
                 self.adb.push(files, folder)
                 advance(folder.name, by=sizes[folder])

@@ -103,7 +103,7 @@ def prepare_apple(
     try:
         with audited("push", device, bundle.path) as operation:
             operation.describe(host_key=mac.host_key)
-            with progress.task(Work("push", total=3)) as advance:
+            with progress.start_task(Work("push", total=3)) as advance:
                 phone.build(bundle)
                 advance("the measuring app is built")
                 phone.install()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgepack import __version__
 from edgepack.base import statistics
-from edgepack.base.clock import utc_now
+from edgepack.base.clock import format_now
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
 from edgepack.measure.bench.assemble import make_report_id, make_variant_facts
@@ -24,7 +24,7 @@ NO_RUN = NotMeasured(reason="it made no process run")
 def make_report(search: TuneSearch, *, unfinished: str = "") -> TuneReport:
     """Return what was found until now."""
     manifest = search.site.bundle.manifest
-    created = utc_now()
+    created = format_now()
     answer, why = _choose_answer(search, unfinished)
     return TuneReport(
         schema_version=SCHEMA_VERSION,

@@ -273,7 +273,7 @@ class TuneSearch:
         self, title: str, total: int, *, at_most: bool = False
     ) -> AbstractContextManager[Task]:
         """Return a task of parts that take about as long as each other."""
-        return self.site.progress.task(
+        return self.site.progress.start_task(
             Work(title, total=total, kinds={"": total}, at_most=at_most, finds=True)
         )
 

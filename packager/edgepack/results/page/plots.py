@@ -395,7 +395,10 @@ def draw_distribution(report: RunReport) -> Figure:
     import numpy as np
 
     latencies_ms = np.sort(np.array(report.latencies_ns, np.float64)) / NS_PER_MS
-    p50, p90, p95, end = (statistics.ranked(latencies_ms, each) for each in (50, 90, 95, 99))  # type: ignore[arg-type]
+    p50, p90, p95, end = (
+        statistics.sorted_percentile(latencies_ms, each)  # type: ignore[arg-type]
+        for each in (50, 90, 95, 99)
+    )
     log = end > LOG_FROM * p50 and latencies_ms[0] > 0
     shown = np.minimum(latencies_ms, end)
     counts, edges = np.histogram(np.log(shown) if log else shown, bins=BINS)
