@@ -153,7 +153,7 @@ def _target(profile: Profile) -> dict[str, Any]:
 
 
 def _extra_variants(profile: Profile) -> list[Variant]:
-    base = profile.variant("cpu-int8-static")
+    base = profile.find_variant("cpu-int8-static")
     dynamic = {"id": "cpu-int8-dynamic", "recipe": "int8-dynamic", "dialect": DYNAMIC}
     # What the converter notes for the session is unknown to runtimes before 1.30 (checking.py), and
     # saturates on builds on x86-64 without VNNI: see AsOrt.

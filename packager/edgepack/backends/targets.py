@@ -26,8 +26,8 @@ from edgepack.project.profile import (
     change_profile,
     find_target_file,
     find_target_ids,
+    parse_release,
     read_profile_source,
-    release,
 )
 from edgepack.project.project import ChangedTarget
 from edgepack.project.recipes import RECIPE_RULES
@@ -296,7 +296,7 @@ def _check_recipe(variant: Variant, profile: Profile) -> Iterator[Misfit]:
 def _find_older_runtime(profile: Profile, version: str) -> str:
     """Return the onnxruntime that a profile pins if it may be older than a version, else ''."""
     pinned = profile.runtime.onnxruntime
-    return " ".join(pinned) if pinned and release(pinned[1]) < Version(version) else ""
+    return " ".join(pinned) if pinned and parse_release(pinned[1]) < Version(version) else ""
 
 
 def _check_names(variant: Variant) -> Iterator[Misfit]:

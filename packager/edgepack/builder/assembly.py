@@ -52,7 +52,7 @@ def _write(judged: JudgedBundle, writer: BundleWriter) -> None:
     goldens = write_goldens(judged, writer)
     loaded = judged.job.loaded
     for name in loaded.project.files:
-        path = loaded.carried(name)
+        path = loaded.find_file(name)
         place = path.relative_to(loaded.folder).as_posix()
         writer.add(f"files/{place}", path.read_bytes(), role="file")
     context = make_bundle_context(judged, models, writer.files.values())

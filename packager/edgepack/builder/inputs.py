@@ -87,7 +87,7 @@ def plan_inputs(loaded: LoadedProject, facts: ModelFacts) -> PlanInputs:
     check_names(loaded, "input", project.inputs, free)
     check_names(loaded, "output", project.outputs, facts.outputs)
     for name in project.files:
-        loaded.carried(name)
+        loaded.find_file(name)
     check_fillings(loaded, free)
     taken = find_given_inputs(free, project)
     # A size for each name, so that each is checked; only those with one size are fixed.
@@ -104,8 +104,8 @@ def plan_inputs(loaded: LoadedProject, facts: ModelFacts) -> PlanInputs:
         facts=replace(facts, inputs=free),
         constants=constants,
         state=state,
-        scores_output=loaded.scores_output([spec.name for spec in facts.outputs]),
-        described=tuple(loaded.described().items()),
+        scores_output=loaded.find_scores_output([spec.name for spec in facts.outputs]),
+        described=tuple(loaded.describe_outputs().items()),
         named=frozenset(find_named_targets(loaded)),
         extensions=find_extension_operators(project, facts),
         dims=dims,

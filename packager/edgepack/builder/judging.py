@@ -384,7 +384,7 @@ def explain_missed_limit(accuracy: Accuracy | NotMeasured, limits: Limits) -> st
     """
     if isinstance(accuracy, NotMeasured) or accuracy.drop is None or accuracy.worst is None:
         return ""
-    too_large, too_low = limits.excess(accuracy.drop, accuracy.worst.sqnr_db)
+    too_large, too_low = limits.compute_excess(accuracy.drop, accuracy.worst.sqnr_db)
     if limits.metric_drop is not None and too_large:
         interval = accuracy.drop_interval
         sure = f", 95 % interval {interval[0]:.4f} to {interval[1]:.4f}" if interval else ""

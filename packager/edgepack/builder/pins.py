@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from edgepack.base.resources import find_targets_dir
-from edgepack.project.profile import Profile, read_profile, release
+from edgepack.project.profile import Profile, parse_release, read_profile
 
 _PACKAGE = "onnxruntime"
 
@@ -23,12 +23,14 @@ def list_older_runtimes(profiles: Sequence[Profile], installed: str) -> Iterator
         installed: The version of the onnxruntime that builds.
     """
     older = {
-        p.id: pin for p in profiles if (pin := _find_pin(p)) and release(pin) < release(installed)
+        p.id: pin
+        for p in profiles
+        if (pin := _find_pin(p)) and parse_release(pin) < parse_release(installed)
     }
     if not older:
         return
-    tried = max(filter(None, map(_find_pin, _list_shipped_profiles())), key=release)
-    if release(installed) <= release(tried):
+    tried = max(filter(None, map(_find_pin, _list_shipped_profiles())), key=parse_release)
+    if parse_release(installed) <= parse_release(tried):
         return
     pins = ", ".join(f"{target} requires {pin}" for target, pin in older.items())
     yield (

@@ -198,7 +198,7 @@ class _Planner:
 
     def bundle(self, profile: Profile, wanted: Sequence[str]) -> PlannedBundle:
         """Return the planned bundle of one target."""
-        chosen = [profile.variant(name) for name in wanted] or profile.variants
+        chosen = [profile.find_variant(name) for name in wanted] or profile.variants
         not_carrying = _find_not_carrying(self.inputs, chosen)
         named = bool(wanted) or profile.id in self.inputs.named
         planned, unused = [], []

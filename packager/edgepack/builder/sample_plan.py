@@ -204,7 +204,9 @@ class _Steps:
         files = [each.labels for each in outputs if isinstance(each, DetectionOutput)]
         if not files or files[0] is None:
             return ()
-        return tuple(read_labels(self.inputs.loaded.carried(files[0]).read_text(encoding="utf-8")))
+        return tuple(
+            read_labels(self.inputs.loaded.find_file(files[0]).read_text(encoding="utf-8"))
+        )
 
     def _find_image_input(self) -> tuple[str, ImageInput]:
         inputs = self.inputs.project.inputs.items()

@@ -65,7 +65,7 @@ class Evidence(StrictModel):
     """The command that shows it again."""
 
     @model_validator(mode="after")
-    def _shows_what_it_claims(self) -> Self:
+    def _check_claim(self) -> Self:
         if self.how not in NOTHING_RAN and not self.variants:
             raise ValueError("nothing ran | name the variants, or say how: compiler")
         if self.how == "device" and all(v.verdict != "VALID" for v in self.variants):

@@ -25,7 +25,7 @@ class ShortSideCrop(StrictModel):
     crop: Positive
 
     @model_validator(mode="after")
-    def _crop_fits(self) -> Self:
+    def _check_crop(self) -> Self:
         if self.crop > self.short_side:
             raise ValueError(
                 f"crop {self.crop} is larger than short_side {self.short_side}"
@@ -60,7 +60,7 @@ class ImageInput(StrictModel):
     layout: Literal["NCHW", "NHWC"] = "NCHW"
 
     @model_validator(mode="after")
-    def _per_channel(self) -> Self:
+    def _check_channels(self) -> Self:
         channels = 1 if self.order == "GRAY" else 3
         for key, values in (("mean", self.mean), ("std", self.std)):
             if values and len(values) != channels:
@@ -103,7 +103,7 @@ class InputDescription(StrictModel):
     makes it: ones up to the actual size, zeros behind. Samples hold it as any other input."""
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_keys(self) -> Self:
         if self == InputDescription.model_construct():
             raise ValueError(
                 "it says nothing | give 'image', 'tokens', 'pad' or 'mask', or remove the input"
@@ -131,7 +131,7 @@ class Preprocess(StrictModel):
     ``tokens``, it takes a text's UTF-8 bytes, uint8 ``(N,)``, and makes the ids itself."""
 
     @model_validator(mode="after")
-    def _extensions_come_before_something(self) -> Self:
+    def _check_extensions(self) -> Self:
         if "decode_image" in self.extensions and not self.in_graph:
             raise ValueError(
                 "'decode_image' is given without 'in_graph'"

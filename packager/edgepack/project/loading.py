@@ -30,7 +30,7 @@ class LoadedProject:
         """The model file."""
         return self.folder / self.project.model
 
-    def scores_output(self, outputs: Sequence[str]) -> str | None:
+    def find_scores_output(self, outputs: Sequence[str]) -> str | None:
         """Return the output that holds class scores: the one described so, else the first.
 
         An output that is a state counts only where there are no others.
@@ -44,7 +44,7 @@ class LoadedProject:
                 return name
         return None if outputs[0] in described else outputs[0]
 
-    def described(self) -> dict[str, OutputDescription]:
+    def describe_outputs(self) -> dict[str, OutputDescription]:
         """Return what outputs mean; detections with labels know how many classes there are.
 
         Raises:
@@ -55,10 +55,10 @@ class LoadedProject:
     def _count_labels(self, meaning: OutputDescription) -> OutputDescription:
         if not isinstance(meaning, DetectionOutput) or meaning.labels is None:
             return meaning
-        count = len(read_labels(self.carried(meaning.labels).read_text(encoding="utf-8")))
+        count = len(read_labels(self.find_file(meaning.labels).read_text(encoding="utf-8")))
         return LabelledDetection(**meaning.model_dump(), classes=count)
 
-    def carried(self, name: str) -> Path:
+    def find_file(self, name: str) -> Path:
         """Return the path of one of the project's ``files``.
 
         Raises:

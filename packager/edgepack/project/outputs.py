@@ -68,7 +68,7 @@ class EmbeddingOutput(StrictModel):
     """Whether vectors get length 1."""
 
     @model_validator(mode="after")
-    def _mask_goes_with_pooling(self) -> Self:
+    def _check_mask(self) -> Self:
         if self.mask is not None and self.pooling in ("none", "cls"):
             raise ValueError(
                 f"'mask' does not go with pooling {self.pooling!r}"

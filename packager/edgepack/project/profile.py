@@ -53,7 +53,7 @@ class DeviceKind(StrictModel):
     """For phones, the lowest Android API level or iOS version."""
 
     @model_validator(mode="after")
-    def _says_what_it_needs(self) -> Self:
+    def _check_versions(self) -> Self:
         phone = self.os in ("android", "ios")
         if (self.min_version is None) == phone or (self.python is None) != phone:
             needed = "min_version" if phone else "python"
@@ -95,10 +95,10 @@ class Runtime(StrictModel):
         names = [name for name in self.packages if "onnxruntime" in name]
         name = min(names, key=lambda each: len(each.rpartition(":")[2]), default="")
         versions = _VERSION.findall(self.packages.get(name, ""))
-        return (name, min(versions, key=release)) if versions else None
+        return (name, min(versions, key=parse_release)) if versions else None
 
 
-def release(version: str) -> Version:
+def parse_release(version: str) -> Version:
     """Return the numbers that a version of any registry begins with: 1.29.0 of 1.29.0-SNAPSHOT."""
     from packaging.version import Version
 
@@ -192,7 +192,7 @@ class Variant(StrictModel):
     requires: Requires = Requires()
 
     @model_validator(mode="after")
-    def _dialect_fits_recipe(self) -> Self:
+    def _check_dialect(self) -> Self:
         quantized = RECIPE_RULES[self.recipe].dialect
         if quantized and self.dialect is None:
             raise ValueError(
@@ -247,7 +247,7 @@ class Profile(StrictModel):
     sources: list[Source]
 
     @model_validator(mode="after")
-    def _ids_are_unique(self) -> Self:
+    def _check_ids(self) -> Self:
         ids = [variant.id for variant in self.variants]
         for variant_id in ids:
             if ids.count(variant_id) > 1:
@@ -255,7 +255,7 @@ class Profile(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _archives_have_checksums(self) -> Self:
+    def _check_checksums(self) -> Self:
         if self.family == "apple":
             for name in set(self.runtime.packages) - set(self.runtime.checksums):
                 raise ValueError(
@@ -264,7 +264,7 @@ class Profile(StrictModel):
                 )
         return self
 
-    def variant(self, variant_id: str) -> Variant:
+    def find_variant(self, variant_id: str) -> Variant:
         """Return a variant by its id.
 
         Raises:

@@ -26,7 +26,7 @@ class Limits(StrictModel):
     min_sqnr_db: float | None = None
     """Signal to noise against fp32 in dB, for the worst group of channels of the worst output."""
 
-    def excess(self, drop: float, sqnr_db: float) -> tuple[float, float]:
+    def compute_excess(self, drop: float, sqnr_db: float) -> tuple[float, float]:
         """Return by how much a drop is too large and an SQNR too small: (0, 0) if both are met.
 
         NaN meets no limit: the result is (inf, inf) if one of them is NaN.
@@ -47,7 +47,7 @@ class Span(StrictModel):
     max: Positive
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check_order(self) -> Self:
         if not self.min <= self.opt <= self.max:
             raise ValueError(
                 f"min {self.min}, opt {self.opt}, max {self.max} are not in order"
@@ -132,7 +132,7 @@ class Project(StrictModel):
         return "decode_image" in self.preprocess.extensions
 
     @model_validator(mode="after")
-    def _pictures_are_described(self) -> Self:
+    def _check_pictures(self) -> Self:
         if self.preprocess.in_graph and not self.pictures:
             raise ValueError(
                 "preprocess: in_graph is given, and no input says what is done to images"
@@ -141,7 +141,7 @@ class Project(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _texts_are_described(self) -> Self:
+    def _check_texts(self) -> Self:
         if "tokenize" in self.preprocess.extensions and not self.texts:
             raise ValueError(
                 "preprocess: 'tokenize' is given, and no input has a tokenizer"
@@ -150,7 +150,7 @@ class Project(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _state_is_fed_by_one(self) -> Self:
+    def _check_state(self) -> Self:
         fed = list(self.state.values())
         for name in fed:
             if fed.count(name) > 1:
@@ -165,7 +165,7 @@ class Project(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _limits_can_be_judged(self) -> Self:
+    def _check_limits(self) -> Self:
         if self.limits != Limits() and self.samples.evaluation is None:
             raise ValueError(
                 "limits are given, and no evaluation samples to judge by"

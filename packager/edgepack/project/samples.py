@@ -45,7 +45,7 @@ class SampleSource(StrictModel):
     """Take this many samples, the first in the file or evenly spread over a folder's names."""
 
     @model_validator(mode="after")
-    def _exactly_one_source(self) -> Self:
+    def _check_source(self) -> Self:
         keys = ("path", "images", "test_data", "python")
         given = [key for key in keys if getattr(self, key) is not None]
         if len(given) != 1:
@@ -56,7 +56,7 @@ class SampleSource(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _labels_go_with_the_source(self) -> Self:
+    def _check_labels(self) -> Self:
         if self.labels is not None and self.path is None and self.images is None:
             raise ValueError(
                 "'labels' goes with 'path' or 'images' only"

@@ -75,7 +75,7 @@ def test_bundle_when_built_for_phones_ships_two_variants_and_says_why_not_more(b
 def verdict(*ids: str) -> Verdict:
     """A verdict that ships these variants."""
     profile = load_profile(TARGET)
-    planned = [SimpleNamespace(variant=profile.variant(name), carried=False) for name in ids]
+    planned = [SimpleNamespace(variant=profile.find_variant(name), carried=False) for name in ids]
     shipped = tuple((each, NotMeasured(reason="")) for each in planned)
     return Verdict(TARGET, shipped, (), ())
 

@@ -403,7 +403,7 @@ def test_variant_when_all_sizes_are_fixed_needs_no_buckets(tmp_path):
 def test_shapes_when_a_project_changes_a_variant_are_the_profiles_unless_given():
     intel = load_profile("intel")
     npu = VariantChange(backend="openvino", recipe="fp16", id="openvino-fp16")
-    assert intel.variant("openvino-npu-fp16").shapes == "static"
+    assert intel.find_variant("openvino-npu-fp16").shapes == "static"
     assert change_profile(intel, [npu]).variants[0].shapes == "any"
     static = npu.model_copy(update={"shapes": "static"})
     assert change_profile(intel, [static]).variants[0].shapes == "static"

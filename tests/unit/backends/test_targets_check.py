@@ -78,7 +78,7 @@ def test_profile_when_its_pin_is_a_range_is_taken(tmp_path):
         ("==1.31.1", ">=1.30,<1.32"),
         ("recipe: fp32", f"recipe: fp32\n    {runtime}"),
     )  # fmt: skip
-    assert check_target(path).variant("cpu-fp32").model_format != "onnx"
+    assert check_target(path).find_variant("cpu-fp32").model_format != "onnx"
     path.write_text(path.read_text().replace(">=1.30", ">=1.29"))
     with pytest.raises(ProfileError, match="does not load"):
         check_target(path)
@@ -139,7 +139,7 @@ def test_project_when_it_changes_a_targets_variants_gets_just_those(tmp_path):
     dynamic, static = intel.variants
     assert (dynamic.id, dynamic.dialect.weights) == ("cpu-int8-dynamic", "int8")
     assert dynamic.providers[0].name == "CPUExecutionProvider"
-    assert static == load_target("intel").variant("openvino-cpu-int8-static")
+    assert static == load_target("intel").find_variant("openvino-cpu-int8-static")
 
 
 def test_project_when_it_names_all_gets_every_target(tmp_path):

@@ -42,7 +42,7 @@ def found(drop, sqnr_db):
 def test_limit_when_it_is_missed_says_why(limits, drop, sqnr_db, missed):
     reason = explain_missed_limit(found(drop, sqnr_db), limits)
     assert reason.startswith(missed)
-    assert bool(reason) == bool(missed) == (limits.excess(drop, sqnr_db) > NOTHING)
+    assert bool(reason) == bool(missed) == (limits.compute_excess(drop, sqnr_db) > NOTHING)
 
 
 def test_limit_when_there_is_none_is_not_missed():

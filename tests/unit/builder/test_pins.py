@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from edgepack.builder.pins import list_older_runtimes
-from edgepack.project.profile import Profile, load_profile, release
+from edgepack.project.profile import Profile, load_profile, parse_release
 
 
 def profile(target: str, pin: str | None = None) -> Profile:
@@ -17,7 +17,7 @@ def profile(target: str, pin: str | None = None) -> Profile:
 
 def newest() -> str:
     """The newest version that a shipped target pins."""
-    return max((load_profile(t).runtime.onnxruntime[1] for t in HOSTS), key=release)
+    return max((load_profile(t).runtime.onnxruntime[1] for t in HOSTS), key=parse_release)
 
 
 HOSTS = ("linux-x86-64", "linux-aarch64", "macos-arm64")

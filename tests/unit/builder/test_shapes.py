@@ -17,7 +17,7 @@ def project(**dims) -> Project:
 
 
 def options(variant_id: str, inputs, **dims) -> dict[str, str]:
-    variant = load_profile("jetson").variant(variant_id)
+    variant = load_profile("jetson").find_variant(variant_id)
     return add_shape_profiles(variant, inputs, project(**dims)).providers[0].options
 
 

@@ -47,7 +47,7 @@ def manifest(target: str = TARGET, *ids: str) -> Manifest:
 
 
 def answer(variant: str = "cpu-fp32", session: SessionSettings = SESSION) -> Settings:
-    providers = load_profile(TARGET).variant(variant).providers
+    providers = load_profile(TARGET).find_variant(variant).providers
     return Settings(variant=variant, session=session, providers=providers)
 
 
@@ -105,8 +105,8 @@ def test_file_when_the_target_has_no_variants_gains_lines_and_keeps_the_others(
     profiles = {p.id: p for p in read_project_targets(read_project(tmp_path / "edgepack.yaml"))}
     shipped = load_profile(TARGET)
     first, second = profiles[TARGET].variants
-    assert first == shipped.variant("cpu-fp32").model_copy(update={"session": SESSION})
-    assert second == shipped.variant("cpu-int8-static")
+    assert first == shipped.find_variant("cpu-fp32").model_copy(update={"session": SESSION})
+    assert second == shipped.find_variant("cpu-int8-static")
     others = {p.id for p in read_project_targets(read_project(_copy(tmp_path, old)))} - {TARGET}
     assert set(profiles) == others | {TARGET}
 

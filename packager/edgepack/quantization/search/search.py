@@ -130,7 +130,7 @@ class SearchLine:
 class Limit(Protocol):
     """How much may be lost."""
 
-    def excess(self, drop: float, sqnr_db: float) -> tuple[float, float]:
+    def compute_excess(self, drop: float, sqnr_db: float) -> tuple[float, float]:
         """Return by how much the drop is too large and the SQNR too small; (0, 0) if met."""
 
 
@@ -390,7 +390,7 @@ class Search:
     def _judge_limit(self, what: str, trial: SchemeTrial, limit: Limit) -> bool:
         """Return whether a model meets a limit; keep it if it does, or is nearer than the best."""
         found = self.maker.measure(trial)
-        excess = limit.excess(found.drop, found.sqnr_db)
+        excess = limit.compute_excess(found.drop, found.sqnr_db)
         is_kept = excess == _MET or excess < self._excess
         known = math.isfinite(found.drop)
         self.tried.append(
