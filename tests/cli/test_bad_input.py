@@ -5,10 +5,10 @@ Over real SSH on 127.0.0.1; each device has a release already.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -97,10 +97,10 @@ def fleet(
 
 
 def has_no_route(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> NoReturn:
+    async def fail(*_: object) -> NoReturn:
         raise OSError(errno.EHOSTUNREACH, "No route to host")
 
-    monkeypatch.setattr(socket, "create_connection", fail)
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_connect", fail)
 
 
 def has_another_key(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,10 +238,10 @@ def test_push_when_asked_for_what_is_not_there_connects_to_no_device(  # noqa: P
     before = fleet.state()
     (fleet.folder / "signers").write_text("")
 
-    def fail(*_: object, **__: object) -> NoReturn:
+    async def fail(*_: object) -> NoReturn:
         raise AssertionError("it has connected")
 
-    monkeypatch.setattr(socket, "create_connection", fail)
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "sock_connect", fail)
     assert run(["push", str(fleet.bundle), *words]) == code
     said = capsys.readouterr().err
     assert problem in said

@@ -153,11 +153,10 @@ class CommandTransport:
     ) -> CommandResult:
         deadline = time.monotonic() + timeout_s
         try:
-            outputs = Outputs(pipes, on_stderr)
+            outputs = Outputs(pipes.outputs, on_stderr)
             if chunks is not None:
                 feed(pipes, chunks, outputs, deadline)
-            while outputs.open:
-                outputs.take(find_time_left(deadline))
+            outputs.take_all(deadline)
             code = pipes.wait(find_time_left(deadline))
         except TimeoutError as error:
             raise make_timeout_error(argv, timeout_s, self.name) from error

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import selectors
 import signal
 import subprocess  # noqa: TID251  (for its types; programs are started by edgepack.base.processes)
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 from edgepack.base.processes import start_program
 from edgepack.devices.commands import CommandTransport
 from edgepack.devices.inventory import Device
-from edgepack.devices.pipes import Pipes
+from edgepack.devices.pipes import READ_BYTES, Pipes, Received
 
 _GRACE_S = 10.0
 """How long a program may take to end after its stdin has: the supervisor needs 2 s."""
@@ -36,7 +37,7 @@ class LocalTransport(CommandTransport):
         self._started.clear()
 
     def _start(self, argv: Sequence[str], *, timeout_s: float) -> Pipes:
-        self._started = [pipes for pipes in self._started if pipes.open]
+        self._started = [pipes for pipes in self._started if not pipes.is_closed.is_set()]
         pipes = _LocalPipes(start_program(argv), timeout_s)
         self._started.append(pipes)
         return pipes
@@ -48,24 +49,31 @@ class _LocalPipes:
     def __init__(self, child: subprocess.Popen[bytes], timeout_s: float) -> None:
         if child.stdin is None or child.stdout is None or child.stderr is None:
             raise RuntimeError("programs are always started with three pipes")
-        self.open = True
+        self.is_closed = threading.Event()
         self._child = child
         self._stdin = child.stdin
         self._timeout_s = timeout_s
         self._stdin_ends = False
         self._writing = threading.Lock()
-        self._outputs = {pipe: threading.Lock() for pipe in (child.stdout, child.stderr)}
-        self._stdout, self._stderr = child.stdout, child.stderr
+        self._has_room = threading.Event()
+        self._has_room.set()
+        self.outputs = Received(pause=self._has_room.clear, resume=self._has_room.set)
+        self._closed, self._closing = os.pipe()
         os.set_blocking(child.stdin.fileno(), False)
+        outputs = {"stdout": child.stdout, "stderr": child.stderr}
+        self._reader = threading.Thread(target=self._read, args=(outputs,), daemon=True)
+        self._reader.start()
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
         deadline = time.monotonic() + self._timeout_s
         while view:
-            with self._writing:  # in slices, as _read does it
+            # In slices, so that close_stdin() can take the lock: closing a pipe that another thread
+            # polls would let that thread write to whatever gets the descriptor next.
+            with self._writing:
                 if self._stdin_ends:
                     raise BrokenPipeError
-                if _is_ready(self._stdin, select.POLLOUT, min(_SLICE_S, self._timeout_s)):
+                if _is_writable(self._stdin, min(_SLICE_S, self._timeout_s)):
                     view = view[os.write(self._stdin.fileno(), view) :]
                     deadline = time.monotonic() + self._timeout_s
             if time.monotonic() > deadline:
@@ -75,26 +83,6 @@ class _LocalPipes:
         self._stdin_ends = True
         with self._writing:
             self._stdin.close()
-
-    def read(self, size: int) -> bytes:
-        return self._read(self._stdout, size)
-
-    def read_stderr(self, size: int) -> bytes:
-        return self._read(self._stderr, size)
-
-    def _read(self, pipe: IO[bytes], size: int) -> bytes:
-        deadline = time.monotonic() + self._timeout_s
-        while self.open:
-            # In slices, so that close() can take the lock: closing a pipe that another thread
-            # polls would let that thread read from whatever gets the descriptor next.
-            with self._outputs[pipe]:
-                if pipe.closed:
-                    break
-                if _is_ready(pipe, select.POLLIN, min(_SLICE_S, self._timeout_s)):
-                    return os.read(pipe.fileno(), min(size, 1 << 16))
-            if time.monotonic() > deadline:
-                raise TimeoutError
-        return b""
 
     def wait(self, timeout_s: float) -> int:
         try:
@@ -106,18 +94,40 @@ class _LocalPipes:
     def close(self) -> None:
         """End the process group, if the end of stdin has not done so, and close the pipes."""
         self.close_stdin()
-        self.open = False
-        for pipe, lock in self._outputs.items():
-            with lock:
-                pipe.close()  # a program that streams ends when nobody reads any more
+        if not self.is_closed.is_set():
+            self.is_closed.set()
+            os.close(self._closing)
+        self._reader.join()  # a program that streams ends when nobody reads any more
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(_GRACE_S)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
 
+    def _read(self, pipes: Mapping[str, IO[bytes]]) -> None:
+        """Read both outputs until they end or are closed."""
+        with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+            stack.callback(os.close, self._closed)
+            selector.register(self._closed, selectors.EVENT_READ)
+            for output, pipe in pipes.items():
+                stack.enter_context(pipe)
+                selector.register(pipe, selectors.EVENT_READ, output)
+            left = len(pipes)
+            while left and not self.is_closed.is_set():
+                for key, _ in selector.select():
+                    if key.data is None:
+                        continue  # it is closed
+                    if data := os.read(key.fd, READ_BYTES):
+                        self.outputs.put(key.data, data)
+                    else:
+                        selector.unregister(key.fileobj)
+                        left -= 1
+                while not (self._has_room.wait(_SLICE_S) or self.is_closed.is_set()):
+                    pass
+        self.outputs.end()
 
-def _is_ready(pipe: IO[bytes], event: int, timeout_s: float) -> bool:
+
+def _is_writable(pipe: IO[bytes], timeout_s: float) -> bool:
     poll = select.poll()
-    poll.register(pipe.fileno(), event)
+    poll.register(pipe.fileno(), select.POLLOUT)
     return bool(poll.poll(timeout_s * 1000))

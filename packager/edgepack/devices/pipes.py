@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from edgepack.devices.transport import CommandResult
@@ -19,31 +19,90 @@ from edgepack.errors import (
 
 MAX_OUTPUT_BYTES = 64 << 20
 READ_BYTES = 1 << 16
+_WAITING_BYTES = 1 << 20
+"""Output that nobody has taken: when there is more, the program has to wait."""
+_STDERR_BYTES = 1 << 20
+"""What is kept of a stream's stderr: its end."""
 _LINE_BYTES = 1 << 16
 """The bytes that are kept of a stderr line that does not end."""
 _STOP_S = 5.0
 """How long a program may take to end after its stdin has: the supervisor needs 2 s."""
 
 
+class Received:
+    """A program's output as it comes: one thread puts it, another takes it.
+
+    Args:
+        pause: Called when so much is waiting that no more should come, by the thread that puts.
+        resume: Called when there is room again, by the thread that takes.
+    """
+
+    def __init__(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self._pause = pause
+        self._resume = resume
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._size = 0
+        self._is_paused = False
+        self._has_ended = False
+        self._changed = threading.Condition()
+
+    def put(self, output: str, data: bytes) -> None:
+        """Add what has come on ``stdout`` or ``stderr``."""
+        with self._changed:
+            self._waiting.append((output, data))
+            self._size += len(data)
+            if self._size > _WAITING_BYTES and not self._is_paused:
+                self._is_paused = True
+                self._pause()
+            self._changed.notify()
+
+    def end(self) -> None:
+        """Note that no more comes; once more does nothing."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify()
+
+    def take(self, timeout_s: float) -> tuple[str, bytes] | None:
+        """Return the next piece of output after ``stdout`` or ``stderr``; None at the end of both.
+
+        Raises:
+            TimeoutError: There was none.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._waiting or self._has_ended, timeout_s):
+                raise TimeoutError
+            if not self._waiting:
+                return None
+            output, data = self._waiting.popleft()
+            self._size -= len(data)
+            if self._is_paused and self._size <= _WAITING_BYTES // 2:
+                self._is_paused = False
+                self._resume()
+            return output, data
+
+    def take_waiting(self) -> tuple[str, bytes] | None:
+        """Return the next piece of output if one is there; else None."""
+        with suppress(TimeoutError):
+            return self.take(0)
+        return None
+
+
 class Pipes(Protocol):
-    """A started program. Each wait is limited by the timeout given at the start.
+    """A started program. Each write is limited by the timeout given at the start.
 
     Raises:
         TimeoutError: Nothing moved for that long.
         BrokenPipeError: (write) The program no longer reads.
     """
 
+    outputs: Received
+    """Of stdout and stderr."""
+
     def write(self, data: bytes) -> None:
         """Send all of ``data`` to stdin."""
 
     def close_stdin(self) -> None:
         """End stdin; once more does nothing."""
-
-    def read(self, size: int) -> bytes:
-        """Return between 1 and ``size`` bytes of stdout, or nothing at its end."""
-
-    def read_stderr(self, size: int) -> bytes:
-        """Return between 1 and ``size`` bytes of stderr, or nothing at its end."""
 
     def wait(self, timeout_s: float) -> int:
         """Return the exit code; the connection's end before it is a :class:`DeviceError`."""
@@ -53,7 +112,10 @@ class Pipes(Protocol):
 
 
 class CommandStream:
-    """A running program's two pipes; see :class:`~.transport.Stream`."""
+    """A running program's two pipes; see :class:`~.transport.Stream`.
+
+    One thread may read while another writes.
+    """
 
     def __init__(
         self, pipes: Pipes, argv: Sequence[str], python: str, *, timeout_s: float, device: str
@@ -63,10 +125,8 @@ class CommandStream:
         self._python = python
         self._timeout_s = timeout_s
         self._device = device
+        self._stdout = bytearray()
         self._stderr = bytearray()
-        self._unread = b""
-        self._drain = threading.Thread(target=self._drain_stderr, daemon=True)
-        self._drain.start()
 
     def write(self, data: bytes) -> None:
         """Send bytes to the program's stdin.
@@ -93,14 +153,14 @@ class CommandStream:
         Raises:
             RemoteCommandError: Nothing came for ``timeout_s``.
         """
-        data = bytearray(self._unread[:size])
-        self._unread = self._unread[size:]
         try:
-            while len(data) < size and (chunk := self._pipes.read(size - len(data))):
-                data += chunk
+            while len(self._stdout) < size and self._receive():
+                pass
         except TimeoutError as error:
             raise make_timeout_error(self._argv, self._timeout_s, self._device) from error
-        return bytes(data)
+        data = bytes(self._stdout[:size])
+        del self._stdout[:size]
+        return data
 
     def wait(self) -> CommandResult:
         """Return how the program ended; stdout that was read before is not in the result.
@@ -117,18 +177,28 @@ class CommandStream:
             code = self._pipes.wait(self._timeout_s)
         except TimeoutError as error:
             raise make_timeout_error(self._argv, self._timeout_s, self._device) from error
-        self._drain.join(_STOP_S)
         result = CommandResult(self._argv, code, stdout, bytes(self._stderr))
         return require_python(result, self._python, self._device)
 
-    def _drain_stderr(self) -> None:
-        while chunk := _read_patiently(self._pipes.read_stderr):
-            self._stderr += chunk
-            del self._stderr[: -(1 << 20)]
+    def _receive(self) -> bool:
+        """Receive some stdout, and all stderr before it; return whether there was any.
+
+        Raises:
+            TimeoutError: There was none in time.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while (received := self._pipes.outputs.take(find_time_left(deadline))) is not None:
+            output, data = received
+            if output == "stdout":
+                self._stdout += data
+                return True
+            self._stderr += data
+            del self._stderr[:-_STDERR_BYTES]
+        return False
 
     def _make_ended_early_error(self) -> RemoteCommandError:
         result = self.wait()
-        self._unread = result.stdout
+        self._stdout += result.stdout
         return RemoteCommandError(
             f"{self._argv[0]!r} ended with exit code {result.exit_code} before it read everything"
             f"{result.last_lines}",
@@ -138,62 +208,42 @@ class CommandStream:
 
 
 class Outputs:
-    """Reads both outputs in threads; the caller's thread takes them, so callbacks run there."""
+    """Collects both outputs of a program, and reports each line of stderr."""
 
-    def __init__(self, pipes: Pipes, on_stderr: Callable[[str], None] | None) -> None:
+    def __init__(self, received: Received, on_stderr: Callable[[str], None] | None) -> None:
         self.data = {"stdout": bytearray(), "stderr": bytearray()}
-        self.open = 2
+        self._received = received
         self._on_stderr = on_stderr or (lambda _: None)
         self._line = b""
-        self._events: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
-        for name, read in (("stdout", pipes.read), ("stderr", pipes.read_stderr)):
-            threading.Thread(target=self._pump, args=(name, read), daemon=True).start()
 
-    def take(self, timeout_s: float) -> None:
-        """Take one piece of output.
+    def take_all(self, deadline: float) -> None:
+        """Take everything up to the end.
 
         Raises:
-            TimeoutError: There was none.
+            TimeoutError: The end has not come before the deadline.
             RemoteCommandError: The program printed more than fits.
         """
-        try:
-            name, chunk = self._events.get(timeout=timeout_s)
-        except queue.Empty as error:
-            raise TimeoutError from error
-        self.data[name] += chunk
-        if len(self.data[name]) > MAX_OUTPUT_BYTES:
-            raise _make_overflow_error(name)
-        if name == "stderr":
-            self._report(chunk)
-        if not chunk:
-            self.open -= 1
+        while (piece := self._received.take(find_time_left(deadline))) is not None:
+            self._add(*piece)
+        self._report(b"\n" if self._line else b"")
 
-    def take_what_is_there(self) -> None:
-        """Take all output that has come."""
-        while not self._events.empty():
-            self.take(0)
+    def take_waiting(self) -> None:
+        """Take what has come."""
+        while (piece := self._received.take_waiting()) is not None:
+            self._add(*piece)
 
-    def _report(self, chunk: bytes) -> None:
-        *lines, self._line = (self._line + chunk).split(b"\n")
-        if not chunk and self._line:
-            lines.append(self._line)
+    def _add(self, output: str, data: bytes) -> None:
+        self.data[output] += data
+        if len(self.data[output]) > MAX_OUTPUT_BYTES:
+            raise _make_overflow_error(output)
+        if output == "stderr":
+            self._report(data)
+
+    def _report(self, data: bytes) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
         self._line = self._line[-_LINE_BYTES:]
         for line in lines:
             self._on_stderr(line.decode("utf-8", "replace"))
-
-    def _pump(self, name: str, read: Callable[[int], bytes]) -> None:
-        size = 0
-        while chunk := _read_patiently(read):
-            if size <= MAX_OUTPUT_BYTES:  # more is an error, whenever it is taken
-                self._events.put((name, chunk))
-            size += len(chunk)
-        self._events.put((name, b""))
-
-
-def _read_patiently(read: Callable[[int], bytes]) -> bytes:
-    while True:
-        with contextlib.suppress(TimeoutError):
-            return read(READ_BYTES)
 
 
 def feed(pipes: Pipes, chunks: Iterable[bytes], outputs: Outputs, deadline: float) -> None:
@@ -201,7 +251,7 @@ def feed(pipes: Pipes, chunks: Iterable[bytes], outputs: Outputs, deadline: floa
     try:
         for chunk in chunks:
             pipes.write(chunk)
-            outputs.take_what_is_there()
+            outputs.take_waiting()
             find_time_left(deadline)
     except BrokenPipeError:
         pass  # it ended early: its exit code and its stderr say why

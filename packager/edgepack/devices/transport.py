@@ -117,7 +117,7 @@ class Transport(Protocol):
 
 
 def read_chunks(path: Path, size_bytes: int = 1 << 17) -> Iterator[bytes]:
-    """Yield a file in pieces. 128 KiB is where paramiko's ``sendall`` is fastest."""
+    """Yield a file in pieces."""
     with path.open("rb") as file:
         while chunk := file.read(size_bytes):
             yield chunk

@@ -59,7 +59,7 @@ def test_command_when_the_link_is_half_open_is_given_up(
 
 
 def test_connection_when_a_byte_of_it_is_corrupted_is_said_to_be_lost(tmp_path: Path) -> None:
-    """The first bytes that are encrypted: their tag is wrong, and paramiko lets that through."""
+    """The first bytes that are encrypted: their tag is wrong."""
     with LoopbackServer(tmp_path / "server") as server:
         with FaultProxy(server.port) as counting, connect(ssh_device(server, port=counting.port)):
             opened = counting.forwarded["to-client"]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import paramiko
+import asyncssh
 import pytest
 from edgepack.demo.server import LoopbackServer, make_key
 from edgepack.devices.inventory import Device
-from edgepack.devices.ssh import connect as ssh_connect
 from edgepack.devices.ssh import logins
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, UnreachableError
@@ -32,41 +28,23 @@ def server(tmp_path: Path, server_class: type[LoopbackServer]) -> Iterator[Loopb
         yield running
 
 
-class Crowd:
-    """Counts how many are inside, and the most that ever were."""
-
-    def __init__(self) -> None:
-        self.most = self._inside = 0
-        self._lock = threading.Lock()
-
-    def enter(self) -> None:
-        with self._lock:
-            self._inside += 1
-            self.most = max(self.most, self._inside)
-
-    def leave(self) -> None:
-        with self._lock:
-            self._inside -= 1
-
-
 def test_logins_when_many_begin_at_once_are_few_at_a_time_per_server(
     server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logins, "LOGINS", 3)
-    crowd, real = Crowd(), socket.create_connection
-    log_in = ssh_connect.authenticate
+    monkeypatch.setattr(logins, "_gates", {})
+    inside, most, real = 0, 0, asyncssh.connect
 
-    def dial(*arguments: object, **options: object) -> socket.socket:
-        crowd.enter()
-        return real(*arguments, **options)  # type: ignore[arg-type]
+    async def counted(*arguments: object, **options: object) -> object:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        try:
+            return await real(*arguments, **options)  # type: ignore[arg-type]
+        finally:
+            inside -= 1
 
-    def authenticate(*arguments: object) -> None:
-        time.sleep(0.02)
-        log_in(*arguments)  # type: ignore[arg-type]
-        crowd.leave()
-
-    monkeypatch.setattr(socket, "create_connection", dial)
-    monkeypatch.setattr(ssh_connect, "authenticate", authenticate)
+    monkeypatch.setattr(asyncssh, "connect", counted)
     device = ssh_device(server)
 
     def visit(_: int) -> int:
@@ -75,13 +53,14 @@ def test_logins_when_many_begin_at_once_are_few_at_a_time_per_server(
 
     with ThreadPoolExecutor(12) as pool:
         assert list(pool.map(visit, range(12))) == [0] * 12
-    assert 1 < crowd.most <= 3
+    assert 1 < most <= 3
 
 
 def test_place_of_a_login_when_it_fails_is_free_again(
     server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logins, "LOGINS", 1)
+    monkeypatch.setattr(logins, "_gates", {})
     make_key(tmp_path / "stranger")
     wrong = ssh_device(server, key=str(tmp_path / "stranger"))
     with pytest.raises(DeviceError) as caught, connect(wrong):
@@ -94,10 +73,10 @@ def test_place_of_a_login_when_it_fails_is_free_again(
 class HangingUp(LoopbackServer):
     """Hangs up when it is offered a key."""
 
-    def lets_in(self, key: paramiko.PKey | None = None, password: str | None = None) -> bool:
+    def lets_in(self, key: asyncssh.SSHKey | None = None, password: str | None = None) -> bool:
         del key, password
-        for connection in self._connections:
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        for connection in self.connections:
+            connection.abort()
         return False
 
 
@@ -113,7 +92,7 @@ class Counting(LoopbackServer):
 
     logins = 0
 
-    def lets_in(self, key: paramiko.PKey | None = None, password: str | None = None) -> bool:
+    def lets_in(self, key: asyncssh.SSHKey | None = None, password: str | None = None) -> bool:
         self.logins += 1
         return super().lets_in(key, password)
 
@@ -172,7 +151,7 @@ class Cutting(LoopbackServer):
     jump: LoopbackServer
     logins = 0
 
-    def lets_in(self, key: paramiko.PKey | None = None, password: str | None = None) -> bool:
+    def lets_in(self, key: asyncssh.SSHKey | None = None, password: str | None = None) -> bool:
         self.logins += 1
         if self.logins == 2:
             self.jump.drop_connections()

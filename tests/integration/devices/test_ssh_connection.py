@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import paramiko
+import asyncssh
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -299,13 +299,15 @@ def test_certificate_beside_its_key_is_no_obstacle(server: LoopbackServer, tmp_p
     assert answers(ssh_device(server, key=None, ssh_config=str(config)))
 
 
-def test_command_when_it_comes_late_finds_its_channel_open(server: LoopbackServer) -> None:
-    device = ssh_device(server)
-    settings = {"username": server.user, "pkey": paramiko.Ed25519Key(filename=device.entry.key)}
-    with paramiko.Transport((server.host, server.port)) as connection:
-        connection.connect(**settings)
-        channels = [connection.open_session() for _ in range(3)]
-        time.sleep(0.3)
-        for channel in channels:
-            channel.exec_command("true")
-            assert channel.recv_exit_status() == 0
+async def run_late(server: LoopbackServer) -> list[int | None]:
+    settings = {"username": server.user, "client_keys": [str(server.client_key_path)]}
+    async with asyncssh.connect(
+        server.host, server.port, known_hosts=None, config=None, **settings
+    ) as connection:
+        first = await connection.create_process("sleep 0.3")
+        last = await connection.create_process("true")
+        return [(await each.wait()).exit_status for each in (last, first)]
+
+
+def test_commands_at_the_same_time_have_channels_of_their_own(server: LoopbackServer) -> None:
+    assert asyncio.run(run_late(server)) == [0, 0]

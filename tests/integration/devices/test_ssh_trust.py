@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import paramiko
+import asyncssh
 import pytest
-from edgepack.demo.server import LoopbackServer, make_key
+from edgepack.demo.server import LoopbackServer, format_public_key, make_key
 from edgepack.devices.inventory import Device
 from edgepack.devices.ssh.host_keys import find_own_known_hosts
 from edgepack.devices.ssh.trust import trust
@@ -78,9 +78,9 @@ def test_changed_key_is_refused_with_both_fingerprints(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
     other = make_key(tmp_path / "other")
-    line = f"[127.0.0.1]:{server.port} {other.get_name()} {other.get_base64()}"
+    line = f"[127.0.0.1]:{server.port} {format_public_key(other)}"
     message = refusal(device_knowing(server, tmp_path, line))
-    fingerprint = base64.b64encode(hashlib.sha256(other.asbytes()).digest()).decode().rstrip("=")
+    fingerprint = base64.b64encode(hashlib.sha256(other.public_data).digest()).decode().rstrip("=")
     assert "someone may be in the middle" in message
     assert f"known:    SHA256:{fingerprint}" in message
     assert f"received: {server.host_key_fingerprint}" in message
@@ -149,7 +149,7 @@ def test_trust_replaces_the_old_key_of_that_host_only(
     server: LoopbackServer, tmp_path: Path
 ) -> None:
     other = make_key(tmp_path / "other")
-    key = f"{other.get_name()} {other.get_base64()}"
+    key = format_public_key(other)
     find_own_known_hosts().parent.mkdir(parents=True)
     find_own_known_hosts().write_text(f"# boards\nnas {key}\n[127.0.0.1]:{server.port} {key}\n")
     device = ssh_device(server, host_key=None)
@@ -174,7 +174,10 @@ def test_trust_is_refused_for_a_device_without_ssh() -> None:
 
 @pytest.fixture
 def server_with_two_keys(tmp_path: Path) -> Iterator[LoopbackServer]:
-    keys: list[paramiko.PKey] = [make_key(tmp_path / "first"), paramiko.ECDSAKey.generate()]
+    keys: list[asyncssh.SSHKey] = [
+        make_key(tmp_path / "first"),
+        asyncssh.generate_private_key("ecdsa-sha2-nistp256"),
+    ]
     with LoopbackServer(tmp_path / "two", host_keys=keys) as running:
         yield running
 
@@ -184,11 +187,11 @@ def test_known_kind_of_key_is_asked_for_first(
 ) -> None:
     second = server_with_two_keys.host_keys[1]
     name = f"[127.0.0.1]:{server_with_two_keys.port}"
-    line = f"{name} {second.get_name()} {second.get_base64()}"
+    line = f"{name} {format_public_key(second)}"
     assert answers(device_knowing(server_with_two_keys, tmp_path, line))
 
 
 def test_pin_of_a_hosts_second_key_is_found(server_with_two_keys: LoopbackServer) -> None:
-    blob = server_with_two_keys.host_keys[1].asbytes()
+    blob = server_with_two_keys.host_keys[1].public_data
     pin = "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
     assert answers(ssh_device(server_with_two_keys, host_key=pin))

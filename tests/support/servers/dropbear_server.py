@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from edgepack.demo.server import make_key
+from edgepack.demo.server import format_public_key, make_key
 
 from tests.support.servers.openssh_server import OpenSshServer
 
@@ -114,7 +114,7 @@ class DropbearServer(OpenSshServer):
         (self._folder / "known_hosts").write_text(known)
         key = make_key(self.client_key_path)
         keys = self.home / ".ssh" / "authorized_keys"
-        keys.write_text(f"{key.get_name()} {key.get_base64()}\n")
+        keys.write_text(f"{format_public_key(key)}\n")
         for path in (self.home, keys.parent, keys):
             path.chmod(0o700)  # dropbear reads none that others may write
 

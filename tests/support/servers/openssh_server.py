@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-import paramiko
-from edgepack.demo.server import make_key
+from edgepack.demo.server import format_public_key, make_key
 
 _CONFIG = """
 HostKey {folder}/host_key
@@ -89,9 +88,9 @@ class OpenSshServer:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._host_key = make_key(self._folder / "host_key")
         client_key = make_key(self.client_key_path)
-        (self._folder / "authorized_keys").write_text(_line(client_key) + "\n")
+        (self._folder / "authorized_keys").write_text(format_public_key(client_key) + "\n")
         (self._folder / "known_hosts").write_text(
-            f"[{self.host}]:{self.port} {_line(self._host_key)}\n"
+            f"[{self.host}]:{self.port} {format_public_key(self._host_key)}\n"
         )
         self.home.mkdir(exist_ok=True)
         environment = {"HOME": str(self.home), **self._environment}
@@ -115,7 +114,7 @@ class OpenSshServer:
     @property
     def host_key_fingerprint(self) -> str:
         """As OpenSSH prints it."""
-        return self._host_key.fingerprint
+        return self._host_key.get_fingerprint()
 
     def client_options(self) -> list[str]:
         """Return what makes ``ssh`` and ``scp`` use this server's keys, nothing of the user's."""
@@ -156,10 +155,6 @@ class OpenSshServer:
                         start_new_session=True,
                     )
                 )
-
-
-def _line(key: paramiko.PKey) -> str:
-    return f"{key.get_name()} {key.get_base64()}"
 
 
 def _sshd_children(pid: int) -> list[int]:

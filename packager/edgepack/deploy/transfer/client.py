@@ -44,7 +44,7 @@ STALL_S = 300.0
 """Seconds that the device may neither read nor answer: it hashes and syncs meanwhile."""
 
 _WRITE_BYTES = 1 << 17
-"""The block size with which paramiko's ``sendall`` is fastest."""
+"""Small chunks are sent together, this many bytes at a time."""
 
 
 @dataclass(frozen=True)

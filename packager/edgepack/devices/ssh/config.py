@@ -1,38 +1,32 @@
 """Reads what ``~/.ssh/config`` says about a host, as OpenSSH itself reads it.
 
-paramiko's own reader silently ignores ``Include`` and most of ``Match``, so edgepack runs ``ssh
--G`` wherever OpenSSH is installed. A setting that changes how a connection is made and that
-edgepack cannot follow is an error, never ignored.
+edgepack runs ``ssh -G``, which knows ``Include``, ``Match`` and all else. What becomes of each
+keyword is in :mod:`.keywords`. A setting that changes how a connection is made and that edgepack
+cannot follow is an error, never ignored.
 """
 
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import shlex
 import shutil
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgepack.base.processes import run_program
 from edgepack.devices.inventory import SshEntry
+from edgepack.devices.ssh.keywords import HARMLESS
 from edgepack.errors import DeviceError
 
 CONNECT_TIMEOUT_S = 10.0
+_SSH_S = 20.0
 
-# Settings that change who answers or what runs, with the values that stand for "not set".
-# Source: ssh_config(5), OpenSSH 9.2.
-_CANNOT_FOLLOW = {
-    "addressfamily": {"any"},
-    "bindaddress": set[str](),
-    "bindinterface": set[str](),
-    "knownhostscommand": {"none"},
-    "pkcs11provider": {"none"},
-    "remotecommand": {"none"},
-    "securitykeyprovider": {"internal"},
-    "setenv": set[str](),
-}
+Values = Mapping[str, list[str]]
+"""What ``ssh -G`` prints: keywords in lower case, and all values of each."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +41,27 @@ class SshSettings:
     user: str
     identity_files: tuple[Path, ...] = ()
     """Private keys; a certificate is taken along if it is called ``<key>-cert.pub``."""
+    certificate_files: tuple[Path, ...] = ()
+    """More certificates of these keys or of the agent's."""
     identities_only: bool = False
-    agent: bool = True
+    agent: str | None = None
+    """The socket of the agent; None for no agent."""
+    pkcs11_provider: str = ""
+    """A library whose keys the agent has; see ``ssh-add -s``."""
     proxy_jump: str = ""
     """Hosts to go through, separated by commas, the nearest first."""
     proxy_command: tuple[str, ...] = ()
+    address_family: socket.AddressFamily = socket.AF_UNSPEC
+    bind_address: str = ""
+    bind_interface: str = ""
     known_hosts: tuple[Path, ...] = ()
+    known_hosts_command: tuple[str, ...] = ()
+    """Prints more lines of known hosts; its tokens about the connection are not replaced yet."""
     revoked_host_keys: Path | None = None
     host_key_alias: str = ""
     connect_timeout_s: float = CONNECT_TIMEOUT_S
+    environment: tuple[tuple[str, str], ...] = ()
+    """Variables for what runs there; the server may not accept them."""
     ssh_config: str | None = None
 
     @property
@@ -108,89 +114,86 @@ def resolve(
     """Return what the user's SSH configuration says about a host.
 
     Raises:
-        DeviceError: The configuration is wrong, or has a setting that edgepack cannot follow.
+        DeviceError: The configuration is wrong, or has a setting that edgepack cannot follow; or
+            there is one, and no OpenSSH to read it.
     """
-    read = _read_by_openssh if shutil.which("ssh") else _read_by_paramiko
-    values = read(host, user=user, port=port, ssh_config=ssh_config, where=where)
-    return _make_settings(host, values, ssh_config, where)
-
-
-def _read_by_openssh(
-    host: str, *, user: str | None, port: int | None, ssh_config: str | None, where: str
-) -> dict[str, list[str]]:
+    if shutil.which("ssh") is None:
+        _require_no_configuration(ssh_config, where)
+        given = {"user": user, "port": port and str(port)}
+        values = {key: [value] for key, value in given.items() if value}
+        values["identityfile"] = ["~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519"]
+        return _make_settings(host, values, ssh_config, where)
     argv = ["ssh", "-G"]
     argv += ["-F", str(Path(ssh_config).expanduser())] if ssh_config else []
     argv += ["-l", user] if user else []
     argv += ["-p", str(port)] if port else []
-    result = run_program([*argv, "--", host], timeout_s=20)
+    result = run_program([*argv, "--", host], timeout_s=_SSH_S)
     if result.exit_code:
         raise DeviceError(
             f"'ssh -G {host}' failed with exit code {result.exit_code}{result.last_lines}",
             hint="fix the SSH configuration; 'ssh -G' with this host must work",
             where=where,
         )
+    return _make_settings(host, _parse(result.text), ssh_config, where)
+
+
+def _parse(printed: str) -> Values:
     values: dict[str, list[str]] = {}
-    for line in result.text.splitlines():
+    for line in printed.splitlines():
         key, _, value = line.partition(" ")
         values.setdefault(key.lower(), []).append(value)
     return values
 
 
-def _read_by_paramiko(
-    host: str, *, user: str | None, port: int | None, ssh_config: str | None, where: str
-) -> dict[str, list[str]]:
-    """Read the file without OpenSSH; what paramiko would drop silently is refused."""
-    import paramiko
-
+def _require_no_configuration(ssh_config: str | None, where: str) -> None:
+    """Check that there is no SSH configuration, where nothing can read it."""
     path = Path(ssh_config or "~/.ssh/config").expanduser()
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    dropped = re.search(r"^\s*(Include|Match)\b", text, re.IGNORECASE | re.MULTILINE)
-    if dropped:
+    if any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
         raise DeviceError(
-            f"{path} uses {dropped[1]!r}, which needs OpenSSH to be read correctly",
+            f"{path} needs OpenSSH to be read, and there is no 'ssh' here",
             hint="install the OpenSSH client (apt install openssh-client), or set host, user, port"
             " and key in devices.yaml and set ssh_config: /dev/null there",
             where=where,
         )
-    # The first value counts, and %p and %r stand for it where paramiko reads them.
-    given = [f"User {user}"] if user else []
-    given += [f"Port {port}"] if port else []
-    config = paramiko.SSHConfig.from_text("\n".join(["Host *", *given, text]))
-    found: dict[str, str | list[str]] = {"identityfile": _IDENTITY_FILES, **config.lookup(host)}
-    return {key: value if isinstance(value, list) else [value] for key, value in found.items()}
 
 
-def _make_settings(
-    host: str, values: Mapping[str, list[str]], ssh_config: str | None, where: str
-) -> SshSettings:
+_KNOWN_HOSTS = {
+    "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
+    "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
+}
+_FAMILIES = {"any": socket.AF_UNSPEC, "inet": socket.AF_INET, "inet6": socket.AF_INET6}
+
+
+def _make_settings(host: str, values: Values, ssh_config: str | None, where: str) -> SshSettings:
     _refuse_unsupported(values, where)
-    hostname = _find_first(values, "hostname", host)
     settings = SshSettings(
         host=host,
-        hostname=hostname,
+        hostname=_find_first(values, "hostname", host),
         port=int(_find_first(values, "port", "22")),
         user=_find_first(values, "user", "") or getpass.getuser(),
         identities_only=_find_first(values, "identitiesonly", "no") in ("yes", "true"),
-        agent=_find_first(values, "identityagent", "") != "none",
+        pkcs11_provider=_find_first(values, "pkcs11provider", ""),
         proxy_jump=_find_first(values, "proxyjump", ""),
-        known_hosts=tuple(
-            Path(name).expanduser()
-            for key in ("userknownhostsfile", "globalknownhostsfile")
-            for name in _find_first(values, key, _KNOWN_HOSTS[key]).split()
-        ),
+        address_family=_FAMILIES[_find_first(values, "addressfamily", "any")],
+        bind_address=_find_first(values, "bindaddress", ""),
+        bind_interface=_find_first(values, "bindinterface", ""),
         host_key_alias=_find_first(values, "hostkeyalias", ""),
         connect_timeout_s=float(_find_first(values, "connecttimeout", str(CONNECT_TIMEOUT_S))),
+        environment=tuple(_parse_variables(values.get("setenv", []))),
         ssh_config=ssh_config,
     )
-    identity_files = _expand_paths(values.get("identityfile", []), settings)
-    for path in _expand_paths(values.get("certificatefile", []), settings):
-        if path not in [Path(f"{identity}-cert.pub") for identity in identity_files]:
-            raise _make_unsupported_error(
-                f"certificatefile {path} (it must be called <key>-cert.pub)", where
-            )
     return replace(
         settings,
-        identity_files=identity_files,
+        agent=_find_agent(_find_first(values, "identityagent", "SSH_AUTH_SOCK"), settings),
+        identity_files=_expand_paths(values.get("identityfile", []), settings),
+        certificate_files=_expand_paths(values.get("certificatefile", []), settings),
+        known_hosts=tuple(
+            path
+            for key, usual in _KNOWN_HOSTS.items()
+            for path in _expand_paths(_find_first(values, key, usual).split(), settings)
+        ),
+        known_hosts_command=tuple(shlex.split(_find_first(values, "knownhostscommand", ""))),
         revoked_host_keys=next(
             iter(_expand_paths(values.get("revokedhostkeys", []), settings)), None
         ),
@@ -200,59 +203,65 @@ def _make_settings(
     )
 
 
-_IDENTITY_FILES = ["~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519"]
-"""OpenSSH's own, as far as paramiko reads them. Source: ssh_config(5), IdentityFile."""
-_KNOWN_HOSTS = {
-    "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
-    "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
-}
-
-
-def _find_first(values: Mapping[str, list[str]], key: str, default: str) -> str:
+def _find_first(values: Values, key: str, default: str) -> str:
     value = values.get(key, [default])[0]
     return default if value == "none" and key != "identityagent" else value
 
 
-def _refuse_unsupported(values: Mapping[str, list[str]], where: str) -> None:
-    agent = _find_first(values, "identityagent", "none")
-    problems = [
-        f"{key} {value}"
-        for key, harmless in _CANNOT_FOLLOW.items()
-        for value in values.get(key, [])
-        if value not in harmless
-    ]
-    if agent not in ("none", "SSH_AUTH_SOCK", "$SSH_AUTH_SOCK"):
-        problems.append(f"identityagent {agent}")
-    if problems:
-        raise _make_unsupported_error(problems[0], where)
+def _find_agent(said: str, settings: SshSettings) -> str | None:
+    """Return the socket of an ``IdentityAgent``: a path, or the variable that has it."""
+    if said == "none":
+        return None
+    if said == "SSH_AUTH_SOCK" or (said.startswith("$") and not said.startswith("${")):
+        return os.environ.get(said.removeprefix("$")) or None
+    return str(Path(expand_tokens(said, settings)).expanduser())
 
 
-def _make_unsupported_error(setting: str, where: str) -> DeviceError:
-    return DeviceError(
-        f"the SSH configuration has a setting that edgepack cannot follow: {setting}",
-        hint="make an exception for this host, or name another file with 'ssh_config' in"
-        " devices.yaml",
-        where=where,
-    )
+def _parse_variables(printed: list[str]) -> list[tuple[str, str]]:
+    """Return the variables of ``SetEnv``, of which ``ssh -G`` prints one in a line."""
+    return [(name, value) for name, _, value in (each.partition("=") for each in printed)]
 
 
-def _expand_tokens(text: str, settings: SshSettings) -> str:
-    """Replace OpenSSH's tokens. Source: ssh_config(5), section TOKENS."""
+def _refuse_unsupported(values: Values, where: str) -> None:
+    for keyword, harmless in HARMLESS.items():
+        for value in values.get(keyword.lower(), []):
+            if value not in harmless:
+                raise DeviceError(
+                    "the SSH configuration has a setting that edgepack cannot follow:"
+                    f" {keyword} {value}",
+                    hint="make an exception for this host, or name another file with 'ssh_config'"
+                    " in devices.yaml",
+                    where=where,
+                )
+
+
+def expand_tokens(text: str, settings: SshSettings, more: Mapping[str, str] | None = None) -> str:
+    """Replace OpenSSH's tokens and ``${VARIABLE}``; ``more`` has tokens of one keyword alone.
+
+    Source: ssh_config(5), sections TOKENS and ENVIRONMENT VARIABLES, OpenSSH 9.2.
+    """
+    local = socket.gethostname()
     tokens = {
         "%": "%",
         "d": str(Path.home()),
         "h": settings.hostname,
+        "i": str(os.getuid()),
+        "k": settings.host_key_alias or settings.host,
+        "L": local.partition(".")[0],
+        "l": local,
         "n": settings.host,
         "p": str(settings.port),
         "r": settings.user,
         "u": getpass.getuser(),
+        **(more or {}),
     }
-    return re.sub("%([%dhnpru])", lambda found: tokens[found[1]], text)
+    text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
+    return re.sub("%([%A-Za-z])", lambda found: tokens.get(found[1], found[0]), text)
 
 
 def _expand_paths(names: list[str], settings: SshSettings) -> tuple[Path, ...]:
     return tuple(
-        Path(_expand_tokens(name, settings)).expanduser() for name in names if name != "none"
+        Path(expand_tokens(name, settings)).expanduser() for name in names if name != "none"
     )
 
 
@@ -266,5 +275,5 @@ def _parse_proxy_command(text: str, settings: SshSettings, where: str) -> tuple[
             hint="use ProxyJump instead, or put the command into a script of its own",
             where=where,
         )
-    argv = [_expand_tokens(word, settings) for word in shlex.split(text)]
+    argv = [expand_tokens(word, settings) for word in shlex.split(text)]
     return tuple(argv[1:] if argv[0] == "exec" else argv)

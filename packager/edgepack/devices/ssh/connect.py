@@ -1,43 +1,54 @@
-"""Makes SSH connections: hops, sockets, key exchange; and explains what goes wrong."""
+"""Connects to devices over SSH: through the hosts on the way, by keys that are trusted.
+
+:func:`connect` and :func:`fetch_host_key` are called in a device's thread, and read files and run
+programs there. The rest runs in the loop of :mod:`.loop`.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-import signal
-import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Any
 
-import paramiko
-from cryptography.exceptions import InvalidTag
-from paramiko.ssh_exception import IncompatiblePeer
+import asyncssh
 
-from edgepack.base.processes import start_program
 from edgepack.devices.inventory import SshEntry
-from edgepack.devices.ssh.auth import authenticate
+from edgepack.devices.ssh.auth import (
+    KeyFiles,
+    Login,
+    list_offers,
+    make_refused_error,
+    read_key_files,
+    require_password,
+)
 from edgepack.devices.ssh.certificates import SUFFIX
-from edgepack.devices.ssh.config import SshSettings, find_settings, resolve
+from edgepack.devices.ssh.config import SshSettings, find_settings
+from edgepack.devices.ssh.dialing import Addresses, Dialer, find_addresses
 from edgepack.devices.ssh.host_keys import (
     HostKey,
     find_known_hosts,
     has_authority,
     list_known_kinds,
 )
+from edgepack.devices.ssh.key_check import KeyCheck
 from edgepack.devices.ssh.logins import paced
-from edgepack.devices.ssh.sharing import Route, SharedConnections
+from edgepack.devices.ssh.loop import find_loop
+from edgepack.devices.ssh.offers import read_offered_kinds
+from edgepack.devices.ssh.problems import NotSshError, explained
+from edgepack.devices.ssh.route import Route, find_route
+from edgepack.devices.ssh.sharing import SharedConnections
 from edgepack.errors import DeviceError, UnreachableError
 
 HANDSHAKE_S = 20.0
-KEEPALIVE_S = 15
-MAX_HOPS = 8
-_END_S = 0.2
-"""How long a connection whose channel has ended may take to end itself."""
+"""From the first byte to the end of the login."""
+_KEEPALIVE_S = 15
+_LOST_AFTER = 3
+"""Keep-alives without an answer."""
+_CLOSE_S = 5.0
 
-
-# GCM is the quickest where the processor has AES instructions; paramiko would ask for it last.
+# GCM is the quickest where the processor has AES instructions; asyncssh would ask for it later.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
 _KINDS = (
     "ssh-ed25519",
@@ -47,334 +58,252 @@ _KINDS = (
     "rsa-sha2-512",
     "rsa-sha2-256",
 )
-# paramiko 4 would still fall back to SHA-1; 5 no longer can.
-_SHA1 = {
-    "keys": ["ssh-rsa"],
-    "pubkeys": ["ssh-rsa"],
-    "kex": [
-        "diffie-hellman-group1-sha1",
-        "diffie-hellman-group14-sha1",
-        "diffie-hellman-group-exchange-sha1",
-    ],
+"""Without SHA-1."""
+
+_NOTHING_ELSE: dict[str, Any] = {
+    "config": None,
+    "known_hosts": None,
+    "client_keys": None,
+    "agent_path": None,
+    "x509_trusted_certs": None,
+    "x509_trusted_cert_paths": [],
+    "gss_host": None,
+    "host_based_auth": False,
+    "compression_algs": ["none"],
+    "connect_timeout": None,
 }
-
-LINK_ERRORS = (OSError, EOFError, ValueError, InvalidTag, paramiko.SSHException)
-"""What paramiko raises when a connection breaks or a byte is damaged: it does not wrap the errors
-of decoding and decrypting."""
-
-Accept = Callable[[HostKey, SshSettings, str | None], None]
-"""Raises unless a host's key is trusted; the last argument is the pinned fingerprint."""
-
-Enter = Callable[[paramiko.Transport | None, ExitStack], paramiko.Transport]
-"""Connects to a host through the one before it; the stack closes what it made."""
+"""What keeps asyncssh from files and ways of logging in of its own choice."""
 
 _ON_THE_WAY = SharedConnections()
 
 
-def connect(
-    entry: SshEntry, device: str, *, accept: Accept, stack: ExitStack, log_in: bool = True
-) -> paramiko.Transport:
-    """Return a connection to a device, through the hosts on the way to it.
+@dataclass(frozen=True)
+class Entered:
+    """A host that is logged in to."""
 
-    Each host's key is accepted before we send anything about the user. ``stack`` closes everything.
-    Without ``log_in`` the last host is not logged in to. Connections to hosts on the way are shared
-    with all in this process who go the same way.
+    connection: asyncssh.SSHClientConnection
+    host_key: HostKey
+    settings: SshSettings
+
+
+@dataclass(frozen=True)
+class _Host:
+    """A host, and what was read about it before the loop connects to it."""
+
+    settings: SshSettings
+    device: str
+    """The device that it is, or is on the way to; for messages."""
+    addresses: Addresses
+    kinds: tuple[str, ...]
+    """Of host keys, the known ones first."""
+    key_files: KeyFiles
+    pinned: str | None = None
+    password_env: str | None = None
+
+
+def connect(entry: SshEntry, device: str, stack: AsyncExitStack) -> Entered:
+    """Log in to a device, through the hosts on the way to it.
+
+    Each host's key is accepted before we send anything about the user. ``stack`` closes everything,
+    in the loop. Connections to hosts on the way are shared with all in this process who go the same
+    way.
 
     Raises:
         DeviceError: It cannot be reached, trusted, or refuses the login.
     """
-    *way, last = find_route(find_settings(entry, device), device)
-
-    def enter(via: paramiko.Transport | None, own: ExitStack) -> paramiko.Transport:
-        with paced(last.hostname, last.port):
-            connection = _shake_hands(last, via, entry.host_key, device, accept, own)
-            if log_in:
-                with explained(device, last):
-                    authenticate(connection, last, entry.password_env, device)
-        return connection
-
-    return _enter_host(tuple(way), enter, device, accept, stack)
+    require_password(entry.password_env, device)
+    route = find_route(find_settings(entry, device), device)
+    host = _read_host(route, device, entry.host_key, entry.password_env)
+    check = KeyCheck(host.settings, host.pinned, device)
+    return find_loop().run(_enter(route[:-1], host, check, stack))
 
 
-def _enter_host(
-    way: Route, enter: Enter, device: str, accept: Accept, stack: ExitStack
-) -> paramiko.Transport:
-    """Enter the host at the end of a way; try again if the way itself was lost meanwhile.
+def fetch_host_key(route: Route, device: str, pinned: str | None = None) -> HostKey:
+    """Return the key that the last host of a route shows; this does not log in there.
 
-    Connections on the way also serve other devices. It is not this device's fault if one of them
-    ends, perhaps unnoticed.
-    """
-    with ExitStack() as own:
-        via = _connect_through(way, device, accept, own)
-        try:
-            connection = enter(via, own)
-        except UnreachableError:
-            if via is None or not _is_lost(via):
-                raise
-        else:
-            stack.push(own.pop_all())
-            return connection
-    return enter(_connect_through(way, device, accept, stack), stack)
-
-
-def _is_lost(connection: paramiko.Transport) -> bool:
-    """Return whether a connection has ended: its channels show it a moment earlier."""
-    connection.join(_END_S)
-    return not connection.is_active()
-
-
-def _connect_through(
-    way: Route, device: str, accept: Accept, stack: ExitStack
-) -> paramiko.Transport | None:
-    """Return the connection to the last host on the way, if there is one."""
-    if not way:
-        return None
-    hop = way[-1]
-
-    def enter(via: paramiko.Transport | None, own: ExitStack) -> paramiko.Transport:
-        with paced(hop.hostname, hop.port):
-            connection = _shake_hands(hop, via, None, device, accept, own)
-            with explained(device, hop):
-                authenticate(connection, hop, None, device)
-        return connection
-
-    def make(own: ExitStack) -> paramiko.Transport:
-        return _enter_host(way[:-1], enter, device, accept, own)
-
-    try:
-        return stack.enter_context(_ON_THE_WAY.through(way, make))
-    except DeviceError as error:  # it may have been made for another device
-        raise type(error)(error.problem, hint=error.hint, where=device) from error
-
-
-def _shake_hands(
-    hop: SshSettings,
-    via: paramiko.Transport | None,
-    pinned: str | None,
-    device: str,
-    accept: Accept,
-    stack: ExitStack,
-) -> paramiko.Transport:
-    """Return a connection to a host whose key is accepted, not logged in yet."""
-    with explained(device, hop):
-        connection, received = _exchange_keys(hop, via, pinned, stack)
-    accept(received, hop, pinned)
-    return connection
-
-
-def find_route(settings: SshSettings, device: str, *, depth: int = 0) -> list[SshSettings]:
-    """Return the hosts to connect to one after the other, the device last.
+    Args:
+        route: The hosts before the last one are logged in to.
+        device: For messages.
+        pinned: A fingerprint: of several keys, the one with this is returned, if there is one.
 
     Raises:
-        DeviceError: The configuration's ProxyJump leads in a circle.
+        DeviceError: It cannot be reached, or a host before is not trusted or refuses the login.
     """
-    if not settings.proxy_jump:
-        return [settings]
-    if depth > MAX_HOPS:
-        raise DeviceError(
-            f"ProxyJump leads through more than {MAX_HOPS} hosts",
-            hint=f"look for a loop: ssh -G {settings.host} | grep proxyjump",
-            where=device,
-        )
-    *earlier, last = settings.proxy_jump.split(",")
-    user, _, address = last.rpartition("@")
-    host, port = _split_port(address)
-    hop = resolve(host, user=user or None, port=port, ssh_config=settings.ssh_config, where=device)
-    if earlier:
-        hop = replace(hop, proxy_jump=",".join(earlier), proxy_command=())
-    return [*find_route(hop, device, depth=depth + 1), settings]
+    host = _read_host(route, device, pinned)
+    check = KeyCheck(host.settings, pinned, device, only_look=True)
+
+    async def fetch() -> None:
+        async with AsyncExitStack() as stack:
+            await _enter(route[:-1], host, check, stack)
+
+    try:
+        find_loop().run(fetch())
+    except DeviceError:
+        if not check.shown:
+            raise
+    return check.find_pinned() or check.shown[0]
 
 
-def _split_port(address: str) -> tuple[str, int | None]:
-    address = address.removeprefix("ssh://")
-    if address.startswith("["):
-        host, _, port = address[1:].partition("]")
-        port = port.removeprefix(":")
-    else:
-        host, _, port = address.partition(":")
-    return host, int(port) if port else None
-
-
-def _exchange_keys(
-    hop: SshSettings, via: paramiko.Transport | None, pinned: str | None, stack: ExitStack
-) -> tuple[paramiko.Transport, HostKey]:
-    """Connect and learn the host's key, of a kind that is known already if the host has one."""
-    lines = find_known_hosts(hop)
+def _read_host(
+    route: Route, device: str, pinned: str | None = None, password_env: str | None = None
+) -> _Host:
+    """Read files about the last host of a route, and look its address up."""
+    settings = route[-1]
+    lines = find_known_hosts(settings)
     known = list_known_kinds(lines)
-    order = sorted(_KINDS, key=lambda kind: _find_key_kind(kind) not in known)
+    kinds = sorted(_KINDS, key=lambda kind: _find_key_kind(kind) not in known)
     if has_authority(lines):
-        order = [f"{kind}{SUFFIX}" for kind in order] + order
-    connection, first = _negotiate(_dial(hop, via, stack), order, hop, stack)
-    if pinned in (None, first.fingerprint):
-        return connection, first
-    # A fingerprint does not say the kind of its key: the host may have others.
-    for kind in _KINDS:
-        if _find_key_kind(kind) != first.kind:
-            with contextlib.suppress(IncompatiblePeer):
-                other, received = _negotiate(_dial(hop, via, stack), [kind], hop, stack)
-                if received.fingerprint == pinned:
-                    return other, received
-    return connection, first
+        kinds = [f"{kind}{SUFFIX}" for kind in kinds] + kinds
+    with explained(device, settings):
+        addresses = [] if len(route) > 1 else find_addresses(settings)
+    return _Host(
+        settings,
+        device,
+        addresses,
+        tuple(kinds),
+        read_key_files(settings),
+        pinned,
+        password_env,
+    )
 
 
 def _find_key_kind(algorithm: str) -> str:
     return "ssh-rsa" if algorithm.startswith("rsa-") else algorithm
 
 
-def _dial(hop: SshSettings, via: paramiko.Transport | None, stack: ExitStack) -> socket.socket:
-    if hop.proxy_command:
-        return _dial_through_program(hop.proxy_command, stack)
-    address = (hop.hostname, hop.port)
-    if via is not None:
-        channel = via.open_channel(
-            "direct-tcpip", address, ("127.0.0.1", 0), timeout=hop.connect_timeout_s
-        )
-        stack.callback(channel.close)
-        return channel  # type: ignore[return-value]  # paramiko takes it for a socket
-    connected = socket.create_connection(address, timeout=hop.connect_timeout_s)
-    stack.callback(connected.close)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # a peer that vanished is noticed by the keep-alives
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 4 * KEEPALIVE_S * 1000)
-    return connected
+async def _enter(way: Route, host: _Host, check: KeyCheck, stack: AsyncExitStack) -> Entered:
+    """Enter the host at the end of a way; try again if the way itself was lost meanwhile.
 
-
-def _dial_through_program(argv: Sequence[str], stack: ExitStack) -> socket.socket:
-    ours, theirs = socket.socketpair()
-    stack.callback(ours.close)
-    with theirs, open(os.devnull, "wb") as nowhere:  # noqa: PTH123
-        child = start_program(
-            argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=nowhere.fileno()
-        )
-
-    def end() -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-
-    stack.callback(end)
-    return ours
-
-
-def _negotiate(
-    connected: socket.socket, kinds: Sequence[str], hop: SshSettings, stack: ExitStack
-) -> tuple[paramiko.Transport, HostKey]:
-    connection = _Connection(connected, disabled_algorithms=_SHA1)
-    connection.kinds = tuple(kinds)
-    stack.callback(_close, connection)
-    connection.banner_timeout = connection.handshake_timeout = HANDSHAKE_S
-    connection.auth_timeout = HANDSHAKE_S
-    options = connection.get_security_options()
-    options.ciphers = [name for name in _CIPHERS if name in options.ciphers]
-    connection.start_client(timeout=HANDSHAKE_S + hop.connect_timeout_s)
-    if not connection.initial_kex_done:
-        raise TimeoutError
-    connection.set_keepalive(KEEPALIVE_S)
-    key = connection.get_remote_server_key()
-    certificate = key.public_blob.key_blob if key.public_blob else None
-    return connection, HostKey(key.get_name(), key.asbytes(), certificate)
-
-
-class _Connection(paramiko.Transport):
-    """A connection that requests certain kinds of host key, in this order."""
-
-    kinds: tuple[str, ...] = ()
-
-    @property
-    def preferred_keys(self) -> tuple[str, ...]:
-        """The kinds; paramiko itself would always ask for plain keys before certificates."""
-        return self.kinds
-
-
-def _close(connection: paramiko.Transport) -> None:
-    connection.close()
-    connection.join(HANDSHAKE_S)
-
-
-@contextlib.contextmanager
-def explained(device: str, hop: SshSettings) -> Iterator[None]:
-    """Turn what sockets and paramiko raise into one sentence and a remedy."""
-    try:
-        yield
-    except LINK_ERRORS as error:
-        problem, hint = _explain(error, hop)
-        kind = UnreachableError if _is_transient(error) else DeviceError
-        raise kind(problem, hint=hint, where=device) from error
-
-
-def _is_transient(error: Exception) -> bool:
-    """Return whether another try may succeed: a device may be off, restart, or be busy.
-
-    A name that cannot be resolved counts too, because names under ``.local`` disappear with the
-    device.
+    Connections on the way also serve other devices. It is not this device's fault if one of them
+    ends, perhaps unnoticed.
     """
-    if isinstance(error, paramiko.ChannelException):
-        return getattr(error, "code", None) == _CONNECT_FAILED
-    if isinstance(error, OSError):
-        return isinstance(error, ConnectionError | TimeoutError | socket.gaierror) or (
-            error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
-        )
-    return not isinstance(error, IncompatiblePeer)
+    async with AsyncExitStack() as own:
+        via = await _find_way(way, host.device, own)
+        try:
+            entered = await _open_pinned(host, via, check, own)
+        except UnreachableError:
+            if via is None or not via.is_closed():
+                raise
+        else:
+            await stack.enter_async_context(own.pop_all())
+            return entered
+    via = await _find_way(way, host.device, stack)
+    return await _open_pinned(host, via, check, stack)
 
 
-_CONNECT_FAILED = 2
-"""SSH_OPEN_CONNECT_FAILED; the host on the way may also forbid it (RFC 4254, 5.1)."""
+async def _find_way(
+    way: Route, device: str, stack: AsyncExitStack
+) -> asyncssh.SSHClientConnection | None:
+    """Return the connection to the last host on the way, if there is one."""
+    if not way:
+        return None
 
-# In order: the first kind of error that fits gives the sentence and the remedy.
-_SENTENCES: list[tuple[type[Exception], str, str]] = [
-    (
-        socket.gaierror,
-        "the name {name!r} cannot be resolved",
-        "check 'host' in devices.yaml, or give the address itself",
-    ),
-    (
-        ConnectionRefusedError,
-        "{place} refuses connections",
-        "start the SSH server there (sudo systemctl enable --now ssh), and check the port",
-    ),
-    (
-        TimeoutError,
-        "{place} did not answer in time",
-        "check that the device is on, and its address and the network",
-    ),
-    (
-        paramiko.ChannelException,
-        "the host on the way does not connect to {place}: {error}",
-        "check that it reaches the device, and that AllowTcpForwarding is on there",
-    ),
-]
+    async def make(own: AsyncExitStack) -> asyncssh.SSHClientConnection:
+        host = await asyncio.to_thread(_read_host, way, device)
+        check = KeyCheck(host.settings, None, device)
+        return (await _enter(way[:-1], host, check, own)).connection
+
+    try:
+        return await stack.enter_async_context(_ON_THE_WAY.through(way, make))
+    except DeviceError as error:  # it may have been made for another device
+        raise type(error)(error.problem, hint=error.hint, where=device) from error
 
 
-def _explain(error: Exception, hop: SshSettings) -> tuple[str, str]:
-    place, said = hop.address, str(error)
-    for kind, problem, hint in _SENTENCES:
-        if isinstance(error, kind):
-            return problem.format(name=hop.hostname, place=place, error=error), hint
-    if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-        return (
-            f"there is no route to {place}",
-            "check the network; a VPN or ProxyJump may be needed",
-        )
-    if isinstance(error, IncompatiblePeer):
-        return _explain_incompatible(said, place)
-    if "banner" in said.lower():
-        hint = (
-            "check host and port; a server with too many logins at a time (MaxStartups) does this"
-            " too: try again"
-        )
-        return f"what answers at {place} is not an SSH server", hint
-    lost = f"the connection to {place} was lost" + (f": {said}" if said else "")
-    return lost, "try again; check the network and the device's log (journalctl -u ssh)"
+async def _open_pinned(
+    host: _Host, via: asyncssh.SSHClientConnection | None, check: KeyCheck, stack: AsyncExitStack
+) -> Entered:
+    """Open a connection; ask for other kinds of key until the pinned one is shown.
+
+    A fingerprint does not say the kind of its key.
+    """
+    refusal: DeviceError | None = None
+    for kinds in (host.kinds, *((kind,) for kind in _KINDS if host.pinned)):
+        try:
+            return await _open_judged(host, kinds, via, check, stack)
+        except DeviceError as error:
+            refusal = refusal or error
+            if not check.shown or check.find_pinned():
+                break
+    raise refusal or RuntimeError("there are kinds of key")
 
 
-def _explain_incompatible(said: str, place: str) -> tuple[str, str]:
-    if "host key" in said:
-        return (
-            f"{place} offers no host key of a kind that is still safe (only ssh-rsa with SHA-1?)",
-            "make one there (ssh-keygen -A, or dropbearkey -t ed25519), restart its SSH server",
-        )
-    return (
-        f"{place} and edgepack have no algorithm in common: {said}",
-        "update the SSH server on the device",
-    )
+async def _open_judged(
+    host: _Host,
+    kinds: Sequence[str],
+    via: asyncssh.SSHClientConnection | None,
+    check: KeyCheck,
+    stack: AsyncExitStack,
+) -> Entered:
+    """Open a connection, anew if the host's key could only be judged after it was shown."""
+    try:
+        return await _open(host, kinds, via, check, stack)
+    except DeviceError:
+        if not await check.judge_waiting():
+            raise
+    return await _open(host, kinds, via, check, stack)
+
+
+async def _open(
+    host: _Host,
+    kinds: Sequence[str],
+    via: asyncssh.SSHClientConnection | None,
+    check: KeyCheck,
+    stack: AsyncExitStack,
+) -> Entered:
+    """Dial a host, judge its key and log in."""
+    settings = host.settings
+    dialer = Dialer(settings, via, host.addresses, check.validate)
+    stack.push_async_callback(dialer.close)
+    async with AsyncExitStack() as own:
+        await own.enter_async_context(paced(settings.hostname, settings.port))
+        login = Login(await list_offers(host.key_files, settings, own), host.password_env)
+        with explained(host.device, settings):
+            try:
+                connection = await asyncssh.connect(
+                    settings.hostname,
+                    settings.port,
+                    tunnel=dialer,
+                    username=settings.user,
+                    client_factory=lambda: login,
+                    server_host_key_algs=list(kinds),
+                    encryption_algs=_CIPHERS,
+                    login_timeout=HANDSHAKE_S,
+                    keepalive_interval=_KEEPALIVE_S,
+                    keepalive_count_max=_LOST_AFTER,
+                    **_NOTHING_ELSE,
+                )
+            except (asyncssh.Error, OSError) as error:
+                raise await _find_cause(error, host, dialer, check, login) from error
+    stack.push_async_callback(_close, connection)
+    return Entered(connection, check.shown[-1], settings)
+
+
+async def _find_cause(
+    error: Exception, host: _Host, dialer: Dialer, check: KeyCheck, login: Login
+) -> Exception:
+    """Return what an error of asyncssh comes from, as far as that can be told."""
+    settings = host.settings
+    if isinstance(error, asyncssh.HostKeyNotVerifiable) and check.shown:
+        return check.find_refusal()
+    # A host hangs up after so many keys; before the first was refused, the connection was lost.
+    if isinstance(error, asyncssh.PermissionDenied) or login.refused:
+        return make_refused_error(settings, host.key_files, login, host.device)
+    if login.connection is None:
+        return error
+    if login.connection.get_extra_info("server_version") is None:
+        return NotSshError(str(error))
+    if not check.shown:
+        with suppress(asyncssh.Error, OSError):
+            offered = await read_offered_kinds(dialer, settings.hostname, settings.port)
+            if not set(offered) & {*_KINDS, *(kind + SUFFIX for kind in _KINDS)}:
+                return asyncssh.KeyExchangeFailed(f"no host key but {', '.join(offered)}")
+    return error
+
+
+async def _close(connection: asyncssh.SSHClientConnection) -> None:
+    """Close a connection, also one whose other end no longer answers."""
+    connection.close()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(connection.wait_closed(), _CLOSE_S)
+        return
+    connection.abort()

@@ -15,14 +15,20 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from edgepack.base.files import locked, write_atomically, writing
+from edgepack.base.processes import run_program
 from edgepack.devices.ssh.certificates import HostCertificate, find_flaw, parse_certificate
-from edgepack.devices.ssh.config import SshSettings
+from edgepack.devices.ssh.config import SshSettings, expand_tokens
 from edgepack.devices.ssh.revocation import is_revoked
 from edgepack.errors import DeviceError
+
+_COMMAND_S = 20.0
+"""How long a ``KnownHostsCommand`` may take."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,8 @@ def _is_hash_of(hashed: str, name: str) -> bool:
 
 
 def _is_match(pattern: str, name: str) -> bool:
+    if "*" not in pattern and "?" not in pattern:
+        return pattern.lower() == name.lower()
     expression = re.escape(pattern.lower()).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(expression, name.lower()) is not None
 
@@ -86,21 +94,31 @@ def find_own_known_hosts() -> Path:
     return platformdirs.user_config_path("edgepack") / "known_hosts"
 
 
-def read_known_hosts(path: Path) -> Iterator[KnownHost]:
-    """Yield the lines of a known_hosts file; like OpenSSH, skip invalid lines.
+def read_known_hosts(path: Path) -> Sequence[KnownHost]:
+    """Return the lines of a known_hosts file; like OpenSSH, skip invalid lines.
 
     Raises:
         DeviceError: The file cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        state = path.stat()
+        return _read_unchanged(path, (state.st_mtime_ns, state.st_size, state.st_ino))
     except FileNotFoundError:
-        return
+        return ()
     except OSError as error:
         raise DeviceError(
             f"cannot read the host keys in {path}: {error.strerror}",
             hint="make the file readable: nothing is trusted without it",
         ) from error
+
+
+@lru_cache(maxsize=16)
+def _read_unchanged(path: Path, _stamp: tuple[int, int, int]) -> Sequence[KnownHost]:
+    """Read a file once for all hosts, as long as it stays what it is."""
+    return tuple(_parse_lines(path.read_text(encoding="utf-8", errors="replace"), path))
+
+
+def _parse_lines(text: str, path: Path) -> Iterator[KnownHost]:
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split()
         marker = words.pop(0) if line.startswith("@") else ""
@@ -112,19 +130,57 @@ def read_known_hosts(path: Path) -> Iterator[KnownHost]:
             yield KnownHost(marker, words[0], key, path, number)
 
 
-def find_known_hosts(settings: SshSettings) -> list[KnownHost]:
-    """Return the lines about a host from the files that decide about it.
+def list_printed_hosts(settings: SshSettings, received: HostKey | None) -> Sequence[KnownHost]:
+    """Return the lines that a ``KnownHostsCommand`` prints; this runs it.
 
-    What any file revokes stays revoked.
+    Args:
+        settings: Of the host.
+        received: The key that it has shown; None before it has shown one.
+
+    Raises:
+        DeviceError: It failed: nothing is trusted without it, as with OpenSSH.
+    """
+    if not settings.known_hosts_command:
+        return ()
+    encoded = base64.b64encode(received.blob).decode() if received else "NONE"
+    tokens = {
+        "f": received.fingerprint if received else "NONE",
+        "H": settings.known_as,
+        "I": "HOSTNAME" if received else "ORDER",
+        "K": encoded,
+        "t": received.kind if received else "NONE",
+    }
+    argv = [expand_tokens(word, settings, tokens) for word in settings.known_hosts_command]
+    result = run_program(argv, timeout_s=_COMMAND_S)
+    if result.exit_code:
+        raise DeviceError(
+            f"KnownHostsCommand {argv[0]!r} failed with exit code"
+            f" {result.exit_code}{result.last_lines}",
+            hint="run it by hand; nothing is trusted without it",
+        )
+    return tuple(_parse_lines(result.text, Path(argv[0])))
+
+
+def find_known_hosts(settings: SshSettings, received: HostKey | None = None) -> list[KnownHost]:
+    """Return the lines about a host from the files, and the command, that decide about it.
+
+    What any of them revokes stays revoked.
+
+    Args:
+        settings: Of the host.
+        received: The key that it has shown; None before it has shown one.
+
+    Raises:
+        DeviceError: A file cannot be read, or the command failed.
     """
     own = [
         entry for entry in read_known_hosts(find_own_known_hosts()) if _is_about(entry, settings)
     ]
     own_decides = any(not entry.marker for entry in own)
+    lines = chain.from_iterable(map(read_known_hosts, settings.known_hosts))
     others = [
         entry
-        for path in settings.known_hosts
-        for entry in read_known_hosts(path)
+        for entry in chain(lines, list_printed_hosts(settings, received))
         if _is_about(entry, settings) and (entry.marker == "@revoked" or not own_decides)
     ]
     return own + others
@@ -163,7 +219,7 @@ def find_problem(
     Raises:
         DeviceError: A file of known or revoked keys cannot be read.
     """
-    known = find_known_hosts(settings)
+    known = find_known_hosts(settings, received)
     certificate, flaw = _read_certificate(received, known, settings)
     by = _find_revocation(received, certificate, known, settings, device)
     if by is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -39,6 +40,15 @@ def is_revoked(blobs: Sequence[bytes], path: Path, where: str) -> bool:
     if data.startswith(_KRL_MAGIC):
         return any(_is_in_revocation_list(blob, path, where) for blob in blobs)
     return not set(blobs).isdisjoint(_read_listed(data, path, where))
+
+
+def is_revocation_list(path: Path | None) -> bool:
+    """Return whether a file is a key revocation list, so that a program has to read it."""
+    try:
+        with (path or Path(os.devnull)).open("rb") as file:
+            return file.read(len(_KRL_MAGIC)) == _KRL_MAGIC
+    except OSError:
+        return False
 
 
 def _read_listed(data: bytes, path: Path, where: str) -> set[bytes]:

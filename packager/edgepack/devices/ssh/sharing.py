@@ -2,76 +2,66 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-import paramiko
+import asyncssh
 
 from edgepack.devices.ssh.config import SshSettings
 
 Route = tuple[SshSettings, ...]
 """The hosts on the way, the nearest first."""
 
+Make = Callable[[AsyncExitStack], Awaitable[asyncssh.SSHClientConnection]]
+"""Makes a connection; the stack closes what it made."""
+
 
 @dataclass
 class _Held:
-    made: Future[paramiko.Transport] = field(default_factory=Future)
-    stack: ExitStack = field(default_factory=ExitStack)
+    made: asyncio.Task[asyncssh.SSHClientConnection]
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     users: int = 0
 
     @property
     def is_lost(self) -> bool:
         """Whether it has ended or failed, so that new users need another one."""
         made = self.made
-        return made.done() and (made.exception() is not None or not made.result().is_active())
+        return made.done() and (
+            made.cancelled() or made.exception() is not None or made.result().is_closed()
+        )
 
 
 class SharedConnections:
-    """Connections that are made for their first user and closed after their last; for threads."""
+    """Connections that are made for their first user and closed after their last; in the loop."""
 
     def __init__(self) -> None:
         self._held: dict[Route, _Held] = {}
-        self._lock = threading.Lock()
 
-    @contextmanager
-    def through(
-        self, route: Route, make: Callable[[ExitStack], paramiko.Transport]
-    ) -> Iterator[paramiko.Transport]:
+    @asynccontextmanager
+    async def through(
+        self, route: Route, make: Make
+    ) -> AsyncIterator[asyncssh.SSHClientConnection]:
         """Use the connection to the end of a route.
 
         Args:
             route: The connection's key: equal routes lead to the same host in the same way.
-            make: Makes it if there is none, or it was lost; the stack closes what it made. If it
-                raises, so does this for all who waited for it.
+            make: Makes it if there is none, or it was lost. If it raises, so does this for all who
+                waited for it.
         """
-        with self._lock:
-            held = self._held.get(route)
-            is_new = held is None or held.is_lost
-            if held is None or is_new:
-                held = self._held[route] = _Held()
-            held.users += 1
+        held = self._held.get(route)
+        if held is None or held.is_lost:
+            stack = AsyncExitStack()
+            held = self._held[route] = _Held(asyncio.ensure_future(make(stack)), stack)
+        held.users += 1
         try:
-            if is_new:
-                _fulfil(held, make)
-            yield held.made.result()
+            yield await asyncio.shield(held.made)
         finally:
-            self._leave(route, held)
-
-    def _leave(self, route: Route, held: _Held) -> None:
-        with self._lock:
             held.users -= 1
-            unused = held.users == 0
-            if unused and self._held.get(route) is held:
-                del self._held[route]
-        if unused:
-            held.stack.close()
-
-
-def _fulfil(held: _Held, make: Callable[[ExitStack], paramiko.Transport]) -> None:
-    try:
-        held.made.set_result(make(held.stack))
-    except BaseException as error:  # noqa: BLE001  (whoever needs the result raises it)
-        held.made.set_exception(error)
+            if held.users == 0:
+                if self._held.get(route) is held:
+                    del self._held[route]
+                held.made.cancel()
+                await asyncio.wait([held.made])
+                await held.stack.aclose()

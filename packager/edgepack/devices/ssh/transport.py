@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Self
 
-import paramiko
+import asyncssh
 
 from edgepack.devices.commands import CommandTransport, format_command
 from edgepack.devices.inventory import Device, SshEntry
 from edgepack.devices.pipes import Pipes
-from edgepack.devices.ssh.config import SshSettings
-from edgepack.devices.ssh.connect import HANDSHAKE_S, LINK_ERRORS, connect
-from edgepack.devices.ssh.host_keys import HostKey, find_problem
-from edgepack.errors import DeviceError, UnreachableError, UsageError
+from edgepack.devices.ssh.connect import HANDSHAKE_S, Entered, connect
+from edgepack.devices.ssh.loop import find_loop
+from edgepack.devices.ssh.program import RemoteProgram, make_lost_error
+from edgepack.errors import UnreachableError, UsageError
 
-# paramiko logs what it also raises; without a handler Python would print that.
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
-
-
-_PACKET_BYTES = 1 << 15
+# asyncssh logs what it also raises; without a handler Python would print that.
+logging.getLogger("asyncssh").addHandler(logging.NullHandler())
 
 
 class SshTransport(CommandTransport):
@@ -32,128 +29,59 @@ class SshTransport(CommandTransport):
         self.name = device.name
         self._entry = find_ssh_entry(device)
         self._python = device.plain_python
-        self._stack = contextlib.ExitStack()
-        self._connection: paramiko.Transport | None = None
+        self._stack = AsyncExitStack()
+        self._entered: Entered | None = None
 
     def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            self._connection = connect(self._entry, self.name, accept=self._accept, stack=stack)
-            self._stack = stack.pop_all()
+        try:
+            self._entered = connect(self._entry, self.name, self._stack)
+        except BaseException:
+            self._close()
+            raise
+        self.host_key = self._entered.host_key.fingerprint
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection = None
-        self._stack.close()
+        self._close()
 
-    def _accept(self, received: HostKey, hop: SshSettings, pinned: str | None) -> None:
-        problem = find_problem(received, hop, pinned=pinned, device=self.name)
-        if problem:
-            raise problem.error
-        self.host_key = received.fingerprint  # the device's is the last on the way
+    def _close(self) -> None:
+        self._entered = None
+        find_loop().run(self._stack.aclose())
 
     def _start(self, argv: Sequence[str], *, timeout_s: float) -> Pipes:
-        if self._connection is None:
+        if self._entered is None:
             raise RuntimeError("the transport is used outside its context")
+        entered = self._entered
+        program = RemoteProgram(find_loop(), self.name, timeout_s)
+
+        async def start() -> None:
+            try:
+                async with asyncio.timeout(HANDSHAKE_S):
+                    await entered.connection.create_session(
+                        lambda: program,
+                        format_command(argv),
+                        env=dict(entered.settings.environment),
+                        encoding=None,
+                        request_pty=False,
+                    )
+            except BaseException:
+                program.abort()
+                raise
+
         try:
-            channel = self._connection.open_session(timeout=HANDSHAKE_S)
-            channel.settimeout(timeout_s)
-            with _closed_after(HANDSHAKE_S, channel):
-                channel.exec_command(format_command(argv))
-        except LINK_ERRORS as error:
-            raise _make_lost_error(self.name, str(error)) from error
-        return _ChannelPipes(channel, self.name)
-
-
-class _ChannelPipes:
-    """A program at the other end of an SSH channel."""
-
-    def __init__(self, channel: paramiko.Channel, device: str) -> None:
-        self._channel = channel
-        self._device = device
-
-    def write(self, data: bytes) -> None:
-        # paramiko's sendall copies all remaining bytes for each packet, and never returns if
-        # another thread has ended the channel's stdin.
-        view = memoryview(data)
-        try:
-            while view:
-                sent = self._channel.send(bytes(view[:_PACKET_BYTES]))
-                if not sent:
-                    raise BrokenPipeError
-                view = view[sent:]
-        except TimeoutError:
-            raise
-        except (OSError, EOFError) as error:
-            self._check_connection()
-            raise BrokenPipeError from error
-
-    def close_stdin(self) -> None:
-        with contextlib.suppress(OSError, EOFError):  # wait() says how the program ended
-            self._channel.shutdown_write()
-
-    def read(self, size: int) -> bytes:
-        return _receive_some(self._channel.recv, size)
-
-    def read_stderr(self, size: int) -> bytes:
-        return _receive_some(self._channel.recv_stderr, size)
-
-    def wait(self, timeout_s: float) -> int:
-        if not self._channel.status_event.wait(timeout_s):
-            raise TimeoutError
-        code = self._channel.recv_exit_status()
-        if code == -1:
-            self._check_connection()
-            raise DeviceError(
-                "the program was killed on the device before it ended",
-                hint="look at the device's memory and log (dmesg): Linux kills a program when"
-                " memory runs out",
-                where=self._device,
-            )
-        return code
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError, EOFError):  # the connection may have just ended
-            self._channel.close()
-
-    def _check_connection(self) -> None:
-        if not self._channel.get_transport().is_active():
-            raise _make_lost_error(self._device)
-
-
-def _receive_some(receive: Callable[[int], bytes], size: int) -> bytes:
-    """Return received bytes, none at the end; ``wait`` says whether the link was lost."""
-    try:
-        return receive(min(size, 1 << 17))
-    except TimeoutError:
-        raise
-    except (OSError, EOFError):
-        # paramiko answers that there is room again, and the connection may end just then.
-        return b""
-
-
-@contextlib.contextmanager
-def _closed_after(seconds: float, channel: paramiko.Channel) -> Iterator[None]:
-    """Close a channel if the block takes longer: paramiko waits forever for an exec's answer."""
-
-    def close() -> None:
-        with contextlib.suppress(*LINK_ERRORS):  # the connection may be closing at the same time
-            channel.close()
-
-    timer = threading.Timer(seconds, close)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _make_lost_error(device: str, said: str = "") -> UnreachableError:
-    return UnreachableError(
-        "the connection was lost" + (f": {said}" if said else ""),
-        hint="nothing half-done is left on the device; check the network and try again",
-        where=device,
-    )
+            find_loop().run(start())
+        except asyncssh.ChannelOpenError as error:
+            if entered.connection.is_closed():
+                raise make_lost_error(self.name) from error
+            raise UnreachableError(
+                f"the SSH server of {self.name} opens no session for a command: {error}",
+                hint="try again; if it stays so, look at MaxSessions and ForceCommand in its"
+                " sshd_config",
+                where=self.name,
+            ) from error
+        except (asyncssh.Error, OSError) as error:
+            raise make_lost_error(self.name, str(error)) from error
+        return program
 
 
 def find_ssh_entry(device: Device) -> SshEntry:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 from edgepack.devices.inventory import Device
-from edgepack.devices.ssh.config import SshSettings
+from edgepack.devices.ssh.config import find_settings
 from edgepack.devices.ssh.host_keys import (
     HostKey,
     find_own_known_hosts,
     find_problem,
     write_trusted,
 )
+from edgepack.devices.ssh.route import find_route
 from edgepack.errors import DeviceError
 
 
@@ -37,26 +37,25 @@ def trust(
         UsageError: The device is not reached over SSH.
         DeviceError: A host cannot be reached, or its key was not accepted.
     """
-    from edgepack.devices.ssh.connect import connect
+    from edgepack.devices.ssh.connect import fetch_host_key
     from edgepack.devices.ssh.transport import find_ssh_entry
 
     entry = find_ssh_entry(device)
+    route = find_route(find_settings(entry, device.name), device.name)
     trusted: list[str] = []
-
-    def accept(received: HostKey, hop: SshSettings, pinned: str | None) -> None:
+    for number, hop in enumerate(route, start=1):
+        is_device = number == len(route)
+        pinned = entry.host_key if is_device else None
+        received = fetch_host_key(route[:number], device.name, pinned)
         problem = find_problem(received, hop, pinned=pinned, device=device.name)
         if problem is None:
-            return
+            continue
         if problem.kind in ("revoked", "not the pinned one"):
             raise problem.error
-        is_device = hop.host == entry.host
         _require_accepted(received, problem.error, fingerprint if is_device else None, confirm)
         write_trusted(hop.known_as, received)
         on_trusted(hop.known_as, received)
         trusted.append(f"{hop.known_as} is trusted: {received.kind} {received.fingerprint}")
-
-    with contextlib.ExitStack() as stack:
-        connect(entry, device.name, accept=accept, stack=stack, log_in=False)
     if not trusted:
         return f"the host key of {device.name} is trusted already"
     return "\n".join([*trusted, f"written to {find_own_known_hosts()}"])
