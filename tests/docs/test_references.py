@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import write_rooms
+from tests.docs import write_rooms, write_ssh
 from tests.docs.references import (
     ROOT,
     broken_commands,
@@ -116,6 +116,11 @@ def test_command_in_running_text_when_it_lacks_arguments_is_taken_and_no_more():
 def test_rooms_when_compared_with_docstrings_and_the_table_of_the_test_are_up_to_date():
     text = write_rooms.DOCUMENT.read_text(encoding="utf-8")
     assert write_rooms.with_table(text) == text, "run .venv/bin/python -m tests.docs.write_rooms"
+
+
+def test_keywords_of_ssh_when_compared_with_what_becomes_of_them_are_up_to_date():
+    text = write_ssh.DOCUMENT.read_text(encoding="utf-8")
+    assert write_ssh.with_table(text) == text, "run .venv/bin/python -m tests.docs.write_ssh"
 
 
 def test_room_when_its_docstring_is_planted_without_a_sentence_is_refused(tmp_path, monkeypatch):

@@ -52,6 +52,7 @@ class OpenSshServer:
         environment: Variables that every command gets.
         under: A command that sshd is started by, such as ``["prlimit", "--fsize=1000"]``.
         login: What the user's shell runs before each command.
+        options: More lines of its configuration.
 
     Raises:
         FileNotFoundError: (on entering) There is no sshd.
@@ -65,6 +66,7 @@ class OpenSshServer:
         environment: Mapping[str, str] | None = None,
         under: Sequence[str] = (),
         login: str = "",
+        options: Sequence[str] = (),
     ) -> None:
         self.user = pwd.getpwuid(os.getuid()).pw_name
         self.client_key_path = folder / "client_key"
@@ -74,6 +76,7 @@ class OpenSshServer:
         self._environment = environment or {}
         self._under = list(under)
         self._login = login
+        self._options = options
         self._sessions: list[subprocess.Popen[bytes]] = []
         self._listener = socket.create_server((self.host, 0))
         self.port: int = self._listener.getsockname()[1]
@@ -98,6 +101,7 @@ class OpenSshServer:
         config = f"{_CONFIG.format(folder=self._folder)}SetEnv {variables}\n"
         if self._login:
             config += f'ForceCommand {self._login}; eval "$SSH_ORIGINAL_COMMAND"\n'
+        config += "".join(f"{line}\n" for line in self._options)
         (self._folder / "sshd_config").write_text(config)
         self._argv = [*self._under, sshd, "-i", "-f", str(self._folder / "sshd_config")]
         self._argv += ["-E", str(self._folder / "log")]
