@@ -102,6 +102,75 @@ def test_push_when_one_device_is_off_has_it_pending_until_a_resume_finds_it(
     assert capsys.readouterr().out.endswith("nothing is pending\n")
 
 
+class Cutting(LoopbackServer):
+    """Cuts the jump host's connections when a push has begun on a board."""
+
+    jump: LoopbackServer
+    cuts = 1
+
+    def start(self, command: str) -> subprocess.Popen[bytes]:
+        if "edgepack_releases" in command and self.cuts:
+            self.cuts -= 1
+            self.jump.drop_connections()
+        return super().start(command)
+
+
+@pytest.fixture
+def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cutting]:
+    """A board that is reached through a jump host, in the inventory as ``far``."""
+    monkeypatch.chdir(tmp_path)
+    with LoopbackServer(tmp_path / "jump") as jump, Cutting(tmp_path / "board") as board:
+        board.jump = jump
+        (tmp_path / "known").write_text(f"{jump.known_hosts_line}\n{board.known_hosts_line}\n")
+        (tmp_path / "config").write_text(
+            f"Host gate\n HostName {jump.host}\n Port {jump.port}\n User {jump.user}\n"
+            f" IdentityFile {jump.client_key_path}\n"
+            f"Host {board.host}\n ProxyJump gate\n"
+            f"Host *\n UserKnownHostsFile {tmp_path}/known\n"
+        )
+        entry = ssh_entry(board) | {"python": sys.executable, "host_key": None}
+        write_inventory({"far": entry | {"ssh_config": str(tmp_path / "config")}})
+        yield board
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_push_when_the_jump_host_is_lost_meanwhile_is_tried_again_or_pending(
+    behind: Cutting, bundle: Path, capsys: pytest.CaptureFixture[str], tries: int
+) -> None:
+    words = ["push", "dist", "--no-self-test", "--device", "all", "--tries", str(tries)]
+    assert run(words) == (8 if tries == 1 else 0)
+    streams = capsys.readouterr()
+    assert "the connection was lost" in streams.err
+    assert "Traceback" not in streams.err
+    if tries == 1:
+        assert "far pending: the connection was lost" in streams.out
+        assert run(["rollout", "resume"]) == 0
+    assert current(behind) == load_bundle(bundle).digest[:16]
+
+
+@pytest.mark.parametrize("kind", [EOFError, KeyboardInterrupt])
+def test_push_when_a_device_meets_a_bug_reports_it_and_does_the_others(
+    fleet: dict[str, Any],
+    bundle: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[BaseException],
+) -> None:
+    real = rollouts.push_as_asked
+
+    def push_or_stumble(bundle: Path, device: Device, *rest: Any, **names: Any) -> Any:
+        if device.name == "off":
+            raise kind
+        return real(bundle, device, *rest, **names)
+
+    monkeypatch.setattr(rollouts, "push_as_asked", push_or_stumble)
+    assert push("--device", "all", "--no-self-test") == 70
+    streams = capsys.readouterr()
+    assert "2 done, 1 failed" in streams.out
+    assert f"{kind.__name__}" in streams.err
+    assert "please report it" in streams.err
+
+
 @pytest.mark.slow(reason="takes seconds")
 def test_push_when_json_is_asked_has_every_devices_outcome(fleet, bundle, capsys):
     write_inventory(fleet | {"jetson": fleet["board-b"] | {"target": "jetson"}})

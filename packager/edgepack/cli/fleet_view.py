@@ -180,7 +180,5 @@ class _DeviceProgress(Progress):
         self._show(text)
 
 
-def _format_error(error: BaseException | None) -> str:
-    if isinstance(error, EdgepackError):
-        return error.first_line
-    return repr(error) if error else ""
+def _format_error(error: EdgepackError | None) -> str:
+    return error.first_line if error else ""

@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from typing import NoReturn
 
 import typer
@@ -23,6 +24,7 @@ TERMINATED = 143
 def main() -> NoReturn:
     """Run the command line of this process."""
     signal.signal(signal.SIGTERM, _terminate)
+    threading.excepthook = _report_bug_of_thread
     _prepare_streams()
     sys.exit(run(sys.argv[1:]))
 
@@ -111,6 +113,17 @@ def _end_after_reader() -> int:
 
 def _terminate(_signal: int, _frame: object) -> NoReturn:
     raise SystemExit(TERMINATED)
+
+
+def _report_bug_of_thread(raised: threading.ExceptHookArgs) -> None:
+    """Report what ended a thread that nobody waits for; the command goes on."""
+    import traceback
+
+    from edgepack.base.bugs import format_bug
+
+    if raised.exc_value is not None:
+        text = "".join(traceback.format_exception(raised.exc_value))
+        sys.stderr.write(f"{format_bug(text)}\n{REPORT_IT}\n")
 
 
 def _report_bug(arguments: list[str]) -> None:

@@ -9,8 +9,11 @@ from typing import Annotated
 import typer
 
 from edgepack import api
+from edgepack.base.bugs import TITLE
 from edgepack.cli.options import JsonOption
 from edgepack.errors import (
+    REPORT_IT,
+    BugError,
     DeviceError,
     EdgepackError,
     RemoteCommandError,
@@ -203,6 +206,9 @@ def _end(
             write_line("nothing is pending")
     if errors:
         raise typer.Exit(errors[0].exit_code)
+    if bugs := _list_bugs(rollouts):
+        typer.echo("\n".join([*bugs, REPORT_IT]), err=True)
+        raise typer.Exit(BugError.exit_code)
     states = {state for rollout in rollouts for state in rollout.counts}
     if "failed" in states:
         raise typer.Exit(SOME_FAILED)
@@ -210,11 +216,23 @@ def _end(
         raise typer.Exit(SOME_PENDING)
 
 
+def _list_bugs(rollouts: Sequence[api.Rollout]) -> list[str]:
+    """Return the reports of what edgepack did not foresee on devices."""
+    return [
+        f"{name}: {record.problem}"
+        for rollout in rollouts
+        for name, record in rollout.devices.items()
+        if record.state == "failed" and record.problem.startswith(TITLE)
+    ]
+
+
 def _format_rollout(rollout: api.Rollout) -> list[str]:
     lines = [_format_headline(rollout)]
     for name, record in rollout.devices.items():
         if record.state in ("failed", "pending"):
-            problem = format_one_line(record.problem) or "not started"
+            is_bug = record.problem.startswith(TITLE)
+            said = record.problem.partition("\n")[0] if is_bug else format_one_line(record.problem)
+            problem = said or "not started"
             lines.append(f"{name} {record.state}: {problem}")
             if record.state == "failed" and record.hint:
                 lines.append(f"  hint: {record.hint}")

@@ -266,21 +266,16 @@ def _make_record(
     target: str,
     state: DeviceState,
     tries: int,
-    error: BaseException | None,
+    error: EdgepackError | None,
     pushed: PushedRelease | None = None,
 ) -> DeviceRecord:
-    problem, hint = "", ""
-    if isinstance(error, EdgepackError):
-        problem, hint = error.problem, error.hint
-    elif error is not None:
-        problem, hint = f"a bug in edgepack: {error!r}", "report it"
     return DeviceRecord(
         state=state,
         target=target,
         time=format_now(),
         tries=tries,
-        problem=problem,
-        hint=hint,
+        problem=error.problem if error else "",
+        hint=error.hint if error else "",
         release=pushed.release if pushed else "",
         bytes_sent=pushed.bytes_sent if pushed else 0,
         variant=pushed.variant or "" if pushed else "",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 
+from edgepack.base.bugs import format_bug
 from edgepack.deploy.fleet.schedule import Retry, Schedule, Settled, Start
 from edgepack.devices.inventory import Device
-from edgepack.errors import EdgepackError
+from edgepack.errors import BugError, EdgepackError
 
 News = Start | Retry | Settled
-_Ends = queue.SimpleQueue[tuple[Start, BaseException | None]]
+_Ends = queue.SimpleQueue[tuple[Start, EdgepackError | None]]
 
 
 def run_on_devices(
@@ -36,13 +38,10 @@ def run_on_devices(
         on_news: Called with each event, in the calling thread.
         stop_reason: Called before each start; once it returns a reason, nothing more starts.
 
-    Raises:
-        BaseException: An action raised an error that is no EdgepackError; it is raised after all
-            have ended.
+    What an action raises that is no EdgepackError is a bug, and this device's failure.
     """
     by_name = {device.name: device for device in devices}
     ends: _Ends = queue.SimpleQueue()
-    bugs: list[BaseException] = []
     while not schedule.over:
         reason = stop_reason()
         if reason:
@@ -50,37 +49,36 @@ def run_on_devices(
         for start in schedule.start_due(time.monotonic()):
             on_news(start)
             _begin_try(action, by_name[start.device], start, ends)
-        bugs += _wait_for_end(ends, schedule)
+        _wait_for_end(ends, schedule)
         for news in schedule.take_news():
             on_news(news)
-    if bugs:
-        raise bugs[0]
 
 
 def _begin_try(action: Callable[[Device], None], device: Device, start: Start, ends: _Ends) -> None:
     def work() -> None:
-        failure: BaseException | None = None
+        failure: EdgepackError | None = None
         try:
             action(device)
-        except BaseException as error:  # noqa: BLE001  (the calling thread raises it)
+        except EdgepackError as error:
             failure = error
+        except BaseException:  # noqa: BLE001  (the other devices go on)
+            failure = BugError(format_bug(traceback.format_exc()), where=device.name)
         ends.put((start, failure))
 
     # Not a pool: its threads are waited for when Python ends, also for one that hangs.
     threading.Thread(target=work, name=device.name, daemon=True).start()
 
 
-def _wait_for_end(ends: _Ends, schedule: Schedule) -> list[BaseException]:
-    """Wait until a try ends or something is due, and return errors that are no EdgepackError."""
+def _wait_for_end(ends: _Ends, schedule: Schedule) -> None:
+    """Wait until a try ends or something is due."""
     wakes = schedule.find_next_wake()
     if schedule.over:
-        return []
+        return
     try:
         start, error = ends.get(
             timeout=None if wakes is None else max(0.0, wakes - time.monotonic())
         )
     except queue.Empty:
         schedule.give_up_overdue(time.monotonic())
-        return []
+        return
     schedule.record_end(start, error, time.monotonic())
-    return [] if error is None or isinstance(error, EdgepackError) else [error]

@@ -82,7 +82,7 @@ class Settled:
     state: State
     """The new state; pending if the device could not be reached, is in use, or was not started."""
     tries: int
-    error: BaseException | None = None
+    error: EdgepackError | None = None
 
 
 class Schedule:
@@ -136,7 +136,7 @@ class Schedule:
             begun.append(self._running[device])
         return begun
 
-    def record_end(self, start: Start, error: BaseException | None, now: float) -> None:
+    def record_end(self, start: Start, error: EdgepackError | None, now: float) -> None:
         """Record how a try ended; a try that was given up before no longer counts."""
         if self._running.get(start.device) != start:
             return

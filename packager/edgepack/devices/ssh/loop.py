@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
 
+_LOG = logging.getLogger("edgepack.ssh")
 NAME = "ssh"
 """Of the process's loop."""
 _EXECUTOR_THREADS = 32
@@ -30,6 +32,7 @@ class Loop:
         self._loop = asyncio.new_event_loop()
         self._executor = ThreadPoolExecutor(_EXECUTOR_THREADS, thread_name_prefix=name)
         self._loop.set_default_executor(self._executor)
+        self._loop.set_exception_handler(_note_error)
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
@@ -63,6 +66,11 @@ class Loop:
         if others:
             await asyncio.wait(others, timeout=_END_S)
         self._loop.stop()
+
+
+def _note_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what nobody waited for; without this, Python would print it."""
+    _LOG.debug(context["message"], exc_info=context.get("exception"))
 
 
 @cache
