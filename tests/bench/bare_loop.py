@@ -20,17 +20,17 @@ import edgepack_loader as loader  # type: ignore[import-not-found]  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 
 opened = loader.Bundle(bundle)
-entry = opened.variants(variant)[0]
+entry = opened.list_variants(variant)[0]
 options = ort.SessionOptions()
 options.log_severity_level = 3
 options.intra_op_num_threads = entry["session"]["intra_op_num_threads"]
-for key, value in loader.session_config(entry).items():
+for key, value in loader.make_session_config(entry).items():
     options.add_session_config_entry(key, value)
 session = ort.InferenceSession(
     str(bundle / entry["model"]), options, providers=["CPUExecutionProvider"]
 )
 names = [spec.name for spec in opened.outputs]
-feeds = [opened.golden_inputs(index) for index in range(opened.goldens)]
+feeds = [opened.read_golden_inputs(index) for index in range(opened.goldens)]
 
 for number in range(warm_up):
     session.run(names, feeds[number % len(feeds)])

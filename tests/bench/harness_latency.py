@@ -74,12 +74,12 @@ def _blocks_row(what: str, bundle: Path, iterations: int) -> Row:
 
     model = edgepack_loader.load(bundle)
     names = [spec.name for spec in model.outputs]
-    feeds = [model.bundle.golden_inputs(index) for index in range(model.bundle.goldens)]
+    feeds = [model.bundle.read_golden_inputs(index) for index in range(model.bundle.goldens)]
     infer = edgepack_load.Inferences(model.runner, names, feeds)
     with one_core():
-        infer.timed(0.5, iterations)
+        infer.time_stream(0.5, iterations)
         pairs = interleaved(
-            lambda: median(infer.timed(0.0, iterations).latencies_ns) / 1e6,
+            lambda: median(infer.time_stream(0.0, iterations).latencies_ns) / 1e6,
             lambda: _bare_block_ms(model.session, names, feeds, iterations),
             BLOCK_PAIRS,
         )

@@ -37,7 +37,7 @@ def main(release: str) -> None:
         "outside": connect_outside(),
         "chosen": chosen.variant,
         "passed_over": [list(pair) for pair in chosen.passed_over],
-        "variants": [prove(loader, bundle, entry) for entry in bundle.variants(None)],
+        "variants": [prove(loader, bundle, entry) for entry in bundle.list_variants(None)],
     }
     sys.stdout.write(json.dumps(document) + "\n")
 
@@ -49,7 +49,7 @@ def prove(loader, bundle, entry) -> dict:
     return {
         "id": model.variant,
         "recipe": entry["recipe"],
-        "golden_sqnr_db": [model.golden_db(index) for index in range(bundle.goldens)],
+        "golden_sqnr_db": [model.measure_golden_db(index) for index in range(bundle.goldens)],
         "needed_sqnr_db": entry["min_sqnr_db"],
         "nodes_by_provider": dict(Counter(node["provider"] for node in nodes)),
         "nodes_by_op": dict(Counter(node["op"] for node in nodes)),

@@ -136,7 +136,7 @@ def goldens(work: Path) -> str:
         bundle = built(signature)
         for entry in bundle.manifest.variants:
             model = loader.load(bundle.path, entry.id)
-            wanted = min(model.golden_db(n) for n in range(model.bundle.goldens))
+            wanted = min(model.measure_golden_db(n) for n in range(model.bundle.goldens))
             planner = Planner(
                 bundle, entry, cpu_flags=frozenset(_cpu_flags()), cache=str(work), work="extra"
             )
@@ -167,7 +167,7 @@ def wrong_goldens(work: Path) -> str:
     golden = np.fromfile(output, "<f4")
     changed = golden * np.float32(1.5)
     changed.tofile(output)
-    real = loader.load(bundle.path, entry.id).run(loader.Bundle(bundle.path).golden_inputs(0))
+    real = loader.load(bundle.path, entry.id).run(loader.Bundle(bundle.path).read_golden_inputs(0))
     wanted = loader.sqnr_db(changed.reshape(1, -1), next(iter(real.values())).reshape(1, -1))
     found = tools().document("check", "--plan", "plan.txt", folder=folder)["golden_min_sqnr_db"]
     require(abs(found - wanted) < NEAR_DB, f"{found} dB, by the loader {wanted} dB")
@@ -217,7 +217,7 @@ def _goldens_as_by_the_loader(folder: Path, change: Callable[[Any, dict[str, Any
     entry = bundle.manifest.variants[-1]
     model = loader.load(built(DYNAMIC_BATCH).path, entry.id)
     model.bundle = loader.Bundle(folder)
-    wanted = min(model.golden_db(n) for n in range(len(manifest["goldens"])))
+    wanted = min(model.measure_golden_db(n) for n in range(len(manifest["goldens"])))
     require(abs(wanted - (20 * math.log10(101) - 7.5)) < 0.5, f"the loader finds {wanted} dB")
     planner = Planner(bundle, entry, cpu_flags=frozenset(_cpu_flags()), cache="c", work="extra")
     plan = planner.plan_goldens()

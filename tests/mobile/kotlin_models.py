@@ -284,14 +284,14 @@ def _given(tensor: AppTensor) -> str:
 def cases(subject: Subject) -> dict[str, dict[str, np.ndarray]]:
     """Return inputs to run: the golden ones, without masks, and of other sizes, some too large."""
     bundle = loader.Bundle(subject.bundle.path)
-    found = {f"golden{n}": bundle.golden_inputs(n) for n in range(bundle.goldens)}
+    found = {f"golden{n}": bundle.read_golden_inputs(n) for n in range(bundle.goldens)}
     masks = {tensor.name for tensor in subject.app.masks}
     if masks:
         found["unmasked"] = {n: a for n, a in found["golden0"].items() if n not in masks}
     first = found["golden0"]
     free = {dim for spec in bundle.inputs for dim in spec.shape if isinstance(dim, str)}
     for size in (1, 2, 3, 7, 9) if free else ():
-        found[f"size{size}"] = bundle.shapes.resized(first, dict.fromkeys(free, size))
+        found[f"size{size}"] = bundle.shapes.resize_feed(first, dict.fromkeys(free, size))
     return found
 
 
@@ -311,7 +311,7 @@ def texts(subject: Subject) -> list[str]:
 
 def made_of(subject: Subject, picture: np.ndarray | None, text: str) -> dict[str, Any]:
     """Return what Python's loader is given for a picture and a text; the rest as in the golden."""
-    golden = loader.Bundle(subject.bundle.path).golden_inputs(0)
+    golden = loader.Bundle(subject.bundle.path).read_golden_inputs(0)
     return {
         tensor.name: picture if tensor.image else text if tensor.text else golden[tensor.name]
         for tensor in subject.app.needed
@@ -448,7 +448,7 @@ def check_case(
         require(near >= NEAR_DB, f"{name}: {tensor.name!r} is {near:.1f} dB near")
         if name.startswith("golden"):
             index, least = int(name[6:]), model.entry["min_sqnr_db"]
-            golden = model.bundle.golden_outputs(index, model.variant)[tensor.name]
+            golden = model.bundle.read_golden_outputs(index, model.variant)[tensor.name]
             entries = model.bundle.manifest["goldens"][index]["outputs"][model.variant]
             [entry] = [each for each in entries if each["name"] == tensor.name]
             near = loader.golden_closeness_db(entry, golden, data)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.ondevice.runtime.edgepack_answers import answer
+from edgepack.ondevice.runtime.edgepack_answers import make_answer
 from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
 
@@ -94,7 +94,7 @@ def _write_output(
     }
     (case / "case.json").write_text(json.dumps(facts))
     with _said(ValueError, case / "expected.txt"):
-        answer(given, description, labels, find_placement(9, 9, {"letterbox": 8}), mask)
+        make_answer(given, description, labels, find_placement(9, 9, {"letterbox": 8}), mask)
 
 
 @contextmanager

@@ -17,7 +17,7 @@
 
 Descriptions are as the manifest has them. ``outputs`` holds one ``{name, dtype, shape, path}``,
 ``mask`` one or null, ``image`` ``{width, height, description}`` of the picture or null. ``answers``
-is what :func:`edgepack_answers.as_json` gives.
+is what :func:`edgepack_answers.make_json` gives.
 
 Tensors and ids are equal; indices, labels and the number of answers too; of scores, boxes and
 vectors the difference is at most 1e-4 of the value here, plus 1e-6.
@@ -88,7 +88,7 @@ def write_answer(
     if image:
         resize = image["description"]["resize"]
         place = images.find_placement(image["width"], image["height"], resize)
-    given = answers.answer(output, description, labels, place, mask)
+    given = answers.make_answer(output, description, labels, place, mask)
     write_json(
         folder / "case.json",
         description=description,
@@ -96,7 +96,7 @@ def write_answer(
         outputs=[write_tensor(folder, "output", output)],
         image=image,
         mask=None if mask is None else write_tensor(folder, "mask", mask),
-        answers=answers.as_json(given),
+        answers=answers.make_json(given),
     )
 
 

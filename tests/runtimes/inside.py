@@ -115,7 +115,7 @@ def attempt(loader, entry, ways, cache):
         row["how"] = way
         try:
             model = loader.load(folder, entry["id"], cache)
-            found = min(model.golden_db(index) for index in range(model.bundle.goldens))
+            found = min(model.measure_golden_db(index) for index in range(model.bundle.goldens))
         except Exception as error:  # noqa: BLE001 (of whatever kind: each is shown)
             row["refusal"] = str(error).splitlines()[-1].strip()
             continue

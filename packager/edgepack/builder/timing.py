@@ -209,7 +209,7 @@ def _time_in_turns(
     count = max(1, min(_MOST_RUNS, int(_BUDGET_S / (2 * once)) - 1))
     others = OtherWork()
     turns_s = [run(which, count) for which in _TURNS]
-    return turns_s, others.taken()
+    return turns_s, others.measure()
 
 
 def _time_call(call: Callable[[], object]) -> float:

@@ -20,7 +20,7 @@ from edgepack.metrics.precision import (
     match_objects,
 )
 from edgepack.metrics.sequences import are_shares, compute_log_shares
-from edgepack.ondevice.runtime.edgepack_answers import rows
+from edgepack.ondevice.runtime.edgepack_answers import read_rows
 from edgepack.project.outputs import OutputDescription
 from edgepack.project.samples import PythonMetric
 from edgepack.samples.sample_set import SampleSet
@@ -146,7 +146,7 @@ class MeanPrecision(LabelledMetric):
             pictures.append(match_objects(found, self.truth[number]))
 
     def _check_classes(self, output: Array) -> None:
-        _, scores = rows(output, self.description["layout"], len(self.labels))
+        _, scores = read_rows(output, self.description["layout"], len(self.labels))
         if self.most >= scores.shape[1]:
             raise SamplesError(
                 f"the labels have boxes of class {self.most:g}, and the model has"

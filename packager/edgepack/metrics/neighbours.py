@@ -9,7 +9,7 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
-from edgepack.ondevice.runtime.edgepack_answers import vectors
+from edgepack.ondevice.runtime.edgepack_answers import make_vectors
 
 LEAST = 3
 """The fewest samples: of two, each is always the other's neighbour."""
@@ -31,10 +31,10 @@ class Neighbours(OutputMetric):
     def add(self, reference: Array, output: Array, feed: Arrays) -> None:
         """Add one sample, pooled as its description says."""
         mask = feed.get(self.description["mask"] or "")
-        ours = vectors(reference, self.description, mask)
+        ours = make_vectors(reference, self.description, mask)
         self.ours += list(ours)
         same = output.shape == reference.shape
-        theirs = vectors(output, self.description, mask) if same else np.zeros_like(ours)
+        theirs = make_vectors(output, self.description, mask) if same else np.zeros_like(ours)
         self.theirs += list(theirs)
 
     def compute_value(self) -> Found | Nothing:

@@ -18,7 +18,7 @@ from edgepack.metrics.precision import (
     make_rows,
     match_objects,
 )
-from edgepack.ondevice.runtime.edgepack_answers import Box, Detection, detections
+from edgepack.ondevice.runtime.edgepack_answers import Box, Detection, find_detections
 
 OVERLAPS = (0.5, 0.75, 0.9)
 """Intersection over union from which a box stands for the same object; the first decides."""
@@ -45,7 +45,7 @@ class Objects(OutputMetric):
     def add(self, reference: Array, output: Array, feed: Arrays) -> None:
         """Add one picture's rows, as the description's layout has them."""
         del feed
-        ours = detections(reference, self.description, self.labels, PLANE)
+        ours = find_detections(reference, self.description, self.labels, PLANE)
         found = []
         if output.shape == reference.shape:
             found = find_all_objects(output, self.description, self.labels, PLANE)

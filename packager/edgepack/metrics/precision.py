@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.ondevice.runtime.edgepack_answers import Box, Detection, detections
+from edgepack.ondevice.runtime.edgepack_answers import Box, Detection, find_detections
 from edgepack.ondevice.runtime.edgepack_images import Placement
 
 OVERLAPS = np.linspace(0.5, 0.95, 10)
@@ -50,7 +50,7 @@ def find_all_objects(
     """
     low = min(LEAST_SCORE, description["score"])
     most = max(MOST, description["most"])
-    return detections(output, {**description, "score": low, "most": most}, labels, place)
+    return find_detections(output, {**description, "score": low, "most": most}, labels, place)
 
 
 def match_objects(found: Sequence[Detection], truth: Array) -> Matched:

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.ondevice.runtime.edgepack_answers import detections, rows
+from edgepack.ondevice.runtime.edgepack_answers import find_detections, read_rows
 from edgepack.ondevice.runtime.edgepack_images import Placement
 from edgepack.project.outputs import (
     ClassificationOutput,
@@ -113,7 +113,7 @@ class Boxes(Reading):
     def add(self, output: Array) -> None:
         """Add one picture's rows."""
         plane = Placement(_PLANE, _PLANE, _PLANE, _PLANE, 0, 0, _PLANE, _PLANE)
-        found = detections(output, self.description.model_dump(), [""] * self._labels, plane)
+        found = find_detections(output, self.description.model_dump(), [""] * self._labels, plane)
         self.objects += len(found)
         self.with_objects += bool(found)
         self.classes.update(each.index for each in found)
@@ -135,7 +135,7 @@ class Boxes(Reading):
             self.good[layout].append(False)
 
     def _look(self, layout: Layout, output: Array) -> None:
-        boxes, scores = rows(output, layout, self._labels)
+        boxes, scores = read_rows(output, layout, self._labels)
         best = scores.max(axis=1, initial=-np.inf)
         counts = (best >= self.description.score) & np.isfinite(boxes).all(axis=1)
         boxes, best = boxes[counts], best[counts]

@@ -96,7 +96,7 @@ class BytePairs(Tokenizer):
         self.pad_id = padding.get("pad_id", known.get("<pad>", known.get("[PAD]", 0)))
         self.pad_type = padding.get("pad_type_id", 0)
 
-    def tokens(self, text: str) -> list[int]:
+    def tokenize(self, text: str) -> list[int]:
         """Return the token ids of a text, without special tokens around it, however many."""
         ids: list[int] = []
         if self._composed:

@@ -36,7 +36,7 @@ def make_block(
     Args:
         output: Its name.
         kind: As the bundle describes it.
-        answers: By column, as :func:`~.edgepack_answers.answer` returns them.
+        answers: By column, as :func:`~.edgepack_answers.make_answer` returns them.
         shown: How a raw output is shown, if it is: of scores of classes for each pixel, the best
             ones are compared.
     """

@@ -99,7 +99,7 @@ def run_variant(
     from edgepack.ondevice.runtime import edgepack_loader as loader
 
     bundle = loader.Bundle(folder)
-    entry = bundle.variants(variant)[0]
+    entry = bundle.list_variants(variant)[0]
     reason = ""
     try:
         # Without the sources, which say how a device would get the provider.
@@ -143,7 +143,7 @@ def _explain_doubts(model: Model) -> str:
 
     limit_db: float = model.entry["min_sqnr_db"]
     try:
-        found_db = model.golden_db(0)
+        found_db = model.measure_golden_db(0)
     except loader.ORT_ERRORS as error:
         return f"; a golden input fails there: {_line(error)}"
     if found_db >= limit_db:

@@ -187,9 +187,9 @@ class Reader:
         tensors = {n: v for n, v in given.items() if isinstance(v, np.ndarray) and v.ndim == 4}
         made = {n: v for n, v in given.items() if n not in {**tensors, **numbers}}
         try:
-            feed = self.meaning.feed(made)
+            feed = self.meaning.make_feed(made)
             arrays = {**feed.arrays, **tensors}
-            sizes = self.shapes.sizes(find_shapes(arrays))
+            sizes = self.shapes.find_sizes(find_shapes(arrays))
             full = {name: self._fill_input(name, number, sizes) for name, number in numbers.items()}
             arrays = {**arrays, **full}
             for name, array in arrays.items():

@@ -17,7 +17,7 @@ from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.reading import Bundle, verify
 from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import ModelError, SamplesError, ToolError, UsageError, suggest_nearest
-from edgepack.ondevice.runtime.edgepack_answers import as_json
+from edgepack.ondevice.runtime.edgepack_answers import make_json
 from edgepack.trying import drawing, maps
 from edgepack.trying.comparing import make_block
 from edgepack.trying.matching import match_detections
@@ -169,7 +169,7 @@ def _try_sample(
 
 def _find_answers(reader: Reader, sample: TrialInput, outputs: Arrays) -> dict[str, Any]:
     try:
-        return dict(reader.meaning.answers(outputs, sample.feed))
+        return dict(reader.meaning.make_answers(outputs, sample.feed))
     except ValueError as error:
         raise ModelError(
             f"an output is not as edgepack.yaml describes it: {error}",
@@ -200,7 +200,7 @@ def _compare_input(
         blocks.append(make_block(name, kind, given, shown))
         listed = kind in ("classification", "detection")
         as_written[name] = {
-            column: as_json(answers[column][name]) if listed else None for column in columns
+            column: make_json(answers[column][name]) if listed else None for column in columns
         }
         if kind == "detection" and photo is not None:
             drawn += _draw_boxes(name, columns, given, photo[0])

@@ -79,7 +79,7 @@ def check_goldens(folder: Path, variant: str) -> GoldenCheck:
     from edgepack.ondevice.runtime import edgepack_loader as loader
 
     opened = loader.Bundle(folder)
-    entry = opened.variants(variant)[0]
+    entry = opened.list_variants(variant)[0]
     try:
         loader.check_requirements(entry)
     except loader.Refused as refusal:
@@ -99,7 +99,7 @@ def _run_goldens(bundle: Bundle, entry: dict[str, Any]) -> GoldenCheck:
     variant: str = entry["id"]
     try:
         model = loader.load(bundle.folder, variant)
-        worst_db = min(model.golden_db(index) for index in range(bundle.goldens))
+        worst_db = min(model.measure_golden_db(index) for index in range(bundle.goldens))
     except loader.LoadError as error:
         return GoldenCheck(variant, passed=False, outcome=str(error))
     except loader.ORT_ERRORS as error:

@@ -181,8 +181,8 @@ def test_rolling_back_runs_the_hooks_and_is_recorded(tmp_path: Path, bundle: Pat
 
 
 BUILDS = """
-_really_create = _create
-def _create(model, options, providers):
+_really_create = _create_session
+def _create_session(model, options, providers):
     import ctypes
     for key, value in [("a", 1_000_000), ("b", 2_000_000)]:
         folder = Path(options.get_session_config_entry(
@@ -237,7 +237,7 @@ def test_self_test_that_hangs_is_stopped_there_and_changes_nothing(
     append(
         hanging,
         "edgepack_providers.py",
-        "\ndef _create(*_):\n    subprocess.run(['sleep', '7654321'])\n",
+        "\ndef _create_session(*_):\n    subprocess.run(['sleep', '7654321'])\n",
     )
     wanted = r"than 4 s and was stopped, at: (starting|trying cpu-int8-static: \d s); the current"
     with pytest.raises(TooSlowError, match=wanted) as caught:
@@ -251,7 +251,7 @@ def test_self_test_that_hangs_is_stopped_there_and_changes_nothing(
 def test_words_of_a_self_test_that_fails_are_not_hidden_by_its_progress(
     tmp_path: Path, bundle: Path
 ) -> None:
-    code = "\ndef _create(*_):\n    raise RuntimeError('no such engine')\n"
+    code = "\ndef _create_session(*_):\n    raise RuntimeError('no such engine')\n"
     append(bundle, "edgepack_providers.py", code)
     with pytest.raises(RemoteCommandError, match="no such engine") as caught:
         push(bundle, device(tmp_path / "root"))

@@ -365,7 +365,7 @@ def test_presets_are_taken_by_the_harness(harness: Harness) -> None:
 def test_load_sends_and_stores_no_telemetry(bundle: Path, own_home: Path) -> None:
     ci = ("TF_BUILD", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "ORT_DISABLE_TELEMETRY")
     unset = [word for name in ci for word in ("-u", name)]
-    code = "import edgepack_loader as e; m = e.load(); m(m.bundle.golden_inputs(0))"
+    code = "import edgepack_loader as e; m = e.load(); m(m.bundle.read_golden_inputs(0))"
     with connect(HERE) as transport:
         argv = ["env", *unset, f"PYTHONPATH={bundle}", sys.executable, "-c", code]
         transport.run(argv, timeout_s=60).check("loading", device="here", hint="")

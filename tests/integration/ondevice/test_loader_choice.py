@@ -194,10 +194,10 @@ def test_model_gives_the_golden_outputs_when_run_in_a_batch(
     bundle: Path, loader: ModuleType
 ) -> None:
     model = loader.load(bundle)
-    one = model.bundle.golden_inputs(0)["x"]
-    two = model.bundle.golden_inputs(1)["x"]
+    one = model.bundle.read_golden_inputs(0)["x"]
+    two = model.bundle.read_golden_inputs(1)["x"]
     batch = model(np.concatenate([one, two]))["y"]
-    expected = [model.bundle.golden_outputs(index, model.variant)["y"] for index in range(2)]
+    expected = [model.bundle.read_golden_outputs(index, model.variant)["y"] for index in range(2)]
     np.testing.assert_allclose(batch, np.concatenate(expected), rtol=1e-4, atol=1e-5)
 
 
@@ -339,7 +339,7 @@ def test_cache_is_the_users_when_nothing_else_says(
     assert loader.load(bundle).variant == "cpu-int8-static"
     assert cached(tmp_path / "user" / "edgepack" / "models" / "tiny")
     monkeypatch.setattr(loader.providers.platform, "system", lambda: "Darwin")
-    library = loader.providers.cache_root(bundle, "tiny")
+    library = loader.providers.find_cache_root(bundle, "tiny")
     assert library == Path.home() / "Library" / "Caches" / "edgepack" / "models" / "tiny"
 
 
@@ -394,12 +394,12 @@ def test_emulated_is_an_arm_system_on_an_x86_kernel(
 def test_session_config_asks_for_exact_kernels_when_x86_has_no_vnni(
     bundle: Path, loader: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = loader.Bundle(bundle).variants(None)[0]
+    entry = loader.Bundle(bundle).list_variants(None)[0]
     monkeypatch.setattr(loader.providers.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(loader.providers, "read_cpu_flags", lambda: {"avx2"})
-    assert loader.session_config(entry) == {"session.x64quantprecision": "1"}
+    assert loader.make_session_config(entry) == {"session.x64quantprecision": "1"}
     monkeypatch.setattr(loader.providers, "read_cpu_flags", lambda: {"avx2", "avx_vnni"})
-    assert loader.session_config(entry) == {}
+    assert loader.make_session_config(entry) == {}
     monkeypatch.setattr(loader.providers.platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(loader.providers, "read_cpu_flags", lambda: {"asimd"})
-    assert loader.session_config(entry) == {}
+    assert loader.make_session_config(entry) == {}

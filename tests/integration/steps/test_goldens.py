@@ -68,7 +68,7 @@ def test_goldens_when_most_samples_are_silence_are_made_of_the_others(tmp_path, 
     samples = np.zeros((24, 3, 8, 8), np.float32)
     samples[[5, 11, 17]] = tiny_models.images(3)
     bundle = built(tmp_path, samples, "cpu-fp32")
-    first = loader.Bundle(bundle).golden_inputs(0)["image"]
+    first = loader.Bundle(bundle).read_golden_inputs(0)["image"]
     assert any(np.array_equal(first[0], samples[n]) for n in (5, 11, 17))
     assert loader.load(bundle).variant == "cpu-fp32"
     path, model = shipped(bundle)
@@ -275,7 +275,7 @@ def test_goldens_when_outputs_are_large_hold_some_of_their_values(tmp_path, load
     [entry] = manifest.goldens[0].outputs["cpu-fp32"]
     assert entry.shape == [1, 3, 512, 512]
     model = loader.load(bundle)
-    whole = model.run(model.bundle.golden_inputs(0))["y"]
+    whole = model.run(model.bundle.read_golden_inputs(0))["y"]
     kept = np.fromfile(bundle / entry.path, np.float32)
     assert np.allclose(kept, whole.reshape(-1)[:: entry.stride], atol=1e-4)
     path, broken = shipped(bundle)

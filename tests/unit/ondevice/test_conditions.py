@@ -390,7 +390,7 @@ def taken_between(
     monkeypatch.setattr(edgepack_other_work.os, "sched_getaffinity", affinity.get, raising=False)
     work = edgepack_other_work.OtherWork(77, write_tree(root, states[0]))
     write_tree(root, states[1])
-    return work.taken()
+    return work.measure()
 
 
 PRESSURE = "some avg10=5.00 avg60=4.00 avg300=3.00 total={}\nfull avg10=0.00 total=0\n"
@@ -437,7 +437,7 @@ def test_other_work_when_a_system_has_no_affinity_is_not_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(edgepack_other_work.os, "sched_getaffinity", raising=False)
-    found = edgepack_other_work.OtherWork(77, write_tree(tmp_path, BEFORE)).taken()
+    found = edgepack_other_work.OtherWork(77, write_tree(tmp_path, BEFORE)).measure()
     assert found["kind"] == "not-measured"
 
 
@@ -447,6 +447,6 @@ def test_other_work_of_this_machine_tells_its_own_from_that_of_others() -> None:
     until = time.process_time() + 0.3
     while time.process_time() < until:
         pass
-    found = OtherWork.model_validate(work.taken())
+    found = OtherWork.model_validate(work.measure())
     assert found.own_cores > 0
     assert found.own_cores + found.other_cores <= found.cores + 0.2

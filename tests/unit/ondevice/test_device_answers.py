@@ -21,13 +21,13 @@ def described(**values):
 
 def classes(values, labels=(), **how):
     output = np.array([values], np.float32)
-    return answers.answer(output, described(kind="classification", **how), labels)
+    return answers.make_answer(output, described(kind="classification", **how), labels)
 
 
 def detections(rows, labels=(), place=WHOLE, layout="yolo", **how):
     output = np.array([rows], np.float32)
     how = described(kind="detection", layout=layout, **how)
-    return answers.answer(output, how, labels, place)
+    return answers.make_answer(output, how, labels, place)
 
 
 def test_classes_when_softmaxed_have_the_shares_of_their_powers():
@@ -55,7 +55,7 @@ def test_classes_when_scores_are_equal_come_by_index():
 
 def test_classes_when_an_older_manifest_names_labels_alone_are_the_scores_as_they_are():
     older = {"kind": "classification", "labels": "labels.txt"}
-    found = answers.answer(np.arange(7, dtype=np.float32)[None], older, ["a"])
+    found = answers.make_answer(np.arange(7, dtype=np.float32)[None], older, ["a"])
     assert [(each.index, each.score) for each in found] == [(6, 6), (5, 5), (4, 4), (3, 3), (2, 2)]
 
 
@@ -70,13 +70,13 @@ def test_classes_when_labels_are_few_have_none_for_the_rest():
 @pytest.mark.parametrize("shape", [(7,), (1, 7), (1, 7, 1, 1), (1, 1, 7)])
 def test_classes_when_only_one_axis_has_a_size_are_its_values(shape):
     output = np.arange(7, dtype=np.float32).reshape(shape)
-    assert answers.answer(output, described(kind="classification", top=1))[0].index == 6
+    assert answers.make_answer(output, described(kind="classification", top=1))[0].index == 6
 
 
 @pytest.mark.parametrize("shape", [(2, 7), (1, 3, 3), (0,), (1, 0)])
 def test_classes_when_there_are_several_samples_or_none_are_refused(shape):
     with pytest.raises(ValueError, match="one row of scores"):
-        answers.answer(np.zeros(shape, np.float32), described(kind="classification"))
+        answers.make_answer(np.zeros(shape, np.float32), described(kind="classification"))
 
 
 def test_labels_when_lines_end_as_in_windows_are_read_alike():
@@ -126,7 +126,7 @@ def test_detections_when_axes_are_swapped_are_the_same():
     output = np.array([rows.T], np.float32)
     how = described(kind="detection", layout="yolo")
     for labels in ([], ["a", "b"]):
-        assert answers.answer(output, how, labels, WHOLE) == detections(rows, labels)
+        assert answers.make_answer(output, how, labels, WHOLE) == detections(rows, labels)
 
 
 def test_detections_when_both_axes_fit_the_labels_are_read_along_the_first():
@@ -148,7 +148,7 @@ def test_detections_when_both_axes_fit_the_labels_are_read_along_the_first():
 )
 def test_detections_when_the_model_gives_no_row_are_none(shape, labels, layout):
     how = described(kind="detection", layout=layout)
-    assert answers.answer(np.zeros(shape, np.float32), how, labels, WHOLE) == []
+    assert answers.make_answer(np.zeros(shape, np.float32), how, labels, WHOLE) == []
 
 
 def test_detections_when_there_is_a_score_for_an_object_at_all_multiply_it():
@@ -203,13 +203,13 @@ def test_detections_when_equal_boxes_have_no_area_keep_both():
 def test_detections_when_the_shape_is_another_say_what_is_wanted(shape, labels, layout):
     how = described(kind="detection", layout=layout)
     with pytest.raises(ValueError, match="values for each box"):
-        answers.answer(np.zeros(shape, np.float32), how, labels, WHOLE)
+        answers.make_answer(np.zeros(shape, np.float32), how, labels, WHOLE)
 
 
 def test_detections_without_a_picture_are_refused():
     how = described(kind="detection", layout="yolo")
     with pytest.raises(ValueError, match="placement"):
-        answers.answer(np.zeros((1, 6, 9), np.float32), how)
+        answers.make_answer(np.zeros((1, 6, 9), np.float32), how)
 
 
 HIDDEN = np.array([[[1, 2], [3, 6], [50, -70]], [[3, 4], [5, 9], [7, 7]]], np.float32)
@@ -225,32 +225,32 @@ MASK = np.array([[1, 1, 0], [0, 0, 0]], np.int64)
 )
 def test_vectors_when_masked_count_only_what_the_mask_shows(pooling, expected):
     how = described(kind="embedding", pooling=pooling, mask="attention_mask")
-    found = answers.answer(HIDDEN, how, mask=MASK)
+    found = answers.make_answer(HIDDEN, how, mask=MASK)
     assert found.dtype == np.float32
     assert found.tolist() == expected
 
 
 def test_vectors_when_normalized_have_length_one_and_zeros_stay():
     how = described(kind="embedding", pooling="none", normalize=True)
-    found = answers.answer(np.array([[3, 4], [0, 0]], np.float16), how)
+    found = answers.make_answer(np.array([[3, 4], [0, 0]], np.float16), how)
     assert found.tolist() == pytest.approx(np.array([[0.6, 0.8], [0, 0]]))
 
 
 def test_vectors_when_pooled_without_a_mask_count_all_positions():
-    mean = answers.answer(HIDDEN, described(kind="embedding", pooling="mean"))
+    mean = answers.make_answer(HIDDEN, described(kind="embedding", pooling="mean"))
     assert mean == pytest.approx(np.array([[18, -62 / 3], [5, 20 / 3]]))
-    cls = answers.answer(HIDDEN, described(kind="embedding", pooling="cls"))
+    cls = answers.make_answer(HIDDEN, described(kind="embedding", pooling="cls"))
     assert cls.tolist() == [[1, 2], [3, 4]]
 
 
 def test_vectors_when_shape_or_mask_does_not_fit_are_refused():
     how = described(kind="embedding", pooling="mean", mask="m")
     with pytest.raises(ValueError, match="the mask 'm': give it"):
-        answers.answer(HIDDEN, how)
+        answers.make_answer(HIDDEN, how)
     with pytest.raises(ValueError, match=r"its mask \[2, 2\]"):
-        answers.answer(HIDDEN, how, mask=MASK[:, :2])
+        answers.make_answer(HIDDEN, how, mask=MASK[:, :2])
     with pytest.raises(ValueError, match="pooling takes"):
-        answers.answer(HIDDEN[0], described(kind="embedding", pooling="max"))
+        answers.make_answer(HIDDEN[0], described(kind="embedding", pooling="max"))
 
 
 @pytest.mark.parametrize(
@@ -258,25 +258,25 @@ def test_vectors_when_shape_or_mask_does_not_fit_are_refused():
 )
 def test_vectors_when_not_pooled_are_the_values_of_each_sample_however_few(shape, expected):
     how = described(kind="embedding", pooling="none")
-    assert answers.answer(np.zeros(shape, np.float32), how).shape == expected
+    assert answers.make_answer(np.zeros(shape, np.float32), how).shape == expected
 
 
 def test_vectors_when_there_is_no_position_are_zeros_or_refused():
     none = np.zeros((2, 0, 3), np.float32)
     for pooling in ("mean", "max"):
-        found = answers.answer(none, described(kind="embedding", pooling=pooling))
+        found = answers.make_answer(none, described(kind="embedding", pooling=pooling))
         assert np.array_equal(found, np.zeros((2, 3)))
     with pytest.raises(
         ValueError, match=r"\[2, 0, 3\]: the pooling 'cls' takes the first position"
     ):
-        answers.answer(none, described(kind="embedding", pooling="cls"))
+        answers.make_answer(none, described(kind="embedding", pooling="cls"))
 
 
 def test_answer_when_raw_is_the_output_itself():
-    assert answers.answer(HIDDEN, described(kind="raw")) is HIDDEN
+    assert answers.make_answer(HIDDEN, described(kind="raw")) is HIDDEN
 
 
 def test_json_of_answers_when_written_has_names():
-    (found,) = answers.as_json(detections([[30, 20, 4, 8, 0.5]], ["a"]))
+    (found,) = answers.make_json(detections([[30, 20, 4, 8, 0.5]], ["a"]))
     assert found == {"index": 0, "label": "a", "score": 0.5, "box": (28, 16, 32, 24)}
-    assert answers.as_json(np.ones((1, 2), np.float32)) == [[1.0, 1.0]]
+    assert answers.make_json(np.ones((1, 2), np.float32)) == [[1.0, 1.0]]

@@ -46,15 +46,15 @@ def constant(service_ns: int) -> Callable[[int], int]:
 def test_single_stream_when_time_is_up_stops_after_the_query_that_crossed_it() -> None:
     fake = FakeTime(constant(4 * MS))
     infer = load.Inferences(fake.run, ["y"], ["a", "b", "c"])
-    timed = infer.timed(0.010, 1, fake.clock)
+    timed = infer.time_stream(0.010, 1, fake.clock)
     assert timed == load.Timed([4 * MS] * 3, 5_000, 5_000 + 12 * MS, 3)
-    assert infer.timed(0.0, 2, fake.clock).inferences == 2
+    assert infer.time_stream(0.0, 2, fake.clock).inferences == 2
     assert fake.fed == ["a", "b", "c", "a", "b"]
 
 
 def test_multi_stream_when_one_thread_answers_counts_until_the_last_sample() -> None:
     fake = FakeTime(lambda number: (1 + number % 2) * MS)
-    timed = load.multi_stream(fake.pool(), 0.0, 3, samples_per_query=4)
+    timed = load.run_multi_stream(fake.pool(), 0.0, 3, samples_per_query=4)
     assert timed.latencies_ns == [6 * MS] * 3
     assert timed.inferences == 12
     assert timed.to_ns - timed.from_ns == 18 * MS
@@ -64,7 +64,7 @@ def test_server_when_queries_queue_counts_their_waiting() -> None:
     service = [7 * MS, 1 * MS, 2 * MS, 5 * MS, 1 * MS]
     arrivals = [2 * MS, 4 * MS, 5 * MS, 30 * MS, 30 * MS]
     fake = FakeTime(lambda number: service[number])
-    timed = load.server(fake.pool(), arrivals)
+    timed = load.run_server(fake.pool(), arrivals)
     expected, free = [], 0
     for arrival, taken in zip(arrivals, service, strict=True):
         free = max(free, arrival) + taken
@@ -77,7 +77,7 @@ def test_server_when_queries_queue_counts_their_waiting() -> None:
 
 def test_offline_when_all_samples_are_there_is_one_query() -> None:
     fake = FakeTime(constant(3 * MS))
-    timed = load.offline(fake.pool(), 10)
+    timed = load.run_offline(fake.pool(), 10)
     assert timed == load.Timed([30 * MS], 5_000, 5_000 + 30 * MS, 10)
     assert load.count_offline_samples(timed, duration_s=1.5, samples=10) in (550, 551)
     assert load.count_offline_samples(timed, duration_s=0.001, samples=10) == 10
@@ -137,8 +137,8 @@ def test_streams_feed_each_run_what_the_one_before_put_out() -> None:
     streams = load.Streams(run, ["y", "h_out"], {"h_out": "h"})
     infer = load.Inferences(streams.run, ["y", "h_out"], given)
     assert streams.frames == 0
-    infer.timed(0.0, 4)
-    infer.timed(0.0, 2)
+    infer.time_stream(0.0, 4)
+    infer.time_stream(0.0, 2)
     assert met == [7, 8, 9, 10, 11, 12]
     assert streams.frames == 6
     assert [float(sample["h"][0]) for sample in given] == [7, 0, 0]
@@ -166,14 +166,14 @@ def test_streams_tell_which_outputs_of_floats_end_in_nan_or_infinity() -> None:
         return [np.array([1]), feed["h"] * 1e200, np.sqrt(-feed["h"])]
 
     streams = load.Streams(run, ["count", "h_out", "y"], {"h_out": "h"})
-    assert streams.not_finite() == set()
+    assert streams.find_nonfinite() == set()
     given = {"h": np.array([0.0])}
     streams.run([], given)
-    assert streams.not_finite() == set()
+    assert streams.find_nonfinite() == set()
     streams = load.Streams(run, ["count", "h_out", "y"], {"h_out": "h"})
     with np.errstate(all="ignore"):
         streams.run([], {"h": np.array([1e200])})
-        assert streams.not_finite() == {"h_out", "y"}
+        assert streams.find_nonfinite() == {"h_out", "y"}
 
 
 def test_pool_when_a_sample_fails_says_so_and_ends() -> None:

@@ -31,7 +31,7 @@ def meaning(descriptions, *specs):
 def test_feed_when_the_model_takes_pixels_gives_them_as_they_are_and_still_places_them():
     pixels = np.zeros((6, 12, 3), np.uint8)
     described = meaning({"photo": IMAGE}, ("photo", "uint8", ("height", "width", 3)))
-    feed = described.feed(pixels)
+    feed = described.make_feed(pixels)
     assert feed.arrays["photo"] is pixels
     assert (feed.place.width, feed.place.height, feed.place.top) == (8, 4, 2)
 
@@ -39,22 +39,23 @@ def test_feed_when_the_model_takes_pixels_gives_them_as_they_are_and_still_place
 def test_feed_when_the_model_would_scale_a_picture_to_gigabytes_refuses_it():
     cut = {"image": {"resize": {"short_side": 256, "crop": 224}}}
     described = meaning({"photo": cut}, ("photo", "uint8", ("height", "width", 3)))
-    assert described.feed(np.zeros((1, 4096, 3), np.uint8)).place.width == 1 << 20
+    assert described.make_feed(np.zeros((1, 4096, 3), np.uint8)).place.width == 1 << 20
     with pytest.raises(ValueError, match="1 x 4097 pixels would become 256 x 1048832 in the model"):
-        described.feed(np.zeros((4097, 1, 3), np.uint8))
+        described.make_feed(np.zeros((4097, 1, 3), np.uint8))
     itself = meaning({"photo": cut}, ("photo", "float32", (1, 3, 224, 224)))
-    assert itself.feed(np.zeros((65535, 1, 3), np.uint8)).arrays["photo"].shape == (1, 3, 224, 224)
+    found = itself.make_feed(np.zeros((65535, 1, 3), np.uint8)).arrays["photo"]
+    assert found.shape == (1, 3, 224, 224)
 
 
 def test_feed_when_the_model_takes_float16_gives_that():
     described = meaning({"photo": IMAGE}, ("photo", "float16", (1, 3, 8, 8)))
-    assert described.feed(np.zeros((6, 12, 3), np.uint8)).arrays["photo"].dtype == np.float16
+    assert described.make_feed(np.zeros((6, 12, 3), np.uint8)).arrays["photo"].dtype == np.float16
 
 
 def test_feed_when_the_model_decodes_files_gives_their_bytes():
     described = meaning({"photo": IMAGE}, ("photo", "uint8", ("image_bytes",)))
     for file in (b"\xff\xd8\xff\xe0", np.array([255, 216, 255, 224], np.uint8)):
-        feed = described.feed(file)
+        feed = described.make_feed(file)
         assert feed.arrays["photo"].tolist() == [255, 216, 255, 224]
         assert feed.place is None
 
@@ -67,7 +68,7 @@ def test_feed_when_the_model_decodes_files_gives_their_bytes():
 def test_feed_when_the_model_decodes_files_and_gets_none_says_what_is_wanted(given):
     described = meaning({"photo": IMAGE}, ("photo", "uint8", ("image_bytes",)))
     with pytest.raises(ValueError, match="not the bytes of a JPEG or PNG file"):
-        described.feed(given)
+        described.make_feed(given)
 
 
 def test_feed_when_there_are_two_pictures_places_neither():
@@ -77,7 +78,7 @@ def test_feed_when_there_are_two_pictures_places_neither():
         ("b", "float32", (1, 3, 8, 8)),
     )
     pixels = np.zeros((6, 12, 3), np.uint8)
-    feed = two.feed({"a": pixels, "b": pixels})
+    feed = two.make_feed({"a": pixels, "b": pixels})
     assert feed.place is None
     assert feed.arrays["b"].shape == (1, 3, 8, 8)
 
@@ -87,7 +88,7 @@ def test_feed_when_the_axis_is_fixed_is_filled_up(axis, ids):
     described = meaning(
         {"ids": TOKENS}, ("ids", "int32", (1, axis)), ("input_mask", "int64", (1, axis))
     )
-    feed = described.feed("Fox")
+    feed = described.make_feed("Fox")
     assert described.needed == ["ids"]
     assert feed.arrays["ids"].dtype == np.int32
     assert feed.arrays["ids"].tolist() == [ids]
@@ -98,14 +99,14 @@ def test_feed_when_the_axis_is_fixed_is_filled_up(axis, ids):
 def test_feed_when_what_is_made_of_a_text_is_given_too_refuses_it():
     described = meaning({"ids": TOKENS}, ("ids", "int64", (1, 5)), ("input_mask", "int64", (1, 5)))
     with pytest.raises(ValueError, match="'input_mask' is made of the text: leave it out"):
-        described.feed({"ids": "fox", "input_mask": np.ones((1, 5), np.int64)})
+        described.make_feed({"ids": "fox", "input_mask": np.ones((1, 5), np.int64)})
 
 
 TEXT = ("ids", "uint8", ("ids_bytes",))
 
 
 def test_feed_when_the_model_makes_the_tokens_gives_the_bytes_of_the_text():
-    feed = meaning({"ids": TOKENS}, TEXT).feed("Zoe\u0308")
+    feed = meaning({"ids": TOKENS}, TEXT).make_feed("Zoe\u0308")
     assert feed.arrays["ids"].tobytes() == "Zoe\u0308".encode()
     assert set(feed.arrays) == {"ids"}
 
@@ -114,7 +115,8 @@ def test_feed_when_the_tokenizer_in_the_model_takes_nfc_composes_the_text(monkey
     monkeypatch.setitem(TOKENIZER, "normalizer", {"type": "NFC"})
     monkeypatch.setitem(TOKENIZER, "model", {"type": "BPE", "merges": []})
     assert (
-        meaning({"ids": TOKENS}, TEXT).feed("Zoe\u0308").arrays["ids"].tobytes() == "Zoë".encode()
+        meaning({"ids": TOKENS}, TEXT).make_feed("Zoe\u0308").arrays["ids"].tobytes()
+        == "Zoë".encode()
     )
 
 
@@ -125,4 +127,4 @@ def test_feed_when_the_tokenizer_in_the_model_takes_nfc_composes_the_text(monkey
 def test_feed_when_the_model_would_make_other_tokens_says_so(monkeypatch, text, said):
     monkeypatch.setitem(TOKENIZER, "added_tokens", [{"content": "[SEP]", "id": 3}])
     with pytest.raises(ValueError, match=said):
-        meaning({"ids": TOKENS}, TEXT).feed(text)
+        meaning({"ids": TOKENS}, TEXT).make_feed(text)

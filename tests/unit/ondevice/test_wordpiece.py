@@ -45,7 +45,7 @@ def tokenizer(**normalizer):
 
 def words(text, **normalizer):
     """What a text becomes, as the vocabulary's words."""
-    return [VOCAB[token] for token in WordPiece(tokenizer(**normalizer)).tokens(text)]
+    return [VOCAB[token] for token in WordPiece(tokenizer(**normalizer)).tokenize(text)]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_tokens_when_added_ones_are_normalized_are_found_in_any_case_longest_fir
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
     for n, word in ((90, "New"), (91, "NewYork")):
         file["added_tokens"].append({"id": n, "content": word, "normalized": True, **flags})
-    assert WordPiece(file).tokens("newyork NEWthe") == [91, 90, VOCAB.index("the")]
+    assert WordPiece(file).tokenize("newyork NEWthe") == [91, 90, VOCAB.index("the")]
 
 
 REFUSED = {

@@ -26,7 +26,7 @@ def words(described: dict, text: str) -> list[str]:
     tokenizer = BytePairs.parse(json.dumps(described))
     names = {n: word for word, n in described["model"]["vocab"].items()}
     names |= {token["id"]: token["content"] for token in described["added_tokens"]}
-    return [names[n] for n in tokenizer.tokens(text)]
+    return [names[n] for n in tokenizer.tokenize(text)]
 
 
 @pytest.mark.parametrize(

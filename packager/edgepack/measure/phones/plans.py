@@ -99,7 +99,7 @@ class Planner:
             if held:
                 parts.append(self._make_golden(held[0], place, feeds[held[0]]))
             else:
-                resized = self._shapes.resized(feeds[0], model.dims)
+                resized = self._shapes.resize_feed(feeds[0], model.dims)
                 parts.append(self._make_unknown(place, resized, f"size-{place}"))
         return self._make_plan(self._models, parts)
 
@@ -152,14 +152,14 @@ class Planner:
             inputs = [_format_tensor("input", each) for each in golden.inputs]
             return PhonePlan("\n".join([f"golden {place}", *inputs, *outputs]))
         dims = (model or self._models[place]).dims
-        padded = self._make_inputs(self._shapes.padded(feed, dims), f"golden-{number}-{place}")
+        padded = self._make_inputs(self._shapes.pad_feed(feed, dims), f"golden-{number}-{place}")
         lines = [f"golden {place}", padded.text, *outputs, *self._list_cuts(feed)]
         return PhonePlan("\n".join(lines), padded.files)
 
     def _make_unknown(self, place: int, feed: Feed, prefix: str) -> PhonePlan:
         """Return the lines of inputs whose outputs are unknown."""
         if self.entry.buckets:
-            feed = self._shapes.padded(feed, self._models[place].dims)
+            feed = self._shapes.pad_feed(feed, self._models[place].dims)
         made = self._make_inputs(feed, prefix)
         return PhonePlan("\n".join([f"golden {place}", made.text]), made.files)
 
@@ -221,7 +221,7 @@ class Planner:
         return made
 
     def _find_sizes(self, feed: Feed) -> Mapping[str, int]:
-        found: Mapping[str, int] = self._shapes.sizes(shapes.find_shapes(feed))
+        found: Mapping[str, int] = self._shapes.find_sizes(shapes.find_shapes(feed))
         return found
 
     def _find_model(self, feed: Feed) -> int:
@@ -229,7 +229,7 @@ class Planner:
         if not self.entry.buckets:
             return 0
         dims: list[Any] = [model.dims for model in self._models]
-        return int(shapes.choose(dims, self._find_sizes(feed), exact=self.entry.exact))
+        return int(shapes.choose_bucket(dims, self._find_sizes(feed), exact=self.entry.exact))
 
     def _can_take(self, model: PhoneModel, feed: Feed) -> bool:
         sizes = self._find_sizes(feed)

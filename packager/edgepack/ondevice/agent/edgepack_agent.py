@@ -83,7 +83,7 @@ def parse_length(stream: BinaryIO) -> int:
 
 
 def say(text: str) -> None:
-    """Answer."""
+    """Write an answer for the host, at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -179,7 +179,7 @@ class Push:
         for one in header.files:
             os.makedirs(os.path.dirname(releases.find_inside(folder, one.path)), exist_ok=True)
         sources = self.project.find_sources(name)
-        linked = self.link(header, folder, sources)
+        linked = self.link_files(header, folder, sources)
         made = [one for one in header.files if one.path not in linked]
         self.require_space(made, folder)
         self.fill(header, made, folder, sources)
@@ -218,7 +218,7 @@ class Push:
             file.write(json.dumps(header.make_table()))  # dump() is many times slower than dumps()
         os.replace(partial, self.project.find_table(name))
 
-    def link(self, header: Header, folder: str, sources: List[releases.Source]) -> List[str]:
+    def link_files(self, header: Header, folder: str, sources: List[releases.Source]) -> List[str]:
         """Link files that other releases have; return their paths."""
         linked = []
         # A partial folder's files change in place: they are never linked.

@@ -32,11 +32,11 @@ def kill_group(child: "subprocess.Popen[bytes]") -> None:
         except (ProcessLookupError, PermissionError):  # macOS says EPERM for a group of zombies
             return
         deadline = time.monotonic() + GRACE_S
-        while number == signal.SIGTERM and group_lives(child) and time.monotonic() < deadline:
+        while number == signal.SIGTERM and is_group_alive(child) and time.monotonic() < deadline:
             time.sleep(0.02)
 
 
-def group_lives(child: "subprocess.Popen[bytes]") -> bool:
+def is_group_alive(child: "subprocess.Popen[bytes]") -> bool:
     """Return whether some process of the command's group still runs."""
     child.poll()
     try:

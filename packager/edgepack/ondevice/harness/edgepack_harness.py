@@ -101,7 +101,7 @@ class WarmUp(NamedTuple):
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one mode and return the exit code."""
-    arguments = _parse(argv)
+    arguments = _parse_arguments(argv)
     out = _claim_stdout()
     try:
         if arguments.mode == "serve":
@@ -122,7 +122,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return 0
 
 
-def _parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
+def _parse_arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure an edgepack bundle on this machine.")
     parser.add_argument("mode", choices=[*_MODES, "serve"])
     parser.add_argument("--bundle", required=True, type=Path)
@@ -202,8 +202,8 @@ def measure(arguments: argparse.Namespace) -> Json:
         StreamError: An inference fails that was fed the state of the one before.
     """
     model = loader.load(arguments.bundle, arguments.variant, settings=arguments.session)
-    goldens_db = [model.golden_db(index) for index in range(model.bundle.goldens)]
-    feeds = [model.bundle.golden_inputs(index) for index in range(model.bundle.goldens)]
+    goldens_db = [model.measure_golden_db(index) for index in range(model.bundle.goldens)]
+    feeds = [model.bundle.read_golden_inputs(index) for index in range(model.bundle.goldens)]
     infer, stream = make_inferences(model, feeds)
     before = conditions.read_conditions()
     sampler = Sampler()
@@ -211,7 +211,7 @@ def measure(arguments: argparse.Namespace) -> Json:
         warm = warm_up(infer, arguments, find_least_warm_up(model))
         others = OtherWork(sampler.pid)
         timed = _SCENARIOS[arguments.scenario](infer, arguments, warm)
-        other_work = others.taken()
+        other_work = others.measure()
     except loader.ORT_ERRORS as error:
         if not stream.frames:
             raise
@@ -228,7 +228,7 @@ def measure(arguments: argparse.Namespace) -> Json:
         "timed_to_ns": timed.to_ns,
         "inferences": timed.inferences,
         "golden_min_sqnr_db": max(min(goldens_db), INCOMPARABLE_DB),
-        "not_finite": sorted(stream.not_finite() - load.find_nonfinite_goldens(model)),
+        "not_finite": sorted(stream.find_nonfinite() - load.find_nonfinite_goldens(model)),
         "boot_id": conditions.read_boot_id(),
         "before": before,
         "after": conditions.read_conditions(),
@@ -252,43 +252,43 @@ def make_inferences(model: Any, feeds: List[loader.Arrays]) -> Any:
     return load.Inferences(stream.run if state else model.runner, names, feeds), stream
 
 
-def single_stream(infer: Any, arguments: argparse.Namespace, warm: WarmUp) -> Any:
+def time_single_stream(infer: Any, arguments: argparse.Namespace, warm: WarmUp) -> Any:
     """Time one sample after the other."""
-    _check_kept(arguments.duration_s * load.NS / max(1.0, warm.median_ns))
-    return infer.timed(arguments.duration_s, arguments.iterations)
+    _check_count(arguments.duration_s * load.NS / max(1.0, warm.median_ns))
+    return infer.time_stream(arguments.duration_s, arguments.iterations)
 
 
-def multi_stream(infer: Any, arguments: argparse.Namespace, warm: WarmUp) -> Any:
+def time_multi_stream(infer: Any, arguments: argparse.Namespace, warm: WarmUp) -> Any:
     """Time queries of several samples."""
     samples = arguments.samples_per_query
     turns = samples / min(samples, arguments.threads)
-    _check_kept(arguments.duration_s * load.NS / max(1.0, warm.median_ns * turns))
+    _check_count(arguments.duration_s * load.NS / max(1.0, warm.median_ns * turns))
     with load.Pool(infer, arguments.threads) as pool:
         pool.rehearse(WINDOW_ITERATIONS)
-        return load.multi_stream(pool, arguments.duration_s, arguments.iterations, samples)
+        return load.run_multi_stream(pool, arguments.duration_s, arguments.iterations, samples)
 
 
-def server(infer: Any, arguments: argparse.Namespace, _: WarmUp) -> Any:
+def time_server(infer: Any, arguments: argparse.Namespace, _: WarmUp) -> Any:
     """Time queries that arrive at random."""
-    _check_kept(arguments.duration_s * arguments.qps)
+    _check_count(arguments.duration_s * arguments.qps)
     schedule_ns = load.make_poisson_schedule(
         arguments.qps, arguments.duration_s, arguments.iterations, arguments.seed
     )
     with load.Pool(infer, arguments.threads) as pool:
         pool.rehearse(WINDOW_ITERATIONS)
-        return load.server(pool, schedule_ns)
+        return load.run_server(pool, schedule_ns)
 
 
-def offline(infer: Any, arguments: argparse.Namespace, _: WarmUp) -> Any:
+def time_offline(infer: Any, arguments: argparse.Namespace, _: WarmUp) -> Any:
     """Time one query of so many samples as should fill the duration."""
     with load.Pool(infer, arguments.threads) as pool:
         rehearsed = pool.rehearse(WINDOW_ITERATIONS)
         samples = load.count_offline_samples(rehearsed, arguments.duration_s, arguments.iterations)
-        _check_kept(samples)
-        return load.offline(pool, samples)
+        _check_count(samples)
+        return load.run_offline(pool, samples)
 
 
-def _check_kept(count: float) -> None:
+def _check_count(count: float) -> None:
     """Raise TooManyError unless so many queries or samples can be kept."""
     if count > MAX_LATENCIES:
         raise TooManyError(
@@ -306,11 +306,11 @@ def find_least_warm_up(model: Any) -> float:
 def warm_up(infer: Any, arguments: argparse.Namespace, least_s: float) -> WarmUp:
     """Run until latencies are steady or the cap is reached."""
     deadline = time.monotonic() + arguments.warm_up_cap_s
-    first = infer.timed(max(arguments.warm_up_s, least_s), arguments.warm_up_iterations)
+    first = infer.time_stream(max(arguments.warm_up_s, least_s), arguments.warm_up_iterations)
     iterations, last = first.inferences, median(first.latencies_ns)
     windows: List[Tuple[float, float]] = []
     while time.monotonic() < deadline:
-        window = infer.timed(arguments.window_s, WINDOW_ITERATIONS)
+        window = infer.time_stream(arguments.window_s, WINDOW_ITERATIONS)
         iterations += window.inferences
         last = median(window.latencies_ns)
         windows.append((window.from_ns / load.NS, last))
@@ -326,11 +326,11 @@ def create(arguments: argparse.Namespace) -> Json:
     not built into onnxruntime. Engines and compiled models that were kept are used.
     """
     bundle = loader.Bundle(arguments.bundle)
-    entry = bundle.variants(arguments.variant)[0]
+    entry = bundle.list_variants(arguments.variant)[0]
     loader.check_requirements(entry, bundle.manifest.get("provider_sources"))
     singles = loader.split_models(entry)
     if arguments.cold:
-        problem = pages.drop(_read_on_creation(bundle, singles))
+        problem = pages.drop(_list_model_files(bundle, singles))
         if problem:
             return {"session_create_ns": sysfs.make_not_measured(problem)}
     started = time.monotonic_ns()
@@ -340,7 +340,7 @@ def create(arguments: argparse.Namespace) -> Json:
     return {"session_create_ns": created - started}
 
 
-def _read_on_creation(bundle: Any, singles: Sequence[Json]) -> List[Path]:
+def _list_model_files(bundle: Any, singles: Sequence[Json]) -> List[Path]:
     """Return the models' files, with external data and cached engines."""
     folders = {(bundle.folder / single["model"]).parent for single in singles}
     kept = {providers.find_cache_folder(single, bundle.cache) for single in singles} - {None}
@@ -354,25 +354,27 @@ def sweep(arguments: argparse.Namespace) -> Json:
     model = loader.load(arguments.bundle, arguments.variant)
     try:
         feeds = [
-            model.checked(load.reshape_feed(model.bundle.golden_inputs(index), arguments.shapes))
+            model.check_inputs(
+                load.reshape_feed(model.bundle.read_golden_inputs(index), arguments.shapes)
+            )
             for index in range(model.bundle.goldens)
         ]
         model.run(feeds[0])
         infer, _ = make_inferences(model, feeds)
         warm = warm_up(infer, arguments, find_least_warm_up(model))
-        timed = single_stream(infer, arguments, warm)
+        timed = time_single_stream(infer, arguments, warm)
     except loader.ORT_ERRORS as error:
         return {"latencies_ns": [], "problem": " ".join(str(error).split())[:MAX_PROBLEM]}
     return {"latencies_ns": timed.latencies_ns, "steady": warm.steady}
 
 
-def memory(arguments: argparse.Namespace) -> Json:
+def measure_memory(arguments: argparse.Namespace) -> Json:
     """Report the peak of resident memory without a model, after loading it and after some runs."""
     baseline = read_peak_rss()
     model = loader.load(arguments.bundle, arguments.variant, settings=arguments.session)
     loaded = read_peak_rss()
     for _ in range(MEMORY_RUNS):
-        model.run(model.bundle.golden_inputs(0))
+        model.run(model.bundle.read_golden_inputs(0))
     return {
         "baseline_bytes": baseline,
         "loaded_bytes": loaded,
@@ -397,8 +399,8 @@ def read_peak_rss() -> int:
 def profile(arguments: argparse.Namespace) -> Json:
     """Report which provider ran each node, and for how long."""
     bundle = loader.Bundle(arguments.bundle)
-    entry = bundle.variants(arguments.variant)[0]
-    events = loader.profile_events(bundle, entry, PROFILE_RUNS)
+    entry = bundle.list_variants(arguments.variant)[0]
+    events = loader.record_profile(bundle, entry, PROFILE_RUNS)
     document = {
         "variant": entry["id"],
         "runs": PROFILE_RUNS,
@@ -420,15 +422,15 @@ def serve(arguments: argparse.Namespace, requests: BinaryIO, answers: BinaryIO) 
     flushed = time.monotonic()
     for inputs in iter(coming.get, None):
         try:
-            feed = model.checked({**own, **inputs})
+            feed = model.check_inputs({**own, **inputs})
             started = time.perf_counter_ns()
             outputs = model.run(feed)
             ns = time.perf_counter_ns() - started
             own = {name: outputs[output] for output, name in state.items()}
         except loader.ORT_ERRORS as error:
-            _answer(answers, {"error": str(error)}, {})
+            _write_answer(answers, {"error": str(error)}, {})
         else:
-            _answer(answers, {"ns": ns}, outputs)
+            _write_answer(answers, {"ns": ns}, outputs)
         if coming.empty() or time.monotonic() - flushed > FLUSH_S:
             answers.flush()
             flushed = time.monotonic()
@@ -461,7 +463,7 @@ def _read_tensor(stream: BinaryIO, spec: Json) -> np.ndarray:
     return array.astype(spec["dtype"], copy=False)
 
 
-def _answer(stream: BinaryIO, header: Json, tensors: loader.Arrays) -> None:
+def _write_answer(stream: BinaryIO, header: Json, tensors: loader.Arrays) -> None:
     header["tensors"] = [
         {"name": name, "dtype": str(array.dtype), "shape": list(array.shape)}
         for name, array in tensors.items()
@@ -518,14 +520,14 @@ _MODES: Dict[str, Callable[[argparse.Namespace], Json]] = {
     "measure": measure,
     "create": create,
     "sweep": sweep,
-    "memory": memory,
+    "memory": measure_memory,
     "profile": profile,
 }
 _SCENARIOS: Dict[str, Callable[[Any, argparse.Namespace, WarmUp], Any]] = {
-    "single-stream": single_stream,
-    "multi-stream": multi_stream,
-    "server": server,
-    "offline": offline,
+    "single-stream": time_single_stream,
+    "multi-stream": time_multi_stream,
+    "server": time_server,
+    "offline": time_offline,
 }
 
 

@@ -86,7 +86,9 @@ class Inferences:
         self.feeds = feeds
         self._next = 0
 
-    def timed(self, duration_s: float, iterations: int, clock: Clock = time.monotonic_ns) -> Timed:
+    def time_stream(
+        self, duration_s: float, iterations: int, clock: Clock = time.monotonic_ns
+    ) -> Timed:
         """Answer a single stream for a duration, and at least so many queries.
 
         Only the call is between the two clock readings, and the garbage collector is off, so this
@@ -146,7 +148,7 @@ class Streams:
         """Of the longest stream."""
         return max((frames for frames, _ in self._reached.values()), default=0)
 
-    def not_finite(self) -> Set[str]:
+    def find_nonfinite(self) -> Set[str]:
         """Return the outputs of floats that end with NaN or infinity in some stream."""
         found = set()
         for _, outputs in self._reached.values():
@@ -158,7 +160,8 @@ class Streams:
 def find_nonfinite_goldens(model: Any) -> Set[str]:
     """Return the outputs that have NaN or infinity in a golden sample."""
     goldens = [
-        model.bundle.golden_outputs(index, model.variant) for index in range(model.bundle.goldens)
+        model.bundle.read_golden_outputs(index, model.variant)
+        for index in range(model.bundle.goldens)
     ]
     return {name for golden in goldens for name in golden if not is_finite(golden[name])}
 
@@ -204,11 +207,11 @@ class Pool:
         waiting: Deque[Tuple[int, int]] = deque(enumerate(arrivals_ns))
         answered = [0] * len(waiting)
         others = [
-            self._executor.submit(self._work, waiting, answered)
+            self._executor.submit(self._answer_waiting, waiting, answered)
             for _ in range(min(self.threads, len(waiting)) - 1)
         ]
         try:
-            self._work(waiting, answered)
+            self._answer_waiting(waiting, answered)
         finally:
             waiting.clear()
             for other in others:
@@ -217,9 +220,9 @@ class Pool:
 
     def rehearse(self, samples: int) -> Timed:
         """Answer some samples at once, so that each thread has run."""
-        return offline(self, samples)
+        return run_offline(self, samples)
 
-    def _work(self, waiting: Deque[Tuple[int, int]], answered: List[int]) -> None:
+    def _answer_waiting(self, waiting: Deque[Tuple[int, int]], answered: List[int]) -> None:
         run, names, feeds, clock = self.infer.run, self.infer.names, self.infer.feeds, self.clock
         while True:
             try:
@@ -235,7 +238,7 @@ class Pool:
             answered[number] = clock()
 
 
-def multi_stream(pool: Pool, duration_s: float, queries: int, samples_per_query: int) -> Timed:
+def run_multi_stream(pool: Pool, duration_s: float, queries: int, samples_per_query: int) -> Timed:
     """Answer queries of several samples for a duration, and at least so many queries."""
     latencies_ns: List[int] = []
     with no_garbage_collection():
@@ -248,7 +251,7 @@ def multi_stream(pool: Pool, duration_s: float, queries: int, samples_per_query:
     return Timed(latencies_ns, started, after, len(latencies_ns) * samples_per_query)
 
 
-def server(pool: Pool, schedule_ns: Sequence[int]) -> Timed:
+def run_server(pool: Pool, schedule_ns: Sequence[int]) -> Timed:
     """Answer queries that arrive at moments of a schedule, which counts from now."""
     with no_garbage_collection():
         started = pool.clock()
@@ -259,7 +262,7 @@ def server(pool: Pool, schedule_ns: Sequence[int]) -> Timed:
     return Timed(latencies_ns, started, max(answered_ns), len(latencies_ns))
 
 
-def offline(pool: Pool, samples: int) -> Timed:
+def run_offline(pool: Pool, samples: int) -> Timed:
     """Answer one query with all samples."""
     with no_garbage_collection():
         started = pool.clock()
@@ -311,10 +314,10 @@ def is_steady(windows: Sequence[Tuple[float, float]]) -> bool:
         return False
     recent = windows[-TREND_WINDOWS:]
     per_minute = 60 * estimate_theil_sen(recent) / max(1.0, median(last))
-    return abs(per_minute) < TREND_PER_MINUTE or not shows_trend(recent)
+    return abs(per_minute) < TREND_PER_MINUTE or not has_trend(recent)
 
 
-def shows_trend(points: Sequence[Tuple[float, float]]) -> bool:
+def has_trend(points: Sequence[Tuple[float, float]]) -> bool:
     """Return whether values rise or fall more than by chance, by Mann and Kendall's test.
 
     Three points in a random order look like a trend once in three times, more points about once in

@@ -49,38 +49,39 @@ class OtherWork:
         self._helper = helper
         self._root = root
         self._cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-        self._before = self._used()
+        self._before = self._read_used()
 
-    def taken(self) -> sysfs.Json:
+    def measure(self) -> sysfs.Json:
         """Return the ``OtherWork`` of edgepack's reports until now, or why it is not known."""
-        after = self._used()
+        after = self._read_used()
         if self._before is None or after is None:
             return sysfs.make_not_measured(
                 "there is no /proc/stat that counts this process's cores"
             )
         return compute_other_work(self._before, after, len(self._cores))
 
-    def _used(self) -> Optional[Used]:
+    def _read_used(self) -> Optional[Used]:
         ticks = sysfs.parse_core_ticks(sysfs.read(self._root / "proc/stat"))
         if not self._cores or not self._cores <= ticks.keys():
             return None
         pressure = re.search(r"^some .* total=(\d+)", sysfs.read(self._root / "proc/pressure/cpu"))
+        worked = sum(sum(ticks[core][:3] + ticks[core][5:7]) for core in self._cores)
         return Used(
             at_ns=time.monotonic_ns(),
-            worked=_tick_ns(sum(sum(ticks[core][:3] + ticks[core][5:7]) for core in self._cores)),
-            stolen=_tick_ns(sum(sum(ticks[core][7:8]) for core in self._cores)),
+            worked=_convert_ticks(worked),
+            stolen=_convert_ticks(sum(sum(ticks[core][7:8]) for core in self._cores)),
             own=time.process_time_ns(),
-            helper=self._helper_ns(),
+            helper=self._read_helper_ns(),
             waited=int(pressure[1]) * 1000 if pressure else None,
         )
 
-    def _helper_ns(self) -> int:
+    def _read_helper_ns(self) -> int:
         """Return what the helper used; nothing if it keeps to other cores or has ended."""
         _, _, text = sysfs.read(self._root / f"proc/{self._helper}/stat").rpartition(")")
         with contextlib.suppress(ProcessLookupError):
             if self._helper and text and os.sched_getaffinity(self._helper) & self._cores:
                 # Columns 14 to 17: its own user and system time, and that of children it waited for
-                return _tick_ns(sum(map(int, text.split()[11:15])))
+                return _convert_ticks(sum(map(int, text.split()[11:15])))
         return 0
 
 
@@ -104,5 +105,5 @@ def compute_other_work(before: Used, after: Used, cores: int) -> sysfs.Json:
     }
 
 
-def _tick_ns(ticks: int) -> int:
+def _convert_ticks(ticks: int) -> int:
     return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")

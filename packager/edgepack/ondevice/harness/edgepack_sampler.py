@@ -56,7 +56,7 @@ class Sampler:
             if os.fstat(self._printed.fileno()).st_size:
                 break
             time.sleep(0.005)
-        stand_back(self._child.pid)
+        lower_priority(self._child.pid)
 
     @property
     def pid(self) -> int:
@@ -109,7 +109,7 @@ def read_cpu_ns() -> int:
     return time.process_time_ns() + int((children.ru_utime + children.ru_stime) * 1e9)
 
 
-def stand_back(pid: int) -> None:
+def lower_priority(pid: int) -> None:
     """Give a process the lowest priority, and cores that this one does not have, if there are any.
 
     Not Linux's idle policy, which is lower: with every core busy, as a model keeps them, a reading

@@ -74,7 +74,7 @@ class _Temperatures(_Group):
         self.problem = "" if files else why or "no thermal zone can be read"
 
     def read(self) -> sysfs.Json:
-        now = ((name, file.number()) for name, file in self._files.items())
+        now = ((name, file.read_number()) for name, file in self._files.items())
         known = {name: v / 1000 for name, v in now if v is not None and v > sysfs.COLDEST}
         return {"temperatures_c": known}
 
@@ -102,22 +102,22 @@ class _Clocks(_Group):
         self.problem = "" if self._files else why or "no cpufreq or devfreq clock can be read"
 
     def read(self) -> sysfs.Json:
-        now = ((name, file.number()) for name, file in self._files.items())
+        now = ((name, file.read_number()) for name, file in self._files.items())
         hz = {name: int(v) * self._hz[name] for name, v in now if v is not None}
-        busy = {name: v / 1000 for name, v in self._unit_loads()}
-        busy.update(self._busy_cores())
+        busy = {name: v / 1000 for name, v in self._read_unit_loads()}
+        busy.update(self._measure_busy_cores())
         return {"clocks_hz": hz, "busy": busy}
 
-    def _unit_loads(self) -> Iterator[Tuple[str, float]]:
+    def _read_unit_loads(self) -> Iterator[Tuple[str, float]]:
         for name, file in self._loads.items():
-            value = file.number()
+            value = file.read_number()
             if value is not None:
                 yield name, value
 
-    def _busy_cores(self) -> Dict[str, float]:
+    def _measure_busy_cores(self) -> Dict[str, float]:
         before, self._before = (
             self._before,
-            _parse_core_times(self._stat.text() if self._stat else ""),
+            _parse_core_times(self._stat.read_text() if self._stat else ""),
         )
         used = {}
         for core, (busy, total) in self._before.items():
@@ -154,11 +154,12 @@ class _Power(_Group):
     def read(self) -> sysfs.Json:
         watts = {}
         for name in self._volts.keys() & self._amperes.keys():
-            millivolts, milliamperes = self._volts[name].number(), self._amperes[name].number()
+            millivolts = self._volts[name].read_number()
+            milliamperes = self._amperes[name].read_number()
             if millivolts is not None and milliamperes is not None:
                 watts[name] = round(millivolts * milliamperes / 1e6, 4)
         for name, file in self._energy.items():
-            energy_uj, at_ns = file.number(), time.monotonic_ns()
+            energy_uj, at_ns = file.read_number(), time.monotonic_ns()
             if energy_uj is None:
                 continue
             if name in self._before:
@@ -178,7 +179,7 @@ class _Throttling(_Group):
         counters = {str(path): (cause, path) for cause, path in sysfs.list_throttle_counters(root)}
         self._counters, why = _open_files({key: path for key, (_, path) in counters.items()})
         self._causes = {key: cause for key, (cause, _) in counters.items()}
-        self._counted = {key: file.number() for key, file in self._counters.items()}
+        self._counted = {key: file.read_number() for key, file in self._counters.items()}
         self._pi = _open_files({"bits": root / sysfs.PI_FILE})[0].get("bits")
         self._asks = self._pi is None and bool(sysfs.read_output("vcgencmd", "get_throttled"))
         self._asked_ns = 0
@@ -189,15 +190,15 @@ class _Throttling(_Group):
     def read(self) -> sysfs.Json:
         found = {}
         for key, file in self._counters.items():
-            before, now = self._counted[key], file.number()
+            before, now = self._counted[key], file.read_number()
             if before is not None and now is not None and now > before:
                 found[self._causes[key]] = True
             self._counted[key] = now
-        return {"throttled": list(found) + self._pi_causes()}
+        return {"throttled": list(found) + self._read_pi_causes()}
 
-    def _pi_causes(self) -> List[str]:
+    def _read_pi_causes(self) -> List[str]:
         if self._pi is not None:
-            text = self._pi.text().strip()
+            text = self._pi.read_text().strip()
             bits = int(text, 16) if text else 0
             return sysfs.list_bit_names(bits | bits >> 16)
         at_ns = time.monotonic_ns()
@@ -219,7 +220,7 @@ class _Load(_Group):
         self.problem = "" if self._file else why or "there is no /proc/loadavg"
 
     def read(self) -> sysfs.Json:
-        text = self._file.text() if self._file else ""
+        text = self._file.read_text() if self._file else ""
         return {"load": float(text.split()[0])} if text else {}
 
 
@@ -229,16 +230,16 @@ class OpenFile:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(str(path), os.O_RDONLY | os.O_CLOEXEC)
 
-    def text(self) -> str:
+    def read_text(self) -> str:
         """Return what it says now; nothing where it cannot be read at the moment."""
         try:
             return os.pread(self._descriptor, READ_BYTES, 0).decode("ascii", "replace")
         except OSError:
             return ""
 
-    def number(self) -> Optional[float]:
+    def read_number(self) -> Optional[float]:
         """Return the number that it holds now."""
-        return sysfs.parse_number(self.text())
+        return sysfs.parse_number(self.read_text())
 
 
 def _open_files(paths: Dict[str, Path]) -> Tuple[Dict[str, OpenFile], str]:

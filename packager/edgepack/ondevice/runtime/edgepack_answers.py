@@ -49,7 +49,7 @@ class Detection:
 Answer = Union[List[Class], List[Detection], np.ndarray]
 
 
-def answer(
+def make_answer(
     output: np.ndarray,
     description: Mapping[str, Any],
     labels: Sequence[str] = (),
@@ -74,19 +74,19 @@ def answer(
     """
     kind = description["kind"]
     if kind == "classification":
-        return classes(output, description, labels)
+        return find_classes(output, description, labels)
     if kind == "detection":
         if place is None:
             raise ValueError(
                 "a detection's boxes are in the pixels of a picture: give its placement"
             )
-        return detections(output, description, labels, place)
+        return find_detections(output, description, labels, place)
     if kind == "embedding":
         if description["mask"] is not None and mask is None:
             raise ValueError(
                 f"the vectors are pooled with the mask {description['mask']!r}: give it"
             )
-        return vectors(output, description, mask)
+        return make_vectors(output, description, mask)
     return output
 
 
@@ -96,7 +96,7 @@ def read_labels(text: str) -> List[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def classes(
+def find_classes(
     output: np.ndarray, description: Mapping[str, Any], labels: Sequence[str] = ()
 ) -> List[Class]:
     """Return the ``top`` classes by score; of equal ones, those with the lower index first.
@@ -119,7 +119,7 @@ def classes(
     scores = _apply_activation(values, description.get("activation", "none"))
     # By the values: activations keep their order, and may round two of them to the same score.
     order = np.argsort(-values, kind="stable")[: description.get("top", 5)]
-    return [Class(int(i), _label(labels, int(i)), float(scores[i])) for i in order]
+    return [Class(int(i), _find_label(labels, int(i)), float(scores[i])) for i in order]
 
 
 def _apply_activation(values: np.ndarray, activation: str) -> np.ndarray:
@@ -134,7 +134,7 @@ def _apply_activation(values: np.ndarray, activation: str) -> np.ndarray:
     return values
 
 
-def detections(
+def find_detections(
     output: np.ndarray,
     description: Mapping[str, Any],
     labels: Sequence[str],
@@ -157,22 +157,22 @@ def detections(
     Raises:
         ValueError: Another shape.
     """
-    centred, scores = rows(output, description["layout"], len(labels))
+    centred, scores = read_rows(output, description["layout"], len(labels))
     index = scores.argmax(axis=1)
     best = scores[np.arange(len(scores)), index]
-    boxes = _corners(centred)
+    boxes = _convert_to_corners(centred)
     # A NaN is below every limit.
     good = (best >= description["score"]) & np.isfinite(best) & np.isfinite(boxes).all(axis=1)
     order = np.argsort(-best, kind="stable")
     order = order[good[order]]
-    kept = _apart(boxes, index, order, description["iou"], description["most"])
+    kept = _suppress_overlaps(boxes, index, order, description["iou"], description["most"])
     return [
-        Detection(int(index[row]), _label(labels, int(index[row])), float(best[row]), box)
+        Detection(int(index[row]), _find_label(labels, int(index[row])), float(best[row]), box)
         for row, box in ((row, _map_to_picture(boxes[row], place)) for row in kept)
     ]
 
 
-def rows(output: np.ndarray, layout: str, labels: int) -> Tuple[np.ndarray, np.ndarray]:
+def read_rows(output: np.ndarray, layout: str, labels: int) -> Tuple[np.ndarray, np.ndarray]:
     """Return boxes ``(N, 4)`` and class scores ``(N, C)``; a NaN scores minus infinity."""
     before = 5 if layout == "yolov5" else 4
     rows = output[0].astype(np.float64) if output.ndim == 3 and len(output) == 1 else None
@@ -193,13 +193,13 @@ def rows(output: np.ndarray, layout: str, labels: int) -> Tuple[np.ndarray, np.n
     return rows[:, :4], np.where(np.isnan(scores), -np.inf, scores)
 
 
-def _corners(centred: np.ndarray) -> np.ndarray:
+def _convert_to_corners(centred: np.ndarray) -> np.ndarray:
     """Return ``(N, 4)`` of centre, width and height as left, top, right, bottom."""
     half = centred[:, 2:] / 2
     return np.hstack([centred[:, :2] - half, centred[:, :2] + half])
 
 
-def _apart(
+def _suppress_overlaps(
     boxes: np.ndarray, index: np.ndarray, order: np.ndarray, iou: float, most: int
 ) -> List[int]:
     """Return the rows that no better row of their class overlaps, in order."""
@@ -208,11 +208,11 @@ def _apart(
         first, order = order[0], order[1:]
         kept.append(int(first))
         same = index[order] == index[first]
-        order = order[~(same & _overlap(boxes[first], boxes[order], iou))]
+        order = order[~(same & _find_overlapping(boxes[first], boxes[order], iou))]
     return kept
 
 
-def _overlap(box: np.ndarray, others: np.ndarray, iou: float) -> np.ndarray:
+def _find_overlapping(box: np.ndarray, others: np.ndarray, iou: float) -> np.ndarray:
     """Return which boxes overlap one by more than a share of their union."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     intersection = np.maximum(sides, 0).prod(axis=1)
@@ -231,18 +231,18 @@ def _map_to_picture(box: np.ndarray, place: images.Placement) -> Box:
     horizontal = (place.left, place.width, place.picture_width)
     vertical = (place.top, place.height, place.picture_height)
     return (
-        _back(x0, *horizontal),
-        _back(y0, *vertical),
-        _back(x1, *horizontal),
-        _back(y1, *vertical),
+        _map_back(x0, *horizontal),
+        _map_back(y0, *vertical),
+        _map_back(x1, *horizontal),
+        _map_back(y1, *vertical),
     )
 
 
-def _back(value: float, offset: int, scaled: int, size: int) -> float:
+def _map_back(value: float, offset: int, scaled: int, size: int) -> float:
     return min(max((value - offset) * size / scaled, 0.0), float(size))
 
 
-def vectors(
+def make_vectors(
     output: np.ndarray, description: Mapping[str, Any], mask: Optional[np.ndarray] = None
 ) -> np.ndarray:
     """Return one vector per sample: float32 ``(B, D)``.
@@ -297,11 +297,11 @@ def _pool_vectors(values: np.ndarray, pooling: str, counted: np.ndarray) -> np.n
     return np.where(number > 0, highest, 0.0)
 
 
-def _label(labels: Sequence[str], index: int) -> Optional[str]:
+def _find_label(labels: Sequence[str], index: int) -> Optional[str]:
     return labels[index] if index < len(labels) else None
 
 
-def as_json(given: Answer) -> List[Any]:
+def make_json(given: Answer) -> List[Any]:
     """Return an answer as lists and dicts that :mod:`json` writes."""
     if isinstance(given, np.ndarray):
         return list(given.tolist())

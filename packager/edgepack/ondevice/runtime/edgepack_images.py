@@ -101,19 +101,19 @@ def find_placement(width: int, height: int, resize: Mapping[str, int]) -> Placem
     size = (width, height)
     if "letterbox" in resize:
         side = resize["letterbox"]
-        scaled = _scaled(width, height, side / max(size))
+        scaled = _scale_size(width, height, side / max(size))
         left, top = (side - scaled[0]) // 2, (side - scaled[1]) // 2
         return Placement(*size, *scaled, left, top, side, side)
     if "short_side" in resize:
         side = resize["crop"]
-        scaled = _scaled(width, height, resize["short_side"] / min(size))
+        scaled = _scale_size(width, height, resize["short_side"] / min(size))
         left, top = -((scaled[0] - side) // 2), -((scaled[1] - side) // 2)
         return Placement(*size, *scaled, left, top, side, side)
     stretched = (resize["width"], resize["height"])
     return Placement(*size, *stretched, 0, 0, *stretched)
 
 
-def _scaled(width: int, height: int, ratio: float) -> Tuple[int, int]:
+def _scale_size(width: int, height: int, ratio: float) -> Tuple[int, int]:
     """Return a size times a ratio: rounded, halves to even, at least 1."""
     return max(1, round(width * ratio)), max(1, round(height * ratio))
 

@@ -65,7 +65,7 @@ MIN_EQUAL_SHARE = 0.99
 ORT_ERRORS = providers.ORT_ERRORS
 Refused = providers.Refused
 check_requirements = providers.check_requirements
-session_config = providers.session_config
+make_session_config = providers.make_session_config
 TensorSpec = shapes.TensorSpec
 
 Arrays = Dict[str, np.ndarray]
@@ -122,7 +122,7 @@ class Model:
             ValueError: A name, dtype or shape is not what the model takes, or larger than any
                 model of this variant.
         """
-        return self.run(self.checked(inputs))
+        return self.run(self.check_inputs(inputs))
 
     def predict(self, given: Union[Mapping[str, Any], np.ndarray, str]) -> Dict[str, Any]:
         """Return answers for pictures and texts, by output.
@@ -141,9 +141,9 @@ class Model:
             TypeError: A text is none.
             LoadError: A file that descriptions name is missing.
         """
-        feed = self.bundle.meaning.feed(given)
-        arrays = self.checked(feed.arrays)
-        return dict(self.bundle.meaning.answers(self.run(arrays), feed._replace(arrays=arrays)))
+        feed = self.bundle.meaning.make_feed(given)
+        feed = feed._replace(arrays=self.check_inputs(feed.arrays))
+        return dict(self.bundle.meaning.make_answers(self.run(feed.arrays), feed))
 
     def run(self, feed: Arrays) -> Arrays:
         """Return the outputs by name, without checking names and dtypes of the inputs.
@@ -170,22 +170,22 @@ class Model:
         return self._run_padded if self.buckets else self.session.run
 
     def _run_padded(self, names: List[str], feed: Arrays) -> Sequence[np.ndarray]:
-        number = shapes.choose(self.buckets, self._find_sizes(feed), exact=self._exact)
-        return list(self._run_in(number, names, feed).values())
+        number = shapes.choose_bucket(self.buckets, self._find_sizes(feed), exact=self._exact)
+        return list(self._run_bucket(number, names, feed).values())
 
-    def _run_in(self, number: int, names: List[str], feed: Arrays) -> Arrays:
-        padded = self.bundle.shapes.padded(feed, self.buckets[number])
+    def _run_bucket(self, number: int, names: List[str], feed: Arrays) -> Arrays:
+        padded = self.bundle.shapes.pad_feed(feed, self.buckets[number])
         arrays = dict(zip(names, self.sessions[number].run(names, padded)))  # noqa: B905
-        return shapes.cut(arrays, self.entry["slices"], self._find_sizes(feed))
+        return shapes.cut_outputs(arrays, self.entry["slices"], self._find_sizes(feed))
 
     def _find_sizes(self, feed: Arrays) -> Dict[str, int]:
-        return self.bundle.shapes.sizes(shapes.find_shapes(feed))
+        return self.bundle.shapes.find_sizes(shapes.find_shapes(feed))
 
     @property
     def _exact(self) -> bool:
         return bool(self.entry.get("exact"))
 
-    def checked(self, inputs: Union[Mapping[str, Any], np.ndarray]) -> Arrays:
+    def check_inputs(self, inputs: Union[Mapping[str, Any], np.ndarray]) -> Arrays:
         """Return what the session is to be fed, or raise ValueError."""
         needed = [spec.name for spec in self.bundle.shapes.needed]
         if not isinstance(inputs, Mapping):
@@ -213,13 +213,14 @@ class Model:
             Refused: An output is not near enough.
         """
         names = [spec.name for spec in self.outputs]
-        feeds = [self.bundle.golden_inputs(index) for index in range(self.bundle.goldens)]
+        feeds = [self.bundle.read_golden_inputs(index) for index in range(self.bundle.goldens)]
         for number, bucket in enumerate(self.buckets):
-            held = [index for index, feed in enumerate(feeds) if self._takes(bucket, feed)]
+            held = [index for index, feed in enumerate(feeds) if self._can_take(bucket, feed)]
             if not held:
-                self._run_in(number, names, self.bundle.shapes.resized(feeds[0], bucket))
+                self._run_bucket(number, names, self.bundle.shapes.resize_feed(feeds[0], bucket))
                 continue
-            found_db = self.nearness_db(held[0], self._run_in(number, names, feeds[held[0]]))
+            outputs = self._run_bucket(number, names, feeds[held[0]])
+            found_db = self.compute_closeness_db(held[0], outputs)
             _check_golden(self.entry, found_db, f" for {shapes.format_sizes(bucket)}")
             if held[0] == 0:
                 self.golden_sqnr_db = min(self.golden_sqnr_db, found_db)
@@ -231,25 +232,25 @@ class Model:
             Refused: An output is not near enough.
         """
         for index in range(1, self.bundle.goldens):
-            found_db = self.golden_db(index)
+            found_db = self.measure_golden_db(index)
             _check_golden(self.entry, found_db, f" for golden sample {index + 1}")
             self.golden_sqnr_db = min(self.golden_sqnr_db, found_db)
 
-    def _takes(self, bucket: Dict[str, int], feed: Arrays) -> bool:
+    def _can_take(self, bucket: Dict[str, int], feed: Arrays) -> bool:
         sizes = self._find_sizes(feed)
         return bucket == sizes if self._exact else shapes.can_hold(bucket, sizes)
 
-    def golden_db(self, index: int) -> float:
+    def measure_golden_db(self, index: int) -> float:
         """Run a golden input and return how near the worst output is, as :func:`closeness_db`."""
-        return self.nearness_db(index, self.run(self.bundle.golden_inputs(index)))
+        return self.compute_closeness_db(index, self.run(self.bundle.read_golden_inputs(index)))
 
-    def nearness_db(self, index: int, outputs: Arrays) -> float:
+    def compute_closeness_db(self, index: int, outputs: Arrays) -> float:
         """Return how near outputs are to the golden ones of a sample, in the worst output.
 
         If an output, or a quantity in it, has to exceed the variant's ``min_sqnr_db`` by its
         ``extra_db``, that is subtracted, so that one limit applies to all.
         """
-        golden = self.bundle.golden_outputs(index, self.variant)
+        golden = self.bundle.read_golden_outputs(index, self.variant)
         entries = self.bundle.manifest["goldens"][index]["outputs"][self.variant]
         return min(golden_closeness_db(e, golden[e["name"]], outputs[e["name"]]) for e in entries)
 
@@ -264,19 +265,19 @@ class Bundle:
     def __init__(self, folder: Path, cache: Union[str, Path, None] = None) -> None:
         self.folder = folder
         self.manifest = _read_manifest(folder)
-        self.cache = _cache(folder, self.manifest["name"], cache)
-        self.inputs = _specs(self.manifest["inputs"])
-        self.outputs = _specs(self.manifest["outputs"])
+        self.cache = _find_cache(folder, self.manifest["name"], cache)
+        self.inputs = _make_specs(self.manifest["inputs"])
+        self.outputs = _make_specs(self.manifest["outputs"])
         described = self.manifest.get("input_descriptions")
         self.shapes = shapes.InputShapes(self.inputs, described)
-        self.meaning = meanings.Meaning(self.manifest, self.shapes, self._file)
+        self.meaning = meanings.Meaning(self.manifest, self.shapes, self._read_file)
 
     @property
     def goldens(self) -> int:
         """The number of golden samples, at least 1."""
         return len(self.manifest["goldens"])
 
-    def variants(self, only: Optional[str]) -> List[Dict[str, Any]]:
+    def list_variants(self, only: Optional[str]) -> List[Dict[str, Any]]:
         """Return all variants in order, or the requested one."""
         entries: List[Dict[str, Any]] = self.manifest["variants"]
         chosen = [entry for entry in entries if only in (None, entry["id"])]
@@ -285,18 +286,18 @@ class Bundle:
             raise LoadError(f"the bundle has no variant {only!r}; it has: {ids}")
         return chosen
 
-    def golden_inputs(self, index: int) -> Arrays:
+    def read_golden_inputs(self, index: int) -> Arrays:
         """Return the inputs of one golden sample."""
-        return self._tensors(self.manifest["goldens"][index]["inputs"])
+        return self._read_tensors(self.manifest["goldens"][index]["inputs"])
 
-    def golden_outputs(self, index: int, variant: str) -> Arrays:
+    def read_golden_outputs(self, index: int, variant: str) -> Arrays:
         """Return a variant's outputs on the build host's CPU for one golden sample.
 
         Of a large output only every so many-th value is there, in a vector.
         """
-        return self._tensors(self.manifest["goldens"][index]["outputs"][variant])
+        return self._read_tensors(self.manifest["goldens"][index]["outputs"][variant])
 
-    def _file(self, name: str) -> str:
+    def _read_file(self, name: str) -> str:
         """Return the text of one of the project's files."""
         path = self.folder / "files" / name
         try:
@@ -305,10 +306,10 @@ class Bundle:
         except (OSError, ValueError) as error:
             raise LoadError(f"the bundle is damaged: {path}: {error}") from error
 
-    def _tensors(self, entries: Sequence[Dict[str, Any]]) -> Arrays:
-        return {entry["name"]: self._tensor(entry) for entry in entries}
+    def _read_tensors(self, entries: Sequence[Dict[str, Any]]) -> Arrays:
+        return {entry["name"]: self._read_tensor(entry) for entry in entries}
 
-    def _tensor(self, entry: Dict[str, Any]) -> np.ndarray:
+    def _read_tensor(self, entry: Dict[str, Any]) -> np.ndarray:
         path = self.folder / entry["path"]
         dtype = np.dtype(entry["dtype"]).newbyteorder("<")
         try:
@@ -345,7 +346,7 @@ def load(
     """
     opened = Bundle(Path(bundle) if bundle else Path(__file__).resolve().parent, cache)
     passed_over: List[Tuple[str, str]] = []
-    for entry in opened.variants(variant):
+    for entry in opened.list_variants(variant):
         try:
             model = _try_variant(opened, providers.apply_settings(entry, settings or {}), on_try)
         except Refused as refusal:
@@ -370,12 +371,12 @@ def _try_variant(
     created = time.perf_counter_ns()
     model = Model(bundle, entry, sessions)
     model.session_create_ns = created - started
-    feed = bundle.golden_inputs(0)
+    feed = bundle.read_golden_inputs(0)
     try:
         started = time.perf_counter_ns()
         outputs = model.run(feed)
         model.first_inference_ns = time.perf_counter_ns() - started
-        model.golden_sqnr_db = model.nearness_db(0, outputs)
+        model.golden_sqnr_db = model.compute_closeness_db(0, outputs)
         _check_golden(entry, model.golden_sqnr_db)
         model.prove_buckets()
         model.prove_others()
@@ -410,7 +411,7 @@ def open_session(bundle: Bundle, entry: Dict[str, Any], profile_prefix: str = ""
 
 def _check_share(bundle: Bundle, model: Model) -> None:
     entry = model.entry
-    if not providers.wants_share(entry):
+    if not providers.is_cpu_limited(entry):
         return
     first = entry["providers"][0]["name"]
     by_session = [_find_assigned_providers(session) for session in model.sessions]
@@ -439,21 +440,21 @@ def _find_assigned_providers(session: Any) -> List[str]:
 
 def profile_nodes(bundle: Bundle, entry: Dict[str, Any], runs: int) -> List[Dict[str, Any]]:
     """Run a golden input under onnxruntime's profiler; see :func:`find_profile_nodes`."""
-    return find_profile_nodes(profile_events(bundle, entry, runs))
+    return find_profile_nodes(record_profile(bundle, entry, runs))
 
 
-def profile_events(bundle: Bundle, entry: Dict[str, Any], runs: int) -> List[Dict[str, Any]]:
+def record_profile(bundle: Bundle, entry: Dict[str, Any], runs: int) -> List[Dict[str, Any]]:
     """Run a golden input under onnxruntime's profiler, in a session of its own.
 
     Returns:
         The events of the profile, in Chrome's trace event format.
     """
-    feed = bundle.golden_inputs(0)
+    feed = bundle.read_golden_inputs(0)
     if entry.get("buckets"):
         buckets = [bucket["dims"] for bucket in entry["buckets"]]
-        sizes = bundle.shapes.sizes(shapes.find_shapes(feed))
-        number = shapes.choose(buckets, sizes, exact=bool(entry.get("exact")))
-        entry, feed = split_models(entry)[number], bundle.shapes.padded(feed, buckets[number])
+        sizes = bundle.shapes.find_sizes(shapes.find_shapes(feed))
+        number = shapes.choose_bucket(buckets, sizes, exact=bool(entry.get("exact")))
+        entry, feed = split_models(entry)[number], bundle.shapes.pad_feed(feed, buckets[number])
     with tempfile.TemporaryDirectory(prefix="edgepack-profile-") as folder:
         session = open_session(bundle, entry, os.path.join(folder, "profile"))
         for _ in range(runs):
@@ -559,7 +560,7 @@ def golden_closeness_db(entry: Dict[str, Any], golden: np.ndarray, output: np.nd
     return worst
 
 
-def _specs(entries: Sequence[Dict[str, Any]]) -> List[TensorSpec]:
+def _make_specs(entries: Sequence[Dict[str, Any]]) -> List[TensorSpec]:
     return [TensorSpec(entry["name"], entry["dtype"], tuple(entry["shape"])) for entry in entries]
 
 
@@ -577,9 +578,9 @@ def _read_manifest(folder: Path) -> Dict[str, Any]:
     return manifest
 
 
-def _cache(folder: Path, project: str, wanted: Union[str, Path, None]) -> Path:
+def _find_cache(folder: Path, project: str, wanted: Union[str, Path, None]) -> Path:
     if wanted is None:
-        return providers.cache_root(folder, project)
+        return providers.find_cache_root(folder, project)
     cache, bundle = Path(wanted).expanduser().resolve(), folder.resolve()
     if bundle == cache or bundle in cache.parents:
         raise LoadError(f"the cache {cache} is inside the bundle, which nothing may change")

@@ -57,7 +57,7 @@ class Meaning:
         self.needed = [spec.name for spec in inputs.needed if spec.name not in self._made]
         self._read = read
 
-    def feed(self, given: Given) -> Feed:
+    def make_feed(self, given: Given) -> Feed:
         """Return tensors for what a caller gives.
 
         Args:
@@ -96,7 +96,7 @@ class Meaning:
         spec, described = self._specs[name], self._images[name]
         if len(spec.shape) == 1:
             # The model decodes the file itself: where the picture lies is not known.
-            return _content(value), None
+            return _read_bytes(value), None
         pixels = np.asarray(value)
         images.check(pixels)
         place = images.find_placement(pixels.shape[1], pixels.shape[0], described["resize"])
@@ -111,7 +111,7 @@ class Meaning:
         tokens, spec = self._texts[name], self._specs[name]
         if spec.dtype == "uint8":
             # The model makes the tokens itself.
-            return {name: np.frombuffer(self._in_model[name].ready(text), np.uint8)}
+            return {name: np.frombuffer(self._in_model[name].encode_text(text), np.uint8)}
         fixed = isinstance(spec.shape[-1], int)
         encoded = self._tokenizers[name].encode(text, tokens["length"], pad=fixed)
         values = {name: encoded.input_ids}
@@ -122,7 +122,9 @@ class Meaning:
             if key in self._specs
         }
 
-    def answers(self, outputs: Mapping[str, np.ndarray], feed: Feed) -> Dict[str, answers.Answer]:
+    def make_answers(
+        self, outputs: Mapping[str, np.ndarray], feed: Feed
+    ) -> Dict[str, answers.Answer]:
         """Return what the outputs of a feed mean; those without a description are as they are.
 
         Raises:
@@ -132,7 +134,7 @@ class Meaning:
         for name, output in outputs.items():
             described = self._outputs.get(name, _RAW)
             mask = feed.arrays.get(described.get("mask") or "")
-            found[name] = answers.answer(
+            found[name] = answers.make_answer(
                 output, described, self._labels.get(name, []), feed.place, mask
             )
         return found
@@ -157,7 +159,7 @@ class Meaning:
         }
 
 
-def _content(file: Any) -> np.ndarray:
+def _read_bytes(file: Any) -> np.ndarray:
     """Return an image file's bytes as uint8 ``(N,)``.
 
     Other bytes are refused here: on those the decoding operator ends the process

@@ -409,8 +409,9 @@ def find_session_key_problem(key: str, value: str) -> str:
     if key in EFFECTLESS:
         return f"{key!r} is not a session config key: {EFFECTLESS[key]}"
     if key not in SESSION_KEYS:
-        return f"onnxruntime knows no session config key {key!r}{_nearest(key, SESSION_KEYS)}"
-    return _value_problem(f"the session config key {key!r}", SESSION_KEYS[key], value)
+        known = _suggest_nearest(key, SESSION_KEYS)
+        return f"onnxruntime knows no session config key {key!r}{known}"
+    return _find_value_problem(f"the session config key {key!r}", SESSION_KEYS[key], value)
 
 
 def find_provider_option_problem(provider: str, key: str, value: str) -> str:
@@ -419,17 +420,17 @@ def find_provider_option_problem(provider: str, key: str, value: str) -> str:
     OpenVINO's options are the classic provider's; the loader translates them for the plugin.
     """
     if provider not in PROVIDER_OPTIONS:
-        known = _nearest(provider, PROVIDER_OPTIONS)
+        known = _suggest_nearest(provider, PROVIDER_OPTIONS)
         return f"edgepack knows no execution provider {provider!r}, so no options of it{known}"
     options = PROVIDER_OPTIONS[provider]
     if not options:
         return f"{provider} has no options: remove {key!r}"
     if key not in options:
-        return f"{provider} has no option {key!r}{_nearest(key, options)}"
-    return _value_problem(f"{provider}'s option {key!r}", options[key], value)
+        return f"{provider} has no option {key!r}{_suggest_nearest(key, options)}"
+    return _find_value_problem(f"{provider}'s option {key!r}", options[key], value)
 
 
-def _value_problem(subject: str, values: Values, value: str) -> str:
+def _find_value_problem(subject: str, values: Values, value: str) -> str:
     fits = re.fullmatch(values.pattern, value) and (
         values is not JSON_OBJECT or _is_object_of_objects(value)
     )
@@ -444,7 +445,7 @@ def _is_object_of_objects(text: str) -> bool:
     return isinstance(found, dict) and all(isinstance(value, dict) for value in found.values())
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _suggest_nearest(name: str, known: Iterable[str]) -> str:
     by_lower = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     if near:

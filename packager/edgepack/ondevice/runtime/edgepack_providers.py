@@ -92,7 +92,7 @@ def check_requirements(entry: Entry, sources: Optional[Mapping[str, Any]] = None
         Refused: One is missing.
     """
     for provider in entry["providers"]:
-        absence = _absence(provider["name"])
+        absence = _explain_absence(provider["name"])
         about = (sources or {}).get(provider["name"], {}).get("about", "")
         if absence:
             raise Refused(f"{absence}. {about}" if about else absence)
@@ -108,21 +108,21 @@ def _has_extensions(entry: Entry) -> bool:
     return bool(entry.get("requires", {}).get("extensions"))
 
 
-def _absence(provider: str) -> str:
+def _explain_absence(provider: str) -> str:
     """Return why a provider is not here, or nothing if it is."""
     available = ort.get_available_providers()
     package = names.PLUGINS.get(provider)
-    if provider in available or _plugin_devices(provider):
+    if provider in available or _list_plugin_devices(provider):
         return ""
     if package is None or importlib.util.find_spec(package) is None:
         return f"{provider} is not in this onnxruntime (it has {', '.join(available)})"
-    _register(provider, package)
-    if not _plugin_devices(provider):
+    _register_plugin(provider, package)
+    if not _list_plugin_devices(provider):
         return f"{provider} is in the plugin {package}, which lists no device on this machine"
     return ""
 
 
-def _register(provider: str, package: str) -> None:
+def _register_plugin(provider: str, package: str) -> None:
     """Register a plugin's library, once in a process: onnxruntime 1.23 and newer take plugins."""
     if not hasattr(ort, "register_execution_provider_library"):
         raise Refused(f"onnxruntime {ort.__version__} does not take the plugin {package}")
@@ -131,10 +131,10 @@ def _register(provider: str, package: str) -> None:
         ort.register_execution_provider_library(provider, library)
     except _PLUGIN_ERRORS as error:
         if "already registered" not in str(error):
-            raise Refused(f"the plugin {package} does not load: {_line(error)}") from error
+            raise Refused(f"the plugin {package} does not load: {_shorten_error(error)}") from error
 
 
-def _plugin_devices(provider: str) -> List[Any]:
+def _list_plugin_devices(provider: str) -> List[Any]:
     """Return the devices that a registered plugin lists; none if the provider is no plugin's."""
     if provider not in names.PLUGINS or not hasattr(ort, "get_ep_devices"):
         return []
@@ -174,7 +174,7 @@ def open_session(model: Path, entry: Entry, cache: Path, profile_prefix: str = "
     Args:
         model: The variant's model file.
         entry: The variant.
-        cache: The folder for caches, as :func:`cache_root` has it.
+        cache: The folder for caches, as :func:`find_cache_root` has it.
         profile_prefix: Where onnxruntime's profile goes; none is made if empty.
 
     What a process that was killed left in the cache is no obstacle: if the session cannot be
@@ -210,23 +210,23 @@ class _NotOpenedError(Refused):
 def _open_session(model: Path, entry: Entry, profile_prefix: str) -> Any:
     providers = find_session_providers(entry)
     try:
-        return _create(model, _session_options(entry, profile_prefix), providers)
+        return _create_session(model, _make_session_options(entry, profile_prefix), providers)
     except ORT_ERRORS as error:
         try:
             # onnxruntime 1.31.1 fails with precise kernels where nodes share an int8 constant. The
             # golden outputs tell whether the others will do.
-            options = _session_options(entry, profile_prefix, precise=False)
-            return _create(model, options, providers)
+            options = _make_session_options(entry, profile_prefix, precise=False)
+            return _create_session(model, options, providers)
         except ORT_ERRORS:
-            raise _explain_refused(error, providers[0]["name"]) from error
+            raise _make_refusal(error, providers[0]["name"]) from error
 
 
-def _explain_refused(error: Exception, first: str) -> Refused:
+def _make_refusal(error: Exception, first: str) -> Refused:
     # So ends a session with session.disable_cpu_ep_fallback, whatever kept nodes from the provider.
     if "fallback to CPU EP has been explicitly disabled" in str(error):
         why = f"{first} does not take every node, or not this machine; {_STDERR}"
         return Refused(f"the session cannot be created: {why}")
-    return _NotOpenedError(f"the session cannot be created: {_line(error)}")
+    return _NotOpenedError(f"the session cannot be created: {_shorten_error(error)}")
 
 
 @contextmanager
@@ -244,13 +244,13 @@ def _set_aside(folder: Path) -> Iterator[None]:
     shutil.rmtree(aside)
 
 
-def _session_options(entry: Entry, profile_prefix: str, *, precise: bool = True) -> Any:
+def _make_session_options(entry: Entry, profile_prefix: str, *, precise: bool = True) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = entry["session"]["intra_op_num_threads"]
     level = GRAPH_LEVELS[entry["session"].get("graph_optimization_level", "all")]
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-    config = session_config(entry)
+    config = make_session_config(entry)
     if not precise and PRECISE not in entry["session"]["config"]:
         config.pop(PRECISE, None)
     for key, value in config.items():
@@ -264,22 +264,22 @@ def _session_options(entry: Entry, profile_prefix: str, *, precise: bool = True)
     return options
 
 
-def _create(model: Path, options: Any, providers: List[Dict[str, Any]]) -> Any:
-    if not any(_plugin_devices(provider["name"]) for provider in providers):
+def _create_session(model: Path, options: Any, providers: List[Dict[str, Any]]) -> Any:
+    if not any(_list_plugin_devices(provider["name"]) for provider in providers):
         pairs = [(provider["name"], provider["options"]) for provider in providers]
         return ort.InferenceSession(str(model), options, providers=pairs, enable_fallback=0)
     # A plugin that is listed under 'providers' gives a CPU session in silence (1.31.1, tried).
     for provider in providers:
         name = provider["name"]
-        if _plugin_devices(name):
-            device, passed = _plugin_choice(name, provider["options"])
+        if _list_plugin_devices(name):
+            device, passed = _choose_plugin_device(name, provider["options"])
             options.add_provider_for_devices([device], passed)
         elif name != CPU:
             options.add_provider(name, provider["options"])
     return ort.InferenceSession(str(model), options, enable_fallback=0)
 
 
-def _plugin_choice(provider: str, settings: Dict[str, str]) -> Tuple[Any, Dict[str, str]]:
+def _choose_plugin_device(provider: str, settings: Dict[str, str]) -> Tuple[Any, Dict[str, str]]:
     """Return the plugin's device that the options ask for, and the options in its words.
 
     Source: OpenVINO's devices say "CPU", "GPU", "GPU.0" or "NPU" in ``ov_device``
@@ -288,11 +288,11 @@ def _plugin_choice(provider: str, settings: Dict[str, str]) -> Tuple[Any, Dict[s
     """
     if provider == OPENVINO:
         wanted = settings.get("device_type", "CPU")
-        kinds = {d.ep_metadata.get("ov_device", ""): d for d in _plugin_devices(provider)}
+        kinds = {d.ep_metadata.get("ov_device", ""): d for d in _list_plugin_devices(provider)}
         settings = make_plugin_options(settings)
     else:
         wanted = {"cpu": "CPU", "gpu": "GPU"}.get(settings.get("backend_type", ""), "NPU")
-        kinds = {d.device.type.name: d for d in _plugin_devices(provider)}
+        kinds = {d.device.type.name: d for d in _list_plugin_devices(provider)}
     for kind, device in kinds.items():
         if kind == wanted or kind.startswith(f"{wanted}."):
             return device, settings
@@ -328,31 +328,31 @@ def make_plugin_options(settings: Dict[str, str]) -> Dict[str, str]:
 def find_session_providers(entry: Entry) -> List[Dict[str, Any]]:
     """Return the providers to name: without the CPU where all nodes are to be elsewhere."""
     providers: List[Dict[str, Any]] = entry["providers"]
-    if wants_no_cpu(entry):
+    if is_cpu_forbidden(entry):
         return [provider for provider in providers if provider["name"] != CPU]
     return providers
 
 
-def session_config(entry: Entry) -> Dict[str, str]:
+def make_session_config(entry: Entry) -> Dict[str, str]:
     """Return the session config entries of a variant on this machine."""
     config: Dict[str, str] = {}
     if _is_x86_without_vnni():
         # The default int8 kernels saturate there; these are exact at half the speed.
         config[PRECISE] = "1"
-    if wants_no_cpu(entry):
+    if is_cpu_forbidden(entry):
         config["session.disable_cpu_ep_fallback"] = "1"
-    if wants_share(entry):
+    if is_cpu_limited(entry):
         config["session.record_ep_graph_assignment_info"] = "1"
     config.update(entry["session"]["config"])
     return config
 
 
-def wants_no_cpu(entry: Entry) -> bool:
+def is_cpu_forbidden(entry: Entry) -> bool:
     """Return whether all nodes have to be on a provider other than the CPU."""
     return bool(entry["placement"] == "all" and entry["providers"][0]["name"] != CPU)
 
 
-def wants_share(entry: Entry) -> bool:
+def is_cpu_limited(entry: Entry) -> bool:
     """Return whether some of the nodes may be on the CPU, but not too many."""
     return bool(entry["placement"] != "all" and entry["providers"][0]["name"] != CPU)
 
@@ -377,7 +377,7 @@ def check_settings(entry: Entry) -> None:
         raise Refused("; ".join(found))
 
 
-def cache_root(bundle: Path, project: str) -> Path:
+def find_cache_root(bundle: Path, project: str) -> Path:
     """Return where the caches of a project's models lie; never inside the bundle.
 
     ``<root>/<project>/cache`` for a bundle that was pushed to ``<root>/<project>/releases/``; else
@@ -427,7 +427,7 @@ def find_cache_folder(entry: Entry, cache: Path) -> Optional[Path]:
     if CACHE not in settings:
         return None
     wanted = hashlib.sha256(settings.encode()).hexdigest()[:8]
-    runtime = _runtime_key(entry["providers"][0]["name"])
+    runtime = _make_runtime_key(entry["providers"][0]["name"])
     return cache / str(entry["model_sha256"]) / f"{runtime}_{wanted}"
 
 
@@ -435,7 +435,7 @@ def _fill_settings(settings: Mapping[str, str], folder: Path) -> Dict[str, str]:
     return {key: value.replace(CACHE, str(folder)) for key, value in settings.items()}
 
 
-def _runtime_key(provider: str) -> str:
+def _make_runtime_key(provider: str) -> str:
     """Name what a compiled model depends on: runtime, provider, system or driver, device."""
     facts = (
         f"onnxruntime-{ort.__version__}",
@@ -451,14 +451,14 @@ def _runtime_key(provider: str) -> str:
 
 def find_provider_version(provider: str) -> str:
     """Return the version of what a provider rests on; nothing where only onnxruntime's counts."""
-    for device in _plugin_devices(provider):
+    for device in _list_plugin_devices(provider):
         return str(device.ep_metadata.get("version", ""))
     if provider == "TensorrtExecutionProvider":
-        return _tensorrt_version()
+        return _read_tensorrt_version()
     return ""
 
 
-def _tensorrt_version() -> str:
+def _read_tensorrt_version() -> str:
     """Return TensorRT's version as its library has it, such as 100300 for 10.3.
 
     Source: ``getInferLibVersion`` of NvInferRuntimeBase.h; the libraries' names end in the major
@@ -478,11 +478,11 @@ def read_driver_version(root: Path = Path("/")) -> str:
     Source: ``# R36 (release), REVISION: 4.7, ...`` in /etc/nv_tegra_release, and ``NVRM version:
     NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`` in /proc/driver/nvidia/version.
     """
-    tegra = _text(root / "etc/nv_tegra_release")
+    tegra = _read_text(root / "etc/nv_tegra_release")
     found = re.search(r"R(\d+).*REVISION: ([\d.]+)", tegra)
     if found:
         return f"L4T-{found[1]}.{found[2]}"
-    nvidia = _text(root / "proc/driver/nvidia/version")
+    nvidia = _read_text(root / "proc/driver/nvidia/version")
     found = re.search(r"NVRM version:.*?\s(\d+(?:\.\d+)+)\s", nvidia)
     return f"NVIDIA-{found[1]}" if found else ""
 
@@ -492,28 +492,29 @@ def read_device_model(root: Path = Path("/")) -> str:
 
     A board's name, else the computer's and processor's, with NVIDIA's GPU where there is one.
     """
-    board = _text(root / "proc/device-tree/model").strip("\0\n ")
+    board = _read_text(root / "proc/device-tree/model").strip("\0\n ")
     if board:
         return board
     if platform.system() == "Darwin":
-        return _sysctl("hw.model").partition(":")[2].strip()
-    lines = _text(root / "proc/cpuinfo").splitlines()
+        return _read_sysctl("hw.model").partition(":")[2].strip()
+    lines = _read_text(root / "proc/cpuinfo").splitlines()
     processors = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     gpus = [
-        _text(Path(path)) for path in glob.glob(f"{root}/proc/driver/nvidia/gpus/*/information")
+        _read_text(Path(path))
+        for path in glob.glob(f"{root}/proc/driver/nvidia/gpus/*/information")
     ]
     models = [found[1] for found in (re.search(r"Model:\s*(.+)", text) for text in gpus) if found]
     return " ".join([*models[:1], *processors[:1]])
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 
 
-def _line(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     """Return an error's beginning and end, where the cause is, as one line."""
     text = " ".join(str(error).split())
     return text if len(text) <= _LONGEST else f"{text[:80]} ... {text[80 - _LONGEST :]}"
@@ -522,7 +523,7 @@ def _line(error: Exception) -> str:
 def read_cpu_flags() -> Set[str]:
     """Return this CPU's flags as Linux spells them; on macOS, those that have a Linux name."""
     if platform.system() == "Darwin":
-        listed = _sysctl("hw.optional")
+        listed = _read_sysctl("hw.optional")
         return {name for key, name in _DARWIN_NAMES.items() if f"{key}: 1" in listed}
     flags: Set[str] = set()
     for line in read_cpuinfo():
@@ -544,7 +545,7 @@ def is_emulated() -> bool:
 
 def read_cpuinfo() -> List[str]:
     """Return the lines of ``/proc/cpuinfo``; none where there is no such file."""
-    return _text(Path("/proc/cpuinfo")).splitlines()
+    return _read_text(Path("/proc/cpuinfo")).splitlines()
 
 
 # Source: Apple, "Determining instruction set characteristics", and Linux's arm64 elf_hwcaps.
@@ -556,7 +557,7 @@ _DARWIN_NAMES = {
 }
 
 
-def _sysctl(name: str) -> str:
+def _read_sysctl(name: str) -> str:
     argv = ["/usr/sbin/sysctl", name]
     return subprocess.run(argv, stdout=subprocess.PIPE, check=False, timeout=10).stdout.decode(
         "utf-8", "replace"

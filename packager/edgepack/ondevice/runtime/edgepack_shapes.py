@@ -70,7 +70,7 @@ class InputShapes:
         """The inputs that a caller has to give: all but masks."""
         return [spec for spec in self.inputs if spec.name not in self.masks]
 
-    def sizes(self, shapes: Mapping[str, Sequence[int]]) -> Dict[str, int]:
+    def find_sizes(self, shapes: Mapping[str, Sequence[int]]) -> Dict[str, int]:
         """Return the size of each symbolic dimension, from the inputs' shapes.
 
         Raises:
@@ -95,37 +95,37 @@ class InputShapes:
         missing = [s for s in self.inputs if s.name in self.masks and s.name not in feed]
         if not missing:
             return feed
-        sizes = self.sizes(find_shapes(feed))
+        sizes = self.find_sizes(find_shapes(feed))
         made = {
-            spec.name: np.ones([_size(dim, sizes) for dim in spec.shape], spec.dtype)
+            spec.name: np.ones([_find_size(dim, sizes) for dim in spec.shape], spec.dtype)
             for spec in missing
         }
         return {**feed, **made}
 
-    def padded(self, feed: Arrays, bucket: Sizes) -> Arrays:
+    def pad_feed(self, feed: Arrays, bucket: Sizes) -> Arrays:
         """Return the inputs filled up at the end to a bucket's sizes, which hold them."""
         return {
             spec.name: _pad_array(
                 feed[spec.name],
-                [bucket.get(dim, size) for dim, size in self._dims(spec, feed)],
+                [bucket.get(dim, size) for dim, size in self._list_dims(spec, feed)],
                 self.fills.get(spec.name, 0),
             )
             for spec in self.inputs
         }
 
-    def resized(self, feed: Arrays, sizes: Sizes) -> Arrays:
+    def resize_feed(self, feed: Arrays, sizes: Sizes) -> Arrays:
         """Return the inputs cut, or repeated from their beginning, to other sizes."""
         changed = {}
         for spec in self.inputs:
             array = feed[spec.name]
-            for axis, (dim, size) in enumerate(self._dims(spec, feed)):
+            for axis, (dim, size) in enumerate(self._list_dims(spec, feed)):
                 if size and sizes.get(dim, size) != size:
                     array = np.take(array, np.arange(sizes[dim]) % size, axis=axis)
             changed[spec.name] = array
         return changed
 
     @staticmethod
-    def _dims(spec: TensorSpec, feed: Arrays) -> List[Tuple[str, int]]:
+    def _list_dims(spec: TensorSpec, feed: Arrays) -> List[Tuple[str, int]]:
         """Return name (empty where fixed) and size of each dimension."""
         pairs = zip(spec.shape, feed[spec.name].shape)  # noqa: B905
         return [(dim if isinstance(dim, str) else "", size) for dim, size in pairs]
@@ -136,7 +136,7 @@ def find_shapes(feed: Arrays) -> Dict[str, Tuple[int, ...]]:
     return {name: array.shape for name, array in feed.items()}
 
 
-def choose(buckets: Sequence[Sizes], sizes: Sizes, *, exact: bool = False) -> int:
+def choose_bucket(buckets: Sequence[Sizes], sizes: Sizes, *, exact: bool = False) -> int:
     """Return the index of the first bucket that holds the sizes, or that has just these.
 
     Raises:
@@ -162,7 +162,7 @@ def format_sizes(sizes: Sizes) -> str:
     return ", ".join(f"{dim} {size}" for dim, size in sizes.items())
 
 
-def cut(outputs: Arrays, slices: Sequence[Mapping[str, Any]], sizes: Sizes) -> Arrays:
+def cut_outputs(outputs: Arrays, slices: Sequence[Mapping[str, Any]], sizes: Sizes) -> Arrays:
     """Return the outputs with each axis in ``slices`` cut back to its dimension's size."""
     whole = dict(outputs)
     for entry in slices:
@@ -179,5 +179,5 @@ def _pad_array(array: np.ndarray, shape: Sequence[int], fill: float) -> np.ndarr
     return filled
 
 
-def _size(dim: Union[int, str], sizes: Sizes) -> int:
+def _find_size(dim: Union[int, str], sizes: Sizes) -> int:
     return sizes[dim] if isinstance(dim, str) else dim

@@ -124,7 +124,7 @@ class Tokenizer:
         """
         if length < self.special_tokens:
             raise ValueError(f"{length} tokens do not hold the {self.special_tokens} special ones")
-        own = self.tokens(text)[: length - self.special_tokens]
+        own = self.tokenize(text)[: length - self.special_tokens]
         pairs = [*self.around.before, *((token, self.around.kind) for token in own)]
         pairs += self.around.after
         filling = length - len(pairs) if pad else 0
@@ -134,7 +134,7 @@ class Tokenizer:
             [kind for _, kind in pairs] + [self.pad_type] * filling,
         )
 
-    def tokens(self, text: str) -> List[int]:
+    def tokenize(self, text: str) -> List[int]:
         """Return the token ids of a text, without special tokens around it, however many."""
         raise NotImplementedError
 
@@ -153,28 +153,30 @@ class WordPiece(Tokenizer):
         self.around = read_template(tokenizer["post_processor"])
         added = tokenizer.get("added_tokens") or []
         self._exact = {t["content"]: t["id"] for t in added if not t["normalized"]}
-        self._normalized = {self._normal(t["content"]): t["id"] for t in added if t["normalized"]}
+        self._normalized = {
+            self._normalize(t["content"]): t["id"] for t in added if t["normalized"]
+        }
         padding = tokenizer.get("padding") or {}
         known = {**self._vocab, **self._exact}
         self.pad_id = padding.get("pad_id", known.get("[PAD]", 0))
         self.pad_type = padding.get("pad_type_id", 0)
 
-    def tokens(self, text: str) -> List[int]:
+    def tokenize(self, text: str) -> List[int]:
         """Return the token ids of a text, without special tokens around it, however many."""
         ids: List[int] = []
         for part, exact in _split(text, self._exact):
             if exact is not None:
                 ids.append(exact)
                 continue
-            for piece, known in _split(self._normal(part), self._normalized):
-                ids += self._words(piece) if known is None else [known]
+            for piece, known in _split(self._normalize(part), self._normalized):
+                ids += self._tokenize_words(piece) if known is None else [known]
         return ids
 
-    def words(self, text: str) -> List[str]:
+    def split_words(self, text: str) -> List[str]:
         """Return the words of a text, normalized; punctuation is a word, added tokens are text."""
-        return list(_words(self._normal(text)))
+        return list(_split_words(self._normalize(text)))
 
-    def _normal(self, text: str) -> str:
+    def _normalize(self, text: str) -> str:
         """Return a text as ``BertNormalizer`` makes it."""
         rules = self._normalizer
         if rules["clean_text"]:
@@ -190,10 +192,10 @@ class WordPiece(Tokenizer):
             text = "".join(c.lower() for c in text)
         return text
 
-    def _words(self, text: str) -> List[int]:
-        return [token for word in _words(text) for token in self._pieces(word)]
+    def _tokenize_words(self, text: str) -> List[int]:
+        return [token for word in _split_words(text) for token in self._find_pieces(word)]
 
-    def _pieces(self, word: str) -> List[int]:
+    def _find_pieces(self, word: str) -> List[int]:
         """Return the ids of the longest pieces from the left; the unknown token's if one lacks.
 
         Characters are counted, and words cut between them, as Unicode code points.
@@ -251,7 +253,7 @@ class InModel(NamedTuple):
         untold = [t["content"] for t in added if pieces or t["lstrip"] or t["rstrip"]]
         return cls(untold, not pieces and tokenizer.get("normalizer") is not None)
 
-    def ready(self, text: str) -> bytes:
+    def encode_text(self, text: str) -> bytes:
         """Return a text as such a model takes it: UTF-8.
 
         Raises:
@@ -310,11 +312,11 @@ def _clean_character(character: str) -> str:
     return _SPACE.sub(" ", character)
 
 
-def _words(text: str) -> Iterator[str]:
-    return (part for word in _WORD.findall(text) for part in _apart(word))
+def _split_words(text: str) -> Iterator[str]:
+    return (part for word in _WORD.findall(text) for part in _split_punctuation(word))
 
 
-def _apart(word: str) -> Iterator[str]:
+def _split_punctuation(word: str) -> Iterator[str]:
     """Yield a word's parts: each punctuation character by itself, and what is between them."""
     start = 0
     for index, character in enumerate(word):

@@ -211,7 +211,7 @@ def find_best_score(output: Array, meaning: DetectionOutput) -> float:
     """Return the score of an output's best detection, 0 where it has none."""
     description = {**meaning.model_dump(), "score": 0.0, "most": 1}
     labels = [""] * (meaning.classes if isinstance(meaning, LabelledDetection) else 0)
-    best = edgepack_answers.detections(output, description, labels, _PLACE)
+    best = edgepack_answers.find_detections(output, description, labels, _PLACE)
     return best[0].score if best else 0.0
 
 

@@ -442,12 +442,12 @@ class _Proof:
         sizes = _find_sizes(self.known, shapes.find_shapes(feed))
         buckets = [bucket.dims for bucket in self.index.buckets]
         expected = _run(self.dynamic, feed, sizes)
-        chosen = shapes.choose(buckets, sizes, exact=self.index.exact)
+        chosen = shapes.choose_bucket(buckets, sizes, exact=self.index.exact)
         for number in range(chosen, len(buckets) if everywhere else chosen + 1):
             if shapes.can_hold(buckets[number], sizes):
-                padded = self.known.padded(feed, buckets[number])
+                padded = self.known.pad_feed(feed, buckets[number])
                 outputs = run_session(self.static[number], padded)
-                found = shapes.cut(outputs, self.index.slices, sizes)
+                found = shapes.cut_outputs(outputs, self.index.slices, sizes)
                 self._compare(expected, found, sizes, buckets[number])
 
     def _compare(
@@ -472,7 +472,7 @@ class _Proof:
 
 def _find_sizes(known: shapes.InputShapes, found: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     try:
-        return known.sizes(found)
+        return known.find_sizes(found)
     except ValueError as error:
         raise StepError(
             str(error), hint="give samples whose inputs agree, or export with other names"
