@@ -42,7 +42,7 @@ def by_onnxruntime(rows):
 @pytest.mark.parametrize("shape", [(8, 64), (5, 96), (3, 40), (1, 1), (7, 33)])
 def test_nearest_when_compared_with_onnxruntime_has_the_same_error(shape):
     rows = normal(*shape)
-    ours = np.sum((rows - round_to_nearest(rows).values(shape[1])) ** 2)
+    ours = np.sum((rows - round_to_nearest(rows).dequantize(shape[1])) ** 2)
     theirs = np.sum((rows - by_onnxruntime(rows)) ** 2)
     assert ours == pytest.approx(theirs, rel=0.02, abs=1e-12)
 
@@ -54,7 +54,7 @@ def test_values_when_packed_and_unpacked_by_hand_are_the_same(shape):
     zeros = unpacked(found.pack_zero_points())[:, :blocks, None]
     steps = unpacked(found.pack_codes()).astype(np.float32) - zeros
     by_hand = (steps * found.scales[..., None]).reshape(shape[0], -1)[:, : shape[1]]
-    assert np.array_equal(found.values(shape[1]), by_hand)
+    assert np.array_equal(found.dequantize(shape[1]), by_hand)
     assert found.pack_codes().shape == (shape[0], blocks, BLOCK // 2)
     assert found.pack_zero_points().shape == (shape[0], -(-blocks // 2))
 
@@ -65,7 +65,7 @@ def test_fitted_when_compared_with_nearest_is_never_further_in_any_block(columns
     padded = np.pad(rows, ((0, 0), (0, -columns % BLOCK))).reshape(64, -1, BLOCK)
 
     def errors(found):
-        whole = found.values(padded.shape[1] * BLOCK).reshape(padded.shape)
+        whole = found.dequantize(padded.shape[1] * BLOCK).reshape(padded.shape)
         return np.sum((padded - whole) ** 2, -1)
 
     plain, better = errors(round_to_nearest(rows)), errors(fit_scales(rows))
@@ -83,7 +83,7 @@ def test_fitted_when_compared_with_nearest_is_never_further_in_any_block(columns
     ],
 )
 def test_fitted_when_all_weights_are_one_value_keeps_it(rows):
-    assert fit_scales(rows).values(64) == pytest.approx(rows, rel=1e-5)
+    assert fit_scales(rows).dequantize(64) == pytest.approx(rows, rel=1e-5)
 
 
 def correlated(rows, columns, seed):
@@ -93,7 +93,7 @@ def correlated(rows, columns, seed):
 
 
 def product_error(weights, found: Blocks, activations):
-    difference = activations @ (weights - found.values(weights.shape[1])).T
+    difference = activations @ (weights - found.dequantize(weights.shape[1])).T
     return float(np.sum(difference**2))
 
 
@@ -112,10 +112,10 @@ def test_compensated_when_an_input_is_always_zero_rounds_its_weights_all_the_sam
     seen[:, 5] = 0
     found = round_compensated(weights, (seen.T @ seen).astype(np.float64))
     step = found.scales[:, 0]
-    assert np.all(np.abs(weights[:, 5] - found.values(64)[:, 5]) <= step)
+    assert np.all(np.abs(weights[:, 5] - found.dequantize(64)[:, 5]) <= step)
 
 
 def test_compensated_when_all_inputs_are_zero_is_near():
     weights = normal(8, 64)
     found = round_compensated(weights, np.zeros((64, 64)))
-    assert np.sum((weights - found.values(64)) ** 2) < 0.02 * np.sum(weights**2)
+    assert np.sum((weights - found.dequantize(64)) ** 2) < 0.02 * np.sum(weights**2)

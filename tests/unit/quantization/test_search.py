@@ -342,7 +342,7 @@ def test_limit_when_the_metric_is_no_number_is_missed_and_writes_json(tmp_path):
     search.meet(Limits(metric_drop=0.07))
     assert list(search.best.scheme.left) == ["d"]
     assert "as it is, with which the metric is no number: 20.0 dB" in describe(search.tried)
-    json.dumps([each.facts() for each in search.tried], allow_nan=False)
+    json.dumps([each.make_facts() for each in search.tried], allow_nan=False)
 
 
 def test_limit_when_out_of_reach_keeps_the_nearest_and_ends(tmp_path):
@@ -361,7 +361,7 @@ def test_tried_when_written_says_what_was_kept_and_on_which_samples(tmp_path):
     search = search_of(maker)
     search.improve([Method("fitted", lambda scheme: [maker.fitted(scheme)])])
     search.meet(Limits(metric_drop=0.04))
-    facts = json.loads(json.dumps([each.facts() for each in search.tried]))
+    facts = json.loads(json.dumps([each.make_facts() for each in search.tried]))
     assert facts[-1]["on"] == "evaluation"
     assert facts[-1]["metric_drop"] == pytest.approx(0.03)
     assert [SearchLine(**entry) for entry in facts] == [
@@ -373,7 +373,7 @@ def test_tried_when_written_says_what_was_kept_and_on_which_samples(tmp_path):
 
 
 def numbers(tried):
-    facts = tried.facts()
+    facts = tried.make_facts()
     return {name: facts[name] for name in ("sqnr_db", "agreement", "metric_drop")}
 
 

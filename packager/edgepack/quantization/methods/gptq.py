@@ -36,17 +36,17 @@ class RowGrid:
         steps = np.rint(rows / self.scale.astype(rows.dtype)) + self.zero_point
         return np.asarray(np.clip(steps, self.first, self.last))
 
-    def values(self, integers: Array) -> Array:
+    def dequantize(self, integers: Array) -> Array:
         """Return what integers stand for."""
         return np.asarray((integers - self.zero_point) * self.scale.astype(integers.dtype))
 
-    def of(self, outputs: slice) -> RowGrid:
+    def select_outputs(self, outputs: slice) -> RowGrid:
         """Return the grid of some outputs of each group."""
         return replace(self, scale=self.scale if self.scale.size == 1 else self.scale[:, outputs])
 
     def round_to_values(self, rows: Array) -> Array:
         """Return the nearest values."""
-        return self.values(self.round_to_integers(rows))
+        return self.dequantize(self.round_to_integers(rows))
 
 
 def choose_best_scale(grid: RowGrid, rows: Array, second: Array, least: float) -> RowGrid:
@@ -95,7 +95,7 @@ def round_rows(rows: Array, second: Array, grid: RowGrid, damping: float) -> Arr
     factor = np.linalg.cholesky(np.linalg.inv(damped)).swapaxes(1, 2)
     found = np.empty_like(left)
     for part in split_outputs(rows.shape, count):
-        found[:, part] = _round_in_order(left[:, part], factor, grid.of(part))
+        found[:, part] = _round_in_order(left[:, part], factor, grid.select_outputs(part))
     return np.take_along_axis(found, np.argsort(order, axis=1)[:, None], axis=2)
 
 

@@ -27,7 +27,7 @@ class ProductInput:
     scale: Array | np.float32
     zero_point: Array | np.float32
 
-    def values(self, found: Array) -> Array:
+    def dequantize(self, found: Array) -> Array:
         """Return what is read, float32."""
         values = found.astype(np.float32)
         values -= self.zero_point
@@ -94,7 +94,7 @@ def sample_product_inputs(
         at = np.concatenate([place + k * each for k, place in enumerate(places)])
         # One after the other: each is as large as the tensor, over all samples of the batch.
         exact = product.take_patches(_join_parts([sample.exact for sample in batch]), at)
-        values = source.values(_join_parts([sample.quantized for sample in batch]))
+        values = source.dequantize(_join_parts([sample.quantized for sample in batch]))
         quantized = product.take_patches(values, at)
         del values
         whose = np.repeat(owners, [len(place) for place in places])

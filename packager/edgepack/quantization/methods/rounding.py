@@ -170,7 +170,7 @@ def _fit_bias(
     shaped = bias.reshape(rows.shape[:2])
     found = np.empty(shaped.shape, np.float32)
     for part in split_outputs(rows.shape, max(inputs.exact.shape[1:])):
-        new = grid.of(part).values(integers[:, part].astype(np.float32))
+        new = grid.select_outputs(part).dequantize(integers[:, part].astype(np.float32))
         outputs = (
             _multiply(rows[:, part], inputs.exact),
             _multiply(new, inputs.quantized),

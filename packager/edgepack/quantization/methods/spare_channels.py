@@ -120,15 +120,15 @@ class _Graph:
                 if between and after and all(self._count_groups(node) == 1 for node in after):
                     yield _Site(producer, tensor, readers[0], between, after)
 
-    def weights(self, node: onnx.NodeProto) -> Array:
+    def read_weights(self, node: onnx.NodeProto) -> Array:
         """Return a convolution's weights (outputs, inputs per group, ...), to be changed."""
         return self._read_array(node.input[1])
 
-    def bias(self, node: onnx.NodeProto) -> Array:
+    def read_bias(self, node: onnx.NodeProto) -> Array:
         """Return a convolution's bias, to be changed."""
         return self._read_array(node.input[2])
 
-    def bounds(self, name: str) -> tuple[float, float]:
+    def find_bounds(self, name: str) -> tuple[float, float]:
         """Return what a tensor cannot leave: the ends of the Relu or Clip that makes it."""
         node = self._makers.get(name)
         if node is None or node.domain not in STANDARD:
@@ -173,7 +173,7 @@ class _Graph:
         return int(find_attribute(node, "group", 1))
 
     def _is_depthwise(self, node: onnx.NodeProto) -> bool:
-        outputs, inputs = map(int, self.weights(node).shape[:2])
+        outputs, inputs = map(int, self.read_weights(node).shape[:2])
         return self._count_groups(node) == outputs > 1 == inputs
 
     def _find_clamped(self, node: onnx.NodeProto) -> str | None:
@@ -184,7 +184,7 @@ class _Graph:
             return None
         if len(readers) == 1 and readers[0].op_type in CLAMPS:
             output = readers[0].output[0]
-            clamps = self.bounds(output)[0] == 0 and output not in self._outputs
+            clamps = self.find_bounds(output)[0] == 0 and output not in self._outputs
             return output if clamps else None
         return output
 
@@ -227,9 +227,10 @@ class _Copying:
 
     def _find_spare(self) -> Array:
         """Return the channels that are 0 for every input, and cost nothing to remove."""
-        weights, bias = self.graph.weights(self.site.producer), self.graph.bias(self.site.producer)
-        read = self.site.producer.input[0]
-        low, high = self.graph.bounds(read)
+        producer = self.site.producer
+        weights, bias = self.graph.read_weights(producer), self.graph.read_bias(producer)
+        read = producer.input[0]
+        low, high = self.graph.find_bounds(read)
         if read in self.statistics:
             # A quantized tensor has no value outside its range.
             known = self.statistics[read]
@@ -246,8 +247,9 @@ class _Copying:
     def _compute_constant(self) -> Array:
         """Return what is read of a channel that is 0, by channel."""
         if self.site.depthwise is None:
-            return np.zeros(len(self.graph.bias(self.site.producer)))
-        return np.clip(self.graph.bias(self.site.depthwise), *self.graph.bounds(self.site.between))
+            return np.zeros(len(self.graph.read_bias(self.site.producer)))
+        bias = self.graph.read_bias(self.site.depthwise)
+        return np.clip(bias, *self.graph.find_bounds(self.site.between))
 
     def _compute_cost(self) -> Array | None:
         """Return what rounding each channel costs, 0 for those that cannot be copied.
@@ -260,12 +262,12 @@ class _Copying:
             return None
         energy: Array = np.full(len(movable), step**2)
         if self.site.depthwise is not None:
-            weights = self.graph.weights(self.site.depthwise)
+            weights = self.graph.read_weights(self.site.depthwise)
             energy = energy * (weights**2).sum(axis=tuple(range(1, weights.ndim)))
             energy += self._find_step(self.site.between)[0] ** 2
         passed: Array = np.zeros(len(movable))
         for node in self.site.readers:
-            weights = self.graph.weights(node)
+            weights = self.graph.read_weights(node)
             gain = (weights**2).sum(axis=tuple(range(2, weights.ndim)))
             passed = passed + (gain / self._compute_widths(node)[:, None]).sum(axis=0)
         return energy * passed * movable
@@ -275,7 +277,7 @@ class _Copying:
         # Values that a Relu or Clip cuts off still show how much of an error is lost there.
         known = self.statistics.get(node.output[0])
         if known is None or known.channel_low is None or known.channel_high is None:
-            return np.ones(len(self.graph.bias(node)))
+            return np.ones(len(self.graph.read_bias(node)))
         widths = (known.channel_high - known.channel_low).astype(np.float64) ** 2
         # A channel that never changes in calibration carries no information.
         return np.where(widths > 0, widths, np.inf)
@@ -295,7 +297,7 @@ class _Copying:
             symmetric=self.dialect.symmetric,
         )
         step = float(grid.scale)
-        low, high = self.graph.bounds(tensor)
+        low, high = self.graph.find_bounds(tensor)
         inside = (known.channel_low > low) & (known.channel_high + step < min(high, known.high))
         return step, inside
 
@@ -310,7 +312,7 @@ class _Copying:
             self._note_extremes(site.producer.output[0], source, channel, moved)
             self._note_extremes(site.tensor, source, channel, moved)
             if site.depthwise is not None:
-                shift = moved * graph.weights(site.depthwise)[source].sum()
+                shift = moved * graph.read_weights(site.depthwise)[source].sum()
                 step, inside = self._find_step(site.between)
                 moved = step * part if step and inside[source] else 0.0
                 _copy_row(graph, site.depthwise, source, channel, moved - shift)
@@ -319,15 +321,15 @@ class _Copying:
             for node in site.readers:
                 _share_column(graph, node, source, channel, len(channels) + 1, moved)
         for node in site.readers:
-            graph.weights(node)[:, source] /= len(channels) + 1
+            graph.read_weights(node)[:, source] /= len(channels) + 1
 
     def _take_out(self, channels: list[int]) -> None:
         """Add what spare channels contribute to the readers' biases."""
         constant = self._compute_constant()
         for node in self.site.readers:
-            weights = self.graph.weights(node)
+            weights = self.graph.read_weights(node)
             sums = weights.sum(axis=tuple(range(2, weights.ndim)))
-            self.graph.bias(node)[:] += sums[:, channels] @ constant[channels]
+            self.graph.read_bias(node)[:] += sums[:, channels] @ constant[channels]
 
     def _note_extremes(self, tensor: str, source: int, channel: int, moved: float) -> None:
         known = self.statistics.get(tensor)
@@ -339,7 +341,7 @@ class _Copying:
 
 
 def _copy_row(graph: _Graph, node: onnx.NodeProto, source: int, channel: int, moved: float) -> None:
-    weights, bias = graph.weights(node), graph.bias(node)
+    weights, bias = graph.read_weights(node), graph.read_bias(node)
     weights[channel] = weights[source]
     bias[channel] = bias[source] + moved
 
@@ -347,10 +349,10 @@ def _copy_row(graph: _Graph, node: onnx.NodeProto, source: int, channel: int, mo
 def _share_column(
     graph: _Graph, node: onnx.NodeProto, source: int, channel: int, shares: int, moved: float
 ) -> None:
-    weights = graph.weights(node)
+    weights = graph.read_weights(node)
     weights[:, channel] = weights[:, source] / shares
     spatial = tuple(range(1, weights.ndim - 1))
-    graph.bias(node)[:] -= moved * weights[:, channel].sum(axis=spatial)
+    graph.read_bias(node)[:] -= moved * weights[:, channel].sum(axis=spatial)
 
 
 def _is_padded(node: onnx.NodeProto) -> bool:

@@ -41,7 +41,7 @@ class Blocks:
     zero_points: Array
     """(rows, blocks) uint8, 0 to 15."""
 
-    def values(self, columns: int) -> Array:
+    def dequantize(self, columns: int) -> Array:
         """Return the values of the codes: (rows, columns) float32."""
         steps = self.codes.astype(np.float32) - self.zero_points[..., None]
         return (steps * self.scales[..., None]).reshape(len(self.codes), -1)[:, :columns]

@@ -48,7 +48,7 @@ class Rows:
     turned: bool
     """Whether its columns are the rows."""
 
-    def of(self, constants: Mapping[str, onnx.TensorProto]) -> Array:
+    def read_matrix(self, constants: Mapping[str, onnx.TensorProto]) -> Array:
         """Return the matrix: (outputs of a product or entries of a table, columns) float32."""
         values = read_values(constants[self.tensor])
         return np.ascontiguousarray(values.T if self.turned else values)
@@ -118,12 +118,12 @@ class BlockwiseWriter:
         graph = written.graph
         made = _Made({*self.constants, *(name for node in graph.node for name in node.output)})
         for rows in dict.fromkeys(self.places.values()):
-            matrix = rows.of(self.constants)
+            matrix = rows.read_matrix(self.constants)
             made.add(rows, rounded.get(rows) or fit_scales(matrix), matrix.shape[1])
         del graph.node[:]
         for node in self.model.graph.node:
             place = self.places.get(node.name)
-            graph.node.extend([node] if place is None else made.nodes(node, place))
+            graph.node.extend([node] if place is None else made.make_nodes(node, place))
         read = list_read_names(graph)
         kept = [tensor for name, tensor in self.constants.items() if name in read]
         replace_items(graph.initializer, [*kept, *made.tensors])
@@ -190,7 +190,7 @@ class _Made:
         for name, array in zip(self.names[rows], arrays.values(), strict=True):
             self.tensors.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
 
-    def nodes(self, node: onnx.NodeProto, rows: Rows) -> list[onnx.NodeProto]:
+    def make_nodes(self, node: onnx.NodeProto, rows: Rows) -> list[onnx.NodeProto]:
         """Return what takes a node's place."""
         from onnx import helper
 

@@ -236,7 +236,7 @@ class QdqPlacement:
                 if self.options.shares_constants:
                     owner = "wide" if wide else "shared"
                 self._add_use(index, place, node, owner, is_wide=bool(wide))
-            elif role == "weight" or (role == "bias" and self._takes_bias(index, node)):
+            elif role == "weight" or (role == "bias" and self._can_take_bias(index, node)):
                 self._add_use(index, place, node, index, is_wide=False)
 
     def can_merge(self, node: onnx.NodeProto) -> bool:
@@ -263,7 +263,7 @@ class QdqPlacement:
         """Return whether an activation has a pair, or would if it were not to stay float."""
         return name in self.pairs or name in self._wanted
 
-    def _takes_bias(self, index: int, node: onnx.NodeProto) -> bool:
+    def _can_take_bias(self, index: int, node: onnx.NodeProto) -> bool:
         return self.options.biases and all(
             (index, place) in self.constants or node.input[place] in self.pairs for place in (0, 1)
         )

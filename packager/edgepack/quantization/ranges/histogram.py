@@ -127,9 +127,9 @@ class Histogram:
         self.low, self.high = min(low, self.low) + 0.0, max(high, self.high) + 0.0
         counts, first, exponent = self._counts, self._first, self._exponent
         self._exponent = self.find_exponent(self.low, self.high)
-        self._first = _to_bin(self.low, self._exponent)
+        self._first = _find_bin(self.low, self._exponent)
         self._counts = np.zeros(
-            _to_bin(self.high, self._exponent) - self._first + 1, dtype=np.int64
+            _find_bin(self.high, self._exponent) - self._first + 1, dtype=np.int64
         )
         self._counts += self._rebin_counts(counts, first, exponent)
 
@@ -171,10 +171,10 @@ def _find_exponent(low: float, high: float) -> int:
     finest = math.frexp(largest)[1] - _MANTISSA_BITS if largest else _FINEST
     enough = math.frexp((high - low) / BINS)[1] - 1 if high > low else _FINEST
     exponent = max(finest, enough, _FINEST)
-    while _to_bin(high, exponent) - _to_bin(low, exponent) >= BINS:
+    while _find_bin(high, exponent) - _find_bin(low, exponent) >= BINS:
         exponent += 1
     return exponent
 
 
-def _to_bin(value: float, exponent: int) -> int:
+def _find_bin(value: float, exponent: int) -> int:
     return math.floor(math.ldexp(value, -exponent))

@@ -89,7 +89,7 @@ class Tally:
             clamp.tally.has_infinity |= any(map(math.isinf, clamp.clip_ends(extent)))
         counting = [clamp for clamp in clamps if not clamp.tally.has_infinity]
         for clamp in counting:
-            clamp.tally.channels.add(axis, clamp.of(lows), clamp.of(highs))
+            clamp.tally.channels.add(axis, clamp.clip_values(lows), clamp.clip_values(highs))
         count(values, extent, counting)
 
     def merge(self, other: Tally) -> None:
@@ -164,7 +164,7 @@ class Clamp:
         """Whether all values stay as they are."""
         return math.isinf(self.low) and math.isinf(self.high)
 
-    def of(self, values: Array) -> Array:
+    def clip_values(self, values: Array) -> Array:
         """Return float32 values as the operator gives them."""
         return (
             values if self.is_open else np.clip(values, np.float32(self.low), np.float32(self.high))
@@ -204,7 +204,7 @@ def count(values: Array, extent: tuple[float, float], clamps: Sequence[Clamp]) -
     fine = _find_shared_exponent(extent, clamps) if values.size >= _SHARED_VALUES else None
     if fine is None:
         for clamp in clamps:
-            clamp.tally.histogram.add(clamp.of(values), clamp.clip_ends(extent))
+            clamp.tally.histogram.add(clamp.clip_values(values), clamp.clip_ends(extent))
         return
     shared = Histogram(fine)
     shared.add(values, extent)

@@ -470,7 +470,7 @@ class _Total:
         """Element by element; None where shapes differ, of integers, and of one sample."""
         return None if self.sum is None or self.count == 1 else self.sum / self.count
 
-    def variation(self, size: int) -> Array:
+    def compute_variation(self, size: int) -> Array:
         """Return, for each channel, the energy of the differences from the mean; 0 of hardly any.
 
         The energy is scaled as for independent samples, which are nearer to their own mean than to
@@ -491,7 +491,7 @@ def _split_groups(output: str, total: _Total, kind: int, *, means: bool) -> Iter
     if not total.energies.sums:
         yield _Group(output, 0, np.zeros(0, int), kind, float(total.size))
     for size, sums in total.energies.sums.items():
-        variation = total.variation(size) if about_mean else sums.signal
+        variation = total.compute_variation(size) if about_mean else sums.signal
         lowest = math.inf
         for channels in group_by_range(sums.peak):
             peaks = sums.peak[channels]

@@ -110,21 +110,22 @@ def measure_costs(writer: QdqWriter, left: Collection[str], held_out: HeldOut) -
         path = Path(folder) / "model.onnx"
         rounded = _find_rounded_constants(source, whole, path)
 
-        def cost(model: onnx.ModelProto) -> float:
+        def measure_cost(model: onnx.ModelProto) -> float:
             write_model(model, path)
             return held_out.measure_closeness(path).error_share
 
-        def cost_of_nodes(places: Sequence[str]) -> float:
-            return cost(_replace_constants(source, {name: rounded[name] for name in places}))
+        def measure_nodes(places: Sequence[str]) -> float:
+            partly = _replace_constants(source, {name: rounded[name] for name in places})
+            return measure_cost(partly)
 
-        def cost_of_tensors(places: Sequence[str]) -> float:
+        def measure_tensors(places: Sequence[str]) -> float:
             others = set(tensors).difference(places)
             partly = replace(writer, unpaired=writer.unpaired | others)
-            return cost(write_qdq(partly, left, exact=every_node))
+            return measure_cost(write_qdq(partly, left, exact=every_node))
 
         return Costs(
-            find_costs(list(rounded), cost_of_nodes, MOST_RUNS),
-            find_costs(tensors, cost_of_tensors, MOST_RUNS),
+            find_costs(list(rounded), measure_nodes, MOST_RUNS),
+            find_costs(tensors, measure_tensors, MOST_RUNS),
         )
 
 

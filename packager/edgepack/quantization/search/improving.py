@@ -55,21 +55,21 @@ class Improving:
             chosen: The same scheme, or the same with other activations.
         """
 
-        def both(_: Scheme) -> Iterator[Scheme]:
+        def fit_chosen(_: Scheme) -> Iterator[Scheme]:
             yield self.fit_weights(chosen)
 
-        def weights(scheme: Scheme) -> Iterator[Scheme]:
+        def fit_first(scheme: Scheme) -> Iterator[Scheme]:
             if chosen is not first and scheme is first:
                 yield self.fit_weights(first)
 
-        def activations(scheme: Scheme) -> Iterator[Scheme]:
+        def take_chosen(scheme: Scheme) -> Iterator[Scheme]:
             if chosen is not first and scheme is first:
                 yield chosen
 
         return [
-            Method(ROUNDED, both),
-            Method(f"{ROUNDED}, activations as they were", weights),
-            Method("activations as chosen, nearest rounding", activations),
+            Method(ROUNDED, fit_chosen),
+            Method(f"{ROUNDED}, activations as they were", fit_first),
+            Method("activations as chosen, nearest rounding", take_chosen),
         ]
 
     def fit_weights(self, scheme: Scheme) -> Scheme:

@@ -122,7 +122,7 @@ class QdqMaker:
         fitted = scheme.leave_float(fit.left)
         if fitted.left != scheme.left:
             write_model(write_qdq(self.settings.make_writer(fitted), fitted.left), path)
-        return Written(fitted, path, runs_integers(fit.coverage, scheme.exact))
+        return Written(fitted, path, has_integers_on_cpu(fit.coverage, scheme.exact))
 
     def _fit_to_cpu(self, scheme: Scheme, path: Path, cpu: Architecture) -> CpuFit:
         """Return how a model fits a CPU: found once for all schemes of the same form."""
@@ -206,7 +206,7 @@ class JudgingMaker:
         return self.metric(trial.path)
 
 
-def runs_integers(found: FusionCoverage, source: onnx.ModelProto) -> bool:
+def has_integers_on_cpu(found: FusionCoverage, source: onnx.ModelProto) -> bool:
     """Return whether a CPU runs something worthwhile as integers: a product, if there are any."""
     return bool(found.integer_products if has_products(source) else found.integer_ops)
 

@@ -116,7 +116,7 @@ class SearchLine:
         found = ", ".join(filter(None, parts))
         return f"{self.what}{': ' if found else ''}{found}{' (kept)' if self.accepted else ''}"
 
-    def facts(self) -> dict[str, Any]:
+    def make_facts(self) -> dict[str, Any]:
         """Return it as JSON-ready values, the same in every build of the same inputs."""
         numbers = {
             "sqnr_db": self.sqnr_db and round(max(self.sqnr_db, -EQUAL_SQNR_DB), 1),
@@ -341,12 +341,12 @@ class Search:
             wide: Whether the provider takes operators of 16 bits beside those of 8.
         """
 
-        def meets(what: str, trial: SchemeTrial) -> bool:
+        def is_met(what: str, trial: SchemeTrial) -> bool:
             return self._judge_limit(what, trial, limit)
 
-        if not meets("as it is", self.best):
+        if not is_met("as it is", self.best):
             fitted = bool(self.best.scheme.weight_scales)
-            self._climb_ladders(self._make_ladders(wide=wide), meets, fitted=fitted)
+            self._climb_ladders(self._make_ladders(wide=wide), is_met, fitted=fitted)
 
     def _climb_ladders(
         self,
@@ -363,7 +363,7 @@ class Search:
             fitted: Whether to fit weights.
         """
 
-        def reaches(ladder: Ladder, count: int) -> bool:
+        def is_enough_at(ladder: Ladder, count: int) -> bool:
             what, scheme = ladder.make_rung(count)
             trial = self.maker.make(scheme, fitted=fitted)
             return trial is not None and is_enough(what, trial)
@@ -371,18 +371,18 @@ class Search:
         for ladder in ladders:
             missed = 0
             for count in ladder.list_counts():
-                if reaches(ladder, count):
-                    self._find_lowest(reaches, ladder, missed, count)
+                if is_enough_at(ladder, count):
+                    self._find_lowest(is_enough_at, ladder, missed, count)
                     return
                 missed = count
 
     def _find_lowest(
-        self, reaches: Callable[[Ladder, int], bool], ladder: Ladder, missed: int, enough: int
+        self, is_enough_at: Callable[[Ladder, int], bool], ladder: Ladder, missed: int, enough: int
     ) -> None:
         """Look for the lowest rung that is enough, above one that is not."""
         while enough - missed > 1 and self._measured < MOST_MEASURED:
             middle = (missed + enough) // 2
-            if reaches(ladder, middle):
+            if is_enough_at(ladder, middle):
                 enough = middle
             else:
                 missed = middle

@@ -169,7 +169,7 @@ def _round_all_compensated(writer: BlockwiseWriter, feeds: Chosen) -> dict[Rows,
         for rows in group:
             whole = np.sum([moments[name] for name in writer.activations[rows]], axis=0)
             if np.isfinite(whole).all():
-                rounded[rows] = round_compensated(rows.of(writer.constants), whole)
+                rounded[rows] = round_compensated(rows.read_matrix(writer.constants), whole)
     return rounded
 
 
@@ -178,7 +178,7 @@ def _group_rows(writer: BlockwiseWriter) -> Iterator[list[Rows]]:
     group: list[Rows] = []
     room = _MOMENT_BYTES
     for rows in writer.activations:
-        columns = rows.of(writer.constants).shape[1]
+        columns = rows.read_matrix(writer.constants).shape[1]
         size = 8 * columns**2
         if size > _MOMENT_BYTES:
             continue

@@ -40,9 +40,9 @@ from edgepack.quantization.search.making import (
     QdqMaker,
     QdqSettings,
     Written,
+    has_integers_on_cpu,
     has_products,
     make_first_scheme,
-    runs_integers,
 )
 from edgepack.quantization.search.outside import Holding, Outside
 from edgepack.quantization.search.scheme import Scheme
@@ -310,7 +310,7 @@ class Int8Static:
         found.require_close_embeddings(NEARER_EMBEDDINGS)
         if self.cpu:
             source = read_structure(inputs["model"] / MODEL)
-            if not runs_integers(measure_fusion_coverage(out / MODEL, self.cpu), source):
+            if not has_integers_on_cpu(measure_fusion_coverage(out / MODEL, self.cpu), source):
                 raise _make_float_error(self.cpu, source, {})
 
 
