@@ -268,7 +268,7 @@ class OutputR2:
         self.errors.append(np.sum((ref - out) ** 2, axis=1) if same else own)
         self.growths.append(growth.astype(np.float32))
 
-    def values(self) -> list[float]:
+    def compute_values(self) -> list[float]:
         """Return each sample's part of the coefficient, which is their mean; empty if unknown."""
         worst = self._find_worst()
         return [] if worst is None else (1 - worst[0]).tolist()
@@ -398,7 +398,7 @@ class Deviation:
         groups = find_quantities(squares, (values**2).mean(axis=(0, 2)))
         return cls(tuple(groups), squares) if groups else None
 
-    def error(self, pairs: Sequence[tuple[Array, Array]]) -> Array:
+    def compute_error(self, pairs: Sequence[tuple[Array, Array]]) -> Array:
         """Return the root mean squared error of each quantity, in its deviations.
 
         Args:

@@ -47,7 +47,7 @@ class LabelledMetric(ABC):
         """
 
     @abstractmethod
-    def values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
+    def compute_values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
         """Return values of some of the samples, fp32's and the variant's; the first decides."""
 
 
@@ -155,7 +155,7 @@ class MeanPrecision(LabelledMetric):
                 " name where the output has 'labels'",
             )
 
-    def values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
+    def compute_values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
         """Return both means, and F1 of what applications get; the requested one comes first."""
         given = [[pictures[number] for number in chosen] for pictures in self.pictures]
         ours, theirs = map(compute_average_precision, given)
@@ -205,7 +205,7 @@ class Perplexity(LabelledMetric):
             whole = scores if scores.shape == ours.shape else np.full(ours.shape, np.nan)
             logs.append(compute_log_shares(whole, ids, shares=shares))
 
-    def values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
+    def compute_values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
         """Return the perplexity; 1 where no position has a label."""
         ours, theirs = (
             float(np.exp(-np.concatenate([logs[n] for n in chosen] or [np.zeros(1)]).mean()))

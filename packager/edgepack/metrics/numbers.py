@@ -41,7 +41,7 @@ class R2Metric(OutputMetric):
 
     def compute_value(self) -> Found | Nothing:
         """Return R², and the further figures for single numbers."""
-        values = self.r2.values()
+        values = self.r2.compute_values()
         found = self.r2.compute_r2()
         if found is None:
             return Nothing("fp32 gives the same for all samples")

@@ -96,7 +96,7 @@ def _rank_alternatives(
     alternative: Alternative | None, seen: Seen, setting: Setting
 ) -> list[RankedWay]:
     if seen.scores and setting.labels is not None:
-        return [_right(alternative, seen, setting.labels, offset) for offset in OFFSETS]
+        return [_rank_offset(alternative, seen, setting.labels, offset) for offset in OFFSETS]
     if seen.scores:
         bits, most = (
             seen.information,
@@ -121,7 +121,7 @@ def _rank_alternatives(
     return []
 
 
-def _right(
+def _rank_offset(
     alternative: Alternative | None, seen: Seen, labels: Sequence[int], offset: int
 ) -> RankedWay:
     hits = tuple(a == b + offset for a, b in zip(seen.answers, labels, strict=True))
@@ -212,13 +212,13 @@ def _list_compared(
     ways = [f"{n} other ways to make the input"] if (n := described.ways) else []
     ways += ["labels that are one off"] if own.measure == "labels" else []
     as_it_is = f"as it is, {described.sees}: {own.shown}"
-    found = f"{_sees(best, described)}: {best.shown}"
+    found = f"{_describe_way(best, described)}: {best.shown}"
     tried = f"tried on {described.count} samples"
     what = " and ".join(ways)
     if not better:
         return [f"none of {what} {tried} is clearly better; {as_it_is}; best, {found}"]
     enough = best.value - abs(best.value) / 20
-    near = [_sees(entry, described) for entry in others[1:] if entry.value >= enough]
+    near = [_describe_way(entry, described) for entry in others[1:] if entry.value >= enough]
     also = f" (nearly as good: {'; '.join(near[:2])})" if near else ""
     return [
         f"best of {what} {tried} is {found}{also}; {as_it_is}",
@@ -232,7 +232,7 @@ def choose_finalists(ranked: Sequence[RankedWay]) -> list[Alternative]:
     return list({id(alternative): alternative for alternative in others}.values())[:FINALISTS]
 
 
-def _sees(entry: RankedWay, described: Described) -> str:
+def _describe_way(entry: RankedWay, described: Described) -> str:
     text = entry.alternative.sees if entry.alternative else described.sees
     return f"{text}, labels {entry.offset:+d}" if entry.offset else text
 

@@ -67,10 +67,10 @@ class Reading(ABC):
         """
 
     @abstractmethod
-    def said(self, samples: int) -> str:
+    def describe(self, samples: int) -> str:
         """Return the reading of so many samples, in words."""
 
-    def misread(self) -> Misread | None:
+    def find_misread(self) -> Misread | None:
         """Return why the description cannot be right, or None."""
         return None
 
@@ -119,22 +119,22 @@ class Boxes(Reading):
         self.classes.update(each.index for each in found)
         for layout in _LAYOUTS:
             if layout == self.description.layout:
-                self._look(layout, output)
+                self._check_layout(layout, output)
             else:
-                self._try(layout, output)
+                self._try_layout(layout, output)
 
     @property
     def _labels(self) -> int:
         given = self.description
         return given.classes if isinstance(given, LabelledDetection) else 0
 
-    def _try(self, layout: Layout, output: Array) -> None:
+    def _try_layout(self, layout: Layout, output: Array) -> None:
         try:
-            self._look(layout, output)
+            self._check_layout(layout, output)
         except ValueError:
             self.good[layout].append(False)
 
-    def _look(self, layout: Layout, output: Array) -> None:
+    def _check_layout(self, layout: Layout, output: Array) -> None:
         boxes, scores = read_rows(output, layout, self._labels)
         best = scores.max(axis=1, initial=-np.inf)
         counts = (best >= self.description.score) & np.isfinite(boxes).all(axis=1)
@@ -153,7 +153,7 @@ class Boxes(Reading):
             self.faults.update({what: int(which.sum()) for what, which in faults.items()})
             self.unit += (np.abs(boxes) <= 1.5).all(axis=1).tolist()
 
-    def said(self, samples: int) -> str:
+    def describe(self, samples: int) -> str:
         """Return how many objects there were."""
         if not self.objects:
             return f"no object with a score of {self.description.score:g} in {samples} samples"
@@ -162,18 +162,18 @@ class Boxes(Reading):
             f" in {self.with_objects} of {samples} samples"
         )
 
-    def misread(self) -> Misread | None:
-        """Return why boxes cannot be read so, and the layout that fits."""
+    def find_misread(self) -> Misread | None:
+        """Return why boxes cannot be read so and the layout that fits, or None."""
         own = self.good[self.description.layout]
         if len(own) < FEWEST or np.mean(own) >= LEAST_GOOD:
             return None
         what = [f"{number} of {len(own)} {name}" for name, number in self.faults.items() if number]
         return Misread(
             f"read as {self.description.layout!r} the output has {', '.join(what)}",
-            self._remedy(),
+            self._find_remedy(),
         )
 
-    def _remedy(self) -> str:
+    def _find_remedy(self) -> str:
         for layout in _LAYOUTS:
             found = self.good[layout]
             if layout != self.description.layout and found and np.mean(found) >= FITS:
@@ -221,13 +221,13 @@ class Classes(Reading):
         self.best[int(scores.argmax())] += 1
         self.shares.append(bool(scores.min() >= 0 and abs(scores.sum() - 1) <= _SLACK))
 
-    def said(self, samples: int) -> str:
+    def describe(self, samples: int) -> str:
         """Return how many classes there were."""
         index, often = self.best.most_common(1)[0]
         return f"{len(self.best)} classes in {samples} samples, class {index} in {often} of them"
 
-    def misread(self) -> Misread | None:
-        """Return that the model has made shares of the scores itself."""
+    def find_misread(self) -> Misread | None:
+        """Return that the model makes shares of the scores itself, where it does."""
         is_done = self.description.activation != "none" and all(self.shares)
         if len(self.shares) < FEWEST or not is_done:
             return None
@@ -249,7 +249,7 @@ class Probabilities(Reading):
         """Add one sample's."""
         self.values.append(output.astype(np.float64).reshape(-1))
 
-    def said(self, samples: int) -> str:
+    def describe(self, samples: int) -> str:
         """Return how many decisions were yes."""
         values = np.concatenate(self.values)
         if self.description.activation == "sigmoid":
@@ -257,8 +257,8 @@ class Probabilities(Reading):
         yes = int((values >= self.description.threshold).sum())
         return f"{yes} of {values.size} decisions are yes in {samples} samples"
 
-    def misread(self) -> Misread | None:
-        """Return that these are no probabilities."""
+    def find_misread(self) -> Misread | None:
+        """Return that values lie outside 0 to 1, where they do."""
         values = np.concatenate(self.values)
         if self.description.activation != "none" or len(self.values) < FEWEST:
             return None

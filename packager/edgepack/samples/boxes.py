@@ -18,7 +18,7 @@ _ROUNDED = 1e-3
 """The part of a picture's side by which a box that a tool wrote may lie beyond the edge."""
 
 
-def holds_boxes(labels: Path) -> bool:
+def has_boxes(labels: Path) -> bool:
     """Return whether labels are boxes: COCO's ``.json``, or a folder with a ``.txt`` each."""
     return labels.suffix == ".json" or labels.is_dir()
 

@@ -84,7 +84,7 @@ class ChangedValues:
         ends = ("black", "white") if self.is_picture else ("silence",)
         return (*ends, *_SCALED, "shifted", "noise", "clipped", "saturated")
 
-    def changed(self, kind: str, array: Array, random: np.random.Generator) -> Array:
+    def change_array(self, kind: str, array: Array, random: np.random.Generator) -> Array:
         """Return an input that is changed, in its own dtype.
 
         Scaled values keep black where they are, or 0. What is clipped has four times the contrast,
@@ -151,7 +151,7 @@ def make_changed_feeds(
         # Where nothing else differs between samples, these are the same of all of them.
         for feed in feeds[:1] if alone and kind in _CONSTANT else feeds:
             made = {
-                name: values.changed(kind, feed[name], random)
+                name: values.change_array(kind, feed[name], random)
                 for name, values in found.items()
                 if kind in values.kinds
             }

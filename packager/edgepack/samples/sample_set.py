@@ -26,7 +26,7 @@ Sample = tuple[str, Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class SampleSet:
-    """A set of samples in a folder; ``inputs(i)`` maps only the bytes of sample ``i``."""
+    """A set of samples in a folder; ``read_inputs(i)`` maps only the bytes of sample ``i``."""
 
     folder: Path
     dtypes: dict[str, str]
@@ -63,7 +63,7 @@ class SampleSet:
     def __len__(self) -> int:
         return len(self.shapes)
 
-    def inputs(self, index: int) -> dict[str, Array]:
+    def read_inputs(self, index: int) -> dict[str, Array]:
         """Return the inputs of one sample, each with the shape that the model takes."""
         return {
             name: np.fromfile(
@@ -76,7 +76,7 @@ class SampleSet:
         }
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
-        return (self.inputs(index) for index in range(len(self)))
+        return (self.read_inputs(index) for index in range(len(self)))
 
 
 def write_sample_set(
@@ -165,7 +165,7 @@ def _check_array(title: str, spec: TensorSpec, array: Array) -> Array:
     Python numbers arrive as float64 or int64, so those are narrowed where nothing is lost. A text
     counts as its bytes.
     """
-    if array.dtype.kind == "U" and array.size == 1 and _takes_bytes(spec):
+    if array.dtype.kind == "U" and array.size == 1 and _can_take_bytes(spec):
         array = encode_text(str(array.item()))
     if array.dtype != spec.dtype:
         narrow = array.dtype in ("float64", "int64") and array.astype(spec.dtype)
@@ -174,7 +174,7 @@ def _check_array(title: str, spec: TensorSpec, array: Array) -> Array:
             raise SamplesError(
                 f"{title} has {array.dtype} for {spec.name!r}, the model takes {spec.dtype}",
                 hint="give each sample as a text, or as the bytes of a text or file"
-                if _takes_bytes(spec)
+                if _can_take_bytes(spec)
                 else f"convert the array with .astype({spec.dtype!r})",
             )
         array = narrow
@@ -187,7 +187,7 @@ def _check_array(title: str, spec: TensorSpec, array: Array) -> Array:
     return array
 
 
-def _takes_bytes(spec: TensorSpec) -> bool:
+def _can_take_bytes(spec: TensorSpec) -> bool:
     return spec.dtype == "uint8" and spec.shape is not None and len(spec.shape) == 1
 
 

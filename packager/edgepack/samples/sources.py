@@ -90,7 +90,7 @@ def read_npz_samples(
     taken = min(count, limit or count)
     zeros = make_first_state(state)
 
-    def samples() -> Iterator[Sample]:
+    def make_samples() -> Iterator[Sample]:
         for k in range(taken):
             inputs = {
                 name: _take_sample(array, k, shapes.get(name)) for name, array in arrays.items()
@@ -101,7 +101,7 @@ def read_npz_samples(
                 inputs = {**zeros, **inputs} if begins else others
             yield f"sample {k} of {path.name}", inputs
 
-    return samples(), None if labels is None else labels[:taken]
+    return make_samples(), None if labels is None else labels[:taken]
 
 
 def _find_common_length(path: Path, arrays: dict[str, Array]) -> int:

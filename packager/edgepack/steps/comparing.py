@@ -52,7 +52,7 @@ def make_probe_inputs(model: Path, samples: Path | None, count: int) -> Iterator
         return
     real = SampleSet.read(samples)
     for index in choose_spread(range(len(real)), count):
-        yield real.inputs(index)
+        yield real.read_inputs(index)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _make_probes(model: Path, samples: Path | None) -> Iterator[Arrays]:
     real = SampleSet.read(samples)
     chosen = choose_spread(range(len(real)), EMBEDDING_PROBES)
     for index in dict.fromkeys([*choose_spread(chosen, PROBES), *chosen]):
-        yield real.inputs(index)
+        yield real.read_inputs(index)
 
 
 @dataclass

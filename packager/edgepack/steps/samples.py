@@ -12,7 +12,7 @@ from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.inputs import ImageInput
-from edgepack.samples.boxes import holds_boxes, read_image_boxes
+from edgepack.samples.boxes import has_boxes, read_image_boxes
 from edgepack.samples.constants import Constant, drop_constants, make_constant_arrays
 from edgepack.samples.images import read_image_size
 from edgepack.samples.labels import read_image_labels
@@ -112,7 +112,7 @@ class FolderSamples(SamplesStep):
 
     def _find_places(self, files: Sequence[Path], project: Path) -> list[images.Placement]:
         """Return where each picture lies in the input, if labels are boxes in them."""
-        if not self.labels or not holds_boxes(project / self.labels):
+        if not self.labels or not has_boxes(project / self.labels):
             return []
         resize = self.image.model_dump()["resize"]
         return [images.find_placement(*read_image_size(path), resize) for path in files]

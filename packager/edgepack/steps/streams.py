@@ -77,7 +77,7 @@ def measure_drift(outputs: Mapping[str, OutputR2], samples: SampleSet) -> Drift 
             last += range(end - quarter, end)
     found = []
     for name, output in outputs.items():
-        if first and (values := output.values()):
+        if first and (values := output.compute_values()):
             at_first, at_last = (
                 sum(values[number] for number in numbers) / len(numbers)
                 for numbers in (first, last)

@@ -113,7 +113,7 @@ def run_variant(
         try:
             model = _open_cpu_model(bundle, entry)
         except loader.Refused as failure:
-            problem = f"{reason}; its model on the CPU: {_line(failure)}"
+            problem = f"{reason}; its model on the CPU: {_shorten_error(failure)}"
             return VariantRun(variant, entry["recipe"], problem=problem)
         if entry["providers"][0]["name"] != CPU:
             reason += _explain_doubts(model)
@@ -145,7 +145,7 @@ def _explain_doubts(model: Model) -> str:
     try:
         found_db = model.measure_golden_db(0)
     except loader.ORT_ERRORS as error:
-        return f"; a golden input fails there: {_line(error)}"
+        return f"; a golden input fails there: {_shorten_error(error)}"
     if found_db >= limit_db:
         return ""
     return (
@@ -163,13 +163,13 @@ def _compute_outputs(model: Model, feeds: Sequence[Mapping[str, Any]]) -> Iterat
         try:
             found = dict(model.run({**own, **feed}))
         except loader.ORT_ERRORS as error:
-            yield _line(error)
+            yield _shorten_error(error)
             own = {}
         else:
             yield found
             own = {name: found[output] for output, name in state.items()}
 
 
-def _line(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= 300 else f"{text[:297]}..."

@@ -155,7 +155,7 @@ class Reader:
         values = {**self.first, **values}
         missing = [name for name in self.inputs.needed if name not in values]
         if missing:
-            lacking = ", ".join(f"{name} ({self.inputs.words(name)})" for name in missing)
+            lacking = ", ".join(f"{name} ({self.inputs.format_type(name)})" for name in missing)
             hint = (
                 f"{self.inputs.format_command(missing)}; a number fills the input: 0 for"
                 " a first state"

@@ -32,7 +32,7 @@ class Sound:
         length_s = len(self.samples) / self.rate_hz
         return f"{self.rate_hz} Hz, {channels}, {length_s:.3g} s"
 
-    def fitted(self, shape: Sequence[int | str]) -> tuple[np.ndarray[Any, Any], str]:
+    def fit_to(self, shape: Sequence[int | str]) -> tuple[np.ndarray[Any, Any], str]:
         """Return the samples as an input takes them, and what was done to them for that.
 
         Args:

@@ -37,7 +37,7 @@ class Inputs:
         self.descriptions = descriptions
         self.needed = list(needed)
 
-    def kind(self, name: str) -> Kind:
+    def find_kind(self, name: str) -> Kind:
         """Return what an input is made from."""
         described, spec = self.descriptions.get(name), self.specs[name]
         if described and described.image:
@@ -48,9 +48,9 @@ class Inputs:
 
     def list_of_kind(self, kind: Kind, names: Sequence[str]) -> list[str]:
         """Return those of some inputs that are of a kind."""
-        return [name for name in names if self.kind(name) == kind]
+        return [name for name in names if self.find_kind(name) == kind]
 
-    def words(self, name: str) -> str:
+    def format_type(self, name: str) -> str:
         """Return dtype and shape."""
         spec = self.specs[name]
         return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
@@ -65,7 +65,7 @@ class Inputs:
         shape = self.specs[name].shape
         size = math.prod(side if isinstance(side, int) else 1 for side in shape)
         tensor = "array.npy" if size > _LARGE else "0"
-        return f"--input {name}={values.get(self.kind(name), tensor)}"
+        return f"--input {name}={values.get(self.find_kind(name), tensor)}"
 
     def make_unwanted_error(self, text: str) -> SamplesError:
         """Return the error about an argument that is for no input."""

@@ -41,7 +41,7 @@ def read_value(text: str, name: str, inputs: Inputs) -> InputValue:
     Raises:
         SamplesError: There is no such file, it cannot be read, or is not of that input's kind.
     """
-    path, kind, spec = Path(text), inputs.kind(name), inputs.specs[name]
+    path, kind, spec = Path(text), inputs.find_kind(name), inputs.specs[name]
     if path.suffix == ".npy":
         return InputValue(_read_array_file(path), path.name)
     if path.suffix == ".npz":
@@ -51,7 +51,7 @@ def read_value(text: str, name: str, inputs: Inputs) -> InputValue:
     if kind == "text":
         return _read_text(text)
     if path.suffix.lower() == ".wav":
-        return _read_sound(path, spec, inputs.words(name))
+        return _read_sound(path, spec, inputs.format_type(name))
     return _read_number(text, name, inputs)
 
 
@@ -89,7 +89,7 @@ def _read_sound(path: Path, spec: TensorSpec, words: str) -> InputValue:
             hint="inputs of floats (N,), (1, N) or (1, 1, N) take WAV files",
         )
     sound = read_sound(path)
-    row, done = sound.fitted(spec.shape)
+    row, done = sound.fit_to(spec.shape)
     rate = "the bundle does not say which rate the model wants"
     said = (f"{sound.words}; {rate}", *([done] if done else []))
     return InputValue(row.astype(spec.dtype), path.name, said)
@@ -102,7 +102,7 @@ def _read_number(text: str, name: str, inputs: Inputs) -> InputValue:
         number = math.nan
     if not math.isfinite(number):
         raise SamplesError(
-            f"{text!r} cannot become the input {name!r} ({inputs.words(name)})",
+            f"{text!r} cannot become the input {name!r} ({inputs.format_type(name)})",
             hint="give a .npy or .npz file, or a number, which fills the input",
             where=f"--input {name}",
         )

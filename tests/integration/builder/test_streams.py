@@ -451,8 +451,8 @@ def test_npz_with_marks_begins_a_stream_where_they_change(tmp_path):
     run_step(step, {"source": tmp_path / "s.npz"}, out)
     samples = SampleSet.read(out)
     assert samples.streams == (0, 3, 5)
-    np.testing.assert_array_equal(samples.inputs(3)["h"], FIRST)
-    assert all(not samples.inputs(number)["h"].any() for number in (0, 1, 2, 4, 5))
+    np.testing.assert_array_equal(samples.read_inputs(3)["h"], FIRST)
+    assert all(not samples.read_inputs(number)["h"].any() for number in (0, 1, 2, 4, 5))
 
 
 def test_npz_without_marks_is_one_stream_or_holds_the_state_of_each_sample(tmp_path):
@@ -490,8 +490,8 @@ def test_functions_and_test_data_begin_a_stream_with_a_sample_that_holds_the_sta
         run_step(step, inputs, out)
         samples = SampleSet.read(out)
         assert samples.streams == (0, 2)
-        np.testing.assert_array_equal(samples.inputs(2)["h"], FIRST)
-        assert not samples.inputs(3)["h"].any()
+        np.testing.assert_array_equal(samples.read_inputs(2)["h"], FIRST)
+        assert not samples.read_inputs(3)["h"].any()
 
 
 def test_unrolled_when_a_state_is_another_is_caught(tmp_path):

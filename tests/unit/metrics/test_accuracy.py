@@ -277,7 +277,7 @@ def test_deviation_when_an_output_is_large_and_varies_little_is_not_about_zero()
     outputs = [np.array([[100 + n]], np.float32) for n in (-1.0, 1.0)]
     unit = Deviation.of(outputs)
     assert unit is not None
-    (error,) = unit.error([(outputs[0], outputs[0] + 0.5)])
+    (error,) = unit.compute_error([(outputs[0], outputs[0] + 0.5)])
     assert error == pytest.approx(0.5)
 
 
@@ -296,7 +296,7 @@ def test_deviation_when_boxes_and_scores_share_an_output_is_that_of_each():
     scores = [output[:, 4:] for output in outputs]
     deviation = np.sqrt(np.mean((scores - np.mean(scores, axis=0)) ** 2))
     due = np.sqrt(np.mean(scores[0] ** 2)) / deviation
-    assert unit.error([(outputs[0], broken)]).tolist() == pytest.approx([0, due])
+    assert unit.compute_error([(outputs[0], broken)]).tolist() == pytest.approx([0, due])
 
 
 def test_deviation_when_nothing_varies_or_one_sample_is_all_there_is_is_none():
@@ -310,7 +310,7 @@ def test_deviation_when_sizes_differ_is_about_each_channels_mean():
     outputs = [random.normal(50, 2, (1, 3, size, size)) for size in (4, 6, 8)]
     unit = Deviation.of(outputs)
     assert unit is not None
-    (error,) = unit.error([(outputs[1], outputs[1] + 1)])
+    (error,) = unit.compute_error([(outputs[1], outputs[1] + 1)])
     assert error == pytest.approx(0.5, rel=0.1)
 
 
@@ -319,7 +319,7 @@ def test_deviation_when_a_vector_has_another_length_still_has_an_error():
     unit = Deviation.of(outputs)
     assert unit is not None
     longer = np.zeros((1, 9))
-    assert unit.error([(longer, longer + 2)]).tolist() == pytest.approx([2.0])
+    assert unit.compute_error([(longer, longer + 2)]).tolist() == pytest.approx([2.0])
 
 
 def test_deviation_when_an_output_is_no_number_or_of_another_shape_has_an_endless_error():
@@ -327,4 +327,4 @@ def test_deviation_when_an_output_is_no_number_or_of_another_shape_has_an_endles
     unit = Deviation.of(outputs)
     assert unit is not None
     for other in (outputs[0] * np.nan, outputs[0] * np.inf, np.zeros((1, 3))):
-        assert unit.error([(outputs[0], other)]).tolist() == [math.inf]
+        assert unit.compute_error([(outputs[0], other)]).tolist() == [math.inf]

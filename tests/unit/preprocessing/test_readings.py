@@ -48,8 +48,8 @@ def read(description, outputs):
 def test_boxes_as_described_are_counted(random):
     outputs = [yolo(*objects(random, 3)) for _ in range(6)]
     found = read(YOLO, [*outputs, np.zeros((1, 7, 60))])
-    assert found.misread() is None
-    assert found.said(7).endswith("in 6 of 7 samples")
+    assert found.find_misread() is None
+    assert found.describe(7).endswith("in 6 of 7 samples")
 
 
 BROKEN = {
@@ -72,7 +72,7 @@ BROKEN = {
 def test_boxes_of_another_kind_are_refused_with_what_was_found(random, how):
     breaks, problem, hint = BROKEN[how]
     outputs = [yolo(*breaks(*objects(random))) for _ in range(4)]
-    wrong = read(YOLO, outputs).misread()
+    wrong = read(YOLO, outputs).find_misread()
     assert problem in wrong.problem
     assert hint in wrong.hint
 
@@ -84,36 +84,36 @@ def test_boxes_when_another_layout_fits_name_it(random):
         # Read as yolov5, the first class stands for the object and hides all others.
         outputs.append(yolo(boxes, scores).transpose(0, 2, 1))
     outputs = [np.where(np.arange(7) == 4, 30 * o, o) for o in outputs]
-    wrong = read(YOLO, outputs).misread()
+    wrong = read(YOLO, outputs).find_misread()
     assert "scores above 1" in wrong.problem
-    assert read(YOLOV5, [yolo(*objects(random)).transpose(0, 2, 1)] * 4).misread() is None
+    assert read(YOLOV5, [yolo(*objects(random)).transpose(0, 2, 1)] * 4).find_misread() is None
 
 
 def test_boxes_when_few_say_nothing_refuse_nothing(random):
     boxes, scores = objects(random, 3)
-    assert read(YOLO, [yolo(0 * boxes, scores)]).misread() is None
-    assert "no object with a score of 0.25" in read(YOLO, [np.zeros((1, 7, 60))]).said(1)
+    assert read(YOLO, [yolo(0 * boxes, scores)]).find_misread() is None
+    assert "no object with a score of 0.25" in read(YOLO, [np.zeros((1, 7, 60))]).describe(1)
 
 
 def test_probabilities_that_are_logits_are_refused(random):
     logits = random.normal(0, 3, (12, 1, 1))
     plain = ProbabilityOutput(kind="probability")
-    assert read(plain, logits).misread().hint.startswith("activation: sigmoid")
+    assert read(plain, logits).find_misread().hint.startswith("activation: sigmoid")
     sigmoid = ProbabilityOutput(kind="probability", activation="sigmoid")
     found = read(sigmoid, logits)
-    assert found.misread() is None
-    assert found.said(12) == f"{int((logits >= 0).sum())} of 12 decisions are yes in 12 samples"
-    assert read(plain, random.uniform(0, 1, (12, 1, 1))).misread() is None
+    assert found.find_misread() is None
+    assert found.describe(12) == f"{int((logits >= 0).sum())} of 12 decisions are yes in 12 samples"
+    assert read(plain, random.uniform(0, 1, (12, 1, 1))).find_misread() is None
 
 
 def test_classes_whose_softmax_is_done_already_are_refused(random):
     shares = random.dirichlet(np.ones(5), 12)[:, None]
     soft = ClassificationOutput(kind="classification", activation="softmax")
-    assert read(soft, shares).misread().hint == "activation: none"
-    assert read(soft, np.log(shares)).misread() is None
+    assert read(soft, shares).find_misread().hint == "activation: none"
+    assert read(soft, np.log(shares)).find_misread() is None
     found = read(ClassificationOutput(kind="classification"), shares)
-    assert found.misread() is None
-    assert "classes in 12 samples" in found.said(12)
+    assert found.find_misread() is None
+    assert "classes in 12 samples" in found.describe(12)
 
 
 def test_kinds_whose_values_say_nothing_are_not_read():

@@ -21,7 +21,7 @@ class Samples:
 
     feeds: list
 
-    def inputs(self, index):
+    def read_inputs(self, index):
         return self.feeds[index]
 
 

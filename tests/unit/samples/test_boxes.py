@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from edgepack.errors import SamplesError
 from edgepack.ondevice.runtime.edgepack_images import find_placement
-from edgepack.samples.boxes import holds_boxes, read_image_boxes
+from edgepack.samples.boxes import has_boxes, read_image_boxes
 from edgepack.samples.sources import select_images
 from PIL import Image
 
@@ -65,7 +65,7 @@ def coco(tmp_path):
 
 def test_coco_when_there_are_no_class_names_takes_categories_in_the_order_of_ids(photos, coco):
     path = coco(annotated())
-    assert holds_boxes(path)
+    assert has_boxes(path)
     # Category 7 is class 0; what is a crowd is left out.
     assert read(photos, path) == [
         [[0, 0, 0, 200, 100]],
@@ -141,7 +141,7 @@ def yolo(tmp_path):
 def test_yolo_boxes_are_parts_of_the_images_sides(photos, yolo):
     folder = yolo("3 0.5 0.5 0.1 0.2\n\n0 0.05 0.9 0.1 0.2\n")
     yolo("", "b/1.txt")
-    assert holds_boxes(folder)
+    assert has_boxes(folder)
     first, *others = read(photos, folder)
     assert np.array(first) == pytest.approx(np.array([[3, 90, 40, 110, 60], [0, 0, 80, 20, 100]]))
     assert others == [[], []]

@@ -28,7 +28,7 @@ def made(pixels, description):
 
 def changed(kind, array, description=None):
     values = ChangedValues.of([array], description)
-    return values.changed(kind, array, np.random.default_rng(1))
+    return values.change_array(kind, array, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

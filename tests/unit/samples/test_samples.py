@@ -59,7 +59,7 @@ def test_set_when_a_sample_does_not_fit_says_why(tmp_path, inputs, problem):
 
 def test_set_when_python_numbers_come_as_float64_narrows_them(tmp_path):
     assert (
-        write_one(tmp_path / "a", sample(image=np.ones((1, 3, 2, 2)))).inputs(0)["image"].dtype
+        write_one(tmp_path / "a", sample(image=np.ones((1, 3, 2, 2)))).read_inputs(0)["image"].dtype
         == np.float32
     )
 

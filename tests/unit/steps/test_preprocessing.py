@@ -205,7 +205,7 @@ def test_step_when_the_model_takes_float16_gives_it_that(tmp_path):
     step.verify(inputs, tmp_path / "after")
     taken = (TensorSpec("image", "float16", (1, 3, 8, 8)),)
     TensorSamples(taken, (("image", image),)).run(inputs, tmp_path / "tensors")
-    assert SampleSet.read(tmp_path / "tensors").inputs(0)["image"].dtype == np.float16
+    assert SampleSet.read(tmp_path / "tensors").read_inputs(0)["image"].dtype == np.float16
 
 
 def test_step_when_the_input_is_an_output_too_says_so(tmp_path):

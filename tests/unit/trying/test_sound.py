@@ -33,7 +33,7 @@ def test_sound_when_it_has_two_channels_is_their_mean(tmp_path):
     ],
 )
 def test_sound_when_given_to_an_input_is_cut_or_filled_up(tmp_path, shape, expected, said):
-    row, words = read_sound(write(tmp_path / "a.wav", [8192, 16384, -32768])).fitted(shape)
+    row, words = read_sound(write(tmp_path / "a.wav", [8192, 16384, -32768])).fit_to(shape)
     assert row.tolist() == expected
     assert said in words
     assert bool(words) == bool(said)

@@ -224,7 +224,7 @@ def _make_own_state(
     first, begins = len(kept), set(samples.streams)
 
     def inputs(number: int) -> Arrays:
-        feed = samples.inputs(number)
+        feed = samples.read_inputs(number)
         if number in begins or not state:
             return feed
         reached: Arrays = {}

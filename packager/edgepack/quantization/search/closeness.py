@@ -132,7 +132,7 @@ class Chosen:
         return len(self.indices)
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
-        return (self.samples.inputs(index) for index in self.indices)
+        return (self.samples.read_inputs(index) for index in self.indices)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class Outside:
         cost = count_multiply_adds(reference, {name: most for name, (_, most) in sizes.items()})
         count = int(max(_LEAST, min(_MOST, _BUDGET / max(1, cost))))
         chosen = choose_spread(range(len(samples)), max(_PLAIN, count))
-        plain = [samples.inputs(index) for index in chosen]
+        plain = [samples.read_inputs(index) for index in chosen]
         some = choose_spread(plain, count)
         sizes |= dict(self.sizes)
         return plain, make_changed_feeds(some, dict(self.changed), self.signature, sizes)
@@ -125,13 +125,15 @@ class Outside:
         plain, others = self.make_feeds(reference, samples)
         known = _run_pairs(*both, plain)
         units = {name: Deviation.of([ours for ours, _ in pairs]) for name, pairs in known.items()}
-        usual = {name: (unit, unit.error(known[name])) for name, unit in units.items() if unit}
+        usual = {
+            name: (unit, unit.compute_error(known[name])) for name, unit in units.items() if unit
+        }
         found = []
         for kind, group in groupby(others, key=itemgetter(0)):
             pairs = _run_pairs(*both, [feed for _, feed in group])
             for name in pairs.keys() & usual.keys():
                 unit, least = usual[name]
-                error = unit.error(pairs[name])
+                error = unit.compute_error(pairs[name])
                 breaks = (error > TIMES_PLAIN * least) & (error > LEAST_ERROR)
                 if breaks.any():
                     worst = int(np.argmax(np.where(breaks, error, 0)))

@@ -153,7 +153,7 @@ class InGraph:
         dtypes = {spec.name: spec.dtype for spec in taken}
         texts = self._prove_texts(inputs, probes, taken, out)
         for index in choose_spread(range(len(probes)), _PROBES):
-            feed = probes.inputs(index)
+            feed = probes.read_inputs(index)
             tensors = {
                 name: _run(sessions[name], feed[name]).astype(dtypes[name], copy=False)
                 for name, _ in self.described

@@ -89,7 +89,7 @@ class Candidates:
     def make_feed(self, number: int) -> Arrays:
         """Return the inputs of a candidate."""
         if self.samples is not None:
-            return self.samples.inputs(number)
+            return self.samples.read_inputs(number)
         specs, _ = read_signature(read_structure(self.model))
         return make_random_inputs(specs, seed=SEED + number)
 

@@ -169,7 +169,7 @@ class Judge:
 
     def _measure_labelled(self, metric: LabelledMetric, values: dict[str, Any]) -> _Metric:
         """Return the metric of labels; several values go into ``values``, by name."""
-        every = metric.values(range(self.by_output.samples))
+        every = metric.compute_values(range(self.by_output.samples))
         name, (fp32, value) = next(iter(every.items()))
         if len(every) > 1:
             values |= {n: {"value": theirs, "fp32": ours} for n, (ours, theirs) in every.items()}
@@ -190,7 +190,7 @@ class Judge:
         found = [
             next(
                 iter(
-                    metric.values(
+                    metric.compute_values(
                         [n for n in range(self.by_output.samples) if n % GROUPS != k]
                     ).values()
                 )
@@ -245,7 +245,7 @@ class Judge:
         parts = self._measure_groups(metric)
         if parts is None:
             return NotMeasured(reason=f"it takes {LEAST_GROUPED} samples")
-        value = next(iter(metric.values(range(self.by_output.samples)).values()))[1]
+        value = next(iter(metric.compute_values(range(self.by_output.samples)).values()))[1]
         low, high = compute_jackknife_interval(value, parts[1])
         if metric.higher_is_better:
             return low, min(high, metric.best)

@@ -98,7 +98,7 @@ class LayerErrors:
 def _report_samples(samples: SampleSet, indices: Sequence[int]) -> Iterator[Mapping[str, Any]]:
     """Yield samples, and report how many are done with."""
     for done, index in enumerate(indices, 1):
-        yield samples.inputs(index)
+        yield samples.read_inputs(index)
         report(done, len(indices))
 
 

@@ -55,17 +55,17 @@ class ReadAnswers:
         made = {name: choose_reading(given, self.size) for name, given in self.described}
         readings = {name: reading for name, reading in made.items() if reading is not None}
         for index in chosen:
-            outputs = run_session(session, samples.inputs(index), list(readings))
+            outputs = run_session(session, samples.read_inputs(index), list(readings))
             for name, reading in readings.items():
                 _add(reading, name, outputs[name])
         for name, reading in readings.items():
-            if wrong := reading.misread():
+            if wrong := reading.find_misread():
                 raise ProfileError(
                     f"the output {name!r} is not what 'outputs' in edgepack.yaml says: on"
                     f" {len(chosen)} samples, {wrong.problem}",
                     hint=wrong.hint,
                 )
-        saw = [f"{name!r}: {each.said(len(chosen))}" for name, each in readings.items()]
+        saw = [f"{name!r}: {each.describe(len(chosen))}" for name, each in readings.items()]
         facts = {"saw": saw}
         (out / ANSWERS).write_text(json.dumps(facts), encoding="utf-8")
         return Notes("; ".join(saw), facts)

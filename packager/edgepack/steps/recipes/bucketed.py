@@ -331,7 +331,7 @@ class Bucketed:
         for number, found in enumerate(samples.shapes):
             first.setdefault(tuple(_find_sizes(known, found).values()), number)
         for number in choose_spread(list(first.values()), _MOST_SAMPLES):
-            yield samples.inputs(number)
+            yield samples.read_inputs(number)
 
     def _has_exact_samples(self, inputs: Inputs) -> bool:
         """Return whether there are samples, and each has the sizes of a bucket."""

@@ -130,7 +130,7 @@ class Calibration:
         statistics = read_statistics(out / STATISTICS)
         for name, found in statistics.items():
             _require_consistent(name, found)
-        sample = SampleSet.read(inputs["samples"]).inputs(0)
+        sample = SampleSet.read(inputs["samples"]).read_inputs(0)
         for name, array in sample.items():
             if array.dtype.kind == "f" and array.size and name in statistics:
                 low, high = statistics[name].low, statistics[name].high
@@ -145,7 +145,7 @@ class _Watched:
 
     def __init__(self, samples: SampleSet) -> None:
         self._samples = samples
-        self._first: dict[str, Array] | None = samples.inputs(0)
+        self._first: dict[str, Array] | None = samples.read_inputs(0)
         self._done = 0
 
     def __len__(self) -> int:
