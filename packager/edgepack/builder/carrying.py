@@ -21,7 +21,7 @@ class Carrying:
 
     quantization: Quantization
 
-    def unused(self, variants: Sequence[Variant]) -> dict[str, Unused]:
+    def find_unused(self, variants: Sequence[Variant]) -> dict[str, Unused]:
         """Return the variants that do not carry the model, by id."""
         carriers = {variant.id: variant for variant in variants if self._can_carry(variant)}
         speaking = {v.backend: v.id for v in carriers.values() if v.recipe != "fp32"}

@@ -68,7 +68,7 @@ class Doing:
 
     plan: Plan
 
-    def text(self, step: PlannedStep, samples: int | None = None) -> str:
+    def describe(self, step: PlannedStep, samples: int | None = None) -> str:
         """Return for which variants a step is, and what it does; with ``samples``, on how many."""
         what = describe_step(step.step.name)
         if step.step.name.endswith("samples") and (role := self._roles.get(step.id)):

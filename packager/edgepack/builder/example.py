@@ -42,7 +42,7 @@ def write_prediction_lines(
     """
     described = project.inputs
     tokens = [d.tokens for d in described.values() if d.tokens is not None]
-    made = {name for each in tokens for name in _beside_ids(each)}
+    made = {name for each in tokens for name in _list_beside_ids(each)}
     meant = {name: d for name, d in project.outputs.items() if not isinstance(d, GivenAsTensor)}
     if not meant and not tokens and not any(d.image for d in described.values()):
         return ()
@@ -57,7 +57,7 @@ def write_prediction_lines(
     )
 
 
-def _beside_ids(tokens: TokensInput) -> tuple[str, str]:
+def _list_beside_ids(tokens: TokensInput) -> tuple[str, str]:
     return tokens.attention_mask, tokens.token_type_ids
 
 

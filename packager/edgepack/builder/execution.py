@@ -16,7 +16,7 @@ from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, SilentTask, Task, Work
 from edgepack.builder.cache import Artifact, StepCache, make_step_key
 from edgepack.builder.doing import Doing, is_long
-from edgepack.builder.memory import Subject, build_bytes, estimate_step_bytes, format_memory
+from edgepack.builder.memory import Subject, estimate_bytes, estimate_step_bytes, format_memory
 from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
 from edgepack.model.reading import list_external_files, read_outline
@@ -60,7 +60,7 @@ def execute(
     with ExitStack() as stack:
         workers = stack.enter_context(Workers(jobs))
         threads = stack.enter_context(ThreadPoolExecutor(jobs))
-        return _Run(plan, cache, workers, progress, jobs, subject).execute(threads)
+        return _Run(plan, cache, workers, progress, jobs, subject).run(threads)
 
 
 @dataclass
@@ -93,7 +93,7 @@ class _Run:
         self.memory_bytes = read_available_memory()
         self.running: dict[Future[Artifact], tuple[str, int]] = {}
 
-    def execute(self, threads: ThreadPoolExecutor) -> Execution:
+    def run(self, threads: ThreadPoolExecutor) -> Execution:
         order = TopologicalSorter(
             {
                 step.id: [origin for origin in step.inputs.values() if origin in self.steps]
@@ -108,7 +108,7 @@ class _Run:
             with self.progress.start_task(work) as self.task:
                 while order.is_active():
                     waiting += order.get_ready()
-                    for step_id in self._begin(waiting, threads):
+                    for step_id in self._begin_steps(waiting, threads):
                         waiting.remove(step_id)
                     for step_id in self._wait_for_ended():
                         order.done(step_id)
@@ -119,7 +119,7 @@ class _Run:
             raise
         return Execution(self.artifacts, frozenset(self.from_cache), self.failed)
 
-    def _begin(self, waiting: Sequence[str], threads: ThreadPoolExecutor) -> list[str]:
+    def _begin_steps(self, waiting: Sequence[str], threads: ThreadPoolExecutor) -> list[str]:
         """Start the steps that fit into memory beside those that run; one always does."""
         begun = []
         for step_id in waiting:
@@ -127,7 +127,8 @@ class _Run:
             used = sum(size for _, size in self.running.values())
             if self.running and used + needed > self.memory_bytes:
                 continue
-            self.running[threads.submit(self._step, self.steps[step_id])] = (step_id, needed)
+            future = threads.submit(self._make_artifact, self.steps[step_id])
+            self.running[future] = (step_id, needed)
             begun.append(step_id)
         return begun
 
@@ -147,7 +148,7 @@ class _Run:
             ended.append(step_id)
         return ended
 
-    def _step(self, planned: PlannedStep) -> Artifact:
+    def _make_artifact(self, planned: PlannedStep) -> Artifact:
         for origin in planned.inputs.values():
             if origin in self.failed:
                 raise self.failed[origin]
@@ -164,18 +165,18 @@ class _Run:
             paths = {name: self._find_path(origin) for name, origin in planned.inputs.items()}
             artifact = self.cache.keep(
                 key,
-                lambda out: self._call(planned, paths, out),
+                lambda out: self._call_worker(planned, paths, out),
                 by_content=not planned.step.cacheable,
             )
             self.made.add(key)
             return artifact
 
-    def _call(self, planned: PlannedStep, paths: Mapping[str, Path], out: Path) -> Notes:
+    def _call_worker(self, planned: PlannedStep, paths: Mapping[str, Path], out: Path) -> Notes:
         self._tell_memory()
         counted = planned.step.name in ("calibration", "evaluation")
         samples = len(SampleSet.read(paths["samples"])) if counted else None
         self.begun.add(planned.id)
-        self.task.begin(planned.id, self.doing.text(planned, samples), planned.step.name)
+        self.task.begin(planned.id, self.doing.describe(planned, samples), planned.step.name)
         try:
             return self.workers.call(
                 run_step,
@@ -188,7 +189,7 @@ class _Run:
                 ),
             )
         except EdgepackError as error:
-            doing = self.doing.text(planned)
+            doing = self.doing.describe(planned)
             error.where = f"{doing}: {error.where}" if error.where else doing
             raise
 
@@ -199,14 +200,14 @@ class _Run:
             if subject is None:
                 return
             self.activations = self.workers.call(find_activation_sizes, subject.path, subject.sizes)
-            needed = build_bytes(subject, self.activations, self.jobs)
+            needed = estimate_bytes(subject, self.activations, self.jobs)
             self.progress.note(format_memory(needed))
 
     def _tell_end(self, planned: PlannedStep) -> None:
         if planned.id in self.begun:
             self.task(planned.id)
             return
-        text = self.doing.text(planned)
+        text = self.doing.describe(planned)
         if planned.id in self.failed:
             self.task(f"{text}: not done, because what it needs failed")
         else:

@@ -23,7 +23,7 @@ def write_goldens(judged: JudgedBundle, writer: BundleWriter) -> list[Golden]:
         judged: The bundle.
         writer: Has the bundle's models already: how many samples are shipped follows from them.
     """
-    folders = {planned.variant.id: judged.folder(planned.goldens) for planned in judged.shipped}
+    folders = {each.variant.id: judged.find_folder(each.goldens) for each in judged.shipped}
     indexes = {variant: read_goldens(folder)["goldens"] for variant, folder in folders.items()}
     first = next(iter(folders))
     models = sum(file.size_bytes for file in writer.files.values() if file.role == "model")
@@ -33,7 +33,7 @@ def write_goldens(judged: JudgedBundle, writer: BundleWriter) -> list[Golden]:
         for n, golden in enumerate(indexes[first])
     ]
     goldens = []
-    for n, golden in enumerate(indexes[first][: _count(judged, sizes, models)]):
+    for n, golden in enumerate(indexes[first][: _count_goldens(judged, sizes, models)]):
         inputs = [
             _add_tensor(writer, folders[first], f"golden/{n}/input-{k}.bin", entry)
             for k, entry in enumerate(golden["inputs"])
@@ -49,7 +49,7 @@ def write_goldens(judged: JudgedBundle, writer: BundleWriter) -> list[Golden]:
     return goldens
 
 
-def _count(judged: JudgedBundle, sizes: list[int], models: int) -> int:
+def _count_goldens(judged: JudgedBundle, sizes: list[int], models: int) -> int:
     """Return how many samples are shipped: at least one, and no more than the models are large."""
     most = max(_GOLDEN_BYTES, models)
     count = sum(total <= most for total in itertools.accumulate(sizes))

@@ -31,9 +31,9 @@ def find_given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[T
     for spec in inputs:
         name = spec.name
         if name in project.texts or (name in project.pictures and project.takes_files):
-            taken.append(TensorSpec(name, "uint8", given(name, "bytes")))
+            taken.append(TensorSpec(name, "uint8", make_shape(name, "bytes")))
         elif name in project.pictures:
-            taken.append(TensorSpec(name, "uint8", (*given(name, "height", "width"), 3)))
+            taken.append(TensorSpec(name, "uint8", (*make_shape(name, "height", "width"), 3)))
         elif name not in beside:
             taken.append(spec)
     return tuple(taken)

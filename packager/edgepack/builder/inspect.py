@@ -12,7 +12,7 @@ from edgepack.backends.registry import BACKENDS
 from edgepack.backends.targets import choose_targets, load_target, read_project_targets
 from edgepack.base.processes import Workers
 from edgepack.builder.inputs import plan_inputs
-from edgepack.builder.memory import Subject, build_bytes, count_default_jobs
+from edgepack.builder.memory import Subject, count_default_jobs, estimate_bytes
 from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.builder.planner import Draft, draft_models
@@ -112,7 +112,7 @@ def inspect(
             sizes, steps = loaded.project.largest_dims, _list_steps(asked, facts)
             subject = Subject(loaded.model_path, sizes, facts.initializer_bytes, steps)
             found = workers.call(find_activation_sizes, subject.path, subject.sizes)
-            memory_bytes = build_bytes(subject, found, count_default_jobs())
+            memory_bytes = estimate_bytes(subject, found, count_default_jobs())
             variants = workers.call(inspect_drafts, *draft_models(inputs, asked))
     constant = loaded.project.constants
     return Inspection(facts, (*findings, *blocked), tuple(variants), constant, memory_bytes)
@@ -163,30 +163,30 @@ class _Making:
     """The path of each source and of each step's output, or why the step failed."""
     placed: dict[str, PredictedPlacement] = field(default_factory=dict)
 
-    def placement(self, step_id: str, variant: Variant) -> PredictedPlacement:
+    def predict(self, step_id: str, variant: Variant) -> PredictedPlacement:
         """Return where the nodes of a step's model are predicted to run in a variant."""
         key = f"{step_id} {variant!r}"
         if key not in self.placed:
-            self.placed[key] = predict_placement(self.output(step_id) / MODEL, variant)
+            self.placed[key] = predict_placement(self.make_output(step_id) / MODEL, variant)
         return self.placed[key]
 
-    def output(self, origin: str) -> Path:
+    def make_output(self, origin: str) -> Path:
         """Return the output of a source or step.
 
         Raises:
             EdgepackError: The step failed, or one that it needs.
         """
         if origin not in self.made:
-            self.made[origin] = self._make(self.steps[origin])
+            self.made[origin] = self._run_step(self.steps[origin])
         made = self.made[origin]
         if isinstance(made, EdgepackError):
             raise made
         return made
 
-    def _make(self, planned: PlannedStep) -> Path | EdgepackError:
+    def _run_step(self, planned: PlannedStep) -> Path | EdgepackError:
         out = Path(tempfile.mkdtemp(dir=self.folder))
         try:
-            inputs = {name: self.output(origin) for name, origin in planned.inputs.items()}
+            inputs = {name: self.make_output(origin) for name, origin in planned.inputs.items()}
             draft_step(planned.step, inputs, out)
         except EdgepackError as error:
             return error
@@ -197,7 +197,7 @@ def _inspect_variant(making: _Making, draft: Draft) -> VariantInspection:
     variant, placement, unused = draft.variant, PredictedPlacement((), 0), draft.unused
     if draft.planned is not None:
         try:
-            placement = making.placement(draft.planned.judged, draft.planned.variant)
+            placement = making.predict(draft.planned.judged, draft.planned.variant)
         except EdgepackError as error:
             unused = make_failed(variant.id, error)
     provider, taken = BACKENDS[variant.backend].provider, placement.share

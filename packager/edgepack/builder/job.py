@@ -66,17 +66,17 @@ class JudgedBundle:
     def signature(self) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
         """Inputs and outputs; where the model tells no rank, the golden tensor does."""
         planned = self.shipped[0]
-        golden = read_goldens(self.folder(planned.goldens))["goldens"][0]
+        golden = read_goldens(self.find_folder(planned.goldens))["goldens"][0]
         ranks = {e["name"]: len(e["shape"]) for e in (*golden["inputs"], *golden["outputs"])}
         inputs, outputs = (
             tuple(
                 spec if spec.shape is not None else replace(spec, shape=("?",) * ranks[spec.name])
                 for spec in specs
             )
-            for specs in read_signature(read_outline(self.folder(planned.model) / MODEL))
+            for specs in read_signature(read_outline(self.find_folder(planned.model) / MODEL))
         )
         return inputs, outputs
 
-    def folder(self, step_id: str) -> Path:
+    def find_folder(self, step_id: str) -> Path:
         """Return the folder of a step's output."""
         return self.execution.artifacts[step_id].path

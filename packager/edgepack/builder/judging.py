@@ -184,11 +184,11 @@ def ship_most(verdict: Verdict, most: int) -> Verdict:
     if any(is_quantized(variant) and not variant.carried and _is_losing(a) for variant, a in first):
         needed.append(lambda v: not is_quantized(v))
 
-    def met(chosen: Sequence[tuple[PlannedVariant, object]]) -> int:
+    def count_met(chosen: Sequence[tuple[PlannedVariant, object]]) -> int:
         return sum(any(is_it(variant) for variant, _ in chosen) for is_it in needed)
 
     # They are in order of preference, so the first of equally good choices wins.
-    best = max(combinations(verdict.shipped, len(first)), key=met)
+    best = max(combinations(verdict.shipped, len(first)), key=count_met)
     reason = (
         f"a bundle for {verdict.target} holds {most} at most, which are"
         f" {' and '.join(entry[0].variant.id for entry in best)}; --variant names others"

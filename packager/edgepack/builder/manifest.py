@@ -40,7 +40,7 @@ def make_manifest(
     """Return the manifest of a bundle with these variants, golden samples and files."""
     project, facts, profile = judged.project, judged.job.facts, judged.profile
     inputs, outputs = judged.signature
-    real_samples = read_notes(judged.folder(judged.shipped[0].goldens)).facts["real"]
+    real_samples = read_notes(judged.find_folder(judged.shipped[0].goldens)).facts["real"]
     return Manifest(
         schema_version=1,
         name=project.name,
@@ -89,7 +89,7 @@ def _make_tensor(spec: TensorSpec) -> Tensor:
 def _list_history(judged: JudgedBundle) -> list[str]:
     """Return what was done, a line per step and variant, shared steps once."""
     steps = [step_id for p in judged.shipped for step_id in (*p.history, p.goldens)]
-    done = (f"{step_id}: {read_notes(judged.folder(step_id)).done}" for step_id in steps)
+    done = (f"{step_id}: {read_notes(judged.find_folder(step_id)).done}" for step_id in steps)
     return list(dict.fromkeys(done))
 
 

@@ -50,8 +50,8 @@ def _make_manifest_variant(
     goldens: int,
 ) -> ManifestVariant:
     variant = planned.variant
-    index = read_buckets(judged.folder(planned.bucketed)) if planned.bucketed else None
-    proved = read_goldens(judged.folder(planned.goldens))
+    index = read_buckets(judged.find_folder(planned.bucketed)) if planned.bucketed else None
+    proved = read_goldens(judged.find_folder(planned.goldens))
     return ManifestVariant(
         id=variant.id,
         backend=variant.backend,
@@ -84,7 +84,7 @@ def _make_manifest_variant(
 def _read_predicted(judged: JudgedBundle, planned: PlannedVariant) -> Predicted | None:
     if planned.placed is None:
         return None
-    placement = read_placement(judged.folder(planned.placed))
+    placement = read_placement(judged.find_folder(planned.placed))
     return Predicted(
         provider=planned.variant.providers[0].name,
         share=placement["share"],
@@ -96,7 +96,7 @@ def _read_predicted(judged: JudgedBundle, planned: PlannedVariant) -> Predicted 
 def _read_fused(judged: JudgedBundle, planned: PlannedVariant) -> Fused | None:
     if planned.fusion is None:
         return None
-    facts = read_notes(judged.folder(planned.fusion)).facts
+    facts = read_notes(judged.find_folder(planned.fusion)).facts
     return Fused(**{name: facts[name] for name in Fused.model_fields})
 
 
@@ -107,7 +107,7 @@ def _read_layers(judged: JudgedBundle, planned: PlannedVariant) -> list[LayerErr
         return NotMeasured(reason=error.problem)
     judged.execution.artifacts[planned.layers].require_whole()
     names = LayerError.model_fields
-    found = read_layer_errors(judged.folder(planned.layers))
+    found = read_layer_errors(judged.find_folder(planned.layers))
     return [LayerError(**{name: layer[name] for name in names}) for layer in found]
 
 
@@ -119,7 +119,7 @@ def _read_outside(
     if error := judged.execution.failed.get(planned.outside):
         return NotMeasured(reason=error.problem)
     judged.execution.artifacts[planned.outside].require_whole()
-    return [OutsideError(**each) for each in read_outside(judged.folder(planned.outside))]
+    return [OutsideError(**each) for each in read_outside(judged.find_folder(planned.outside))]
 
 
 def _read_input_ranges(
@@ -128,7 +128,7 @@ def _read_input_ranges(
     """Return the calibrated ranges; with preprocessing in the model pictures have none."""
     inputs, _ = judged.signature
     floats = {spec.name for spec in inputs if spec.dtype.startswith("float")}
-    notes = [read_notes(judged.folder(step_id)).facts for step_id in planned.history]
+    notes = [read_notes(judged.find_folder(step_id)).facts for step_id in planned.history]
     found: dict[str, tuple[float, float]]
     found = next((facts["input_ranges"] for facts in notes if "input_ranges" in facts), {})
     return {name: (low, high) for name, (low, high) in found.items() if name in floats}

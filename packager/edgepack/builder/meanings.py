@@ -56,12 +56,12 @@ def check_meanings(
     check = _Check(loaded, {spec.name: spec for spec in inputs}, table_rows)
     for name, described in loaded.project.inputs.items():
         if described.image is not None:
-            check.image(name, described.image)
+            check.check_image(name, described.image)
         if described.tokens is not None:
-            check.tokens(name, described.tokens, described.pad or 0)
+            check.check_tokens(name, described.tokens, described.pad or 0)
     for spec in outputs:
         if spec.name in loaded.project.outputs:
-            check.output(spec, loaded.project.outputs[spec.name])
+            check.check_output(spec, loaded.project.outputs[spec.name])
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class _Check:
     inputs: dict[str, TensorSpec]
     table_rows: Mapping[str, int]
 
-    def image(self, name: str, image: ImageInput) -> None:
+    def check_image(self, name: str, image: ImageInput) -> None:
         place = find_placement(1, 1, image.resize.model_dump())
         channels = 1 if image.order == "GRAY" else 3
         made = (1, place.input_height, place.input_width, channels)
@@ -84,7 +84,7 @@ class _Check:
                 "change 'resize', 'order' or 'layout', or give 'dims' the sizes that it makes",
             )
 
-    def tokens(self, name: str, tokens: TokensInput, pad: float) -> None:
+    def check_tokens(self, name: str, tokens: TokensInput, pad: float) -> None:
         place = ("inputs", name, "tokens")
         text = self._find_file(tokens.file, (*place, "file"))
         in_graph = name in self.loaded.project.texts
@@ -177,20 +177,20 @@ class _Check:
                 "give more",
             )
 
-    def output(self, spec: TensorSpec, meaning: OutputDescription) -> None:
+    def check_output(self, spec: TensorSpec, meaning: OutputDescription) -> None:
         match meaning:
             case ClassificationOutput():
-                self._classification(spec, meaning)
+                self._check_classification(spec, meaning)
             case DetectionOutput():
-                self._detection(spec, meaning)
+                self._check_detection(spec, meaning)
             case EmbeddingOutput():
-                self._embedding(spec, meaning)
+                self._check_embedding(spec, meaning)
             case RawOutput():
                 self._count_labels(meaning.labels, ("outputs", spec.name))
             case _:
-                self._tensor(spec, meaning)
+                self._check_tensor(spec, meaning)
 
-    def _tensor(self, spec: TensorSpec, meaning: OutputDescription) -> None:
+    def _check_tensor(self, spec: TensorSpec, meaning: OutputDescription) -> None:
         """Check outputs that are read as they are."""
         floats = spec.dtype.startswith("float")
         if not floats and meaning.kind in ("regression", "probability", "signal"):
@@ -206,7 +206,7 @@ class _Check:
                 "describe the output that holds them, or remove the description",
             )
 
-    def _classification(self, spec: TensorSpec, meaning: ClassificationOutput) -> None:
+    def _check_classification(self, spec: TensorSpec, meaning: ClassificationOutput) -> None:
         place = ("outputs", spec.name)
         labels = self._count_labels(meaning.labels, place)
         shape = spec.shape or ()
@@ -224,7 +224,7 @@ class _Check:
                 "give one label a line for each class, in their order",
             )
 
-    def _detection(self, spec: TensorSpec, meaning: DetectionOutput) -> None:
+    def _check_detection(self, spec: TensorSpec, meaning: DetectionOutput) -> None:
         place = ("outputs", spec.name)
         images = [name for name, d in self.loaded.project.inputs.items() if d.image is not None]
         if len(images) != 1:
@@ -255,7 +255,7 @@ class _Check:
                 "choose the layout that the model was exported with, and one label per class",
             )
 
-    def _embedding(self, spec: TensorSpec, meaning: EmbeddingOutput) -> None:
+    def _check_embedding(self, spec: TensorSpec, meaning: EmbeddingOutput) -> None:
         place = ("outputs", spec.name)
         pooled = meaning.pooling != "none"
         if pooled and not _can_be(spec, ("batch", "positions", "values")):

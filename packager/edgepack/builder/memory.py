@@ -64,7 +64,7 @@ def estimate_step_bytes(name: str, models: int, activations: ActivationSizes) ->
     return held + activations.live_bytes
 
 
-def build_bytes(subject: Subject, activations: ActivationSizes, jobs: int) -> int:
+def estimate_bytes(subject: Subject, activations: ActivationSizes, jobs: int) -> int:
     """Return about how many bytes a build takes at its peak, all its processes together.
 
     The estimate assumes that the largest step runs beside as many plain ones as ``jobs`` allows.

@@ -53,7 +53,7 @@ def list_ort_operators(judged: JudgedBundle) -> list[str]:
     Each line is an operator set with operators and types; a build takes the union of lines.
     """
     configs = [
-        judged.folder(planned.shipped) / OPERATORS
+        judged.find_folder(planned.shipped) / OPERATORS
         for planned in judged.shipped
         if planned.variant.model_format != "onnx"
     ]
@@ -62,9 +62,9 @@ def list_ort_operators(judged: JudgedBundle) -> list[str]:
 
 
 def _write_model(judged: JudgedBundle, planned: PlannedVariant, writer: BundleWriter) -> ModelFiles:
-    folder, variant = judged.folder(planned.shipped), planned.variant
+    folder, variant = judged.find_folder(planned.shipped), planned.variant
     if planned.bucketed:
-        index = read_buckets(judged.folder(planned.bucketed))
+        index = read_buckets(judged.find_folder(planned.bucketed))
         buckets = [
             _write_bucket(writer, folder / bucket.file, variant.id, bucket.dims)
             for bucket in index.buckets

@@ -92,10 +92,10 @@ class ModelSteps:
             history=tuple(steps),
         )
 
-    def choice(self, reference: str) -> str:
+    def add_choice(self, reference: str) -> str:
         """Add the step that chooses the samples for goldens."""
         step = GoldenChoice(GOLDEN_COUNT, find_processor())
-        return self.builder.step(step, model=reference, **self.golden_samples)
+        return self.builder.add_step(step, model=reference, **self.golden_samples)
 
     @property
     def golden_samples(self) -> dict[str, str | None]:
@@ -103,7 +103,7 @@ class ModelSteps:
         return {"samples" if self.samples.real else "made": self.samples.probes}
 
     def _add_change(self, step: Step, model: str, samples: str | None) -> str:
-        return self.builder.step(step, model=model, samples=samples)
+        return self.builder.add_step(step, model=model, samples=samples)
 
     def _add_float_steps(self, variant: Variant) -> tuple[str, list[str]]:
         """Add the steps before quantization; return the fp32 reference, and all steps in order.
@@ -112,7 +112,7 @@ class ModelSteps:
         """
         samples = self.samples.tensors
         first = self.inputs.prepared
-        steps = [self.builder.step(first, source=MODEL_SOURCE, samples=self.samples.frames)]
+        steps = [self.builder.add_step(first, source=MODEL_SOURCE, samples=self.samples.frames)]
         if self.inputs.in_graph:
             steps.append(self._add_change(AtLeastOpset(OPSET_OF_PICTURES), steps[-1], samples))
         reference = steps[-1]
@@ -157,7 +157,7 @@ class ModelSteps:
             hooked = isinstance(asked.search.metric, PythonMetric)
             given["metric"] = PROJECT_SOURCE if hooked else None
         taken = {name: given.get(what) for name, what in kind.given.items()}
-        yield self.builder.step(kind.step(asked), model=model, **taken)
+        yield self.builder.add_step(kind.step(asked), model=model, **taken)
 
     def _make_limit_search(self) -> LimitSearch | None:
         """Return what the search for a model has to reach: the project's limits, if it has any."""
@@ -179,7 +179,7 @@ class ModelSteps:
         described = tuple(project.pictures.items()), tuple(project.texts.items())
         step = InGraph(self.inputs.signature, *described)
         tokenizers = plan_tokenizers(self.inputs, self.builder)
-        return self.builder.step(step, model=model, samples=self.samples.probes, **tokenizers)
+        return self.builder.add_step(step, model=model, samples=self.samples.probes, **tokenizers)
 
     def _add_bucketed(self, variant: Variant, model: str, reference: str) -> str | None:
         """Add the step that makes a model for each size; None where all sizes are fixed."""
@@ -194,8 +194,8 @@ class ModelSteps:
             masks=tuple((name, d.mask) for name, d in described if d.mask is not None),
             shared=not BACKENDS[variant.backend].inline_weights,
         )
-        choice = self.choice(reference) if self.proofs else None
-        return self.builder.step(step, model=model, choice=choice, samples=self.samples.probes)
+        choice = self.add_choice(reference) if self.proofs else None
+        return self.builder.add_step(step, model=model, choice=choice, samples=self.samples.probes)
 
 
 def needs_calibration(inputs: PlanInputs, variant: Variant) -> bool:

@@ -191,12 +191,12 @@ class PlanBuilder:
     sources: dict[str, SourceFile] = field(default_factory=dict)
     steps: dict[str, PlannedStep] = field(default_factory=dict)
 
-    def source(self, source_id: str, path: Path, digest: str) -> str:
+    def add_source(self, source_id: str, path: Path, digest: str) -> str:
         """Add a source and return its id."""
         self.sources[source_id] = SourceFile(source_id, path, digest)
         return source_id
 
-    def step(self, step: Step, **inputs: str | None) -> str:
+    def add_step(self, step: Step, **inputs: str | None) -> str:
         """Add a step and return its id: its name and eight digits of all that decides it.
 
         Inputs that are None are left out.
@@ -210,6 +210,6 @@ class PlanBuilder:
         self.steps.setdefault(step_id, PlannedStep(step_id, step, given))
         return step_id
 
-    def plan(self, bundles: list[PlannedBundle]) -> Plan:
+    def make_plan(self, bundles: list[PlannedBundle]) -> Plan:
         """Return the finished plan."""
         return Plan(tuple(self.sources.values()), tuple(self.steps.values()), tuple(bundles))

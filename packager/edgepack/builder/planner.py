@@ -79,14 +79,15 @@ def make_plan(
     facts = inputs.facts
     if all(facts.opset > profile.runtime.max_opset for profile in profiles):
         highest = max(profile.runtime.max_opset for profile in profiles)
-        raise ModelError(_explain_too_new(facts, highest), hint=_export(highest), where=facts.name)
+        problem, hint = _explain_too_new(facts, highest), _format_export(highest)
+        raise ModelError(problem, hint=hint, where=facts.name)
     for profile in profiles:
         require_types(profile, (*facts.inputs, *facts.outputs))
         require_assets(profile, loaded.project.files)
         require_version(profile, loaded.project.version)
     offered = offers if offers and not variants else {}
     planner = _Planner(inputs, samples, builder, offered)
-    return builder.plan([planner.bundle(profile, variants) for profile in profiles])
+    return builder.make_plan([planner.plan_bundle(profile, variants) for profile in profiles])
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,13 @@ def draft_models(inputs: PlanInputs, profiles: Sequence[Profile]) -> tuple[Plan,
                     profile, variant, planned, unused or _find_lack_of_calibration(inputs, variant)
                 )
             )
-    return builder.plan([]), tuple(drafts)
+    return builder.make_plan([]), tuple(drafts)
 
 
 def _make_builder(inputs: PlanInputs) -> PlanBuilder:
     builder = PlanBuilder()
-    builder.source(MODEL_SOURCE, inputs.loaded.model_path, inputs.facts.sha256)
-    builder.source(PROJECT_SOURCE, inputs.loaded.folder, "")
+    builder.add_source(MODEL_SOURCE, inputs.loaded.model_path, inputs.facts.sha256)
+    builder.add_source(PROJECT_SOURCE, inputs.loaded.folder, "")
     return builder
 
 
@@ -142,7 +143,7 @@ def _explain_too_new(facts: ModelFacts, highest: int, least: int = 0) -> str:
     return f"the model has opset {facts.opset}; {loads}"
 
 
-def _export(highest: int) -> str:
+def _format_export(highest: int) -> str:
     return f"export it with opset {min(highest, 17)} to {highest}"
 
 
@@ -152,20 +153,21 @@ def _find_old_runtime(inputs: PlanInputs, profile: Profile, variant: Variant) ->
     least = OPSET_OF_PICTURES if inputs.in_graph else 0
     if max(least, inputs.facts.opset) <= highest:
         return None
-    return _make_refusal(variant, _explain_too_new(inputs.facts, highest, least), _export(highest))
+    problem = _explain_too_new(inputs.facts, highest, least)
+    return _make_refusal(variant, problem, _format_export(highest))
 
 
 def _find_not_carrying(inputs: PlanInputs, variants: Sequence[Variant]) -> dict[str, Unused]:
     """Return the variants that do not carry a model that is quantized already, by id."""
     quantization = inputs.facts.quantization
-    return Carrying(quantization).unused(variants) if quantization else {}
+    return Carrying(quantization).find_unused(variants) if quantization else {}
 
 
 def _find_lack_of_calibration(inputs: PlanInputs, variant: Variant) -> Unused | None:
     """Return that a variant lacks calibration samples; a bare model needs a project for them."""
     if inputs.project.samples.calibration is not None or not needs_calibration(inputs, variant):
         return None
-    how = f"{init_command(inputs.loaded)}, or " if inputs.loaded.source is None else ""
+    how = f"{format_init_command(inputs.loaded)}, or " if inputs.loaded.source is None else ""
     hint = f"{how}add to edgepack.yaml: samples: {{calibration: {{path: samples.npz}}}}"
     return _make_refusal(variant, "it needs calibration samples", hint)
 
@@ -196,7 +198,7 @@ class _Planner:
     builder: PlanBuilder
     offers: Offers
 
-    def bundle(self, profile: Profile, wanted: Sequence[str]) -> PlannedBundle:
+    def plan_bundle(self, profile: Profile, wanted: Sequence[str]) -> PlannedBundle:
         """Return the planned bundle of one target."""
         chosen = [profile.find_variant(name) for name in wanted] or profile.variants
         not_carrying = _find_not_carrying(self.inputs, chosen)
@@ -246,12 +248,12 @@ class _Planner:
         outside = self._add_outside_errors(variant, made)
         fusion = None
         if cpu and RECIPES[variant.recipe].in_pairs:
-            fusion = self.builder.step(Fusion(profile.device.arch), model=made.recipe)
+            fusion = self.builder.add_step(Fusion(profile.device.arch), model=made.recipe)
         # The largest size represents all: what a provider takes does not depend on sizes.
-        placed = None if cpu else self.builder.step(Placed(variant), model=made.judged)
+        placed = None if cpu else self.builder.add_step(Placed(variant), model=made.judged)
         variant, as_file = self._add_ort_step(variant, model)
         kind = RECIPES[self._find_recipe(variant)]
-        goldens = self.builder.step(
+        goldens = self.builder.add_step(
             Goldens(
                 kind.cpu_cap_db if cpu else kind.other_cap_db,
                 find_processor(),
@@ -259,7 +261,7 @@ class _Planner:
             ),
             model=model,
             shipped=as_file,
-            choice=models.choice(made.reference),
+            choice=models.add_choice(made.reference),
             **models.golden_samples,
         )
         return PlannedVariant(
@@ -288,7 +290,7 @@ class _Planner:
         if not isinstance(file_format, OrtFormat):
             return variant, None
         step = AsOrt(file_format.ort, file_format.platform)
-        file = self.builder.step(step, model=model, samples=self.samples.probes)
+        file = self.builder.add_step(step, model=model, samples=self.samples.probes)
         return (_make_replaying(variant) if file_format.ort == "runtime" else variant), file
 
     def _add_input_check(self, reference: str) -> None:
@@ -311,13 +313,13 @@ class _Planner:
             state=self.inputs.state_pairs,
         )
         samples = self.samples.tensors
-        self.builder.step(step, model=reference, samples=samples)
+        self.builder.add_step(step, model=reference, samples=samples)
         if project.outputs:
             sizes = [find_placement(1, 1, d.resize.model_dump())[-2:] for _, d in images]
             look = ReadAnswers(
                 self.inputs.described, sizes[0] if len(sizes) == 1 else None, find_processor()
             )
-            self.builder.step(look, model=reference, samples=samples)
+            self.builder.add_step(look, model=reference, samples=samples)
 
     def _add_layer_errors(self, variant: Variant, model: str) -> str | None:
         """Add the step that compares an int8 model's tensors with those of the float model."""
@@ -326,7 +328,7 @@ class _Planner:
         reference = self.builder.steps[model].inputs["model"]
         step = LayerErrors(LAYER_SAMPLES, find_processor())
         samples = self.samples.tensors
-        return self.builder.step(step, reference=reference, model=model, samples=samples)
+        return self.builder.add_step(step, reference=reference, model=model, samples=samples)
 
     def _add_outside_errors(self, variant: Variant, made: PlannedModel) -> str | None:
         """Add the step that runs an int8 model on inputs that no sample shows."""
@@ -337,7 +339,7 @@ class _Planner:
             OutsideErrors(choose_changed_inputs(self.inputs), find_processor()),
             made.tensor_reference,
         )
-        return self.builder.step(step, reference=reference, model=made.recipe, samples=samples)
+        return self.builder.add_step(step, reference=reference, model=made.recipe, samples=samples)
 
     def _add_evaluation(self, fp32: str | None, model: str, variant: Variant) -> str | None:
         """Add the step that evaluates a variant, beside the fp32 model if there is one."""
@@ -346,7 +348,7 @@ class _Planner:
         if self.samples.given is None or source is None:
             return None
         metric = source.metric
-        return self.builder.step(
+        return self.builder.add_step(
             Evaluation(
                 metric=metric,
                 scores_output=self.inputs.scores_output,
@@ -363,7 +365,7 @@ class _Planner:
         )
 
 
-def init_command(loaded: LoadedProject) -> str:
+def format_init_command(loaded: LoadedProject) -> str:
     """Return the line that writes a project for a bare model."""
     return f"edgepack init {shlex.quote(str(loaded.model_path))} --images photos/"
 
@@ -372,7 +374,7 @@ def explain_unsampled(loaded: LoadedProject) -> Iterator[str]:
     """Yield what the figures mean where there are no samples."""
     if loaded.project.samples.calibration or loaded.project.samples.evaluation:
         return
-    images = f"{init_command(loaded)} for pictures, or " if loaded.source is None else ""
+    images = f"{format_init_command(loaded)} for pictures, or " if loaded.source is None else ""
     yield (
         "there are no samples: everything was proven on random inputs, which shows that a device"
         " computes what this host does, and not that the answers are right or what int8 costs;"

@@ -63,9 +63,9 @@ def plan_samples(inputs: PlanInputs, builder: PlanBuilder) -> PlannedSamples:
     """
     both = inputs.project.samples
     steps = _Steps(inputs, builder)
-    calibration = steps.given("calibration", both.calibration)
-    given = steps.given("evaluation", both.evaluation)
-    tensors, evaluation = map(steps.tensors, (calibration, given))
+    calibration = steps.add_given("calibration", both.calibration)
+    given = steps.add_given("evaluation", both.evaluation)
+    tensors, evaluation = map(steps.add_tensors, (calibration, given))
     frames = evaluation or tensors
     if inputs.state:
         calibration, given = (steps.add_unrolled(each, frames) for each in (calibration, given))
@@ -90,7 +90,7 @@ def plan_tokenizers(inputs: PlanInputs, builder: PlanBuilder) -> dict[str, str]:
     sources = {}
     for number, tokens in enumerate(inputs.project.texts.values()):
         path, name = inputs.loaded.folder / tokens.file, name_tokenizer_input(number)
-        sources[name] = builder.source(name, path, hash_file(path))
+        sources[name] = builder.add_source(name, path, hash_file(path))
     return sources
 
 
@@ -99,7 +99,7 @@ class _Steps:
     inputs: PlanInputs
     builder: PlanBuilder
 
-    def given(self, role: Part, source: SampleSource | None) -> str | None:
+    def add_given(self, role: Part, source: SampleSource | None) -> str | None:
         """Add the step that makes one sample set, and return its id."""
         if source is None:
             return None
@@ -120,16 +120,16 @@ class _Steps:
             self.inputs.constants,
             self.inputs.state,
         )
-        return self.builder.step(step, project=PROJECT_SOURCE)
+        return self.builder.add_step(step, project=PROJECT_SOURCE)
 
-    def tensors(self, samples: str | None) -> str | None:
+    def add_tensors(self, samples: str | None) -> str | None:
         """Add the step that turns pictures and texts into tensors for the model itself."""
         if samples is None or not self.inputs.in_graph:
             return samples
         project = self.inputs.project
         described = tuple(project.pictures.items()), tuple(project.texts.items())
         step = TensorSamples(fix_sizes(self.inputs.facts.inputs, self.inputs.dims), *described)
-        return self.builder.step(
+        return self.builder.add_step(
             step, samples=samples, **plan_tokenizers(self.inputs, self.builder)
         )
 
@@ -137,20 +137,20 @@ class _Steps:
         """Add the step that fills in the state of frames, so that each is independent."""
         if samples is None:
             return None
-        model = self.builder.step(self.inputs.prepared, source=MODEL_SOURCE, samples=frames)
+        model = self.builder.add_step(self.inputs.prepared, source=MODEL_SOURCE, samples=frames)
         step = Unrolled(self.inputs.state_pairs, find_processor())
-        return self.builder.step(step, model=model, samples=samples)
+        return self.builder.add_step(step, model=model, samples=samples)
 
     def add_in_graph_probes(self, real: str | None) -> str:
         sizes = find_bucket_dims(self.inputs.signature, self.inputs.project.buckets)
         project = self.inputs.project
         pictures, texts = tuple(project.pictures), tuple(project.texts)
         step = InGraphProbes(self.inputs.signature, pictures, sizes, PROBES, texts)
-        return self.builder.step(step, samples=real)
+        return self.builder.add_step(step, samples=real)
 
     def _add_npz(self, role: str, source: SampleSource) -> str:
         path = self.inputs.loaded.folder / str(source.path)
-        origin = self.builder.source(role, path, hash_file(path))
+        origin = self.builder.add_source(role, path, hash_file(path))
         chosen = (
             self.inputs.signature,
             source.labels,
@@ -158,7 +158,7 @@ class _Steps:
             self.inputs.constants,
             self.inputs.state,
         )
-        return self.builder.step(NpzSamples(*chosen), source=origin)
+        return self.builder.add_step(NpzSamples(*chosen), source=origin)
 
     def _add_images(self, role: Part, source: SampleSource) -> str:
         folder = self.inputs.loaded.folder / str(source.images)
@@ -186,8 +186,8 @@ class _Steps:
             if project.pictures
             else ImageSamples(*chosen, classes=classes)
         )
-        origin = self.builder.source(role, folder, digest.hexdigest())
-        return self.builder.step(step, source=origin, project=PROJECT_SOURCE)
+        origin = self.builder.add_source(role, folder, digest.hexdigest())
+        return self.builder.add_step(step, source=origin, project=PROJECT_SOURCE)
 
     def _has_one_folder(self) -> bool:
         """Return whether calibration and evaluation take images from one folder."""
@@ -247,9 +247,9 @@ class _Steps:
             digest = hashlib.sha256()
             for path in sorted(folder.glob("input_*.pb")):
                 digest.update(f"{path.name}\0{hash_file(path)}\n".encode())
-            inputs[str(n)] = self.builder.source(f"{role}-{n}", folder, digest.hexdigest())
+            inputs[str(n)] = self.builder.add_source(f"{role}-{n}", folder, digest.hexdigest())
         step = OnnxTestData(self.inputs.whole_signature, self.inputs.constants, self.inputs.state)
-        return self.builder.step(step, **inputs)
+        return self.builder.add_step(step, **inputs)
 
 
 def hash_file(path: Path) -> str:

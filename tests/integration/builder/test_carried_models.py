@@ -201,7 +201,7 @@ def test_carried_model_when_built_is_not_timed_against_itself(tmp_path, monkeypa
 def test_qdq_model_when_signed_weights_have_a_zero_point_speaks_no_dialect(shifted, carrier):
     found = Quantization("QDQ", 4, ("uint8",), ("int8",), shifted_weights=shifted)
     variants = load_profile("linux-x86-64").variants
-    left = Carrying(found).unused(variants)
+    left = Carrying(found).find_unused(variants)
     assert [variant.id for variant in variants if variant.id not in left] == [carrier]
     reason = "cpu wants weights with zero point 0; carried as it is by cpu-fp32"
     assert not shifted or left["cpu-int8-static"].reason.endswith(reason)
@@ -273,7 +273,7 @@ def test_float16_model_when_built_is_carried_by_fp16_where_there_is_one(tmp_path
 
 def test_target_when_nothing_of_it_carries_the_model_says_to_give_the_float_one():
     only = [v for v in load_profile("jetson").variants if v.recipe == "int8-static"]
-    left = Carrying(Quantization("QOperator", 3)).unused(only)
+    left = Carrying(Quantization("QOperator", 3)).find_unused(only)
     assert set(left) == {variant.id for variant in only}
     for unused in left.values():
         assert unused.reason.endswith("wants int8 as QDQ")

@@ -210,10 +210,10 @@ def test_calibration_when_a_build_runs_it_moves_the_bar_of_its_step(tmp_path):
     model = tiny_models.conv_net(tmp_path / "net.onnx", batch=1)
     inputs = given(tmp_path / "steps", model, int8_nets.image_feeds(6))
     builder = PlanBuilder()
-    origins = {name: builder.source(name, path, name) for name, path in inputs.items()}
-    step_id = builder.step(Calibration(), **origins)
+    origins = {name: builder.add_source(name, path, name) for name, path in inputs.items()}
+    step_id = builder.add_step(Calibration(), **origins)
     told = Told()
-    execute(builder.plan([]), cache=StepCache(tmp_path / "cache"), jobs=1, progress=told)
+    execute(builder.make_plan([]), cache=StepCache(tmp_path / "cache"), jobs=1, progress=told)
     assert told.parts[-1] == (step_id, 6, 6)
 
 

@@ -30,7 +30,8 @@ def test_steps_of_a_plan_are_said_in_words(tmp_path):
     project = tiny_models.write_project(tmp_path)
     plan = dry_run(project=project, targets=["linux-x86-64", "linux-aarch64"])
     doing = Doing(plan)
-    said = [doing.text(step, 24 if step.step.name == "evaluation" else None) for step in plan.steps]
+    counts = {"evaluation": 24}
+    said = [doing.describe(step, counts.get(step.step.name)) for step in plan.steps]
     assert "cpu-int8-static: reading samples for calibration, for 2 targets" in said
     assert "preparing the model (sizes fixed, shapes inferred), for all variants" in said
     assert "linux-aarch64 cpu-int8-static: quantizing (int8)" in said

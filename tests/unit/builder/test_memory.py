@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from edgepack.builder import memory
-from edgepack.builder.memory import Subject, build_bytes, estimate_step_bytes, format_memory
+from edgepack.builder.memory import Subject, estimate_bytes, estimate_step_bytes, format_memory
 from edgepack.model.workload import ActivationSizes
 
 LARGE = ActivationSizes(total_bytes=500_000_000, live_bytes=150_000_000)
@@ -48,11 +48,11 @@ def test_recipe_that_keeps_several_models_holds_weights_more_often_than_one_that
 
 
 def test_build_needs_more_for_more_weights_jobs_and_activations():
-    little = build_bytes(subject("fp32"), SMALL, 1)
-    assert build_bytes(subject("fp32", weights=340_000_000), SMALL, 1) > little + 600_000_000
-    assert build_bytes(subject("fp32"), SMALL, 2) > little
-    assert build_bytes(subject("fp32"), LARGE, 1) > little
-    assert build_bytes(subject("fp32", "calibration"), LARGE, 1) > build_bytes(
+    little = estimate_bytes(subject("fp32"), SMALL, 1)
+    assert estimate_bytes(subject("fp32", weights=340_000_000), SMALL, 1) > little + 600_000_000
+    assert estimate_bytes(subject("fp32"), SMALL, 2) > little
+    assert estimate_bytes(subject("fp32"), LARGE, 1) > little
+    assert estimate_bytes(subject("fp32", "calibration"), LARGE, 1) > estimate_bytes(
         subject("fp32"), LARGE, 1
     )
 
