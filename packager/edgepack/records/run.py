@@ -338,7 +338,7 @@ class Placement(StrictModel):
         """The number of nodes by provider, most first."""
         return dict(Counter(node.provider for node in self.nodes).most_common())
 
-    def share(self, provider: str) -> float:
+    def compute_share(self, provider: str) -> float:
         """Return the share of nodes that ran on a provider."""
         return self.counts.get(provider, 0) / len(self.nodes) if self.nodes else 0.0
 

@@ -357,7 +357,7 @@ def list_placement_reasons(
         return
     provider = variant.providers[0].name
     wanted: Literal["all"] | float = variant.placement
-    share = placement.share(provider)
+    share = placement.compute_share(provider)
     if not placement.nodes:
         yield "the profile has no nodes"
     elif wanted == "all" and share < 1:

@@ -71,7 +71,7 @@ def test_real_model_when_built_for_both_targets_keeps_its_accuracy_and_runs(proj
     assert all(check.passed for check in verify_here(host.path).goldens)
     report = bench(host.path, load_device("local"), preset="smoke")
     assert report.variant_used == "cpu-int8-static"
-    assert report.placement.share("CPUExecutionProvider") == 1
+    assert report.placement.compute_share("CPUExecutionProvider") == 1
 
 
 @pytest.mark.slow(reason="takes a minute")

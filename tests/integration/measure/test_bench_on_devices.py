@@ -55,7 +55,7 @@ def check_smoke(report: RunReport, device: str) -> None:
     assert report.device == device
     assert report.bundle == f"tiny-1.0.0-{TARGET}"
     assert [len(run.latencies_ns) >= 20 for run in report.runs] == [True, True]
-    assert report.placement.share("CPUExecutionProvider") == 1.0
+    assert report.placement.compute_share("CPUExecutionProvider") == 1.0
     assert len(report.canary.medians_ns) == 2
     assert isinstance(report.verdict, Inconclusive)
 

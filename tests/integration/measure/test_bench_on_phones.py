@@ -99,7 +99,7 @@ def test_bench_on_a_phone_makes_a_report(bundle: Path, phone: PhoneDouble, tmp_p
     assert (shown["power mode"], shown["battery (%)"]) == ("normal", "84.0")
     assert all(run.after.battery_percent == 84 for run in report.runs)
     assert [len(run.latencies_ns) >= 20 for run in report.runs] == [True, True]
-    assert report.placement.share("CPUExecutionProvider") == 1.0
+    assert report.placement.compute_share("CPUExecutionProvider") == 1.0
     assert isinstance(report.creation.cold_ns, NotMeasured)
     assert len(report.canary.medians_ns) == 2
     assert [point.problem for point in report.sweep] == [""]
@@ -168,7 +168,7 @@ def test_phone_is_measured_within_an_app_when_the_inventory_says_so(
         raise KeyboardInterrupt  # which leaves nothing more behind than a good end
     assert {"classes.dex", "lib/arm64-v8a/libonnxruntime.so"} <= set(names)
     assert len(run.latencies_ns) == 20
-    assert placement.share("CPUExecutionProvider") == 1.0
+    assert placement.compute_share("CPUExecutionProvider") == 1.0
     assert any(" am instrument -w " in command for command in in_app.commands)
     assert not (in_app.folder / "app").exists()
     assert not list((in_app.folder / "root").rglob("work"))

@@ -239,7 +239,7 @@ def test_memory_grows_from_baseline_to_peak(harness: Harness) -> None:
 def test_profile_says_where_every_node_ran(harness: Harness) -> None:
     placement = harness.profile("cpu-fp32")
     assert placement.nodes
-    assert placement.share("CPUExecutionProvider") == 1.0
+    assert placement.compute_share("CPUExecutionProvider") == 1.0
     assert "Conv" in {node.op for node in placement.nodes}
 
 

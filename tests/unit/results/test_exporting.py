@@ -17,7 +17,7 @@ from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.records.run import Invalid, Scenario
 from edgepack.results.store.documents import parse_report
 from edgepack.results.store.exporting import export_runs, find_format, list_row_columns
-from edgepack.results.store.importing import looks_like_log
+from edgepack.results.store.importing import can_be_log
 from edgepack.results.store.rows import make_row
 from edgepack.results.store.store import ResultsStore
 
@@ -67,7 +67,7 @@ def test_json_when_exported_has_the_reports_whole(export):
 def test_json_when_imported_again_is_the_same_store(export, store, tmp_path):
     export("slow", "evaluation", kind="json")
     other = ResultsStore(f"sqlite:///{tmp_path}/other.sqlite")
-    assert not looks_like_log(tmp_path / "out")
+    assert not can_be_log(tmp_path / "out")
     assert other.add([tmp_path / "out"]) == [SLOW, EVALUATION]
     assert other.documents(["slow"]).keys() == {"slow"}
     assert other.load("slow") == SLOW

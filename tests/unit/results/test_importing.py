@@ -9,7 +9,7 @@ import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.errors import BundleError, UsageError
 from edgepack.records.run import ImportedReport
-from edgepack.results.store.importing import TOOLS, import_log, looks_like_log
+from edgepack.results.store.importing import TOOLS, can_be_log, import_log
 from edgepack.results.store.store import ResultsStore
 
 from tests.support.reports.example_report import example_report
@@ -218,12 +218,12 @@ def test_log_when_nobody_names_the_model_asks_for_it(read):
 def test_file_when_it_is_a_report_or_a_broken_one_is_no_log(tmp_path):
     path = tmp_path / "file"
     path.write_text(example_report().model_dump_json())
-    assert not looks_like_log(path)
+    assert not can_be_log(path)
     for broken in ('{"runs": [', '[\n{"schema_version":2,"id":'):
         path.write_text(broken)
-        assert not looks_like_log(path)
+        assert not can_be_log(path)
     path.write_text(PERF_TEST)
-    assert looks_like_log(path)
+    assert can_be_log(path)
 
 
 @pytest.mark.parametrize(
@@ -265,4 +265,4 @@ def test_trtexec_times_when_a_number_is_no_time_are_refused(read, number):
 def test_file_when_it_is_empty_says_so(tmp_path):
     (tmp_path / "report.json").write_text(" \n")
     with pytest.raises(BundleError, match="the file is empty"):
-        looks_like_log(tmp_path / "report.json")
+        can_be_log(tmp_path / "report.json")

@@ -223,7 +223,7 @@ def _make_own_state(
     """
     first, begins = len(kept), set(samples.streams)
 
-    def inputs(number: int) -> Arrays:
+    def make_inputs(number: int) -> Arrays:
         feed = samples.read_inputs(number)
         if number in begins or not state:
             return feed
@@ -234,7 +234,7 @@ def _make_own_state(
         own = state.values()
         return {name: feed[name] for name in feed if name not in own} | reached
 
-    return inputs
+    return make_inputs
 
 
 def _receive(

@@ -100,7 +100,7 @@ class AndroidPhone:
         """Put program, library and models on the phone."""
         self._send(bundle, self.programs, progress)
         program = str(self.tools / PROGRAM)
-        self._shell(["chmod", "755", program], "marking the program as one")
+        self._run(["chmod", "755", program], "marking the program as one")
 
     def _send(self, bundle: Bundle, programs: Sequence[Path], progress: Progress) -> None:
         """Send missing files, and remove the project's other releases and older tools."""
@@ -114,7 +114,7 @@ class AndroidPhone:
             if there.get(str(remote)) != digest:
                 missing.setdefault(remote.parent, []).append(local)
         folders = sorted({str(remote.parent) for remote in wanted} | {str(self.release / WORK)})
-        self._shell(["mkdir", "-p", *folders], "making folders on the phone")
+        self._run(["mkdir", "-p", *folders], "making folders on the phone")
         sizes = {folder: sum(f.stat().st_size for f in files) for folder, files in missing.items()}
         total = sum(sizes.values())
         name, began = self.adb.device.name, time.monotonic()
@@ -128,7 +128,7 @@ class AndroidPhone:
 
     def clean(self) -> None:
         """Remove what plans brought; program and models stay for the next measurement."""
-        self._shell(["rm", "-rf", str(self.release / WORK)], "cleaning up on the phone")
+        self._run(["rm", "-rf", str(self.release / WORK)], "cleaning up on the phone")
 
     def read_facts(self, about: About) -> DeviceFacts:
         """Return what the phone is."""
@@ -202,13 +202,13 @@ class AndroidPhone:
     def take(self, path: str) -> bytes:
         """Return a file that the program wrote, and remove it."""
         remote = str(self.release / path)
-        data = self._shell(["cat", remote], f"reading {path} on the phone").stdout
-        self._shell(["rm", "-f", remote], f"removing {path} on the phone")
+        data = self._run(["cat", remote], f"reading {path} on the phone").stdout
+        self._run(["rm", "-f", remote], f"removing {path} on the phone")
         return data
 
     def make_folder(self, path: str) -> None:
         """Make a folder on the phone, and those above it."""
-        self._shell(["mkdir", "-p", path], "making a folder on the phone")
+        self._run(["mkdir", "-p", path], "making a folder on the phone")
 
     def _send_plan(self, plan: PhonePlan | None) -> bool:
         """Send a plan's missing files, and return whether there were any."""
@@ -235,9 +235,9 @@ class AndroidPhone:
             if _OURS.fullmatch(name) and name != ours.name
         ]
         if others:
-            self._shell(["rm", "-rf", *others], "removing older releases on the phone")
+            self._run(["rm", "-rf", *others], "removing older releases on the phone")
 
-    def _shell(self, argv: Sequence[str], doing: str) -> CommandResult:
+    def _run(self, argv: Sequence[str], doing: str) -> CommandResult:
         return self.adb.shell(argv).check(
             doing,
             device=self.name,

@@ -69,7 +69,7 @@ class AppPhone(AndroidPhone):
             DeviceError: The phone refuses the app; the message says why, and what to do.
         """
         self._send(bundle, [], progress)
-        self._shell(["chmod", "-R", "a+rX", str(self.release)], "letting the app read the models")
+        self._run(["chmod", "-R", "a+rX", str(self.release)], "letting the app read the models")
         # One that another machine has signed cannot be replaced.
         self.adb.uninstall(PACKAGE, timeout_s=INSTALL_S)
         [app] = self.programs
@@ -96,7 +96,7 @@ class AppPhone(AndroidPhone):
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout."""
         if self._send_plan(plan):
-            self._shell(["chmod", "-R", "a+rX", str(self.release)], "letting the app read the plan")
+            self._run(["chmod", "-R", "a+rX", str(self.release)], "letting the app read the plan")
         document = f"document-{secrets.token_hex(4)}.json"
         argv = self.make_command([*arguments, "--out", f"{FILES}/{document}"])
         began = self.adb.read(["date", "+%s"]).strip()
@@ -115,21 +115,21 @@ class AppPhone(AndroidPhone):
             )
         if code not in ANSWERED:
             return CommandResult(tuple(argv), code, b"", self._read_printed(document).encode())
-        said = self._as_app(["cat", f"files/{document}"], "reading the document").stdout
+        said = self._run_in_app(["cat", f"files/{document}"], "reading the document").stdout
         return CommandResult(tuple(argv), code, said, b"")
 
     def take(self, path: str) -> bytes:
         """Return a file that the program wrote, and remove it."""
-        data = self._as_app(["cat", path], f"reading {path} in the app").stdout
-        self._as_app(["rm", "-f", path], f"removing {path} in the app")
+        data = self._run_in_app(["cat", path], f"reading {path} in the app").stdout
+        self._run_in_app(["rm", "-f", path], f"removing {path} in the app")
         return data
 
     def make_folder(self, path: str) -> None:
         """Make a folder in the app's."""
-        self._as_app(["mkdir", "-p", path], "making a folder in the app")
+        self._run_in_app(["mkdir", "-p", path], "making a folder in the app")
 
-    def _as_app(self, argv: Sequence[str], doing: str) -> CommandResult:
-        return self._shell(["run-as", PACKAGE, *argv], doing)
+    def _run_in_app(self, argv: Sequence[str], doing: str) -> CommandResult:
+        return self._run(["run-as", PACKAGE, *argv], doing)
 
     def _read_printed(self, document: str) -> str:
         """Return what the program printed besides its document."""

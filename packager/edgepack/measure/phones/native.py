@@ -91,7 +91,7 @@ class NativeHarness:
                 continue
             began = time.monotonic()
             try:
-                self._try(entry)
+                self._try_variant(entry)
             except VariantRefusedError as refusal:
                 unused.append(Unused(variant=entry.id, stage="passed over", reason=refusal.problem))
                 continue
@@ -208,7 +208,7 @@ class NativeHarness:
             note(f"cooling down: {celsius:.1f} °C, to {limit_c:.1f} °C")
             time.sleep(LOOK_S)
 
-    def _try(self, entry: ManifestVariant) -> None:
+    def _try_variant(self, entry: ManifestVariant) -> None:
         """Check that a variant works on the phone; if not, the error has why, as the loader's has.
 
         Raises:

@@ -495,7 +495,7 @@ def _make_shares(placement: Placement) -> list[Share]:
         Share(
             provider=shorten_provider(provider),
             nodes=count,
-            of_nodes=round(100 * placement.share(provider), 1),
+            of_nodes=round(100 * placement.compute_share(provider), 1),
             of_time=round(100 * time[provider] / whole, 1),
         )
         for provider, count in placement.counts.items()

@@ -116,7 +116,7 @@ def import_log(
     )
 
 
-def looks_like_log(path: Path) -> bool:
+def can_be_log(path: Path) -> bool:
     """Return whether a file is no report of edgepack's, so that it may be a log.
 
     Raises:

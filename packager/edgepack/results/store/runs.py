@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgepack.errors import UsageError
 from edgepack.results.store.documents import Report
-from edgepack.results.store.importing import Tool, import_log, looks_like_log
+from edgepack.results.store.importing import Tool, can_be_log, import_log
 from edgepack.results.store.rows import RunRow
 from edgepack.results.store.store import ResultsStore, RunFilter
 
@@ -85,7 +85,7 @@ def import_runs(
             raise UsageError(
                 "there is no such file", hint="name a report or a log", where=str(path)
             )
-    logs = [path for path in files if tool or looks_like_log(path)]
+    logs = [path for path in files if tool or can_be_log(path)]
     found = [import_log(path, device or "", model, tool) for path in logs]
     if logs and device is None:
         raise UsageError(
