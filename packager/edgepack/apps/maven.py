@@ -31,7 +31,7 @@ class MavenArtifact:
         """The artifact's folder, relative to the repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}"
 
-    def file_name(self, ending: str) -> str:
+    def make_file_name(self, ending: str) -> str:
         """Return the name of one of its files, such as that with the ending ``.jar``."""
         return f"{self.artifact}-{self.version}{ending}"
 

@@ -445,12 +445,12 @@ class Manifest(StrictModel):
         )
 
     @model_validator(mode="after")
-    def _files_are_apart(self) -> Self:
+    def _check_apart(self) -> Self:
         require_apart([*UNLISTED, *(file.path for file in self.files)])
         return self
 
     @model_validator(mode="after")
-    def _every_path_is_a_file(self) -> Self:
+    def _check_paths(self) -> Self:
         known = {file.path for file in self.files}
         named = [variant.model for variant in self.variants]
         named += [bucket.model for variant in self.variants for bucket in variant.buckets]
@@ -463,7 +463,7 @@ class Manifest(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _every_variant_has_goldens(self) -> Self:
+    def _check_goldens(self) -> Self:
         for golden in self.goldens:
             if set(golden.outputs) != {variant.id for variant in self.variants}:
                 raise ValueError("a golden sample has not exactly one output for each variant")

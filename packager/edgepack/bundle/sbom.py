@@ -70,8 +70,8 @@ def _make_source_model(manifest: Manifest) -> dict[str, Any]:
     fp32 = {a.metric: a.fp32 for a in accuracies if isinstance(a.fp32, float)}
     card: dict[str, Any] = {
         "modelParameters": {
-            "inputs": [_format(tensor) for tensor in manifest.inputs],
-            "outputs": [_format(tensor) for tensor in manifest.outputs],
+            "inputs": [_format_tensor(tensor) for tensor in manifest.inputs],
+            "outputs": [_format_tensor(tensor) for tensor in manifest.outputs],
         }
     }
     return {
@@ -136,7 +136,7 @@ def _make_metrics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     return {"quantitativeAnalysis": {"performanceMetrics": metrics}} if metrics else {}
 
 
-def _format(tensor: Tensor) -> dict[str, str]:
+def _format_tensor(tensor: Tensor) -> dict[str, str]:
     shape = ", ".join(map(str, tensor.shape))
     return {"format": f"{tensor.name}: {tensor.dtype}[{shape}]"}
 

@@ -41,7 +41,7 @@ def export(
             }
         )
     else:
-        for line in (*map(_format_interval, spans), *map(_record_line, records)):
+        for line in (*map(_format_interval, spans), *map(_format_record, records)):
             write_line(line)
         _warn_of_torn(log)
     log.require_whole()
@@ -77,7 +77,7 @@ def _format_interval(span: api.UseInterval) -> str:
     return f"{board}: {what} from {span.start or 'a time not known here'} {until}"
 
 
-def _record_line(record: api.Record) -> str:
+def _format_record(record: api.Record) -> str:
     about = [record.project, record.release, record.detail]
     said = " ".join(word for word in about if word)
     failed = f": {record.error}" if record.error else ""

@@ -101,11 +101,11 @@ def _live(devices: Sequence[str]) -> Iterator[api.Watcher]:
     console = Console(stderr=True)
     rows = _Rows(devices)
 
-    def table() -> Table:
+    def make_table() -> Table:
         with rows.lock:
             return make_rows_table(list(rows.rows.values()), most=max(1, console.height - 5))
 
-    with Live(get_renderable=table, console=console, refresh_per_second=4):
+    with Live(get_renderable=make_table, console=console, refresh_per_second=4):
         yield rows
 
 

@@ -49,13 +49,13 @@ class Board:
         make_key(self.key)
         self.root = folder / "root"
         self.write_inventory()
-        lets_in = server.lets_in
+        is_accepted = server.is_accepted
 
         def note(key: object = None, password: str | None = None) -> bool:
             self.used_passwords += [password] if password else []
-            return lets_in(key=key, password=password)  # type: ignore[arg-type]
+            return is_accepted(key=key, password=password)  # type: ignore[arg-type]
 
-        server.lets_in = note  # type: ignore[method-assign,assignment]
+        server.is_accepted = note  # type: ignore[method-assign,assignment]
 
     def write_inventory(self, **changes: object) -> None:
         entry = {
@@ -204,12 +204,12 @@ def test_secrets_when_a_signed_bundle_is_rolled_out_show_nowhere(
     signed = ["--allowed-signers", str(tmp_path / "signers")]
     assert board.run("verify", bundle, *signed, "--json") == 0
     to_all = ["push", bundle, "--device", "all", "--no-self-test", "--tries", "1", *signed]
-    lets_in = board.server.lets_in
-    board.server.lets_in = lambda **offered: hang_up(board)  # type: ignore[method-assign]
+    is_accepted = board.server.is_accepted
+    board.server.is_accepted = lambda **offered: hang_up(board)  # type: ignore[method-assign]
     assert board.run(*to_all, "--json") == 8
     board.fail(lambda: push(Path(bundle), load_device("board"), self_test=False))
     assert any("was lost" in text for text in board.said)
-    board.server.lets_in = lets_in  # type: ignore[method-assign]
+    board.server.is_accepted = is_accepted  # type: ignore[method-assign]
     assert board.run("rollout", "resume", "--json") == 0
     for words in (["list"], ["status"], ["status", "1"]):
         assert board.run("rollout", *words, "--json") == 0

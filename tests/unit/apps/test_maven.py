@@ -11,7 +11,7 @@ def test_artifact_when_asked_has_the_place_that_repositories_have_it_in():
     artifact = MavenArtifact("org.example.deep", "the-thing", "1.2")
     assert artifact.coordinates == "org.example.deep:the-thing:1.2"
     assert artifact.folder == "org/example/deep/the-thing/1.2"
-    assert artifact.file_name("-sources.jar") == "the-thing-1.2-sources.jar"
+    assert artifact.make_file_name("-sources.jar") == "the-thing-1.2-sources.jar"
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,10 @@ def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
     manifest = verify(bundle).manifest
     artifact = _read_artifact(bundle)
     classes = toolchain.compile(bundle / SOURCES, f"{artifact.group}.{artifact.artifact}")
-    aar, pom = artifact.file_name(".aar"), artifact.file_name(".pom")
+    aar, pom = artifact.make_file_name(".aar"), artifact.make_file_name(".pom")
     files = {
         aar: make_zip(find_aar_parts(bundle, manifest, make_zip(classes))),
-        artifact.file_name("-sources.jar"): make_zip(read_files(bundle / SOURCES)),
+        artifact.make_file_name("-sources.jar"): make_zip(read_files(bundle / SOURCES)),
         pom: (bundle / _POM).read_bytes(),
     }
     final = repository / artifact.folder

@@ -146,7 +146,7 @@ def _make_missing_error(jars: list[str], folder: Path, java: str | None) -> Tool
 
 
 def _find_jar(folder: Path, artifact: MavenArtifact) -> Path | None:
-    name = artifact.file_name(".jar")
+    name = artifact.make_file_name(".jar")
     places = (folder / artifact.folder / name, folder / name)
     return next((path.resolve() for path in places if path.is_file()), None)
 
