@@ -20,8 +20,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from edgepack.base.statistics import mean
+from statistics import fmean
 
 from tests.bench.measuring import (
     Row,
@@ -75,7 +74,7 @@ def measure() -> Iterator[Row]:
             plain_s.append(_build_seconds(project, folder / f"{number}-plain"))
             profiled.append(profiled_build(project, folder / f"{number}-profiled"))
     parts = {
-        name: mean([getattr(seconds, name) for seconds in profiled])
+        name: fmean([getattr(seconds, name) for seconds in profiled])
         for name in ("net", "library", "imports", "own")
     }
     yield Row(
@@ -83,8 +82,8 @@ def measure() -> Iterator[Row]:
         f"{PAIRS} builds",
         interval_text([seconds.rest / seconds.net for seconds in profiled]),
         "at most 0.20",
-        f"of the plain wall {mean([s.rest for s in profiled]) / mean(plain_s):.3f};"
-        f" wall {mean(plain_s):.2f} s, profiled {parts['net']:.2f} s: libraries"
+        f"of the plain wall {fmean([s.rest for s in profiled]) / fmean(plain_s):.3f};"
+        f" wall {fmean(plain_s):.2f} s, profiled {parts['net']:.2f} s: libraries"
         f" {parts['library']:.2f}, imports {parts['imports']:.2f}, own code {parts['own']:.2f}",
     )
 

@@ -31,10 +31,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
-from edgepack.base.statistics import mean, median, standard_deviation
+from edgepack.base.statistics import median, standard_deviation
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.measure.compare.comparing import CompareQuestion, compare, compute_pair_ratios
 from edgepack.project.profile import find_host_target
@@ -183,7 +184,7 @@ def _answers(group: str, cases: list[Case]) -> Table:
                 *(str(overall[name]) for name in ("PASS", "FAIL", "INCONCLUSIVE")),
                 "/".join(str(alone[name]) for name in ("PASS", "FAIL", "INCONCLUSIVE")),
                 f"{median([each.pairs for each in case.found]):.0f}",
-                f"{mean(ratios) - 1:+.1%}{spread}",
+                f"{fmean(ratios) - 1:+.1%}{spread}",
             )
         )
     return Table(f"{group}: {len(cases[0].found)} comparisons each", HEADS, tuple(rows))
@@ -205,10 +206,10 @@ def _noise(group: str, cases: list[Case]) -> Table:
     )
     rows = [
         ("base p50", f"{median(medians_us):.1f} us"),
-        ("deviation of a run's p50", f"{mean([_run_deviation(each) for each in found]):.1%}"),
+        ("deviation of a run's p50", f"{fmean([_run_deviation(each) for each in found]):.1%}"),
         (
             "deviation of a pair's ratio",
-            f"{mean([standard_deviation(each) for each in ratios]):.1%}",
+            f"{fmean([standard_deviation(each) for each in ratios]):.1%}",
         ),
         ("correlation of a pair with the next", f"{_correlation(ratios):+.2f}"),
         *((f"reason: {reason}", f"{count} sides") for reason, count in reasons.most_common()),
@@ -231,7 +232,7 @@ def _correlation(series: list[list[float]]) -> float:
     """
     products, squares, bias = 0.0, 0.0, 0.0
     for values in series:
-        centred = [value - mean(values) for value in values]
+        centred = [value - fmean(values) for value in values]
         products += sum(a * b for a, b in itertools.pairwise(centred))
         squares += sum(value**2 for value in centred)
         bias += 1 / len(values)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 MAD_TO_SIGMA = 1.4826
 """The MAD of a normal distribution, times this, is its standard deviation."""
@@ -81,14 +82,9 @@ def mad(values: Sequence[float]) -> float:
     return median([abs(value - centre) for value in values])
 
 
-def mean(values: Sequence[float]) -> float:
-    """Return the arithmetic mean."""
-    return math.fsum(values) / len(values)
-
-
 def standard_deviation(values: Sequence[float]) -> float:
     """Return the sample standard deviation, with ``n - 1``; at least two values are needed."""
-    centre = mean(values)
+    centre = fmean(values)
     return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
 
 
@@ -114,7 +110,7 @@ def log_t_interval(values: Sequence[float], confidence: float = 0.95) -> Interva
         confidence: Between 0 and 1.
     """
     logs = [math.log(value) for value in values]
-    centre = mean(logs)
+    centre = fmean(logs)
     error = standard_deviation(logs) / math.sqrt(len(logs))
     reach = t_quantile((1 + confidence) / 2, len(logs) - 1) * error
     return Interval(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.base.statistics import mean, standard_deviation, t_quantile
+from edgepack.base.statistics import standard_deviation, t_quantile
 
 EQUAL_SQNR_DB = 200.0
 """The SQNR in dB of equal outputs: more than float32 can express. Because JSON has no infinity, its
@@ -538,7 +539,7 @@ def compute_mean_interval(values: Sequence[float]) -> tuple[float, float] | None
     equal; of other values Student's t interval. Source: Wilson, Journal of the American Statistical
     Association 22, 1927.
     """
-    count, centre = len(values), mean(values)
+    count, centre = len(values), fmean(values)
     if set(values) <= {0.0, 1.0}:
         z2 = _Z95**2 / count
         middle = (centre + z2 / 2) / (1 + z2)

@@ -17,9 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
-from edgepack.base.statistics import Interval, mean, standard_deviation, t_distribution, t_quantile
+from edgepack.base.statistics import Interval, standard_deviation, t_distribution, t_quantile
 
 Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 
@@ -164,7 +165,7 @@ def _compute_p_values(ratios: Sequence[float], margin: float, rule: Rule) -> _PV
 
 def _compute_chance_below(logs: Sequence[float]) -> float:
     """Return the chance of a t statistic below the one found, if the true mean were 0."""
-    centre, spread = mean(logs), standard_deviation(logs)
+    centre, spread = fmean(logs), standard_deviation(logs)
     if spread == 0:
         return 0.5 if centre == 0 else float(centre > 0)
     return t_distribution(centre / spread * math.sqrt(len(logs)), len(logs) - 1)
@@ -173,7 +174,7 @@ def _compute_chance_below(logs: Sequence[float]) -> float:
 def _compute_interval(ratios: Sequence[float], rule: Rule) -> Interval:
     """Return the geometric mean with the interval of one look; infinite with less than two."""
     logs = [math.log(ratio) for ratio in ratios]
-    centre = mean(logs)
+    centre = fmean(logs)
     if len(logs) < 2:
         return Interval(math.exp(centre), 0.0, math.inf)
     error = standard_deviation(logs) / math.sqrt(len(logs))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from edgepack.base.progress import Progress
-from edgepack.base.statistics import mean, median, standard_deviation
+from edgepack.base.statistics import median, standard_deviation
 from edgepack.devices.inventory import Device
 from edgepack.errors import InconclusiveError
 from edgepack.measure.compare.comparing import CompareQuestion, compare, compute_pair_ratios
@@ -64,6 +65,6 @@ def measure_noise(question: CompareQuestion, device: Device, *, progress: Progre
         run_deviation=standard_deviation([math.log(each) for each in runs]),
         pair_deviation=standard_deviation([math.log(each) for each in ratios]),
         smallest_slowdown=find_smallest_slowdown(ratios, question.rule),
-        order_ratio=math.exp(mean([math.log(each) for each in in_order])),
+        order_ratio=math.exp(fmean([math.log(each) for each in in_order])),
         reasons=[*found.base.reasons, *found.candidate.reasons],
     )

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Literal, TypeGuard, get_args
 
 from edgepack.base import statistics
@@ -345,7 +346,7 @@ def _complete_stats(stats: dict[str, float], latencies_ns: list[int]) -> dict[st
     if not latencies_ns:
         return stats
     own = {word: statistics.percentile(latencies_ns, percent) for percent, word in _OWN.items()}
-    own |= {"mean": statistics.mean(latencies_ns)}
+    own |= {"mean": fmean(latencies_ns)}
     own |= {"min": float(min(latencies_ns)), "max": float(max(latencies_ns))}
     return {**own, **stats}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
@@ -120,7 +121,7 @@ def compute_ratio_of_medians(before: Sequence[float], after: Sequence[float]) ->
     The interval is Welch's at 95 %, on the logarithms; without two runs in each it is a number.
     """
     first, second = ([math.log(max(value, 1e-9)) for value in group] for group in (before, after))
-    difference = statistics.mean(second) - statistics.mean(first)
+    difference = fmean(second) - fmean(first)
     if min(len(first), len(second)) < 2:
         return math.exp(difference)
     errors = [statistics.standard_deviation(logs) ** 2 / len(logs) for logs in (first, second)]
