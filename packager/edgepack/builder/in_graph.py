@@ -22,7 +22,7 @@ def find_given_inputs(inputs: Sequence[TensorSpec], project: Project) -> tuple[T
     """
     used = {size for spec in inputs for size in spec.shape or () if isinstance(size, str)}
 
-    def given(name: str, *sizes: str) -> tuple[str, ...]:
+    def make_shape(name: str, *sizes: str) -> tuple[str, ...]:
         return tuple(take_name(f"{name}_{size}", used) for size in sizes)
 
     texts = project.texts.items()

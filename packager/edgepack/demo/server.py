@@ -97,7 +97,7 @@ class LoopbackServer:
         if self._loop is not None:
             self._loop.run(self._cut())
 
-    def lets_in(self, key: asyncssh.SSHKey | None = None, password: str | None = None) -> bool:
+    def is_accepted(self, key: asyncssh.SSHKey | None = None, password: str | None = None) -> bool:
         """Return whether a key or a password is good enough."""
         if key is not None:
             return key.public_data == self._client_key.public_data
@@ -170,14 +170,14 @@ class _Client(asyncssh.SSHServer):
 
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         if key.public_data not in self._judged:  # it is asked for again with the signature
-            self._judged[key.public_data] = username == USER and self._server.lets_in(key=key)
+            self._judged[key.public_data] = username == USER and self._server.is_accepted(key=key)
         return self._judged[key.public_data]
 
     def password_auth_supported(self) -> bool:
         return True
 
     def validate_password(self, username: str, password: str) -> bool:
-        return username == USER and self._server.lets_in(password=password)
+        return username == USER and self._server.is_accepted(password=password)
 
     def session_requested(self) -> asyncssh.SSHServerSession[bytes]:
         return _Command(self._server)

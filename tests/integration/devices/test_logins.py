@@ -73,7 +73,7 @@ def test_place_of_a_login_when_it_fails_is_free_again(
 class HangingUp(LoopbackServer):
     """Hangs up when it is offered a key."""
 
-    def lets_in(self, key: asyncssh.SSHKey | None = None, password: str | None = None) -> bool:
+    def is_accepted(self, key: asyncssh.SSHKey | None = None, password: str | None = None) -> bool:
         del key, password
         for connection in self.connections:
             connection.abort()
@@ -92,7 +92,7 @@ class Counting(LoopbackServer):
 
     logins = 0
 
-    def lets_in(self, key: asyncssh.SSHKey | None = None, password: str | None = None) -> bool:
+    def is_accepted(self, key: asyncssh.SSHKey | None = None, password: str | None = None) -> bool:
         self.logins += 1
         return super().is_accepted(key, password)
 
@@ -151,7 +151,7 @@ class Cutting(LoopbackServer):
     jump: LoopbackServer
     logins = 0
 
-    def lets_in(self, key: asyncssh.SSHKey | None = None, password: str | None = None) -> bool:
+    def is_accepted(self, key: asyncssh.SSHKey | None = None, password: str | None = None) -> bool:
         self.logins += 1
         if self.logins == 2:
             self.jump.drop_connections()

@@ -65,7 +65,7 @@ class InGraphProbes(SamplesStep):
         return Notes("made of seeded random numbers")
 
     def _cut_sample(self, given: SampleSet, index: int) -> Sample:
-        feed = given.inputs(index)
+        feed = given.read_inputs(index)
         for spec in self.signature:
             if spec.name in self.names and len(spec.shape or ()) == 3 and not self._is_sized(spec):
                 feed[spec.name] = feed[spec.name][:_LONGEST, :_LONGEST]

@@ -252,7 +252,7 @@ def _make_table(tokenizer: WordPiece, alphabet: frozenset[str]) -> _Table:
     foreign = next(chr(c) for c in range(0xF0000, _CODE_POINTS) if chr(c) not in alphabet)
 
     def normalize(char: str) -> str:
-        text = " ".join(tokenizer.words(f"x{char}x"))[1:-1]
+        text = " ".join(tokenizer.split_words(f"x{char}x"))[1:-1]
         return "".join(c if c == " " or c in alphabet else foreign for c in text)
 
     texts = {"": 0, " ": 1}

@@ -91,9 +91,9 @@ class InputCheck:
         runner = Runner.open(self, inputs["model"] / MODEL, samples)
         chosen = choose_spread(range(len(samples)), runner.count_samples(*_LOOKED_AT))
         labels = find_class_labels(samples)
-        if _are_equal(samples.inputs(index) for index in chosen):
+        if _are_equal(samples.read_inputs(index) for index in chosen):
             return [], f"all {len(chosen)} samples are equal, which shows nothing"
-        own = runner.observe(samples.inputs(index) for index in chosen)
+        own = runner.observe(samples.read_inputs(index) for index in chosen)
         text, done = self._check_input(runner, samples, chosen, labels, own)
         return [text] if text else [], done
 

@@ -154,11 +154,11 @@ class Runner:
         self, samples: SampleSet, chosen: Sequence[int], others: Sequence[Alternative]
     ) -> Iterator[tuple[Alternative | None, Seen]]:
         """Yield what the model gives for samples as they are, then for each other way it takes."""
-        yield None, self.observe(samples.inputs(index) for index in chosen)
+        yield None, self.observe(samples.read_inputs(index) for index in chosen)
         for other in others:
             try:
                 found = self.observe(
-                    self._make_feed(samples.inputs(index), other) for index in chosen
+                    self._make_feed(samples.read_inputs(index), other) for index in chosen
                 )
             except ModelError:
                 # Another layout may not go with sizes further inside; then it is not the right one.

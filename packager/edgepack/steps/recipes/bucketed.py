@@ -346,8 +346,8 @@ class Bucketed:
         known = self._read_input_shapes(inputs)
         base = self._make_base(inputs, known)
         for bucket in self.buckets:
-            yield known.resized(base, bucket)
-            yield known.resized(base, self._find_padded_sizes(bucket))
+            yield known.resize_feed(base, bucket)
+            yield known.resize_feed(base, self._find_padded_sizes(bucket))
 
     def _find_padded_sizes(self, bucket: Mapping[str, int]) -> dict[str, int]:
         """Return sizes that the bucket is the smallest for, with as much padding as a half."""
@@ -375,11 +375,11 @@ class Bucketed:
         session = make_session(inputs["model"] / MODEL)
         base = self._make_base(inputs, known)
         sizes = {name: max(2, size) for name, size in self.buckets[-1].items()}
-        full = _find_output_shapes(session, known.resized(base, sizes), sizes)
+        full = _find_output_shapes(session, known.resize_feed(base, sizes), sizes)
         slices = []
         for name, size in sizes.items():
             less = {**sizes, name: (size + 1) // 2}
-            found = _find_output_shapes(session, known.resized(base, less), less)
+            found = _find_output_shapes(session, known.resize_feed(base, less), less)
             slices += _find_followers(name, (size, full), (less[name], found))
         return slices
 

@@ -146,7 +146,7 @@ class Int8Static:
             "left_float": dict(best.left),
             "unpaired": sorted(best.unpaired),
             "wide": sorted(best.wide),
-            "tried": [each.facts() for each in search.tried],
+            "tried": [each.make_facts() for each in search.tried],
             "input_ranges": _find_input_ranges(best, statistics),
         }
         return Notes(
