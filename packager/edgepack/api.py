@@ -12,7 +12,7 @@ From a model to a number::
     report = api.bench(bundle, api.load_device("local"), preset="quick")
     print(report.variant_used, report.verdict.kind)
 
-A push to many devices is a rollout, which is kept in a store::
+A push to many devices is a rollout, which is kept in a store; so are rollbacks and provisioning::
 
     store = api.RolloutStore()
     bundles, devices = api.load_bundles_by_target([Path("dist")]), api.select_devices(["tag:lab"])
@@ -20,6 +20,11 @@ A push to many devices is a rollout, which is kept in a store::
     rollout = api.start_rollout(bundles, devices, store, settings=settings)
     rollout = api.resume_rollout(rollout.id, store)
     print(rollout.counts, rollout.pending)
+
+What leaves nothing to be gone on with is done on many devices by a function::
+
+    for outcome in api.do_on_devices(devices, lambda device, progress: api.check_device(device)):
+        print(outcome.device, outcome.error or "ready")
 
 What changes a device is recorded in the audit log, as it is by the commands. A name is imported
 from where it is defined when it is first used, so that importing this module is quick.
@@ -74,10 +79,16 @@ if TYPE_CHECKING:
     from edgepack.deploy.audit import parse_moment as parse_moment
     from edgepack.deploy.audit import read_audit_log as read_audit_log
     from edgepack.deploy.audit import verify_audit_log as verify_audit_log
+    from edgepack.deploy.fleet.bundles import find_bundle as find_bundle
     from edgepack.deploy.fleet.bundles import load_bundles_by_target as load_bundles_by_target
-    from edgepack.deploy.fleet.rollout import Watcher as Watcher
+    from edgepack.deploy.fleet.many import Outcome as Outcome
+    from edgepack.deploy.fleet.many import choose_exit_code as choose_exit_code
+    from edgepack.deploy.fleet.many import do_on_devices as do_on_devices
+    from edgepack.deploy.fleet.rollout import start_provisioning as start_provisioning
+    from edgepack.deploy.fleet.rollout import start_rollback as start_rollback
     from edgepack.deploy.fleet.rollout import start_rollout as start_rollout
     from edgepack.deploy.fleet.run import News as News
+    from edgepack.deploy.fleet.run import Watcher as Watcher
     from edgepack.deploy.fleet.schedule import Retry as Retry
     from edgepack.deploy.fleet.schedule import RolloutSettings as RolloutSettings
     from edgepack.deploy.fleet.schedule import Settled as Settled
@@ -85,7 +96,9 @@ if TYPE_CHECKING:
     from edgepack.deploy.fleet.selection import complete_selection as complete_selection
     from edgepack.deploy.fleet.selection import is_one_device as is_one_device
     from edgepack.deploy.fleet.selection import select_devices as select_devices
+    from edgepack.deploy.fleet.store import ProvisionOptions as ProvisionOptions
     from edgepack.deploy.fleet.store import PushOptions as PushOptions
+    from edgepack.deploy.fleet.store import RollbackOptions as RollbackOptions
     from edgepack.deploy.fleet.store import Rollout as Rollout
     from edgepack.deploy.fleet.store import RolloutListing as RolloutListing
     from edgepack.deploy.fleet.store import RolloutStore as RolloutStore
@@ -100,12 +113,16 @@ if TYPE_CHECKING:
     from edgepack.deploy.push import rollback as rollback
     from edgepack.deploy.rollouts import abort_rollout as abort_rollout
     from edgepack.deploy.rollouts import list_rollouts as list_rollouts
+    from edgepack.deploy.rollouts import provision_as_rollout as provision_as_rollout
     from edgepack.deploy.rollouts import push_as_rollout as push_as_rollout
     from edgepack.deploy.rollouts import read_rollout as read_rollout
     from edgepack.deploy.rollouts import resume_rollout as resume_rollout
+    from edgepack.deploy.rollouts import rollback_as_rollout as rollback_as_rollout
     from edgepack.deploy.transfer.client import PushedRelease as PushedRelease
     from edgepack.deploy.transfer.client import Switched as Switched
+    from edgepack.deploy.transfer.client import require_release as require_release
     from edgepack.deploy.verify import DeviceState as DeviceState
+    from edgepack.deploy.verify import ProjectState as ProjectState
     from edgepack.deploy.verify import verify_device as verify_device
     from edgepack.devices.checking import Checked as Checked
     from edgepack.devices.inventory import Device as Device
@@ -179,6 +196,7 @@ if TYPE_CHECKING:
     from edgepack.results.page.table import format_others as format_others
     from edgepack.results.page.table import format_r2 as format_r2
     from edgepack.results.page.table import format_rows as format_rows
+    from edgepack.results.page.table import format_run_line as format_run_line
     from edgepack.results.page.table import make_report_table as make_report_table
     from edgepack.results.page.tried import NOT_COMPARABLE as NOT_COMPARABLE
     from edgepack.results.page.tried import TriedStage as TriedStage

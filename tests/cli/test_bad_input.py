@@ -253,7 +253,7 @@ def test_push_when_asked_for_what_is_not_there_connects_to_no_device(  # noqa: P
 @pytest.mark.parametrize(
     ("argv", "name"),
     [
-        (["bench", "bundle", "--device", "a", "--device", "b"], "--device"),
+        (["bench", "bundle", "--device", "a", "--html", "b", "--html", "c"], "--html"),
         (["build", "--project", "a.yaml", "--project=b.yaml"], "--project"),
         (["runs", "list", "--since", "2026-01-01", "--since", "2026-02-01"], "--since"),
         (["device", "add", "pi", "h", "--port", "1", "--port", "2"], "--port"),

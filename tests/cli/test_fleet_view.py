@@ -19,7 +19,7 @@ def test_table_when_devices_differ_has_a_line_for_each_with_state_bytes_try_and_
     full = DeviceError("no space left\nmore of it", hint="h")
     off = UnreachableError("refuses", hint="h")
     rows = {name: DeviceRow(name) for name in "abcd"}
-    rows["a"].sent = "123 bytes"
+    rows["a"].done = "123 bytes"
     rows["a"].take_in(Settled("a", "done", 1))
     rows["b"].take_in(Settled("b", "failed", 1, full))
     rows["c"].take_in(Start("c", 1))

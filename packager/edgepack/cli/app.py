@@ -197,12 +197,14 @@ app.command(
     "edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5 --tune --html report.html  |  "
     "edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5 --scenario server --qps 50 "
     "--latency-bound-ms 20  |  "
-    "edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5 --batch 1 --batch 4"
+    "edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5 --batch 1 --batch 4  |  "
+    "edgepack bench dist --device tag:lab"
 )(bench)
 app.command(epilog="Example: edgepack tune dist/detector-1.0.0-raspberry-pi --device pi5")(tune)
-app.command(epilog="Example: edgepack evaluate dist/detector-1.0.0-raspberry-pi --device pi5")(
-    evaluate
-)
+app.command(
+    epilog="Examples: edgepack evaluate dist/detector-1.0.0-raspberry-pi --device pi5  |  "
+    "edgepack evaluate dist --device tag:lab"
+)(evaluate)
 app.command(
     epilog="Examples: edgepack compare dist/old dist/new --device pi5  |  "
     "edgepack compare current dist/new --device tag:lab --junit compare.xml"
@@ -213,11 +215,16 @@ app.command(
 )(report)
 device_app.command(epilog="Example: edgepack device lease pi5 --for 60")(lease)
 device_app.command(epilog="Example: edgepack device release pi5")(release)
-device_app.command(epilog="Example: edgepack device who pi5")(who)
+device_app.command(epilog="Examples: edgepack device who pi5  |  edgepack device who all")(who)
 device_app.command(
-    "verify", epilog="Examples: edgepack device verify pi5  |  edgepack device verify pi5 detector"
+    "verify",
+    epilog="Examples: edgepack device verify pi5  |  "
+    "edgepack device verify tag:lab --project detector",
 )(verify_device)
-app.command(epilog="Example: edgepack rollback detector --device pi5")(rollback)
+app.command(
+    epilog="Examples: edgepack rollback detector --device pi5  |  "
+    "edgepack rollback detector --device tag:lab --to 0123456789abcdef"
+)(rollback)
 app.command(epilog="Example: edgepack demo")(demo)
 for _group in (app, targets_app, device_app, runs_app, rollout_app, audit_app):
     for _command in _group.registered_commands:

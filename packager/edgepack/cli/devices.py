@@ -8,16 +8,24 @@ from typing import Annotated
 import typer
 
 from edgepack import api
-from edgepack.cli.options import JsonOption, complete_devices
-from edgepack.errors import UsageError
+from edgepack.cli.options import JsonOption
+from edgepack.cli.rollouts import (
+    AbortAtOption,
+    CanaryOption,
+    DeadlineOption,
+    ParallelOption,
+    TriesOption,
+    WavesOption,
+    act_on_one,
+    make_settings,
+    run_rollout,
+)
+from edgepack.cli.several import NamesArgument, do_on_chosen
+from edgepack.errors import EdgepackError, UsageError
 
 device_app = typer.Typer(
     help="The devices of devices.yaml.", no_args_is_help=True, rich_markup_mode=None
 )
-
-NameArgument = Annotated[
-    str, typer.Argument(help="The device's name.", autocompletion=complete_devices)
-]
 
 
 @device_app.command("list", epilog="Example: edgepack device list")
@@ -67,9 +75,12 @@ def add(
     write_line(f"next: edgepack device check {name}")
 
 
-@device_app.command(epilog="Example: edgepack device trust pi5 --fingerprint SHA256:...")
+@device_app.command(
+    epilog="Examples: edgepack device trust pi5 --fingerprint SHA256:...  |  "
+    "edgepack device trust tag:lab"
+)
 def trust(
-    name: NameArgument,
+    names: NamesArgument,
     fingerprint: Annotated[
         str | None, typer.Option(help="Trust this key without asking, as SHA256:...")
     ] = None,
@@ -77,41 +88,101 @@ def trust(
     """Show a device's host key and, if you say so, trust it."""
     from edgepack.cli.printing import write_line
 
-    write_line(api.trust_device(api.load_device(name), fingerprint=fingerprint, confirm=_confirm))
+    if fingerprint is not None and not api.is_one_device(names):
+        raise UsageError(
+            "--fingerprint is the key of one device",
+            hint="name that device; several are shown one after the other",
+            where="--fingerprint",
+        )
+    # One after the other, in this thread: each may ask.
+    failed: list[EdgepackError] = []
+    devices = api.select_devices(names)
+    for device in devices:
+        try:
+            write_line(api.trust_device(device, fingerprint=fingerprint, confirm=_confirm))
+        except EdgepackError as error:
+            if len(devices) == 1:
+                raise
+            failed.append(error)
+            typer.echo(f"error: {error}", err=True)
+    if code := api.choose_exit_code(failed):
+        raise typer.Exit(code)
 
 
-@device_app.command(epilog="Example: edgepack device check pi5")
-def check(name: NameArgument, as_json: JsonOption = False) -> None:
+@device_app.command(
+    epilog="Examples: edgepack device check pi5  |  edgepack device check tag:lab --json"
+)
+def check(names: NamesArgument, parallel: ParallelOption = 16, as_json: JsonOption = False) -> None:
     """Report what a device is, and what it lacks for its target."""
-    from edgepack.cli.printing import print_json, write_line
-
-    checked = api.check_device(api.load_device(name))
-    if as_json:
-        print_json(checked)
-    else:
-        for line in (*checked.facts.format_lines(), *(f"problem: {p}" for p in checked.problems)):
-            write_line(line)
-        for line in checked.format_absent():
-            write_line(line)
-        for setting in checked.given_back:
-            write_line(f"restored what a measurement had left changed: {setting}")
-    checked.require_ready()
+    do_on_chosen(
+        names,
+        lambda device, _progress: api.check_device(device),
+        show=_print_checked,
+        summarize=lambda checked: ", ".join(checked.facts.format_lines()[:1]),
+        judge=api.Checked.require_ready,
+        settings=api.RolloutSettings(parallel=parallel),
+        as_json=as_json,
+    )
 
 
-@device_app.command(epilog="Example: edgepack device provision pi5")
+def _print_checked(checked: api.Checked) -> None:
+    from edgepack.cli.printing import write_line
+
+    for line in (*checked.facts.format_lines(), *(f"problem: {p}" for p in checked.problems)):
+        write_line(line)
+    for line in checked.format_absent():
+        write_line(line)
+    for setting in checked.given_back:
+        write_line(f"restored what a measurement had left changed: {setting}")
+
+
+@device_app.command(
+    epilog="Examples: edgepack device provision pi5  |  "
+    "edgepack device provision tag:lab --canary 1"
+)
 def provision(
-    name: NameArgument,
+    names: NamesArgument,
     wheel: Annotated[
         list[Path] | None, typer.Option(help="A wheel of your own; repeat for more.")
     ] = None,
+    canary: CanaryOption = 0,
+    waves: WavesOption = 1,
+    abort_at: AbortAtOption = None,
+    parallel: ParallelOption = 16,
+    deadline: DeadlineOption = 3600.0,
+    tries: TriesOption = 4,
+    as_json: JsonOption = False,
 ) -> None:
-    """Install on a device the runtime that its target pins; the device needs no internet."""
-    from edgepack.base.progress import make_terminal_progress
-    from edgepack.cli.printing import write_line
+    """Install on a device the runtime that its target pins; the device needs no internet.
 
-    progress = make_terminal_progress()
-    made = api.provision_device(api.load_device(name), wheels=wheel or (), progress=progress.note)
-    write_line(f"{name} has {made}")
+    On several devices it is a rollout, as a push is.
+    """
+    from edgepack.cli.printing import print_json, write_line
+
+    devices = api.select_devices(names)
+    options = api.ProvisionOptions(wheels=wheel or [])
+    store = api.RolloutStore()
+    if not api.is_one_device(names):
+        settings = make_settings(
+            parallel=parallel,
+            deadline=deadline,
+            tries=tries,
+            canary=canary,
+            waves=waves,
+            abort_at=abort_at,
+        )
+        rollout = api.start_provisioning(devices, store, settings=settings, options=options)
+        run_rollout(rollout, store, as_json=as_json)
+        return
+    made = act_on_one(
+        lambda progress: api.provision_as_rollout(
+            devices[0], store, options=options, progress=progress
+        )
+    )
+    if as_json:
+        print_json(made)
+        return
+    write_line(f"{devices[0].name} has {made}")
 
 
 def _confirm(question: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a rollout shows while it runs: a table on a terminal with a line per device, or lines."""
+"""What work on several devices shows: a table on a terminal with a line per device, or lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DeviceRow:
 
     device: str
     state: str = "waiting"
-    sent: str = ""
+    done: str = ""
     tries: int = 0
     said: str = ""
 
@@ -39,20 +39,20 @@ class DeviceRow:
         self.tries, self.said = news.tries, _format_error(news.error)
         if isinstance(news, api.Retry):
             self.state, self.said = "again", f"{self.said}; again in {news.wait_s:.1f} s"
-        elif not (news.state == "done" and not self.sent):
+        elif not (news.state == "done" and not self.done):
             self.state = news.state
-        else:  # done without anything sent: a newer rollout has something for it
+        else:  # done without anything done: a newer rollout has something for it
             self.state = "superseded"
 
 
 def watch(devices: Iterable[str]) -> AbstractContextManager[api.Watcher]:
-    """Return who shows a rollout over these devices on stderr."""
+    """Return who shows work on these devices on stderr."""
     names = list(devices)
     return _live(names) if names and sys.stderr.isatty() else nullcontext(FleetLines(names))
 
 
 class _Rows:
-    """The rows of a rollout; every thread may change them."""
+    """The rows; every thread may change them."""
 
     def __init__(self, devices: Iterable[str]) -> None:
         self.rows = {name: DeviceRow(name) for name in devices}
@@ -63,19 +63,14 @@ class _Rows:
         with self.lock:
             self.rows[news.device].take_in(news)
 
-    def sent(self, pushed: api.PushedRelease) -> None:
-        """Take in what a device got."""
-        sent = "was there already" if pushed.already_there else f"{pushed.bytes_sent} bytes"
-        self.show_sent(pushed.device, sent)
+    def show(self, device: str, text: str) -> None:
+        """Show what was done on a device, or how far it is."""
+        with self.lock:
+            self.rows[device].done = text
 
     def progress(self, device: str) -> Progress:
-        """Return where the push to a device reports."""
-        return _DeviceProgress(lambda text: self.show_sent(device, text))
-
-    def show_sent(self, device: str, text: str) -> None:
-        """Show how far the push to a device is."""
-        with self.lock:
-            self.rows[device].sent = text
+        """Return where the work on a device reports."""
+        return _DeviceProgress(lambda text: self.show(device, text))
 
 
 class FleetLines(_Rows):
@@ -86,7 +81,7 @@ class FleetLines(_Rows):
         super().tell(news)
         if not isinstance(news, api.Start):
             row = self.rows[news.device]
-            said = row.said or row.sent
+            said = row.said or row.done
             sys.stderr.write(
                 make_printable(f"{row.device}: {row.state}{said and f': {said}'}") + "\n"
             )
@@ -121,12 +116,12 @@ def make_rows_table(rows: Sequence[DeviceRow], *, most: int) -> Table:
 
     ranked = sorted(rows, key=lambda row: _FIRST.index(row.state))[:most]
     shown = [row for row in rows if row in ranked]
-    table = Table("device", "state", "sent", "try", "error")
+    table = Table("device", "state", "done", "try", "error")
     for column in table.columns:
         column.no_wrap = True
     table.columns[-1].overflow = "ellipsis"
     for row in shown:
-        cells = (row.device, row.state, row.sent, str(row.tries or ""), row.said)
+        cells = (row.device, row.state, row.done, str(row.tries or ""), row.said)
         table.add_row(*(Text(make_printable(cell)) for cell in cells))
     if len(shown) < len(rows):
         table.caption = f"and {len(rows) - len(shown)} more"
@@ -161,7 +156,7 @@ class _DeviceTask:
 
 
 class _DeviceProgress(Progress):
-    """Progress of a push, as a cell of the table."""
+    """Progress of the work on a device, as a cell of the table."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         self._show = show
@@ -172,7 +167,7 @@ class _DeviceProgress(Progress):
         yield _DeviceTask(work, self._show)
 
     def show_status(self, text: str) -> None:
-        """Show what the push is at."""
+        """Show what it is at."""
         self._show(text)
 
     def note(self, text: str) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgepack import api
 from edgepack.cli.history import open_store
 from edgepack.cli.options import (
-    BundleArgument,
-    DeviceOption,
     JsonOption,
     ProjectOption,
     ResultsOption,
@@ -19,6 +18,13 @@ from edgepack.cli.options import (
     VariantOption,
     WaitOption,
 )
+from edgepack.cli.rollouts import BundlesArgument, DevicesOption, ParallelOption
+from edgepack.cli.several import MEASURING_S, choose_bundle, do_on_chosen, require_one_device
+
+if TYPE_CHECKING:
+    from edgepack.base.progress import Progress
+
+    Keep = Callable[[api.RunReport], None]
 
 ScenarioOption = Annotated[
     str,
@@ -55,8 +61,8 @@ ShapeOption = Annotated[
 
 
 def bench(
-    bundle: BundleArgument,
-    device: DeviceOption,
+    bundle: BundlesArgument,
+    device: DevicesOption,
     preset: Annotated[
         str, typer.Option(help="quick, standard, gate, sustained or smoke.")
     ] = "standard",
@@ -79,12 +85,15 @@ def bench(
             "--self-test", help="Measure the bundle against itself, to see how noisy the device is."
         ),
     ] = False,
+    parallel: ParallelOption = 16,
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a bundle on a device, with a verdict."""
-    from edgepack.base.progress import make_terminal_progress
-    from edgepack.cli.printing import print_json, write_line
+    """Measure a bundle on each device, with a verdict.
+
+    Each device gets the bundle for its target, from BUNDLE or the folders in it.
+    """
+    from edgepack.cli.printing import write_line
     from edgepack.errors import UsageError
 
     load = api.make_scenario(
@@ -93,48 +102,102 @@ def bench(
         latency_bound_ms=latency_bound_ms,
         samples_per_query=samples_per_query,
     )
+    bundles = api.load_bundles_by_target(bundle)
     if self_test:
         if html or perfetto or batch or shape or tune or load.name != "single-stream":
             raise UsageError(
                 "--self-test times a single stream, and makes no report",
                 hint="leave --scenario, --batch, --shape, --html, --perfetto and --tune out",
             )
-        _run_self_test(
-            bundle, device, preset=preset, variant=variant, wait_s=wait_s, as_json=as_json
+        chosen = require_one_device(device, "--self-test")
+        path = choose_bundle(chosen, bundles)
+        question = api.CompareQuestion(
+            path, variant=variant, preset=api.find_preset(preset), wait_s=wait_s
         )
+        _run_self_test(question, chosen, as_json=as_json)
         return
+    if perfetto:
+        require_one_device(device, "--perfetto")
+
+    def measure(chosen: api.Device, progress: Progress, keep: Keep) -> api.RunReport:
+        return api.bench(
+            choose_bundle(chosen, bundles),
+            chosen,
+            preset=preset,
+            variant=variant,
+            scenario=load,
+            batches=batch or (),
+            shapes=shape or (),
+            perfetto=perfetto,
+            tune=tune,
+            wait_s=wait_s,
+            progress=progress,
+            on_unfinished=keep,
+        )
+
+    _measure_on(
+        device,
+        measure,
+        bundles,
+        html=html,
+        results=results,
+        parallel=parallel,
+        as_json=as_json,
+    )
+    if perfetto and not as_json:
+        write_line(f"trace: {perfetto}")
+
+
+def _measure_on(
+    words: list[str],
+    measure: Callable[[api.Device, Progress, Keep], api.RunReport],
+    bundles: Mapping[str, api.Bundle],
+    *,
+    html: Path | None,
+    results: str | None,
+    parallel: int,
+    as_json: bool,
+) -> None:
+    """Measure on each device; keep, print and judge the reports, and write a page of them all."""
+    from edgepack.cli.printing import print_json, write_line
 
     _check_page(html)
     store = open_store(results)
+    kept: list[str] = []
 
     def keep(report: api.RunReport) -> None:
         api.keep_report(store, report)
-        if html:
-            api.report(html, store, runs=[report.id])
-        if as_json:
-            print_json(report)
-            return
-        _print_report(report)
-        write_line(f"stored as {report.id}" + (f"\nreport: {html}" if html else ""))
+        kept.append(report.id)
 
-    report = api.bench(
-        bundle,
-        api.load_device(device),
-        preset=preset,
-        variant=variant,
-        scenario=load,
-        batches=batch or (),
-        shapes=shape or (),
-        perfetto=perfetto,
-        tune=tune,
-        wait_s=wait_s,
-        progress=make_terminal_progress(),
-        on_unfinished=keep,
-    )
-    keep(report)
-    if perfetto and not as_json:
-        write_line(f"trace: {perfetto}")
-    api.require_valid(report, bundle)
+    def show(report: api.RunReport) -> None:
+        _print_report(report)
+        write_line(f"stored as {report.id}")
+
+    def keep_unfinished(report: api.RunReport) -> None:
+        keep(report)
+        if api.is_one_device(words):
+            print_json(report) if as_json else show(report)
+
+    def measure_and_keep(device: api.Device, progress: Progress) -> api.RunReport:
+        report = measure(device, progress, keep_unfinished)
+        keep(report)
+        return report
+
+    try:
+        do_on_chosen(
+            words,
+            measure_and_keep,
+            show=show,
+            summarize=api.format_run_line,
+            judge=lambda report: api.require_valid(report, bundles[report.target].path),
+            settings=api.RolloutSettings(parallel=parallel, deadline_s=MEASURING_S),
+            as_json=as_json,
+        )
+    finally:
+        if html and kept:
+            api.report(html, store, runs=kept)
+            if not as_json:
+                write_line(f"report: {html}")
 
 
 def _check_page(html: Path | None) -> None:
@@ -144,17 +207,12 @@ def _check_page(html: Path | None) -> None:
         require_writable(html, "--html")
 
 
-def _run_self_test(
-    bundle: Path, device: str, *, preset: str, variant: str | None, wait_s: float, as_json: bool
-) -> None:
+def _run_self_test(question: api.CompareQuestion, device: api.Device, *, as_json: bool) -> None:
     from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_json, write_line
     from edgepack.errors import InconclusiveError
 
-    question = api.CompareQuestion(
-        bundle, variant=variant, preset=api.find_preset(preset), wait_s=wait_s
-    )
-    noise = api.measure_noise(question, api.load_device(device), progress=make_terminal_progress())
+    noise = api.measure_noise(question, device, progress=make_terminal_progress())
     if as_json:
         print_json(noise)
     else:
@@ -175,8 +233,8 @@ def _run_self_test(
 
 
 def evaluate(
-    bundle: BundleArgument,
-    device: DeviceOption,
+    bundle: BundlesArgument,
+    device: DevicesOption,
     project: ProjectOption = None,
     variant: VariantOption = None,
     wait_s: WaitOption = 0.0,
@@ -187,30 +245,45 @@ def evaluate(
             help="Start again from the first sample, where an earlier call ended early.",
         ),
     ] = False,
+    parallel: ParallelOption = 16,
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the project's metric on a device."""
-    from edgepack.base.progress import make_terminal_progress
-    from edgepack.cli.printing import print_evaluation, print_json, write_line
+    """Measure the project's metric on each device.
+
+    Each device gets the bundle for its target, from BUNDLE or the folders in it.
+    """
+    from edgepack.cli.printing import format_evaluation, print_evaluation, write_line
 
     store = open_store(results)
-    report = api.evaluate(
-        bundle,
-        api.load_device(device),
-        project=project,
-        variant=variant,
-        wait_s=wait_s,
-        resume=not no_resume,
-        progress=make_terminal_progress(),
-    )
-    api.keep_report(store, report)
-    if as_json:
-        print_json(report)
-    else:
+    bundles = api.load_bundles_by_target(bundle)
+
+    def measure(chosen: api.Device, progress: Progress) -> api.EvaluationReport:
+        report = api.evaluate(
+            choose_bundle(chosen, bundles),
+            chosen,
+            project=project,
+            variant=variant,
+            wait_s=wait_s,
+            resume=not no_resume,
+            progress=progress,
+        )
+        api.keep_report(store, report)
+        return report
+
+    def show(report: api.EvaluationReport) -> None:
         print_evaluation(report)
         write_line(f"stored as {report.id}")
-    api.require_usable(report)
+
+    do_on_chosen(
+        device,
+        measure,
+        show=show,
+        summarize=format_evaluation,
+        judge=api.require_usable,
+        settings=api.RolloutSettings(parallel=parallel, deadline_s=MEASURING_S),
+        as_json=as_json,
+    )
 
 
 def demo(

@@ -20,12 +20,12 @@ def complete_targets(incomplete: str) -> list[str]:
     ]
 
 
-def complete_devices(incomplete: str) -> list[str]:
-    """Return device names for tab completion; none if the inventory cannot be read."""
+def complete_selection(incomplete: str) -> list[str]:
+    """Return what chooses devices, for tab completion; nothing if the inventory is wrong."""
     from edgepack.errors import EdgepackError
 
     try:
-        return [name for name in api.load_devices() if name.startswith(incomplete)]
+        return api.complete_selection(incomplete)
     except EdgepackError:
         return []
 
@@ -59,14 +59,6 @@ TargetOption = Annotated[
     list[str] | None,
     typer.Option(
         help="A target's id, 'host' or 'all'; repeat for more.", autocompletion=complete_targets
-    ),
-]
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        help="A device of devices.yaml, or 'local'.",
-        autocompletion=complete_devices,
-        show_default=False,
     ),
 ]
 BundleArgument = Annotated[Path, typer.Argument(help="A bundle's folder.", show_default=False)]

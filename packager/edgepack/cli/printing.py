@@ -178,6 +178,12 @@ def print_evaluation(report: api.EvaluationReport) -> None:
     print_table(table)
 
 
+def format_evaluation(report: api.EvaluationReport) -> str:
+    """Return an evaluation as one line: the variant, and its metric on the device."""
+    found = report.measured
+    return f"{report.variant}: {found.metric} {found.value:.4f} on {found.samples} samples"
+
+
 def _make_evaluation_rows(report: api.EvaluationReport) -> Iterator[tuple[str, str]]:
     from edgepack.base.schema import NotMeasured
     from edgepack.base.statistics import median

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edgepack import api
-from edgepack.cli.options import DeviceOption, JsonOption, WaitOption
+from edgepack.cli.options import JsonOption, WaitOption
 from edgepack.cli.rollouts import (
     AbortAtOption,
     BundlesArgument,
@@ -19,6 +19,9 @@ from edgepack.cli.rollouts import (
     TriesOption,
     WarmUpOption,
     WavesOption,
+    act_on_one,
+    make_settings,
+    run_rollout,
 )
 from edgepack.cli.signing import AllowedSignersOption, RequireSignatureOption
 
@@ -44,8 +47,6 @@ def push(
     A push to several devices is a rollout: 'edgepack rollout resume' pushes later to the devices
     that were off.
     """
-    from edgepack.cli.rollouts import push_to_fleet
-
     devices = api.select_devices(device)
     bundles = api.load_bundles_by_target(bundle)
     options = api.PushOptions(
@@ -55,36 +56,37 @@ def push(
         require_signature=require_signature or allowed_signers is not None,
         allowed_signers=allowed_signers,
     )
+    store = api.RolloutStore()
     if api.is_one_device(device):
-        _push_to_one(bundles, devices[0], options, as_json=as_json)
+        _push_to_one(bundles, devices[0], store, options, as_json=as_json)
         return
-    settings = api.RolloutSettings(
+    settings = make_settings(
         parallel=parallel,
-        deadline_s=deadline,
+        deadline=deadline,
         tries=tries,
         canary=canary,
         waves=waves,
-        abort_at=(0.0 if canary or waves > 1 else 100.0) if abort_at is None else abort_at,
+        abort_at=abort_at,
     )
-    push_to_fleet(bundles, devices, settings=settings, options=options, as_json=as_json)
+    rollout = api.start_rollout(bundles, devices, store, settings=settings, options=options)
+    run_rollout(rollout, store, as_json=as_json)
 
 
 def _push_to_one(
-    bundles: dict[str, api.Bundle], device: api.Device, options: api.PushOptions, *, as_json: bool
+    bundles: dict[str, api.Bundle],
+    device: api.Device,
+    store: api.RolloutStore,
+    options: api.PushOptions,
+    *,
+    as_json: bool,
 ) -> None:
-    from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_json, write_line
-    from edgepack.errors import EdgepackError
 
-    progress = make_terminal_progress()
-    try:
-        pushed = api.push_as_rollout(
-            bundles, device, api.RolloutStore(), options=options, progress=progress
+    pushed = act_on_one(
+        lambda progress: api.push_as_rollout(
+            bundles, device, store, options=options, progress=progress
         )
-    except EdgepackError as error:
-        if error.transient:
-            progress.note("it is pending: 'edgepack rollout resume' tries again")
-        raise
+    )
     if as_json:
         print_json(pushed)
         return
@@ -94,18 +96,47 @@ def _push_to_one(
 
 def rollback(
     project: Annotated[str, typer.Argument(help="The project's name, as in edgepack.yaml.")],
-    device: DeviceOption,
+    device: DevicesOption,
     to: Annotated[
         str | None, typer.Option(help="The release, 16 hex digits [default: the one before]")
     ] = None,
+    canary: CanaryOption = 0,
+    waves: WavesOption = 1,
+    abort_at: AbortAtOption = None,
+    parallel: ParallelOption = 16,
+    deadline: DeadlineOption = 3600.0,
+    tries: TriesOption = 4,
     wait_s: WaitOption = 0.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the release before the current one current again on a device; nothing is sent."""
+    """Make the release before the current one current again on each device; nothing is sent.
+
+    On several devices it is a rollout, as a push is.
+    """
     from edgepack.cli.printing import print_json, write_line
 
-    done = api.rollback(project, api.load_device(device), release=to, wait_s=wait_s)
+    devices = api.select_devices(device)
+    api.require_release(project, to)
+    options = api.RollbackOptions(release=to, wait_s=wait_s)
+    store = api.RolloutStore()
+    if not api.is_one_device(device):
+        settings = make_settings(
+            parallel=parallel,
+            deadline=deadline,
+            tries=tries,
+            canary=canary,
+            waves=waves,
+            abort_at=abort_at,
+        )
+        rollout = api.start_rollback(project, devices, store, settings=settings, options=options)
+        run_rollout(rollout, store, as_json=as_json)
+        return
+    done = act_on_one(
+        lambda progress: api.rollback_as_rollout(
+            project, devices[0], store, options=options, progress=progress
+        )
+    )
     if as_json:
         print_json(done)
         return
-    write_line(f"{device}: {done.path} is current (before: {done.switched_from})")
+    write_line(f"{devices[0].name}: {done.path} is current (before: {done.switched_from})")

@@ -1,16 +1,16 @@
-"""``push`` to several devices, and ``edgepack rollout``."""
+"""``edgepack rollout``, and how commands that change several devices begin one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from edgepack import api
 from edgepack.base.bugs import TITLE
-from edgepack.cli.options import JsonOption
+from edgepack.cli.options import JsonOption, complete_selection
 from edgepack.errors import (
     REPORT_IT,
     BugError,
@@ -21,20 +21,19 @@ from edgepack.errors import (
     format_one_line,
 )
 
+if TYPE_CHECKING:
+    from edgepack.base.progress import Progress
+
+Result = TypeVar("Result")
+
 rollout_app = typer.Typer(
-    help="Pushes to several devices.", no_args_is_help=True, rich_markup_mode=None
+    help="Pushes, rollbacks and provisioning that are kept.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 SOME_PENDING = DeviceError.exit_code
 SOME_FAILED = RemoteCommandError.exit_code
-
-
-def complete_selection(incomplete: str) -> list[str]:
-    """Return what chooses devices, for tab completion; nothing if the inventory is wrong."""
-    try:
-        return api.complete_selection(incomplete)
-    except EdgepackError:
-        return []
 
 
 def complete_rollouts(incomplete: str) -> list[str]:
@@ -60,7 +59,7 @@ DevicesOption = Annotated[
         show_default=False,
     ),
 ]
-ParallelOption = Annotated[int, typer.Option(min=1, help="Devices that are pushed to at a time.")]
+ParallelOption = Annotated[int, typer.Option(min=1, help="Devices at a time.")]
 DeadlineOption = Annotated[
     float, typer.Option(min=1, metavar="SECONDS", help="How long one device may take.")
 ]
@@ -101,18 +100,46 @@ NumberArgument = Annotated[
 ]
 
 
-def push_to_fleet(
-    bundles: dict[str, api.Bundle],
-    devices: Sequence[api.Device],
+def make_settings(
     *,
-    settings: api.RolloutSettings,
-    options: api.PushOptions,
-    as_json: bool,
-) -> None:
-    """Begin a rollout, run it, and end with the exit code that says how far it is."""
-    store = api.RolloutStore()
-    rollout = api.start_rollout(bundles, devices, store, settings=settings, options=options)
+    parallel: int,
+    deadline: float,
+    tries: int,
+    canary: int,
+    waves: int,
+    abort_at: float | None,
+) -> api.RolloutSettings:
+    """Return how a rollout is worked through."""
+    return api.RolloutSettings(
+        parallel=parallel,
+        deadline_s=deadline,
+        tries=tries,
+        canary=canary,
+        waves=waves,
+        abort_at=(0.0 if canary or waves > 1 else 100.0) if abort_at is None else abort_at,
+    )
+
+
+def run_rollout(rollout: api.Rollout, store: api.RolloutStore, *, as_json: bool) -> None:
+    """Run a rollout, and end with the exit code that says how far it is."""
     _end([_run(rollout, store)], as_json=as_json)
+
+
+def act_on_one(act: Callable[[Progress], Result]) -> Result:
+    """Do on one device what is kept as a rollout; where it is pending, report that.
+
+    Raises:
+        EdgepackError: What went wrong.
+    """
+    from edgepack.base.progress import make_terminal_progress
+
+    progress = make_terminal_progress()
+    try:
+        return act(progress)
+    except EdgepackError as error:
+        if error.transient:
+            progress.note("it is pending: 'edgepack rollout resume' tries again")
+        raise
 
 
 @rollout_app.command("list", epilog="Example: edgepack rollout list")
@@ -140,7 +167,7 @@ def status(number: NumberArgument = None, as_json: JsonOption = False) -> None:
 
 @rollout_app.command(epilog="Example for cron: edgepack rollout resume")
 def resume(number: NumberArgument = None, as_json: JsonOption = False) -> None:
-    """Push to the devices that are pending [default: of all rollouts]."""
+    """Go on with the devices that are pending [default: of all rollouts]."""
     store = api.RolloutStore()
     if number is not None:
         _end([_run(store.load(number), store)], as_json=as_json)
@@ -157,7 +184,7 @@ def resume(number: NumberArgument = None, as_json: JsonOption = False) -> None:
 
 @rollout_app.command(epilog="Example: edgepack rollout abort 7")
 def abort(number: NumberArgument = None) -> None:
-    """Start no more devices of a rollout; pushes that run go on to their end."""
+    """Start no more devices of a rollout; what runs goes on to its end."""
     from edgepack.cli.printing import write_line
 
     store = api.RolloutStore()
@@ -247,4 +274,9 @@ def _format_headline(rollout: api.Rollout) -> str:
     said = ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
     stopped = f"; stopped: {rollout.stopped}" if rollout.stopped else ""
     versions = "/".join(sorted({bundle.version for bundle in rollout.bundles.values()}))
-    return f"rollout {rollout.id} of {rollout.project} {versions}: {said}{stopped}"
+    what = {
+        "push": f"of {rollout.project} {versions}",
+        "rollback": f"back, of {rollout.project}",
+        "provision": "of runtimes",
+    }[rollout.options.action]
+    return f"rollout {rollout.id} {what}: {said}{stopped}"

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgepack import api
-from edgepack.cli.options import (
-    BundleArgument,
-    DeviceOption,
-    JsonOption,
-    ProjectOption,
-    WaitOption,
-)
+from edgepack.cli.options import JsonOption, ProjectOption, WaitOption
+from edgepack.cli.rollouts import BundlesArgument, DevicesOption, ParallelOption
+from edgepack.cli.several import MEASURING_S, choose_bundle, do_on_chosen, require_one_device
+
+if TYPE_CHECKING:
+    from edgepack.base.progress import Progress
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def tune(
-    bundle: BundleArgument,
-    device: DeviceOption,
+    bundle: BundlesArgument,
+    device: DevicesOption,
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="How long to measure: 90s, 10m, 1h.")
     ] = "10m",
@@ -39,38 +39,92 @@ def tune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be tried and stop.")
     ] = False,
+    parallel: ParallelOption = 16,
     as_json: JsonOption = False,
 ) -> None:
-    """Search for the session settings with which a bundle is fastest on a device."""
-    from edgepack.base.progress import make_terminal_progress
+    """Search for the session settings with which a bundle is fastest on each device.
+
+    Each device gets the bundle for its target, from BUNDLE or the folders in it.
+    """
     from edgepack.cli.printing import print_json
 
     path = _find_project_file(project)
     if write and path is None:
         raise _make_project_error()
-    name = api.load_bundle(bundle).manifest.name
-    question = api.TuneQuestion(
-        bundle,
-        budget_s=_parse_seconds(budget),
-        variants=variant or (),
-        limits=_find_limits(path, name, must_be=project is not None or write),
-        seed=seed,
-        wait_s=wait_s,
-    )
-    chosen = api.load_device(device)
+    for option, is_given in (("--write", write), ("--dry-run", dry_run)):
+        if is_given:
+            require_one_device(device, option)
+    bundles = api.load_bundles_by_target(bundle)
+    name = next(iter(bundles.values())).manifest.name
+    limits = _find_limits(path, name, must_be=project is not None or write)
+    budget_s = _parse_seconds(budget)
+
+    def ask(chosen: api.Device) -> api.TuneQuestion:
+        return api.TuneQuestion(
+            choose_bundle(chosen, bundles),
+            budget_s=budget_s,
+            variants=variant or (),
+            limits=limits,
+            seed=seed,
+            wait_s=wait_s,
+        )
+
     if dry_run:
-        plan = api.plan_tuning(question, chosen)
+        chosen = require_one_device(device, "--dry-run")
+        plan = api.plan_tuning(ask(chosen), chosen)
         print_json(plan) if as_json else _print_plan(plan)
         return
+    found = _search(
+        ask, device, parallel=parallel, deadline_s=MEASURING_S + budget_s, as_json=as_json
+    )
+    if api.is_one_device(device) and path is not None:
+        tuned = bundles[found[0].target].path
+        _write_override(path, tuned, found[0], write=write, quiet=as_json)
+
+
+def _search(
+    ask: Callable[[api.Device], api.TuneQuestion],
+    words: list[str],
+    *,
+    parallel: int,
+    deadline_s: float,
+    as_json: bool,
+) -> Sequence[api.TuneReport]:
+    """Search on each device, keep and print the reports, and return them."""
+    from edgepack.cli.printing import print_json
+
+    kept: dict[str, Path] = {}
+
+    def keep(report: api.TuneReport) -> None:
+        kept[report.device] = api.keep_tuning(report)
 
     def show(report: api.TuneReport) -> None:
-        kept = api.keep_tuning(report)
-        print_json(report) if as_json else _print_report(report, kept)
+        _print_report(report, kept[report.device])
 
-    report = api.tune(question, chosen, progress=make_terminal_progress(), on_unfinished=show)
-    show(report)
-    if path is not None and _find_project_name(path) == report.project:
-        _write_override(path, bundle, report, write=write, quiet=as_json)
+    def keep_unfinished(report: api.TuneReport) -> None:
+        keep(report)
+        if api.is_one_device(words):
+            print_json(report) if as_json else show(report)
+
+    def search(chosen: api.Device, progress: Progress) -> api.TuneReport:
+        report = api.tune(ask(chosen), chosen, progress=progress, on_unfinished=keep_unfinished)
+        keep(report)
+        return report
+
+    found = do_on_chosen(
+        words,
+        search,
+        show=show,
+        summarize=_format_answer,
+        settings=api.RolloutSettings(parallel=parallel, deadline_s=deadline_s),
+        as_json=as_json,
+    )
+    return list(found.values())
+
+
+def _format_answer(report: api.TuneReport) -> str:
+    answer = report.candidate(report.answer).settings
+    return f"{answer.variant} ({api.format_settings(answer)}): {report.why}"
 
 
 def _parse_seconds(text: str) -> float:
@@ -124,9 +178,14 @@ def _find_limits(path: Path | None, name: str, *, must_be: bool) -> api.Limits:
 def _write_override(
     path: Path, bundle: Path, report: api.TuneReport, *, write: bool, quiet: bool
 ) -> None:
-    """Write the answer into the project file, or say what would be written, if it is confirmed."""
+    """Write the answer into the project file, or say what would be written, if it is confirmed.
+
+    A file of another project is left alone.
+    """
     from edgepack.cli.printing import write_line
 
+    if _find_project_name(path) != report.project:
+        return
     if not report.confirmed:
         # The file may have settings that an earlier search confirmed: noise does not undo them.
         if not quiet:

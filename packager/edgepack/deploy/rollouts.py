@@ -1,4 +1,4 @@
-"""Runs rollouts: pushes to each device of a fleet what a push to one device does.
+"""Runs rollouts: does on each device of a fleet what a command does on one.
 
 :mod:`edgepack.deploy.fleet` says which devices, when, and what is kept of it.
 """
@@ -7,23 +7,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from edgepack.base.progress import Progress, Silent
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.fleet import rollout
-from edgepack.deploy.fleet.rollout import Watcher
-from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutListing, RolloutStore
-from edgepack.deploy.push import push
-from edgepack.deploy.transfer.client import PushedRelease
+from edgepack.deploy.fleet.rollout import Asked, Done
+from edgepack.deploy.fleet.run import Watcher
+from edgepack.deploy.fleet.store import (
+    ProvisionOptions,
+    PushOptions,
+    RollbackOptions,
+    Rollout,
+    RolloutListing,
+    RolloutStore,
+)
+from edgepack.deploy.operations import provision_device
+from edgepack.deploy.push import push, rollback
+from edgepack.deploy.transfer.client import PushedRelease, Switched
 from edgepack.devices.inventory import Device
+from edgepack.devices.provisioning import Provisioned
 from edgepack.errors import UsageError
+
+
+def act_as_asked(asked: Rollout, device: Device, *, progress: Progress) -> Done:
+    """Do on one device what a rollout asks for, now or when it is resumed."""
+    options = asked.options
+    if isinstance(options, PushOptions):
+        bundle = Path(asked.bundles[device.target].path)
+        return push_as_asked(bundle, device, options, progress=progress)
+    if isinstance(options, RollbackOptions):
+        switched = rollback(asked.project, device, release=options.release, wait_s=options.wait_s)
+        before = switched.switched_from or "none"
+        said = f"{switched.release} is current (before: {before})"
+        return Done(switched, said, switched.release)
+    made = provision_device(
+        device, wheels=options.wheels, offline=options.offline, progress=progress.show_status
+    )
+    return Done(made, str(made))
 
 
 def push_as_asked(
     bundle: Path, device: Device, options: PushOptions, *, progress: Progress
-) -> PushedRelease:
-    """Push to one device with a rollout's options, now or when the rollout is resumed."""
-    return push(
+) -> Done:
+    """Push to one device with a rollout's options."""
+    pushed = push(
         bundle,
         device,
         self_test=options.self_test,
@@ -31,6 +59,14 @@ def push_as_asked(
         wait_s=options.wait_s,
         allowed_signers=options.allowed_signers,
         progress=progress,
+    )
+    return Done(
+        pushed,
+        "was there already" if pushed.already_there else f"{pushed.bytes_sent} bytes",
+        pushed.release,
+        pushed.bytes_sent,
+        pushed.variant or "",
+        pushed.warm_up_s or 0.0,
     )
 
 
@@ -57,9 +93,52 @@ def push_as_rollout(
         EdgepackError: What :func:`edgepack.deploy.push.push` raises; or a bundle lacks a required
             signature.
     """
-    return rollout.push_to_one(
-        bundles, device, store, push_as_asked, options=options, progress=progress or Silent()
-    )
+    asked = Asked(options, bundles=bundles)
+    return cast("PushedRelease", _act_on_one(asked, device, store, progress).value)
+
+
+def rollback_as_rollout(
+    project: str,
+    device: Device,
+    store: RolloutStore,
+    *,
+    options: RollbackOptions | None = None,
+    progress: Progress | None = None,
+) -> Switched:
+    """Make an earlier release current on one device, and keep that as a rollout of its own.
+
+    It supersedes what is pending of the project there. It is itself pending if the device was not
+    reached or is in use.
+
+    Raises:
+        EdgepackError: What :func:`edgepack.deploy.push.rollback` raises.
+    """
+    asked = Asked(options or RollbackOptions(), project)
+    return cast("Switched", _act_on_one(asked, device, store, progress).value)
+
+
+def provision_as_rollout(
+    device: Device,
+    store: RolloutStore,
+    *,
+    options: ProvisionOptions | None = None,
+    progress: Progress | None = None,
+) -> Provisioned:
+    """Install the runtime on one device, and keep that as a rollout of its own.
+
+    It is pending if the device was not reached.
+
+    Raises:
+        EdgepackError: What :func:`edgepack.deploy.operations.provision_device` raises.
+    """
+    asked = Asked(options or ProvisionOptions())
+    return cast("Provisioned", _act_on_one(asked, device, store, progress).value)
+
+
+def _act_on_one(
+    asked: Asked, device: Device, store: RolloutStore, progress: Progress | None
+) -> Done:
+    return rollout.act_on_one(asked, device, store, act_as_asked, progress=progress or Silent())
 
 
 def resume_rollout(
@@ -69,7 +148,7 @@ def resume_rollout(
     watcher: Watcher | None = None,
     inventory: Path | None = None,
 ) -> Rollout:
-    """Push to the pending devices of a rollout, and return its state.
+    """Do what a rollout is for on its pending devices, and return its state.
 
     What goes wrong on a device is in its record, and is not raised. A device that is not reached
     stays pending, so this may be called again and again.
@@ -83,7 +162,7 @@ def resume_rollout(
     Raises:
         EdgepackError: As :func:`.fleet.rollout.run_rollout` does; nothing was sent.
     """
-    return rollout.run_rollout(number, store, push_as_asked, watcher=watcher, inventory=inventory)
+    return rollout.run_rollout(number, store, act_as_asked, watcher=watcher, inventory=inventory)
 
 
 def list_rollouts(store: RolloutStore) -> RolloutListing:
@@ -113,7 +192,7 @@ def read_rollout(number: int | None, store: RolloutStore) -> Rollout:
 
 
 def abort_rollout(number: int, store: RolloutStore) -> Rollout:
-    """Start nothing more of a rollout, and return its state; running pushes continue to their end.
+    """Start nothing more of a rollout, and return its state; what runs continues to its end.
 
     Raises:
         UsageError: There is no such rollout.

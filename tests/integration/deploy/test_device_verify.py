@@ -285,7 +285,7 @@ def test_command_when_a_file_was_altered_names_it_and_exits_with_7(
     assert "files as they were pushed  current" in said
     assert "unbroken" in said
     alter(root / "tiny" / "current" / MODEL)
-    assert run(["device", "verify", "board", "tiny", "--json"]) == 7
+    assert run(["device", "verify", "board", "--project", "tiny", "--json"]) == 7
     streams = capsys.readouterr()
     (release,) = json.loads(streams.out)["projects"][0]["releases"]
     assert [one["path"] for one in release["differences"]] == [MODEL]

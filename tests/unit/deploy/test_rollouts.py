@@ -3,17 +3,31 @@ from __future__ import annotations
 import fcntl
 import threading
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 from edgepack.base.progress import Progress, Silent
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.fleet.bundles import load_bundles_by_target
-from edgepack.deploy.fleet.rollout import Unwatched, push_to_one, run_rollout, start_rollout
-from edgepack.deploy.fleet.run import News
+from edgepack.deploy.fleet.rollout import (
+    Asked,
+    Done,
+    act_on_one,
+    run_rollout,
+    start_provisioning,
+    start_rollback,
+    start_rollout,
+)
+from edgepack.deploy.fleet.run import News, Unwatched
 from edgepack.deploy.fleet.schedule import RolloutSettings, Settled
-from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutStore
-from edgepack.deploy.transfer.client import PushedRelease
+from edgepack.deploy.fleet.store import (
+    Options,
+    ProvisionOptions,
+    PushOptions,
+    RollbackOptions,
+    Rollout,
+    RolloutStore,
+)
 from edgepack.devices.inventory import Device, load_devices
 from edgepack.errors import (
     BundleError,
@@ -37,25 +51,16 @@ class ScriptedPush:
         self.script = script
         self.pushed: list[tuple[str, Path]] = []
 
-    def __call__(
-        self, bundle: Path, device: Device, options: PushOptions, *, progress: Progress
-    ) -> PushedRelease:
+    def __call__(self, asked: Rollout, device: Device, *, progress: Progress) -> Done:
         del progress
-        self.options = options
+        self.options = asked.options
         answer = self.script.get(device.name)
         if isinstance(answer, EdgepackError):
             raise answer
         if answer is not None:
             answer()
-        self.pushed.append((device.name, bundle))
-        return PushedRelease(
-            device=device.name,
-            release="0" * 16,
-            path=PurePosixPath("/r"),
-            bytes_sent=7,
-            already_there=False,
-            switched_from=None,
-        )
+        self.pushed.append((device.name, Path(asked.bundles[device.target].path)))
+        return Done(None, "7 bytes", "0" * 16, 7)
 
     @property
     def names(self) -> list[str]:
@@ -279,15 +284,12 @@ def test_bug_when_one_push_has_it_is_that_devices_failure(store, inventory, bund
 @pytest.mark.parametrize(("error", "state"), [(None, "done"), (OFF, "pending"), (FULL, "failed")])
 def test_push_to_one_device_is_kept_as_a_rollout(store, inventory, bundle, error, state):
     push = ScriptedPush(a=error) if error else ScriptedPush()
-    bundles, device = load_bundles_by_target([bundle]), load_devices()["a"]
+    asked, device = Asked(OPTIONS, bundles=bundles_of(bundle)), load_devices()["a"]
     if error:
         with pytest.raises(type(error), match=error.problem):
-            push_to_one(bundles, device, store, push, options=OPTIONS, progress=Silent())
+            act_on_one(asked, device, store, push, progress=Silent())
     else:
-        assert (
-            push_to_one(bundles, device, store, push, options=OPTIONS, progress=Silent()).bytes_sent
-            == 7
-        )
+        assert act_on_one(asked, device, store, push, progress=Silent()).bytes_sent == 7
     assert states(store.load(1)) == {"a": state}
 
 
@@ -296,12 +298,11 @@ def test_push_to_one_device_when_interrupted_is_not_done_later(store, inventory,
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        push_to_one(
-            load_bundles_by_target([bundle]),
+        act_on_one(
+            Asked(OPTIONS, bundles=bundles_of(bundle)),
             load_devices()["a"],
             store,
             ScriptedPush(a=interrupt),
-            options=OPTIONS,
             progress=Silent(),
         )
     assert states(store.load(1)) == {"a": "failed"}
@@ -313,7 +314,7 @@ def test_rollouts_when_many_begin_at_once_have_different_numbers(store, inventor
     threads = [
         threading.Thread(
             target=lambda: numbers.append(
-                store.create(bundles, targets, RolloutSettings(), OPTIONS).id
+                store.create("tiny", targets, RolloutSettings(), OPTIONS, bundles).id
             )
         )
         for _ in range(20)
@@ -323,6 +324,58 @@ def test_rollouts_when_many_begin_at_once_have_different_numbers(store, inventor
     for thread in threads:
         thread.join()
     assert sorted(numbers) == list(range(1, 21))
+
+
+class Scripted:
+    """Does what a script says on a device, and notes what it was asked for."""
+
+    def __init__(self, **script: EdgepackError) -> None:
+        self.script = script
+        self.asked: list[tuple[str, str, Options]] = []
+
+    def __call__(self, asked: Rollout, device: Device, *, progress: Progress) -> Done:
+        del progress
+        self.asked.append((device.name, asked.project, asked.options))
+        if device.name in self.script:
+            raise self.script[device.name]
+        return Done(None, "done there", "1" * 16)
+
+
+def test_rollback_when_it_is_a_rollout_is_pending_where_a_device_is_off(store, inventory):
+    options = RollbackOptions(release="1" * 16, wait_s=3)
+    start_rollback(
+        "tiny", list(load_devices().values())[:2], store, settings=QUICK, options=options
+    )
+    rollout = run_rollout(1, store, Scripted(a=OFF))
+    assert states(rollout) == {"a": "pending", "b": "done"}
+    assert rollout.devices["b"].release == "1" * 16
+    again = Scripted()
+    assert states(run_rollout(1, store, again)) == {"a": "done", "b": "done"}
+    assert again.asked == [("a", "tiny", options)]
+
+
+def test_rollback_when_a_push_is_pending_takes_its_place(store, inventory, bundle):
+    begin(store, bundle, "a", "b")
+    run_rollout(1, store, ScriptedPush(a=OFF, b=OFF))
+    start_rollback("other", [load_devices()["a"]], store)
+    assert states(store.load(1)) == {"a": "pending", "b": "pending"}
+    start_rollback("tiny", [load_devices()["a"]], store)
+    assert states(store.load(1)) == {"a": "superseded", "b": "pending"}
+
+
+def test_provisioning_when_it_is_a_rollout_supersedes_no_push(store, inventory, bundle, tmp_path):
+    begin(store, bundle, "a")
+    run_rollout(1, store, ScriptedPush(a=OFF))
+    options = ProvisionOptions(wheels=[Path("w.whl")], offline=True)
+    devices = [load_devices()[name] for name in ("a", "c")]
+    start_provisioning(devices, store, settings=QUICK, options=options)
+    act = Scripted(c=FULL)
+    assert states(run_rollout(2, store, act)) == {"a": "done", "c": "failed"}
+    kept = ProvisionOptions(wheels=[tmp_path / "w.whl"], offline=True)
+    assert [asked for asked in act.asked if asked[0] == "a"] == [("a", "", kept)]
+    assert states(store.load(1)) == {"a": "pending"}
+    start_provisioning(devices, store)
+    assert states(store.load(2)) == {"a": "done", "c": "failed"}
 
 
 def test_listing_when_a_file_is_broken_still_has_the_others(store, inventory, bundle):

@@ -1,27 +1,30 @@
-"""Rollouts: every device of a selection gets its target's bundle, now or when it answers again."""
+"""Rollouts: something is done on every device of a selection, now or when it answers again."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from edgepack.base.clock import format_now
-from edgepack.base.progress import Progress, Silent
+from edgepack.base.progress import Progress
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.deploy.fleet.bundles import find_bundle, require_signatures
-from edgepack.deploy.fleet.run import News, run_on_devices
+from edgepack.deploy.fleet.run import News, Unwatched, Watcher, run_on_devices
 from edgepack.deploy.fleet.schedule import Retry, RolloutSettings, Schedule, Settled
 from edgepack.deploy.fleet.store import (
     DeviceRecord,
     DeviceState,
+    Options,
+    ProvisionOptions,
     PushOptions,
+    RollbackOptions,
     Rollout,
     RolloutStore,
 )
-from edgepack.deploy.transfer.client import PushedRelease
 from edgepack.devices.inventory import Device, load_devices
 from edgepack.errors import BundleError, DeviceError, EdgepackError, UsageError
 
@@ -33,41 +36,36 @@ SAVE_EVERY_S = 1.0
 already."""
 
 
-class PushOne(Protocol):
-    """A function that pushes a bundle to a device, as :func:`edgepack.deploy.push.push` does."""
+@dataclass(frozen=True)
+class Done:
+    """What was done on a device, for its record."""
 
-    def __call__(
-        self, bundle: Path, device: Device, options: PushOptions, *, progress: Progress
-    ) -> PushedRelease:
-        """Push, and make it current."""
-
-
-class Watcher(Protocol):
-    """Receives the events of a rollout, to show them."""
-
-    def tell(self, news: News) -> None:
-        """Receive an event; called by the thread that runs the rollout."""
-
-    def sent(self, pushed: PushedRelease) -> None:
-        """Receive what was sent to a device; called from any thread."""
-
-    def progress(self, device: str) -> Progress:
-        """Return where the push to a device reports; called from any thread."""
+    value: object
+    """What the action has returned."""
+    result: str
+    """The same in words."""
+    release: str = ""
+    bytes_sent: int = 0
+    variant: str = ""
+    warm_up_s: float = 0.0
 
 
-class Unwatched:
-    """Shows nothing."""
+@dataclass(frozen=True)
+class Asked:
+    """What is to be done on devices."""
 
-    def tell(self, news: News) -> None:
-        """Ignore it."""
+    options: Options
+    project: str = ""
+    """Whose release is rolled back."""
+    bundles: Mapping[str, Bundle] = field(default_factory=dict)
+    """What is pushed, by target."""
 
-    def sent(self, pushed: PushedRelease) -> None:
-        """Ignore it."""
 
-    def progress(self, device: str) -> Progress:
-        """Return a progress that reports nothing."""
-        del device
-        return Silent()
+class Act(Protocol):
+    """A function that does on a device what a rollout is for."""
+
+    def __call__(self, asked: Rollout, device: Device, *, progress: Progress) -> Done:
+        """Do it."""
 
 
 def start_rollout(
@@ -78,7 +76,7 @@ def start_rollout(
     settings: RolloutSettings = _SETTINGS,
     options: PushOptions = _OPTIONS,
 ) -> Rollout:
-    """Store a rollout; nothing is sent before :func:`edgepack.deploy.rollouts.resume_rollout`.
+    """Store a push; nothing is sent before :func:`edgepack.deploy.rollouts.resume_rollout`.
 
     Args:
         bundles: By target; :func:`load_bundles_by_target` reads them.
@@ -100,20 +98,76 @@ def start_rollout(
             hint=f"--deadline {2 * options.warm_up_s:g} leaves time for the push too",
             where="--warm-up",
         )
-    _require_signatures(bundles, options)
+    return _create(Asked(options, bundles=bundles), devices, store, settings)
+
+
+def start_rollback(
+    project: str,
+    devices: Sequence[Device],
+    store: RolloutStore,
+    *,
+    settings: RolloutSettings = _SETTINGS,
+    options: RollbackOptions | None = None,
+) -> Rollout:
+    """Store a rollback; nothing happens before :func:`edgepack.deploy.rollouts.resume_rollout`.
+
+    Args:
+        project: The ``name`` of the bundle.
+        devices: Where an earlier release becomes current.
+        store: Where the rollout is stored.
+        settings: The order, retries and limits of the rollout.
+        options: Which release.
+
+    Raises:
+        UsageError: A setting is out of its range.
+        ToolError: It cannot be stored.
+    """
+    settings.require_sound()
+    return _create(Asked(options or RollbackOptions(), project), devices, store, settings)
+
+
+def start_provisioning(
+    devices: Sequence[Device],
+    store: RolloutStore,
+    *,
+    settings: RolloutSettings = _SETTINGS,
+    options: ProvisionOptions | None = None,
+) -> Rollout:
+    """Store provisioning; it begins with :func:`edgepack.deploy.rollouts.resume_rollout`.
+
+    Args:
+        devices: What gets the runtime that its target pins.
+        store: Where the rollout is stored.
+        settings: The order, retries and limits of the rollout.
+        options: Where the wheels come from.
+
+    Raises:
+        UsageError: A setting is out of its range.
+        ToolError: It cannot be stored.
+    """
+    settings.require_sound()
+    return _create(Asked(options or ProvisionOptions()), devices, store, settings)
+
+
+def _create(
+    asked: Asked, devices: Sequence[Device], store: RolloutStore, settings: RolloutSettings
+) -> Rollout:
+    _require_signatures(asked.bundles, asked.options)
+    bundled = next(iter(asked.bundles.values()), None)
+    project = asked.project if bundled is None else bundled.manifest.name
     targets = {device.name: device.target for device in devices}
-    return store.create(bundles, targets, settings, options)
+    return store.create(project, targets, settings, asked.options, asked.bundles)
 
 
 def run_rollout(
     number: int,
     store: RolloutStore,
-    push: PushOne,
+    act: Act,
     *,
     watcher: Watcher | None = None,
     inventory: Path | None = None,
 ) -> Rollout:
-    """Push to the pending devices, and return the state of the rollout.
+    """Do it on the pending devices, and return the state of the rollout.
 
     If none is pending, or the rollout was stopped, it does nothing: it may be called repeatedly. A
     device that is not reached stays pending; the state of each is stored as it changes.
@@ -131,42 +185,36 @@ def run_rollout(
         if rollout.pending and not rollout.stopped:
             bundles = {target: _require_unchanged(rollout, target) for target in rollout.bundles}
             _require_signatures(bundles, rollout.options)
-            run = _Run(rollout, bundles, store, push, watcher or Unwatched())
+            run = _Run(rollout, bundles, store, act, watcher or Unwatched())
             run.work_through(load_devices(inventory))
         return store.load(number)
 
 
-def push_to_one(
-    bundles: Mapping[str, Bundle],
-    device: Device,
-    store: RolloutStore,
-    push: PushOne,
-    *,
-    options: PushOptions,
-    progress: Progress,
-) -> PushedRelease:
-    """Push to one device at once, and keep that as a rollout of its own.
+def act_on_one(
+    asked: Asked, device: Device, store: RolloutStore, act: Act, *, progress: Progress
+) -> Done:
+    """Do it on one device at once, and keep that as a rollout of its own.
 
     It is pending if the device was not reached or is in use, and failed if it went wrong otherwise.
 
     Raises:
         EdgepackError: What went wrong.
     """
-    bundle = find_bundle(device, bundles)
-    _require_signatures(bundles, options)
-    rollout = store.create(bundles, {device.name: device.target}, RolloutSettings(), options)
+    if asked.bundles:
+        find_bundle(device, asked.bundles)
+    rollout = _create(asked, [device], store, _SETTINGS)
     with store.lock(rollout.id):
         record = _make_record(device.target, "failed", 1, _make_interrupted_error(device.name))
         try:
-            pushed = push(bundle.path, device, options, progress=progress)
-            record = _make_record(device.target, "done", 1, None, pushed)
+            done = act(rollout, device, progress=progress)
+            record = _make_record(device.target, "done", 1, None, done)
         except EdgepackError as error:
             state: DeviceState = "pending" if error.transient else "failed"
             record = _make_record(device.target, state, 1, error)
             raise
         finally:
             store.save(rollout.model_copy(update={"devices": {device.name: record}}))
-    return pushed
+    return done
 
 
 class _Run:
@@ -177,7 +225,7 @@ class _Run:
         rollout: Rollout,
         bundles: Mapping[str, Bundle],
         store: RolloutStore,
-        push: PushOne,
+        act: Act,
         watcher: Watcher,
     ) -> None:
         self._rollout = rollout
@@ -185,13 +233,13 @@ class _Run:
         self._tries = {name: record.tries for name, record in rollout.devices.items()}
         self._bundles = bundles
         self._store = store
-        self._push = push
+        self._act = act
         self._watcher = watcher
-        self._pushed: dict[str, PushedRelease] = {}
+        self._done: dict[str, Done] = {}
         self._saved_at = time.monotonic()
 
     def work_through(self, devices: Mapping[str, Device]) -> None:
-        """Push to all pending devices; results are stored even if an error ends this."""
+        """Work through all pending devices; results are stored even if an error ends this."""
         # Devices with the fewest tries come first, so that another device is the canary if one is
         # off.
         names = sorted(self._rollout.pending, key=lambda name: self._tries[name])
@@ -201,7 +249,7 @@ class _Run:
         try:
             run_on_devices(
                 ready,
-                self._push_to,
+                self._act_on,
                 schedule,
                 on_news=lambda news: self._take_in(news, schedule.stopped),
                 stop_reason=lambda: self._store.read_stop_reason(number),
@@ -210,38 +258,40 @@ class _Run:
             self._save()
 
     def _find_settings(self) -> RolloutSettings:
-        """Return how to go on: a device that has the release by now was the canary."""
+        """Return how to go on: a device that is done by now was the canary."""
         settings = self._rollout.settings
         return (
             settings.model_copy(update={"canary": 0}) if self._rollout.counts["done"] else settings
         )
 
     def _is_ready(self, name: str, devices: Mapping[str, Device]) -> bool:
-        """Return whether a device can get its bundle; mark it as failed if not."""
+        """Return whether it can be done on a device; mark the device as failed if not."""
         try:
             if name not in devices:
                 raise _make_unlisted_error(name)
-            find_bundle(devices[name], self._bundles)
+            if self._bundles:
+                find_bundle(devices[name], self._bundles)
         except DeviceError as error:
             self._take_in(Settled(name, "failed", 0, error))
             return False
         return True
 
-    def _push_to(self, device: Device) -> None:
-        """Push, unless a newer rollout has something for the device by now."""
+    def _act_on(self, device: Device) -> None:
+        """Do it, unless a newer rollout has something for the device by now."""
         if self._store.is_superseded(self._rollout, device.name):
             return
-        bundle = _require_unchanged(self._rollout, device.target)
+        if self._bundles:
+            _require_unchanged(self._rollout, device.target)
         progress = self._watcher.progress(device.name)
-        pushed = self._push(bundle.path, device, self._rollout.options, progress=progress)
-        self._pushed[device.name] = pushed
-        self._watcher.sent(pushed)
+        done = self._act(self._rollout, device, progress=progress)
+        self._done[device.name] = done
+        self._watcher.show(device.name, done.result)
 
     def _take_in(self, news: News, stopped: str = "") -> None:
         if isinstance(news, Retry | Settled):
             name = news.device
             state: DeviceState = "pending" if isinstance(news, Retry) else news.state
-            if state == "done" and name not in self._pushed:
+            if state == "done" and name not in self._done:
                 state = "superseded"
             before = self._records[name]
             self._records[name] = _make_record(
@@ -249,7 +299,7 @@ class _Run:
                 state,
                 self._tries[name] + news.tries,
                 news.error,
-                self._pushed.get(name),
+                self._done.get(name),
             )
         self._watcher.tell(news)
         if stopped:  # at once: a killed process must not be continued from an old state
@@ -267,7 +317,7 @@ def _make_record(
     state: DeviceState,
     tries: int,
     error: EdgepackError | None,
-    pushed: PushedRelease | None = None,
+    done: Done | None = None,
 ) -> DeviceRecord:
     return DeviceRecord(
         state=state,
@@ -276,10 +326,11 @@ def _make_record(
         tries=tries,
         problem=error.problem if error else "",
         hint=error.hint if error else "",
-        release=pushed.release if pushed else "",
-        bytes_sent=pushed.bytes_sent if pushed else 0,
-        variant=pushed.variant or "" if pushed else "",
-        warm_up_s=pushed.warm_up_s or 0.0 if pushed else 0.0,
+        result=done.result if done else "",
+        release=done.release if done else "",
+        bytes_sent=done.bytes_sent if done else 0,
+        variant=done.variant if done else "",
+        warm_up_s=done.warm_up_s if done else 0.0,
     )
 
 
@@ -299,18 +350,18 @@ def _require_unchanged(rollout: Rollout, target: str) -> Bundle:
     return bundle
 
 
-def _require_signatures(bundles: Mapping[str, Bundle], options: PushOptions) -> None:
-    if options.require_signature:
+def _require_signatures(bundles: Mapping[str, Bundle], options: Options) -> None:
+    if isinstance(options, PushOptions) and options.require_signature:
         require_signatures(bundles, options.allowed_signers)
 
 
 def _make_unlisted_error(device: str) -> DeviceError:
     return DeviceError(
         "it is not in devices.yaml any more",
-        hint=f"edgepack device add {device} USER@HOST, then push again",
+        hint=f"edgepack device add {device} USER@HOST, then do it again",
         where=device,
     )
 
 
 def _make_interrupted_error(device: str) -> DeviceError:
-    return DeviceError("the push was interrupted", hint="push again", where=device)
+    return DeviceError("it was interrupted", hint="do it again", where=device)

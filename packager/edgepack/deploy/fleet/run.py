@@ -7,13 +7,45 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from edgepack.base.bugs import format_bug
+from edgepack.base.progress import Progress, Silent
 from edgepack.deploy.fleet.schedule import Retry, Schedule, Settled, Start
 from edgepack.devices.inventory import Device
 from edgepack.errors import BugError, EdgepackError
 
 News = Start | Retry | Settled
+
+
+class Watcher(Protocol):
+    """Receives the events of a run over devices, to show them."""
+
+    def tell(self, news: News) -> None:
+        """Receive an event; called by the thread that runs over the devices."""
+
+    def show(self, device: str, text: str) -> None:
+        """Receive what was done on a device, in words; called from any thread."""
+
+    def progress(self, device: str) -> Progress:
+        """Return where the work on a device reports; called from any thread."""
+
+
+class Unwatched:
+    """Shows nothing."""
+
+    def tell(self, news: News) -> None:
+        """Ignore it."""
+
+    def show(self, device: str, text: str) -> None:
+        """Ignore it."""
+
+    def progress(self, device: str) -> Progress:
+        """Return a progress that reports nothing."""
+        del device
+        return Silent()
+
+
 _Ends = queue.SimpleQueue[tuple[Start, EdgepackError | None]]
 
 

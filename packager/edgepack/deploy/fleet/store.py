@@ -37,6 +37,7 @@ DeviceState = Literal["pending", "done", "failed", "superseded"]
 class PushOptions(StrictModel):
     """The options of a push, which also apply when it is resumed."""
 
+    action: Literal["push"] = "push"
     self_test: bool = True
     """Whether the device's loader tries the release before that becomes current."""
     warm_up_s: Annotated[float, Field(gt=0)] = WARM_UP_S
@@ -47,6 +48,30 @@ class PushOptions(StrictModel):
     """Whether one of the allowed signers must have signed each bundle."""
     allowed_signers: Annotated[Path, AfterValidator(Path.absolute)] | None = None
     """The file of allowed signers; default: ``~/.ssh/allowed_signers``."""
+
+
+class RollbackOptions(StrictModel):
+    """The options of a rollback."""
+
+    action: Literal["rollback"] = "rollback"
+    release: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
+    """The release that becomes current; None for the one before the current one."""
+    wait_s: float = 0.0
+    """How long to wait while others hold a device."""
+
+
+class ProvisionOptions(StrictModel):
+    """The options of provisioning."""
+
+    action: Literal["provision"] = "provision"
+    wheels: list[Annotated[Path, AfterValidator(Path.absolute)]] = []
+    """Wheel files that are preferred to the package index."""
+    offline: bool = False
+    """Whether nothing but these is used."""
+
+
+Options = Annotated[PushOptions | RollbackOptions | ProvisionOptions, Field(discriminator="action")]
+"""What a rollout does on each device, and how."""
 
 
 class RolloutBundle(StrictModel):
@@ -68,6 +93,8 @@ class DeviceRecord(StrictModel):
     tries: int = 0
     problem: str = ""
     hint: str = ""
+    result: str = ""
+    """What was done there, in words."""
     release: str = ""
     """The release that was made current there."""
     bytes_sent: int = 0
@@ -78,17 +105,18 @@ class DeviceRecord(StrictModel):
 
 
 class Rollout(StrictModel):
-    """A push to several devices: the bundle for each device, and each device's state."""
+    """An action on several devices that is kept: what to do, and how far each device is."""
 
     schema_version: Literal[1]
     id: int
     """Higher is newer."""
     project: str
+    """Whose release is pushed or rolled back; empty where a device is provisioned."""
     created: str
     settings: RolloutSettings
-    options: PushOptions = PushOptions()
+    options: Options = PushOptions()
     bundles: dict[str, RolloutBundle]
-    """By target."""
+    """What is pushed, by target."""
     devices: dict[str, DeviceRecord]
     """By name."""
     stopped: str = ""
@@ -101,12 +129,14 @@ class Rollout(StrictModel):
 
     @property
     def pending(self) -> list[str]:
-        """The devices that are still to get their bundle."""
+        """The devices on which it is still to be done."""
         return [name for name, record in self.devices.items() if record.state == "pending"]
 
     def covers(self, device: str) -> bool:
         """Return whether this rollout includes a device."""
-        return device in self.devices and self.devices[device].target in self.bundles
+        if device not in self.devices:
+            return False
+        return self.options.action != "push" or self.devices[device].target in self.bundles
 
 
 @dataclass(frozen=True)
@@ -131,30 +161,31 @@ class RolloutStore:
 
     def create(
         self,
-        bundles: Mapping[str, Bundle],
+        project: str,
         targets: Mapping[str, str],
         settings: RolloutSettings,
-        options: PushOptions,
+        options: Options,
+        bundles: Mapping[str, Bundle],
     ) -> Rollout:
-        """Store a new rollout, every device of it pending; it supersedes the older ones.
+        """Store a new rollout, every device of it pending; it supersedes older ones of the project.
 
         Args:
-            bundles: Of one project, by target.
+            project: Whose release is pushed or rolled back; empty for provisioning.
             targets: The target of each device, by its name.
             settings: How it is worked through.
-            options: How it is pushed to each device.
+            options: What is done on each device.
+            bundles: What is pushed, by target; empty for anything else.
 
         Raises:
             ToolError: The folder cannot be written to.
         """
         now = format_now()
-        first = next(iter(bundles.values()))
         with writing("the rollout", self.folder), self._open_file(".lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             rollout = Rollout(
                 schema_version=SCHEMA_VERSION,
                 id=max(self._list_ids(), default=0) + 1,
-                project=first.manifest.name,
+                project=project,
                 created=now,
                 settings=settings,
                 options=options,

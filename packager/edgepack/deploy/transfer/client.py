@@ -37,6 +37,7 @@ from edgepack.errors import (
     DeviceError,
     PythonMissingError,
     RemoteCommandError,
+    UnreachableError,
     UsageError,
 )
 
@@ -195,6 +196,23 @@ def switch_release(
     return _point_at(pushed.release, "switch", project, device, transport)
 
 
+def require_release(project: str, release: str | None) -> None:
+    """Check that a project and a release can have these names.
+
+    Raises:
+        UsageError: One of them cannot.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*", project):
+        raise UsageError(
+            f"{project!r} is no project's name", hint="give the 'name' of edgepack.yaml"
+        )
+    if release is not None and not re.fullmatch(r"[0-9a-f]{16}", release):
+        raise UsageError(
+            f"{release!r} is no release",
+            hint="give its 16 hex digits, as 'edgepack push' printed them",
+        )
+
+
 def switch_back(
     project: str, device: Device, transport: Transport, *, release: str | None = None
 ) -> Switched:
@@ -209,18 +227,21 @@ def switch_back(
     Raises:
         UsageError: The name or the release cannot be one.
         RemoteCommandError: The device has no such release, or not all of it; nothing was changed.
-        DeviceError: The connection broke.
+        DeviceError: The connection broke. Without ``release`` it is unknown then whether it was
+            done, and another try could undo it.
     """
-    if not re.fullmatch(r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*", project):
-        raise UsageError(
-            f"{project!r} is no project's name", hint="give the 'name' of edgepack.yaml"
-        )
-    if release is not None and not re.fullmatch(r"[0-9a-f]{16}", release):
-        raise UsageError(
-            f"{release!r} is no release",
-            hint="give its 16 hex digits, as 'edgepack push' printed them",
-        )
-    return _point_at(release or "-", "rollback", project, device, transport)
+    require_release(project, release)
+    if release is not None:
+        return _point_at(release, "rollback", project, device, transport)
+    try:
+        return _point_at("-", "rollback", project, device, transport)
+    except UnreachableError as error:
+        raise DeviceError(
+            f"{error.problem}, and it is not known whether the device went back",
+            hint=f"see which release is current: edgepack device verify {device.name}; with"
+            " '--to RELEASE' it can be done again without harm",
+            where=device.name,
+        ) from error
 
 
 def _point_at(

@@ -73,9 +73,17 @@ def _note_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
     _LOG.debug(context["message"], exc_info=context.get("exception"))
 
 
-@cache
+_starting = threading.Lock()
+
+
 def find_loop() -> Loop:
     """Return the process's loop; the first call starts it, the process's end stops it."""
+    with _starting:  # many devices' threads may be the first together
+        return _start_loop()
+
+
+@cache
+def _start_loop() -> Loop:
     loop = Loop(NAME)
     atexit.register(loop.stop)
     return loop

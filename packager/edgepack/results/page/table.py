@@ -55,6 +55,12 @@ def make_report_table(report: Report) -> Table:
     return table
 
 
+def format_run_line(report: RunReport) -> str:
+    """Return a report as one line: what was measured, its median and its verdict."""
+    p50 = format_milliseconds(summarize(report).p50_ms)
+    return f"{report.variant_used}: p50 {p50}, {format_verdict(report)}"
+
+
 def list_report_rows(report: RunReport) -> list[tuple[str, str]]:
     """Return the table's rows about a report, without its verdict."""
     summary = summarize(report)
