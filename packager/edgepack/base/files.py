@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -86,6 +87,24 @@ def locked(path: Path, *, mode: int = PRIVATE) -> Iterator[Path]:
                 if _is_at(path, file) and not path.stat().st_size:
                     path.unlink()
             return
+
+
+@contextmanager
+def holding(place: Path) -> Iterator[None]:
+    """Hold a file or folder that is replaced in several moves; who else replaces it so waits.
+
+    The lock lies in the user's cache while it is held: a folder cannot be locked everywhere, and
+    nothing is left beside it.
+
+    Raises:
+        ToolError: The cache cannot be written to.
+    """
+    import platformdirs
+
+    name = hashlib.sha256(os.fsencode(place.resolve())).hexdigest()[:32]
+    lock = platformdirs.user_cache_path("edgepack") / "locks" / name
+    with writing("a lock", lock, "free some space, or set XDG_CACHE_HOME"), locked(lock):
+        yield
 
 
 def _is_at(path: Path, file: BinaryIO) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edgepack.apps.names import App, make_app
 from edgepack.apps.render import render_family
+from edgepack.base.files import holding
 from edgepack.builder.cache import StepCache
 from edgepack.builder.golden_files import write_goldens
 from edgepack.builder.job import JudgedBundle
@@ -38,12 +39,13 @@ def assemble(judged: JudgedBundle, cache: StepCache, out: Path) -> BuiltBundle:
     project = judged.project
     final = out / f"{project.name}-{project.version}-{judged.profile.id}"
     archive = out / f"{final.name}.tar.gz"
-    with replacing(final) as folder:
-        _write(judged, BundleWriter(folder))
-        # An archive never lies beside a folder that it does not hold.
-        archive.unlink(missing_ok=True)
-    bundle = load_bundle(final)
-    copy_file(_make_archive(bundle, cache), archive)
+    # An archive never lies beside a folder that it does not hold, whoever builds here at once.
+    with holding(final):
+        with replacing(final) as folder:
+            _write(judged, BundleWriter(folder))
+            archive.unlink(missing_ok=True)
+        bundle = load_bundle(final)
+        copy_file(_make_archive(bundle, cache), archive)
     return BuiltBundle(bundle, archive)
 
 

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from edgepack.base.files import SHARED, write_atomically, writing
+from edgepack.base.files import SHARED, locked, write_atomically, writing
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
 from edgepack.base.yaml_source import parse_yaml
@@ -49,7 +49,7 @@ def init(model: Path, *, images: Path | None = None, progress: Progress | None =
     facts = read_model_facts(model)
     path = model.resolve().parent / PROJECT_FILE
     if path.exists():
-        raise UsageError(f"{str(path)!r} is there already", hint="edit it, or move it away first")
+        raise _make_there_error(path)
     if images is not None:
         _check_images(images, facts)
     photos = Photos.of(images, path.parent, facts) if images else None
@@ -60,11 +60,20 @@ def init(model: Path, *, images: Path | None = None, progress: Progress | None =
     parse_yaml(text, name=str(path)).parse(Project)
     names = path.with_name(NAMES)
     if _find_meaning(facts) and not names.exists():
-        _write_new(names, "".join(f"{name}\n" for name in read_class_names(facts)))
-    _write_new(path, text)
+        with writing("a file beside the model", names, _ELSEWHERE):
+            labels = "".join(f"{name}\n" for name in read_class_names(facts))
+            write_atomically(names, labels, mode=SHARED)
+    with writing("a file beside the model", path, _ELSEWHERE), locked(path, mode=SHARED) as file:
+        if file.stat().st_size:  # another command was quicker
+            raise _make_there_error(path)
+        write_atomically(file, text)
     for warning in _list_warnings(model, facts, photos):
         (progress or Silent()).note(f"warning: {warning}")
     return path
+
+
+def _make_there_error(path: Path) -> UsageError:
+    return UsageError(f"{str(path)!r} is there already", hint="edit it, or move it away first")
 
 
 def _list_warnings(model: Path, facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
@@ -122,11 +131,6 @@ def _make_usual_image(found: PictureInput, facts: ModelFacts, photos: Photos | N
         resize = ShortSideCrop(short_side=round(height / 0.875), crop=height)
     order: Literal["GRAY", "RGB"] = "GRAY" if found.channels == 1 else "RGB"
     return ImageInput(resize=resize, order=order, scale=0.00392157, layout=found.layout)
-
-
-def _write_new(path: Path, text: str) -> None:
-    with writing("a file beside the model", path, _ELSEWHERE):
-        write_atomically(path, text, mode=SHARED)
 
 
 def _format_project(

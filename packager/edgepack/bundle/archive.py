@@ -96,15 +96,23 @@ def _unpack(tar: tarfile.TarFile, entry: tarfile.TarInfo, archive: Path, folder:
     place.chmod(0o644 | entry.mode & 0o111)
 
 
-def copy_file(source: Path, target: Path) -> None:
+def copy_file(source: Path, target: Path, *, by_way_of: Path | None = None) -> None:
     """Copy a file atomically: the target is the whole old file or the whole new one.
+
+    Args:
+        source: The file.
+        target: Its new place.
+        by_way_of: Where it lies before it is whole, on the same file system; default: the
+            target's folder.
 
     Raises:
         ToolError: The place cannot be written, or the disk is full.
     """
     partial: str | None = None
     try:
-        handle, partial = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
+        handle, partial = tempfile.mkstemp(
+            prefix=f".{target.name}-", dir=by_way_of or target.parent
+        )
         os.close(handle)
         shutil.copyfile(source, partial)
         Path(partial).chmod(0o644)

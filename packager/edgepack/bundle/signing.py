@@ -84,7 +84,8 @@ def sign(bundle: Path, key: Path | None = None) -> Signature:
         _sign(message, chosen)
         made = scratch / MANIFEST_SIGNATURE
         found = _check(message.read_bytes(), made, None)
-        copy_file(made, bundle / MANIFEST_SIGNATURE)
+        # Not by way of the bundle itself: whoever reads it meanwhile would find a file too many.
+        copy_file(made, bundle / MANIFEST_SIGNATURE, by_way_of=bundle.resolve().parent)
     return found
 
 

@@ -11,14 +11,14 @@ import copy
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml  # noqa: TID251  (where values stand, to change the text between)
 
 from edgepack.backends.targets import load_target, read_project_targets
-from edgepack.base.files import ELSEWHERE, write_atomically, writing
+from edgepack.base.files import ELSEWHERE, SHARED, locked, write_atomically, writing
 from edgepack.base.yaml_source import YamlSource, parse_yaml
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.errors import EdgepackError, UsageError
@@ -49,6 +49,12 @@ class Override:
     """The change to the project file that makes a build use the answer."""
 
     path: Path
+    manifest: Manifest
+    """Of the bundle that was tuned."""
+    settings: Settings
+    """The answer."""
+    about: str
+    """A line about where it comes from, for a comment."""
     lines: str
     """The target with its variants, as an item of ``targets``."""
     text: str
@@ -86,29 +92,36 @@ def make_override(path: Path, manifest: Manifest, settings: Settings, about: str
     variants = target.make_variants()
     lines = _format_item(target.name, variants, about, 2)
     if target.is_so(target.profile):
-        return Override(path, lines, text, needed=False)
+        return Override(path, manifest, settings, about, lines, text, needed=False)
+    found = Override(path, manifest, settings, about, lines, text, needed=True)
     try:
-        return Override(path, lines, _change_text(text, target, variants, about), needed=True)
+        return replace(found, text=_change_text(text, target, variants, about))
     except (_UnsafeError, EdgepackError, yaml.YAMLError) as reason:
-        return Override(path, lines, text, needed=True, unsafe=str(reason).partition("\n")[0])
+        return replace(found, unsafe=str(reason).partition("\n")[0])
 
 
 def write_override(override: Override) -> None:
     """Write the project file anew, whole or not at all.
 
+    The change is made again in the file as it is by then: another search may have written its own
+    answer meanwhile.
+
     Raises:
         UsageError: It is left to the user.
+        ProfileError: The file is wrong by now.
         ToolError: It cannot be written.
     """
-    if override.unsafe:
-        raise UsageError(
-            f"{override.path} is not changed: {override.unsafe}",
-            hint=f"put this under 'targets' instead of what is there:\n{override.lines}",
-            where=str(override.path),
-        )
-    if override.needed:
-        with writing("the project file", override.path, ELSEWHERE):
-            write_atomically(override.path.resolve(), override.text)
+    path = override.path
+    with writing("the project file", path, ELSEWHERE), locked(path, mode=SHARED) as file:
+        now = make_override(path, override.manifest, override.settings, override.about)
+        if now.unsafe:
+            raise UsageError(
+                f"{path} is not changed: {now.unsafe}",
+                hint=f"put this under 'targets' instead of what is there:\n{now.lines}",
+                where=str(path),
+            )
+        if now.needed:
+            write_atomically(file, now.text)
 
 
 class _Target:
