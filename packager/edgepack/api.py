@@ -33,6 +33,7 @@ from where it is defined when it is first used, so that importing this module is
 from __future__ import annotations
 
 import ast
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -224,6 +225,7 @@ if TYPE_CHECKING:
     from edgepack.trying.verify import verify as verify
 
 
+@cache
 def _read_homes() -> dict[str, str]:
     """Return the module that defines each name, from the imports above, which never run."""
     tree = ast.parse(Path(__file__).read_bytes())
@@ -236,18 +238,16 @@ def _read_homes() -> dict[str, str]:
     }
 
 
-_HOME = _read_homes()
-
-__all__ = sorted(_HOME)  # noqa: PLE0605  (a list of names; type checkers read the imports above)
-
-
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module
 
     def __getattr__(name: str) -> object:
-        if name not in _HOME:
+        homes = _read_homes()
+        if name == "__all__":
+            return sorted(homes)
+        if name not in homes:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_HOME[name]), name)
+        return getattr(import_module(homes[name]), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(_read_homes())

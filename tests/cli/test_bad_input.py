@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import pytest
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer, make_key
-from edgepack.deploy.transfer.client import send_release
+from edgepack.deploy.transfer.client import PushAgent, send_release
 from edgepack.devices.transports import connect
 
 from tests.support.reports.tiny_bundle import write_tiny_bundle
@@ -80,7 +80,7 @@ def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Loopb
         for server in servers.values():
             device = ssh_device(server, python=sys.executable)
             with connect(device) as transport:
-                send_release(first, device, transport)
+                send_release(PushAgent(first, device, transport))
         yield servers
 
 

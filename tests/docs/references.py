@@ -29,7 +29,7 @@ EXTENSIONS = "py|sh|md|c|j2|js|svg|png"
 """Of bare names that are the repository's; YAML and JSON are mostly a user's."""
 OTHERS = {"SECURITY.md"}
 """Bare names of files that a page has somebody write."""
-OTHER_OPTIONS = {"--help", "--extra-index-url"}
+OTHER_OPTIONS = {"--help", "--version", "--extra-index-url"}
 """Options that are no parameters of a command, and of other programs."""
 LACKING = ("MissingParameter", "BadOptionUsage")
 """The parser's errors where something is missing at the end; classes that typer keeps private."""
@@ -103,7 +103,7 @@ def problem_of(arguments: list[str], *, whole: bool) -> str | None:
             if not arguments or arguments[0].isupper():  # COMMAND stands for any
                 return None
             if arguments[0].startswith("-"):
-                known = {name for option in command.params for name in option.opts}
+                known = {"--version", *(n for option in command.params for n in option.opts)}
                 return None if arguments[0] in known else f"no option {arguments[0]}"
             context = typer.Context(command, info_name="edgepack", parent=context)
             _, command, arguments = command.resolve_command(context, arguments)

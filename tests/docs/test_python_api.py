@@ -95,7 +95,7 @@ def test_api_when_a_type_checker_reads_it_exports_each_name_once_under_itself():
 def test_names_of_the_api_when_followed_are_defined_under_that_name_where_it_says():
     for name in api.__all__:
         assert write_api.definition(name), name
-        assert getattr(api, name) is getattr(importlib.import_module(api._HOME[name]), name)
+        assert getattr(api, name) is getattr(importlib.import_module(api._read_homes()[name]), name)
 
 
 def test_functions_of_the_api_when_read_are_documented_and_typed():

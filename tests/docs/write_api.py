@@ -69,7 +69,7 @@ def definition(name: str) -> Definition:
 
 
 def _module(name: str) -> ModuleType:
-    return import_module(api._HOME[name])
+    return import_module(api._read_homes()[name])
 
 
 @cache

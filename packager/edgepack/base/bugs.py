@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-
-from edgepack.base.revision import format_version
-
 TITLE = "BUG in edgepack"
 
 
@@ -15,6 +11,10 @@ def format_bug(traceback: str) -> str:
     Args:
         traceback: As :func:`traceback.format_exc` returns it.
     """
+    import platform
+
+    from edgepack.base.revision import format_version
+
     return (
         f"{TITLE} {format_version()} (Python {platform.python_version()},"
         f" {platform.platform()})\n```\n{traceback.rstrip()}\n```"

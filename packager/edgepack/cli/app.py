@@ -12,6 +12,7 @@ from edgepack import api
 from edgepack.cli.auditing import audit_app
 from edgepack.cli.comparing import compare
 from edgepack.cli.devices import device_app
+from edgepack.cli.groups import Edgepack
 from edgepack.cli.history import runs_app
 from edgepack.cli.leasing import lease, release, who
 from edgepack.cli.measuring import bench, demo, evaluate
@@ -33,8 +34,9 @@ from edgepack.cli.tuning import tune
 from edgepack.cli.verifying import verify_device
 
 app = typer.Typer(
+    cls=Edgepack,
     help="One ONNX model in, bundles out that run well, and provably, on edge devices.",
-    epilog="Start with: edgepack demo",
+    epilog="Start with: edgepack demo  |  Version and commit: edgepack --version",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -45,26 +47,6 @@ app.add_typer(device_app, name="device")
 app.add_typer(runs_app, name="runs")
 app.add_typer(rollout_app, name="rollout")
 app.add_typer(audit_app, name="audit")
-
-
-def _print_version(value: bool) -> None:
-    if value:
-        from edgepack.base.revision import format_version
-
-        typer.echo(f"edgepack {format_version()}")
-        raise typer.Exit
-
-
-@app.callback()
-def _main(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Version and commit."
-        ),
-    ] = False,
-) -> None:
-    del version
 
 
 @app.command(epilog="Example: edgepack init detector.onnx --images photos/")

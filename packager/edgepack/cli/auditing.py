@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from edgepack import api
+from edgepack.cli.groups import QuickGroup
 from edgepack.cli.options import JsonOption, parse_moment
 
 audit_app = typer.Typer(
+    cls=QuickGroup,
     help="The log of what was done to devices from this machine.",
     no_args_is_help=True,
     rich_markup_mode=None,

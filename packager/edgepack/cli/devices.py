@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from edgepack import api
+from edgepack.cli.groups import QuickGroup
 from edgepack.cli.options import JsonOption
 from edgepack.cli.rollouts import (
     AbortAtOption,
@@ -24,7 +25,7 @@ from edgepack.cli.several import NamesArgument, do_on_chosen
 from edgepack.errors import EdgepackError, UsageError
 
 device_app = typer.Typer(
-    help="The devices of devices.yaml.", no_args_is_help=True, rich_markup_mode=None
+    cls=QuickGroup, help="The devices of devices.yaml.", no_args_is_help=True, rich_markup_mode=None
 )
 
 

@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 import typer
 
 from edgepack import api
+from edgepack.cli.groups import QuickGroup
 from edgepack.cli.options import JsonOption, ResultsOption, parse_moment
 
 runs_app = typer.Typer(
-    help="The stored reports of runs.", no_args_is_help=True, rich_markup_mode=None
+    cls=QuickGroup, help="The stored reports of runs.", no_args_is_help=True, rich_markup_mode=None
 )
 
 RunArgument = Annotated[str, typer.Argument(help="A run's id.", show_default=False)]

@@ -10,6 +10,7 @@ import typer
 
 from edgepack import api
 from edgepack.base.bugs import TITLE
+from edgepack.cli.groups import QuickGroup
 from edgepack.cli.options import JsonOption, complete_selection
 from edgepack.errors import (
     REPORT_IT,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 rollout_app = typer.Typer(
+    cls=QuickGroup,
     help="Pushes, rollbacks and provisioning that are kept.",
     no_args_is_help=True,
     rich_markup_mode=None,

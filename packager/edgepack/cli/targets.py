@@ -9,10 +9,14 @@ from typing import Annotated
 import typer
 
 from edgepack import api
+from edgepack.cli.groups import QuickGroup
 from edgepack.cli.options import JsonOption, complete_targets
 
 targets_app = typer.Typer(
-    help="The targets that edgepack knows.", no_args_is_help=True, rich_markup_mode=None
+    cls=QuickGroup,
+    help="The targets that edgepack knows.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 TargetArgument = Annotated[

@@ -230,7 +230,8 @@ def _open_program(
     device: Device, transport: Transport, wish: _Wish
 ) -> AbstractContextManager[Stream]:
     words = ("edgepack_lease", device.entry.root, json.dumps(wish))
-    return open_device_program(transport, device, *words, timeout_s=_ANSWER_S)
+    # It ends with its stdin by itself, and a supervisor would take as long to start again.
+    return open_device_program(transport, device, *words, timeout_s=_ANSWER_S, supervised=False)
 
 
 def _read_taken_lease(stream: Stream, device: Device, progress: Progress | None = None) -> Lease:

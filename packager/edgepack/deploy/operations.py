@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgepack.bundle.kept import Kept, read_stamps
 from edgepack.bundle.reading import load_bundle
 from edgepack.bundle.signing import Signature, find_allowed_signers, read_signature
 from edgepack.deploy import audit
 from edgepack.deploy.audit import Action, Event
-from edgepack.devices import checking, provisioning
-from edgepack.devices.checking import Checked
 from edgepack.devices.inventory import Device
-from edgepack.devices.provisioning import Provisioned
-from edgepack.devices.ssh import trust as trusting
-from edgepack.devices.ssh.host_keys import HostKey
 from edgepack.errors import EdgepackError, ToolError
+
+if TYPE_CHECKING:
+    from edgepack.devices.checking import Checked
+    from edgepack.devices.provisioning import Provisioned
+    from edgepack.devices.ssh.host_keys import HostKey
 
 
 class Operation:
@@ -154,6 +155,8 @@ def provision_device(
         ToolError: A wheel cannot be fetched, or the audit log cannot be written.
         RemoteCommandError: A command on the device failed.
     """
+    from edgepack.devices import provisioning
+
     with audited("provision", device) as operation:
         made = provisioning.provision(device, wheels=wheels, offline=offline, progress=progress)
         operation.describe(host_key=made.host_key, serial=made.serial, detail=str(made))
@@ -162,6 +165,8 @@ def provision_device(
 
 def check_machine(device: Device) -> Checked:
     """Return what a machine is and lacks; see :func:`edgepack.devices.checking.check`."""
+    from edgepack.devices import checking
+
     checked = checking.check(device)
     if checked.given_back:
         with audited("tune", device) as operation:
@@ -186,5 +191,7 @@ def trust_device(device: Device, fingerprint: str | None, confirm: Callable[[str
         DeviceError: A host cannot be reached, or its key was not accepted.
         ToolError: The audit log cannot be written.
     """
+    from edgepack.devices.ssh import trust as trusting
+
     with audited("trust", device, only_failure=True) as operation:
         return trusting.trust(device, fingerprint, confirm, on_trusted=operation.record_trust)

@@ -19,17 +19,15 @@ from contextlib import (
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgepack.base.progress import Progress, Silent, Work
 from edgepack.deploy.fleet.store import WARM_UP_S
 from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import Operation, audited
 from edgepack.deploy.transfer import client
-from edgepack.deploy.transfer.client import PushedRelease, Switched
-from edgepack.devices.checking import find_runtime_python, require_kind
-from edgepack.devices.harness import Harness
+from edgepack.deploy.transfer.client import PushAgent, PushedRelease, Switched
 from edgepack.devices.inventory import Device
-from edgepack.devices.probing import probe
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import (
@@ -39,7 +37,9 @@ from edgepack.errors import (
     RemoteCommandError,
     TooSlowError,
 )
-from edgepack.records.run import VariantTrial
+
+if TYPE_CHECKING:
+    from edgepack.records.run import VariantTrial
 
 
 def push(  # noqa: PLR0913  (the command's options)
@@ -78,15 +78,13 @@ def push(  # noqa: PLR0913  (the command's options)
     with (
         audited("push", device, bundle, allowed_signers=allowed_signers) as operation,
         connect(device) as transport,
+        PushAgent(bundle, device, transport, switch=False).started() as agent,
         _shared(transport, device, "push", wait_s, progress, needs_python=self_test),
     ):
         operation.describe(host_key=transport.host_key)
         test = _SelfTest(device, transport, operation, warm_up_s, progress)
         staged = client.send_release(
-            bundle,
-            device,
-            transport,
-            switch=False,
+            agent,
             preflight=(lambda: test.python) if self_test else (lambda: None),
             progress=progress,
         )
@@ -178,6 +176,10 @@ class _SelfTest:
         Raises:
             DeviceError: The device is another kind of machine, or lacks the runtime.
         """
+        # Where the device has the release already, nothing of this is needed.
+        from edgepack.devices.checking import find_runtime_python, require_kind
+        from edgepack.devices.probing import probe
+
         facts = probe(self.device, self.transport)
         self.operation.describe(serial=facts.serial or None)
         require_kind(self.device, facts)
@@ -202,6 +204,8 @@ class _SelfTest:
 
     def _choose(self, staged: PushedRelease) -> str:
         """Let the loader choose a variant, and report every few seconds how far it is."""
+        from edgepack.devices.harness import Harness
+
         prefix = tuple(self.device.entry.run_prefix)
         harness = Harness(
             self.transport, staged.path, self.python, prefix, load_timeout_s=self.warm_up_s

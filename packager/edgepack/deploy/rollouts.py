@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from edgepack.base.progress import Progress, Silent
 from edgepack.bundle.reading import Bundle
@@ -26,8 +26,10 @@ from edgepack.deploy.operations import provision_device
 from edgepack.deploy.push import push, rollback
 from edgepack.deploy.transfer.client import PushedRelease, Switched
 from edgepack.devices.inventory import Device
-from edgepack.devices.provisioning import Provisioned
 from edgepack.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgepack.devices.provisioning import Provisioned
 
 
 def act_as_asked(asked: Rollout, device: Device, *, progress: Progress) -> Done:

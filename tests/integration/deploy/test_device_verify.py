@@ -14,7 +14,7 @@ import pytest
 from edgepack.base.resources import find_ondevice_dir
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
-from edgepack.deploy.transfer.client import send_release, switch_back
+from edgepack.deploy.transfer.client import PushAgent, send_release, switch_back
 from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import Device, LocalEntry, add_device
 from edgepack.devices.transports import connect
@@ -46,7 +46,7 @@ def pushed(device: Device, tmp_path: Path) -> Path:
 
 def push_to(device: Device, bundle: Path) -> Path:
     with connect(device) as transport:
-        return Path(send_release(bundle, device, transport).path)
+        return Path(send_release(PushAgent(bundle, device, transport)).path)
 
 
 def alter(path: Path) -> None:

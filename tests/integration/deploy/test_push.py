@@ -22,7 +22,13 @@ from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import load_bundle
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.transfer import client
-from edgepack.deploy.transfer.client import PushedRelease, send_release, switch_back, switch_release
+from edgepack.deploy.transfer.client import (
+    PushAgent,
+    PushedRelease,
+    send_release,
+    switch_back,
+    switch_release,
+)
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
@@ -54,7 +60,7 @@ def device(request: pytest.FixtureRequest, tmp_path: Path) -> Device:
 
 def push_to(device: Device, bundle: Path, *, switch: bool = True) -> PushedRelease:
     with connect(device) as transport:
-        return send_release(bundle, device, transport, switch=switch)
+        return send_release(PushAgent(bundle, device, transport, switch=switch))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -143,7 +149,7 @@ def test_push_says_in_one_line_what_was_sent(
 ) -> None:
     for expected in (1, 0):
         with connect(device) as transport:
-            pushed = send_release(bundle, device, transport, progress=Lines())
+            pushed = send_release(PushAgent(bundle, device, transport), progress=Lines())
         said = capsys.readouterr().err.splitlines()
         assert len(said) == expected
         assert pushed.already_there == (not expected)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from edgepack.demo.server import LoopbackServer
-from edgepack.deploy.transfer.client import send_release, switch_back
+from edgepack.deploy.transfer.client import PushAgent, send_release, switch_back
 from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
@@ -46,7 +46,7 @@ def bundles(tmp_path: Path) -> list[Path]:
 
 def push_to(device: Device, bundle: Path) -> str:
     with connect(device) as transport:
-        return send_release(bundle, device, transport).release
+        return send_release(PushAgent(bundle, device, transport)).release
 
 
 def number_of_the_dead() -> int:

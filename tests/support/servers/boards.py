@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
-from edgepack.deploy.transfer.client import PushedRelease, send_release
+from edgepack.deploy.transfer.client import PushAgent, PushedRelease, send_release
 from edgepack.devices.inventory import Device, SshEntry
 from edgepack.devices.transports import connect
 
@@ -66,7 +66,7 @@ class Board:
     def push(self, bundle: Path, *, switch: bool = True) -> PushedRelease:
         """Push a bundle over a connection of its own."""
         with connect(self.device) as transport:
-            return send_release(bundle, self.device, transport, switch=switch)
+            return send_release(PushAgent(bundle, self.device, transport, switch=switch))
 
 
 def with_file(

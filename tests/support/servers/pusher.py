@@ -127,14 +127,14 @@ def main() -> None:
 
 
 def _push(bundle: Path, device: Device) -> Pushed:
-    from edgepack.deploy.transfer.client import send_release
+    from edgepack.deploy.transfer.client import PushAgent, send_release
     from edgepack.devices.transports import connect
     from edgepack.errors import EdgepackError
 
     began = time.perf_counter()
     try:
         with connect(device) as transport:
-            pushed = send_release(bundle, device, transport)
+            pushed = send_release(PushAgent(bundle, device, transport))
     except EdgepackError as error:
         return Pushed(time.perf_counter() - began, error=f"{type(error).__name__}: {error.problem}")
     except Exception:  # noqa: BLE001  (the one who asked judges it)

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
 SHORTEST = 1 << 14
 LONGEST = 1 << 18
 _WINDOW = 8
 _BITS = 16
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR = 0x9E3779B97F4A7C15
 """2**64 over the golden ratio, made odd: Knuth's multiplicative hashing."""
-_PATTERN = np.uint64(0x5A5A)
+_PATTERN = 0x5A5A
 """Not 0: in a run of zeros there would be a cut behind every byte."""
 _BLOCK = 1 << 20
 
@@ -71,6 +69,9 @@ def _list_ends(path: Path, size: int) -> Iterator[int]:
 
 def _find_cuts(path: Path, size: int) -> Iterator[int]:
     """Yield the positions at which the content requires a cut."""
+    import numpy as np
+
+    factor, pattern, rest = map(np.uint64, (_FACTOR, _PATTERN, 64 - _BITS))
     with path.open("rb") as file:  # not mapped: what was mapped counts as this process's memory
         for begin in range(0, size, _BLOCK):
             file.seek(begin)
@@ -78,7 +79,7 @@ def _find_cuts(path: Path, size: int) -> Iterator[int]:
             found = []
             for shift in range(_WINDOW):
                 count = (len(block) - shift) // _WINDOW
-                words = block[shift : shift + count * _WINDOW].view("<u8") * _FACTOR
-                hits = np.flatnonzero(words >> np.uint64(64 - _BITS) == _PATTERN)
+                words = block[shift : shift + count * _WINDOW].view("<u8") * factor
+                hits = np.flatnonzero(words >> rest == pattern)
                 found.append(hits * _WINDOW + shift + _WINDOW)
             yield from (begin + int(position) for position in np.sort(np.concatenate(found)))

@@ -10,7 +10,7 @@ from edgepack.base.progress import Progress
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import audited
-from edgepack.deploy.transfer.client import PushedRelease, read_for, send_release
+from edgepack.deploy.transfer.client import PushAgent, PushedRelease, read_for, send_release
 from edgepack.devices.checking import find_runtime_python
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
@@ -93,4 +93,6 @@ def stage_bundle(
     """
     with audited("push", device, bundle.path) as operation:
         operation.describe(host_key=transport.host_key)
-        return send_release(bundle.path, device, transport, switch=False, progress=progress)
+        return send_release(
+            PushAgent(bundle.path, device, transport, switch=False), progress=progress
+        )
