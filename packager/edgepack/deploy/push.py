@@ -75,10 +75,11 @@ def push(  # noqa: PLR0913  (the command's options)
             again, as far as there was one.
     """
     progress = progress or Silent()
+    client.begin_reading(bundle)
     with (
         audited("push", device, bundle, allowed_signers=allowed_signers) as operation,
         connect(device) as transport,
-        PushAgent(bundle, device, transport, switch=False).started() as agent,
+        PushAgent(bundle, device, transport, switch=not self_test).started() as agent,
         _shared(transport, device, "push", wait_s, progress, needs_python=self_test),
     ):
         operation.describe(host_key=transport.host_key)
@@ -92,7 +93,7 @@ def push(  # noqa: PLR0913  (the command's options)
             return staged
         if self_test:
             staged = test.run(staged)
-        client.switch_release(staged, _find_project(staged), device, transport)
+            client.switch_release(staged, _find_project(staged), device, transport)
         operation.record("switch", switched_from=staged.switched_from)
         _finish_or_take_back(staged, device, transport, operation)
     return staged

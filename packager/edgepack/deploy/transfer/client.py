@@ -127,6 +127,15 @@ class PushAgent:
         self._since = time.monotonic()
 
 
+def begin_reading(bundle: Path) -> None:
+    """Hash and cut a bundle in threads, while a device is connected to; errors come with its use.
+
+    For several devices this is done once.
+    """
+    _verify.begin(bundle)
+    _header.begin(bundle)
+
+
 def send_release(
     agent: PushAgent,
     *,
@@ -186,7 +195,6 @@ def _push_chunks(
     with agent.talking() as stream:
         # Meanwhile the agent looks at what is there; it changes nothing before it gets more.
         _verify(verified.path)
-        _header.begin(verified.path)  # needed soon, unless the release is there already
         answer = stream.read(len(b"have\n"))
         if answer and answer not in (b"have\n", b"sign\n", b"send\n"):
             stream.close_stdin()  # what is printed may have no end
