@@ -29,6 +29,7 @@ from edgepack.base.terminal import make_printable
 from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.programs import open_device_program
+from edgepack.devices.ssh.loop import find_loop
 from edgepack.devices.transport import Stream, Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import BusyError, DeviceError, EdgepackError, format_list
@@ -274,20 +275,27 @@ def _make_ended_error(stream: Stream, device: Device) -> EdgepackError:
 
 
 class _Renewal:
-    """Renews a lease in a thread until it is stopped, or the lease is lost."""
+    """Renews a lease until it is stopped, or the lease is lost.
+
+    A thread is there only while it does so: of five hundred leases most end before that.
+    """
 
     def __init__(self, stream: Stream, device: Device) -> None:
         self._stream = stream
         self._device = device
         self._problem: EdgepackError | None = None
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(LEASE_S / _RENEWALS,), daemon=True)
-        self._thread.start()
+        self._changing = threading.Lock()
+        self._is_stopped = False
+        self._thread: threading.Thread | None = None
+        self._cancel = find_loop().call_later(LEASE_S / _RENEWALS, self._begin)
 
     def stop(self) -> None:
         """Renew no more."""
-        self._stopped.set()
-        self._thread.join()
+        with self._changing:
+            self._is_stopped = True
+            self._cancel()
+        if self._thread is not None:
+            self._thread.join()
 
     def require_held(self, purpose: str) -> None:
         """Check with one more renewal that the lease was never lost.
@@ -305,9 +313,18 @@ class _Renewal:
                 where=self._device.name,
             ) from self._problem
 
-    def _run(self, every_s: float) -> None:
-        while self._problem is None and not self._stopped.wait(every_s):
-            self._renew()
+    def _begin(self) -> None:
+        """Renew in a thread: the loop must not wait for a device."""
+        with self._changing:
+            if not self._is_stopped:
+                self._thread = threading.Thread(target=self._run, daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        self._renew()
+        with self._changing:
+            if not self._is_stopped and self._problem is None:
+                self._cancel = find_loop().call_later(LEASE_S / _RENEWALS, self._begin)
 
     def _renew(self) -> None:
         try:

@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 _LOG = logging.getLogger("edgepack.ssh")
 NAME = "ssh"
 """Of the process's loop."""
-_EXECUTOR_THREADS = 32
+_EXECUTOR_THREADS = 8
 """Files of hosts on the way are read there, and asyncssh makes its options there."""
 _END_S = 2.0
 
@@ -50,6 +50,16 @@ class Loop:
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Call a function in the loop, after all that was asked for before, and do not wait."""
         self._loop.call_soon_threadsafe(function, *arguments)
+
+    def call_later(self, seconds: float, function: Callable[[], object]) -> Callable[[], None]:
+        """Call a function in the loop after a time; return what prevents that, if called before."""
+        timers: list[asyncio.TimerHandle] = []
+        self.call(lambda: timers.append(self._loop.call_later(seconds, function)))
+
+        def cancel() -> None:
+            self.call(lambda: [timer.cancel() for timer in timers])
+
+        return cancel
 
     def stop(self) -> None:
         """Cancel what still runs in the loop, and end its threads."""
