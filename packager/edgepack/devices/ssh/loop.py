@@ -57,7 +57,7 @@ class Loop:
         self.call(lambda: timers.append(self._loop.call_later(seconds, function)))
 
         def cancel() -> None:
-            self.call(lambda: [timer.cancel() for timer in timers])
+            self.call(lambda: timers[0].cancel())  # noqa: PLW0108  (it is not there yet)
 
         return cancel
 
