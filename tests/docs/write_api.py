@@ -45,8 +45,8 @@ def _introduction() -> str:
 
 def _sections() -> Iterator[str]:
     commands = {function: name for name, function in FUNCTIONS.items()}
-    kinds = {name: type(definition(name)) for name in api.__all__}
-    others = [name for name in api.__all__ if name not in commands]
+    kinds = {name: type(definition(name)) for name in dir(api)}
+    others = [name for name in dir(api) if name not in commands]
     yield "## Functions of the commands\n"
     for name, command in commands.items():
         anchor = re.sub(r"[^a-z -]", "", f"edgepack {command}").replace(" ", "-")

@@ -33,6 +33,7 @@ def test_loop_when_many_threads_are_the_first_to_ask_is_one():
 
 def test_loop_when_it_is_stopped_cancels_what_runs_and_leaves_no_thread():
     ended, loop = threading.Event(), Loop("stopped")
+    kept: list[asyncio.Future[None]] = []
 
     async def wait() -> None:
         try:
@@ -41,7 +42,7 @@ def test_loop_when_it_is_stopped_cancels_what_runs_and_leaves_no_thread():
             ended.set()
 
     async def begin() -> int:
-        asyncio.get_running_loop().kept = asyncio.ensure_future(wait())
+        kept.append(asyncio.ensure_future(wait()))
         await asyncio.sleep(0)
         return await asyncio.to_thread(lambda: 7)
 
