@@ -122,6 +122,7 @@ if TYPE_CHECKING:
     from edgepack.deploy.transfer.client import PushedRelease as PushedRelease
     from edgepack.deploy.transfer.client import Switched as Switched
     from edgepack.deploy.transfer.client import require_release as require_release
+    from edgepack.deploy.transfer.relay import Relays as Relays
     from edgepack.deploy.verify import DeviceState as DeviceState
     from edgepack.deploy.verify import ProjectState as ProjectState
     from edgepack.deploy.verify import verify_device as verify_device

@@ -27,6 +27,7 @@ from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import Operation, audited
 from edgepack.deploy.transfer import client
 from edgepack.deploy.transfer.client import PushAgent, PushedRelease, Switched
+from edgepack.deploy.transfer.relay import Relays
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.devices.transports import connect
@@ -50,6 +51,7 @@ def push(  # noqa: PLR0913  (the command's options)
     warm_up_s: float = WARM_UP_S,
     wait_s: float = 0.0,
     allowed_signers: Path | None = None,
+    relays: Relays | None = None,
     progress: Progress | None = None,
 ) -> PushedRelease:
     """Push a bundle to a device, try it there, and make it current.
@@ -64,6 +66,7 @@ def push(  # noqa: PLR0913  (the command's options)
         wait_s: How long to wait while a benchmark holds the device.
         allowed_signers: The file that names the bundle's signer for the audit log; default:
             ``~/.ssh/allowed_signers``. :func:`require_signature` refuses other signers.
+        relays: Those that devices share, where devices.yaml asks for one; default: its own.
         progress: Where to report; default: nowhere.
 
     Raises:
@@ -78,8 +81,11 @@ def push(  # noqa: PLR0913  (the command's options)
     client.begin_reading(bundle)
     with (
         audited("push", device, bundle, allowed_signers=allowed_signers) as operation,
+        nullcontext(relays) if relays else Relays() as found,
         connect(device) as transport,
-        PushAgent(bundle, device, transport, switch=not self_test).started() as agent,
+        PushAgent(
+            bundle, device, transport, switch=not self_test, relay=found.find(device)
+        ).started() as agent,
         _shared(transport, device, "push", wait_s, progress, needs_python=self_test),
     ):
         operation.describe(host_key=transport.host_key)

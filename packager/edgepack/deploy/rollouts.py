@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -25,6 +26,7 @@ from edgepack.deploy.fleet.store import (
 from edgepack.deploy.operations import provision_device
 from edgepack.deploy.push import push, rollback
 from edgepack.deploy.transfer.client import PushedRelease, Switched
+from edgepack.deploy.transfer.relay import Relays
 from edgepack.devices.inventory import Device
 from edgepack.errors import UsageError
 
@@ -32,12 +34,14 @@ if TYPE_CHECKING:
     from edgepack.devices.provisioning import Provisioned
 
 
-def act_as_asked(asked: Rollout, device: Device, *, progress: Progress) -> Done:
+def act_as_asked(
+    asked: Rollout, device: Device, *, relays: Relays | None = None, progress: Progress
+) -> Done:
     """Do on one device what a rollout asks for, now or when it is resumed."""
     options = asked.options
     if isinstance(options, PushOptions):
         bundle = Path(asked.bundles[device.target].path)
-        return push_as_asked(bundle, device, options, progress=progress)
+        return push_as_asked(bundle, device, options, relays=relays, progress=progress)
     if isinstance(options, RollbackOptions):
         switched = rollback(asked.project, device, release=options.release, wait_s=options.wait_s)
         before = switched.switched_from or "none"
@@ -50,7 +54,12 @@ def act_as_asked(asked: Rollout, device: Device, *, progress: Progress) -> Done:
 
 
 def push_as_asked(
-    bundle: Path, device: Device, options: PushOptions, *, progress: Progress
+    bundle: Path,
+    device: Device,
+    options: PushOptions,
+    *,
+    relays: Relays | None = None,
+    progress: Progress,
 ) -> Done:
     """Push to one device with a rollout's options."""
     pushed = push(
@@ -60,6 +69,7 @@ def push_as_asked(
         warm_up_s=options.warm_up_s,
         wait_s=options.wait_s,
         allowed_signers=options.allowed_signers,
+        relays=relays,
         progress=progress,
     )
     return Done(
@@ -164,7 +174,9 @@ def resume_rollout(
     Raises:
         EdgepackError: As :func:`.fleet.rollout.run_rollout` does; nothing was sent.
     """
-    return rollout.run_rollout(number, store, act_as_asked, watcher=watcher, inventory=inventory)
+    with Relays() as relays:
+        act = partial(act_as_asked, relays=relays)
+        return rollout.run_rollout(number, store, act, watcher=watcher, inventory=inventory)
 
 
 def list_rollouts(store: RolloutStore) -> RolloutListing:

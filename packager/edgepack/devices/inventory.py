@@ -78,6 +78,10 @@ class SshEntry(SshHost, _Entry):
     """A machine reached over SSH."""
 
     transport: Literal["ssh"]
+    relay: Literal["bastion"] | None = None
+    """Where a push's chunks go: once to the last host of ProxyJump, from which the devices behind
+    it fetch them. It needs Python 3.8, and a port that these devices can reach. Default: each
+    device is sent all that it lacks."""
 
 
 class PhoneEntry(StrictModel):

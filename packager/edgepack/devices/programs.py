@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from edgepack.base.resources import find_ondevice_dir
 from edgepack.devices.inventory import Device
@@ -26,7 +26,6 @@ exec(compile(read(int(program[1])), program[0] + '.py', 'exec'))
 """
 
 
-@contextmanager
 def open_device_program(
     transport: Transport,
     device: Device,
@@ -35,8 +34,30 @@ def open_device_program(
     modules: Sequence[str] = (),
     timeout_s: float,
     supervised: bool = True,
+) -> AbstractContextManager[Stream]:
+    """Run a program on a device, with its Python; see :func:`open_program`."""
+    return open_program(
+        transport,
+        device.plain_python,
+        name,
+        *arguments,
+        modules=modules,
+        timeout_s=timeout_s,
+        supervised=supervised,
+    )
+
+
+@contextmanager
+def open_program(
+    transport: Transport,
+    python: str,
+    name: str,
+    *arguments: str,
+    modules: Sequence[str] = (),
+    timeout_s: float,
+    supervised: bool = False,
 ) -> Iterator[Stream]:
-    """Run a program on a device; ``timeout_s`` and ``supervised`` are as for a stream.
+    """Run a program with a Python; ``timeout_s`` and ``supervised`` are as for a stream.
 
     ``modules`` are those of ``ondevice/agent`` that it imports, in their order. If the program
     ends early, its output says why.
@@ -44,7 +65,7 @@ def open_device_program(
     folder = find_ondevice_dir() / "agent"
     sources = {each: (folder / f"{each}.py").read_bytes() for each in (*modules, name)}
     sizes = ",".join(f"{each}:{len(source)}" for each, source in sources.items())
-    argv = [device.plain_python, "-IS", "-c", BOOTSTRAP, sizes, *arguments]
+    argv = [python, "-IS", "-c", BOOTSTRAP, sizes, *arguments]
     with transport.stream(argv, timeout_s=timeout_s, supervised=supervised) as stream:
         with suppress(RemoteCommandError):
             stream.write(b"".join(sources.values()))

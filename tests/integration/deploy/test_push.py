@@ -467,6 +467,7 @@ def agent(root: Path, digest: str, stream: bytes) -> subprocess.CompletedProcess
         "-",
         "switch",
         "2",
+        "stdin",
     ]
     return subprocess.run(argv, input=stream, capture_output=True, timeout=60, check=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 import re
 import shlex
@@ -21,6 +22,7 @@ from edgepack.bundle.kept import Kept, read_stamps
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.bundle.reading import Bundle, load_bundle, verify
 from edgepack.deploy.transfer.chunks import Chunk, cut_file
+from edgepack.deploy.transfer.relay import Relay
 from edgepack.deploy.transfer.shell_agent import (
     NO_SPACE,
     TRY_AGAIN,
@@ -45,6 +47,8 @@ from edgepack.errors import (
 STALL_S = 300.0
 """Seconds that the device may neither read nor answer: it hashes and syncs meanwhile."""
 
+NOT_REACHED = 75
+"""The agent's exit code where it cannot fetch from the relay."""
 _FRESH_S = 5.0
 """How old what a waiting agent has seen may be."""
 _WRITE_BYTES = 1 << 17
@@ -78,9 +82,17 @@ class PushAgent:
     """
 
     def __init__(
-        self, bundle: Path, device: Device, transport: Transport, *, switch: bool = True
+        self,
+        bundle: Path,
+        device: Device,
+        transport: Transport,
+        *,
+        switch: bool = True,
+        relay: Relay | None = None,
     ) -> None:
         """Read the bundle's manifest.
+
+        With a ``relay``, the device fetches there what it lacks.
 
         Raises:
             BundleError: It is no bundle's folder, or its manifest is altered.
@@ -90,6 +102,7 @@ class PushAgent:
         self.device = device
         self.transport = transport
         self.switch = switch
+        self.relay = relay
         self.signed: bytes | None = None
         """The bundle's signature as it was announced, if there is one."""
         self._stack = ExitStack()
@@ -120,9 +133,11 @@ class PushAgent:
         self.signed = signature.read_bytes() if signature.exists() else None
         digest_or_none = "-" if self.signed is None else hashlib.sha256(self.signed).hexdigest()
         how = ["switch" if self.switch else "stay", str(self.device.entry.keep_releases)]
-        options = [self.bundle.digest, digest_or_none, *how]
+        source = "stdin" if self.relay is None else "relay"
+        options = [self.bundle.digest, digest_or_none, *how, source]
         name = self.bundle.manifest.name
-        opened = _open_agent(self.transport, self.device, "push", name, options)
+        modules = [] if self.relay is None else ["edgepack_fetch"]
+        opened = _open_agent(self.transport, self.device, "push", name, options, modules)
         self._stream = self._stack.enter_context(opened)
         self._since = time.monotonic()
 
@@ -205,7 +220,7 @@ def _push_chunks(
             if answer == b"have\n":
                 stream.write(b"0\n")
             if answer == b"send\n":
-                bytes_sent = _send_missing(verified, stream, device.name, progress)
+                bytes_sent = _send_missing(agent, stream, progress)
             if answer == b"sign\n" and agent.signed is not None:
                 stream.write(b"%d\n" % len(agent.signed) + agent.signed)
                 bytes_sent = len(agent.signed)
@@ -342,24 +357,32 @@ def open_for(device: Device, path: Path) -> Bundle:
 
 
 def _open_agent(
-    transport: Transport, device: Device, operation: str, project: str, options: list[str]
+    transport: Transport,
+    device: Device,
+    operation: str,
+    project: str,
+    options: list[str],
+    modules: Iterable[str] = (),
 ) -> AbstractContextManager[Stream]:
     return open_device_program(
         transport,
         device,
         "edgepack_agent",
         *(operation, device.entry.root, project, *options),
-        modules=("edgepack_releases",),
+        modules=("edgepack_releases", *modules),
         timeout_s=STALL_S,
         supervised=False,
     )
 
 
-def _send_missing(bundle: Bundle, stream: Stream, device: str, progress: Progress) -> int:
+def _send_missing(agent: PushAgent, stream: Stream, progress: Progress) -> int:
     """Send the header, and the chunks that the device then asks for; return the bytes."""
+    bundle, device = agent.bundle, agent.device.name
     header, chunks = _header(bundle.path)
     stream.write(b"%d\n" % len(header) + header)
     missing = [chunks[number] for number in _read_missing(stream, len(chunks), device)]
+    if agent.relay is not None and missing:
+        return len(header) + _relay_missing(missing, agent.relay, device, stream, progress)
     by_file = [
         (str(path.relative_to(bundle.path)), list(group))
         for path, group in groupby(missing, key=lambda chunk: chunk.path)
@@ -374,6 +397,42 @@ def _send_missing(bundle: Bundle, stream: Stream, device: str, progress: Progres
                 advance(name, by=len(data))
     progress.note(format_sent(device, bytes_sent + size, len(by_file), time.monotonic() - began))
     return bytes_sent + size
+
+
+def _relay_missing(
+    missing: list[Chunk], relay: Relay, device: str, stream: Stream, progress: Progress
+) -> int:
+    """Let a device fetch chunks from a relay; return the bytes that it fetches."""
+    size = sum(chunk.size for chunk in missing)
+    began = time.monotonic()
+    sent = Work(f"{device}: sending to the host on the way", total=size, unit="bytes")
+    with progress.start_task(sent) as advance:
+        newly = relay.put(missing, device, lambda count: advance("", by=count))
+    address = _read_text(stream, "the relay's address", device)
+    offer = json.dumps(relay.offer(_parse_address(address, device), device)).encode()
+    stream.write(b"%d\n" % len(offer) + offer)
+    fetched = Work(f"{device}: fetching", total=size >> 20 << 20, unit="bytes")
+    with progress.start_task(fetched) as advance:
+        for _ in range(size >> 20):
+            if stream.read(1) != b".":
+                break  # it has ended: its exit code says why
+            advance("", by=1 << 20)
+    took_s = time.monotonic() - began
+    progress.note(
+        f"{device}: fetched {size / 1e6:.2f} MB from the host on the way in {took_s:.1f} s;"
+        f" {newly / 1e6:.2f} MB were sent there for it"
+    )
+    return size
+
+
+def _parse_address(said: bytes, device: str) -> str:
+    """Return a relay's address; it goes into a line of its own."""
+    address = said.decode("ascii", "replace")
+    try:
+        ipaddress.ip_address(address)
+    except ValueError as error:
+        raise make_answer_error("the relay's address is none", said, device=device) from error
+    return address
 
 
 def format_sent(device: str, size: int, files: int, took_s: float) -> str:
@@ -439,16 +498,26 @@ def _read_missing(stream: Stream, count: int, device: str) -> Iterable[int]:
         RemoteCommandError: The agent ended without them.
         DeviceError: The agent printed something else.
     """
-    length = stream.read(16)
-    if not length.isdigit():
-        raise RemoteCommandError("the agent ended", hint="its exit code says why")
-    if int(length) > MAX_BYTES:
-        raise make_answer_error("the list of missing chunks is too long", length, device=device)
-    said = stream.read(int(length))
+    said = _read_text(stream, "the list of missing chunks", device)
     ranges = read_answer(_Ranges, said, device=device, what="the list of missing chunks").root
     if any(not 0 <= first <= last < count for first, last in ranges):
         raise make_answer_error("the device asks for chunks that do not exist", said, device=device)
     return chain.from_iterable(range(first, last + 1) for first, last in ranges)
+
+
+def _read_text(stream: Stream, what: str, device: str) -> bytes:
+    """Return a text of the agent: 16 digits with its length come before it.
+
+    Raises:
+        RemoteCommandError: The agent ended without it.
+        DeviceError: It is too long.
+    """
+    length = stream.read(16)
+    if not length.isdigit():
+        raise RemoteCommandError("the agent ended", hint="its exit code says why")
+    if int(length) > MAX_BYTES:
+        raise make_answer_error(f"{what} is too long", length, device=device)
+    return stream.read(int(length))
 
 
 def _cut_blocks(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -467,9 +536,16 @@ def _read_end(result: CommandResult, doing: str, device: str, refused: str = TRY
     """Return the agent's result.
 
     Raises:
-        DeviceError: The disk is full, or something else was printed.
+        DeviceError: The disk is full, the relay was not reached, or something else was printed.
         RemoteCommandError: The agent failed.
     """
+    if result.exit_code == NOT_REACHED:
+        raise UnreachableError(
+            f"the device does not reach the relay on the way{result.last_lines}",
+            hint="let it through to that host (a firewall there, or a forced command), or leave"
+            " 'relay' out of devices.yaml; what came lies on the device, for the next push",
+            where=device,
+        )
     if result.exit_code == NO_SPACE:
         raise make_no_space_error(result, device)
     check_result(result, doing, device, refused)

@@ -118,6 +118,24 @@ def connect(entry: SshEntry, device: str, stack: AsyncExitStack) -> Entered:
     return find_loop().run(_enter(route[:-1], host, check, stack))
 
 
+def find_way(entry: SshEntry, device: str) -> Route:
+    """Return the hosts on the way to a device, the nearest first."""
+    return find_route(find_settings(entry, device), device)[:-1]
+
+
+def connect_way(way: Route, device: str, stack: AsyncExitStack) -> asyncssh.SSHClientConnection:
+    """Log in to the last host on the way to a device, or share the connection that is there.
+
+    Raises:
+        DeviceError: As :func:`connect` does.
+        ValueError: There is no such host.
+    """
+    connection = find_loop().run(_find_way(way, device, stack))
+    if connection is None:
+        raise ValueError("there is no host on the way")
+    return connection
+
+
 def fetch_host_key(route: Route, device: str, pinned: str | None = None) -> HostKey:
     """Return the key that the last host of a route shows; this does not log in there.
 

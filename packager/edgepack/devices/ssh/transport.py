@@ -13,7 +13,7 @@ import asyncssh
 from edgepack.devices.commands import CommandTransport, format_command
 from edgepack.devices.inventory import Device, SshEntry
 from edgepack.devices.pipes import Pipes
-from edgepack.devices.ssh.connect import HANDSHAKE_S, Entered, connect
+from edgepack.devices.ssh.connect import HANDSHAKE_S, connect, connect_way, find_way
 from edgepack.devices.ssh.loop import find_loop
 from edgepack.devices.ssh.program import RemoteProgram, make_lost_error
 from edgepack.errors import UnreachableError, UsageError
@@ -22,45 +22,48 @@ from edgepack.errors import UnreachableError, UsageError
 logging.getLogger("asyncssh").addHandler(logging.NullHandler())
 
 
-class SshTransport(CommandTransport):
+class _Connected(CommandTransport):
     """One SSH connection, used for everything until the context is left."""
 
     def __init__(self, device: Device) -> None:
         self.name = device.name
         self._entry = find_ssh_entry(device)
-        self._python = device.plain_python
         self._stack = AsyncExitStack()
-        self._entered: Entered | None = None
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._environment: dict[bytes | str, bytes | str] = {}
+
+    def _connect(self) -> asyncssh.SSHClientConnection:
+        """Return the connection; ``_stack`` closes it."""
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         try:
-            self._entered = connect(self._entry, self.name, self._stack)
+            self._connection = self._connect()
         except BaseException:
             self._close()
             raise
-        self.host_key = self._entered.host_key.fingerprint
         return self
 
     def __exit__(self, *_: object) -> None:
         self._close()
 
     def _close(self) -> None:
-        self._entered = None
+        self._connection = None
         find_loop().run(self._stack.aclose())
 
     def _start(self, argv: Sequence[str], *, timeout_s: float) -> Pipes:
-        if self._entered is None:
+        if self._connection is None:
             raise RuntimeError("the transport is used outside its context")
-        entered = self._entered
+        connection = self._connection
         program = RemoteProgram(find_loop(), self.name, timeout_s)
 
         async def start() -> None:
             try:
                 async with asyncio.timeout(HANDSHAKE_S):
-                    await entered.connection.create_session(
+                    await connection.create_session(
                         lambda: program,
                         format_command(argv),
-                        env=dict(entered.settings.environment),
+                        env=self._environment,
                         encoding=None,
                         request_pty=False,
                     )
@@ -71,7 +74,7 @@ class SshTransport(CommandTransport):
         try:
             find_loop().run(start())
         except asyncssh.ChannelOpenError as error:
-            if entered.connection.is_closed():
+            if connection.is_closed():
                 raise make_lost_error(self.name) from error
             raise UnreachableError(
                 f"the SSH server of {self.name} opens no session for a command: {error}",
@@ -82,6 +85,29 @@ class SshTransport(CommandTransport):
         except (asyncssh.Error, OSError) as error:
             raise make_lost_error(self.name, str(error)) from error
         return program
+
+
+class SshTransport(_Connected):
+    """A device."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self._python = device.plain_python
+
+    def _connect(self) -> asyncssh.SSHClientConnection:
+        entered = connect(self._entry, self.name, self._stack)
+        self.host_key = entered.host_key.fingerprint
+        self._environment = dict(entered.settings.environment)
+        return entered.connection
+
+
+class LastJump(_Connected):
+    """The last host on the way to a device."""
+
+    def _connect(self) -> asyncssh.SSHClientConnection:
+        way = find_way(self._entry, self.name)
+        self._environment = dict(way[-1].environment)
+        return connect_way(way, self.name, self._stack)
 
 
 def find_ssh_entry(device: Device) -> SshEntry:

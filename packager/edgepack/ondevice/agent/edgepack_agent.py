@@ -4,15 +4,16 @@ Runs on the device with nothing but Python 3.8. The first bytes of stdin are the
 ``edgepack_releases.py`` and this one, which a short ``python3 -c`` reads and runs: one connection,
 and nothing is left on the device. What follows is what the operation reads.
 
-``push ROOT PROJECT DIGEST SIGNED THEN KEEP``: answers ``have`` if the release with that manifest
-digest is there with every byte, ``sign`` if only its signature is not the one with the SHA-256
-``SIGNED``, else ``send``. ``-`` stands for no signature, and takes none away. Nothing is changed
-before it has read on: after ``have`` a line with 0, after ``sign`` a line with a length, and so
-long a signature. After ``send`` it reads a header, a line with its length and a JSON document: the
-manifest's text, the signature's, and for each file the chunks it is made of. It answers with the
-missing chunks, 16 digits of length and JSON ranges, and reads these, one after the other. Chunks
-are taken from other releases and from what broken pushes have left, where their hashes hold; files
-that another release has are linked. Nothing gets its name under ``releases/`` before every hash was
+``push ROOT PROJECT DIGEST SIGNED THEN KEEP FROM``: answers ``have`` if the release with that
+manifest digest is there with every byte, ``sign`` if only its signature is not the one with the
+SHA-256 ``SIGNED``, else ``send``. ``-`` stands for no signature, and takes none away. Nothing is
+changed before it has read on: after ``have`` a line with 0, after ``sign`` a line with a length,
+and so long a signature. After ``send`` it reads a header, a line with its length and a JSON
+document: the manifest's text, the signature's, and for each file the chunks it is made of. It
+answers with the missing chunks, 16 digits of length and JSON ranges, and reads these, one after the
+other: from stdin, or where ``FROM`` is ``relay`` as ``edgepack_fetch.py`` says. Chunks are taken
+from other releases and from what broken pushes have left, where their hashes hold; files that
+another release has are linked. Nothing gets its name under ``releases/`` before every hash was
 checked and every file synced; ``current`` is a relative symlink that is replaced in one rename.
 Where ``THEN`` is ``stay`` it is left alone. ``KEEP`` releases are kept, the current one and the new
 one among them. Engines and compiled models that no release needs any more are removed with them.
@@ -25,7 +26,8 @@ At the end it prints a JSON line: the release's path, and which release was curr
 A push that breaks leaves its folder, ``.partial-*``, to the next one. Nobody else writes there: it
 is locked while a push runs.
 
-Exit codes: 0 done, 2 what came is not what was announced, 28 no space left, 1 other.
+Exit codes: 0 done, 2 what came is not what was announced, 28 no space left, 75 the relay was not
+reached, 1 other.
 """
 
 import contextlib
@@ -36,7 +38,7 @@ import os
 import signal
 import sys
 from itertools import chain
-from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Tuple, cast
 
 if __package__:
     from . import edgepack_releases as releases
@@ -157,11 +159,14 @@ class Header:
 class Push:
     """One push of one release."""
 
-    def __init__(self, project: releases.Project, digest: str, stream: BinaryIO) -> None:
+    def __init__(
+        self, project: releases.Project, digest: str, stream: BinaryIO, *, is_relayed: bool
+    ) -> None:
         self.project = project
         self.digest = digest
         self.release = digest[:16]
         self.stream = stream
+        self.is_relayed = is_relayed
 
     def run(self) -> None:
         """Receive the release and give it its name."""
@@ -279,16 +284,31 @@ class Push:
         missing = [number for number in places if number not in have]
         answer = json.dumps(find_ranges(missing))
         say("%016d%s" % (len(answer), answer))
+        source = self.stream
+        if missing and self.is_relayed:
+            source = self.fetch([header.chunks[number][0] for number in missing])
         with contextlib.closing(Files()) as out:
             for number in missing:
                 sha256, size = header.chunks[number]
-                data = read_exactly(self.stream, size, "a chunk")
+                data = read_exactly(source, size, "a chunk")
                 if hashlib.sha256(data).hexdigest() != sha256:
                     raise releases.Refused(
                         "the hash of a chunk is wrong: the connection altered it"
                     )
                 for place in places[number]:
                     out.write(place, data)
+
+    def fetch(self, hashes: List[str]) -> BinaryIO:
+        """Return a stream of chunks that comes from the relay."""
+        # It comes with this program where there is a relay.
+        import edgepack_fetch  # type: ignore[import-not-found]
+
+        address = edgepack_fetch.find_relay()
+        say("%016d%s" % (len(address), address))
+        offer = read_exactly(self.stream, parse_length(self.stream), "the relay's offer")
+        return cast(
+            BinaryIO, edgepack_fetch.fetch(address, json.loads(offer.decode("ascii")), hashes)
+        )
 
     def copy_local(
         self, header: Header, places: Dict[int, List[Place]], sources: List[releases.Source]
@@ -385,14 +405,15 @@ def find_ranges(numbers: List[int]) -> List[Tuple[int, int]]:
     return found
 
 
-def push(root: str, name: str, digest: str, signed: str, then: str, keep: str) -> None:
+def push(root: str, name: str, *asked: str) -> None:
     """Do the whole push."""
+    digest, signed, then, keep, source = asked
     project = releases.Project(root, name)
     release = os.path.join(project.releases, digest[:16])
     signature = os.path.join(release, SIGNATURE)
     if not releases.is_whole(release, digest):
         say("send\n")
-        Push(project, digest, sys.stdin.buffer).run()
+        Push(project, digest, sys.stdin.buffer, is_relayed=source == "relay").run()
     elif signed == "-" or (releases.is_file(signature) and releases.hash_file(signature) == signed):
         say("have\n")
         read_exactly(sys.stdin.buffer, len("0\n"), "what to do")
