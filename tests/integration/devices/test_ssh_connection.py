@@ -14,8 +14,6 @@ from pathlib import Path
 
 import asyncssh
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from edgepack.demo.server import LoopbackServer, make_key
 from edgepack.devices.inventory import Device
 from edgepack.devices.ssh import connect as ssh_connect
@@ -113,12 +111,8 @@ def test_no_key_at_all_says_where_was_looked(server: LoopbackServer, own_home: P
 
 
 def test_key_with_a_passphrase_asks_for_the_agent(server: LoopbackServer, tmp_path: Path) -> None:
-    text = Ed25519PrivateKey.generate().private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.BestAvailableEncryption(CANARY.encode()),
-    )
-    (tmp_path / "locked").write_bytes(text)
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", CANARY, "-f", str(tmp_path / "locked")]
+    subprocess.run(argv, check=True)
     message = failure(ssh_device(server, key=str(tmp_path / "locked")))
     assert f"needs a passphrase: {tmp_path}/locked" in message
     assert f"ssh-add {tmp_path}/locked" in message
