@@ -332,3 +332,17 @@ def test_python_agent_and_harness_work_over_dropbear(tmp_path: Path, bundle: Pat
             transport.get(there, tmp_path / "back", timeout_s=60)
             assert (tmp_path / "back").read_bytes() == content
             assert transport.run(["cat", str(there)], timeout_s=60).stdout == content
+
+
+@pytest.mark.slow(reason="takes seconds")
+def test_programs_that_end_while_others_start_end_no_others(board: Board) -> None:
+    with connect(board.device) as transport:
+        for number in range(200):
+            said = f"{number}".encode()
+            with (
+                transport.stream(["no-such-program"], timeout_s=10, supervised=False),
+                transport.stream(["cat"], timeout_s=10, supervised=False) as stream,
+            ):
+                stream.write(said)
+                stream.close_stdin()
+                assert stream.wait().stdout == said

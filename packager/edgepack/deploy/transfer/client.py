@@ -9,7 +9,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path, PurePosixPath
@@ -111,9 +111,10 @@ class PushAgent:
 
     @contextmanager
     def started(self) -> Iterator[Self]:
-        """Start it for the context."""
+        """Start it for the context; a device without Python is told where it is talked to."""
         with self._stack:
-            self._start()
+            with suppress(PythonMissingError):
+                self._start()
             yield self
 
     @contextmanager

@@ -34,6 +34,8 @@ class RemoteProgram(asyncssh.SSHClientSession[bytes]):
         self._moved = threading.Condition()
         self._queued = 0
         self._is_full = False
+        self._answered = False
+        self._closed = False
         self._code: int | None = None
         self._ended = False
         self._lost: str | None = None
@@ -48,6 +50,8 @@ class RemoteProgram(asyncssh.SSHClientSession[bytes]):
     def data_received(self, data: bytes, datatype: int | None) -> None:
         """Take output."""
         is_stderr = datatype == asyncssh.EXTENDED_DATA_STDERR
+        if not is_stderr and not self._answered:  # a shell that finds no program says so on stderr
+            self._note(answered=True)
         self.outputs.put("stderr" if is_stderr else "stdout", data)
 
     def eof_received(self) -> bool:
@@ -80,9 +84,15 @@ class RemoteProgram(asyncssh.SSHClientSession[bytes]):
         self._loop.call(finish)
 
     def _note(
-        self, *, code: int | None = None, is_full: bool | None = None, ended: bool = False
+        self,
+        *,
+        code: int | None = None,
+        is_full: bool | None = None,
+        answered: bool = False,
+        ended: bool = False,
     ) -> None:
         with self._moved:
+            self._answered = self._answered or answered
             self._code = self._code if code is None else code
             self._is_full = self._is_full if is_full is None else is_full
             self._ended = self._ended or ended
@@ -124,7 +134,22 @@ class RemoteProgram(asyncssh.SSHClientSession[bytes]):
 
     def close(self) -> None:
         """Close the channel, which closes the program's pipes."""
+        self._closed = True
         self._loop.call(self.abort)
+
+    def has_ended(self) -> bool:
+        """Return whether the server has closed the channel too."""
+        return self._ended
+
+    def wait_settled(self, timeout_s: float) -> None:
+        """Wait until the program has ended, or has printed to stdout and nobody has closed it.
+
+        It waits no longer than ``timeout_s``.
+        """
+        with self._moved:
+            self._moved.wait_for(
+                lambda: self._ended or (self._answered and not self._closed), timeout_s
+            )
 
     def _has_room(self) -> bool:
         return self._ended or (self._queued < _QUEUED_BYTES and not self._is_full)

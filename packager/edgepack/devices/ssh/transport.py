@@ -18,6 +18,9 @@ from edgepack.devices.ssh.loop import find_loop
 from edgepack.devices.ssh.program import RemoteProgram, make_lost_error
 from edgepack.errors import UnreachableError, UsageError
 
+_SETTLE_S = 5.0
+"""How long dropbear gets no new session while a program of another may be about to end."""
+
 # asyncssh logs what it also raises; without a handler Python would print that.
 logging.getLogger("asyncssh").addHandler(logging.NullHandler())
 
@@ -31,6 +34,7 @@ class _Connected(CommandTransport):
         self._stack = AsyncExitStack()
         self._connection: asyncssh.SSHClientConnection | None = None
         self._environment: dict[bytes | str, bytes | str] = {}
+        self._programs: list[RemoteProgram] = []
 
     def _connect(self) -> asyncssh.SSHClientConnection:
         """Return the connection; ``_stack`` closes it."""
@@ -55,6 +59,7 @@ class _Connected(CommandTransport):
         if self._connection is None:
             raise RuntimeError("the transport is used outside its context")
         connection = self._connection
+        self._let_settle(connection)
         program = RemoteProgram(find_loop(), self.name, timeout_s)
 
         async def start() -> None:
@@ -84,7 +89,19 @@ class _Connected(CommandTransport):
             ) from error
         except (asyncssh.Error, OSError) as error:
             raise make_lost_error(self.name, str(error)) from error
+        self._programs.append(program)
         return program
+
+    def _let_settle(self, connection: asyncssh.SSHClientConnection) -> None:
+        """Wait until no program is about to end, if the server is dropbear.
+
+        When any program of a connection ends, dropbear (2022.83) closes a session that has not got
+        its command yet, and may run the command nevertheless.
+        """
+        self._programs = [each for each in self._programs if not each.has_ended()]
+        if "dropbear" in str(connection.get_extra_info("server_version")):
+            for each in self._programs:
+                each.wait_settled(_SETTLE_S)
 
 
 class SshTransport(_Connected):
