@@ -74,9 +74,7 @@ if TYPE_CHECKING:
     from edgepack.deploy.adding import add_device as add_device
     from edgepack.deploy.audit import AuditLog as AuditLog
     from edgepack.deploy.audit import Record as Record
-    from edgepack.deploy.audit import UseInterval as UseInterval
     from edgepack.deploy.audit import find_audit_log as find_audit_log
-    from edgepack.deploy.audit import list_audit_intervals as list_audit_intervals
     from edgepack.deploy.audit import parse_moment as parse_moment
     from edgepack.deploy.audit import read_audit_log as read_audit_log
     from edgepack.deploy.audit import verify_audit_log as verify_audit_log
@@ -103,11 +101,17 @@ if TYPE_CHECKING:
     from edgepack.deploy.fleet.store import Rollout as Rollout
     from edgepack.deploy.fleet.store import RolloutListing as RolloutListing
     from edgepack.deploy.fleet.store import RolloutStore as RolloutStore
+    from edgepack.deploy.histories import BoardHistory as BoardHistory
+    from edgepack.deploy.histories import read_board_history as read_board_history
+    from edgepack.deploy.intervals import UseInterval as UseInterval
+    from edgepack.deploy.intervals import list_audit_intervals as list_audit_intervals
     from edgepack.deploy.leases import Lease as Lease
     from edgepack.deploy.leases import lease_device as lease_device
     from edgepack.deploy.leases import leased as leased
     from edgepack.deploy.leases import list_leases as list_leases
     from edgepack.deploy.leases import release_device as release_device
+    from edgepack.deploy.merging import MergedRecord as MergedRecord
+    from edgepack.deploy.merging import merge_histories as merge_histories
     from edgepack.deploy.operations import provision_device as provision_device
     from edgepack.deploy.operations import trust_device as trust_device
     from edgepack.deploy.push import push as push

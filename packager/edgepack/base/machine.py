@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
+import re
+import socket
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +23,24 @@ def read_cpu_flags() -> frozenset[str]:
         if key.strip() in ("flags", "Features"):
             return frozenset(value.split())
     return frozenset()
+
+
+def find_user() -> str:
+    """Return the name of the user who runs this process, whatever the environment says."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+def find_own_name() -> str:
+    """Return ``user@host`` as :func:`format_name` does, for this user and machine."""
+    return format_name(find_user(), socket.gethostname())
+
+
+def format_name(user: str, host: str) -> str:
+    """Return ``user@host`` as a word of at most 100 characters, which any shell and JSON takes."""
+    return re.sub(r"[^A-Za-z0-9._@-]", "_", f"{user}@{host}")[:100]
 
 
 def has_vnni() -> bool:

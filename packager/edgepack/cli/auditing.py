@@ -1,41 +1,72 @@
-"""``edgepack audit``: what was done to devices from here."""
+"""``edgepack audit``: what was done to devices, from here and by others."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgepack import api
 from edgepack.cli.groups import QuickGroup
-from edgepack.cli.options import JsonOption, parse_moment
+from edgepack.cli.options import JsonOption, complete_selection, parse_moment
+from edgepack.cli.rollouts import ParallelOption
+from edgepack.cli.several import make_document, print_outcomes
+
+if TYPE_CHECKING:
+    from edgepack.base.progress import Progress
+
+CLOCK_S = 60
+"""From which difference of a board's clock on it is told."""
+SOURCES = {"board": "only the board has it", "both": "the board has it too"}
 
 audit_app = typer.Typer(
     cls=QuickGroup,
-    help="The log of what was done to devices from this machine.",
+    help="The log of what was done to devices.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 
-@audit_app.command(epilog="Example: edgepack audit export --since 2026-11-01 --json")
+@audit_app.command(
+    epilog="Examples: edgepack audit export --since 2026-11-01 --json  |  "
+    "edgepack audit export --from-devices tag:lab"
+)
 def export(
     since: Annotated[
         str | None,
         typer.Option(help="Only records from then or later: an ISO 8601 date or time, UTC."),
     ] = None,
+    from_devices: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DEVICE",
+            help="Fetch this device's own history too, which has what others did: a name, tag:NAME,"
+            " target:ID, backend:NAME or 'all'; repeat for more.",
+            autocompletion=complete_selection,
+            show_default=False,
+        ),
+    ] = None,
+    parallel: ParallelOption = 16,
     as_json: JsonOption = False,
 ) -> None:
-    """List which bundle was current on which board from when to when, and all records."""
+    """List which bundle was current on which board from when to when, and all records.
+
+    Without --from-devices it is what the log knows; a record has who has it: the log, the board's
+    own history, or both.
+    """
     from edgepack.cli.printing import print_json, write_line
 
     begin = parse_moment(since) if since else None
     log = api.read_audit_log()
-    spans = api.list_audit_intervals(log.records, begin)
-    records = api.read_audit_log(since=begin).records
+    asked = _ask_devices(from_devices, parallel) if from_devices else []
+    histories = [each.result for each in asked if each.result is not None]
+    merged = api.merge_histories(log.records, histories)
+    spans = api.list_audit_intervals(merged, begin, histories)
+    records = [one for one in merged if begin is None or api.parse_moment(one.time) >= begin]
     if as_json:
         print_json(
             {
+                "devices": {each.device: make_document(each) for each in asked},
                 "intervals": spans,
                 "records": records,
                 "torn_lines": log.torn,
@@ -43,10 +74,38 @@ def export(
             }
         )
     else:
+        if asked:
+            print_outcomes(asked, lambda history: _count_entries(history, merged))
         for line in (*map(_format_interval, spans), *map(_format_record, records)):
             write_line(line)
         _warn_of_torn(log)
     log.require_whole()
+    for each in asked:
+        if each.error is not None:
+            typer.echo(f"warning: of {each.device} only what the log has is known", err=True)
+    if code := api.choose_exit_code(each.error for each in asked):
+        raise typer.Exit(code)
+
+
+def _ask_devices(words: list[str], parallel: int) -> list[api.Outcome[api.BoardHistory]]:
+    from edgepack.cli.fleet_view import watch
+
+    devices = api.select_devices(words)
+    with watch([device.name for device in devices]) as watcher:
+
+        def act(device: api.Device, _progress: Progress) -> api.BoardHistory:
+            history = api.read_board_history(device)
+            watcher.show(device.name, f"{len(history.entries)} switches")
+            return history
+
+        settings = api.RolloutSettings(parallel=parallel)
+        return api.do_on_devices(devices, act, settings=settings, watcher=watcher)
+
+
+def _count_entries(history: api.BoardHistory, merged: list[api.MergedRecord]) -> str:
+    there = [one for one in merged if one.source == "board" and one.device == history.device]
+    clock = f"; its clock is {-history.clock_s:+g} s off" if abs(history.clock_s) >= CLOCK_S else ""
+    return f"{len(history.entries)} switches, {len(there)} of them not in the log{clock}"
 
 
 @audit_app.command(epilog="Example: edgepack audit verify --head 9f86d081884c7d65...")
@@ -73,18 +132,29 @@ def verify(
 def _format_interval(span: api.UseInterval) -> str:
     proof = f"serial {span.serial}" if span.serial else span.host_key
     board = f"{span.device} ({proof})" if proof else span.device
-    until = f"to {span.end} ({span.ended_by})" if span.end else "until now"
     signer = f", signed by {span.signer}" if span.signer else ""
     what = f"{span.project} {span.digest or span.release}{signer}"
-    return f"{board}: {what} from {span.start or 'a time not known here'} {until}"
+    return f"{board}: {what} from {span.start or 'a time not known here'} {_format_end(span)}"
 
 
-def _format_record(record: api.Record) -> str:
+def _format_end(span: api.UseInterval) -> str:
+    """Return until when it was current, as far as somebody knows."""
+    if span.end and span.ended_who:
+        return f"to {span.end} ({span.ended_by} by {span.ended_who})"
+    if span.end:
+        return f"to {span.end} at the latest ({span.ended_by})"
+    if span.seen_by == "board":
+        return f"until now: the board said so at {span.seen}"
+    return f"until at least {span.seen}, as far as this machine knows"
+
+
+def _format_record(record: api.MergedRecord) -> str:
     about = [record.project, record.release, record.detail]
     said = " ".join(word for word in about if word)
     failed = f": {record.error}" if record.error else ""
-    who = f"{record.user}@{record.host}"
-    return f"{record.time} {who} {record.action} {record.device} {said} {record.result}{failed}"
+    who = f"{record.user}@{record.host}" if record.user else "somebody"
+    what = f"{record.time} {who} {record.action} {record.device} {said} {record.result}{failed}"
+    return what if record.source == "log" else f"{what} ({SOURCES[record.source]})"
 
 
 def _warn_of_torn(log: api.AuditLog) -> None:

@@ -105,9 +105,9 @@ def do_on_chosen(
 
         outcomes = api.do_on_devices(devices, act, judge=judge, settings=settings, watcher=watcher)
     if as_json:
-        print_json({"devices": {each.device: _make_document(each) for each in outcomes}})
+        print_json({"devices": {each.device: make_document(each) for each in outcomes}})
     else:
-        _print_outcomes(outcomes, summarize)
+        print_outcomes(outcomes, summarize)
     if code := api.choose_exit_code(each.error for each in outcomes):
         raise typer.Exit(code)
     return {each.device: each.result for each in outcomes if each.result is not None}
@@ -122,7 +122,8 @@ def _find_state(error: EdgepackError | None) -> str:
     return "missed" if isinstance(error, LimitError) else "failed"
 
 
-def _make_document(outcome: api.Outcome[Result]) -> dict[str, object]:
+def make_document(outcome: api.Outcome[Result]) -> dict[str, object]:
+    """Return what came of it on one device, for JSON."""
     return {
         "state": _find_state(outcome.error),
         "problem": outcome.error.problem if outcome.error else "",
@@ -132,7 +133,7 @@ def _make_document(outcome: api.Outcome[Result]) -> dict[str, object]:
     }
 
 
-def _print_outcomes(
+def print_outcomes(
     outcomes: Sequence[api.Outcome[Result]], summarize: Callable[[Result], str]
 ) -> None:
     """Print a line for each device, what went wrong first, and each hint once."""

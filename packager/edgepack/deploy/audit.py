@@ -17,11 +17,10 @@ import fcntl
 import hashlib
 import json
 import os
-import pwd
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,6 +29,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from edgepack.base.clock import format_now
 from edgepack.base.files import writing
+from edgepack.base.machine import find_user
 from edgepack.errors import BundleError, ToolError
 
 AUDIT_FILE = "audit.jsonl"
@@ -111,7 +111,7 @@ def record(event: Event, path: Path | None = None) -> Record:
         made = Record(
             **event.model_dump(),
             time=format_now(),
-            user=_find_user(),
+            user=find_user(),
             host=socket.gethostname(),
             previous=_compute_digest(last),
         )
@@ -165,13 +165,6 @@ def _append(log: int, data: bytes) -> None:
     except OSError:
         os.ftruncate(log, before)
         raise
-
-
-def _find_user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
 
 
 def _compute_digest(line: bytes) -> str:
@@ -316,89 +309,3 @@ def parse_moment(text: str) -> datetime:
     """
     found = datetime.fromisoformat(text)
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
-
-
-@dataclass(frozen=True)
-class UseInterval:
-    """A period in which one bundle was its project's current one on a board."""
-
-    device: str
-    """The board's name when the bundle became current."""
-    host_key: str | None
-    serial: str | None
-    project: str
-    release: str
-    digest: str | None
-    """None where no record has more than the release."""
-    signer: str | None
-    start: str | None
-    """None where it was current before this log began to know it."""
-    end: str | None
-    """None if it is current still, as far as this log knows."""
-    ended_by: str | None
-    """What ended it: a switch, a rollback, or a switch that this log does not have."""
-
-
-UNKNOWN_SWITCH = "a switch that was not made from here"
-
-
-def list_audit_intervals(
-    records: Iterable[Record], since: datetime | None = None
-) -> list[UseInterval]:
-    """Return which bundle was current on which board and when, in order of the beginnings.
-
-    Args:
-        records: All records of the log.
-        since: Leave out intervals that had ended by then.
-
-    A board is identified by its host key, or by its name where the key is not known. What other
-    users and machines did is in their logs; where a switch found another release than the last one
-    from here, the interval's end is only the latest possible.
-    """
-    known = [found for found in records if found.result == "done"]
-    boards = _Boards(known)
-    running: dict[tuple[str, str], int] = {}
-    found: list[UseInterval] = []
-    for one in known:
-        if one.action not in ("switch", "rollback") or not one.project or not one.release:
-            continue
-        place = (one.host_key or one.device, one.project)
-        last = found[running[place]] if place in running else None
-        if last and last.release == one.release and one.switched_from in (None, one.release):
-            continue
-        before = one.switched_from or (last.release if last else None)
-        if last:
-            ended_by = one.action if last.release == before else UNKNOWN_SWITCH
-            found[running[place]] = replace(last, end=one.time, ended_by=ended_by)
-        if before not in (None, one.release, last.release if last else None):
-            elsewhere = boards.make_interval(one, before or "", start=None)
-            found.append(replace(elsewhere, end=one.time, ended_by=one.action))
-        running[place] = len(found)
-        found.append(boards.make_interval(one, one.release, start=one.time))
-    return [
-        one for one in found if since is None or one.end is None or parse_moment(one.end) >= since
-    ]
-
-
-class _Boards:
-    """What all records together say about boards and releases."""
-
-    def __init__(self, known: Sequence[Record]) -> None:
-        self._serials = {one.host_key: one.serial for one in known if one.host_key and one.serial}
-        self._pushed = {one.release: one for one in known if one.release and one.digest}
-
-    def make_interval(self, one: Record, release: str, *, start: str | None) -> UseInterval:
-        """Return the interval of a release on the board of a record; it has no end yet."""
-        pushed = self._pushed.get(release)
-        return UseInterval(
-            device=one.device,
-            host_key=one.host_key,
-            serial=one.serial or self._serials.get(one.host_key or ""),
-            project=one.project or "",
-            release=release,
-            digest=pushed.digest if pushed else None,
-            signer=pushed.signer if pushed else None,
-            start=start,
-            end=None,
-            ended_by=None,
-        )

@@ -468,6 +468,7 @@ def agent(root: Path, digest: str, stream: bytes) -> subprocess.CompletedProcess
         "switch",
         "2",
         "stdin",
+        "me@host",
     ]
     return subprocess.run(argv, input=stream, capture_output=True, timeout=60, check=False)
 

@@ -17,16 +17,15 @@ import pytest
 from edgepack.deploy import audit
 from edgepack.deploy.audit import (
     MAX_TEXT,
-    UNKNOWN_SWITCH,
     Event,
     Record,
     find_audit_log,
-    list_audit_intervals,
     parse_moment,
     read_audit_log,
     record,
     verify_audit_log,
 )
+from edgepack.deploy.intervals import UNKNOWN_SWITCH, list_audit_intervals
 from edgepack.errors import BundleError, ToolError
 
 

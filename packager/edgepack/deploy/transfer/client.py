@@ -17,6 +17,7 @@ from typing import Self
 
 from pydantic import BaseModel, Field, RootModel
 
+from edgepack.base.machine import find_own_name
 from edgepack.base.progress import Progress, Silent, Work
 from edgepack.bundle.kept import Kept, read_stamps
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
@@ -135,7 +136,7 @@ class PushAgent:
         digest_or_none = "-" if self.signed is None else hashlib.sha256(self.signed).hexdigest()
         how = ["switch" if self.switch else "stay", str(self.device.entry.keep_releases)]
         source = "stdin" if self.relay is None else "relay"
-        options = [self.bundle.digest, digest_or_none, *how, source]
+        options = [self.bundle.digest, digest_or_none, *how, source, find_own_name()]
         name = self.bundle.manifest.name
         modules = [] if self.relay is None else ["edgepack_fetch"]
         opened = _open_agent(self.transport, self.device, "push", name, options, modules)
@@ -313,7 +314,7 @@ def switch_back(
 def _point_at(
     release: str, action: str, project: str, device: Device, transport: Transport
 ) -> Switched:
-    options = [release, action, str(device.entry.keep_releases)]
+    options = [release, action, str(device.entry.keep_releases), find_own_name()]
     told: _End | ShellAnswer
     try:
         with _open_agent(transport, device, "switch", project, options) as stream:

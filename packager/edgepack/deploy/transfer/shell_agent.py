@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from edgepack.base.machine import find_own_name
 from edgepack.base.resources import find_ondevice_dir
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import Bundle
@@ -82,9 +83,10 @@ class ShellAgent:
             raise self._make_chatty_error(told)
         tar = _Tar(bundle, lines, missing)
         options = ["switch" if switch else "stay", str(self.device.entry.keep_releases)]
+        kib = "0" if there else str(_count_needed_kib(bundle, missing))
         result = self._run(
             "push",
-            [*asked, *options, "0" if there else str(_count_needed_kib(bundle, missing))],
+            [*asked, *options, kib, find_own_name()],
             iter(()) if there else iter(tar),
             "putting the bundle in its place",
         )
@@ -93,7 +95,8 @@ class ShellAgent:
 
     def switch(self, project: str, release: str, action: str) -> ShellAnswer:
         """Make a release on the device current, as :func:`.client.switch_back` does."""
-        options = [project, release, action, str(self.device.entry.keep_releases)]
+        keep = str(self.device.entry.keep_releases)
+        options = [project, release, action, keep, find_own_name()]
         doing = "going back" if action == "rollback" else "switching"
         refused = make_switch_hint(project, self.device.name)
         result = self._run("switch", options, iter(()), doing, refused=refused)

@@ -4,7 +4,7 @@ Runs on the device with nothing but Python 3.8. The first bytes of stdin are the
 ``edgepack_releases.py`` and this one, which a short ``python3 -c`` reads and runs: one connection,
 and nothing is left on the device. What follows is what the operation reads.
 
-``push ROOT PROJECT DIGEST SIGNED THEN KEEP FROM``: answers ``have`` if the release with that
+``push ROOT PROJECT DIGEST SIGNED THEN KEEP FROM BY``: answers ``have`` if the release with that
 manifest digest is there with every byte, ``sign`` if only its signature is not the one with the
 SHA-256 ``SIGNED``, else ``send``. ``-`` stands for no signature, and takes none away. Nothing is
 changed before it has read on: after ``have`` a line with 0, after ``sign`` a line with a length,
@@ -17,8 +17,9 @@ another release has are linked. Nothing gets its name under ``releases/`` before
 checked and every file synced; ``current`` is a relative symlink that is replaced in one rename.
 Where ``THEN`` is ``stay`` it is left alone. ``KEEP`` releases are kept, the current one and the new
 one among them. Engines and compiled models that no release needs any more are removed with them.
+``BY``, ``user@host``, goes into the history.
 
-``switch ROOT PROJECT RELEASE ACTION KEEP``: points ``current`` at a release that is there, ``-``
+``switch ROOT PROJECT RELEASE ACTION KEEP BY``: points ``current`` at a release that is there, ``-``
 for the one before; ``ACTION``, ``switch`` or ``rollback``, goes into the history.
 
 At the end it prints a JSON line: the release's path, and which release was current before.
@@ -407,8 +408,8 @@ def find_ranges(numbers: List[int]) -> List[Tuple[int, int]]:
 
 def push(root: str, name: str, *asked: str) -> None:
     """Do the whole push."""
-    digest, signed, then, keep, source = asked
-    project = releases.Project(root, name)
+    digest, signed, then, keep, source, by = asked
+    project = releases.Project(root, name, by)
     release = os.path.join(project.releases, digest[:16])
     signature = os.path.join(release, SIGNATURE)
     if not releases.is_whole(release, digest):
@@ -443,9 +444,10 @@ def sign(path: str, signed: str, stream: BinaryIO) -> None:
     releases.sync(os.path.dirname(path))
 
 
-def switch(root: str, name: str, release: str, action: str, keep: str) -> None:
+def switch(root: str, name: str, release: str, *asked: str) -> None:
     """Point ``current`` at a release that is there."""
-    project = releases.Project(root, name)
+    action, keep, by = asked
+    project = releases.Project(root, name, by)
     if action == "rollback" and project.read_current() is None:
         raise releases.Refused("no release of %s is current here" % name)
     goal = project.find_before() if release == "-" else release

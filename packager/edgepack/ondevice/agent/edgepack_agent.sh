@@ -6,13 +6,14 @@
 # ask ROOT PROJECT DIGEST        stdin: lines "SHA256  PATH". Prints "have" and the release's path
 #                                if the release is there with every byte, else the paths of the
 #                                files that no release has, and "." at the end.
-# push ROOT PROJECT DIGEST THEN KEEP KIB
+# push ROOT PROJECT DIGEST THEN KEEP KIB BY
 #                                KIB is 0 if the answer was "have". Else stdin: a tar stream of
 #                                "files" (those lines), "modes" (the paths of what can be run) and,
 #                                below "new", the files that were missing. Nothing gets its name
 #                                under releases/ before every hash was checked.
-# switch ROOT PROJECT RELEASE ACTION KEEP
-#                                RELEASE is "-" for the one before; ACTION is for the history.
+# switch ROOT PROJECT RELEASE ACTION KEEP BY
+#                                RELEASE is "-" for the one before; ACTION and BY, a
+#                                word, are for the history.
 #
 # push and switch print "path PATH" and "from RELEASE". Exit codes: 0 done, 2 what came is not
 # what was announced, 28 no space left, 1 other.
@@ -86,8 +87,8 @@ record() {
   fi
   before=null
   [ -n "$3" ] && before="\"$3\""
-  printf '{"previous": "%s", "time": "%s", "action": "%s", "release": "%s", "from": %s}\n' \
-    "$previous" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$1" "$2" "$before" >>history.jsonl ||
+  printf '{"previous": "%s", "time": "%s", "action": "%s", "release": "%s", "from": %s, "by": "%s"}\n' \
+    "$previous" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$1" "$2" "$before" "$by" >>history.jsonl ||
     fail 1 "cannot write $base/history.jsonl"
 }
 
@@ -151,7 +152,7 @@ ask)
   printf '.\n'
   ;;
 push)
-  then=$5 keep=$6 kib=$7
+  then=$5 keep=$6 kib=$7 by=$8
   cd "$base/releases" || exit 1
   if [ "$kib" -gt 0 ]; then
     # Where df cannot tell, as in a chroot, tar finds out.
@@ -207,7 +208,7 @@ push)
   printf 'path %s\nfrom %s\n' "$base/releases/$release" "$was"
   ;;
 switch)
-  action=$5 keep=$6
+  action=$5 keep=$6 by=$7
   cd "$base" 2>/dev/null && { [ "$action" = switch ] || [ -n "$(current)" ]; } ||
     fail 2 "no release of $project is current here"
   lock

@@ -1,7 +1,7 @@
 """A project's folder on this device: its releases, which one is current, the history.
 
 ``current`` is a relative symlink that is replaced in one rename. ``history.jsonl`` records what was
-done, each line with the hash of the one before.
+done and by whom, each line with the hash of the one before.
 
 The host sends it in front of ``edgepack_agent.py``. Needs Python 3.8 or newer, and nothing else.
 """
@@ -88,7 +88,8 @@ def find_inside(folder: str, name: str) -> str:
 class Project:
     """A project's folder on this device."""
 
-    def __init__(self, root: str, name: str) -> None:
+    def __init__(self, root: str, name: str, by: str) -> None:
+        self.by = by
         self.base = os.path.join(os.path.expanduser(root), name)
         self.releases = os.path.join(self.base, "releases")
         self.tables = os.path.join(self.base, "chunks")
@@ -135,6 +136,7 @@ class Project:
             "action": action,
             "release": release,
             "from": before,
+            "by": self.by,
         }
         with open(os.path.join(self.base, "history.jsonl"), "ab") as file:
             # A line that a crash has cut off stays one of its own, for whoever checks the chain.
