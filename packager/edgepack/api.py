@@ -14,7 +14,7 @@ From a model to a number::
 
 A push to many devices is a rollout, which is kept in a store; so are rollbacks and provisioning::
 
-    store = api.RolloutStore()
+    store = api.open_rollout_store()
     bundles, devices = api.load_bundles_by_target([Path("dist")]), api.select_devices(["tag:lab"])
     settings = api.RolloutSettings(canary=1)
     rollout = api.start_rollout(bundles, devices, store, settings=settings)
@@ -73,11 +73,10 @@ if TYPE_CHECKING:
     from edgepack.deploy.adding import AddedDevice as AddedDevice
     from edgepack.deploy.adding import add_device as add_device
     from edgepack.deploy.audit import AuditLog as AuditLog
-    from edgepack.deploy.audit import Record as Record
-    from edgepack.deploy.audit import find_audit_log as find_audit_log
-    from edgepack.deploy.audit import parse_moment as parse_moment
     from edgepack.deploy.audit import read_audit_log as read_audit_log
     from edgepack.deploy.audit import verify_audit_log as verify_audit_log
+    from edgepack.deploy.audit_lines import Record as Record
+    from edgepack.deploy.audit_lines import parse_moment as parse_moment
     from edgepack.deploy.fleet.bundles import find_bundle as find_bundle
     from edgepack.deploy.fleet.bundles import load_bundles_by_target as load_bundles_by_target
     from edgepack.deploy.fleet.many import Outcome as Outcome
@@ -118,6 +117,7 @@ if TYPE_CHECKING:
     from edgepack.deploy.push import rollback as rollback
     from edgepack.deploy.rollouts import abort_rollout as abort_rollout
     from edgepack.deploy.rollouts import list_rollouts as list_rollouts
+    from edgepack.deploy.rollouts import open_rollout_store as open_rollout_store
     from edgepack.deploy.rollouts import provision_as_rollout as provision_as_rollout
     from edgepack.deploy.rollouts import push_as_rollout as push_as_rollout
     from edgepack.deploy.rollouts import read_rollout as read_rollout

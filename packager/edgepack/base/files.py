@@ -177,6 +177,21 @@ def read_model(path: Path, model: type[ModelT], *, version: int, what: str, reme
     """
     try:
         raw = path.read_bytes()
+    except OSError as error:
+        problem = f"{what} cannot be read: {error}"
+        raise BundleError(problem, hint=remedy, where=str(path)) from error
+    return parse_model(raw, model, version=version, what=what, remedy=remedy, where=str(path))
+
+
+def parse_model(
+    raw: bytes, model: type[ModelT], *, version: int, what: str, remedy: str, where: str
+) -> ModelT:
+    """Parse JSON that has a ``schema_version``; see :func:`read_model`.
+
+    Raises:
+        BundleError: It is broken, or of another schema version.
+    """
+    try:
         document = json.loads(raw)
         found = document.get("schema_version") if isinstance(document, dict) else None
         if found == version:
@@ -187,6 +202,6 @@ def read_model(path: Path, model: type[ModelT], *, version: int, what: str, reme
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         problem = f"{what} cannot be read: {place}: {first['msg']}"
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         problem = f"{what} cannot be read: {error}"
-    raise BundleError(problem, hint=remedy, where=str(path))
+    raise BundleError(problem, hint=remedy, where=where)

@@ -76,7 +76,10 @@ def export(
     else:
         if asked:
             print_outcomes(asked, lambda history: _count_entries(history, merged))
-        for line in (*map(_format_interval, spans), *map(_format_record, records)):
+        for line in (
+            *(_format_interval(span, log) for span in spans),
+            *map(_format_record, records),
+        ):
             write_line(line)
         _warn_of_torn(log)
     log.require_whole()
@@ -124,20 +127,20 @@ def verify(
     if as_json:
         print_json({"records": len(log.records), "torn_lines": log.torn, "head": end})
         return
-    write_line(f"{len(log.records)} records, the chain is unbroken; {api.find_audit_log()}")
+    write_line(f"{len(log.records)} records, the chain is unbroken; {log.place}")
     write_line(f"head {end or 'of an empty log'}")
     _warn_of_torn(log)
 
 
-def _format_interval(span: api.UseInterval) -> str:
+def _format_interval(span: api.UseInterval, log: api.AuditLog) -> str:
     proof = f"serial {span.serial}" if span.serial else span.host_key
     board = f"{span.device} ({proof})" if proof else span.device
     signer = f", signed by {span.signer}" if span.signer else ""
     what = f"{span.project} {span.digest or span.release}{signer}"
-    return f"{board}: {what} from {span.start or 'a time not known here'} {_format_end(span)}"
+    return f"{board}: {what} from {span.start or 'a time not known here'} {_format_end(span, log)}"
 
 
-def _format_end(span: api.UseInterval) -> str:
+def _format_end(span: api.UseInterval, log: api.AuditLog) -> str:
     """Return until when it was current, as far as somebody knows."""
     if span.end and span.ended_who:
         return f"to {span.end} ({span.ended_by} by {span.ended_who})"
@@ -145,7 +148,8 @@ def _format_end(span: api.UseInterval) -> str:
         return f"to {span.end} at the latest ({span.ended_by})"
     if span.seen_by == "board":
         return f"until now: the board said so at {span.seen}"
-    return f"until at least {span.seen}, as far as this machine knows"
+    who = "the team's log" if log.is_shared else "this machine"
+    return f"until at least {span.seen}, as far as {who} knows"
 
 
 def _format_record(record: api.MergedRecord) -> str:

@@ -162,7 +162,7 @@ def provision(
 
     devices = api.select_devices(names)
     options = api.ProvisionOptions(wheels=wheel or [])
-    store = api.RolloutStore()
+    store = api.open_rollout_store()
     if not api.is_one_device(names):
         settings = make_settings(
             parallel=parallel,

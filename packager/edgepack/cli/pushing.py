@@ -56,7 +56,7 @@ def push(
         require_signature=require_signature or allowed_signers is not None,
         allowed_signers=allowed_signers,
     )
-    store = api.RolloutStore()
+    store = api.open_rollout_store()
     if api.is_one_device(device):
         _push_to_one(bundles, devices[0], store, options, as_json=as_json)
         return
@@ -118,7 +118,7 @@ def rollback(
     devices = api.select_devices(device)
     api.require_release(project, to)
     options = api.RollbackOptions(release=to, wait_s=wait_s)
-    store = api.RolloutStore()
+    store = api.open_rollout_store()
     if not api.is_one_device(device):
         settings = make_settings(
             parallel=parallel,

@@ -40,7 +40,7 @@ SOME_FAILED = RemoteCommandError.exit_code
 
 def complete_rollouts(incomplete: str) -> list[str]:
     """Return the numbers of rollouts for tab completion."""
-    numbers = (str(rollout.id) for rollout in api.RolloutStore().list_all().rollouts)
+    numbers = (str(rollout.id) for rollout in api.open_rollout_store().list_all().rollouts)
     return [number for number in numbers if number.startswith(incomplete)]
 
 
@@ -149,14 +149,14 @@ def list_rollouts(as_json: JsonOption = False) -> None:
     """List the rollouts."""
     from edgepack.cli.printing import print_json, write_line
 
-    store = api.RolloutStore()
+    store = api.open_rollout_store()
     listing = api.list_rollouts(store)
     if as_json:
         print_json(listing.rollouts)
     else:
         for rollout in listing.rollouts:
             write_line(_format_headline(rollout))
-        write_line(f"from {store.folder}")
+        write_line(f"from {store.name}")
     for problem in listing.broken:
         typer.echo(f"error: {problem}", err=True)
 
@@ -164,13 +164,13 @@ def list_rollouts(as_json: JsonOption = False) -> None:
 @rollout_app.command(epilog="Example: edgepack rollout status 7")
 def status(number: NumberArgument = None, as_json: JsonOption = False) -> None:
     """Show how far a rollout is [default: the newest]; the exit code shows it too."""
-    _end([api.read_rollout(number, api.RolloutStore())], as_json=as_json)
+    _end([api.read_rollout(number, api.open_rollout_store())], as_json=as_json)
 
 
 @rollout_app.command(epilog="Example for cron: edgepack rollout resume")
 def resume(number: NumberArgument = None, as_json: JsonOption = False) -> None:
     """Go on with the devices that are pending [default: of all rollouts]."""
-    store = api.RolloutStore()
+    store = api.open_rollout_store()
     if number is not None:
         _end([_run(store.load(number), store)], as_json=as_json)
         return
@@ -189,7 +189,7 @@ def abort(number: NumberArgument = None) -> None:
     """Start no more devices of a rollout; what runs goes on to its end."""
     from edgepack.cli.printing import write_line
 
-    store = api.RolloutStore()
+    store = api.open_rollout_store()
     rollouts = _open_rollouts(store) if number is None else [store.load(number)]
     if len(rollouts) != 1:
         numbers = ", ".join(str(rollout.id) for rollout in rollouts) or "none"

@@ -26,7 +26,7 @@ READ_S = 60.0
 """How long a board may take."""
 _HEADER = re.compile(r"project ([A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*)")
 _CURRENT = re.compile(r"current releases/([0-9a-f]{16})")
-_MANIFEST = re.compile(r"([0-9a-f]{64})  ([0-9a-f]{16})/manifest\.json")
+_MANIFEST = re.compile(r"([0-9a-f]{64})  \./([0-9a-f]{16})/manifest\.json")
 
 _Release = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from edgepack.deploy.audit import Record, parse_moment
+from edgepack.deploy.audit_lines import Record, parse_moment
 from edgepack.deploy.histories import BoardHistory
 
 

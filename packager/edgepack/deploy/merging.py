@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Literal
 
 from edgepack.base.clock import format_time
 from edgepack.base.machine import format_name
-from edgepack.deploy.audit import Record, parse_moment
+from edgepack.deploy.audit_lines import Record, parse_moment
 from edgepack.deploy.histories import BoardEntry, BoardHistory
 
 NEAR_S = 600.0
@@ -39,12 +39,14 @@ def merge_histories(
     for number, one in enumerate(logged):
         if one.result == "done":
             alike[one.action, one.project, one.release].append(number)
+    # In the log's order, also where a clock went back.
+    moments = list(accumulate((parse_moment(one.time) for one in logged), max))
     placed: list[tuple[datetime, float, MergedRecord]] = []
     for history in histories:
-        placed += _place_unlogged(history, logged, alike, sources)
+        placed += _place_unlogged(history, logged, moments, alike, sources)
     for number, (one, source) in enumerate(zip(logged, sources, strict=True)):
         merged = MergedRecord(**one.model_dump(), source=source)
-        placed.append((parse_moment(one.time), number, merged))
+        placed.append((moments[number], number, merged))
     placed.sort(key=lambda each: each[:2])
     return [merged for _, _, merged in placed]
 
@@ -52,6 +54,7 @@ def merge_histories(
 def _place_unlogged(
     history: BoardHistory,
     logged: Sequence[Record],
+    moments: Sequence[datetime],
     alike: Mapping[tuple[str, str | None, str | None], Sequence[int]],
     sources: list[Literal["log", "both"]],
 ) -> Iterator[tuple[datetime, float, MergedRecord]]:
@@ -64,7 +67,7 @@ def _place_unlogged(
         matches: list[int | None] = []
         for entry in entries:
             near = {
-                number: abs((parse_moment(logged[number].time) - entry.time).total_seconds())
+                number: abs((moments[number] - entry.time).total_seconds())
                 for number in alike.get((entry.action, entry.project, entry.release), ())
                 if sources[number] == "log" and _is_same(logged[number], entry, history)
             }
@@ -77,10 +80,10 @@ def _place_unlogged(
         moment, order = datetime.min.replace(tzinfo=UTC), -0.5
         for at, (entry, number) in enumerate(zip(entries, matches, strict=True)):
             if number is not None:
-                moment, order = parse_moment(logged[number].time), number + 0.5
+                moment, order = moments[number], number + 0.5
                 continue
             after = next((each for each in matches[at:] if each is not None), None)
-            latest = entry.time if after is None else parse_moment(logged[after].time)
+            latest = entry.time if after is None else moments[after]
             moment = max(moment, min(entry.time, latest))
             yield moment, order, _make_record(entry, history, moment)
 

@@ -15,7 +15,7 @@ from edgepack.bundle.kept import Kept, read_stamps
 from edgepack.bundle.reading import load_bundle
 from edgepack.bundle.signing import Signature, find_allowed_signers, read_signature
 from edgepack.deploy import audit
-from edgepack.deploy.audit import Action, Event
+from edgepack.deploy.audit_lines import Action, Event
 from edgepack.devices.inventory import Device
 from edgepack.errors import EdgepackError, ToolError
 

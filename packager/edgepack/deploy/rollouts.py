@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from edgepack.base.progress import Progress, Silent
+from edgepack.base.team import is_in_team
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.fleet import rollout
 from edgepack.deploy.fleet.rollout import Asked, Done
@@ -177,6 +178,19 @@ def resume_rollout(
     with Relays() as relays:
         act = partial(act_as_asked, relays=relays)
         return rollout.run_rollout(number, store, act, watcher=watcher, inventory=inventory)
+
+
+def open_rollout_store() -> RolloutStore:
+    """Return the team's store where the environment names its database, else the user's folder.
+
+    Raises:
+        EdgepackError: As :func:`edgepack.base.team_tables.open_team_database` does.
+    """
+    if not is_in_team():
+        return RolloutStore()
+    from edgepack.deploy.fleet.team_store import TeamRolloutStore
+
+    return TeamRolloutStore()
 
 
 def list_rollouts(store: RolloutStore) -> RolloutListing:

@@ -17,12 +17,8 @@ import pytest
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy import adding, operations
-from edgepack.deploy.audit import (
-    Record,
-    find_audit_log,
-    parse_moment,
-    read_audit_log,
-)
+from edgepack.deploy.audit import read_audit_log
+from edgepack.deploy.audit_lines import Record, find_audit_log, parse_moment
 from edgepack.deploy.intervals import list_audit_intervals
 from edgepack.deploy.push import push, rollback
 from edgepack.devices import probing

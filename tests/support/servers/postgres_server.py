@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import shutil
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,23 @@ def postgres_server() -> Iterator[str]:
             yield f"postgresql://{USER}@/postgres?host={folder}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def postgres_databases() -> Iterator[Callable[[], str]]:
+    """Start a server, and give what gives the URL of another empty database each time."""
+    import psycopg
+
+    numbers = itertools.count()
+    with postgres_server() as url:
+
+        def another() -> str:
+            name = f"db{next(numbers)}"
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(f"CREATE DATABASE {name}")
+            return url.replace("/postgres?", f"/{name}?")
+
+        yield another
 
 
 @contextmanager

@@ -15,16 +15,8 @@ from pathlib import Path
 
 import pytest
 from edgepack.deploy import audit
-from edgepack.deploy.audit import (
-    MAX_TEXT,
-    Event,
-    Record,
-    find_audit_log,
-    parse_moment,
-    read_audit_log,
-    record,
-    verify_audit_log,
-)
+from edgepack.deploy.audit import read_audit_log, record, verify_audit_log
+from edgepack.deploy.audit_lines import MAX_TEXT, Event, Record, find_audit_log, parse_moment
 from edgepack.deploy.intervals import UNKNOWN_SWITCH, list_audit_intervals
 from edgepack.errors import BundleError, ToolError
 

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from edgepack.deploy.audit import Record
+from edgepack.deploy.audit_lines import Record
 from edgepack.deploy.histories import BoardHistory, parse_board_history
 from edgepack.deploy.intervals import UNKNOWN_SWITCH, list_audit_intervals
 from edgepack.deploy.merging import merge_histories

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from edgepack.results.store.store import ResultsStore
 
-from tests.support.servers.postgres_server import postgres_server
+from tests.support.servers.postgres_server import postgres_databases
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Callable[[], str]]:
     """A PostgreSQL server: what gives the URL of another empty database each time."""
-    import psycopg
-
-    numbers = itertools.count()
-    with postgres_server() as url:
-
-        def another() -> str:
-            name = f"db{next(numbers)}"
-            with psycopg.connect(url, autocommit=True) as connection:
-                connection.execute(f"CREATE DATABASE {name}")
-            return url.replace("/postgres?", f"/{name}?")
-
+    with postgres_databases() as another:
         yield another
 
 

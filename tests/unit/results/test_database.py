@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_store_when_of_another_version_is_refused_and_left_as_it_is(
     said = rf"is of version {version}, this edgepack reads version 1\n.*use the edgepack that made"
     with pytest.raises(BundleError, match=said):
         ResultsStore(url)
-    monkeypatch.setattr(database, "VERSION", version)
+    monkeypatch.setattr(database, "TABLES", replace(database.TABLES, version=version))
     assert ResultsStore(url).load(example_report().id) == example_report()
 
 
@@ -156,7 +157,7 @@ def test_store_when_the_driver_is_missing_says_what_to_install(monkeypatch) -> N
 
 
 def test_store_when_shown_has_no_password(file: Path, monkeypatch) -> None:
-    monkeypatch.setattr(database, "_make_tables", lambda _: None)
+    monkeypatch.setattr("edgepack.base.database.make_tables", lambda _: None)
     store = ResultsStore(f"postgresql://me:{SECRET}@host/db?sslpassword={SECRET}&sslmode=require")
     assert repr(store) == "ResultsStore('postgresql+psycopg://me:***@host/db?sslmode=require')"
     assert SECRET not in repr(store._database) + str(vars(store))

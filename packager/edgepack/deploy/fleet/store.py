@@ -1,9 +1,9 @@
-"""Stores rollouts: one JSON file each in the user's data directory.
+"""Stores rollouts: one JSON file each in the user's data directory, or rows of a team's database.
 
 Beside ``7.json`` are ``7.lock``, which the process that works on the rollout locks, and
 ``7.stopped`` once nothing more of it may start. ``7.stopped`` is a separate file so that a rollout
 can be stopped while another process works on it. No file says that a newer rollout supersedes an
-older one: readers work it out.
+older one: readers work it out. :mod:`edgepack.deploy.fleet.team_store` keeps them in a database.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from pydantic import AfterValidator, Field
 
 from edgepack.base.clock import format_now
 from edgepack.base.files import read_model, write_atomically, writing
+from edgepack.base.machine import find_own_name
 from edgepack.base.schema import StrictModel
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.fleet.schedule import RolloutSettings
 from edgepack.errors import BundleError, BusyError, EdgepackError, UsageError, suggest_nearest
 
 SCHEMA_VERSION: Literal[1] = 1
+PUSH_AGAIN = "push again to the devices that were not done"
 
 WARM_UP_S = 900.0
 """How long the self-test may take: a first TensorRT engine can take ten minutes to build."""
@@ -113,6 +115,8 @@ class Rollout(StrictModel):
     project: str
     """Whose release is pushed or rolled back; empty where a device is provisioned."""
     created: str
+    by: str = ""
+    """Who began it, as ``user@host``."""
     settings: RolloutSettings
     options: Options = PushOptions()
     bundles: dict[str, RolloutBundle]
@@ -159,6 +163,11 @@ class RolloutStore:
 
         self.folder = folder or platformdirs.user_data_path("edgepack") / "rollouts"
 
+    @property
+    def name(self) -> str:
+        """Where they lie: the folder, or the database's URL without its password."""
+        return str(self.folder)
+
     def create(
         self,
         project: str,
@@ -177,16 +186,16 @@ class RolloutStore:
             bundles: What is pushed, by target; empty for anything else.
 
         Raises:
-            ToolError: The folder cannot be written to.
+            ToolError: The store cannot be written to.
         """
         now = format_now()
-        with writing("the rollout", self.folder), self._open_file(".lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._numbering() as number:
             rollout = Rollout(
                 schema_version=SCHEMA_VERSION,
-                id=max(self._list_ids(), default=0) + 1,
+                id=number,
                 project=project,
                 created=now,
+                by=find_own_name(),
                 settings=settings,
                 options=options,
                 bundles={
@@ -205,14 +214,14 @@ class RolloutStore:
         return rollout
 
     def save(self, rollout: Rollout) -> None:
-        """Write a rollout atomically; the caller must have its lock.
+        """Write a rollout whole or not at all; the caller must have its lock.
 
         Raises:
-            ToolError: The folder cannot be written to.
+            ToolError: The store cannot be written to.
         """
         path = self._find_path(rollout.id)
         with writing("the rollout", path):
-            write_atomically(path, rollout.model_dump_json(exclude={"stopped"}) + "\n")
+            write_atomically(path, format_rollout(rollout) + "\n")
 
     def load(self, number: int) -> Rollout:
         """Return one rollout, with what a newer one supersedes marked so.
@@ -227,19 +236,17 @@ class RolloutStore:
                 f"there is no rollout {number}",
                 hint=f"{suggest_nearest(str(number), map(str, known))} (edgepack rollout list)",
             )
-        newer = [self._read_rollout(other) for other in known if other > number]
-        return _mark_superseded(self._read_rollout(number), newer)
+        *newer, rollout = map(_require_read, self._read_each(number))
+        return _mark_superseded(rollout, newer)
 
     def list_all(self) -> RolloutListing:
         """Return all rollouts; a broken file hides no other."""
         listing = RolloutListing()
-        for number in reversed(self._list_ids()):
-            try:
-                rollout = self._read_rollout(number)
-            except BundleError as error:
-                listing.broken.append(error)
+        for found in self._read_each():
+            if isinstance(found, BundleError):
+                listing.broken.append(found)
             else:
-                listing.rollouts.append(_mark_superseded(rollout, listing.rollouts))
+                listing.rollouts.append(_mark_superseded(found, listing.rollouts))
         listing.rollouts.reverse()
         return listing
 
@@ -249,7 +256,7 @@ class RolloutStore:
         Raises:
             BundleError: The file of a newer one is broken.
         """
-        newer = (self._read_rollout(number) for number in self._list_ids() if number > rollout.id)
+        newer = map(_require_read, self._read_each(rollout.id + 1))
         return any(other.project == rollout.project and other.covers(device) for other in newer)
 
     @contextmanager
@@ -258,17 +265,13 @@ class RolloutStore:
 
         Raises:
             BusyError: Another process holds it.
-            ToolError: The folder cannot be written to.
+            ToolError: The store cannot be written to.
         """
         with self._open_file(f"{number}.lock") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise BusyError(
-                    f"rollout {number} is being worked on by process {file.read() or '?'}",
-                    hint="wait for it, or stop what it has not started: edgepack rollout abort"
-                    f" {number}",
-                ) from error
+                raise make_held_error(number, f"process {file.read() or '?'}") from error
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -278,7 +281,7 @@ class RolloutStore:
         """Stop a rollout: nothing more starts, also in a process that works on it now.
 
         Raises:
-            ToolError: The folder cannot be written to.
+            ToolError: The store cannot be written to.
         """
         path = self.folder / f"{number}.stopped"
         with (
@@ -304,6 +307,22 @@ class RolloutStore:
         return sorted(int(name) for name in names if name.isdecimal())
 
     @contextmanager
+    def _numbering(self) -> Iterator[int]:
+        """Give the number of a new rollout, which is stored in the block."""
+        with writing("the rollout", self.folder), self._open_file(".lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield max(self._list_ids(), default=0) + 1
+
+    def _read_each(self, first: int = 0) -> Iterator[Rollout | BundleError]:
+        """Yield the rollouts from a number on, or what is wrong with them, the newest first."""
+        for number in reversed(self._list_ids()):
+            if number >= first:
+                try:
+                    yield self._read_rollout(number)
+                except BundleError as error:
+                    yield error
+
+    @contextmanager
     def _open_file(self, name: str) -> Iterator[IO[str]]:
         path = self.folder / name
         with writing("the rollout", path):
@@ -319,9 +338,28 @@ class RolloutStore:
             Rollout,
             version=SCHEMA_VERSION,
             what="the rollout",
-            remedy="delete the file, and push again to the devices that were not done",
+            remedy=f"delete the file, and {PUSH_AGAIN}",
         )
         return rollout.model_copy(update={"stopped": self.read_stop_reason(number)})
+
+
+def format_rollout(rollout: Rollout) -> str:
+    """Return a rollout as it is stored: that it is stopped is stored apart."""
+    return rollout.model_dump_json(exclude={"stopped"})
+
+
+def make_held_error(number: int, holder: str) -> BusyError:
+    """Return the error for a rollout on which somebody works already."""
+    return BusyError(
+        f"rollout {number} is being worked on by {holder}",
+        hint=f"wait for it, or stop what it has not started: edgepack rollout abort {number}",
+    )
+
+
+def _require_read(found: Rollout | BundleError) -> Rollout:
+    if isinstance(found, BundleError):
+        raise found
+    return found
 
 
 def _mark_superseded(rollout: Rollout, newer: list[Rollout]) -> Rollout:

@@ -1,46 +1,16 @@
-"""The database of the results store: its URL, its transactions, its version, its errors."""
+"""The database of the results store."""
 
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from sqlalchemy import (
-    URL,
-    Connection,
-    Engine,
-    NullPool,
-    create_engine,
-    event,
-    inspect,
-    make_url,
-    select,
-    text,
-)
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy import URL
 
-from edgepack.base.files import writing
-from edgepack.errors import BundleError, EdgepackError, ToolError, UsageError
-from edgepack.results.store.schema import VERSION, metadata, versions
-
-VARIABLE = "EDGEPACK_RESULTS"
-WAIT_S = 60
-"""How long a process waits while another one writes."""
-WRITING_LOCK = 0x65646765
-"""The number of the PostgreSQL advisory lock that each writer takes."""
-EXAMPLES = "sqlite:////home/me/results.sqlite, postgresql://me@host/results"
-DRIVERS = dict.fromkeys(("postgres", "postgresql"), "postgresql+psycopg")
-"""The driver for URLs that name none."""
-PACKAGES = {"psycopg": "'edgepack[postgres]'"}
-"""What brings a driver, where its own name does not."""
-CORRUPT = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
-NOT_AS_MADE = ("SQLITE_ERROR", "")
-"""SQLite's error names where a table lacks what its version has, or a text is not valid."""
+from edgepack.base import database
+from edgepack.base.database import Database
+from edgepack.base.team import VARIABLE
+from edgepack.results.store.schema import TABLES
 
 
 def find_default_file() -> Path:
@@ -50,216 +20,16 @@ def find_default_file() -> Path:
     return platformdirs.user_data_path("edgepack") / "results.sqlite"
 
 
-@dataclass(frozen=True)
-class Database:
-    """A database whose tables are this version's. No password is in its text or its errors."""
-
-    engine: Engine
-    name: str
-    """Its URL, without what is secret."""
-    file: Path | None
-    """Where it lies, if it is SQLite's."""
-    password: str
-
-    def __repr__(self) -> str:
-        return f"Database({self.name!r})"
-
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Give a connection for reading; in SQLite it sees one state of the database.
-
-        Raises:
-            ToolError: The database cannot be reached or used.
-            BundleError: It is corrupt.
-        """
-        with self._explaining_errors(), self.engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """Give a connection; when the block ends, all that it wrote is kept, or nothing.
-
-        One process writes at a time, so that two that replace the same report both succeed.
-
-        Raises:
-            ToolError: The database cannot be reached or written.
-            BundleError: It is corrupt.
-        """
-        engine = self.engine.execution_options(edgepack_writes=True)
-        with self._explaining_errors(), engine.begin() as connection:
-            if engine.dialect.name == "postgresql":
-                connection.execute(text(f"SET LOCAL lock_timeout = '{WAIT_S}s'"))
-                connection.execute(text(f"SELECT pg_advisory_xact_lock({WRITING_LOCK})"))
-            yield connection
-
-    @contextmanager
-    def _explaining_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except DBAPIError as error:
-            raise self._explain_error(error) from None
-        except UnicodeDecodeError as error:  # of SQLite's message, which cites what it cannot read
-            raise self._make_corrupt_error(str(error)) from None
-
-    def _explain_error(self, error: DBAPIError) -> EdgepackError:
-        said = str(error.orig).strip()
-        if self.password:
-            said = said.replace(self.password, "***")
-        code = getattr(error.orig, "sqlite_errorname", "")
-        if code.startswith(CORRUPT) or (self.file and code in NOT_AS_MADE):
-            return self._make_corrupt_error(said)
-        return ToolError(
-            f"the results store cannot be used: {said}",
-            hint=self._find_remedy(code),
-            where=self.name,
-        )
-
-    def _make_corrupt_error(self, said: str) -> BundleError:
-        file, away = (shlex.quote(f"{self.file}{end}") for end in ("", ".broken"))
-        return BundleError(
-            f"the results store is corrupt: {said}",
-            hint=f"it is left as it is; move it away: mv {file} {away}"
-            f" (what can be saved of it: sqlite3 {away} .recover)",
-            where=self.name,
-        )
-
-    def _find_remedy(self, code: str) -> str:
-        if code.startswith("SQLITE_BUSY"):
-            return f"another process has been writing for {WAIT_S} s; wait for it, or end it"
-        if self.file:
-            return (
-                "free some space, and see that you may write the file and its folder;"
-                f" or name another store: {VARIABLE}=sqlite:////tmp/results.sqlite"
-            )
-        return (
-            f"check the server, and the URL of --results or {VARIABLE};"
-            f" a writer waits {WAIT_S} s for others"
-        )
-
-
 def open_database(url: str | None) -> Database:
-    """Open a database, and make its tables where it has none.
+    """Open the store's database, and make its tables where it has none.
 
     Args:
         url: As SQLAlchemy has it; None stands for the environment's ``EDGEPACK_RESULTS``, and
             where that is not set for SQLite's :func:`find_default_file`.
 
     Raises:
-        UsageError: The URL names no database that can be used.
-        ToolError: The database's driver is missing, or it cannot be reached or written.
-        BundleError: It is corrupt, or of another version; then it is left as it is.
+        EdgepackError: As :func:`edgepack.base.database.open_database` does.
     """
-    where = "--results" if url else VARIABLE
-    asked = url or os.environ.get(VARIABLE)
-    own = URL.create("sqlite", database=str(find_default_file()))
-    found = _parse_url(asked, where) if asked else own
-    if found == own:
-        with writing("the results store", find_default_file()):
-            find_default_file().parent.mkdir(parents=True, exist_ok=True)
-    file = _find_file(found, where)
-    hidden = found.password or found.query.get("password", "")
-    database = Database(
-        engine=_make_engine(found, where),
-        name=_format_url(found),
-        file=file,
-        password=str(hidden),
-    )
-    _make_tables(database)
-    return database
-
-
-def _parse_url(url: str, where: str) -> URL:
-    try:
-        found = make_url(url)
-    except (ArgumentError, ValueError):
-        _refuse("this is no URL of a database", where)  # the text may have a password in it
-    if found.drivername in DRIVERS:
-        found = found.set(drivername=DRIVERS[found.drivername])
-    return found
-
-
-def _format_url(url: URL) -> str:
-    open_options = {name: value for name, value in url.query.items() if "pass" not in name}
-    return url.set(query=open_options).render_as_string(hide_password=True)
-
-
-def _find_file(url: URL, where: str) -> Path | None:
-    if url.get_backend_name() != "sqlite":
-        return None
-    if not url.database or url.database == ":memory:":
-        _refuse("a results store in memory keeps nothing", where)
-    path = Path(url.database).absolute()
-    if not path.parent.is_dir():
-        _refuse(f"there is no folder {path.parent}", where)
-    return path
-
-
-def _refuse(problem: str, where: str) -> NoReturn:
-    raise UsageError(problem, hint=f"give one such as {EXAMPLES}", where=where) from None
-
-
-def _make_engine(url: URL, where: str) -> Engine:
-    try:
-        if url.get_backend_name() != "sqlite":
-            return create_engine(url, poolclass=NullPool, hide_parameters=True)
-        engine = create_engine(
-            url,
-            poolclass=NullPool,
-            hide_parameters=True,
-            connect_args={"timeout": WAIT_S, "isolation_level": None},
-        )
-    except NoSuchModuleError:
-        _refuse(f"there is no kind of database {url.drivername!r}", where)
-    except ModuleNotFoundError as error:
-        package = PACKAGES.get(error.name or "", error.name)
-        raise ToolError(
-            f"the driver of the results store is missing: {error.name}",
-            hint=f"pip install {package}",
-            where=where,
-        ) from error
-    event.listen(engine, "begin", _begin)
-    return engine
-
-
-def _begin(connection: Connection) -> None:
-    """Begin a transaction of SQLite, which Python's module would begin too late.
-
-    Who is going to write waits for its turn here: from reading to writing nobody can wait.
-    """
-    if connection.get_execution_options().get("edgepack_writes"):
-        # Of a file that is not there yet: what prune frees goes back to the disk.
-        connection.exec_driver_sql("PRAGMA auto_vacuum = FULL")
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    else:
-        connection.exec_driver_sql("BEGIN")
-
-
-def _make_tables(database: Database) -> None:
-    """Make the tables if the store has none; existing ones have to be of this version."""
-    with database.reading() as connection:
-        if _has_tables(connection, database.name):
-            return
-    with database.writing() as connection:
-        if _has_tables(connection, database.name):  # another process made them meanwhile
-            return
-        metadata.create_all(connection, checkfirst=False)
-        connection.execute(versions.insert().values(version=VERSION))
-
-
-def _has_tables(connection: Connection, name: str) -> bool:
-    tables = inspect(connection)
-    if not tables.has_table(versions.name):
-        return False
-    known = {column["name"] for column in tables.get_columns(versions.name)}
-    version = None
-    if versions.c.version.name in known:
-        version = connection.execute(select(versions.c.version)).scalar()
-    if version != VERSION:
-        found = "another version" if version is None else f"version {version}"
-        raise BundleError(
-            f"the results store is of {found}, this edgepack reads version {VERSION}",
-            hint="use the edgepack that made it (pip install --upgrade edgepack), or name another"
-            f" store: --results or {VARIABLE}",
-            where=name,
-        )
-    return True
+    own = find_default_file()
+    asked = url or os.environ.get(VARIABLE) or URL.create("sqlite", database=str(own))
+    return database.open_database(asked, TABLES, "--results" if url else VARIABLE, own=own)

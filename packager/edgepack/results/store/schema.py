@@ -17,6 +17,7 @@ from sqlalchemy import (
     Table,
 )
 
+from edgepack.base.database import Tables
 from edgepack.results.store.rows import RunRow
 
 VERSION = 1
@@ -60,3 +61,5 @@ documents = Table(
 
 versions = Table("edgepack_version", metadata, Column("version", Integer, nullable=False))
 """One row: the version of the tables."""
+
+TABLES = Tables("the results store", metadata, versions, VERSION, lock=0x65646765)

@@ -1,0 +1,256 @@
+"""A team's rollouts and audit log in PostgreSQL: two operators, on two hosts, on one database."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from edgepack.cli.main import run
+from edgepack.deploy.audit import read_audit_log, record, verify_audit_log
+from edgepack.deploy.audit_lines import Event, find_audit_log
+from edgepack.deploy.fleet.rollout import start_rollback
+from edgepack.deploy.operations import audited
+from edgepack.deploy.rollouts import open_rollout_store
+from edgepack.devices.inventory import LocalEntry, add_device, load_devices
+from edgepack.errors import BundleError, BusyError, ToolError
+from edgepack.project.profile import find_host_target
+
+from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
+from tests.support.servers.postgres_server import postgres_databases
+
+pytestmark = pytest.mark.slow(reason="starts a PostgreSQL server")
+
+WRITERS, EACH = 8, 5
+BEGIN = """
+import os, socket, sys, time
+socket.gethostname = lambda: os.environ["AS_HOST"]
+from edgepack.deploy.audit import record
+from edgepack.deploy.audit_lines import Event
+from edgepack.deploy.rollouts import open_rollout_store
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Callable[[], str]]:
+    with postgres_databases() as another:
+        yield another
+
+
+@pytest.fixture
+def url(server: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a team's empty database, which the environment names."""
+    found = server()
+    monkeypatch.setenv("EDGEPACK_RESULTS", found)
+    return found
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a device that is this machine, and a bundle for it."""
+    monkeypatch.chdir(tmp_path)
+    entry = LocalEntry(transport="local", target=find_host_target(), root=str(tmp_path / "root"))
+    add_device(tmp_path / "devices.yaml", "board", entry)
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+    change_manifest(bundle, lambda manifest: manifest.update(target=find_host_target()))
+    return bundle
+
+
+def start(host: str, script: str, tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+    """Start a script as an operator on a host, with data of its own."""
+    own = {"AS_HOST": host, "XDG_DATA_HOME": str(tmp_path / host)}
+    argv = [sys.executable, "-c", BEGIN + script, *words]
+    return subprocess.Popen(
+        argv, env=os.environ | own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def end(child: subprocess.Popen[str]) -> str:
+    said, problems = child.communicate(timeout=120)
+    assert child.returncode == 0, problems
+    return said
+
+
+def edgepack(host: str, tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+    return start(host, "from edgepack.cli.main import main; main()", tmp_path, *words)
+
+
+def test_writers_on_two_hosts_lose_nothing_and_make_one_chain(url: str, tmp_path: Path) -> None:
+    del url
+    script = f"for n in range({EACH}): record(Event(action='push', device=sys.argv[1] + str(n)))"
+    children = [
+        start(host, script, tmp_path, f"{host}-{writer}-")
+        for host in ("one", "two")
+        for writer in range(WRITERS)
+    ]
+    for child in children:
+        end(child)
+    log = verify_audit_log()
+    names = [f"{h}-{w}-{n}" for h in ("one", "two") for w in range(WRITERS) for n in range(EACH)]
+    assert sorted(one.device for one in log.records) == sorted(names)
+    assert all(one.device.startswith(one.host) for one in log.records)
+    assert log.is_shared
+    assert log.place.startswith("postgresql+psycopg://edgepack@/")
+    assert not find_audit_log().exists()
+
+
+def test_writer_that_is_killed_leaves_a_chain_that_goes_on(url: str, tmp_path: Path) -> None:
+    script = "while True: record(Event(action='push', device='board'))"
+    for _ in range(3):
+        before = len(read_audit_log().records)
+        child = start("one", script, tmp_path)
+        while len(read_audit_log().records) < before + 3:
+            time.sleep(0.01)
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    record(Event(action="push", device="last"))
+    assert verify_audit_log().records[-1].device == "last"
+
+
+def change(url: str, statement: str) -> None:
+    with closing(psycopg.connect(url, autocommit=True)) as connection:
+        connection.execute(statement)
+
+
+def test_log_is_only_appended_to_and_who_does_otherwise_breaks_the_chain(url: str) -> None:
+    for number in range(4):
+        record(Event(action="push", device=f"board{number}"))
+    head = verify_audit_log().digests[-1]
+    altered = "UPDATE edgepack_audit SET line = replace(line, 'board1', 'board9')"
+    for statement in (altered, "DELETE FROM edgepack_audit", "TRUNCATE edgepack_audit"):
+        with pytest.raises(psycopg.Error, match="only appended to"):
+            change(url, statement)
+    assert verify_audit_log(head=head).digests[-1] == head
+    change(url, "ALTER TABLE edgepack_audit DISABLE TRIGGER ALL")
+    change(url, altered)
+    with pytest.raises(BundleError, match="line 3 was not written after"):
+        verify_audit_log()
+    change(url, "DELETE FROM edgepack_audit WHERE number = 2")
+    with pytest.raises(BundleError, match="line 2 was not written after"):
+        verify_audit_log()
+
+
+def test_record_when_the_database_dies_waits_in_the_file_and_is_taken_in_once(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with audited("push", "board"):
+        monkeypatch.setenv("EDGEPACK_RESULTS", url.replace("host=", "host=/gone"))
+    assert f"the record waits in {find_audit_log()}" in caplog.text
+    assert len(read_audit_log(path=find_audit_log()).records) == 1
+    with pytest.raises(ToolError, match="the team's database cannot be used"):
+        read_audit_log()
+    with pytest.raises(ToolError, match="the team's database"), audited("push", "never"):
+        pytest.fail("what cannot be recorded began")
+    monkeypatch.setenv("EDGEPACK_RESULTS", url)
+    record(Event(action="push", device="later"))
+    log = verify_audit_log()
+    assert [one.device for one in log.records] == ["board", "later"]
+    assert log.records[0].waited == read_audit_log(path=find_audit_log()).digests[0]
+    record(Event(action="push", device="last"), find_audit_log())  # as if it had died again
+    assert [one.device for one in verify_audit_log().records] == ["board", "later", "last"]
+    assert Counter(one.device for one in verify_audit_log().records).most_common(1)[0][1] == 1
+
+
+def test_server_that_does_not_answer_is_an_error_in_bounded_time_without_the_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        address = f"postgresql://me:hunter2@127.0.0.1:{port}/db?connect_timeout=2"
+        monkeypatch.setenv("EDGEPACK_RESULTS", address)
+        began = time.monotonic()
+        with pytest.raises(ToolError, match="team's database") as caught:
+            record_nothing()
+    assert time.monotonic() - began < 10
+    assert "hunter2" not in str(caught.value) + repr(caught.value.__cause__)
+
+
+def record_nothing() -> None:
+    with audited("push", "board"):
+        pytest.fail("it began")
+
+
+HOLD = """
+store = open_rollout_store()
+with store.lock(int(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_rollout_begun_by_one_is_refused_to_the_other_while_held_and_resumed_after_a_kill(
+    url: str, here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del url
+    first = edgepack("one", tmp_path, "push", str(here), "--device", "all", "--no-self-test")
+    assert "1 done" in end(first)
+    store = open_rollout_store()
+    (begun,) = store.list_all().rollouts
+    assert begun.by.endswith("@one")
+    waiting = start_rollback("tiny", [load_devices()["board"]], store)
+    child = start("one", HOLD, tmp_path, str(waiting.id))
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    assert run(["rollout", "resume", str(waiting.id)]) == 8
+    refused = capsys.readouterr().err
+    assert f"rollout {waiting.id} is being worked on by" in refused
+    assert f"@one, process {child.pid}" in refused
+    child.kill()
+    child.communicate()
+    resumed = edgepack("two", tmp_path, "rollout", "resume", str(waiting.id), "--json")
+    said, _ = resumed.communicate(timeout=120)
+    document = json.loads(said)
+    assert document["devices"]["board"]["state"] == "failed"  # there is nothing before it
+    assert [(one.host, one.action, one.result) for one in read_audit_log().records] == [
+        ("one", "switch", "done"), ("one", "push", "done"), ("two", "rollback", "failed"),
+    ]  # fmt: skip
+
+
+def test_rollouts_of_two_hosts_have_numbers_of_their_own(url: str, tmp_path: Path) -> None:
+    del url
+    script = """
+from edgepack.deploy.fleet.schedule import RolloutSettings
+from edgepack.deploy.fleet.store import RollbackOptions
+store = open_rollout_store()
+for _ in range(4):
+    made = store.create("tiny", {"board": "host"}, RolloutSettings(), RollbackOptions(), {})
+    print(made.id)
+"""
+    children = [start(host, script, tmp_path) for host in ("one", "two") for _ in range(WRITERS)]
+    numbers = [int(line) for child in children for line in end(child).split()]
+    assert len(set(numbers)) == 4 * 2 * WRITERS
+    found = open_rollout_store().list_all()
+    assert [one.id for one in found.rollouts] == sorted(numbers)
+    assert not found.broken
+    states = Counter(one.devices["board"].state for one in found.rollouts)
+    assert states == {"superseded": len(numbers) - 1, "pending": 1}
+
+
+def test_rollout_whose_lock_was_lost_stores_nothing_more(url: str) -> None:
+    store = open_rollout_store()
+    rollout = start_rollback("tiny", [load_devices()["local"]], store)
+    with store.lock(rollout.id):
+        with pytest.raises(BusyError), open_rollout_store().lock(rollout.id):
+            pytest.fail("two hold it")
+        change(url, "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+        other = rollout.model_copy(update={"project": "other"})
+        with pytest.raises(ToolError, match="the team's database cannot be used"):
+            store.save(other)
+        with pytest.raises(ToolError, match="the lock of rollout 1 was lost"):
+            store.save(other)
+    assert store.load(rollout.id).project == "tiny"
+    store.stop(rollout.id, "enough")
+    assert store.load(rollout.id).stopped == "enough"
+    with store.lock(rollout.id):
+        store.save(rollout)
