@@ -10,6 +10,7 @@ import typer
 
 from edgepack import api
 from edgepack.base.bugs import TITLE
+from edgepack.base.machine import find_own_name
 from edgepack.cli.groups import QuickGroup
 from edgepack.cli.options import JsonOption, complete_selection
 from edgepack.errors import (
@@ -168,12 +169,28 @@ def status(number: NumberArgument = None, as_json: JsonOption = False) -> None:
 
 
 @rollout_app.command(epilog="Example for cron: edgepack rollout resume")
-def resume(number: NumberArgument = None, as_json: JsonOption = False) -> None:
+def resume(
+    number: NumberArgument = None,
+    bundle: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="The rollout's bundles, where they lie elsewhere by now, as on your machine.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Go on with the devices that are pending [default: of all rollouts]."""
     store = api.open_rollout_store()
     if number is not None:
-        _end([_run(store.load(number), store)], as_json=as_json)
+        _end([_run(store.load(number), store, bundle or ())], as_json=as_json)
         return
+    if bundle:
+        raise UsageError(
+            "--bundle is for one rollout",
+            hint="give its ID: edgepack rollout list",
+            where="--bundle",
+        )
     run, errors = [], []
     for rollout in _open_rollouts(store):
         try:
@@ -209,11 +226,11 @@ def _open_rollouts(store: api.RolloutStore) -> list[api.Rollout]:
     return [rollout for rollout in listing.rollouts if rollout.pending and not rollout.stopped]
 
 
-def _run(rollout: api.Rollout, store: api.RolloutStore) -> api.Rollout:
+def _run(rollout: api.Rollout, store: api.RolloutStore, moved: Sequence[Path] = ()) -> api.Rollout:
     from edgepack.cli.fleet_view import watch
 
     with watch([] if rollout.stopped else rollout.pending) as watcher:
-        return api.resume_rollout(rollout.id, store, watcher=watcher)
+        return api.resume_rollout(rollout.id, store, watcher=watcher, moved=moved)
 
 
 def _end(
@@ -281,4 +298,5 @@ def _format_headline(rollout: api.Rollout) -> str:
         "rollback": f"back, of {rollout.project}",
         "provision": "of runtimes",
     }[rollout.options.action]
-    return f"rollout {rollout.id} {what}: {said}{stopped}"
+    by = f" by {rollout.by}" if rollout.by not in ("", find_own_name()) else ""
+    return f"rollout {rollout.id} {what}{by}: {said}{stopped}"

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -160,6 +160,7 @@ def resume_rollout(
     *,
     watcher: Watcher | None = None,
     inventory: Path | None = None,
+    moved: Sequence[Path] = (),
 ) -> Rollout:
     """Do what a rollout is for on its pending devices, and return its state.
 
@@ -171,13 +172,16 @@ def resume_rollout(
         store: Where it is kept.
         watcher: Receives the events, to show them; default: nobody.
         inventory: devices.yaml, if it is not the usual one.
+        moved: Its bundles, where they lie elsewhere by now: on another machine than it began on.
 
     Raises:
         EdgepackError: As :func:`.fleet.rollout.run_rollout` does; nothing was sent.
     """
     with Relays() as relays:
         act = partial(act_as_asked, relays=relays)
-        return rollout.run_rollout(number, store, act, watcher=watcher, inventory=inventory)
+        return rollout.run_rollout(
+            number, store, act, watcher=watcher, inventory=inventory, moved=moved
+        )
 
 
 def open_rollout_store() -> RolloutStore:

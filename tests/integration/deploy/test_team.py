@@ -12,21 +12,30 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from edgepack.cli.main import run
 from edgepack.deploy.audit import read_audit_log, record, verify_audit_log
 from edgepack.deploy.audit_lines import Event, find_audit_log
-from edgepack.deploy.fleet.rollout import start_rollback
+from edgepack.deploy.fleet.bundles import load_bundles_by_target
+from edgepack.deploy.fleet.rollout import start_rollback, start_rollout
+from edgepack.deploy.fleet.store import PushOptions
 from edgepack.deploy.operations import audited
+from edgepack.deploy.push import push
 from edgepack.deploy.rollouts import open_rollout_store
+from edgepack.deploy.transfer import client
 from edgepack.devices.inventory import LocalEntry, add_device, load_devices
 from edgepack.errors import BundleError, BusyError, ToolError
 from edgepack.project.profile import find_host_target
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
-from tests.support.servers.postgres_server import postgres_databases
+from tests.support.servers.postgres_server import (
+    postgres_databases,
+    postgres_server,
+    stop_server,
+)
 
 pytestmark = pytest.mark.slow(reason="starts a PostgreSQL server")
 
@@ -215,6 +224,54 @@ def test_rollout_begun_by_one_is_refused_to_the_other_while_held_and_resumed_aft
     assert [(one.host, one.action, one.result) for one in read_audit_log().records] == [
         ("one", "switch", "done"), ("one", "push", "done"), ("two", "rollback", "failed"),
     ]  # fmt: skip
+
+
+def test_rollout_whose_bundle_lies_elsewhere_on_the_other_machine_is_resumed_with_it(
+    url: str, here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del url
+    store, board = open_rollout_store(), load_devices()["board"]
+    bundles = load_bundles_by_target([here])
+    options = PushOptions(self_test=False)
+    rollout = start_rollout(bundles, [board], store, options=options)
+    moved, other = here.rename(tmp_path / "moved"), write_tiny_bundle(tmp_path / "other", size=9)
+    change_manifest(other, lambda manifest: manifest.update(target=find_host_target()))
+    words = ["rollout", "resume", str(rollout.id)]
+    assert run(words) == 7
+    assert f"edgepack rollout resume {rollout.id} --bundle DIR" in capsys.readouterr().err
+    assert run([*words, "--bundle", str(other)]) == 7
+    assert "has changed since" in capsys.readouterr().err
+    assert "1 done" in end(edgepack("two", tmp_path, *words, "--bundle", str(moved)))
+    assert run(["rollout", "resume", "--bundle", str(moved)]) == 2
+    record = store.load(rollout.id)
+    assert (record.devices["board"].state, record.bundles[board.target].path) == (
+        "done", str(moved),
+    )  # fmt: skip
+
+
+def test_push_during_which_the_server_dies_is_done_and_recorded_in_the_file(
+    here: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with postgres_server() as url:
+        monkeypatch.setenv("EDGEPACK_RESULTS", url)
+        real = client.send_release
+
+        def send_and_lose(*arguments: Any, **more: Any) -> client.PushedRelease:
+            sent = real(*arguments, **more)
+            stop_server(url)
+            return sent
+
+        monkeypatch.setattr(client, "send_release", send_and_lose)
+        pushed = push(here, load_devices()["board"], self_test=False)
+    assert (tmp_path / "root/tiny/current").readlink().name == pushed.release
+    waiting = read_audit_log(path=find_audit_log()).records
+    assert [(one.action, one.release) for one in waiting] == [
+        ("switch", pushed.release), ("push", pushed.release),
+    ]  # fmt: skip
+    assert caplog.text.count("the record waits in") == 2
 
 
 def test_rollouts_of_two_hosts_have_numbers_of_their_own(url: str, tmp_path: Path) -> None:

@@ -12,7 +12,11 @@ from typing import Protocol
 from edgepack.base.clock import format_now
 from edgepack.base.progress import Progress
 from edgepack.bundle.reading import Bundle, load_bundle
-from edgepack.deploy.fleet.bundles import find_bundle, require_signatures
+from edgepack.deploy.fleet.bundles import (
+    find_bundle,
+    load_bundles_by_target,
+    require_signatures,
+)
 from edgepack.deploy.fleet.run import News, Unwatched, Watcher, run_on_devices
 from edgepack.deploy.fleet.schedule import Retry, RolloutSettings, Schedule, Settled
 from edgepack.deploy.fleet.store import (
@@ -166,22 +170,24 @@ def run_rollout(
     *,
     watcher: Watcher | None = None,
     inventory: Path | None = None,
+    moved: Sequence[Path] = (),
 ) -> Rollout:
     """Do it on the pending devices, and return the state of the rollout.
 
     If none is pending, or the rollout was stopped, it does nothing: it may be called repeatedly. A
-    device that is not reached stays pending; the state of each is stored as it changes.
+    device that is not reached stays pending; the state of each is stored as it changes. ``moved``
+    are its bundles where these lie elsewhere by now, as on another machine than it began on.
 
     Raises:
         UsageError: There is no such rollout, or no file of allowed signers.
-        BundleError: A bundle has changed since the rollout began, or has lost a required signature;
-            nothing was sent.
+        BundleError: A bundle has changed since the rollout began, is not here, or has lost a
+            required signature; nothing was sent.
         BusyError: Another process works on the rollout.
         ProfileError: The inventory is wrong.
         ToolError: The rollout cannot be stored, or ssh-keygen is missing.
     """
     with store.lock(number):
-        rollout = store.load(number)
+        rollout = _find_moved(store.load(number), moved)
         if rollout.pending and not rollout.stopped:
             bundles = {target: _require_unchanged(rollout, target) for target in rollout.bundles}
             _require_signatures(bundles, rollout.options)
@@ -334,6 +340,24 @@ def _make_record(
     )
 
 
+def _find_moved(rollout: Rollout, moved: Sequence[Path]) -> Rollout:
+    """Return a rollout with its bundles where they lie by now.
+
+    Raises:
+        BundleError: One of them is no bundle that can be read.
+    """
+    if not moved:
+        return rollout
+    there = load_bundles_by_target(moved)
+    places = {
+        target: entry.model_copy(update={"path": str(there[target].path.resolve())})
+        if target in there
+        else entry
+        for target, entry in rollout.bundles.items()
+    }
+    return rollout.model_copy(update={"bundles": places})
+
+
 def _require_unchanged(rollout: Rollout, target: str) -> Bundle:
     """Return the bundle for a target.
 
@@ -341,6 +365,12 @@ def _require_unchanged(rollout: Rollout, target: str) -> Bundle:
         BundleError: It is missing, or has changed since the rollout began.
     """
     entry = rollout.bundles[target]
+    if not Path(entry.path).is_dir():
+        raise BundleError(
+            f"there is no {entry.path} here; rollout {rollout.id} was begun by"
+            f" {rollout.by or 'somebody'}",
+            hint=f"copy the bundle here: edgepack rollout resume {rollout.id} --bundle DIR",
+        )
     bundle = load_bundle(Path(entry.path))
     if bundle.digest != entry.digest:
         raise BundleError(
