@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from edgepack.demo.demo import demo as demo
     from edgepack.deploy.adding import AddedDevice as AddedDevice
     from edgepack.deploy.adding import add_device as add_device
+    from edgepack.deploy.adding import remove_device as remove_device
+    from edgepack.deploy.adding import share_device as share_device
     from edgepack.deploy.audit import AuditLog as AuditLog
     from edgepack.deploy.audit import read_audit_log as read_audit_log
     from edgepack.deploy.audit import verify_audit_log as verify_audit_log

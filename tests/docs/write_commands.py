@@ -37,6 +37,8 @@ FUNCTIONS = {
     "targets schema": "make_target_schema",
     "device list": "load_devices",
     "device add": "add_device",
+    "device share": "share_device",
+    "device remove": "remove_device",
     "device trust": "trust_device",
     "device check": "check_device",
     "device provision": "provision_device",

@@ -58,7 +58,7 @@ def add(
         str | None, typer.Option(help="The host key you expect, as SHA256:...")
     ] = None,
 ) -> None:
-    """Add a device: trust its host key, probe it, propose its target, write devices.yaml."""
+    """Add a device: trust its host key, probe it, propose its target, write it down."""
     from edgepack.cli.printing import write_line
 
     added = api.add_device(
@@ -74,6 +74,29 @@ def add(
         write_line(line)
     write_line(f"{name} has the target {added.device.target}; written to {added.inventory}")
     write_line(f"next: edgepack device check {name}")
+
+
+@device_app.command(epilog="Example: edgepack device share tag:lab")
+def share(names: NamesArgument) -> None:
+    """Write devices of your devices.yaml into the team's inventory, where it has one."""
+    from edgepack.cli.printing import write_line
+
+    for device in api.select_devices(names):
+        api.share_device(device)
+        write_line(f"{device.name} is in the team's inventory; your devices.yaml goes before it")
+
+
+@device_app.command(epilog="Example: edgepack device remove pi5")
+def remove(
+    name: Annotated[
+        str, typer.Argument(metavar="DEVICE", help="A device of the team's inventory.")
+    ],
+) -> None:
+    """Take a device out of the team's inventory; nothing changes on the device."""
+    from edgepack.cli.printing import write_line
+
+    api.remove_device(name)
+    write_line(f"{name} is no longer in the team's inventory")
 
 
 @device_app.command(

@@ -8,9 +8,18 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from edgepack.base.team import is_in_team
 from edgepack.deploy.operations import audited
 from edgepack.devices.checking import find_kind_mismatch
-from edgepack.devices.inventory import Device, SshEntry, find_inventory, require_free_name
+from edgepack.devices.inventory import (
+    Device,
+    SshEntry,
+    find_inventory,
+    remove_team_device,
+    require_free_name,
+    require_unshared,
+    write_team_device,
+)
 from edgepack.devices.inventory import add_device as write_device
 from edgepack.devices.probing import ProbedFacts, probe, propose_target
 from edgepack.devices.ssh.trust import trust
@@ -25,7 +34,8 @@ class AddedDevice:
 
     device: Device
     facts: ProbedFacts
-    inventory: Path
+    inventory: str
+    """Where it was written: the file, or the team's database."""
     host_key: str | None
     """Fingerprint of the key that the device has proven."""
 
@@ -53,7 +63,8 @@ def add_device(  # noqa: PLR0913  (the command's options)
         port: Its SSH port; default: the SSH configuration's.
         key: The private key to use; default: the SSH configuration's.
         ssh_config: A file to read instead of ``~/.ssh/config``.
-        inventory: The file to write; by default the one in use.
+        inventory: The file to write; by default the team's database where there is one, else the
+            file in use.
 
     Raises:
         UsageError: The name is taken or not valid, or there is no such target.
@@ -64,6 +75,9 @@ def add_device(  # noqa: PLR0913  (the command's options)
     with audited("add", name) as operation:
         path = find_inventory(inventory)
         require_free_name(name, path)
+        is_shared = inventory is None and is_in_team()
+        if is_shared:
+            require_unshared(name)
         user, _, host = address.rpartition("@")
         profile = load_profile(target) if target else None
         entry = _make_entry(
@@ -86,11 +100,38 @@ def add_device(  # noqa: PLR0913  (the command's options)
             device = Device(name, entry)
         else:
             _require_kind(name, facts, profile)
-        write_device(path, name, entry)
+        if is_shared:
+            write_team_device(name, entry)
+        else:
+            write_device(path, name, entry)
         operation.describe(
             host_key=host_key, serial=facts.serial or None, detail=f"as {device.target}"
         )
-    return AddedDevice(device, facts, path, host_key)
+    place = "the team's database" if is_shared else str(path)
+    return AddedDevice(device, facts, place, host_key)
+
+
+def share_device(device: Device) -> None:
+    """Write a device of the user's own inventory into the team's, as it is.
+
+    Raises:
+        UsageError: There is no team's database, or the name is taken there.
+        ToolError: The database or the audit log cannot be written.
+    """
+    with audited("add", device) as operation:
+        write_team_device(device.name, device.entry)
+        operation.describe(detail=f"as {device.target}, for the team")
+
+
+def remove_device(name: str) -> None:
+    """Take a device out of the team's inventory; nothing changes on the device itself.
+
+    Raises:
+        UsageError: There is no team's database, or no such device in it.
+        ToolError: The database or the audit log cannot be written.
+    """
+    with audited("remove", name):
+        remove_team_device(name)
 
 
 def _require_kind(name: str, facts: ProbedFacts, profile: Profile) -> None:

@@ -19,7 +19,9 @@ AUDIT_FILE = "audit.jsonl"
 MAX_TEXT = 1000
 """The most characters of one value: a device's or an error's text must not fill the log."""
 
-Action = Literal["push", "switch", "rollback", "self-test", "provision", "add", "trust", "tune"]
+Action = Literal[
+    "push", "switch", "rollback", "self-test", "provision", "add", "remove", "trust", "tune"
+]
 
 
 def _bound_value(value: object) -> object:

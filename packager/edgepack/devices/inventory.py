@@ -1,4 +1,8 @@
-"""``devices.yaml``: the user's devices, how to reach them, and the target of each."""
+"""``devices.yaml``: the user's devices, how to reach them, and the target of each.
+
+A team's devices lie in its database. The user's own file goes before: an entry there stands for the
+whole of the team's with the same name.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from edgepack.base.files import locked, write_atomically, writing
 from edgepack.base.schema import Id, StrictModel
+from edgepack.base.team import VARIABLE, is_in_team
 from edgepack.base.yaml_source import YamlSource, parse_yaml, read_yaml
 from edgepack.errors import ProfileError, ToolError, UsageError, suggest_nearest
 from edgepack.project.profile import find_host_target
@@ -198,19 +203,47 @@ def find_inventory(path: Path | None = None) -> Path:
 def describe_inventory(path: Path | None = None) -> str:
     """Return where the inventory is, in words, or that there is none yet."""
     found = find_inventory(path)
-    return str(found) if found.exists() else f"{found}, which is not there yet"
+    said = str(found) if found.exists() else f"{found}, which is not there yet"
+    return f"{said}; and the team's database" if path is None and is_in_team() else said
 
 
 def load_inventory(path: Path | None = None) -> Inventory:
     """Read the inventory; a missing file at a default place is an empty one.
 
+    Unless a file is named, the team's devices are in it too, where the environment names a team's
+    database; the file's own entries replace those of the same names.
+
     Raises:
-        ProfileError: The file is wrong, or was named and is missing.
+        ProfileError: The file is wrong, or was named and is missing; or a team's entry is wrong.
+        ToolError: The team's database cannot be reached.
     """
     found = find_inventory(path)
-    if path is None and not found.exists():
-        return Inventory(schema_version=1)
-    return _parse(read_yaml(found))
+    if path is not None:
+        return _parse(read_yaml(found))
+    own = _parse(read_yaml(found)) if found.exists() else Inventory(schema_version=1)
+    return own.model_copy(update={"devices": _load_team_devices() | own.devices})
+
+
+def _load_team_devices() -> dict[str, AnyEntry]:
+    if not is_in_team():
+        return {}
+    from edgepack.devices import team_entries
+
+    return {name: _parse_entry(name, raw) for name, raw in team_entries.read_entries().items()}
+
+
+def _parse_entry(name: str, raw: str) -> AnyEntry:
+    kind: TypeAdapter[AnyEntry] = TypeAdapter(Entry)
+    try:
+        return kind.validate_json(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ProfileError(
+            f"the team's entry of the device cannot be read: {first['msg']}",
+            hint="use the edgepack that wrote it (pip install --upgrade edgepack), or take it away:"
+            f" edgepack device remove {name}",
+            where=name,
+        ) from error
 
 
 def load_devices(path: Path | None = None) -> dict[str, Device]:
@@ -238,6 +271,60 @@ def load_device(name: str, path: Path | None = None) -> Device:
             where="--device",
         )
     return devices[name]
+
+
+def write_team_device(name: str, entry: AnyEntry) -> None:
+    """Write a device into the team's inventory.
+
+    Raises:
+        UsageError: There is no team's database, or the name is taken there or cannot be one.
+        ToolError: The database cannot be written.
+    """
+    _require_name(name)
+    require_unshared(name)
+    from edgepack.devices import team_entries
+
+    team_entries.write_entry(name, json.dumps(_list_values(entry)))
+
+
+def remove_team_device(name: str) -> None:
+    """Take a device out of the team's inventory; nothing changes on the device itself.
+
+    Raises:
+        UsageError: There is no team's database, or no such device in it.
+        ToolError: The database cannot be written.
+    """
+    _require_team()
+    from edgepack.devices import team_entries
+
+    if not team_entries.remove_entry(name):
+        raise UsageError(
+            f"the team has no device {name!r}",
+            hint=f"{suggest_nearest(name, team_entries.read_entries())}; what only {INVENTORY_FILE}"
+            " has is taken away there",
+        )
+
+
+def require_unshared(name: str) -> None:
+    """Check that the team has no device of this name.
+
+    Raises:
+        UsageError: It has, or there is no team's database.
+        ToolError: The database cannot be reached.
+    """
+    _require_team()
+    from edgepack.devices import team_entries
+
+    if name in team_entries.read_entries():
+        raise team_entries.make_taken_error(name)
+
+
+def _require_team() -> None:
+    if not is_in_team():
+        raise UsageError(
+            f"{VARIABLE} names no database of a team",
+            hint=f"{VARIABLE}=postgresql://me@host/results; {INVENTORY_FILE} is edited by hand",
+        )
 
 
 def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
@@ -272,11 +359,20 @@ def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
 
 
 def require_free_name(name: str, path: Path) -> None:
-    """Check that a device can be added under this name.
+    """Check that a device can be added to a file under this name.
 
     Raises:
         UsageError: It is taken, or cannot be a name.
     """
+    _require_name(name)
+    if path.exists() and name in load_inventory(path).devices:
+        raise UsageError(
+            f"the inventory {path} already has a device {name!r}",
+            hint="choose another name, or edit the file",
+        )
+
+
+def _require_name(name: str) -> None:
     if not re.fullmatch(_NAME, name):
         raise UsageError(
             f"a device cannot be called {name!r}",
@@ -285,11 +381,6 @@ def require_free_name(name: str, path: Path) -> None:
     if name == LOCAL:
         raise UsageError(
             f"{LOCAL!r} is this machine and needs no entry", hint="choose another name"
-        )
-    if path.exists() and name in load_inventory(path).devices:
-        raise UsageError(
-            f"the inventory {path} already has a device {name!r}",
-            hint="choose another name, or edit the file",
         )
 
 
@@ -321,8 +412,11 @@ def _insert_line(source: YamlSource, line: str) -> str:
     return "\n".join([*lines[:last], f"{indent}{line}", *lines[last:], ""])
 
 
+def _list_values(entry: AnyEntry) -> dict[str, object]:
+    return {"transport": entry.transport, **entry.model_dump(exclude_defaults=True)}
+
+
 def _format_entry(entry: LocalEntry | SshEntry) -> str:
-    values = entry.model_dump(exclude_defaults=True)
-    ordered = {"transport": entry.transport, **values}
+    ordered = _list_values(entry)
     items = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in ordered.items()]
     return f"{{{', '.join(items)}}}"

@@ -17,17 +17,27 @@ from typing import Any
 import psycopg
 import pytest
 from edgepack.cli.main import run
+from edgepack.demo.server import LoopbackServer
+from edgepack.deploy import adding
+from edgepack.deploy.adding import share_device
 from edgepack.deploy.audit import read_audit_log, record, verify_audit_log
 from edgepack.deploy.audit_lines import Event, find_audit_log
 from edgepack.deploy.fleet.bundles import load_bundles_by_target
 from edgepack.deploy.fleet.rollout import start_rollback, start_rollout
+from edgepack.deploy.fleet.selection import select_devices
 from edgepack.deploy.fleet.store import PushOptions
 from edgepack.deploy.operations import audited
 from edgepack.deploy.push import push
 from edgepack.deploy.rollouts import open_rollout_store
 from edgepack.deploy.transfer import client
-from edgepack.devices.inventory import LocalEntry, add_device, load_devices
-from edgepack.errors import BundleError, BusyError, ToolError
+from edgepack.devices.inventory import (
+    Device,
+    LocalEntry,
+    add_device,
+    find_inventory,
+    load_devices,
+)
+from edgepack.errors import BundleError, BusyError, ProfileError, ToolError
 from edgepack.project.profile import find_host_target
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
@@ -311,3 +321,58 @@ def test_rollout_whose_lock_was_lost_stores_nothing_more(url: str) -> None:
     assert store.load(rollout.id).stopped == "enough"
     with store.lock(rollout.id):
         store.save(rollout)
+
+
+def test_inventory_of_a_team_is_seen_by_all_and_ones_own_file_goes_before_it(
+    url: str, here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del url, here
+    entry = load_devices()["board"].entry
+    assert run(["device", "share", "board"]) == 0
+    assert run(["device", "share", "board"]) == 2
+    assert "the team already has a device 'board'" in capsys.readouterr().err
+    (tmp_path / "devices.yaml").unlink()
+    assert load_devices()["board"].entry == entry
+    listed = json.loads(end(edgepack("two", tmp_path, "device", "list", "--json")))
+    assert listed["board"]["root"] == str(tmp_path / "root")
+    own = LocalEntry(transport="local", target="raspberry-pi")
+    add_device(tmp_path / "devices.yaml", "board", own)
+    share_device(Device("other", own.model_copy(update={"tags": ["lab"]})))
+    assert (load_devices()["board"].entry, [d.name for d in select_devices(["tag:lab"])]) == (
+        own, ["other"],
+    )  # fmt: skip
+    assert run(["device", "remove", "other"]) == 0
+    assert run(["device", "remove", "other"]) == 2
+    assert "the team has no device 'other'" in capsys.readouterr().err
+    assert sorted(load_devices()) == ["board", "local"]
+    assert run(["device", "remove", "board"]) == 0
+    assert load_devices()["board"].entry == own
+    assert [(one.action, one.device, one.result) for one in read_audit_log().records] == [
+        ("add", "board", "done"), ("add", "board", "failed"), ("add", "other", "done"),
+        ("remove", "other", "done"), ("remove", "other", "failed"), ("remove", "board", "done"),
+    ]  # fmt: skip
+
+
+def test_device_when_added_in_a_team_is_the_teams(url: str, tmp_path: Path) -> None:
+    with LoopbackServer(tmp_path / "server") as board:
+        added = adding.add_device(
+            "added",
+            f"{board.user}@{board.host}",
+            port=board.port,
+            key=str(board.client_key_path),
+            fingerprint=board.host_key_fingerprint,
+            confirm=lambda _: False,
+            ssh_config=os.devnull,
+        )
+    assert added.inventory == "the team's database"
+    assert not find_inventory().exists()
+    assert load_devices()["added"].entry == added.device.entry
+    change(url, "UPDATE edgepack_devices SET entry = '{}'")
+    with pytest.raises(ProfileError, match="the team's entry of the device cannot be read"):
+        load_devices()
+
+
+def test_device_when_there_is_no_team_is_not_shared(here: Path) -> None:
+    del here
+    for command in ("share", "remove"):
+        assert run(["device", command, "board"]) == 2
