@@ -68,7 +68,7 @@ def record(event: Event, path: Path | None = None) -> Record:
         try:
             return team_log.append_record(event)
         except ToolError as error:
-            _LOG.warning("%s; the record waits in %s", error.problem, find_audit_log())
+            _LOG.warning("%s; the record waits in %s", error.first_line, find_audit_log())
     with _opened(path or find_audit_log()) as log:
         last = _read_last_line(log)
         made = make_record(event, compute_digest(last))
