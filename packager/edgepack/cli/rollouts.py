@@ -40,8 +40,11 @@ SOME_FAILED = RemoteCommandError.exit_code
 
 
 def complete_rollouts(incomplete: str) -> list[str]:
-    """Return the numbers of rollouts for tab completion."""
-    numbers = (str(rollout.id) for rollout in api.open_rollout_store().list_all().rollouts)
+    """Return the numbers of rollouts for tab completion; nothing if the store cannot be read."""
+    try:
+        numbers = [str(rollout.id) for rollout in api.open_rollout_store().list_all().rollouts]
+    except EdgepackError:
+        return []
     return [number for number in numbers if number.startswith(incomplete)]
 
 

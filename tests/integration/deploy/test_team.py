@@ -27,7 +27,6 @@ from edgepack.deploy.fleet.rollout import start_rollback, start_rollout
 from edgepack.deploy.fleet.selection import select_devices
 from edgepack.deploy.fleet.store import PushOptions
 from edgepack.deploy.operations import audited
-from edgepack.deploy.push import push
 from edgepack.deploy.rollouts import open_rollout_store
 from edgepack.deploy.transfer import client
 from edgepack.devices.inventory import (
@@ -264,6 +263,7 @@ def test_push_during_which_the_server_dies_is_done_and_recorded_in_the_file(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with postgres_server() as url:
         monkeypatch.setenv("EDGEPACK_RESULTS", url)
@@ -275,11 +275,13 @@ def test_push_during_which_the_server_dies_is_done_and_recorded_in_the_file(
             return sent
 
         monkeypatch.setattr(client, "send_release", send_and_lose)
-        pushed = push(here, load_devices()["board"], self_test=False)
-    assert (tmp_path / "root/tiny/current").readlink().name == pushed.release
+        assert run(["push", str(here), "--device", "board", "--no-self-test"]) == 5
+    said = capsys.readouterr().err
+    assert "board is done; but rollout 1 could not store that: the team's database" in said
+    release = (tmp_path / "root/tiny/current").readlink().name
     waiting = read_audit_log(path=find_audit_log()).records
     assert [(one.action, one.release) for one in waiting] == [
-        ("switch", pushed.release), ("push", pushed.release),
+        ("switch", release), ("push", release),
     ]  # fmt: skip
     assert caplog.text.count("the record waits in") == 2
 

@@ -60,6 +60,11 @@ def test_interval_that_somebody_else_ended_says_who_and_when_if_the_board_was_as
     assert second.seen == "2026-11-21T12:00:00Z"
 
 
+def test_interval_that_another_machine_of_the_team_ended_says_who() -> None:
+    first, _ = list_audit_intervals([logged(1, A, None), logged(2, B, A, user="eve", host="lab")])
+    assert (first.end, first.ended_who) == ("2026-11-21T10:02:00Z", "eve@lab")
+
+
 def test_interval_where_the_board_has_another_release_and_nobody_recorded_it_ends() -> None:
     history = told(line(1, A, None), current=C)
     (span,) = list_audit_intervals(

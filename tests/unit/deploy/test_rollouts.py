@@ -354,6 +354,28 @@ def test_rollback_when_it_is_a_rollout_is_pending_where_a_device_is_off(store, i
     assert again.asked == [("a", "tiny", options)]
 
 
+def test_rollback_whose_process_is_killed_is_not_tried_again(store, inventory):
+    """A second one would undo the first."""
+    device = load_devices()["a"]
+    while_it_runs = []
+
+    def act(asked: Rollout, device: Device, *, progress: Progress) -> Done:
+        del progress
+        while_it_runs.append(store.load(asked.id).devices[device.name])
+        return Done(None, "done there", "1" * 16)
+
+    start_rollback("tiny", [device], store, settings=QUICK)
+    assert states(run_rollout(1, store, act)) == {"a": "done"}
+    act_on_one(Asked(RollbackOptions(), "tiny"), device, store, act, progress=Silent())
+    assert states(store.load(2)) == {"a": "done"}
+    assert [one.state for one in while_it_runs] == ["failed", "failed"]
+    assert {one.problem for one in while_it_runs} == {
+        "it was begun, and its end was not recorded yet"
+    }
+    start_rollback("tiny", [device], store, settings=QUICK)
+    assert states(run_rollout(3, store, Scripted(a=OFF))) == {"a": "pending"}
+
+
 def test_rollback_when_a_push_is_pending_takes_its_place(store, inventory, bundle):
     begin(store, bundle, "a", "b")
     run_rollout(1, store, ScriptedPush(a=OFF, b=OFF))

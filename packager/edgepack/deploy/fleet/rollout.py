@@ -18,7 +18,7 @@ from edgepack.deploy.fleet.bundles import (
     require_signatures,
 )
 from edgepack.deploy.fleet.run import News, Unwatched, Watcher, run_on_devices
-from edgepack.deploy.fleet.schedule import Retry, RolloutSettings, Schedule, Settled
+from edgepack.deploy.fleet.schedule import Retry, RolloutSettings, Schedule, Settled, Start
 from edgepack.deploy.fleet.store import (
     DeviceRecord,
     DeviceState,
@@ -30,7 +30,7 @@ from edgepack.deploy.fleet.store import (
     RolloutStore,
 )
 from edgepack.devices.inventory import Device, load_devices
-from edgepack.errors import BundleError, DeviceError, EdgepackError, UsageError
+from edgepack.errors import BundleError, DeviceError, EdgepackError, ToolError, UsageError
 
 _SETTINGS = RolloutSettings()
 _OPTIONS = PushOptions()
@@ -211,6 +211,9 @@ def act_on_one(
     rollout = _create(asked, [device], store, _SETTINGS)
     with store.lock(rollout.id):
         record = _make_record(device.target, "failed", 1, _make_interrupted_error(device.name))
+        if _is_undone_by_another(asked.options):
+            begun = _make_record(device.target, "failed", 1, _make_begun_error(device.name))
+            store.save(rollout.model_copy(update={"devices": {device.name: begun}}))
         try:
             done = act(rollout, device, progress=progress)
             record = _make_record(device.target, "done", 1, None, done)
@@ -219,8 +222,26 @@ def act_on_one(
             record = _make_record(device.target, state, 1, error)
             raise
         finally:
-            store.save(rollout.model_copy(update={"devices": {device.name: record}}))
+            _keep_outcome(rollout, device.name, record, store)
     return done
+
+
+def _is_undone_by_another(options: Options) -> bool:
+    """Return whether a second try would undo the first: it may not stay pending once it began."""
+    return isinstance(options, RollbackOptions) and options.release is None
+
+
+def _keep_outcome(rollout: Rollout, name: str, record: DeviceRecord, store: RolloutStore) -> None:
+    """Store what came of it on the only device; if that fails, the error says what came of it."""
+    try:
+        store.save(rollout.model_copy(update={"devices": {name: record}}))
+    except ToolError as error:
+        came = f"{name} is done" if record.state == "done" else f"{name}: {record.problem}"
+        raise ToolError(
+            f"{came}; but rollout {rollout.id} could not store that: {error.first_line}",
+            hint=error.hint,
+            where=error.where,
+        ) from error
 
 
 class _Run:
@@ -294,6 +315,11 @@ class _Run:
         self._watcher.show(device.name, done.result)
 
     def _take_in(self, news: News, stopped: str = "") -> None:
+        if isinstance(news, Start) and _is_undone_by_another(self._rollout.options):
+            name = news.device
+            target, tries = self._records[name].target, self._tries[name] + news.number
+            self._records[name] = _make_record(target, "failed", tries, _make_begun_error(name))
+            self._save()
         if isinstance(news, Retry | Settled):
             name = news.device
             state: DeviceState = "pending" if isinstance(news, Retry) else news.state
@@ -389,6 +415,14 @@ def _make_unlisted_error(device: str) -> DeviceError:
     return DeviceError(
         "it is not in devices.yaml any more",
         hint=f"edgepack device add {device} USER@HOST, then do it again",
+        where=device,
+    )
+
+
+def _make_begun_error(device: str) -> DeviceError:
+    return DeviceError(
+        "it was begun, and its end was not recorded yet",
+        hint=f"see which release is current: edgepack device verify {device}",
         where=device,
     )
 
