@@ -16,11 +16,13 @@ from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.histories import read_board_history
 from edgepack.deploy.push import push, rollback
-from edgepack.devices.inventory import Device
+from edgepack.devices.inventory import Device, load_devices
 
 from tests.support.reports.tiny_bundle import write_tiny_bundle
 from tests.support.servers.bare_programs import link_programs
+from tests.support.servers.dropbear_server import DropbearServer, require_dropbear
 from tests.support.servers.loopback import ssh_device, ssh_entry
+from tests.support.slow_cases import slow_after
 
 EVE = "eve@lab"
 
@@ -40,11 +42,16 @@ def bundles(tmp_path: Path) -> list[Path]:
     return [write_tiny_bundle(tmp_path / f"b{number}", size=10 + number) for number in range(2)]
 
 
-@pytest.fixture(params=["python", "shell"])
+@pytest.fixture(params=slow_after(2, ["python", "shell", "busybox"], reason="on a bare board too"))
 def board(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Device]:
-    """A device with Python, and one that finds a few programs only."""
+    """A device with Python, one that finds a few programs only, and one with busybox alone."""
+    if request.param == "busybox":
+        require_dropbear()
+        with DropbearServer(tmp_path / "server", bare=True) as bare:
+            yield ssh_device(bare, root="/data")
+        return
     with LoopbackServer(tmp_path / "server") as server:
         if request.param == "shell":
             folder, start = link_programs(tmp_path / "bin"), server.start
@@ -85,8 +92,6 @@ def farm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
         monkeypatch.setenv("COLUMNS", "300")
         document = {"schema_version": 1, "devices": entries}
         (tmp_path / "devices.yaml").write_text(json.dumps(document))
-        from edgepack.devices.inventory import load_devices
-
         yield load_devices()
 
 
