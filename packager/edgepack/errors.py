@@ -8,6 +8,7 @@
     ├── ModelError          4   the model cannot be read, or cannot be taken
     │   └── SamplesError    4   the samples do not fit the model
     ├── ToolError           5   a program or library that a step needs is missing or failed
+    │   └── DatabaseError       5   a database does not answer, or others write to it
     ├── StepError           6   a step did not do, or could not prove, what it was asked
     │   └── BugError       70   it met what edgepack did not foresee
     ├── BundleError         7   a bundle is incomplete, altered or unreadable
@@ -99,6 +100,12 @@ class ToolError(EdgepackError):
     """A program or library that a step needs is missing or failed, or a place cannot be written."""
 
     exit_code = 5
+
+
+class DatabaseError(ToolError):
+    """A database does not answer, or others write to it; a device that needs it is pending."""
+
+    transient = True
 
 
 class StepError(EdgepackError):

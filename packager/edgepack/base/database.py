@@ -23,11 +23,11 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
 from edgepack.base.files import writing
 from edgepack.base.team import VARIABLE
-from edgepack.errors import BundleError, EdgepackError, ToolError, UsageError
+from edgepack.errors import BundleError, DatabaseError, EdgepackError, ToolError, UsageError
 
 WAIT_S = 60
 """How long a process waits while another one writes."""
@@ -123,7 +123,8 @@ class Database:
         code = getattr(error.orig, "sqlite_errorname", "")
         if code.startswith(CORRUPT) or (self.file and code in NOT_AS_MADE):
             return self._make_corrupt_error(said)
-        return ToolError(
+        kind = DatabaseError if isinstance(error, OperationalError) else ToolError
+        return kind(
             f"{self.tables.what} cannot be used: {said}",
             hint=self._find_remedy(code),
             where=self.name,

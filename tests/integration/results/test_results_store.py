@@ -121,7 +121,7 @@ def test_store_when_the_disk_is_full_says_so_and_keeps_what_was_there(tmp_path):
     ResultsStore(url).save(example_report())
     size = (tmp_path / "results.sqlite").stat().st_size
     *saved, last, hint = run_script(SAVE_UNTIL_FULL, url, size + 60_000).splitlines()
-    assert last.startswith("ToolError")
+    assert last.startswith("DatabaseError")
     assert "the results store cannot be used" in last
     assert "free some space" in hint
     store = ResultsStore(url)
