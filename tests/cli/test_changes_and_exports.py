@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 
+import numpy as np
 import pytest
 from edgepack.cli.main import run
 from edgepack.results.store.store import ResultsStore
 
-from tests.support.reports.example_history import history, noisy
+from tests.support.reports.example_history import farm, farm_logs, history, noisy
 from tests.support.reports.example_report import example_report
 
 
@@ -60,6 +62,40 @@ def test_runs_changes_gate_when_the_slowdown_was_before_other_conditions_passes(
 def test_runs_changes_gate_when_the_model_became_faster_passes():
     stored(noisy(1, 25, step=-0.2, at=20), noisy(2, 25))
     assert run(["runs", "changes", "--gate"]) == 0
+
+
+def stored_farm(canary):
+    logs, canaries = farm_logs(1, 12, 15), np.exp(farm_logs(2, 12, 15))
+    logs[7, -7:] += math.log(1.5)
+    canaries[7, -7:] *= canary
+    ResultsStore().save(*farm(logs, canaries))
+
+
+def test_runs_changes_gate_when_one_device_of_many_is_slow_fails_and_says_which_since_when_and_why(
+    capsys,
+):
+    stored_farm(canary=1.5)
+    assert run(["runs", "changes", "--gate"]) == 10
+    said = capsys.readouterr()
+    for text in (said.out, said.err):
+        (line,) = [one for one in text.splitlines() if "pi5-07 is +" in one]
+        assert "slower than its 11 peers since run-008-07 (2026-01-09), in 7 nights" in line
+        assert "the device is slow: its canary is" in line
+    assert "11 devices as fast as their peers" in said.out
+    assert "edgepack device check" in said.err
+    assert run(["runs", "changes", "--gate", "--last", "6"]) == 0
+    assert run(["runs", "changes", "--gate", "--last", "7"]) == 10
+
+
+def test_runs_changes_when_json_is_asked_for_has_every_device_the_slow_one_first(capsys):
+    stored_farm(canary=1.0)
+    assert run(["runs", "changes", "--json"]) == 0
+    (series,) = json.loads(capsys.readouterr().out)
+    worst, *others = series["units"]
+    assert (worst["device"], worst["slow"], worst["blame"]) == ("pi5-07", True, "model")
+    assert worst["ratio"]["low"] < worst["ratio"]["estimate"] < worst["ratio"]["high"]
+    assert worst["canary"]["estimate"] == pytest.approx(1, abs=0.05)
+    assert len(others) == 11
 
 
 def test_runs_changes_when_json_is_asked_for_has_every_series(capsys):

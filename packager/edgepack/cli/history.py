@@ -172,12 +172,12 @@ def changes(
     ] = None,
     gate: Annotated[
         bool,
-        typer.Option("--gate", help="Fail (exit 10) if a change shown is a slowdown of the model."),
+        typer.Option("--gate", help="Fail (exit 10) if a model became slower or a device is slow."),
     ] = False,
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show since when models are slower or faster, and whether the device is to blame."""
+    """Show since when models are slower or faster, and which devices are slow, and the cause."""
     from edgepack.cli.printing import print_json, write_line
 
     wanted = api.RunFilter(

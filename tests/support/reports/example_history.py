@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+from edgepack.base.clock import format_time
 from edgepack.base.schema import NotMeasured
 from edgepack.records.run import Canary, RunReport
 
@@ -48,3 +49,50 @@ def noisy(
     medians = 10 * np.exp(np.random.default_rng(seed).normal(0, deviation, runs))
     medians[at:] *= 1 + step
     return medians
+
+
+def farm_logs(
+    seed: int,
+    devices: int,
+    nights: int,
+    *,
+    within: float = 0.015,
+    between: float = 0.02,
+    spikes: float = 0.0,
+    uneven: float = 1.0,
+) -> np.ndarray:
+    """Return logarithms of medians of about 10 ms, shape (devices, nights), with no slow device.
+
+    Args:
+        seed: Of everything random.
+        devices: How many.
+        nights: How many.
+        within: The deviation of a device from night to night.
+        between: The deviation of devices from each other; what a night does to all is as much.
+        spikes: The share of runs that something else slowed down, by 10 % on average.
+        uneven: How much noisier one device in ten is.
+    """
+    random = np.random.default_rng(seed)
+    shape = devices, nights
+    noise = np.where(random.random((devices, 1)) < 0.1, uneven, 1.0) * random.normal(
+        0, within, shape
+    )
+    slowed = np.where(random.random(shape) < spikes, random.exponential(0.1, shape), 0)
+    shared = random.normal(0, between, nights)
+    return np.log(10) + random.normal(0, between, (devices, 1)) + shared + noise + slowed
+
+
+def farm(
+    logs_ms: np.ndarray, canary_ms: np.ndarray | None = None, **changes: Any
+) -> list[RunReport]:
+    """Make a report of each device and night, a bundle a night; NaN is no run."""
+    reports = []
+    for number, row in enumerate(np.exp(logs_ms)):
+        canary = None if canary_ms is None else canary_ms[number]
+        own = history(np.nan_to_num(row, nan=1.0), canary, device=f"pi5-{number:02}", **changes)
+        for night, report in enumerate(own):
+            begun = START + timedelta(days=night, hours=22, minutes=number)
+            update = {"id": f"{report.id}-{number:02}", "created": format_time(begun)}
+            if not np.isnan(row[night]):
+                reports.append(report.model_copy(update=update))
+    return reports

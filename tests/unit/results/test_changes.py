@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from edgepack.records.run import Invalid
-from edgepack.results.store.changes import MARGINS, find_all_series, find_series_changes, make_point
+from edgepack.results.store.changes import MARGINS, find_all_series, find_series_changes
 from edgepack.results.store.fingerprint import list_differences
+from edgepack.results.store.points import make_point
 from edgepack.results.store.rows import make_row
 from edgepack.results.store.splits import find_splits
 

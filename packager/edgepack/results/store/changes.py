@@ -3,13 +3,14 @@
 One report is one point: the median over its process runs of their p50, and of their p90. A series
 holds the points of one project, target, device model and variant under equal conditions (see
 :mod:`edgepack.results.store.fingerprint`, which covers the version of the runtime), in order of
-time.
+time. Where more than three devices are measured beside each other, a point is one night of theirs,
+and each of them is compared with the others (:mod:`edgepack.results.store.units`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -17,50 +18,20 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from edgepack.base.statistics import MAD_TO_SIGMA, median
-from edgepack.results.store.fingerprint import UNKNOWN
 from edgepack.results.store.labels import list_reasons
-from edgepack.results.store.rows import RunRow, find_project
+from edgepack.results.store.points import Blame, HistoryPoint, make_point
 from edgepack.results.store.splits import LEAST_AFTER, LEAST_POINTS, Floats, find_splits
+from edgepack.results.store.units import UnitHistory, compare_units, merge_nights
 
 if TYPE_CHECKING:
     from edgepack.results.store.store import ResultsStore, RunFilter
 
 Metric = Literal["p50", "p90"]
-Blame = Literal["model", "device", "both", "unknown"]
 
 MARGINS: dict[Metric, float] = {"p50": 0.03, "p90": 0.05}
 """What does not matter in practice, as in ``edgepack compare``."""
 LONGEST = 500
 """Points: of a longer series the newest."""
-
-
-@dataclass(frozen=True)
-class HistoryPoint:
-    """What a history needs of a stored run."""
-
-    run: str
-    created: str
-    """ISO 8601, UTC."""
-    project: str
-    target: str
-    device: str
-    """Its name in the inventory."""
-    device_model: str
-    variant: str
-    onnxruntime: str
-    fingerprint: str
-    bundle: str
-    manifest_sha256: str
-    """What distinguishes bundles of one name."""
-    p50_ms: float
-    """The median over process runs."""
-    p90_ms: float
-    """The median over process runs of each one's p90; NaN where it is inconclusive."""
-    usable: bool
-    """Whether it is neither invalid nor unfinished."""
-    canary_sha256: str = ""
-    """Which canary model; empty where none was measured."""
-    canary_ns: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -81,9 +52,10 @@ class Change:
     manifest_sha256: str
     manifest_sha256_before: str
     runs_before: int
+    """Or nights, where the model's devices are compared; so is ``runs_after``."""
     runs_after: int
     newer_runs: int
-    """From the change on, under whatever conditions."""
+    """From the change on, under whatever conditions; of the device with the most."""
     blame: Blame
     reason: str
     """Why that is blamed, in words."""
@@ -113,15 +85,22 @@ class HistorySeries:
     restarted: tuple[str, ...]
     """Which conditions changed since the series of the same name before it; it is not compared."""
     changes: tuple[Change, ...]
+    points: int = 0
+    """Its runs; where more than three devices are compared, its nights."""
+    units: tuple[UnitHistory, ...] = ()
+    """Its devices, the slow ones first."""
 
     @property
     def long_enough(self) -> bool:
         """Whether there are enough runs to look for changes."""
-        return self.runs >= LEAST_POINTS
+        return self.points >= LEAST_POINTS
 
 
 def find_changes(store: ResultsStore, wanted: RunFilter | None = None) -> list[HistorySeries]:
     """Find the changes in the history of each project, target, device model and variant.
+
+    Where more than three devices of a model were measured in the same nights, each of them is also
+    compared with the others, in ``units``.
 
     Args:
         store: Where the runs are.
@@ -136,31 +115,6 @@ def find_changes(store: ResultsStore, wanted: RunFilter | None = None) -> list[H
     points = [found for row in store.rows(wanted) if (found := make_point(row))]
     return find_all_series(
         points, lambda earlier, later: list_reasons(store, earlier.run, later.run)
-    )
-
-
-def make_point(row: RunRow) -> HistoryPoint | None:
-    """Return what a history needs of a stored run; None if it is no benchmark."""
-    p90_ms = math.nan if row.run_p90_ms is None else row.run_p90_ms
-    if row.run_p50_ms is None or row.run_p50_ms <= 0 or p90_ms <= 0:
-        return None
-    return HistoryPoint(
-        run=row.id,
-        created=row.created,
-        project=find_project(row),
-        target=row.target or "",
-        device=row.device,
-        device_model=row.device_model or UNKNOWN,
-        variant=row.variant or "",
-        onnxruntime=row.runtime or UNKNOWN,
-        fingerprint=row.fingerprint or "",
-        bundle=row.bundle,
-        manifest_sha256=row.manifest_sha256 or "",
-        p50_ms=row.run_p50_ms,
-        p90_ms=p90_ms,
-        usable=row.verdict != "INVALID" and not row.unfinished,
-        canary_sha256=row.canary_sha256 or "",
-        canary_ns=row.canary_ns or math.nan,
     )
 
 
@@ -194,10 +148,14 @@ def find_all_series(
 
 def _count_runs(series: HistorySeries, history: Sequence[HistoryPoint]) -> HistorySeries:
     """Count the runs since each change, also those that were made under other conditions."""
-    usable = [(one.created, one.run) for one in history if one.usable]
+    usable = [one for one in history if one.usable]
+
+    def count_since(since: tuple[str, str]) -> int:
+        newer = Counter(one.device for one in usable if (one.created, one.run) >= since)
+        return max(newer.values(), default=0)
+
     changes = [
-        replace(one, newer_runs=sum(moment >= (one.created, one.since) for moment in usable))
-        for one in series.changes
+        replace(one, newer_runs=count_since((one.created, one.since))) for one in series.changes
     ]
     return replace(series, changes=tuple(changes))
 
@@ -205,6 +163,7 @@ def _count_runs(series: HistorySeries, history: Sequence[HistoryPoint]) -> Histo
 def _make_series(points: Sequence[HistoryPoint], restarted: tuple[str, ...]) -> HistorySeries:
     first = points[0]
     usable = [one for one in points if one.usable]
+    merged = merge_nights(usable)
     return HistorySeries(
         project=first.project,
         target=first.target,
@@ -217,7 +176,9 @@ def _make_series(points: Sequence[HistoryPoint], restarted: tuple[str, ...]) -> 
         first=first.created,
         last=points[-1].created,
         restarted=restarted,
-        changes=tuple(find_series_changes(usable)),
+        changes=tuple(find_series_changes(merged)),
+        points=len(merged),
+        units=compare_units(usable),
     )
 
 
