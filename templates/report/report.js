@@ -3,6 +3,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   const NAMED = 14;
   const CAP = 3;
+  const WHISKERS = 60;
   const TITLE = 20;
   let figures = 0;
 
@@ -188,7 +189,7 @@
   }
 
   function drawMarks(points, x, y, group) {
-    points.forEach((point) => {
+    points.slice(0, points.length > WHISKERS ? 0 : undefined).forEach((point) => {
       const path = makeWhisker(point, x, y);
       if (path) make("svg:path", {"class": "whisker m-" + point.series.colour, d: path}, group);
     });
@@ -615,22 +616,150 @@
     target.querySelector("summary").focus({preventScroll: true});
   }
 
+  function listAll(nodes) { return Array.prototype.slice.call(nodes); }
+
+  function readOrder(row, column) {
+    const order = row.cells[column].dataset.order, number = Number(order);
+    return {row: row, order: Number.isNaN(number) ? order : number, unknown: order === "unknown"};
+  }
+
+  function compareOrders(a, b, down) {
+    if (a.unknown !== b.unknown) return a.unknown ? 1 : -1;
+    const found = a.order < b.order ? -1 : a.order > b.order ? 1 : 0;
+    return down ? -found : found;
+  }
+
+  // Rows are sorted within their groups, and groups by their first row.
   function sortBy(button) {
-    const head = button.closest("th"), table = head.closest("table"), body = table.tBodies[0];
+    const head = button.closest("th"), table = head.closest("table");
     const column = Array.prototype.indexOf.call(head.parentNode.children, head);
     const down = head.getAttribute("aria-sort") === "ascending";
     table.querySelectorAll("th[aria-sort]").forEach((each) => { each.removeAttribute("aria-sort"); });
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const rows = Array.prototype.slice.call(body.rows).map((row) => {
-      const order = row.cells[column].dataset.order, number = Number(order);
-      return {row: row, order: Number.isNaN(number) ? order : number, unknown: order === "unknown"};
+    const groups = listAll(table.tBodies).map((body) => {
+      const rows = listAll(body.querySelectorAll("tr:not(.group)")).map((row) => readOrder(row, column));
+      rows.sort((a, b) => compareOrders(a, b, down));
+      rows.forEach((each) => { body.appendChild(each.row); });
+      return {body: body, first: rows[0]};
     });
-    rows.sort((a, b) => {
-      if (a.unknown !== b.unknown) return a.unknown ? 1 : -1;
-      const found = a.order < b.order ? -1 : a.order > b.order ? 1 : 0;
-      return down ? -found : found;
+    groups.sort((a, b) => compareOrders(a.first, b.first, down));
+    groups.forEach((each) => { table.appendChild(each.body); });
+  }
+
+  // -- groups and filters of an overview --------------------------------------------------------
+
+  const FEW = 24;
+
+  function findMiddle(values) {
+    const sorted = values.slice(), half = sorted.length >> 1;
+    sorted.sort((a, b) => a - b);
+    return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+  }
+
+  function summarize(rows, by) {
+    const p50s = rows.map((row) => Number(row.cells[2].dataset.order));
+    const most = Math.max.apply(null, p50s), slowest = rows[p50s.indexOf(most)];
+    const names = ["device", "target", "variant"].filter((name) => name !== by)
+      .filter((name) => rows.some((row) => row.dataset[name] !== slowest.dataset[name]))
+      .map((name) => slowest.dataset[name]);
+    const wrong = rows.filter((row) => row.dataset.verdict !== "VALID").length;
+    const slow = rows.map((row) => row.querySelector("[data-label='against peers'] .more")).filter(Boolean);
+    let text = rows.length + (rows.length === 1 ? " run" : " runs") + ", p50 median " + format(findMiddle(p50s))
+      + " ms, worst " + format(most) + " ms";
+    if (names.length) text += " (" + names.join(", ") + ")";
+    if (wrong) text += ", " + wrong + " not VALID";
+    if (slow.length) text += ", " + slow.length + " slow: " + slow[0].textContent + " against peers";
+    return text;
+  }
+
+  function fold(body, folded) {
+    const button = body.querySelector(".group button");
+    if (!button) return;
+    button.setAttribute("aria-expanded", String(!folded));
+    body.dataset.folded = folded ? "1" : "";
+  }
+
+  function addGroup(table, name, rows, folded) {
+    const body = make("tbody", {}, table), head = make("tr", {"class": "group"}, body);
+    const cell = make("th", {scope: "rowgroup", colspan: table.tHead.rows[0].cells.length}, head);
+    const button = make("button", {type: "button"}, cell, name);
+    make("span", {"class": "soft"}, cell);
+    rows.forEach((row) => { body.appendChild(row); });
+    button.addEventListener("click", () => { fold(body, !body.dataset.folded); showRows(table); });
+    fold(body, folded);
+  }
+
+  // Rows come in the order of the page, the worst first, and so do groups.
+  function groupRows(table, rows, by) {
+    const groups = new Map();
+    rows.forEach((row) => {
+      const name = by ? row.dataset[by] : "";
+      if (!groups.has(name)) groups.set(name, []);
+      groups.get(name).push(row);
     });
-    rows.forEach((each) => { body.appendChild(each.row); });
+    table.querySelectorAll("th[aria-sort]").forEach((each) => { each.removeAttribute("aria-sort"); });
+    listAll(table.tBodies).forEach((body) => { body.remove(); });
+    table.dataset.by = by;
+    groups.forEach((some, name) => {
+      if (by) { addGroup(table, name, some, groups.size > 1); return; }
+      const body = make("tbody", {}, table);
+      some.forEach((row) => { body.appendChild(row); });
+    });
+  }
+
+  function showRows(table) {
+    listAll(table.tBodies).forEach((body) => {
+      const rows = listAll(body.querySelectorAll("tr:not(.group)"));
+      const left = rows.filter((row) => !row.dataset.out), head = body.querySelector(".group");
+      rows.forEach((row) => { row.hidden = Boolean(row.dataset.out || body.dataset.folded); });
+      body.hidden = !left.length;
+      if (head && left.length) head.querySelector("span").textContent = " " + summarize(left, table.dataset.by);
+    });
+  }
+
+  function filterRows(overview, rows, table) {
+    const words = overview.querySelector(".choose input").value.toLowerCase().split(/\s+/);
+    const chosen = listAll(overview.querySelectorAll("select[data-field]"));
+    const devices = new Set();
+    rows.forEach((row) => {
+      const text = row.cells[0].textContent.toLowerCase();
+      const fits = words.every((word) => text.indexOf(word) >= 0)
+        && chosen.every((each) => !each.value || row.dataset[each.dataset.field] === each.value);
+      row.dataset.out = fits ? "" : "1";
+      if (fits) devices.add(row.dataset.device);
+    });
+    overview.querySelectorAll(".plots li").forEach((each) => { each.hidden = !devices.has(each.dataset.device); });
+    const more = overview.querySelector(".multiples details");
+    if (more && more.querySelector("li[hidden]")) more.open = true;
+    overview.querySelector(".choose .left").textContent =
+      rows.filter((row) => !row.dataset.out).length + " of " + rows.length + " runs";
+    showRows(table);
+  }
+
+  function dressOverview(overview) {
+    const bar = overview.querySelector(".choose"), table = overview.querySelector("table.grouped");
+    if (!bar) return;
+    const rows = listAll(table.tBodies[0].rows), by = bar.querySelector(".by"), button = bar.querySelector(".fold");
+    const several = (name) => new Set(rows.map((row) => row.dataset[name])).size;
+    bar.hidden = false;
+    if (rows.length > FEW) by.value = several("device") < rows.length ? "device" : "variant";
+    function regroup() {
+      groupRows(table, rows, by.value);
+      button.hidden = !by.value;
+      button.textContent = "Unfold all";
+      filterRows(overview, rows, table);
+    }
+    by.addEventListener("change", regroup);
+    button.addEventListener("click", () => {
+      const folding = button.textContent === "Fold all";
+      listAll(table.tBodies).forEach((body) => { fold(body, folding); });
+      button.textContent = folding ? "Unfold all" : "Fold all";
+      showRows(table);
+    });
+    bar.querySelectorAll("input, select[data-field]").forEach((each) => {
+      each.addEventListener("input", () => { filterRows(overview, rows, table); });
+    });
+    regroup();
   }
 
   function filter(words) {
@@ -658,6 +787,7 @@
   document.querySelectorAll("button.sort").forEach((button) => {
     button.addEventListener("click", () => { sortBy(button); });
   });
+  document.querySelectorAll(".overview").forEach(dressOverview);
   const input = document.getElementById("filter");
   if (input) input.addEventListener("input", () => { filter(input.value); });
   document.querySelectorAll("details.run").forEach((run) => {

@@ -9,6 +9,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 from edgepack.base.clock import format_time
+from edgepack.records.run import Invalid
 from edgepack.results.store import units
 from edgepack.results.store.changes import find_all_series
 from edgepack.results.store.points import make_point
@@ -221,3 +222,14 @@ def test_slow_device_without_a_canary_is_blamed_on_nobody():
     worst = find_series(logs).units[0]
     assert (worst.slow, worst.blame, worst.canary) == (True, "unknown", None)
     assert "too few canaries" in worst.reason
+
+
+def test_series_of_invalid_runs_alone_has_no_devices_to_compare():
+    invalid = {"verdict": Invalid(reasons=["throttled"])}
+    reports = [one.model_copy(update=invalid) for one in farm(farm_logs(15, 5, 4))]
+    (series,) = find_all_series([make_point(make_row(one)) for one in reports], lambda *_: ())
+    assert (series.runs, series.invalid_runs, series.units) == (0, 20, ())
+
+
+def test_report_whose_time_cannot_be_read_is_in_no_history():
+    assert make_point(make_row(example_report(created="yesterday"))) is None

@@ -84,7 +84,7 @@ def format_slow_unit(unit: UnitHistory) -> str:
         f"since {unit.since} ({unit.created[:10]}), in {format_count(unit.slow_nights, 'night')}"
     )
     before = (
-        "from its first night on"
+        "from its first nights on"
         if unit.ratio_before is None
         else f"before {unit.ratio_before - 1:+.1%}"
     )

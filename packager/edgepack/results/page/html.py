@@ -16,6 +16,7 @@ from edgepack.base.terminal import make_printable
 from edgepack.errors import UsageError
 from edgepack.records.run import EvaluationReport, RunReport
 from edgepack.results.page.evaluations import make_evaluation_row
+from edgepack.results.page.farm import HEIGHT, NO_FARM, SHOWN, WIDTH, make_farms
 from edgepack.results.page.overview import make_overview
 from edgepack.results.page.plots import (
     ALL_STRETCHES,
@@ -27,6 +28,7 @@ from edgepack.results.page.plots import (
 from edgepack.results.page.sections import Section, make_section
 from edgepack.results.page.tried import NOT_COMPARABLE
 from edgepack.results.store.previous import compare_with_previous, find_last_before, find_subject
+from edgepack.results.store.rows import RunRow
 from edgepack.results.summary import Summary, format_count, summarize
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ def write_html(
     *,
     evaluations: Sequence[EvaluationReport] = (),
     history: Sequence[RunReport] = (),
+    stored: Sequence[RunRow] = (),
 ) -> Path:
     """Write the page and return its path; an existing one is replaced whole or not at all.
 
@@ -50,12 +53,14 @@ def write_html(
         path: The file.
         evaluations: Metrics through devices, to be shown beside the build host's.
         history: More runs, of which the last before each shown one is compared with it.
+        stored: Benchmarks in short, these and others: histories of devices, which are compared with
+            each other.
 
     Raises:
         UsageError: There is no report to show.
         ToolError: The file cannot be written.
     """
-    text = render_html(reports, evaluations=evaluations, history=history)
+    text = render_html(reports, evaluations=evaluations, history=history, stored=stored)
     with writing("the page", path, ELSEWHERE):
         write_atomically(path, text, mode=SHARED)
     return path
@@ -66,6 +71,7 @@ def render_html(
     *,
     evaluations: Sequence[EvaluationReport] = (),
     history: Sequence[RunReport] = (),
+    stored: Sequence[RunRow] = (),
 ) -> str:
     """Return the page, newest run first. Texts of users and devices are escaped.
 
@@ -78,8 +84,16 @@ def render_html(
     sections = _make_sections(newest_first, history)
     valid = [section for section in sections if section.report.verdict.kind == "valid"]
     newest_valid = dict(_group_by_project(valid))
+    farms = make_farms(stored)
     overviews = [
-        make_overview(number, title, group, newest_valid.get(title, []), evaluations)
+        make_overview(
+            number,
+            title,
+            group,
+            newest_valid.get(title, []),
+            evaluations,
+            farms.get(title, NO_FARM),
+        )
         for number, (title, group) in enumerate(_group_by_project(sections), 1)
     ]
     script = _read_script()
@@ -93,6 +107,7 @@ def render_html(
             overviews=overviews,
             evaluations=[make_evaluation_row(each) for each in evaluations],
             not_comparable=NOT_COMPARABLE,
+            small=(WIDTH, HEIGHT, SHOWN),
             script=script,
             script_hash=_compute_csp_hash(script),
         )

@@ -9,10 +9,12 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
 from edgepack.records.run import EvaluationReport
 from edgepack.results.page.evaluations import find_accuracy, find_accuracy_range
-from edgepack.results.page.overview_table import OverviewRow, make_overview_row
+from edgepack.results.page.farm import Farm, SmallPlot
+from edgepack.results.page.overview_table import OverviewCell, OverviewRow, make_overview_row
 from edgepack.results.page.plots import Figure, PlotMark, draw_overview
 from edgepack.results.page.sections import Section
 from edgepack.results.store.previous import find_used_variant
+from edgepack.results.store.units import UnitHistory
 from edgepack.results.summary import MIB, format_milliseconds
 
 BEST_OF = 12
@@ -44,6 +46,28 @@ class Overview:
     caption: str
     value: str
     """What the accuracy column has."""
+    plots: list[SmallPlot]
+    """Of the devices in the table, in its order."""
+    farm: Farm
+
+    @property
+    def anchors(self) -> dict[str, str]:
+        """The worst run of each device."""
+        return {row.section.report.device: row.section.anchor for row in self.rows[::-1]}
+
+    @property
+    def slowness(self) -> dict[str, OverviewCell]:
+        """How much slower than its peers each device is, with the variant that is slowest."""
+        return {row.section.report.device: row.peers for row in self.rows[::-1]}
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether any of its devices is compared with its peers."""
+        return any(row.peers.text != "unknown" for row in self.rows)
+
+    def list_values(self, name: str) -> list[str]:
+        """Return what the reports of the table have in a field, each once and sorted."""
+        return sorted({str(getattr(row.section.report, name)) for row in self.rows})
 
 
 def make_overview(
@@ -52,6 +76,7 @@ def make_overview(
     sections: list[Section],
     valid: list[Section],
     evaluations: Sequence[EvaluationReport],
+    farm: Farm,
 ) -> Overview:
     """Return what is shown of a project.
 
@@ -61,6 +86,7 @@ def make_overview(
         sections: The newest run of each device and variant.
         valid: The newest VALID one of each; it may be older.
         evaluations: Of all projects.
+        farm: What stored runs say of its devices.
     """
     by_device = sorted(sections, key=_make_sort_key)
     rated = [(section, *find_accuracy(section.report, evaluations)) for section in by_device]
@@ -89,10 +115,12 @@ def make_overview(
         {section.anchor for section in sections},
     )
     left_out = len(sections) - len(marks)
+    rows = _sort_rows([make_overview_row(*each, _find_unit(each[0], farm)) for each in rated])
+    devices = dict.fromkeys(row.section.report.device for row in rows)
     return Overview(
         number=number,
         title=title,
-        rows=[make_overview_row(*each) for each in rated],
+        rows=rows,
         best=best[:BEST_OF],
         more_devices=len(best[BEST_OF:]),
         figure=draw_overview(marks, value),
@@ -100,6 +128,32 @@ def make_overview(
             metric, left_out, {evaluation is not None for *_, evaluation in shown}
         ),
         value=metric or "accuracy",
+        plots=[farm.plots[device] for device in devices if device in farm.plots],
+        farm=farm,
+    )
+
+
+def _find_unit(section: Section, farm: Farm) -> UnitHistory | None:
+    report = section.report
+    return farm.units.get((report.target, report.device, report.variant_used))
+
+
+def _sort_rows(rows: list[OverviewRow]) -> list[OverviewRow]:
+    """Return the rows device by device: the device with the worst row first, its worst row first.
+
+    What is as bad as another stays in the order that it has.
+    """
+    worst: dict[str, tuple[bool, int, float]] = {}
+    for row in rows:
+        device = row.section.report.device
+        worst[device] = max(worst.get(device, row.badness), row.badness)
+    places = {device: place for place, device in enumerate(worst)}
+    return sorted(
+        sorted(rows, key=lambda row: row.badness, reverse=True),
+        key=lambda row: (
+            *(-value for value in worst[row.section.report.device]),
+            places[row.section.report.device],
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from edgepack.bundle.manifest import Accuracy
 from edgepack.records.run import EvaluationReport
 from edgepack.results.page.sections import Section
 from edgepack.results.store.previous import SincePrevious, find_used_variant, format_percent
+from edgepack.results.store.units import UnitHistory
 from edgepack.results.summary import (
     format_interval,
     format_mebibytes,
@@ -19,6 +20,8 @@ from edgepack.results.summary import (
 
 MARGIN = 0.03
 """A change of p50 is coloured where all of its interval is beyond this."""
+
+BADNESS = {"valid": 0, "inconclusive": 1, "invalid": 2}
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,18 @@ class OverviewRow:
     memory: OverviewCell
     energy: OverviewCell
     change: OverviewCell
+    peers: OverviewCell
+    """How much slower than its peers the device is."""
+    badness: tuple[bool, int, float]
+    """Slow devices are worst, then INVALID runs, then INCONCLUSIVE ones, then what is slower than
+    its peers: what is greater is worse."""
 
 
 def make_overview_row(
-    section: Section, accuracy: Accuracy | NotMeasured, evaluation: EvaluationReport | None
+    section: Section,
+    accuracy: Accuracy | NotMeasured,
+    evaluation: EvaluationReport | None,
+    unit: UnitHistory | None,
 ) -> OverviewRow:
     """Return a run as a row of the table, with its accuracy and where a device computed that."""
     report, summary = section.report, section.summary
@@ -74,7 +85,22 @@ def make_overview_row(
         else OverviewCell(format_peak_memory(report), memory.peak_bytes),
         energy=_make_number_cell(summary.energy_mj, " mJ", doubt),
         change=_make_change_cell(section.since, report.verdict.kind),
+        peers=_make_peers_cell(unit),
+        badness=(
+            unit is not None and unit.slow,
+            BADNESS[report.verdict.kind],
+            unit.estimate if unit else 0.0,
+        ),
     )
+
+
+def _make_peers_cell(unit: UnitHistory | None) -> OverviewCell:
+    if unit is None or unit.ratio is None:
+        return UNKNOWN
+    ratio = unit.ratio
+    reach = f"{format_percent(ratio.low).removesuffix(' %')} to {format_percent(ratio.high)}"
+    look = "more" if unit.slow else ""
+    return OverviewCell(format_percent(ratio.estimate), ratio.estimate, reach, look)
 
 
 def _make_number_cell(value: float | NotMeasured, unit: str, note: str) -> OverviewCell:

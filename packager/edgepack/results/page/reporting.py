@@ -9,7 +9,7 @@ from pathlib import Path
 from edgepack.errors import UsageError, suggest_nearest
 from edgepack.records.run import EvaluationReport, RunReport
 from edgepack.results.page.html import MAKE_ONE, write_html
-from edgepack.results.store.rows import RunRow
+from edgepack.results.store.rows import RunRow, find_project
 from edgepack.results.store.store import ResultsStore, RunFilter
 
 NEWEST = 100
@@ -67,9 +67,12 @@ def report(
     everything = store.rows(RunFilter(kind="bench"))
     history = store.load_all(_find_ids_before(reports, everything))
     kept = {each.id: each for each in [*_load_evaluations(store, reports), *evaluations]}
+    shown = {each.id for each in reports}
+    projects = {find_project(row) for row in everything if row.id in shown}
     write_html(
         reports,
         path,
+        stored=[row for row in everything if find_project(row) in projects],
         evaluations=list(kept.values()),
         history=[each for each in history if isinstance(each, RunReport)],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from edgepack.results.store.fingerprint import UNKNOWN
@@ -41,11 +42,20 @@ class HistoryPoint:
     """Which canary model; empty where none was measured."""
     canary_ns: float = math.nan
 
+    @property
+    def moment_s(self) -> float:
+        """When it was, in seconds since 1970."""
+        return datetime.fromisoformat(self.created).timestamp()
+
 
 def make_point(row: RunRow) -> HistoryPoint | None:
-    """Return what a history needs of a stored run; None if it is no benchmark."""
+    """Return what a history needs of a stored run; None if it is no benchmark with a time."""
     p90_ms = math.nan if row.run_p90_ms is None else row.run_p90_ms
     if row.run_p50_ms is None or row.run_p50_ms <= 0 or p90_ms <= 0:
+        return None
+    try:
+        datetime.fromisoformat(row.created)
+    except ValueError:  # of a report that was made elsewhere
         return None
     return HistoryPoint(
         run=row.id,

@@ -17,7 +17,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from statistics import fmean
 
 import numpy as np
@@ -111,6 +110,8 @@ def compare_units(points: Sequence[HistoryPoint]) -> tuple[UnitHistory, ...]:
     Returns:
         The slow ones, then the others that are compared, the slowest first; then the rest.
     """
+    if not points:
+        return ()
     devices = sorted({one.device for one in points})
     nights = _sort_into_nights(points)
     p50s, canaries = (
@@ -122,15 +123,15 @@ def compare_units(points: Sequence[HistoryPoint]) -> tuple[UnitHistory, ...]:
     )
     slow = _find_slow([row[~np.isnan(row)] for row in p50s])
     told = np.count_nonzero(~np.isnan(p50s), axis=0) - 1
+    runs: dict[str, list[tuple[int, HistoryPoint]]] = defaultdict(list)
+    for night, one in zip(nights, points, strict=True):
+        runs[one.device].append((night, one))
     found = []
     for index, device in enumerate(devices):
-        own = [
-            (night, one) for night, one in zip(nights, points, strict=True) if one.device == device
-        ]
         compared = np.flatnonzero(~np.isnan(p50s[index]))
         history = UnitHistory(
             device=device,
-            runs=len(own),
+            runs=len(runs[device]),
             nights=len(compared),
             peers=int(told[compared[-1]]) if len(compared) else 0,
             ratio=None,
@@ -143,7 +144,7 @@ def compare_units(points: Sequence[HistoryPoint]) -> tuple[UnitHistory, ...]:
             )
         else:
             start = compared[_find_start(p50s[index][compared], slow[index])]
-            since = [one for night, one in own if night >= start]
+            since = [one for night, one in runs[device] if night >= start]
             found.append(
                 replace(
                     _judge_slow(history, p50s[index], slow[index], start, canaries, index),
@@ -218,7 +219,7 @@ def _sort_into_nights(points: Sequence[HistoryPoint]) -> list[int]:
 
     A day begins where the longest time of day without a run ends, so that no night is cut in two.
     """
-    moments = [datetime.fromisoformat(one.created).timestamp() for one in points]
+    moments = [one.moment_s for one in points]
     times = sorted({moment % DAY_S for moment in moments})
     gaps = [(time - times[place - 1]) % DAY_S or DAY_S for place, time in enumerate(times)]
     begins = times[gaps.index(max(gaps))]
