@@ -21,7 +21,15 @@ def report(
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
     target: Annotated[str | None, typer.Option(help="Only for this target.")] = None,
     device: Annotated[str | None, typer.Option(help="Only on this device.")] = None,
-    last: Annotated[int, typer.Option(min=1, help="How many of the newest runs.")] = 100,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many of the newest runs [default: 100, and the newest of each device and"
+            " variant]",
+            show_default=False,
+        ),
+    ] = None,
     results: ResultsOption = None,
 ) -> None:
     """Write one HTML page about stored runs; the page needs no network."""
@@ -34,7 +42,10 @@ def report(
             hint="leave one of them out",
         )
     wanted = api.RunFilter(project=project, target=target, device=device)
-    page = api.report(html, open_store(results), runs=runs or (), wanted=wanted, last=last)
+    tags = {name: device.entry.tags for name, device in api.load_devices().items()}
+    page = api.report(
+        html, open_store(results), runs=runs or (), wanted=wanted, last=last, tags=tags
+    )
     more = page.found - page.shown
     left_out = f", the newest {page.shown} of {page.found} runs: --last shows more" if more else ""
     write_line(f"{page.path}{left_out}")

@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from edgepack.bundle.manifest import OutsideError
 from edgepack.bundle.unused import Unused
 from edgepack.records.run import Invalid, RunReport
 from edgepack.results.page.html import write_html
+from edgepack.results.page.reporting import report as report_page
+from edgepack.results.store.store import ResultsStore
 
+from tests.support.reports.example_history import farm, farm_logs
 from tests.support.reports.example_report import (
     example_evaluation,
     example_report,
@@ -285,6 +289,155 @@ def test_page_when_the_window_is_narrowed_draws_its_figures_again(tabs, many):
         assert wait_until(lambda: page.evaluate(width) < 500)
         assert page.evaluate("document.querySelector('#overview-1 svg').clientWidth") < 500
         assert page.evaluate(OVERFLOW) <= 0
+
+
+@pytest.fixture(scope="module")
+def farms(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Path]:
+    """Pages about 2, 5 and 30 devices with two variants each, the last but one of them slow."""
+    folder = tmp_path_factory.mktemp("farms")
+    pages = {}
+    for devices in (2, 5, 30):
+        store = ResultsStore(f"sqlite:///{folder / f'{devices}.sqlite'}")
+        for seed, variant in enumerate(("cpu-int8-static", "cpu-fp32")):
+            logs = farm_logs(seed, devices, 10)
+            logs[-2, -4:] += np.log(1.5)
+            for report in farm(logs, variant_used=variant, project="detector"):
+                store.save(report.model_copy(update={"id": f"{report.id}-{variant}"}))
+        path = folder / f"{devices}.html"
+        report_page(path, store, last=2 * devices, tags={"pi5-03": ["rack-a"]})
+        pages[devices] = path
+    return pages
+
+
+SHOWN_ROWS = """() => [...document.querySelectorAll("#overview-1 table.grouped tr[data-device]")]
+  .filter((row) => row.checkVisibility())
+  .map((row) => row.dataset.device + " " + row.dataset.variant)"""
+GROUPS = """() => [...document.querySelectorAll("#overview-1 .group")]
+  .filter((row) => row.checkVisibility()).map((row) => row.textContent)"""
+PLOTS = """() => [...document.querySelectorAll("#overview-1 .plots li")]
+  .filter((each) => each.checkVisibility()).map((each) => each.dataset.device)"""
+
+
+def test_farm_when_it_is_large_is_grouped_by_device_the_slow_one_first(tabs, farms):
+    with tabs.open(farms[30]) as page:
+        groups = page.evaluate(GROUPS)
+        assert len(groups) == 30
+        assert groups[0].startswith("pi5-28 2 runs, p50 median ")
+        assert "ms (cpu-" in groups[0]
+        assert "2 slow: +" in groups[0]
+        assert not any("slow" in each for each in groups[1:])
+        assert page.evaluate(SHOWN_ROWS) == []
+        first = page.locator("#overview-1 .group button").first
+        assert first.get_attribute("aria-expanded") == "false"
+        first.focus()
+        page.keyboard.press("Enter")
+        assert first.get_attribute("aria-expanded") == "true"
+        assert {each.split()[0] for each in page.evaluate(SHOWN_ROWS)} == {"pi5-28"}
+        page.locator(".choose .fold").click()
+        assert len(page.evaluate(SHOWN_ROWS)) == 60
+        page.locator(".choose .fold").click()
+        assert page.evaluate(SHOWN_ROWS) == []
+
+
+def test_farm_when_it_is_grouped_otherwise_has_other_groups_and_keeps_the_worst_first(tabs, farms):
+    with tabs.open(farms[30]) as page:
+        page.locator(".choose .by").select_option("variant")
+        groups = page.evaluate(GROUPS)
+        assert sorted(each.split()[0] for each in groups) == ["cpu-fp32", "cpu-int8-static"]
+        assert all("30 runs, p50 median" in each and "(pi5-28)" in each for each in groups)
+        page.locator(".choose .by").select_option("")
+        assert page.evaluate(GROUPS) == []
+        rows = page.evaluate(SHOWN_ROWS)
+        assert len(rows) == 60
+        assert {each.split()[0] for each in rows[:2]} == {"pi5-28"}
+
+
+def test_farm_when_it_is_filtered_shows_what_fits_in_table_plots_and_groups(tabs, farms):
+    with tabs.open(farms[30]) as page:
+        page.locator(".choose .fold").click()
+        page.locator(".choose input").fill("rack-a")
+        assert {each.split()[0] for each in page.evaluate(SHOWN_ROWS)} == {"pi5-03"}
+        assert page.evaluate(PLOTS) == ["pi5-03"]
+        assert page.locator(".choose .left").text_content() == "2 of 60 runs"
+        page.locator(".choose input").fill("")
+        page.locator(".choose select[data-field=variant]").select_option("cpu-fp32")
+        rows = page.evaluate(SHOWN_ROWS)
+        assert len(rows) == 30
+        assert all(each.endswith("cpu-fp32") for each in rows)
+        assert all("1 run, " in each for each in page.evaluate(GROUPS))
+        page.locator(".choose select[data-field=verdict]").select_option("INVALID")
+        assert page.evaluate(SHOWN_ROWS) == page.evaluate(GROUPS) == []
+
+
+def test_farm_when_its_groups_are_sorted_orders_rows_and_groups(tabs, farms):
+    with tabs.open(farms[30]) as page:
+        page.locator(".choose .by").select_option("variant")
+        page.locator(".choose .fold").click()
+        page.locator("#overview-1 th", has_text="p50").first.locator("button").click()
+        groups = page.evaluate(GROUPS)
+        assert [each.split()[0] for each in groups] != []
+        orders = page.evaluate(
+            """() => [...document.querySelectorAll("#overview-1 tbody")].map((body) =>
+              [...body.querySelectorAll("tr[data-device]")]
+                .map((row) => Number(row.cells[2].dataset.order)))"""
+        )
+        assert [len(each) for each in orders] == [30, 30]
+        assert all(each == sorted(each) for each in orders)
+        assert orders[0][0] <= orders[1][0]
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("devices", [5, 30])
+def test_farm_when_looked_at_has_a_plot_of_each_device_and_is_legible(tabs, farms, devices, screen):
+    with tabs.open(farms[devices], screen=screen) as page:
+        if devices == 30:
+            page.locator(".multiples summary").click()
+        plots = page.evaluate(PLOTS)
+        assert len(plots) == devices
+        assert plots[0] == f"pi5-{devices - 2:02}"
+        heights = page.evaluate(
+            """() => [...document.querySelectorAll(".plots svg")].map((each) => {
+              const box = each.getBoundingClientRect();
+              return [box.width, box.height];
+            })"""
+        )
+        assert all(width > 100 and 40 < height < 60 for width, height in heights)
+        assert page.evaluate(OVERFLOW) <= 0
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            contrasts = page.evaluate(CONTRAST, f"{TEXTS}, .group span, .group button, label")
+            assert {each: c for each, c in contrasts.items() if c < LEAST_CONTRAST} == {}
+
+
+def test_small_plots_when_a_device_became_slow_show_it_on_the_scale_of_all(tabs, farms):
+    ends = """() => [...document.querySelectorAll(".plots li")].map((each) => [
+      each.dataset.device,
+      [...each.querySelectorAll("polyline")].map((line) =>
+        line.getAttribute("points").split(" ").map((place) => Number(place.split(",")[1]))),
+      Number(each.querySelector(".grid").getAttribute("d").match(/M0 ([0-9.]+)/)[1])])"""
+    with tabs.open(farms[5]) as page:
+        (slow, *others) = page.evaluate(ends)
+        for line in slow[1]:
+            assert max(line[-4:]) < slow[2] / 2 < min(line[:5])
+        assert all(abs(place - slow[2]) < 8 for _, lines, _ in others for y in lines for place in y)
+        label = page.locator(".plots svg").first.get_attribute("aria-label")
+        assert "pi5-03: cpu-fp32 on raspberry-pi: +" in label
+
+
+def test_farm_when_javascript_is_off_has_rows_plots_and_slow_devices(tabs, farms):
+    with tabs.open(farms[30], java_script_enabled=False) as page:
+        assert page.locator("#overview-1 tbody tr").count() == 60
+        assert page.locator("#overview-1 tbody tr").first.is_visible()
+        assert "pi5-28" in page.locator("#overview-1 tbody tr").first.inner_text()
+        assert page.locator(".plots svg").first.is_visible()
+        assert not page.locator(".choose").is_visible()
+        assert "pi5-28 is +" in page.locator("#overview-1").inner_text()
+
+
+def test_farm_of_two_devices_has_no_peers_and_says_nothing_of_them(tabs, farms):
+    with tabs.open(farms[2]) as page:
+        assert len(page.evaluate(PLOTS)) == 2
+        assert "against peers" not in page.locator("#overview-1").inner_text()
 
 
 AXES = """() => [...document.querySelectorAll("#overview-1 svg text[text-anchor=middle]")]

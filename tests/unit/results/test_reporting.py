@@ -12,6 +12,7 @@ from edgepack.records.run import ImportedReport
 from edgepack.results.page.reporting import report
 from edgepack.results.store.store import ResultsStore, RunFilter
 
+from tests.support.reports.example_history import farm, farm_logs
 from tests.support.reports.example_report import example_evaluation, varied_reports
 
 
@@ -34,6 +35,14 @@ def test_report_when_nothing_is_asked_for_has_the_newest_runs(
     assert (page.shown, page.found) == (5, 24)
     newest = sorted(row.id for row in store.rows())[-5:]
     assert ids_on(page.path) == newest[::-1]
+
+
+def test_report_when_many_devices_were_measured_has_the_newest_run_of_each(tmp_path: Path) -> None:
+    store = ResultsStore(f"sqlite:///{tmp_path / 'results.sqlite'}")
+    store.save(*farm(farm_logs(1, 130, 2)))
+    page = report(tmp_path / "a.html", store)
+    assert (page.shown, page.found) == (130, 260)
+    assert "pi5-129" in page.path.read_text(encoding="utf-8")
 
 
 def test_report_when_a_device_is_asked_for_has_its_runs_alone(

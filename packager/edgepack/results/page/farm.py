@@ -96,7 +96,7 @@ def _make_farm(points: Sequence[HistoryPoint]) -> Farm:
     }
     plots, reach = _make_plots(usable, looks)
     low, high = (f"{math.exp(end) - 1:+.0%}" for end in reach)
-    scale = f"{low} to {high} of the median over all devices"
+    scale = f"from {low} to {high} of the median of devices of a model, which is the thin line"
     return Farm(units, list(_find_sentences(series)), plots, looks, scale, _place(0.0, reach))
 
 

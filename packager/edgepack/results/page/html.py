@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from edgepack.base.files import ELSEWHERE, SHARED, write_atomically, writing
@@ -45,6 +46,7 @@ def write_html(
     evaluations: Sequence[EvaluationReport] = (),
     history: Sequence[RunReport] = (),
     stored: Sequence[RunRow] = (),
+    tags: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Path:
     """Write the page and return its path; an existing one is replaced whole or not at all.
 
@@ -55,12 +57,13 @@ def write_html(
         history: More runs, of which the last before each shown one is compared with it.
         stored: Benchmarks in short, these and others: histories of devices, which are compared with
             each other.
+        tags: Of devices by name.
 
     Raises:
         UsageError: There is no report to show.
         ToolError: The file cannot be written.
     """
-    text = render_html(reports, evaluations=evaluations, history=history, stored=stored)
+    text = render_html(reports, evaluations=evaluations, history=history, stored=stored, tags=tags)
     with writing("the page", path, ELSEWHERE):
         write_atomically(path, text, mode=SHARED)
     return path
@@ -72,6 +75,7 @@ def render_html(
     evaluations: Sequence[EvaluationReport] = (),
     history: Sequence[RunReport] = (),
     stored: Sequence[RunRow] = (),
+    tags: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> str:
     """Return the page, newest run first. Texts of users and devices are escaped.
 
@@ -107,6 +111,7 @@ def render_html(
             overviews=overviews,
             evaluations=[make_evaluation_row(each) for each in evaluations],
             not_comparable=NOT_COMPARABLE,
+            tags=tags,
             small=(WIDTH, HEIGHT, SHOWN),
             script=script,
             script_hash=_compute_csp_hash(script),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from edgepack.results.store.store import ResultsStore, RunFilter
 
 NEWEST = 100
 """Runs that a page shows, unless more are asked for."""
+MOST = 1000
+"""Runs of as many devices and variants that it shows then, one of each."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ def report(
     *,
     runs: Sequence[str] = (),
     wanted: RunFilter | None = None,
-    last: int = NEWEST,
+    last: int | None = None,
+    tags: Mapping[str, Sequence[str]] | None = None,
 ) -> Page:
     """Write one HTML file about stored runs, each compared with the last one before it.
 
@@ -42,7 +45,9 @@ def report(
         store: Where they are kept.
         runs: Ids of runs and evaluations. Without them: the newest that are wanted.
         wanted: Which runs, where no ids are given.
-        last: The most runs to show, where no ids are given.
+        last: How many runs to show at most, where no ids are given. Default: the newest 100, and
+            the newest of each device, target and variant.
+        tags: Of devices by name, by which the page can be filtered.
 
     Raises:
         UsageError: There is no run, or an id is not that of a run or an evaluation.
@@ -50,7 +55,7 @@ def report(
         BundleError: A report is broken.
     """
     benches = store.rows(replace(wanted or RunFilter(), kind="bench"))
-    ids = list(runs) or [row.id for row in benches[-last:]]
+    ids = list(runs) or _choose_newest(benches, last)
     if not ids:
         raise _make_none_found_error(store, wanted)
     named = store.load_all(list(dict.fromkeys(ids)))
@@ -72,11 +77,21 @@ def report(
     write_html(
         reports,
         path,
+        tags=tags or {},
         stored=[row for row in everything if find_project(row) in projects],
         evaluations=list(kept.values()),
         history=[each for each in history if isinstance(each, RunReport)],
     )
     return Page(path, len(reports), len(runs) or len(benches))
+
+
+def _choose_newest(rows: Sequence[RunRow], last: int | None) -> list[str]:
+    """Return the ids of the newest runs, oldest first."""
+    if last is not None:
+        return [row.id for row in rows[-last:]]
+    newest = {(row.project, row.device, row.target, row.variant): row.id for row in rows}
+    wanted = {*newest.values(), *(row.id for row in rows[-NEWEST:])}
+    return [row.id for row in rows if row.id in wanted][-MOST:]
 
 
 def _make_none_found_error(store: ResultsStore, wanted: RunFilter | None) -> UsageError:
