@@ -3,7 +3,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   const NAMED = 14;
   const CAP = 3;
-  const WHISKERS = 60;
+  const WHISKERS = 60; // As overview.py has it, which writes the caption.
   const TITLE = 20;
   let figures = 0;
 

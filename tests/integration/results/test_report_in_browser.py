@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from edgepack.bundle.unused import Unused
 from edgepack.records.run import Invalid, RunReport
 from edgepack.results.page.html import write_html
 from edgepack.results.page.reporting import report as report_page
+from edgepack.results.store.rows import make_row
 from edgepack.results.store.store import ResultsStore
 
 from tests.support.reports.example_history import farm, farm_logs
@@ -403,6 +404,13 @@ def test_farm_when_looked_at_has_a_plot_of_each_device_and_is_legible(tabs, farm
         )
         assert all(width > 100 and 40 < height < 60 for width, height in heights)
         assert page.evaluate(OVERFLOW) <= 0
+        if devices == 30:
+            head, table = (
+                page.locator(each).first.bounding_box() for each in (".group", ".grouped")
+            )
+            assert head["width"] == pytest.approx(table["width"], abs=2)
+            cell = page.locator(".group th").first.bounding_box()
+            assert cell["width"] == pytest.approx(table["width"], abs=2)
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             contrasts = page.evaluate(CONTRAST, f"{TEXTS}, .group span, .group button, label")
@@ -516,10 +524,19 @@ def test_page_when_texts_are_hostile_shows_them_and_neither_runs_nor_breaks(
         for day in range(10, 10 + runs)
     ]
     evaluation = example_evaluation(device=EVIL, bundle=EVIL, variant=EVIL, reasons=[EVIL])
-    path = write_html([*reports, other], tmp_path / "evil.html", evaluations=[evaluation])
+    path = write_html(
+        [*reports, other],
+        tmp_path / "evil.html",
+        evaluations=[evaluation],
+        stored=[
+            replace(make_row(each), verdict="VALID", unfinished=False) for each in [*reports, other]
+        ],
+        tags={EVIL: [EVIL]},
+    )
     with tabs.open(path, "#run-1", screen=screen) as page:
         page.evaluate(SCROLL)
         assert {"overview-1 overview", "run-1 timeline"} < drawn(page)
+        assert page.locator("#overview-1 .plots svg").count() == 2
         assert page.locator("#run-1 .rails").count() == 1
         page.locator("#run-1 figure[data-figure=timeline] svg").focus()
         page.keyboard.press("ArrowRight")

@@ -19,6 +19,8 @@ from edgepack.results.summary import MIB, format_milliseconds
 
 BEST_OF = 12
 """Devices whose fastest variant is named above the figure."""
+WHISKERS = 60
+"""Marks of a figure whose intervals are drawn; of more, the lines hide the marks."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,10 @@ def make_overview(
         more_devices=len(best[BEST_OF:]),
         figure=draw_overview(marks, value),
         caption=_format_caption(
-            metric, left_out, {evaluation is not None for *_, evaluation in shown}
+            metric,
+            left_out,
+            {evaluation is not None for *_, evaluation in shown},
+            has_lines=len(marks) <= WHISKERS,
         ),
         value=metric or "accuracy",
         plots=[farm.plots[device] for device in devices if device in farm.plots],
@@ -206,7 +211,7 @@ def _compare_metric(
     return f"{text}; {rival.report.variant_used} has {value:#.4g} at {slower}"
 
 
-def _format_caption(metric: str, left_out: int, on_device: set[bool]) -> str:
+def _format_caption(metric: str, left_out: int, on_device: set[bool], *, has_lines: bool) -> str:
     """Return what a figure shows; ``on_device`` says where its metrics were measured."""
     both = len(on_device) == 2
     where = "on the device" if True in on_device else "on the build host"
@@ -219,7 +224,8 @@ def _format_caption(metric: str, left_out: int, on_device: set[bool]) -> str:
         f"Left is faster, and {metric} is measured {where}."
         if metric
         else "Left is faster, low is smaller; no accuracy was measured.",
-        "The area of a mark is the size of the model file, its lines are 95 % intervals"
+        "The area of a mark is the size of the model file"
+        + (", its lines are 95 % intervals" if has_lines else "; point at it for its intervals")
         + (f": {lines}." if metric else "."),
     ]
     if metric and left_out:
