@@ -78,13 +78,30 @@ def test_runs_changes_gate_when_one_device_of_many_is_slow_fails_and_says_which_
     assert run(["runs", "changes", "--gate"]) == 10
     said = capsys.readouterr()
     for text in (said.out, said.err):
-        (line,) = [one for one in text.splitlines() if "pi5-07 is +" in one]
+        (line,) = [one for one in text.splitlines() if "pi5-07 is " in one]
         assert "slower than its 11 peers since run-008-07 (2026-01-09), in 7 nights" in line
         assert "the device is slow: its canary is" in line
     assert "11 devices as fast as their peers" in said.out
     assert "edgepack device check" in said.err
     assert run(["runs", "changes", "--gate", "--last", "6"]) == 0
     assert run(["runs", "changes", "--gate", "--last", "7"]) == 10
+
+
+def test_runs_list_by_device_has_a_line_for_each_the_worst_first(capsys):
+    stored_farm(canary=1.0)
+    ResultsStore().save(
+        example_report(id="evil", device="\x1b[31m", created="2026-01-02T00:00:00Z")
+    )
+    assert run(["runs", "list", "--by", "device"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 14
+    assert lines[0].startswith("pi5-07: 1 run, worst 1")
+    assert "ms (raspberry-pi, cpu-int8-static), +4" in lines[0] or ", +5" in lines[0]
+    assert "\x1b" not in "".join(lines)
+    assert run(["runs", "list", "--by", "variant"]) == 0
+    line, _ = capsys.readouterr().out.splitlines()
+    assert line.startswith("cpu-int8-static: 13 runs, worst 1")
+    assert "(pi5-07, raspberry-pi)" in line
 
 
 def test_runs_changes_when_json_is_asked_for_has_every_device_the_slow_one_first(capsys):

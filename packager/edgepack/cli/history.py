@@ -28,7 +28,7 @@ def open_store(url: str | None) -> api.ResultsStore:
 
 @runs_app.command(
     "list",
-    epilog="Examples: edgepack runs list --device pi5  |  edgepack runs list --since 2026-11-01",
+    epilog="Examples: edgepack runs list --device pi5  |  edgepack runs list --by device",
 )
 def list_runs(
     project: Annotated[str | None, typer.Option(help="Only of this project.")] = None,
@@ -44,7 +44,18 @@ def list_runs(
         typer.Option(help="Only with this verdict.", case_sensitive=False),
     ] = None,
     since: SinceOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many of the newest runs.")] = 50,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many of the newest runs [default: 50; all with --by]",
+            show_default=False,
+        ),
+    ] = None,
+    by: Annotated[
+        Literal["device", "target", "variant"] | None,
+        typer.Option(help="A line for each of these, the worst first, of the newest benchmarks."),
+    ] = None,
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,6 +63,7 @@ def list_runs(
     from edgepack.cli.printing import print_json, write_line
 
     store = open_store(results)
+    most = limit or (None if by else 50)
     wanted = api.RunFilter(
         project=project,
         target=target,
@@ -61,17 +73,17 @@ def list_runs(
         runtime=runtime,
         verdict=verdict,
         since=parse_moment(since) if since else None,
-        limit=limit,
+        limit=most,
     )
     rows = api.list_runs(store, wanted)
     if as_json:
         print_json(rows)
         return
-    for line in api.format_rows(rows):
+    for line in api.format_groups(rows, by) if by else api.format_rows(rows):
         write_line(line)
-    for label in api.explain_incomparable(store, rows):
+    for label in () if by else api.explain_incomparable(store, rows):
         write_line(label)
-    more = f", the newest {limit}: --limit shows more" if len(rows) == limit else ""
+    more = f", the newest {most}: --limit shows more" if len(rows) == most else ""
     write_line(f"from {store.name}{more}")
 
 

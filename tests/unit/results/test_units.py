@@ -147,6 +147,13 @@ def test_nights_that_differ_for_all_devices_are_no_change_of_the_model():
     assert changed == 0
 
 
+def test_devices_that_stop_being_measured_are_no_change_of_the_model():
+    logs = farm_logs(16, 9, 30, within=0.005, between=0.01)
+    logs[:5] -= 0.1
+    logs[:4, 15:] = np.nan
+    assert find_series(logs).changes == ()
+
+
 def test_slow_device_is_no_change_of_the_model():
     logs = farm_logs(7, 5, 30)
     logs[2, -10:] += math.log(1.5)
@@ -233,3 +240,13 @@ def test_series_of_invalid_runs_alone_has_no_devices_to_compare():
 
 def test_report_whose_time_cannot_be_read_is_in_no_history():
     assert make_point(make_row(example_report(created="yesterday"))) is None
+
+
+def test_canary_that_did_not_move_seldom_blames_the_device():
+    wrong = 0
+    for seed in range(30):
+        logs, canaries = farm_logs(seed, 20, 14), np.exp(farm_logs(seed + 100, 20, 14))
+        logs[5, -5:] += math.log(1.5)
+        worst = find_series(logs, canaries).units[0]
+        wrong += (worst.device, worst.blame) not in {("pi5-05", "model"), ("pi5-05", "unknown")}
+    assert wrong <= 1

@@ -96,7 +96,7 @@ def format_ratio(ratio: Interval | None) -> str:
     """Return how much slower than its peers a device is, with the 95 % interval."""
     if ratio is None:
         return "unknown"
-    return f"{ratio.estimate - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})"
+    return f"{ratio.estimate - 1:.1%} ({ratio.low - 1:.1%} to {ratio.high - 1:.1%})"
 
 
 def format_change(change: Change, noun: str = "run") -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
@@ -13,9 +14,10 @@ from edgepack.bundle.manifest import Accuracy, OutputAccuracy
 from edgepack.records.run import RunReport, SweepPoint, TunedSetting
 from edgepack.results.page.outside import list_unshown_rows
 from edgepack.results.store.documents import Report
-from edgepack.results.store.rows import RunRow, make_row
+from edgepack.results.store.rows import RunRow, find_project, make_row
 from edgepack.results.summary import (
     NS_PER_MS,
+    format_count,
     format_energy,
     format_fact,
     format_interval,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 NUMBERS = ("p50 ms", "p90 ms", "MiB")
 LIST_HEADINGS = ("run", "bundle", "device", "variant", *NUMBERS, "result")
+GroupName = Literal["device", "target", "variant"]
+GROUP_NAMES = get_args(GroupName)
 VERDICT_STYLES = {"VALID": "bold green", "INVALID": "bold red", "INCONCLUSIVE": "bold yellow"}
 
 
@@ -177,6 +181,39 @@ def format_rows(rows: Sequence[RunRow]) -> Iterator[str]:
             for heading, cell, fill in zip(LIST_HEADINGS, line, fills, strict=True)
         ]
         yield "  ".join(padded).rstrip()
+
+
+def format_groups(rows: Sequence[RunRow], by: GroupName) -> Iterator[str]:
+    """Yield a line for each device, target or variant: of how many, their median and the worst.
+
+    The newest benchmark of each device, target and variant counts. A group is as bad as its worst
+    one is slow for its kind: by the median of its target, device model and variant.
+    """
+    benches = [row for row in rows if row.kind == "bench"]
+    newest = {(find_project(row), row.target, row.device, row.variant): row for row in benches}
+    kinds: dict[tuple[str | None, ...], list[float]] = defaultdict(list)
+    groups: dict[str, list[tuple[float, RunRow]]] = defaultdict(list)
+    timed = [(row.p50_ms, row) for row in newest.values() if row.p50_ms]
+    for p50_ms, row in timed:
+        kinds[_find_kind(row)].append(p50_ms)
+    for p50_ms, row in timed:
+        ratio = p50_ms / statistics.median(kinds[_find_kind(row)])
+        groups[getattr(row, by) or ""].append((ratio, row))
+    worst = {name: max(group, key=lambda one: one[0]) for name, group in groups.items()}
+    for name in sorted(groups, key=lambda name: (-worst[name][0], name)):
+        ratio, row = worst[name]
+        rest = [one for field in GROUP_NAMES if field != by and (one := getattr(row, field))]
+        wrong = sum(one.verdict != "VALID" for _, one in groups[name])
+        yield make_printable(
+            f"{name}: {format_count(len(groups[name]), 'run')},"
+            + (f" {wrong} not VALID," if wrong else "")
+            + f" worst {row.p50_ms:#.4g} ms ({', '.join(rest)}),"
+            f" {ratio - 1:+.1%} of the median of its kind"
+        )
+
+
+def _find_kind(row: RunRow) -> tuple[str | None, ...]:
+    return find_project(row), row.target, row.device_model, row.variant
 
 
 def _list_cells(row: RunRow) -> tuple[str, ...]:

@@ -49,6 +49,8 @@ how far apart devices lie: this counts as much as that of ``USUAL_WEIGHT`` more 
 USUAL_WEIGHT = 4
 OWN_NOISE = 5.0
 """Standard errors by a device's own nights: one that is noisier than its peers is not slow."""
+CANARY_NOISE = 3.0
+"""Standard errors that a canary moves by chance at most."""
 DAY_S = 86_400
 
 
@@ -377,11 +379,11 @@ def _find_blame(
     error = math.hypot(spread, noise * math.sqrt(math.pi / 2 * (1 / len(after) + shares)))
     moved, canary = median(after.tolist()) - base, _make_interval(after - base)
     word = f"its canary is {abs(math.expm1(moved)):.1%} {'slower' if moved > 0 else 'faster'}"
-    if moved >= max(math.log1p(MARGIN) / 2, 2 * error):
+    if moved >= max(math.log1p(MARGIN) / 2, CANARY_NOISE * error):
         if slow.step - moved < math.log1p(MARGIN) + 2 * error:
             return "device", canary, f"the device is slow: {word} too"
         return "both", canary, f"the device is slow, and this model on it even more: {word}"
-    if 2 * error > slow.step / 2:
+    if CANARY_NOISE * error > slow.step / 2:
         return "unknown", canary, f"{word}, and too noisy to tell why"
     return "model", canary, f"only this model is slow on it: {word}"
 
