@@ -200,6 +200,7 @@ if TYPE_CHECKING:
     from edgepack.results.page.html import write_html as write_html
     from edgepack.results.page.reporting import Page as Page
     from edgepack.results.page.reporting import report as report
+    from edgepack.results.page.table import GroupName as GroupName
     from edgepack.results.page.table import format_groups as format_groups
     from edgepack.results.page.table import format_nearness as format_nearness
     from edgepack.results.page.table import format_others as format_others
