@@ -98,3 +98,17 @@ def test_renew_when_late_and_nobody_had_the_device_holds_again(leases: Leases) -
     leases.renew(mine, 60.0)
     with pytest.raises(Refused):
         leases.take(wish())
+
+
+def test_take_when_another_ends_while_leases_are_listed_takes_it(
+    leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = leases.take(wish(exclusive=False))
+    read = leases.read
+
+    def read_too_late(identity: str) -> Any:
+        leases.drop([other])
+        return read(identity)
+
+    monkeypatch.setattr(leases, "read", read_too_late)
+    leases.take(wish(exclusive=False))
