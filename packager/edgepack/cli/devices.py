@@ -42,6 +42,8 @@ def list_devices(as_json: JsonOption = False) -> None:
         host = getattr(device.host.entry, "host", "this machine")
         tags = f"  [{', '.join(device.entry.tags)}]" if device.entry.tags else ""
         write_line(f"{name:16} {device.target:16} {device.entry.transport:6} {host}{tags}")
+    if all(device.entry.transport == "local" for device in devices.values()):
+        write_line("no other devices yet: edgepack device add NAME USER@HOST")
     write_line(f"from {api.describe_inventory()}")
 
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
@@ -328,31 +329,41 @@ def _require_team() -> None:
 
 
 def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
-    """Write one more device into an inventory, keeping the file's comments and order.
+    """Write one more device into an inventory; see :func:`add_devices`."""
+    add_devices(path, {name: entry})
+
+
+def add_devices(path: Path, entries: Mapping[str, LocalEntry | SshEntry]) -> None:
+    """Write more devices into an inventory, all or none, keeping the file's comments and order.
 
     Raises:
-        UsageError: The name is taken.
+        UsageError: A name is taken.
         ProfileError: The file is wrong, or written so that it has to be extended by hand.
         ToolError: It cannot be written.
     """
-    line = f"{name}: {_format_entry(entry)}"
+    lines = [f"{name}: {_format_entry(entry)}" for name, entry in entries.items()]
     with (
         writing("the inventory", path, "make the file and its folder writable for your user"),
         locked(path) as file,
     ):
-        require_free_name(name, path)
+        for name in entries:
+            require_free_name(name, path)
         source = read_yaml(path)
-        if source.values == {}:
+        if not source.values:
             source = parse_yaml(f"{source.text}schema_version: 1\ndevices:\n", name=str(path))
         before = _parse(source).devices
-        text = _insert_line(source, line)
+        if not before:  # `devices: {}`, as an empty one is written too
+            text = re.sub(r"^devices: *\{ *\}", "devices:", source.text, flags=re.MULTILINE)
+            source = parse_yaml(text, name=str(path))
+        text = _insert_lines(source, lines)
         after: Inventory | None = None
         with contextlib.suppress(ProfileError):
             after = _parse(parse_yaml(text, name=str(path)))
-        if after is None or after.devices != {**before, name: entry}:
+        if after is None or after.devices != {**before, **entries}:
+            shown = "".join(f"\n    {line}" for line in lines)
             raise ProfileError(
                 f"cannot extend {path} without changing how it is written",
-                hint=f"add this line under 'devices:' yourself:\n    {line}",
+                hint=f"add this under 'devices:' yourself:{shown}",
                 where=str(path),
             )
         write_atomically(file, text)
@@ -385,18 +396,18 @@ def _require_name(name: str) -> None:
 
 
 def _parse(source: YamlSource) -> Inventory:
-    if source.values == {}:  # an empty file, or comments alone
+    if source.values in ({}, None):  # an empty file, comments alone, or "---"
         return Inventory(schema_version=1)
     if isinstance(source.values, dict) and source.values.get("devices", {}) is None:
         source.values["devices"] = {}  # `devices:` with nothing below it
     return source.parse(Inventory)
 
 
-def _insert_line(source: YamlSource, line: str) -> str:
-    """Put a line after the last one of the block under ``devices:``."""
+def _insert_lines(source: YamlSource, added: Sequence[str]) -> str:
+    """Put lines after the last one of the block under ``devices:``."""
     lines = source.text.splitlines()
     if ("devices",) not in source.marks:
-        return "\n".join([*lines, "devices:", f"  {line}", ""])
+        return "\n".join([*lines, "devices:", *(f"  {line}" for line in added), ""])
     columns = [
         column
         for path, (_, column) in source.marks.items()
@@ -409,7 +420,8 @@ def _insert_line(source: YamlSource, line: str) -> str:
             break
         if text.startswith(" ") and not text.lstrip().startswith("#"):
             last = number
-    return "\n".join([*lines[:last], f"{indent}{line}", *lines[last:], ""])
+    inserted = [indent + line for line in added]
+    return "\n".join([*lines[:last], *inserted, *lines[last:], ""])
 
 
 def _list_values(entry: AnyEntry) -> dict[str, object]:

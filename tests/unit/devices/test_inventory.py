@@ -8,6 +8,7 @@ from edgepack.devices.inventory import (
     LocalEntry,
     SshEntry,
     add_device,
+    add_devices,
     describe_inventory,
     find_inventory,
     load_device,
@@ -128,6 +129,9 @@ def test_added_device_leaves_the_rest_of_the_file_as_it_was(inventory: Path) -> 
 @pytest.mark.parametrize(
     "text",
     [
+        "",
+        "\n# none yet\n",
+        "---\n",
         "schema_version: 1\n",
         "schema_version: 1\ndevices:\n",
         "schema_version: 1\ndevices: # none yet\n  # add some\n",
@@ -144,13 +148,34 @@ def test_device_is_added_to_files_written_differently(tmp_path: Path, text: str)
     assert [line for line in text.splitlines() if line not in path.read_text()] == []
 
 
+def test_device_is_added_where_empty_braces_stand(tmp_path: Path) -> None:
+    path = tmp_path / "devices.yaml"
+    path.write_text("# mine\ndevices: {}  # none yet\nschema_version: 1\n")
+    add_device(path, "pi4", NEW)
+    assert load_inventory(path).devices == {"pi4": NEW}
+    assert path.read_text().startswith("# mine\ndevices:  # none yet\n  pi4: ")
+
+
+def test_devices_are_added_all_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "devices.yaml"
+    add_devices(path, {"a": NEW, "b": NEW})
+    assert list(load_inventory(path).devices) == ["a", "b"]
+    with pytest.raises(UsageError, match="already has a device 'b'"):
+        add_devices(path, {"c": NEW, "b": NEW})
+    assert list(load_inventory(path).devices) == ["a", "b"]
+
+
 def test_first_device_makes_the_file(tmp_path: Path) -> None:
     add_device(tmp_path / "config" / "devices.yaml", "pi4", NEW)
     assert load_inventory(tmp_path / "config" / "devices.yaml").devices == {"pi4": NEW}
 
 
 @pytest.mark.parametrize(
-    "text", ["{schema_version: 1, devices: {}}\n", "schema_version: 1\ndevices: {}\n"]
+    "text",
+    [
+        "{schema_version: 1, devices: {}}\n",
+        "{schema_version: 1, devices: {a: {transport: local, target: t}}}\n",
+    ],
 )
 def test_file_in_flow_style_is_left_alone_and_the_line_is_given(tmp_path: Path, text: str) -> None:
     path = tmp_path / "devices.yaml"
