@@ -88,6 +88,11 @@ def test_junit_when_devices_differ_has_a_failure_a_skip_and_a_pass() -> None:
     failure = suites["orin"].find("testcase[@name='p50']/failure")
     assert failure is not None
     assert failure.get("message") == "+20.0% (+19.0% to +21.0%), allowed +3%"
+    case = suites["nuc"].find("testcase[@name='p50']")
+    assert case is not None
+    assert [(child.tag, child.get("message")) for child in case] == [
+        ("skipped", "INCONCLUSIVE: +3.0% (+2.0% to +4.0%), allowed +3%")
+    ]
 
 
 def test_junit_when_the_candidate_is_wrong_fails_although_it_is_fast() -> None:

@@ -53,8 +53,8 @@ def format_comparison_markdown(comparison: Comparison) -> str:
 def format_comparison_junit(comparison: Comparison) -> str:
     """Return a JUnit document: a suite for each device, a case for each metric.
 
-    FAIL is a failure, INCONCLUSIVE is skipped, with the reasons; a device that was not compared is
-    an error.
+    FAIL is a failure. INCONCLUSIVE, which has neither passed nor failed, is skipped, and its
+    message begins with that word. A device that was not compared is an error.
     """
     suites = ElementTree.Element("testsuites", name="edgepack compare")
     for device in comparison.devices:
@@ -69,7 +69,8 @@ def format_comparison_junit(comparison: Comparison) -> str:
             if outcome != "PASS":
                 kind = "failure" if outcome == "FAIL" else "skipped"
                 counts["failures" if outcome == "FAIL" else "skipped"] += 1
-                element = ElementTree.SubElement(case, kind, message=make_printable(said[:1000]))
+                message = said if outcome == "FAIL" else f"{outcome}: {said}"
+                element = ElementTree.SubElement(case, kind, message=make_printable(message[:1000]))
                 element.text = "\n".join(make_printable(reason) for reason in device.reasons)
         for what, count in counts.items():
             suite.set(what, str(count))
