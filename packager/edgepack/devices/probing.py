@@ -1,4 +1,4 @@
-"""Finds out what a device is with one short POSIX shell script: it may lack even Python."""
+"""Finds out what a device is with a short POSIX shell script: it may lack even Python."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import Transport
-from edgepack.errors import DeviceError
+from edgepack.errors import DeviceError, RemoteCommandError
 
 PROBE_S = 60.0
+"""How long Python may take: a busy board loads onnxruntime from a slow card."""
+_SHELL_S = 15.0
+"""How long the shell may take; it loads nothing."""
 
 # Arguments: the root; the Python that was asked for, or nothing; the one to use if there is no
-# provisioned one; the program that it runs.
+# provisioned one.
 _SCRIPT = r"""
 root=$1; python=$2
 case $root in "~/"*) root=$HOME/${root#"~/"};; esac
@@ -53,13 +56,15 @@ if [ -z "$python" ]; then
 fi
 if found=$(command -v -- "$python"); then
   say python "$found"
-  say packages "$("$found" -c "$4" 2>/dev/null | tail -n 1)"
 else
   for name in awk find grep sed setsid sha256sum sort tar; do
     command -v "$name" >/dev/null || say lacks "$name"
   done
 fi
 """
+
+# Arguments: the Python, and its program. A Python that prints without end is ended by head.
+_ASK_PYTHON = '"$1" -c "$2" 2>/dev/null | head -c 1000000 | tail -n 1'
 
 # Runs in the device's Python; versions come without importing what may be slow or broken.
 _PACKAGES = """
@@ -157,22 +162,33 @@ def probe(device: Device, transport: Transport) -> ProbedFacts:
     """Return what a device is and has.
 
     Raises:
-        DeviceError: The connection broke, or the device has no POSIX shell.
+        DeviceError: The connection broke, or the device has no POSIX shell; it may also print
+            without end.
+        TooSlowError: Python did not answer in time.
     """
-    python = device.entry.python or ""
-    fallback = device.plain_python
-    script = ["sh", "-c", _SCRIPT, "sh", device.entry.root, python, fallback, _PACKAGES]
-    result = transport.send(script, [], timeout_s=PROBE_S)
+    argv = ["sh", "-c", _SCRIPT, "sh", device.entry.root]
+    argv += [device.entry.python or "", device.plain_python]
+    hint = (
+        "the device needs a POSIX shell, and a login that prints nothing: try 'ssh HOST uname -m'"
+    )
+    try:
+        result = transport.send(argv, [], timeout_s=_SHELL_S)
+    except RemoteCommandError as error:
+        raise DeviceError(
+            f"the probe got no answer: {error.problem}", hint=hint, where=device.name
+        ) from error
     lines = [line.split("\t", 1) for line in result.text.splitlines() if "\t" in line]
     said = dict(lines)
     if not {"os", "arch", "root"} <= said.keys():
         raise DeviceError(
             f"the probe ended with exit code {result.exit_code} and said {result.text[:200]!r}",
-            hint="the device needs a POSIX shell, and a login that prints nothing: try"
-            " 'ssh HOST uname -m'",
+            hint=hint,
             where=device.name,
         )
     lacks = tuple(value for name, value in lines if name == "lacks")
+    if "python" in said:
+        ask = ["sh", "-c", _ASK_PYTHON, "sh", said["python"], _PACKAGES]
+        said["packages"] = transport.send(ask, [], timeout_s=PROBE_S).text.strip()
     return _make_facts(said, lacks, device)
 
 

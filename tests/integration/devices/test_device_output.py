@@ -6,15 +6,17 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
+from edgepack.devices.checking import check
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
-from edgepack.errors import RemoteCommandError
+from edgepack.errors import DeviceError, RemoteCommandError
 from edgepack.records.presets import find_preset
 
 from tests.support.reports.tiny_bundle import write_tiny_bundle
@@ -143,7 +145,7 @@ PRINTED = """
 import json, sys
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
-from edgepack.errors import RemoteCommandError
+from edgepack.errors import DeviceError, RemoteCommandError
 sys.path.append(sys.argv.pop(1))
 from tests.support.doubles.peak_memory import peak_bytes
 
@@ -177,6 +179,33 @@ def test_command_when_it_prints_without_end_is_stopped_and_takes_no_memory(
     said, peak_bytes = json.loads(done.stdout)
     assert said == f"the command printed more than 64 MiB on {output}"
     assert peak_bytes < PEAK_BYTES
+
+
+@pytest.mark.slow(reason="takes up to 20 s each")
+@pytest.mark.parametrize("login", ["yes", "cat /dev/zero >&2", "while echo x; do sleep 0.1; done"])
+def test_check_when_the_login_prints_without_end_is_an_error_in_20_s(
+    tmp_path: Path, login: str
+) -> None:
+    with serve(tmp_path, "python", login) as server:
+        began = time.monotonic()
+        with pytest.raises(DeviceError, match="the probe got no answer") as caught:
+            check(device(server, "python", tmp_path / "root"))
+        assert time.monotonic() - began < 22
+    assert "a login that prints nothing" in caught.value.hint
+    assert wait_until(lambda: not running(tmp_path.name))
+
+
+def test_check_when_python_prints_without_end_is_an_error_at_once(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec yes\n")
+    python.chmod(0o755)
+    with serve(tmp_path, "python", "") as server:
+        board = ssh_device(server, root=str(tmp_path / "root"), python=str(python))
+        began = time.monotonic()
+        with pytest.raises(DeviceError, match="what Python says about itself is not JSON"):
+            check(board)
+        assert time.monotonic() - began < 10
+    assert wait_until(lambda: not running(tmp_path.name))
 
 
 @pytest.mark.slow(reason="takes seconds")
