@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -33,6 +34,7 @@ from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
 
+from tests.chaos.disks import can_mount
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 from tests.support.servers.boards import with_file
 from tests.support.servers.loopback import CuttingProxy, ssh_device, wait_until
@@ -401,6 +403,35 @@ def test_partial_of_a_push_that_still_runs_is_kept(bundle: Path, tmp_path: Path)
     push_to(device, bundle)
     os.close(handle)
     assert partial.is_dir()
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs to make a file system")
+def test_what_a_dead_push_left_on_a_full_disk_makes_room_for_the_next(
+    bundle: Path, tmp_path: Path
+) -> None:
+    """The folder of a push that lives stays, however full the disk is."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", disk], check=True)
+    try:
+        root = str(disk / "root")
+        device = Device("here", LocalEntry(transport="local", target="linux-x86-64", root=root))
+        first = push_to(device, bundle).release
+        releases = project(device) / "releases"
+        left = releases / ".partial-0123456789abcdef-dead"
+        left.mkdir()
+        (left / "model").write_bytes(bytes(3 << 20))
+        large = with_file(bundle, random.Random(1).randbytes(2 << 20))
+        handle = os.open(left, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with pytest.raises(DeviceError, match="no space left on the device"):
+            push_to(device, large)
+        os.close(handle)
+        assert left.exists()
+        second = push_to(device, large).release
+        assert names(releases) == sorted([first, second])
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 def test_login_that_prints_is_named(

@@ -142,6 +142,26 @@ def test_bundle_that_cannot_fit_is_refused_before_it_is_sent(
     assert tree(small_disk / "tiny" / "current") == tree(bundle)
 
 
+def test_what_a_dead_push_left_on_a_full_disk_makes_room_for_the_next(
+    board: Board, small_disk: Path, bundle: Path
+) -> None:
+    """The other push's folder stays as long as its process lives."""
+    first = board.push(bundle)
+    left = small_disk / "tiny" / "releases" / ".partial-0123456789abcdef-"
+    large = version_of(with_file(bundle, random.Random(1).randbytes(2 * MIB)), "2.0.0")
+    with subprocess.Popen(["sh", "-c", "sleep 100; : .partial-"]) as other:
+        held = Path(f"{left}{other.pid}")
+        (held / "new").mkdir(parents=True)
+        (held / "new" / "model").write_bytes(bytes(2 * MIB))
+        with pytest.raises(DeviceError, match=r"no space left.* KiB are needed"):
+            board.push(large)
+        assert held.exists()
+        other.kill()
+    second = board.push(large)
+    assert not held.exists()
+    assert board.releases() == sorted([first.release, second.release])
+
+
 @pytest.mark.parametrize("filling", ["blocks", "inodes"])
 def test_disk_that_fills_up_meanwhile_leaves_the_release_before(
     board: Board, small_disk: Path, bundle: Path, filling: str, monkeypatch: pytest.MonkeyPatch

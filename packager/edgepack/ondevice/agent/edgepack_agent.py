@@ -263,6 +263,10 @@ class Push:
         needed = sum(one.size for one in files) - used + SPARE_BYTES
         space = os.statvfs(folder)
         if needed > space.f_bavail * space.f_frsize:
+            # Another release's broken push may fill the disk; its chunks then come once more.
+            self.project.discard_broken()
+            space = os.statvfs(folder)
+        if needed > space.f_bavail * space.f_frsize:
             free = space.f_bavail * space.f_frsize
             raise OSError(errno.ENOSPC, "%d bytes are needed, %d are free" % (needed, free))
         new = sum(not releases.is_file(path) for path in there) + 8

@@ -109,6 +109,19 @@ switch_to() {
   fi
 }
 
+# Remove what processes that have ended left.
+remove_dead() {
+  for name in "$base"/.[a-z]*-* "$base"/releases/.partial-*; do
+    lives "${name##*-}" || rm -rf "$name"
+  done
+}
+
+# Whether there is room. Where df cannot tell, as in a chroot, tar finds out.
+fits() {
+  free=$(df -Pk . 2>/dev/null | awk 'NR == 2 {print $4}')
+  [ "${free:-$kib}" -ge "$kib" ]
+}
+
 # Remove what processes that have ended left, and all but the last $2 releases: the one in $1, the
 # current one, then those that the history names last. Clocks do not count.
 remove_old() {
@@ -122,9 +135,7 @@ remove_old() {
     kept=$((kept + 1))
     [ "$kept" -le "$2" ] || [ "$name" = "$now" ] || mv "releases/$name" "releases/.partial-$name-gone"
   done
-  for name in .[a-z]*-* releases/.partial-*; do
-    lives "${name##*-}" || rm -rf "$name"
-  done
+  remove_dead
   for name in chunks/*; do
     at=releases/${name##*/}
     [ -d "${at%%.*}" ] || rm -f "$name"
@@ -155,9 +166,9 @@ push)
   then=$5 keep=$6 kib=$7 by=$8
   cd "$base/releases" || exit 1
   if [ "$kib" -gt 0 ]; then
-    # Where df cannot tell, as in a chroot, tar finds out.
-    free=$(df -Pk . 2>/dev/null | awk 'NR == 2 {print $4}')
-    [ "${free:-$kib}" -ge "$kib" ] || fail 28 "$kib KiB are needed, $free are free"
+    # A push that broke may have left what fills the disk.
+    fits || remove_dead
+    fits || fail 28 "$kib KiB are needed, $free are free"
     partial=.partial-$release-$$
     new=$partial/new
     rm -rf "$partial"

@@ -198,15 +198,19 @@ class Project:
         else:
             shutil.rmtree(path, ignore_errors=True)
 
+    def discard_broken(self) -> None:
+        """Remove what broken pushes left: nobody holds their folders."""
+        for name in os.listdir(self.releases):
+            if name.startswith(PARTIAL):
+                with self.claimed(name) as mine:
+                    if mine:
+                        self.discard(name)
+
     def collect_garbage(self, keep: int, newest: str) -> None:
         """Remove what broken pushes left, and all but the last releases that were current."""
         with self.locked():
             there = os.listdir(self.releases)
-            for name in there:
-                if name.startswith(PARTIAL):
-                    with self.claimed(name) as mine:
-                        if mine:
-                            self.discard(name)
+            self.discard_broken()
             now = self.read_current()
             recent = [str(one.get("release")) for one in self.read_records()]
             order = [name for name in dict.fromkeys([newest, now, *recent, *there]) if name]
