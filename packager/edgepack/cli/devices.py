@@ -56,6 +56,12 @@ def add(
     ] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="SSH port.")] = None,
     key: Annotated[Path | None, typer.Option(help="The private key to use.")] = None,
+    password_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The environment variable with the password, read at each login."
+        ),
+    ] = None,
     fingerprint: Annotated[
         str | None, typer.Option(help="The host key you expect, as SHA256:...")
     ] = None,
@@ -69,6 +75,7 @@ def add(
         target=target,
         port=port,
         key=str(key) if key else None,
+        password_env=password_env,
         fingerprint=fingerprint,
         confirm=_confirm,
     )

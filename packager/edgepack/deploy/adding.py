@@ -49,6 +49,7 @@ def add_device(  # noqa: PLR0913  (the command's options)
     target: str | None = None,
     port: int | None = None,
     key: str | None = None,
+    password_env: str | None = None,
     ssh_config: str | None = None,
     inventory: Path | None = None,
 ) -> AddedDevice:
@@ -62,16 +63,22 @@ def add_device(  # noqa: PLR0913  (the command's options)
         target: Its target; by default what the probe proposes.
         port: Its SSH port; default: the SSH configuration's.
         key: The private key to use; default: the SSH configuration's.
+        password_env: The environment variable that holds the password, now and at each later
+            connection; the inventory keeps its name alone.
         ssh_config: A file to read instead of ``~/.ssh/config``.
         inventory: The file to write; by default the team's database where there is one, else the
             file in use.
 
     Raises:
         UsageError: The name is taken or not valid, or there is no such target.
-        DeviceError: The device cannot be reached, its key was not accepted, or it is another
-            kind of machine than ``target``.
+        DeviceError: The device cannot be reached, its key was not accepted, it is another kind of
+            machine than ``target``, or ``password_env`` is not set.
         ToolError: The audit log cannot be written.
     """
+    from edgepack.devices.ssh.auth import require_password
+
+    # Before anything is recorded: who types the password itself here must not find it in a log.
+    require_password(password_env, name)
     with audited("add", name) as operation:
         path = find_inventory(inventory)
         require_free_name(name, path)
@@ -87,6 +94,7 @@ def add_device(  # noqa: PLR0913  (the command's options)
                 "user": user or None,
                 "port": port,
                 "key": str(Path(key).expanduser().absolute()) if key else None,
+                "password_env": password_env,
                 "ssh_config": ssh_config,
             }
         )

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from edgepack.base.machine import find_architecture
+from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.adding import add_device
 from edgepack.devices.checking import check
 from edgepack.devices.inventory import load_device
 from edgepack.errors import DeviceError, UsageError
 from edgepack.project.profile import find_host_target, find_target_files
+
+from tests.chaos.disks import can_mount
+from tests.support.servers.openssh_server import OpenSshServer, find_sshd
 
 
 @pytest.fixture
@@ -98,3 +106,76 @@ def test_name_that_is_taken_is_refused(server: LoopbackServer, inventory: Path) 
     add(server, inventory)
     with pytest.raises(UsageError, match="already has"):
         add(server, inventory)
+
+
+PASSWORD = "canary-6yT-Wq2"
+VARIABLE = "BENCH_PASSWORD"
+
+# Arguments: another /etc/shadow, and sshd's own. Each connection has a mount namespace of its own.
+_WITH_SHADOW = """
+set -e
+mount --bind "$1" /etc/shadow
+shift
+exec "$@" -o PasswordAuthentication=yes -o PermitRootLogin=yes
+"""
+
+
+@pytest.fixture
+def by_password(tmp_path: Path) -> Iterator[OpenSshServer | LoopbackServer]:
+    """OpenSSH's server, which lets in with a password; without root, our own."""
+    if find_sshd() is None or os.geteuid() != 0 or not can_mount() or not shutil.which("openssl"):
+        with LoopbackServer(tmp_path / "server", password=PASSWORD) as ours:
+            yield ours
+        return
+    hashed = subprocess.run(
+        ["openssl", "passwd", "-6", PASSWORD], capture_output=True, check=True, text=True
+    ).stdout.strip()
+    shadow = tmp_path / "shadow"
+    shadow.write_text(f"root:{hashed}:19000:0:99999:7:::\n")
+    under = ["unshare", "--mount", "sh", "-c", _WITH_SHADOW, "sh", str(shadow)]
+    with OpenSshServer(tmp_path / "server", under=under) as running:
+        yield running
+
+
+def run_add(server: OpenSshServer | LoopbackServer, *options: str) -> int:
+    argv = ["device", "add", "board", f"{server.user}@{server.host}", "--port", str(server.port)]
+    return run([*argv, "--fingerprint", server.host_key_fingerprint, *options])
+
+
+def test_board_with_a_password_is_added_and_the_password_is_nowhere(
+    by_password: OpenSshServer | LoopbackServer,
+    tmp_path: Path,
+    own_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "devices.yaml").touch()
+    monkeypatch.setenv(VARIABLE, PASSWORD)
+    assert run_add(by_password) == 8
+    assert "edgepack device add --password-env NAME" in capfd.readouterr().err
+    assert run_add(by_password, "--password-env", VARIABLE) == 0
+    assert run(["device", "check", "board", "--json"]) in (0, 8)
+    assert '"facts": {' in capfd.readouterr().out
+    assert run(["device", "list", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["board"]["password_env"] == VARIABLE
+    monkeypatch.setenv(VARIABLE, "not-" + PASSWORD)
+    assert run(["device", "check", "board"]) == 8
+    said = capfd.readouterr()
+    assert f"hint: correct the password in {VARIABLE}" in said.err
+    assert run(["audit", "export", "--json"]) == 0
+    said = capfd.readouterr()
+    kept = [said.out, said.err]
+    for folder in (tmp_path, own_home):
+        kept += [p.read_text(errors="replace") for p in folder.rglob("*") if p.is_file()]
+    assert any(VARIABLE in text for text in kept)
+    assert not any(PASSWORD in text for text in kept)
+
+
+def test_variable_that_is_not_set_is_named_before_anything_is_trusted_or_recorded(
+    server: LoopbackServer, inventory: Path, own_home: Path
+) -> None:
+    with pytest.raises(DeviceError, match=f"variable '{VARIABLE}' .password_env. is not set"):
+        add(server, inventory, password_env=VARIABLE)
+    assert not inventory.exists()
+    assert not [path for path in own_home.rglob("*") if path.is_file()]

@@ -167,6 +167,7 @@ class Login(asyncssh.SSHClient):
     def __init__(self, offers: Sequence[Offer], password_env: str | None) -> None:
         self.connection: asyncssh.SSHClientConnection | None = None
         self.refused: list[str] = []
+        self.wants_password = False
         self._offers = iter(offers)
         self._password_env = password_env
         self._offered = ""
@@ -184,6 +185,7 @@ class Login(asyncssh.SSHClient):
     def password_auth_requested(self) -> str | None:
         """Return the password, once."""
         self.note_refusal()
+        self.wants_password = True
         variable, self._password_env = self._password_env, None
         if variable is None:
             return None
@@ -193,6 +195,7 @@ class Login(asyncssh.SSHClient):
     def kbdint_auth_requested(self) -> str | None:
         """Return that questions can be answered, if there is a password that was not given yet."""
         self.note_refusal()
+        self.wants_password = True
         return None if self._password_env is None else ""
 
     def kbdint_challenge_received(
@@ -215,9 +218,9 @@ def require_password(variable: str | None, device: str) -> None:
     """Check that the password of a device is in the environment.
 
     Raises:
-        DeviceError: It is not.
+        DeviceError: It is not, or empty.
     """
-    if variable is not None and variable not in os.environ:
+    if variable is not None and not os.environ.get(variable):
         raise DeviceError(
             f"the environment variable {variable!r} (password_env) is not set",
             hint=f"read -rs {variable} && export {variable}",
@@ -243,6 +246,10 @@ def make_refused_error(
         hint = f"unlock the key for this session: ssh-add {files.locked[0]}"
     elif settings.pkcs11_provider and not login.refused:
         hint = f"put the token's keys into the agent: ssh-add -s {settings.pkcs11_provider}"
+    elif login.wants_password:
+        given = [label for label in login.refused if label.startswith("the password")]
+        hint += ", or name a variable with its password: edgepack device add --password-env NAME"
+        hint = f"correct {given[0]}" if given else hint
     return DeviceError(
         f"{settings.address} refuses the login" + "".join(f"\n  {line}" for line in lines),
         hint=f"{hint}; check 'user' and 'key' in devices.yaml",
