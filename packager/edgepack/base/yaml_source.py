@@ -62,6 +62,20 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
 @dataclass(frozen=True)
+class Tagged:
+    """A value with a tag of its own, such as ``!vault``: what it means is not known here."""
+
+    tag: str
+
+
+class _TaggedLoader(_Loader):
+    """Takes values with tags of their own as :class:`Tagged`."""
+
+
+_TaggedLoader.add_multi_constructor("!", lambda _loader, tag, _node: Tagged(f"!{tag}"))
+
+
+@dataclass(frozen=True)
 class YamlSource:
     """A YAML document: its values and their positions."""
 
@@ -102,8 +116,8 @@ class YamlSource:
         return _join_problems(placed)
 
 
-def read_yaml(path: Path) -> YamlSource:
-    """Read one YAML file.
+def read_yaml(path: Path, *, tagged: bool = False) -> YamlSource:
+    """Read one YAML file; with ``tagged``, values with unknown tags are :class:`Tagged`.
 
     Raises:
         ProfileError: The file is missing, cannot be read, is no text or no YAML, or has a duplicate
@@ -124,18 +138,18 @@ def read_yaml(path: Path) -> YamlSource:
             else "check the permissions of the file and of the folders above it"
         )
         raise ProfileError(f"cannot read {str(path)!r}: {error.strerror}", hint=hint) from error
-    return parse_yaml(text, name=str(path))
+    return parse_yaml(text, name=str(path), tagged=tagged)
 
 
-def parse_yaml(text: str, *, name: str) -> YamlSource:
-    """Parse YAML text; ``name`` stands for it in messages.
+def parse_yaml(text: str, *, name: str, tagged: bool = False) -> YamlSource:
+    """Parse YAML text as :func:`read_yaml` does; ``name`` stands for it in messages.
 
     Raises:
         ProfileError: The text is not YAML or has a duplicate key.
     """
     marks: dict[_Path, tuple[int, int]] = {}
     try:
-        values = _load(text, name, marks)
+        values = _load((_TaggedLoader if tagged else _Loader)(text), name, marks)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise ProfileError(
@@ -150,9 +164,8 @@ def parse_yaml(text: str, *, name: str) -> YamlSource:
     return YamlSource(name=name, text=text, values=values, marks=marks)
 
 
-def _load(text: str, name: str, marks: dict[_Path, tuple[int, int]]) -> object:
+def _load(loader: _Loader, name: str, marks: dict[_Path, tuple[int, int]]) -> object:
     """Return the document's values and fill in their positions; an empty one is an empty dict."""
-    loader = _Loader(text)
     loader.name = name
     try:
         node = loader.get_single_node()

@@ -21,7 +21,7 @@ from edgepack.cli.rollouts import (
     make_settings,
     run_rollout,
 )
-from edgepack.cli.several import NamesArgument, do_on_chosen
+from edgepack.cli.several import NamesArgument, do_on_chosen, show_outcomes
 from edgepack.errors import EdgepackError, UsageError
 
 device_app = typer.Typer(
@@ -106,6 +106,79 @@ def remove(
 
     api.remove_device(name)
     write_line(f"{name} is no longer in the team's inventory")
+
+
+@device_app.command(
+    "import",
+    epilog="Examples: edgepack device import 'pi-*' --ssh-config ~/.ssh/config --tag lab  |  "
+    "edgepack device import --ansible hosts.ini",
+)
+def import_devices(
+    patterns: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATTERN]...",
+            help="Which boards of the list, by name: 'pi-*' [default: all].",
+            show_default=False,
+        ),
+    ] = None,
+    ssh_config: Annotated[
+        Path | None, typer.Option(help="Hosts of an SSH configuration; give patterns too.")
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", help="A table with a line of column names: name, host and others."),
+    ] = None,
+    ansible: Annotated[Path | None, typer.Option(help="An Ansible inventory.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(help="A tag for all of them; repeat for more.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Their target [default: proposed after probing]")
+    ] = None,
+    password_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The environment variable with the password, read at each login."
+        ),
+    ] = None,
+    parallel: ParallelOption = 16,
+    as_json: JsonOption = False,
+) -> None:
+    """Add the boards of a list: show their host keys together, probe them, write devices.yaml.
+
+    A board that is there already is left as it is; one that cannot be added keeps no other from it.
+    """
+    lists = [path for path in (ssh_config, csv, ansible) if path is not None]
+    if len(lists) != 1:
+        raise UsageError(
+            f"{len(lists)} lists are given",
+            hint="name one: --ssh-config FILE, --csv FILE or --ansible FILE",
+        )
+    if ssh_config is not None and not patterns:
+        raise UsageError(
+            "an SSH configuration has other hosts than boards, too",
+            hint="say which: edgepack device import 'pi-*' --ssh-config FILE",
+        )
+    read = api.read_csv_boards if csv is not None else api.read_ansible_boards
+    boards = (api.read_ssh_config_boards if ssh_config is not None else read)(lists[0])
+    outcomes = api.import_devices(
+        api.choose_boards(boards, patterns or [], lists[0]),
+        confirm=lambda question: _confirm(
+            question,
+            "answer with y once you have compared them; or have them in ~/.ssh/known_hosts, or as"
+            " 'fingerprint' in the CSV file",
+        ),
+        target=target,
+        tags=tag or [],
+        password_env=password_env,
+        parallel=parallel,
+    )
+    show_outcomes(
+        outcomes,
+        lambda made: f"{made.target}, {made.host}{' (was there already)' * made.was_there}",
+        as_json=as_json,
+    )
 
 
 @device_app.command(
@@ -218,13 +291,14 @@ def provision(
     write_line(f"{devices[0].name} has {made}")
 
 
-def _confirm(question: str) -> bool:
+def _confirm(
+    question: str,
+    remedy: str = "compare the fingerprint above with the device's own, then: --fingerprint"
+    " SHA256:...",
+) -> bool:
     try:
         return typer.confirm(question, default=False, err=True)
     except typer.Abort as error:
         if not isinstance(error.__context__, EOFError):
             raise
-    raise UsageError(
-        "there is nobody to ask: stdin has ended",
-        hint="compare the fingerprint above with the device's own, then: --fingerprint SHA256:...",
-    )
+    raise UsageError("there is nobody to ask: stdin has ended", hint=remedy)

@@ -104,13 +104,22 @@ def do_on_chosen(
             return result
 
         outcomes = api.do_on_devices(devices, act, judge=judge, settings=settings, watcher=watcher)
+    show_outcomes(outcomes, summarize, as_json=as_json)
+    return {each.device: each.result for each in outcomes if each.result is not None}
+
+
+def show_outcomes(
+    outcomes: Sequence[api.Outcome[Result]], summarize: Callable[[Result], str], *, as_json: bool
+) -> None:
+    """Print what came of several devices, and end the command if anything went wrong."""
+    from edgepack.cli.printing import print_json
+
     if as_json:
         print_json({"devices": {each.device: make_document(each) for each in outcomes}})
     else:
         print_outcomes(outcomes, summarize)
     if code := api.choose_exit_code(each.error for each in outcomes):
         raise typer.Exit(code)
-    return {each.device: each.result for each in outcomes if each.result is not None}
 
 
 def _find_state(error: EdgepackError | None) -> str:

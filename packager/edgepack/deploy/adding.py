@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from edgepack.base.team import is_in_team
-from edgepack.deploy.operations import audited
+from edgepack.deploy.operations import Operation, audited
 from edgepack.devices.checking import find_kind_mismatch
 from edgepack.devices.inventory import (
     Device,
@@ -87,7 +87,7 @@ def add_device(  # noqa: PLR0913  (the command's options)
             require_unshared(name)
         user, _, host = address.rpartition("@")
         profile = load_profile(target) if target else None
-        entry = _make_entry(
+        entry = make_entry(
             {
                 "target": profile.id if profile else "not-known-yet",
                 "host": host,
@@ -98,24 +98,38 @@ def add_device(  # noqa: PLR0913  (the command's options)
                 "ssh_config": ssh_config,
             }
         )
+        trust(Device(name, entry), fingerprint, confirm, on_trusted=operation.record_trust)
+        return write_probed(name, entry, profile, None if is_shared else path, operation)
+
+
+def write_probed(
+    name: str, entry: SshEntry, profile: Profile | None, path: Path | None, operation: Operation
+) -> AddedDevice:
+    """Probe a device whose host key is trusted, and write it into the inventory.
+
+    Without a profile, its target is what the probe proposes; without a path, it is written into the
+    team's database.
+
+    Raises:
+        DeviceError: It cannot be reached, or is another kind of machine than the profile's.
+        UsageError: The name is taken.
+        ToolError: The inventory cannot be written.
+    """
+    device = Device(name, entry)
+    with connect(device) as transport:
+        facts = probe(device, transport)
+        host_key = transport.host_key
+    if profile is None:
+        entry = entry.model_copy(update={"target": propose_target(facts)})
         device = Device(name, entry)
-        trust(device, fingerprint, confirm, on_trusted=operation.record_trust)
-        with connect(device) as transport:
-            facts = probe(device, transport)
-            host_key = transport.host_key
-        if profile is None:
-            entry = entry.model_copy(update={"target": propose_target(facts)})
-            device = Device(name, entry)
-        else:
-            _require_kind(name, facts, profile)
-        if is_shared:
-            write_team_device(name, entry)
-        else:
-            write_device(path, name, entry)
-        operation.describe(
-            host_key=host_key, serial=facts.serial or None, detail=f"as {device.target}"
-        )
-    place = "the team's database" if is_shared else str(path)
+    else:
+        _require_kind(name, facts, profile)
+    if path is None:
+        write_team_device(name, entry)
+    else:
+        write_device(path, name, entry)
+    operation.describe(host_key=host_key, serial=facts.serial or None, detail=f"as {device.target}")
+    place = "the team's database" if path is None else str(path)
     return AddedDevice(device, facts, place, host_key)
 
 
@@ -152,7 +166,12 @@ def _require_kind(name: str, facts: ProbedFacts, profile: Profile) -> None:
         )
 
 
-def _make_entry(values: dict[str, str | int | None]) -> SshEntry:
+def make_entry(values: Mapping[str, object]) -> SshEntry:
+    """Return an entry of the inventory.
+
+    Raises:
+        UsageError: A value cannot be one.
+    """
     try:
         return SshEntry.model_validate({"transport": "ssh", **values})
     except ValidationError as error:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
@@ -329,25 +328,19 @@ def _require_team() -> None:
 
 
 def add_device(path: Path, name: str, entry: LocalEntry | SshEntry) -> None:
-    """Write one more device into an inventory; see :func:`add_devices`."""
-    add_devices(path, {name: entry})
-
-
-def add_devices(path: Path, entries: Mapping[str, LocalEntry | SshEntry]) -> None:
-    """Write more devices into an inventory, all or none, keeping the file's comments and order.
+    """Write one more device into an inventory, keeping the file's comments and order.
 
     Raises:
-        UsageError: A name is taken.
+        UsageError: The name is taken.
         ProfileError: The file is wrong, or written so that it has to be extended by hand.
         ToolError: It cannot be written.
     """
-    lines = [f"{name}: {_format_entry(entry)}" for name, entry in entries.items()]
+    line = f"{name}: {_format_entry(entry)}"
     with (
         writing("the inventory", path, "make the file and its folder writable for your user"),
         locked(path) as file,
     ):
-        for name in entries:
-            require_free_name(name, path)
+        require_free_name(name, path)
         source = read_yaml(path)
         if not source.values:
             source = parse_yaml(f"{source.text}schema_version: 1\ndevices:\n", name=str(path))
@@ -355,15 +348,14 @@ def add_devices(path: Path, entries: Mapping[str, LocalEntry | SshEntry]) -> Non
         if not before:  # `devices: {}`, as an empty one is written too
             text = re.sub(r"^devices: *\{ *\}", "devices:", source.text, flags=re.MULTILINE)
             source = parse_yaml(text, name=str(path))
-        text = _insert_lines(source, lines)
+        text = _insert_line(source, line)
         after: Inventory | None = None
         with contextlib.suppress(ProfileError):
             after = _parse(parse_yaml(text, name=str(path)))
-        if after is None or after.devices != {**before, **entries}:
-            shown = "".join(f"\n    {line}" for line in lines)
+        if after is None or after.devices != {**before, name: entry}:
             raise ProfileError(
                 f"cannot extend {path} without changing how it is written",
-                hint=f"add this under 'devices:' yourself:{shown}",
+                hint=f"add this line under 'devices:' yourself:\n    {line}",
                 where=str(path),
             )
         write_atomically(file, text)
@@ -403,11 +395,11 @@ def _parse(source: YamlSource) -> Inventory:
     return source.parse(Inventory)
 
 
-def _insert_lines(source: YamlSource, added: Sequence[str]) -> str:
-    """Put lines after the last one of the block under ``devices:``."""
+def _insert_line(source: YamlSource, line: str) -> str:
+    """Put a line after the last one of the block under ``devices:``."""
     lines = source.text.splitlines()
     if ("devices",) not in source.marks:
-        return "\n".join([*lines, "devices:", *(f"  {line}" for line in added), ""])
+        return "\n".join([*lines, "devices:", f"  {line}", ""])
     columns = [
         column
         for path, (_, column) in source.marks.items()
@@ -420,8 +412,7 @@ def _insert_lines(source: YamlSource, added: Sequence[str]) -> str:
             break
         if text.startswith(" ") and not text.lstrip().startswith("#"):
             last = number
-    inserted = [indent + line for line in added]
-    return "\n".join([*lines[:last], *inserted, *lines[last:], ""])
+    return "\n".join([*lines[:last], f"{indent}{line}", *lines[last:], ""])
 
 
 def _list_values(entry: AnyEntry) -> dict[str, object]:

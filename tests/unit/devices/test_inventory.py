@@ -8,7 +8,6 @@ from edgepack.devices.inventory import (
     LocalEntry,
     SshEntry,
     add_device,
-    add_devices,
     describe_inventory,
     find_inventory,
     load_device,
@@ -154,15 +153,6 @@ def test_device_is_added_where_empty_braces_stand(tmp_path: Path) -> None:
     add_device(path, "pi4", NEW)
     assert load_inventory(path).devices == {"pi4": NEW}
     assert path.read_text().startswith("# mine\ndevices:  # none yet\n  pi4: ")
-
-
-def test_devices_are_added_all_or_none(tmp_path: Path) -> None:
-    path = tmp_path / "devices.yaml"
-    add_devices(path, {"a": NEW, "b": NEW})
-    assert list(load_inventory(path).devices) == ["a", "b"]
-    with pytest.raises(UsageError, match="already has a device 'b'"):
-        add_devices(path, {"c": NEW, "b": NEW})
-    assert list(load_inventory(path).devices) == ["a", "b"]
 
 
 def test_first_device_makes_the_file(tmp_path: Path) -> None:

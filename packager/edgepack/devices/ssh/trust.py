@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from edgepack.devices.inventory import Device
 from edgepack.devices.ssh.config import find_settings
 from edgepack.devices.ssh.host_keys import (
     HostKey,
+    KeyProblem,
     find_own_known_hosts,
     find_problem,
     write_trusted,
 )
-from edgepack.devices.ssh.route import find_route
+from edgepack.devices.ssh.route import Route, find_route
 from edgepack.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class UntrustedKey:
+    """A key that a host has shown and that is not trusted."""
+
+    host: str
+    """The name under which known_hosts files would have it."""
+    key: HostKey
+    is_devices: bool
+    """Whether the host is the device itself, and not one on the way to it."""
+    problem: KeyProblem
 
 
 def trust(
@@ -37,47 +51,75 @@ def trust(
         UsageError: The device is not reached over SSH.
         DeviceError: A host cannot be reached, or its key was not accepted.
     """
-    from edgepack.devices.ssh.connect import fetch_host_key
-    from edgepack.devices.ssh.transport import find_ssh_entry
-
-    entry = find_ssh_entry(device)
-    route = find_route(find_settings(entry, device.name), device.name)
+    route = find_device_route(device)
     trusted: list[str] = []
-    for number, hop in enumerate(route, start=1):
-        is_device = number == len(route)
-        pinned = entry.host_key if is_device else None
-        received = fetch_host_key(route[:number], device.name, pinned)
-        problem = find_problem(received, hop, pinned=pinned, device=device.name)
-        if problem is None:
+    for number in range(1, len(route) + 1):
+        found = fetch_untrusted(device, route, number)
+        if found is None:
             continue
-        if problem.kind in ("revoked", "not the pinned one"):
-            raise problem.error
-        _require_accepted(received, problem.error, fingerprint if is_device else None, confirm)
-        write_trusted(hop.known_as, received)
-        on_trusted(hop.known_as, received)
-        trusted.append(f"{hop.known_as} is trusted: {received.kind} {received.fingerprint}")
+        require_accepted(found, fingerprint if found.is_devices else None, confirm)
+        write_trusted(found.host, found.key)
+        on_trusted(found.host, found.key)
+        trusted.append(f"{found.host} is trusted: {found.key.kind} {found.key.fingerprint}")
     if not trusted:
         return f"the host key of {device.name} is trusted already"
     return "\n".join([*trusted, f"written to {find_own_known_hosts()}"])
 
 
-def _require_accepted(
-    received: HostKey,
-    problem: DeviceError,
-    fingerprint: str | None,
-    confirm: Callable[[str], bool],
+def find_device_route(device: Device) -> Route:
+    """Return the hosts on the way to a device, and the device last.
+
+    Raises:
+        UsageError: The device is not reached over SSH.
+        DeviceError: The SSH configuration is wrong.
+    """
+    from edgepack.devices.ssh.transport import find_ssh_entry
+
+    return find_route(find_settings(find_ssh_entry(device), device.name), device.name)
+
+
+def fetch_untrusted(device: Device, route: Route, number: int) -> UntrustedKey | None:
+    """Return the key of a host on a route, counted from 1, if it is not trusted yet.
+
+    The hosts before it are logged in to.
+
+    Raises:
+        DeviceError: It cannot be reached, or its key is revoked or not the pinned one.
+    """
+    from edgepack.devices.ssh.connect import fetch_host_key
+    from edgepack.devices.ssh.transport import find_ssh_entry
+
+    hop, is_devices = route[number - 1], number == len(route)
+    pinned = find_ssh_entry(device).host_key if is_devices else None
+    received = fetch_host_key(route[:number], device.name, pinned)
+    problem = find_problem(received, hop, pinned=pinned, device=device.name)
+    if problem is None:
+        return None
+    if problem.kind in ("revoked", "not the pinned one"):
+        raise problem.error
+    return UntrustedKey(hop.known_as, received, is_devices, problem)
+
+
+def require_accepted(
+    found: UntrustedKey, fingerprint: str | None, confirm: Callable[[str], bool]
 ) -> None:
+    """Check that a key has the fingerprint, or without one that ``confirm`` accepts it.
+
+    Raises:
+        DeviceError: It is not accepted.
+    """
+    received, error = found.key, found.problem.error
     if fingerprint is None:
-        if confirm(problem.problem):
+        if confirm(error.problem):
             return
-        found = f"the host key {received.fingerprint} was not accepted"
+        said = f"the host key {received.fingerprint} was not accepted"
     elif fingerprint != received.fingerprint:
-        found = f"the host key is {received.fingerprint}, not {fingerprint}"
+        said = f"the host key is {received.fingerprint}, not {fingerprint}"
     else:
         return
     raise DeviceError(
-        found,
+        said,
         hint="nothing was trusted; compare with the key on the device itself:"
         " ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub",
-        where=problem.where,
-    ) from problem
+        where=error.where,
+    ) from error
