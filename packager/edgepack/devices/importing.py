@@ -101,7 +101,8 @@ def read_csv_boards(path: Path) -> list[ListedBoard]:
     found: list[ListedBoard] = []
     try:
         for row in rows:
-            cells = {key: (row[key] or "").strip() for key in names}
+            given = {key: (row[key] or "").strip() for key in names}
+            cells = dict.fromkeys(COLUMNS, "") | given
             if None in row or not cells["name"] or not cells["host"]:
                 raise ProfileError(
                     "the line has more cells than the first one, or no name or host",
@@ -110,10 +111,15 @@ def read_csv_boards(path: Path) -> list[ListedBoard]:
                 )
             found.append(
                 ListedBoard(
-                    *(cells.get(column, "") for column in COLUMNS[:6]),
-                    tags=tuple(cells.get("tags", "").split()),
-                    target=cells.get("target", ""),
-                    fingerprint=cells.get("fingerprint", ""),
+                    name=cells["name"],
+                    host=cells["host"],
+                    user=cells["user"],
+                    port=cells["port"],
+                    key=cells["key"],
+                    password_env=cells["password_env"],
+                    tags=tuple(cells["tags"].split()),
+                    target=cells["target"],
+                    fingerprint=cells["fingerprint"],
                 )
             )
     except csv.Error as error:

@@ -35,6 +35,26 @@ ansible_ssh_common_args='-o StrictHostKeyChecking=no'
 [pis:vars]
 ansible_user=pi
 """
+# By their names, 'top' comes after 'low', and 'a' before both: their depth below 'all' decides.
+DEEP = """
+[low]
+b
+[low:vars]
+ansible_user=deep
+[top:children]
+low
+[top:vars]
+ansible_user=high
+ansible_port=24
+[z]
+b
+[z:vars]
+ansible_port=25
+ansible_user=flat
+[all:vars]
+ansible_user=all
+ansible_ssh_private_key_file=/key
+"""
 YAML = """
 all:
   hosts:
@@ -88,16 +108,17 @@ def test_ansible_inventory_gives_hosts_variables_and_groups(
 
 
 @pytest.mark.skipif(shutil.which("ansible-inventory") is None, reason="there is no Ansible")
-@pytest.mark.parametrize(("name", "text"), [("hosts.ini", INI), ("hosts.yml", YAML)])
+@pytest.mark.parametrize(
+    ("name", "text"), [("hosts.ini", INI), ("hosts.yml", YAML), ("deep.ini", DEEP)]
+)
 def test_ansible_itself_reads_the_same(tmp_path: Path, name: str, text: str) -> None:
     path = write(tmp_path, name, text)
     argv = ["ansible-inventory", "-i", str(path), "--list", "--yaml"]
     resolved = subprocess.run(argv, capture_output=True, check=True, text=True, timeout=60).stdout
     again = read_ansible_boards(write(tmp_path, "resolved.yml", resolved))
-    key = "name"
-    assert sorted(again, key=lambda b: getattr(b, key)) == sorted(
-        read_ansible_boards(path), key=lambda b: getattr(b, key)
-    )
+    assert {board.name: board for board in again} == {
+        board.name: board for board in read_ansible_boards(path)
+    }
 
 
 @pytest.mark.parametrize(
@@ -122,13 +143,8 @@ def test_range_that_is_none_is_refused(tmp_path: Path, pattern: str) -> None:
 
 
 def test_deeper_group_wins_as_for_ansible(tmp_path: Path) -> None:
-    """By their names, 'top' would come after 'low'; its depth below 'all' decides."""
-    text = (
-        "[low]\nb\n[low:vars]\nansible_user=deep\n[top:children]\nlow\n[top:vars]\n"
-        "ansible_user=high\n[all:vars]\nansible_user=all\nansible_port=22\n"
-    )
-    board = read_one(tmp_path, text)
-    assert (board.user, board.port) == ("deep", "22")
+    board = read_one(tmp_path, DEEP)
+    assert (board.user, board.port, board.key) == ("deep", "25", "/key")
 
 
 def test_variables_beside_the_inventory_are_read(tmp_path: Path) -> None:
