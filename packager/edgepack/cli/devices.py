@@ -29,6 +29,11 @@ device_app = typer.Typer(
 )
 
 
+WheelOption = Annotated[
+    list[Path] | None, typer.Option(help="A wheel of your own; repeat for more.")
+]
+
+
 @device_app.command("list", epilog="Example: edgepack device list")
 def list_devices(as_json: JsonOption = False) -> None:
     """List the devices."""
@@ -242,15 +247,50 @@ def _print_checked(checked: api.Checked) -> None:
         write_line(f"restored what a measurement had left changed: {setting}")
 
 
+@device_app.command(epilog="Example: edgepack device wheels tag:lab --to wheels")
+def wheels(
+    names: NamesArgument,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to put them into.")],
+    wheel: WheelOption = None,
+    parallel: ParallelOption = 16,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch the wheels that provisioning devices needs, once for all that need the same.
+
+    Later, without internet: edgepack device provision NAME --wheelhouse FOLDER.
+    """
+    from edgepack.cli.printing import write_line
+
+    wheelhouse = api.Wheelhouse(to, wheel or [])
+    do_on_chosen(
+        names,
+        lambda device, progress: wheelhouse.fetch(device, progress.show_status),
+        show=lambda fetched: write_line(
+            f"{to} has {len(fetched.files)} wheels for {fetched.needs}"
+        ),
+        summarize=lambda fetched: f"{len(fetched.files)} wheels for {fetched.needs}",
+        settings=api.RolloutSettings(parallel=parallel),
+        as_json=as_json,
+    )
+
+
 @device_app.command(
     epilog="Examples: edgepack device provision pi5  |  "
     "edgepack device provision tag:lab --canary 1"
 )
 def provision(
     names: NamesArgument,
-    wheel: Annotated[
-        list[Path] | None, typer.Option(help="A wheel of your own; repeat for more.")
+    wheel: WheelOption = None,
+    wheelhouse: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Take all others from here, as 'edgepack device wheels' fetched them.",
+        ),
     ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask no package index: --wheel has all of them.")
+    ] = False,
     canary: CanaryOption = 0,
     waves: WavesOption = 1,
     abort_at: AbortAtOption = None,
@@ -261,12 +301,13 @@ def provision(
 ) -> None:
     """Install on a device the runtime that its target pins; the device needs no internet.
 
-    On several devices it is a rollout, as a push is.
+    With --wheelhouse or --offline this machine needs none either. On several devices it is a
+    rollout, as a push is.
     """
     from edgepack.cli.printing import print_json, write_line
 
     devices = api.select_devices(names)
-    options = api.ProvisionOptions(wheels=wheel or [])
+    options = api.ProvisionOptions(wheels=wheel or [], wheelhouse=wheelhouse, offline=offline)
     store = api.open_rollout_store()
     if not api.is_one_device(names):
         settings = make_settings(

@@ -136,6 +136,7 @@ def provision_device(
     device: Device,
     *,
     wheels: Sequence[Path] = (),
+    wheelhouse: Path | None = None,
     offline: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Provisioned:
@@ -145,20 +146,24 @@ def provision_device(
 
     Args:
         device: Where.
-        wheels: Wheel files that are preferred to the package index.
-        offline: Use only ``wheels``, which must include every needed package.
+        wheels: Wheel files that are preferred to all others.
+        wheelhouse: A folder that has all others; the package index is left alone.
+        offline: Use only ``wheels`` and ``wheelhouse``, which must have every needed package.
         progress: Called at the beginning of each stage.
 
     Raises:
-        UsageError: The inventory names an interpreter for the device, so this one would not run.
+        UsageError: The inventory names an interpreter for the device, so this one would not run; or
+            a wheel or the wheelhouse is not there.
         DeviceError: The device has no Python, or not one that the runtime has wheels for.
-        ToolError: A wheel cannot be fetched, or the audit log cannot be written.
+        ToolError: A wheel cannot be fetched, or is missing; or the audit log cannot be written.
         RemoteCommandError: A command on the device failed.
     """
     from edgepack.devices import provisioning
 
     with audited("provision", device) as operation:
-        made = provisioning.provision(device, wheels=wheels, offline=offline, progress=progress)
+        made = provisioning.provision(
+            device, wheels=wheels, wheelhouse=wheelhouse, offline=offline, progress=progress
+        )
         operation.describe(host_key=made.host_key, serial=made.serial, detail=str(made))
     return made
 

@@ -49,7 +49,11 @@ def act_as_asked(
         said = f"{switched.release} is current (before: {before})"
         return Done(switched, said, switched.release)
     made = provision_device(
-        device, wheels=options.wheels, offline=options.offline, progress=progress.show_status
+        device,
+        wheels=options.wheels,
+        wheelhouse=options.wheelhouse,
+        offline=options.offline,
+        progress=progress.show_status,
     )
     return Done(made, str(made))
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import platform
+import re
 import shutil
+import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from edgepack.base.processes import ProgramResult
+from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.devices import provisioning
 from edgepack.devices.checking import check, find_runtime_python
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
-from edgepack.devices.provisioning import Provisioned, provision
+from edgepack.devices.provisioning import Provisioned, Wheelhouse, WheelNeeds, provision
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
 from edgepack.project.profile import find_host_target, load_profile
 
-from tests.support.servers.loopback import ssh_device
+from tests.support.servers.loopback import ssh_device, ssh_entry
 
 PINS = load_profile("host").runtime.packages
 ONNXRUNTIME = PINS["onnxruntime"].removeprefix("==")
@@ -136,7 +142,7 @@ def test_runtime_that_does_not_work_is_not_switched_to(
 def test_missing_wheel_is_named_before_anything_is_pushed(
     device: Device, wheels: list[Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(ToolError, match=r"(?s)cannot fetch the wheels.*onnxruntime"):
+    with pytest.raises(ToolError, match=f"--wheel has no wheel of onnxruntime=={ONNXRUNTIME} for"):
         provision(device, wheels=wheels[1:], offline=True)
     assert not (tmp_path / "root").exists()
 
@@ -156,3 +162,162 @@ def test_device_with_its_own_python_is_not_provisioned(device: Device, wheels: l
     entry = device.entry.model_copy(update={"python": "/opt/python"})
     with pytest.raises(UsageError, match="python: /opt/python"):
         provision(Device("board", entry), wheels=wheels, offline=True)
+
+
+@pytest.fixture
+def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package index that refuses every connection, here and on boards."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+
+
+@pytest.fixture
+def wheelhouse(wheels: list[Path], tmp_path: Path) -> Path:
+    folder = tmp_path / "wheelhouse"
+    folder.mkdir()
+    for path in [*wheels, *map(Path, provisioning._find_bundled_pip())]:
+        shutil.copy(path, folder)
+    return folder
+
+
+@pytest.mark.slow(reason="makes virtual environments")
+@pytest.mark.usefixtures("no_index")
+def test_wheelhouse_is_enough_for_a_board_whose_python_has_no_pip(
+    device: Device, server: LoopbackServer, wheelhouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor has this machine's Python a wheel of pip to give."""
+    lacking = server.home / "lacking"
+    for name in ("pip", "ensurepip"):
+        (lacking / name).mkdir(parents=True)
+        (lacking / name / "__init__.py").write_text("raise ImportError('not installed')\n")
+    start = server.start
+    monkeypatch.setattr(server, "start", lambda line: start(f"export PYTHONPATH={lacking}; {line}"))
+    monkeypatch.setattr(provisioning, "_find_bundled_pip", list)
+    with connect(device) as transport:
+        for name in ("pip", "ensurepip"):
+            assert transport.send(["python3", "-m", name], [], timeout_s=60).exit_code != 0
+    made = provision(device, wheelhouse=wheelhouse)
+    assert made.packages == {"onnxruntime": ONNXRUNTIME, "numpy": "2.0.0"}
+
+
+@pytest.mark.usefixtures("no_index")
+@pytest.mark.parametrize("missing", ["onnxruntime", "pip"])
+def test_wheel_that_a_wheelhouse_lacks_is_named_with_the_command_that_fetches_it(
+    device: Device,
+    wheelhouse: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    missing: str,
+) -> None:
+    monkeypatch.setattr(provisioning, "_find_bundled_pip", list)
+    next(wheelhouse.glob(f"{missing}-*")).unlink()
+    wanted = f"onnxruntime=={ONNXRUNTIME}" if missing == "onnxruntime" else "pip"
+    version = platform.python_version_tuple()
+    said = rf"{wheelhouse} has no wheel of {wanted} for Python {version[0]}\.\d+\.\d+ on \S+ with "
+    with pytest.raises(ToolError, match=said) as caught:
+        provision(device, wheelhouse=wheelhouse)
+    assert f"edgepack device wheels board --to {wheelhouse}" in caught.value.hint
+    assert not (tmp_path / "root").exists()
+
+
+def test_wheelhouse_that_is_not_there_is_named(device: Device, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no folder") as caught:
+        provision(device, wheelhouse=tmp_path / "none")
+    assert "edgepack device wheels" in caught.value.hint
+    with pytest.raises(UsageError, match="there is no wheel"):
+        provision(device, wheels=[tmp_path / "none.whl"], offline=True)
+
+
+@pytest.mark.slow(reason="makes virtual environments")
+def test_environment_that_was_cut_off_is_made_anew(
+    device: Device, server: LoopbackServer, wheelhouse: Path, tmp_path: Path
+) -> None:
+    def cut(stage: str) -> None:
+        if stage.startswith("installing"):
+            threading.Timer(0.5, server.drop_connections).start()
+
+    with pytest.raises(DeviceError):
+        provision(device, wheelhouse=wheelhouse, progress=cut)
+    root = tmp_path / "root"
+    assert not (root / "venv").exists()
+    made = provision(device, wheelhouse=wheelhouse)
+    [place] = root.glob("venv-*")
+    assert names(root) == ["venv", place.name]
+    (place / ".whole").unlink()
+    said: list[str] = []
+    assert provision(device, wheelhouse=wheelhouse, progress=said.append) == made
+    assert "installing on the device" in said
+    assert (place / ".whole").exists()
+
+
+def as_index(wheelhouse: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Let pip find these wheels as it would find those of its index; return how it is called."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheelhouse))
+    called: list[list[str]] = []
+    run = provisioning.run_program
+
+    def counted(argv: list[str], **options: float) -> ProgramResult:
+        called.append(argv)
+        return run(argv, **options)
+
+    monkeypatch.setattr(provisioning, "run_program", counted)
+    return called
+
+
+def test_wheels_are_fetched_once_for_all_devices_that_need_the_same(
+    server: LoopbackServer,
+    wheelhouse: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    called = as_index(wheelhouse, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    entry = ssh_entry(server) | {"target": find_host_target(), "tags": ["lab"]}
+    devices = {f"b{number}": entry for number in range(3)}
+    text = json.dumps({"schema_version": 1, "devices": devices})
+    (tmp_path / "devices.yaml").write_text(text)
+    assert run(["device", "wheels", "tag:lab", "--to", "there", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["devices"]
+    assert sorted(found) == sorted(devices)
+    assert len(called) == 1
+    assert names(tmp_path / "there") == names(wheelhouse) == found["b1"]["result"]["files"]
+    next(wheelhouse.glob("numpy-*")).unlink()
+    assert run(["device", "wheels", "tag:lab", "--to", "elsewhere", "--json"]) == 5
+    found = json.loads(capsys.readouterr().out)["devices"]
+    assert "the package index has no wheel of numpy" in found["b2"]["problem"]
+    assert len(called) == 2
+    assert names(tmp_path / "elsewhere") == []
+
+
+def test_wheels_when_interrupted_leave_nothing_half_written(
+    device: Device, wheelhouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(argv: list[str], **_options: float) -> ProgramResult:
+        [folder] = [word.partition("=")[2] for word in argv if word.startswith("--dest=")]
+        (Path(folder) / "numpy-2.0.0-py3-none-any.whl").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(provisioning, "run_program", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        Wheelhouse(tmp_path / "there").fetch(device)
+    assert names(tmp_path / "there") == []
+
+
+@pytest.mark.slow(reason="downloads wheels")
+def test_real_wheels_are_fetched_for_each_kind_of_board(tmp_path: Path) -> None:
+    house = Wheelhouse(tmp_path / "there")
+    pins = (f"numpy{PINS['numpy']}", "protobuf")
+    for python, arch, libc in [
+        ("3.11.2", "aarch64", "glibc 2.36"),
+        ("3.12.3", "x86-64", "glibc 2.39"),
+    ]:
+        house._fetch(WheelNeeds(python, arch, libc, pins), "board")
+    found = names(tmp_path / "there")
+    for tags in ("cp311-.*_aarch64", "cp312-.*_x86_64"):
+        assert [name for name in found if re.search(f"^numpy-.*{tags}", name)]
+    assert [name for name in found if name.startswith("pip-")]
+    with pytest.raises(ToolError, match=r"package index has no wheel of numpy.* for Python 3\.11"):
+        house._fetch(WheelNeeds("3.11.2", "riscv64", "glibc 2.36", pins), "board")
+    assert names(tmp_path / "there") == found

@@ -67,7 +67,9 @@ class ProvisionOptions(StrictModel):
 
     action: Literal["provision"] = "provision"
     wheels: list[Annotated[Path, AfterValidator(Path.absolute)]] = []
-    """Wheel files that are preferred to the package index."""
+    """Wheel files that are preferred to all others."""
+    wheelhouse: Annotated[Path, AfterValidator(Path.absolute)] | None = None
+    """A folder that has all others; the package index is left alone."""
     offline: bool = False
     """Whether nothing but these is used."""
 
