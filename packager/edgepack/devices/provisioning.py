@@ -332,22 +332,22 @@ def _make_fetch_error(
     result: ProgramResult, needs: WheelNeeds, source: _Source, device: str
 ) -> ToolError:
     """Return why pip could not fetch wheels: the one that is missing, if it says which."""
-    place = source.wheelhouse or ("--wheel" if source.is_offline else "the package index")
-    folder = source.wheelhouse or "FOLDER"
-    fetch = f"edgepack device wheels {device} --to {shlex.quote(str(folder))}"
-    hint = f"where there is internet: {fetch}; then provision with --wheelhouse {folder}"
-    if not source.is_offline:
-        hint = (
-            "check the network here, and that 'python -m pip' works; your own wheel of it goes with"
-            " --wheel FILE"
-        )
     missing = re.search(r"No matching distribution found for (.+)", result.last_lines)
-    if missing is None:
+    what = f"wheel of {missing[1].strip()}" if missing else "fitting set of wheels"
+    if not source.is_offline:  # a network that is down looks to pip like an empty index
         return ToolError(
-            f"pip cannot fetch the wheels for {needs}{result.last_lines}", hint=hint, where=device
+            f"the package index gave no {what} for {needs}{result.last_lines}",
+            hint="check the network here, and that 'python -m pip' works; what the index does not"
+            " have goes with --wheel FILE",
+            where=device,
         )
+    folder = shlex.quote(str(source.wheelhouse or "FOLDER"))
+    said = "" if missing else result.last_lines
     return ToolError(
-        f"{place} has no wheel of {missing[1].strip()} for {needs}", hint=hint, where=device
+        f"{source.wheelhouse or '--wheel'} has no {what} for {needs}{said}",
+        hint=f"where there is internet: edgepack device wheels {device} --to {folder}; then"
+        f" provision with --wheelhouse {folder}",
+        where=device,
     )
 
 
