@@ -196,6 +196,7 @@ def test_inspect_when_nodes_are_left_for_one_reason_names_them_together(tmp_path
         [], ["init"], ["inspect"], ["build"], ["verify"], ["sign"], ["push"], ["bench"],
         ["evaluate"], ["report"], ["demo"], ["targets", "list"], ["targets", "show"],
         ["targets", "check"], ["device", "list"], ["device", "add"], ["device", "trust"],
+        ["device", "import"], ["device", "wheels"],
         ["device", "check"], ["device", "provision"], ["device", "lease"], ["device", "release"],
         ["device", "who"], ["runs", "list"], ["runs", "show"],
         ["audit", "export"], ["audit", "verify"], ["device", "verify"],

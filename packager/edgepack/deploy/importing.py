@@ -88,12 +88,7 @@ def import_devices(  # noqa: PLR0913  (the command's options)
         UsageError: A name is listed twice, or there is no such target.
         ProfileError: The inventory is wrong.
     """
-    twice = [name for name, times in Counter(b.name for b in boards).items() if times > 1]
-    if twice:
-        raise UsageError(
-            f"{twice[0]!r} is listed {'twice' if len(twice) == 1 else 'twice, and others are'}",
-            hint="name each board once",
-        )
+    _require_names_once(boards)
     profile = load_profile(target) if target else None
     path = find_inventory(inventory)
     is_new = inventory is not None and not inventory.exists()
@@ -105,13 +100,14 @@ def import_devices(  # noqa: PLR0913  (the command's options)
     for board in boards:
         try:
             entry = _make_listed_entry(board, profile.id if profile else None, tags, password_env)
-            if _is_there(board.name, entry, known, path):
-                there = ImportedDevice(known[board.name].target, board.host, was_there=True)
-                done[board.name] = Outcome(board.name, there, None)
-            else:
-                new[board.name] = entry
+            there = _find_there(board.name, entry, known, path)
         except EdgepackError as error:
             done[board.name] = Outcome(board.name, None, error)
+        else:
+            if there is None:
+                new[board.name] = entry
+            else:
+                done[board.name] = Outcome(board.name, there, None)
     fingerprints = {board.name: board.fingerprint or None for board in boards}
     devices = [Device(name, entry) for name, entry in new.items()]
     refused = _trust_together(devices, fingerprints, confirm, settings)
@@ -128,6 +124,12 @@ def import_devices(  # noqa: PLR0913  (the command's options)
     for outcome in do_on_devices(trusted, add, settings=settings):
         done[outcome.device] = outcome
     return [done[board.name] for board in boards]
+
+
+def _require_names_once(boards: Sequence[ListedBoard]) -> None:
+    for name, times in Counter(board.name for board in boards).items():
+        if times > 1:
+            raise UsageError(f"{name!r} is listed {times} times", hint="name each board once")
 
 
 def _make_listed_entry(
@@ -165,15 +167,17 @@ def _make_listed_entry(
     )
 
 
-def _is_there(name: str, entry: SshEntry, known: Mapping[str, AnyEntry], path: Path) -> bool:
-    """Return whether the inventory has a board already.
+def _find_there(
+    name: str, entry: SshEntry, known: Mapping[str, AnyEntry], path: Path
+) -> ImportedDevice | None:
+    """Return a board that the inventory has already; None if it has none of that name.
 
     Raises:
         UsageError: It has another one of that name, or the name cannot be one.
     """
     if name not in known:
         require_free_name(name, path)
-        return False
+        return None
     there = known[name]
     ways = [
         (each.host, each.user, each.port) if isinstance(each, SshEntry) else None
@@ -185,7 +189,7 @@ def _is_there(name: str, entry: SshEntry, known: Mapping[str, AnyEntry], path: P
             hint="it was left as it is: rename or remove that one, or name this one differently",
             where=name,
         )
-    return True
+    return ImportedDevice(there.target, entry.host, was_there=True)
 
 
 def _trust_together(
