@@ -388,12 +388,13 @@ def test_rollback_when_a_push_is_pending_takes_its_place(store, inventory, bundl
 def test_provisioning_when_it_is_a_rollout_supersedes_no_push(store, inventory, bundle, tmp_path):
     begin(store, bundle, "a")
     run_rollout(1, store, ScriptedPush(a=OFF))
-    options = ProvisionOptions(wheels=[Path("w.whl")], offline=True)
+    options = ProvisionOptions(wheels=[Path("w.whl")], wheelhouse=Path("house"), offline=True)
     devices = [load_devices()[name] for name in ("a", "c")]
     start_provisioning(devices, store, settings=QUICK, options=options)
     act = Scripted(c=FULL)
     assert states(run_rollout(2, store, act)) == {"a": "done", "c": "failed"}
-    kept = ProvisionOptions(wheels=[tmp_path / "w.whl"], offline=True)
+    wheelhouse = tmp_path / "house"
+    kept = ProvisionOptions(wheels=[tmp_path / "w.whl"], wheelhouse=wheelhouse, offline=True)
     assert [asked for asked in act.asked if asked[0] == "a"] == [("a", "", kept)]
     assert states(store.load(1)) == {"a": "pending"}
     start_provisioning(devices, store)
