@@ -121,8 +121,7 @@ def import_devices(  # noqa: PLR0913  (the command's options)
 
     done |= {name: Outcome(name, None, error) for name, error in refused.items()}
     trusted = [device for device in devices if device.name not in refused]
-    for outcome in do_on_devices(trusted, add, settings=settings):
-        done[outcome.device] = outcome
+    done |= {each.device: each for each in do_on_devices(trusted, add, settings=settings)}
     return [done[board.name] for board in boards]
 
 
