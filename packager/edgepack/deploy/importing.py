@@ -91,8 +91,7 @@ def import_devices(  # noqa: PLR0913  (the command's options)
     _require_names_once(boards)
     profile = load_profile(target) if target else None
     path = find_inventory(inventory)
-    is_new = inventory is not None and not inventory.exists()
-    known = {} if is_new else load_inventory(inventory).devices
+    known = load_inventory(inventory).devices if inventory is None or path.exists() else {}
     place = None if inventory is None and is_in_team() else path
     settings = RolloutSettings(parallel=parallel, tries=1)
     done: dict[str, Outcome[ImportedDevice]] = {}
