@@ -35,6 +35,7 @@ from edgepack.devices.inventory import (
     add_device,
     find_inventory,
     load_devices,
+    load_inventory,
 )
 from edgepack.errors import BundleError, BusyError, DatabaseError, ProfileError, ToolError
 from edgepack.project.profile import find_host_target
@@ -373,6 +374,25 @@ def test_device_when_added_in_a_team_is_the_teams(url: str, tmp_path: Path) -> N
     change(url, "UPDATE edgepack_devices SET entry = '{}'")
     with pytest.raises(ProfileError, match="the team's entry of the device cannot be read"):
         load_devices()
+
+
+def test_boards_of_a_list_when_imported_are_the_teams(
+    here: Path, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The user's own file stays as it is, and the next import finds them there."""
+    own = (tmp_path / "devices.yaml").read_text()
+    with LoopbackServer(tmp_path / "server") as server:
+        user, key, known = server.user, server.client_key_path, server.host_key_fingerprint
+        lines = [f"b{n},{server.host},{server.port},{user},{key},{known}\n" for n in range(2)]
+        path = tmp_path / "boards.csv"
+        path.write_text("name,host,port,user,key,fingerprint\n" + "".join(lines))
+        assert run(["device", "import", "--csv", str(path)]) == 0
+        assert (tmp_path / "devices.yaml").read_text() == own
+        assert sorted(load_inventory().devices) == ["b0", "b1", "board"]
+        capsys.readouterr()
+        assert run(["device", "import", "--csv", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["devices"]
+    assert [one["result"]["was_there"] for one in found.values()] == [True, True]
 
 
 def test_device_when_there_is_no_team_is_not_shared(here: Path) -> None:
