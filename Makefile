@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint dist bench placement runtimes proofs machines chaos lab mobile-test clean
+.PHONY: demo test lint dist bench placement runtimes proofs machines chaos lab farm-test mobile-test clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -55,6 +55,9 @@ chaos: $(READY)  ## Pushes that are disturbed, a thousand times; needs Linux and
 
 lab: $(READY)  ## Emulated aarch64 boards over SSH; needs root on Debian
 	$(ROOM) $(BIN)/python -m tests.lab.run $(LAB)
+
+farm-test: $(READY)  ## A month of a farm in an hour: 40 boards, faults all the time; needs root on Linux, sshd
+	$(ROOM) $(BIN)/python -m tests.farm.run $(FARM)
 
 mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven and, for Swift, root on Debian
 	$(ROOM) $(BIN)/python -m tests.mobile.run $(MOBILE)

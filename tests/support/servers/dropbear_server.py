@@ -43,7 +43,7 @@ exec dropbear "$@"
 """
 
 
-def _lacks() -> str:
+def find_lacks() -> str:
     """Return what root would have to install to start a dropbear here."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"
     missing = [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
@@ -58,7 +58,7 @@ def require_dropbear() -> None:
     """Skip the test if no dropbear can be started here; in CI its packages have to be there."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("needs root on Linux, for mounts and chroot")
-    reason = _lacks()
+    reason = find_lacks()
     if reason and os.environ.get("CI"):
         pytest.fail(f"{reason}; CI must not skip this test")
     if reason:
@@ -91,7 +91,7 @@ class DropbearServer(OpenSshServer):
         root = Path("/") if self._bare else self.board
         (self.board / "etc" / "passwd").write_text(f"root:x:0:0::{root / 'root'}:/bin/sh\n")
         if self._bare:
-            self._fill_board()
+            fill_bare_root(self.board)
         else:
             python = self.board / "bin" / "python3"
             python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -118,18 +118,23 @@ class DropbearServer(OpenSshServer):
         for path in (self.home, keys.parent, keys):
             path.chmod(0o700)  # dropbear reads none that others may write
 
-    def _fill_board(self) -> None:
-        (self.board / "dev" / "null").touch()
-        busybox = self.board / "bin" / "busybox"
-        shutil.copy(_which("busybox"), busybox)
-        for applet in _output(str(busybox), "--list").split():
-            if applet != "busybox":
-                (busybox.parent / applet).symlink_to("busybox")
-        dropbear = _which("dropbear")
-        for path in (dropbear, *_libraries(dropbear)):
-            there = self.board / path.relative_to("/")
-            there.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, there)
+
+def fill_bare_root(board: Path) -> None:
+    """Put dropbear, what it loads, and busybox into a board's root."""
+    for name in ("bin", "dev", "etc", "proc", "tmp", "root/.ssh"):
+        (board / name).mkdir(parents=True, exist_ok=True)
+    (board / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\n")
+    (board / "dev" / "null").touch()
+    busybox = board / "bin" / "busybox"
+    shutil.copy(_which("busybox"), busybox)
+    for applet in _output(str(busybox), "--list").split():
+        if applet != "busybox":
+            (busybox.parent / applet).symlink_to("busybox")
+    dropbear = _which("dropbear")
+    for path in (dropbear, *_libraries(dropbear)):
+        there = board / path.relative_to("/")
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, there)
 
 
 def _which(name: str) -> Path:
