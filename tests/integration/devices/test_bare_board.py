@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -192,6 +193,48 @@ def test_disk_that_fills_up_meanwhile_leaves_the_release_before(
     for path in small_disk.glob("filling*"):
         path.unlink()
     assert tree(board.at(board.push(bundle).path)) == tree(bundle)
+
+
+def test_release_that_is_removed_while_a_push_takes_files_from_it_is_done_without(
+    board: Board, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = board.push(with_file(bundle, b"of the first", name="files/first"))
+    with_file(bundle, b"another", name="files/first")
+    board.push(version_of(bundle, "2.0.0"))
+    from edgepack.deploy.transfer import shell_agent
+
+    chunks = shell_agent.read_chunks
+
+    def remove_first(path: Path) -> Iterator[bytes]:
+        shutil.rmtree(board.at(first.path), ignore_errors=True)
+        return chunks(path)
+
+    monkeypatch.setattr(shell_agent, "read_chunks", remove_first)
+    with_file(bundle, b"of the first", name="files/first")
+    third = board.push(version_of(bundle, "3.0.0"))
+    assert tree(board.at(third.path)) == tree(bundle)
+    assert not board.left_over()
+
+
+def test_release_that_is_removed_before_a_push_switches_to_it_is_sent_again(
+    board: Board, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = board.push(bundle)
+    board.push(version_of(bundle, "2.0.0"))
+    from edgepack.deploy.transfer.shell_agent import ShellAgent
+
+    send = ShellAgent._send
+
+    def remove_first(agent: ShellAgent, operation: str, *rest: Any) -> Any:
+        if operation == "push":
+            shutil.rmtree(board.at(first.path), ignore_errors=True)
+            monkeypatch.undo()
+        return send(agent, operation, *rest)
+
+    monkeypatch.setattr(ShellAgent, "_send", remove_first)
+    board.push(version_of(bundle, "1.0.0"))
+    assert board.current() == first.release
+    assert tree(board.at(first.path)) == tree(bundle)
 
 
 def test_login_that_prints_bytes_is_named(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -27,6 +27,9 @@ NO_SPACE = 28
 """The exit code of both agents where the disk is full."""
 REFUSED = 2
 """The exit code of both agents where another try would fail the same way."""
+GONE = 75
+"""The exit code of the shell's agent where a release that had a file has been removed since."""
+_TRIES = 3
 TRY_AGAIN = "nothing was changed on the device; look at the message above and try again"
 
 
@@ -74,24 +77,32 @@ class ShellAgent:
             hashes[name] = hashlib.sha256((bundle.path / name).read_bytes()).hexdigest()
         lines = "".join(f"{sha256}  {path}\n" for path, sha256 in hashes.items()).encode()
         asked = [bundle.manifest.name, bundle.digest]
+        options = ["switch" if switch else "stay", str(self.device.entry.keep_releases)]
+        name = find_own_name()
+        doing = "putting the bundle in its place"
+        tries = 0
+        while True:
+            tries += 1
+            missing = self._ask(asked, hashes.keys(), lines)
+            tar = _Tar(bundle, lines, missing or [])
+            kib = "0" if missing is None else str(_count_needed_kib(bundle, missing))
+            stdin = iter(()) if missing is None else iter(tar)
+            result = self._send("push", [*asked, *options, kib, name], stdin)
+            if result.exit_code != GONE or tries == _TRIES:
+                break
+        check_result(result, doing, self.device.name, refused=TRY_AGAIN)
+        path, before = self._read_answer(result)
+        sent = 0 if missing is None else tar.bytes_made
+        return ShellAnswer(path, before, sent, already_there=missing is None)
+
+    def _ask(self, asked: list[str], paths: Collection[str], lines: bytes) -> list[str] | None:
+        """Return which files no release there has; None if the bundle is there."""
         told = _split_lines(self._run("ask", asked, iter([lines]), "asking what is missing"))
         if told[:1] == ["have"]:
-            missing, there = [], True
-        elif told[-1:] == ["."] and hashes.keys() >= set(told[:-1]):
-            missing, there = told[:-1], False
-        else:
-            raise self._make_chatty_error(told)
-        tar = _Tar(bundle, lines, missing)
-        options = ["switch" if switch else "stay", str(self.device.entry.keep_releases)]
-        kib = "0" if there else str(_count_needed_kib(bundle, missing))
-        result = self._run(
-            "push",
-            [*asked, *options, kib, find_own_name()],
-            iter(()) if there else iter(tar),
-            "putting the bundle in its place",
-        )
-        path, before = self._read_answer(result)
-        return ShellAnswer(path, before, 0 if there else tar.bytes_made, there)
+            return None
+        if told[-1:] == ["."] and set(told[:-1]) <= set(paths):
+            return told[:-1]
+        raise self._make_chatty_error(told)
 
     def switch(self, project: str, release: str, action: str) -> ShellAnswer:
         """Make a release on the device current, as :func:`.client.switch_back` does."""
@@ -110,11 +121,15 @@ class ShellAgent:
         doing: str,
         refused: str = TRY_AGAIN,
     ) -> CommandResult:
+        result = self._send(operation, options, stdin)
+        return check_result(result, doing, self.device.name, refused)
+
+    def _send(self, operation: str, options: list[str], stdin: Iterator[bytes]) -> CommandResult:
         argv = ["sh", "-c", read_agent_source(), "sh", operation, self.device.entry.root, *options]
         result = self.transport.send(argv, stdin, timeout_s=STALL_S)
         if result.exit_code == NO_SPACE or b"No space left" in result.stderr:
             raise make_no_space_error(result, self.device.name)
-        return check_result(result, doing, self.device.name, refused)
+        return result
 
     def _read_answer(self, result: CommandResult) -> tuple[PurePosixPath, str | None]:
         told = dict(line.partition(" ")[::2] for line in _split_lines(result))
