@@ -113,7 +113,7 @@ def explain_missing_kind(kind: Kind, arm_root: Path | None) -> str:
     if kind == "dropbear":
         return find_lacks()
     if kind == "aarch64" and arm_root is None:
-        return "the lab's root file system and emulation: make lab"
+        return "its root file system"
     return ""
 
 

@@ -200,7 +200,8 @@ def find_operator_problems(operator: Operator) -> Iterator[Violation]:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
             yield Violation("host's process", operator.name, f"{pid} {line.decode()[:120]}")
     for path in sorted(operator.temporary.rglob("*")):
-        yield Violation("temporary file", operator.name, str(path.relative_to(operator.temporary)))
+        what = f"{path.relative_to(operator.temporary)}, {path.stat().st_size} bytes"
+        yield Violation("temporary file", operator.name, what)
     for pattern in ("*.tmp", "*.partial", ".*.partial"):
         for folder in (operator.folder / "data", operator.folder / "cache"):
             for path in sorted(folder.rglob(pattern)):

@@ -55,6 +55,8 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)
     slowest: dict[str, float] = field(default_factory=dict)
     tidied: int = 0
+    orphaned: int = 0
+    """Temporary files that killed commands have left."""
     violations: Counter[str] = field(default_factory=Counter)
 
     def count(self, command: Command) -> None:
@@ -71,8 +73,9 @@ class Tally:
         total = sum(self.commands[each] for each in ("push", "rollback", "bench", "resume"))
         head = f"{self.rounds} rounds with seed {seed} in {seconds:.0f} s; boards: {boards};"
         head += f" {total} rollouts, benches and rollbacks; {self.tidied} boards were pushed to"
+        head += f" for what a broken push had left; killed commands left {self.orphaned} temporary"
         lines = [
-            f"{head} for what a broken push had left",
+            f"{head} files",
             "",
             "| command | count | exit codes: how often | slowest |",
             "|---|--:|---|--:|",
@@ -238,9 +241,10 @@ class Month:
             self._add(list(find_command_problems(command, around)))
             self.tally.count(command)
         for command in commands:
-            next(each for each in self.farm.operators if each.name == command.operator).forget(
-                command
-            )
+            operator = next(each for each in self.farm.operators if each.name == command.operator)
+            operator.forget(command)
+            if command.killed:  # nothing can remove its temporary files but a reboot
+                self.tally.orphaned += operator.clear_temporary()
 
     def _go_on(self) -> None:
         """Let each crontab's line go on with what is pending, to the end."""

@@ -20,6 +20,7 @@ from edgepack.deploy.fleet.store import RolloutListing, RolloutStore
 
 from tests.farm.boards import Board
 from tests.farm.clocks import Clocks, step_clock
+from tests.support.servers.loopback import wait_until
 
 MARK = "EDGEPACK_FARM"
 """A variable of every process that an operator's commands start."""
@@ -235,6 +236,17 @@ class Operator:
         for pid in self.list_programs():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def clear_temporary(self) -> int:
+        """Remove what lies where temporary files do, once nothing of theirs runs; count it."""
+        wait_until(lambda: not self.list_programs(), SLACK_S)
+        found = list(self.temporary.iterdir())
+        for path in found:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        return len(found)
 
     def forget(self, command: Command) -> None:
         """Remove what a command said, once it was judged."""

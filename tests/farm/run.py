@@ -23,6 +23,7 @@ import time
 from random import Random
 
 from tests.farm import ground
+from tests.farm.emulation import emulated, unpack_root
 from tests.farm.farm import build_farm, stop_farm
 from tests.farm.judge import PATIENCE_S
 from tests.farm.machines import say
@@ -47,7 +48,8 @@ def main() -> int:
         print(f"farm: cannot run here: {reason}")
         return CANNOT_RUN_EXIT
     try:
-        return ground.run_inside("tests.farm.run", sys.argv[1:])
+        with emulated():
+            return ground.run_inside("tests.farm.run", sys.argv[1:])
     except KeyboardInterrupt:
         print("farm: stopped; everything was taken down")
         return STOPPED_EXIT
@@ -58,7 +60,8 @@ def run_month(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     until = began + 60 * arguments.minutes if arguments.minutes else float("inf")
     rounds = arguments.rounds or (10**6 if arguments.minutes else ROUNDS)
-    farm = build_farm(ground.prepare_ground(), arguments.boards, None)
+    folder = ground.prepare_ground()
+    farm = build_farm(folder, arguments.boards, unpack_root(folder / "arm"))
     say(f"farm: {len(farm.boards)} boards are on, {time.monotonic() - began:.0f} s")
     month = Month(farm, arguments.seed, arguments.patience)
     try:
