@@ -72,7 +72,8 @@ class Ages:
         for name, where in found.items():
             since_s = now - self.first.setdefault(f"{check} {name}", now)
             if since_s > self.limit_s:
-                old.append(Violation(check, where, f"{name} is there for {since_s:.0f} s"))
+                what = f"{name} is there for more than {self.limit_s:.0f} s"
+                old.append(Violation(check, where, what))
         return old
 
 
@@ -177,7 +178,8 @@ def find_long_leases(board: Board) -> Iterator[Violation]:
     for lease in list_live_leases(board):
         left_s = lease["expires_s"] - time.monotonic()
         if not lease["reserved"] and left_s > LEASE_S:
-            yield Violation("lease", board.name, f"{lease['id']} has {left_s:.0f} s left")
+            what = f"{lease['id']} has more than {LEASE_S:.0f} s left"
+            yield Violation("lease", board.name, what)
 
 
 def list_programs(boards: Sequence[Board]) -> Iterator[tuple[str, str]]:
@@ -202,7 +204,7 @@ def find_operator_problems(operator: Operator) -> Iterator[Violation]:
     for path in sorted(operator.temporary.rglob("*")):
         what = f"{path.relative_to(operator.temporary)}, {path.stat().st_size} bytes"
         yield Violation("temporary file", operator.name, what)
-    for pattern in ("*.tmp", "*.partial", ".*.partial"):
+    for pattern in ("*.tmp", "*.partial"):
         for folder in (operator.folder / "data", operator.folder / "cache"):
             for path in sorted(folder.rglob(pattern)):
                 yield Violation("state file", operator.name, str(path.relative_to(operator.folder)))
@@ -277,7 +279,9 @@ def find_unexplained(command: Command, around: Circumstances) -> str:
         undisturbed = not around.disturbed & set(boards)
         good = command.exit_code in ((0, 11) if command.what == "bench" else (0,))
         excused = all(is_excused(command, each, command.stderr, around) for each in boards.values())
-        return "" if good or not undisturbed or excused else command.stderr.strip()[-600:]
+        if good or not undisturbed or excused:
+            return ""
+        return command.stderr.strip()[-600:] or "it said nothing"
     lost = any(state not in ("done", "inconclusive") for _, state, _ in devices)
     for name, state, problem in devices:
         if state in ("done", "inconclusive", "superseded") or name in around.disturbed:

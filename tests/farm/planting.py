@@ -59,8 +59,7 @@ def _leave_lease(farm: Farm) -> None:
 
 
 def _leave_litter(farm: Farm) -> None:
-    folder = _choose(farm, 3).project / "releases" / "no-release"
-    folder.mkdir()
+    (_choose(farm, 3).project / "stray").write_text("")
 
 
 def _leave_temporary_file(farm: Farm) -> None:
@@ -97,17 +96,17 @@ def _alter_audit_log(farm: Farm) -> None:
     path.write_bytes(b"".join([lines[0], *lines[2:]]))
 
 
-PLANTS: dict[str, tuple[Callable[[Farm], None], str]] = {
-    "corrupt-file": (_corrupt_file, "release"),
-    "wrong-current": (_point_elsewhere, "current"),
-    "dropped-line": (_drop_line, "history"),
-    "lease": (_leave_lease, "lease"),
-    "litter": (_leave_litter, "litter"),
-    "temporary-file": (_leave_temporary_file, "temporary file"),
-    "state-file": (_leave_state_file, "state file"),
-    "process": (_leave_process, "host's process"),
-    "board-program": (_leave_program, "board's program"),
-    "rollout": (_break_rollout, "rollout"),
-    "audit": (_alter_audit_log, "audit"),
+PLANTS: dict[str, Callable[[Farm], None]] = {
+    "release": _corrupt_file,
+    "current": _point_elsewhere,
+    "history": _drop_line,
+    "lease": _leave_lease,
+    "litter": _leave_litter,
+    "temporary file": _leave_temporary_file,
+    "state file": _leave_state_file,
+    "host's process": _leave_process,
+    "board's program": _leave_program,
+    "rollout": _break_rollout,
+    "audit": _alter_audit_log,
 }
-"""What is planted, and the check that has to find it."""
+"""What is planted, by the check that has to find it."""

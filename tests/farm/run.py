@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from random import Random
 
 from tests.farm import ground
@@ -48,7 +49,7 @@ def main() -> int:
         print(f"farm: cannot run here: {reason}")
         return CANNOT_RUN_EXIT
     try:
-        with emulated():
+        with nullcontext() if arguments.no_emulation else emulated():
             return ground.run_inside("tests.farm.run", sys.argv[1:])
     except KeyboardInterrupt:
         print("farm: stopped; everything was taken down")
@@ -72,7 +73,7 @@ def run_month(arguments: argparse.Namespace) -> int:
             month.run_round(number, Random(f"{arguments.seed}:{number}"))
             if number == 1:
                 for name in arguments.plant:
-                    PLANTS[name][0](farm)
+                    PLANTS[name](farm)
                 if arguments.plant:
                     month.judge([*farm.boards])
         month.end()
@@ -93,8 +94,13 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="begin no round after these")
     parser.add_argument("--seed", type=int, default=1, help="of all that is random (default: 1)")
     parser.add_argument("--boards", type=int, default=40, help="how many (default: 40)")
+    parser.add_argument("--no-emulation", action="store_true", help="boards of this machine's kind")
     parser.add_argument(
-        "--plant", action="append", default=[], choices=list(PLANTS), help="what must be found"
+        "--plant",
+        action="append",
+        default=[],
+        choices=list(PLANTS),
+        help="break this after the first round: the check of that name has to find it",
     )
     parser.add_argument(
         "--patience",
