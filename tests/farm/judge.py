@@ -40,7 +40,7 @@ CRASHES = re.compile(r"Traceback|bug in edgepack|BugError|exception was never re
 _NO_BEFORE = re.compile(r"no release was current before|is not here any more")
 _BUSY = re.compile(r"it is leased")
 _WORKED_ON = re.compile(r"is being worked on")
-_NO_PYTHON = re.compile(r"python", re.IGNORECASE)
+_NOT_READY = re.compile(r"python|is not ready for target", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -302,4 +302,4 @@ def is_excused(command: Command, board: Board, problem: str, around: Circumstanc
     if command.what in ("rollback", "resume") and _NO_BEFORE.search(problem):
         return True
     measures = command.what in ("bench", "check")
-    return measures and board.kind not in MEASURED and bool(_NO_PYTHON.search(problem))
+    return measures and board.kind not in MEASURED and bool(_NOT_READY.search(problem))
