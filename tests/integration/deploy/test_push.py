@@ -31,8 +31,9 @@ from edgepack.deploy.transfer.client import (
     switch_release,
 )
 from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.pipes import CommandStream
 from edgepack.devices.transports import connect
-from edgepack.errors import BundleError, DeviceError, RemoteCommandError, UsageError
+from edgepack.errors import BundleError, BusyError, DeviceError, RemoteCommandError, UsageError
 
 from tests.chaos.disks import can_mount
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
@@ -291,6 +292,37 @@ def test_releases_beyond_those_to_keep_are_removed(device: Device, bundle: Path)
     assert names(project(device) / "chunks") == sorted(f"{name}.json" for name in pushed[-2:])
     tried = push_to(device, with_file(bundle, b"tried"), switch=False)
     assert visible(device) == sorted([pushed[-1], tried.release])
+
+
+def test_release_that_others_remove_before_it_is_switched_to_is_no_current_one(
+    device: Device, bundle: Path
+) -> None:
+    current = push_to(device, with_file(bundle, b"1"))
+    tried = push_to(device, with_file(bundle, b"2"), switch=False)
+    push_to(device, with_file(bundle, b"3"), switch=False)
+    assert not Path(tried.path).exists()
+    with connect(device) as transport, pytest.raises(BusyError, match="not here any more") as error:
+        switch_release(tried, "tiny", device, transport)
+    assert error.value.transient
+    assert current_of(device) == f"releases/{current.release}"
+
+
+def test_release_that_others_remove_after_it_was_found_is_no_current_one(
+    device: Device, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = push_to(device, with_file(bundle, b"1"))
+    second = push_to(device, with_file(bundle, b"2"))
+    write = CommandStream.write
+
+    def remove_first(stream: CommandStream, data: bytes) -> None:
+        if data == b"0\n":  # the answer to "have"
+            shutil.rmtree(first.path)
+        write(stream, data)
+
+    monkeypatch.setattr(CommandStream, "write", remove_first)
+    with pytest.raises(BusyError, match="not here any more"):
+        push_to(device, with_file(bundle, b"1"))
+    assert current_of(device) == f"releases/{second.release}"
 
 
 def test_rollback_goes_to_the_release_before_and_no_further(device: Device, bundle: Path) -> None:

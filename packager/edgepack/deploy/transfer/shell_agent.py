@@ -15,7 +15,7 @@ from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import CommandResult, Transport, read_chunks
-from edgepack.errors import DeviceError, RemoteCommandError
+from edgepack.errors import BusyError, DeviceError, RemoteCommandError
 
 STALL_S = 3600.0
 """Seconds that a whole push may take: without Python there is no progress report."""
@@ -27,8 +27,8 @@ NO_SPACE = 28
 """The exit code of both agents where the disk is full."""
 REFUSED = 2
 """The exit code of both agents where another try would fail the same way."""
-GONE = 75
-"""The exit code of the shell's agent where a release that had a file has been removed since."""
+GONE = 76
+"""The exit code of both agents where somebody else has removed a release that is needed."""
 _TRIES = 3
 TRY_AGAIN = "nothing was changed on the device; look at the message above and try again"
 
@@ -155,8 +155,15 @@ def check_result(result: CommandResult, doing: str, device: str, refused: str) -
         refused: The hint where it refused to, and changed nothing.
 
     Raises:
+        BusyError: Others have removed a release that it needed.
         RemoteCommandError: It refused, or failed.
     """
+    if result.exit_code == GONE:
+        raise BusyError(
+            f"others push or go back there at the same time{result.last_lines}",
+            hint="do it again",
+            where=device,
+        )
     if result.exit_code == REFUSED:
         problem = f"{doing} was refused{result.last_lines}"
         raise RemoteCommandError(problem, hint=refused, where=device)

@@ -252,9 +252,11 @@ class Push:
 
     def is_same(self, path: str, file: File) -> bool:
         """Return whether a file is what the release wants, byte by byte."""
-        return (
-            os.stat(path).st_mode & 0o777 == file.mode and releases.hash_file(path) == file.sha256
-        )
+        try:
+            mode = os.stat(path).st_mode & 0o777
+            return mode == file.mode and releases.hash_file(path) == file.sha256
+        except FileNotFoundError:  # somebody else has removed the release meanwhile
+            return False
 
     def require_space(self, files: List[File], folder: str) -> None:
         """Raise unless there is room for the files, before a byte of them comes."""
@@ -457,6 +459,8 @@ def switch(root: str, name: str, release: str, *asked: str) -> None:
     goal = project.find_before() if release == "-" else release
     folder = releases.find_inside(project.releases, goal)
     manifest = os.path.join(folder, releases.MANIFEST)
+    if action == "switch" and not os.path.exists(folder):
+        raise releases.Gone("the release %s is not here any more" % goal)
     digest = releases.hash_file(manifest) if releases.is_file(manifest) else ""
     if digest[:16] != goal or not releases.is_whole(folder, digest):
         raise releases.Refused("the release %s is not here any more, or not whole" % goal)
@@ -485,7 +489,7 @@ if __name__ == "__main__":
             switch(*sys.argv[2:])
     except releases.Refused as problem:
         sys.stderr.write("%s\n" % problem)
-        sys.exit(2)
+        sys.exit(76 if isinstance(problem, releases.Gone) else 2)
     except OSError as problem:
         sys.stderr.write("%s\n" % problem)
         sys.exit(28 if problem.errno in (errno.ENOSPC, errno.EDQUOT) else 1)

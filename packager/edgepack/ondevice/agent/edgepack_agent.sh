@@ -16,7 +16,7 @@
 #                                word, are for the history.
 #
 # push and switch print "path PATH" and "from RELEASE". Exit codes: 0 done, 2 what came is not
-# what was announced, 28 no space left, 75 a file that did not come is in no release any more,
+# what was announced, 28 no space left, 76 somebody else has removed a release that is needed,
 # 1 other.
 set -u
 LC_ALL=C
@@ -183,13 +183,13 @@ push)
       if [ ! -e "$new/$path" ]; then
         other=$(grep "^$sha " ../.have-$$ | head -n 1 | cut -c 67-)
         # Whoever pushes or goes back meanwhile may remove the release that had it.
-        [ -e "${other:-/-}" ] || fail 75 "$path did not come, and no release has it"
+        [ -e "${other:-/-}" ] || fail 76 "$path did not come, and no release has it"
         mkdir -p "$new/$path" && rmdir "$new/$path" || exit 1
         grep -Fqxe "$path" "$partial/modes" && runs=yes || runs=no
         [ -x "$other" ] && ran=yes || ran=no
         # A link has the mode of the other release's file, which stays as it is.
         { [ "$runs" = "$ran" ] && ln "$other" "$new/$path" 2>/dev/null; } ||
-          cp "$other" "$new/$path" || { [ -e "$other" ] && exit 1 || fail 75 "$path is in no release any more"; }
+          cp "$other" "$new/$path" || { [ -e "$other" ] && exit 1 || fail 76 "$path is in no release any more"; }
       fi
     done <"$partial/files" || exit $?
     [ "$(hash_of "$new/manifest.json")" = "$given" ] || fail 2 "the manifest is not the one that was announced"
@@ -213,7 +213,7 @@ push)
   else
     cat >/dev/null
     lock
-    [ -d "$release" ] || fail 75 "the release $release is not here any more"
+    [ -d "$release" ] || fail 76 "the release $release is not here any more"
     cd ..
   fi
   was=$(current) || fail 1 "cannot read $base/current"

@@ -29,6 +29,10 @@ class Refused(Exception):  # noqa: N818
     """What came is not what was announced, or what is asked for is not there."""
 
 
+class Gone(Refused):
+    """Somebody else has removed a release since it was found whole."""
+
+
 def hash_file(path: str) -> str:
     """Return the SHA-256 of a file in hex."""
     digest = hashlib.sha256()
@@ -114,6 +118,9 @@ class Project:
     def point_at(self, release: str, action: str) -> Optional[str]:
         """Make a release the current one, in one step, and return which one was."""
         with self.locked():
+            # Whoever pushes or goes back meanwhile may have removed it, and only under the lock.
+            if not is_file(os.path.join(self.releases, release, MANIFEST)):
+                raise Gone("the release %s is not here any more" % release)
             before = self.read_current()
             if before != release:
                 link = os.path.join(self.base, ".next")
