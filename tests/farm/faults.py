@@ -17,8 +17,6 @@ from tests.farm.clocks import step_clock
 from tests.farm.farm import Farm
 
 YEARS_S = 10 * 365 * 86400
-LATEST_S = 2.5
-"""After the round's beginning: commands take some seconds."""
 LONGEST_S = 6.0
 """A fault lasts; now and then until all commands have ended."""
 Act = Callable[[], None]
@@ -138,19 +136,22 @@ HARMLESS = ("board's clock stepped",)
 """What nothing may fail for."""
 
 
-def choose_faults(farm: Farm, busy: Sequence[Board], random: Random) -> list[Fault]:
+def choose_faults(
+    farm: Farm, busy: Sequence[Board], random: Random, latest_s: float
+) -> list[Fault]:
     """Return what happens in a round: one to four faults, a board at most one of its own.
 
     Args:
         farm: Where.
         busy: The boards that somebody works on; most faults hit one of them.
         random: Decides.
+        latest_s: When the last one may begin, after the commands.
     """
     free = list(farm.boards)
     found = []
     for _ in range(random.randint(1, 4)):
         kind = random.choice([*BOARD_FAULTS, BASTION_RESTARTED])
-        at_s = random.uniform(0.2, LATEST_S)
+        at_s = random.uniform(0.2, latest_s)
         for_s = random.uniform(0.3, LONGEST_S) if random.random() < 0.9 else 3600.0
         if kind == BASTION_RESTARTED:
             if not any(each.kind == kind for each in found) and farm.find_behind():

@@ -15,7 +15,6 @@ from tests.farm.faults import (
     FAULTS,
     HARMLESS,
     HOST_CLOCK_STEPPED,
-    LATEST_S,
     YEARS_S,
     Fault,
     choose_faults,
@@ -40,6 +39,10 @@ LOOK_S = 0.05
 TRIES = 3
 """How often pending boards go on, and how often a board is pushed to until it is tidy."""
 MOST_BOARDS = 6
+MEETINGS = 0.35
+"""How often both operators work on the same boards."""
+FIRST_S, LAST_S = 2.0, 15.0
+"""Faults begin while commands run, which a busy machine takes so long for."""
 ALL_JUDGED_EVERY = 10
 WORDS = ["--deadline", "40", "--tries", "3"]
 
@@ -108,6 +111,8 @@ class Month:
         self.patience_s = patience_s
         self.tally = Tally(kinds=Counter(board.kind for board in farm.boards))
         self.violations: list[Violation] = []
+        self.usual_s = FIRST_S
+        """How long commands take here, by the last ones."""
         self.judging = Judge(farm, Ages(patience_s))
 
     def begin(self) -> None:
@@ -125,8 +130,8 @@ class Month:
         left = frozenset(each.name for each in self.farm.boards if list_live_leases(each))
         commands = self._type_commands(random)
         busy = [board for command in commands for board in command.boards]
-        faults = choose_faults(self.farm, busy, random)
-        kill_at = random.uniform(0.3, LATEST_S) if random.random() < 0.25 else None
+        faults = choose_faults(self.farm, busy, random, self.usual_s)
+        kill_at = random.uniform(0.3, self.usual_s) if random.random() < 0.25 else None
         self._watch(commands, faults, (random.choice(commands), kill_at))
         for fault in faults:
             if fault.begun:
@@ -139,6 +144,8 @@ class Month:
         boards = [each for each in self.farm.boards if everything or each.name in touched]
         self._tidy(boards)
         self.judge(boards)
+        if everything:
+            self._add(list(find_audit_gaps(self.farm)))
         say(
             f"round {number}: {', '.join(command.what for command in commands)};"
             f" {', '.join(fault.kind for fault in faults if fault.begun) or 'no fault'}"
@@ -146,18 +153,23 @@ class Month:
 
     def _type_commands(self, random: Random) -> list[Command]:
         """Let each operator type one command, and sometimes cron wake up as well."""
-        commands = [self._type_one(operator, random) for operator in self.farm.operators]
+        first, second = self.farm.operators
+        commands = [self._type_one(first, self.farm.boards, random)]
+        meet = random.random() < MEETINGS
+        commands.append(
+            self._type_one(second, commands[0].boards if meet else self.farm.boards, random)
+        )
         if random.random() < 0.4:
             commands.append(self._resume(random.choice(self.farm.operators)))
         return commands
 
-    def _type_one(self, operator: Operator, random: Random) -> Command:
+    def _type_one(self, operator: Operator, boards: list[Board], random: Random) -> Command:
         whats: list[What] = ["push", "rollback", "bench", "check"]
         what = random.choices(whats, [55, 25, 10, 10])[0]
-        boards = self.farm.boards
         if what == "bench":
-            boards = [board for board in boards if board.kind in MEASURED]
-        if random.random() < 0.15 and what != "bench":
+            found = [board for board in boards if board.kind in MEASURED]
+            boards = found or [each for each in self.farm.boards if each.kind in MEASURED]
+        if random.random() < 0.15 and what != "bench" and boards is self.farm.boards:
             tag = random.choice(boards).tags[0]
             chosen, words = [each for each in boards if tag in each.tags], [f"tag:{tag}"]
         else:
@@ -240,6 +252,9 @@ class Month:
             around = Circumstances(disturbed, frozenset(measured), crowded)
             self._add(list(find_command_problems(command, around)))
             self.tally.count(command)
+            if command.what == "push" and not command.killed:
+                usual_s = 0.8 * self.usual_s + 0.2 * command.seconds
+                self.usual_s = min(max(usual_s, FIRST_S), LAST_S)
         for command in commands:
             operator = next(each for each in self.farm.operators if each.name == command.operator)
             operator.forget(command)
@@ -306,7 +321,6 @@ class Month:
             self._add(self.judging.judge_board(board))
         for operator in self.farm.operators:
             self._add(list(find_operator_problems(operator)))
-        self._add(list(find_audit_gaps(self.farm)))
         self._add(self.judging.judge_lingering())
 
     def end(self) -> None:
@@ -321,6 +335,7 @@ class Month:
         self._go_on()
         self._tidy(self.farm.boards)
         self.judge(self.farm.boards)
+        self._add(list(find_audit_gaps(self.farm)))
 
     def _add(self, violations: Sequence[Violation]) -> None:
         for each in self.judging.report(violations):
