@@ -216,7 +216,6 @@ class Operator:
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             "TMPDIR": str(self.temporary),
             "ORT_DISABLE_TELEMETRY": "1",
-            "PYTHONPATH": str(Path(__file__).parents[2]),
             MARK: self.name,
             **clock,
         }
