@@ -128,7 +128,10 @@ class Machine:
         self._first = None
         if not wait_until(lambda: not pids_in(self._namespace), END_S):
             raise RuntimeError(f"processes of {self.name} did not end")
-        if not wait_until(lambda: not Path("/sys/class/net", self.cable).exists(), END_S):
+        # It goes with the other end, but the kernel takes its time to tidy up a network.
+        argv = ["ip", "link", "delete", self.cable]
+        subprocess.run(argv, check=False, capture_output=True)
+        if not wait_until(lambda: f"{self.cable}:" not in list_links(), END_S):
             raise RuntimeError(f"the cable of {self.name} is still there")
 
     @property
@@ -168,6 +171,11 @@ class Machine:
         if self.on:
             argv = ["tc", "qdisc", "delete", "dev", self.cable, "root"]
             subprocess.run(argv, check=False, capture_output=True)  # a new cable has no limit
+
+
+def list_links() -> list[str]:
+    """Return the names of the network's links here, each with a colon."""
+    return [line.split()[0] for line in Path("/proc/net/dev").read_text().splitlines()]
 
 
 def read_start_time(pid: int) -> str:
