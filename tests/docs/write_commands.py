@@ -119,7 +119,7 @@ def _sections() -> Iterator[str]:
             level = "###" if words[:-1] in inside else "##"
             name = " ".join(words)
             function = FUNCTIONS[name]
-            yield f"{level} edgepack {name}\n\nFrom Python: [`{function}`](api.md#{function})\n"
+            yield f"{level} edgepack {name}\n\nFrom Python: [`{function}`](api.md#{function.lower()})\n"
             yield f"```text\n{_help(words, command)}\n```\n"
 
 
