@@ -23,7 +23,7 @@ from typer.exceptions import TyperException
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "packager" / "edgepack"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SHELL = ("sh", "")
+SHELL = ("sh", "", "crontab")
 """Languages of blocks whose lines are typed."""
 EXTENSIONS = "py|sh|md|c|j2|js|svg|png"
 """Of bare names that are the repository's; YAML and JSON are mostly a user's."""
