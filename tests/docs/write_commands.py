@@ -119,7 +119,8 @@ def _sections() -> Iterator[str]:
             level = "###" if words[:-1] in inside else "##"
             name = " ".join(words)
             function = FUNCTIONS[name]
-            yield f"{level} edgepack {name}\n\nFrom Python: [`{function}`](api.md#{function.lower()})\n"
+            link = f"[`{function}`](api.md#{function.lower()})"
+            yield f"{level} edgepack {name}\n\nFrom Python: {link}\n"
             yield f"```text\n{_help(words, command)}\n```\n"
 
 

@@ -247,4 +247,5 @@ def test_compare_command_when_interrupted_shows_what_was_measured(
     assert found.outcome == "INCONCLUSIVE"
     assert len(found.devices) + len(found.not_compared) == 1 + others
     skipped = ElementTree.parse("compare.xml").findall(".//testcase[@name='usable']/skipped")
-    assert skipped[0].get("message", "").startswith("it ended early: it was interrupted here")
+    said = "INCONCLUSIVE: it ended early: it was interrupted here"
+    assert skipped[0].get("message", "").startswith(said)
