@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from edgepack.devices.transports import connect
-from edgepack.errors import EdgepackError
+from edgepack.errors import EdgepackError, UnreachableError
 
 from tests.support.servers.jump_host import site_in
+from tests.support.servers.loopback import wait_until
 from tests.support.servers.openssh_server import find_sshd
 
 BOARDS = 12
@@ -17,8 +20,25 @@ VISITS = 25
 """Of each board: with a client that sent after it had closed, 3 of 10 such runs lost the way."""
 
 
-@pytest.mark.slow(reason="makes hundreds of connections")
-@pytest.mark.skipif(find_sshd() is None, reason="there is no sshd")
+pytestmark = [
+    pytest.mark.slow(reason="makes hundreds of connections"),
+    pytest.mark.skipif(find_sshd() is None, reason="there is no sshd"),
+]
+
+
+def visit_all(visit: Callable[[int], None]) -> None:
+    threads = [threading.Thread(target=visit, args=(number,)) for number in range(BOARDS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def count_held() -> tuple[int, int]:
+    """Return how many descriptors and threads this process has."""
+    return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+
 def test_boards_that_stop_reading_and_hang_up_end_no_connection_of_others(tmp_path: Path) -> None:
     lost: list[EdgepackError] = []
 
@@ -33,9 +53,31 @@ def test_boards_that_stop_reading_and_hang_up_end_no_connection_of_others(tmp_pa
                 lost.append(error)
 
     with site_in(tmp_path) as site:
-        threads = [threading.Thread(target=visit, args=(number,)) for number in range(BOARDS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        visit_all(visit)
     assert lost == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux")
+def test_rounds_of_visits_leave_no_thread_and_no_descriptor(tmp_path: Path) -> None:
+    def visit(number: int) -> None:
+        changes: dict[str, object] = {}
+        if number % 4 == 1:
+            changes = {"host_key": f"SHA256:{'A' * 43}"}  # it is refused
+        with suppress(EdgepackError), connect(site.device(number, **changes)) as transport:
+            transport.run(["true"], timeout_s=30)
+            with transport.stream(["sleep", "600"], timeout_s=30):
+                if number % 4 == 2:
+                    raise UnreachableError("its user has had enough", hint="none")
+            if number == BOARDS - 1:
+                site.gate.drop_connections()
+
+    with site_in(tmp_path) as site:
+        held: list[tuple[int, int]] = []
+        for _ in range(6):
+            visit_all(visit)
+            wait_until(lambda: bool(held) and count_held()[0] <= held[0][0], 2)
+            held.append(count_held())
+    # Files are read in a few threads that are made when they are first needed.
+    descriptors, threads = zip(*held, strict=True)
+    assert descriptors[-1] <= max(descriptors[:4]), held
+    assert threads[-1] <= max(threads[:4]), held
