@@ -83,6 +83,10 @@ def command_lines(server: LoopbackServer) -> list[list[str]]:
 def test_readme_when_followed_leads_to_a_measured_model(tmp_path):
     write_users_files(tmp_path)
     with LoopbackServer(tmp_path / "board") as server:
+        (tmp_path / "hosts.ini").write_text(
+            f"kiosk-1 ansible_host={server.host} ansible_port={server.port}"
+            f" ansible_user={server.user} ansible_ssh_private_key_file={server.client_key_path}\n"
+        )
         for argv in command_lines(server):
             if argv[1] == "build":
                 (tmp_path / "edgepack.yaml").write_text(relaxed(blocks("yaml")[0]))

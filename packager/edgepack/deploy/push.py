@@ -196,18 +196,26 @@ class _SelfTest:
         """Return the release with the variant that the loader takes.
 
         Raises:
-            DeviceError: The device is another kind of machine, or lacks the runtime.
+            DeviceError: The device is another kind of machine, or lacks the runtime; or others have
+                removed the release meanwhile.
             RemoteCommandError: No variant works there, or not in time.
         """
         began = time.monotonic()
         try:
-            variant = self._choose(staged)
+            variant = self._choose_from_whole(staged)
         except EdgepackError as error:
             self.operation.record("self-test", result="failed", error=error.first_line)
             raise
         took_s = round(time.monotonic() - began, 1)
         self.operation.record("self-test", detail=f"{variant} in {took_s} s")
         return replace(staged, variant=variant, warm_up_s=took_s)
+
+    def _choose_from_whole(self, staged: PushedRelease) -> str:
+        try:
+            return self._choose(staged)
+        except RemoteCommandError:
+            client.require_there(staged, self.transport)
+            raise
 
     def _choose(self, staged: PushedRelease) -> str:
         """Let the loader choose a variant, and report every few seconds how far it is."""

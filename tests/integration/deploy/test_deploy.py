@@ -15,7 +15,7 @@ from edgepack.deploy import audit
 from edgepack.deploy.push import push, rollback
 from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.errors import RemoteCommandError, TooSlowError
+from edgepack.errors import BusyError, RemoteCommandError, TooSlowError
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
@@ -101,6 +101,27 @@ def test_release_that_works_becomes_current(tmp_path: Path, bundle: Path) -> Non
     assert (first.variant, current(root)) == ("cpu-int8-static", first.release)
     again = push(bundle, device(root))
     assert (again.variant, again.already_there) == (None, True)
+
+
+def test_release_that_others_remove_before_it_is_tried_is_to_be_pushed_again(
+    tmp_path: Path, bundle: Path
+) -> None:
+    root = tmp_path / "root"
+    first = push(bundle, device(root))
+    python = tmp_path / "python"
+    python.write_text(
+        f"""#!/bin/sh
+case "$*" in *edgepack_harness*)
+  cd {root}/tiny/releases && for one in *; do [ "$one" = {first.release} ] || rm -r "$one"; done
+esac
+exec {sys.executable} "$@"
+"""
+    )
+    python.chmod(0o755)
+    with pytest.raises(BusyError, match="is not here any more") as caught:
+        push(version_of(bundle, "2.0.0"), device(root, python=str(python)))
+    assert caught.value.transient
+    assert current(root) == first.release
 
 
 @pytest.mark.slow(reason="takes seconds")

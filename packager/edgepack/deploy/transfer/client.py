@@ -30,6 +30,7 @@ from edgepack.deploy.transfer.shell_agent import (
     ShellAgent,
     ShellAnswer,
     check_result,
+    make_gone_error,
     make_no_space_error,
     make_switch_hint,
 )
@@ -261,6 +262,18 @@ def switch_release(
         DeviceError: The connection broke.
     """
     return _point_at(pushed.release, "switch", project, device, transport)
+
+
+def require_there(pushed: PushedRelease, transport: Transport) -> None:
+    """Check that a release that was pushed without a switch is still on its device.
+
+    Raises:
+        BusyError: Other pushes, which keep a few releases only, have removed it.
+        DeviceError: The connection broke.
+    """
+    found = transport.run(["test", "-e", str(pushed.path / MANIFEST)], timeout_s=STALL_S)
+    if found.exit_code:
+        raise make_gone_error(f": {pushed.path} is not here any more", pushed.device)
 
 
 def require_release(project: str, release: str | None) -> None:

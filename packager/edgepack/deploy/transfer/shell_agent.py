@@ -159,15 +159,18 @@ def check_result(result: CommandResult, doing: str, device: str, refused: str) -
         RemoteCommandError: It refused, or failed.
     """
     if result.exit_code == GONE:
-        raise BusyError(
-            f"others push or go back there at the same time{result.last_lines}",
-            hint="do it again",
-            where=device,
-        )
+        raise make_gone_error(result.last_lines, device)
     if result.exit_code == REFUSED:
         problem = f"{doing} was refused{result.last_lines}"
         raise RemoteCommandError(problem, hint=refused, where=device)
     return result.check(doing, device=device, hint=TRY_AGAIN)
+
+
+def make_gone_error(said: str, device: str) -> BusyError:
+    """Return the error for a release that others have removed."""
+    return BusyError(
+        f"others push or go back there at the same time{said}", hint="do it again", where=device
+    )
 
 
 def make_no_space_error(result: CommandResult, device: str) -> DeviceError:
