@@ -99,7 +99,11 @@ def push(  # noqa: PLR0913  (the command's options)
             return staged
         if self_test:
             staged = test.run(staged)
-            client.switch_release(staged, _find_project(staged), device, transport)
+            switched = client.switch_release(staged, _find_project(staged), device, transport)
+            # Another push may have switched since it was staged.
+            staged = replace(staged, switched_from=switched.switched_from)
+            if staged.switched_from == staged.release:
+                return staged
         operation.record("switch", switched_from=staged.switched_from)
         _finish_or_take_back(staged, device, transport, operation)
     return staged

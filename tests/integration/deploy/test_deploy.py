@@ -103,25 +103,41 @@ def test_release_that_works_becomes_current(tmp_path: Path, bundle: Path) -> Non
     assert (again.variant, again.already_there) == (None, True)
 
 
-def test_release_that_others_remove_before_it_is_tried_is_to_be_pushed_again(
-    tmp_path: Path, bundle: Path
-) -> None:
-    root = tmp_path / "root"
-    first = push(bundle, device(root))
-    python = tmp_path / "python"
-    python.write_text(
+def write_python(path: Path, root: Path, first: str, script: str) -> str:
+    """Write a Python that first does something to all releases but the first, as ``$one``."""
+    path.write_text(
         f"""#!/bin/sh
 case "$*" in *edgepack_harness*)
-  cd {root}/tiny/releases && for one in *; do [ "$one" = {first.release} ] || rm -r "$one"; done
+  cd {root}/tiny/releases && for one in *; do [ "$one" = {first} ] || {script}; done
 esac
 exec {sys.executable} "$@"
 """
     )
-    python.chmod(0o755)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_release_that_others_remove_before_it_is_tried_is_to_be_pushed_again(
+    tmp_path: Path, bundle: Path
+) -> None:
+    root = tmp_path / "root"
+    first = push(bundle, device(root)).release
+    python = write_python(tmp_path / "python", root, first, 'rm -r "$one"')
     with pytest.raises(BusyError, match="is not here any more") as caught:
-        push(version_of(bundle, "2.0.0"), device(root, python=str(python)))
+        push(version_of(bundle, "2.0.0"), device(root, python=python))
     assert caught.value.transient
-    assert current(root) == first.release
+    assert current(root) == first
+
+
+def test_release_that_others_make_current_while_it_is_tried_is_their_switch(
+    tmp_path: Path, bundle: Path
+) -> None:
+    root = tmp_path / "root"
+    first = push(bundle, device(root)).release
+    python = write_python(tmp_path / "python", root, first, 'ln -sfn "releases/$one" ../current')
+    second = push(version_of(bundle, "2.0.0"), device(root, python=python, health=["false"]))
+    assert second.release == second.switched_from == current(root)
+    assert [action for action, _ in actions()].count("switch") == 1
 
 
 @pytest.mark.slow(reason="takes seconds")

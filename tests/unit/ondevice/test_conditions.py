@@ -207,8 +207,9 @@ def test_power_is_unknown_with_the_reason_when_only_root_may_read_it(
             raise PermissionError(13, "Permission denied", path)
         return really_open(path, *rest)
 
-    monkeypatch.setattr(os, "open", refuse)
-    reader = edgepack_sensors.Sensors(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        reader = edgepack_sensors.Sensors(root)
     assert reader.unknown["power"] == f"{root / RAPL}/energy_uj: Permission denied"
 
 
