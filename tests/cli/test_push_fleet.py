@@ -24,7 +24,7 @@ from edgepack.devices.inventory import Device
 from edgepack.errors import UnreachableError
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
-from tests.support.servers.loopback import ssh_entry
+from tests.support.servers.loopback import require_openssh, ssh_entry
 
 NAMES = ("board-a", "board-b")
 
@@ -118,6 +118,7 @@ class Cutting(LoopbackServer):
 @pytest.fixture
 def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cutting]:
     """A board that is reached through a jump host, in the inventory as ``far``."""
+    require_openssh()
     monkeypatch.chdir(tmp_path)
     with LoopbackServer(tmp_path / "jump") as jump, Cutting(tmp_path / "board") as board:
         board.jump = jump

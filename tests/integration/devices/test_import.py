@@ -17,6 +17,8 @@ from edgepack.devices.inventory import SshEntry, load_inventory
 from edgepack.devices.ssh.host_keys import find_own_known_hosts
 from edgepack.project.profile import find_host_target
 
+from tests.support.servers.loopback import require_openssh
+
 PASSWORD = "canary-r4T-9p"
 
 
@@ -177,6 +179,7 @@ def test_ssh_config_is_read_at_each_connection(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Boards behind a jump host: its key is asked about first, then all of theirs."""
+    require_openssh()
     gate, *boards = servers
     hosts = [
         ("gate", gate, ""),

@@ -21,7 +21,7 @@ from edgepack.devices.ssh.trust import trust
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
 
-from tests.support.servers.loopback import lives, ssh_device, wait_until
+from tests.support.servers.loopback import lives, require_openssh, ssh_device, wait_until
 from tests.support.servers.ssh_agents import running_agent
 
 CANARY = "canary-7d1f"
@@ -111,6 +111,7 @@ def test_no_key_at_all_says_where_was_looked(server: LoopbackServer, own_home: P
 
 
 def test_key_with_a_passphrase_asks_for_the_agent(server: LoopbackServer, tmp_path: Path) -> None:
+    require_openssh()  # and its ssh-keygen
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", CANARY, "-f", str(tmp_path / "locked")]
     subprocess.run(argv, check=True)
     message = failure(ssh_device(server, key=str(tmp_path / "locked")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import socket
 import threading
 import time
@@ -12,13 +13,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 from edgepack.demo.server import LoopbackServer
 from edgepack.devices.inventory import Device, SshEntry
 
 
 def ssh_device(server: LoopbackServer, **changes: Any) -> Device:
-    """Return a device that is the server, its key pinned, untouched by any SSH configuration."""
+    """Return a device that is the server, its key pinned, untouched by any SSH configuration.
+
+    If there is to be one, the test is skipped where no OpenSSH can read it.
+    """
+    if "ssh_config" in changes:
+        require_openssh()
     return Device("board", SshEntry(**(ssh_entry(server) | changes)))
+
+
+def require_openssh() -> None:
+    """Skip the test where OpenSSH's client is missing: it reads its configuration for edgepack."""
+    if shutil.which("ssh") is None:
+        pytest.skip("there is no OpenSSH")
 
 
 def ssh_entry(server: LoopbackServer) -> dict[str, Any]:
