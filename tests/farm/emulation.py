@@ -22,6 +22,7 @@ def emulated() -> Iterator[None]:
     with ExitStack() as stack:
         try:
             host.require_host()
+            stack.enter_context(host.only_one())  # a lab removes what others have left
             work = stack.enter_context(host.work_folder())
             stack.enter_context(host.emulation())
             os.environ[TARBALL] = str(find_rootfs(cache_folder(), work, say))
