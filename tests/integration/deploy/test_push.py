@@ -202,7 +202,8 @@ def test_push_after_a_broken_one_sends_the_rest(server: LoopbackServer, tmp_path
     large = write_tiny_bundle(tmp_path / "large", size=500)
     whole = sum(map(len, tree(large).values()))
     with (
-        CuttingProxy(server.port, whole // 2) as proxy,
+        # What a busy server has not handed on by then, some megabytes, is lost with the connection.
+        CuttingProxy(server.port, whole * 3 // 4) as proxy,
         pytest.raises(DeviceError, match="lost"),
     ):
         push_to(ssh_device(server, root=device.entry.root, port=proxy.port), large)
