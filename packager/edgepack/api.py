@@ -102,8 +102,8 @@ if TYPE_CHECKING:
     from edgepack.deploy.fleet.store import Rollout as Rollout
     from edgepack.deploy.fleet.store import RolloutListing as RolloutListing
     from edgepack.deploy.fleet.store import RolloutStore as RolloutStore
-    from edgepack.deploy.histories import BoardHistory as BoardHistory
-    from edgepack.deploy.histories import read_board_history as read_board_history
+    from edgepack.deploy.histories import DeviceHistory as DeviceHistory
+    from edgepack.deploy.histories import read_device_history as read_device_history
     from edgepack.deploy.importing import ImportedDevice as ImportedDevice
     from edgepack.deploy.importing import import_devices as import_devices
     from edgepack.deploy.intervals import UseInterval as UseInterval
@@ -134,12 +134,12 @@ if TYPE_CHECKING:
     from edgepack.deploy.verify import DeviceState as DeviceState
     from edgepack.deploy.verify import ProjectState as ProjectState
     from edgepack.deploy.verify import verify_device as verify_device
-    from edgepack.devices.ansible import read_ansible_boards as read_ansible_boards
+    from edgepack.devices.ansible import read_ansible_devices as read_ansible_devices
     from edgepack.devices.checking import Checked as Checked
-    from edgepack.devices.importing import ListedBoard as ListedBoard
-    from edgepack.devices.importing import choose_boards as choose_boards
-    from edgepack.devices.importing import read_csv_boards as read_csv_boards
-    from edgepack.devices.importing import read_ssh_config_boards as read_ssh_config_boards
+    from edgepack.devices.importing import ListedDevice as ListedDevice
+    from edgepack.devices.importing import choose_listed as choose_listed
+    from edgepack.devices.importing import read_csv_devices as read_csv_devices
+    from edgepack.devices.importing import read_ssh_config_devices as read_ssh_config_devices
     from edgepack.devices.inventory import Device as Device
     from edgepack.devices.inventory import describe_inventory as describe_inventory
     from edgepack.devices.inventory import load_device as load_device

@@ -20,7 +20,7 @@ def test_device_lease_when_taken_is_shown_and_kept_from_others_until_released(
     assert (shown["id"], shown["purpose"]) == (taken["id"], "a new fan")
 
     with monkeypatch.context() as other:
-        other.setattr(leases, "find_lease_owner", lambda: "bob@elsewhere")
+        other.setattr(leases, "find_own_name", lambda: "bob@elsewhere")
         assert run(["device", "lease", "local"]) == 8
         assert f"leased by {taken['owner']} for 'a new fan'" in capsys.readouterr().err
         assert run(["device", "release", "local"]) == 8
@@ -36,7 +36,7 @@ def test_device_release_when_forced_takes_others_leases(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as other:
-        other.setattr(leases, "find_lease_owner", lambda: "bob@elsewhere")
+        other.setattr(leases, "find_own_name", lambda: "bob@elsewhere")
         assert run(["device", "lease", "local"]) == 0
     assert run(["device", "release", "local", "--force"]) == 0
     assert "released: bob@elsewhere" in capsys.readouterr().out

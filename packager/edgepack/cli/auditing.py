@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CLOCK_S = 60
 """From which difference of a board's clock on it is told."""
-SOURCES = {"board": "only the board has it", "both": "the board has it too"}
+SOURCES = {"device": "only the device has it", "both": "the device has it too"}
 
 audit_app = typer.Typer(
     cls=QuickGroup,
@@ -90,14 +90,14 @@ def export(
         raise typer.Exit(code)
 
 
-def _ask_devices(words: list[str], parallel: int) -> list[api.Outcome[api.BoardHistory]]:
+def _ask_devices(words: list[str], parallel: int) -> list[api.Outcome[api.DeviceHistory]]:
     from edgepack.cli.fleet_view import watch
 
     devices = api.select_devices(words)
     with watch([device.name for device in devices]) as watcher:
 
-        def act(device: api.Device, _progress: Progress) -> api.BoardHistory:
-            history = api.read_board_history(device)
+        def act(device: api.Device, _progress: Progress) -> api.DeviceHistory:
+            history = api.read_device_history(device)
             watcher.show(device.name, f"{len(history.entries)} switches")
             return history
 
@@ -105,8 +105,8 @@ def _ask_devices(words: list[str], parallel: int) -> list[api.Outcome[api.BoardH
         return api.do_on_devices(devices, act, settings=settings, watcher=watcher)
 
 
-def _count_entries(history: api.BoardHistory, merged: list[api.MergedRecord]) -> str:
-    there = [one for one in merged if one.source == "board" and one.device == history.device]
+def _count_entries(history: api.DeviceHistory, merged: list[api.MergedRecord]) -> str:
+    there = [one for one in merged if one.source == "device" and one.device == history.device]
     clock = f"; its clock is {-history.clock_s:+g} s off" if abs(history.clock_s) >= CLOCK_S else ""
     return f"{len(history.entries)} switches, {len(there)} of them not in the log{clock}"
 
@@ -146,8 +146,8 @@ def _format_end(span: api.UseInterval, log: api.AuditLog) -> str:
         return f"to {span.end} ({span.ended_by} by {span.ended_who})"
     if span.end:
         return f"to {span.end} at the latest ({span.ended_by})"
-    if span.seen_by == "board":
-        return f"until now: the board said so at {span.seen}"
+    if span.seen_by == "device":
+        return f"until now: the device said so at {span.seen}"
     who = "the team's log" if log.is_shared else "this machine"
     return f"until at least {span.seen}, as far as {who} knows"
 

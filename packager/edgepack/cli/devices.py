@@ -154,7 +154,15 @@ def import_devices(
 
     A board that is there already is left as it is; one that cannot be added keeps no other from it.
     """
-    lists = [path for path in (ssh_config, csv, ansible) if path is not None]
+    lists = [
+        (path, read)
+        for path, read in (
+            (ssh_config, api.read_ssh_config_devices),
+            (csv, api.read_csv_devices),
+            (ansible, api.read_ansible_devices),
+        )
+        if path is not None
+    ]
     if len(lists) != 1:
         raise UsageError(
             f"{len(lists)} lists are given",
@@ -165,10 +173,9 @@ def import_devices(
             "an SSH configuration has other hosts than boards, too",
             hint="say which: edgepack device import 'pi-*' --ssh-config FILE",
         )
-    read = api.read_csv_boards if csv is not None else api.read_ansible_boards
-    boards = (api.read_ssh_config_boards if ssh_config is not None else read)(lists[0])
+    path, read = lists[0]
     outcomes = api.import_devices(
-        api.choose_boards(boards, patterns or [], lists[0]),
+        api.choose_listed(read(path), patterns or [], path),
         confirm=lambda question: _confirm(
             question,
             "answer with y once you have compared them; or have them in ~/.ssh/known_hosts, or as"

@@ -31,12 +31,12 @@ _MANIFEST = re.compile(r"([0-9a-f]{64})  \./([0-9a-f]{16})/manifest\.json")
 _Release = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
 
-class BoardEntry(BaseModel):
+class HistoryEntry(BaseModel):
     """A switch or rollback in a board's history."""
 
     project: str = ""
     time: datetime
-    """By the board's clock of then; :attr:`BoardHistory.entries` have it put right."""
+    """By the board's clock of then; :attr:`DeviceHistory.entries` have it put right."""
     action: Literal["switch", "rollback"]
     release: _Release
     switched_from: Annotated[_Release | None, Field(alias="from")]
@@ -45,7 +45,7 @@ class BoardEntry(BaseModel):
 
 
 @dataclass(frozen=True)
-class BoardHistory:
+class DeviceHistory:
     """What a board said when it was asked."""
 
     device: str
@@ -59,12 +59,12 @@ class BoardHistory:
     """The current release of each project that has one."""
     digests: Mapping[str, str]
     """The SHA-256 of the manifest of each release that lies there."""
-    entries: tuple[BoardEntry, ...]
+    entries: tuple[HistoryEntry, ...]
     """In the history's order. Their times are by this machine's clock, if the board's was behind it
     then by as much as when it was asked."""
 
 
-def read_board_history(device: Device) -> BoardHistory:
+def read_device_history(device: Device) -> DeviceHistory:
     """Return what a board's own histories say, the newest 1000 lines of each project.
 
     It needs only a shell there. Lines that were cut off or are no switch are passed over: ``device
@@ -82,12 +82,12 @@ def read_board_history(device: Device) -> BoardHistory:
         host_key = transport.host_key
     asked = datetime.now(UTC)
     result.check("reading its history", device=device.name, hint="see the message above")
-    return parse_board_history(result.text, device.name, host_key, asked)
+    return parse_device_history(result.text, device.name, host_key, asked)
 
 
-def parse_board_history(
+def parse_device_history(
     said: str, device: str, host_key: str | None, asked: datetime
-) -> BoardHistory:
+) -> DeviceHistory:
     """Return what a board answered, as a history.
 
     Raises:
@@ -112,7 +112,7 @@ def parse_board_history(
             digests[manifest[2]] = manifest[1]
         elif entry := _parse_entry(line, project, behind):
             entries.append(entry)
-    return BoardHistory(
+    return DeviceHistory(
         device=device,
         host_key=host_key,
         asked=format_time(asked),
@@ -123,10 +123,10 @@ def parse_board_history(
     )
 
 
-def _parse_entry(line: str, project: str, behind: timedelta) -> BoardEntry | None:
+def _parse_entry(line: str, project: str, behind: timedelta) -> HistoryEntry | None:
     """Return a line of a history; None if it is no switch, or was cut off."""
     try:
-        found = BoardEntry.model_validate_json(line)
+        found = HistoryEntry.model_validate_json(line)
         moment = found.time if found.time.tzinfo else found.time.replace(tzinfo=UTC)
         return found.model_copy(update={"project": project, "time": moment + behind})
     except (ValidationError, OverflowError):

@@ -14,7 +14,7 @@ from edgepack.deploy.adding import make_entry, write_probed
 from edgepack.deploy.fleet.many import Outcome, do_on_devices
 from edgepack.deploy.fleet.schedule import RolloutSettings
 from edgepack.deploy.operations import audited
-from edgepack.devices.importing import ListedBoard
+from edgepack.devices.importing import ListedDevice
 from edgepack.devices.inventory import (
     AnyEntry,
     Device,
@@ -55,7 +55,7 @@ class _Looked:
 
 
 def import_devices(  # noqa: PLR0913  (the command's options)
-    boards: Sequence[ListedBoard],
+    boards: Sequence[ListedDevice],
     *,
     confirm: Callable[[str], bool],
     target: str | None = None,
@@ -124,14 +124,14 @@ def import_devices(  # noqa: PLR0913  (the command's options)
     return [done[board.name] for board in boards]
 
 
-def _require_names_once(boards: Sequence[ListedBoard]) -> None:
+def _require_names_once(boards: Sequence[ListedDevice]) -> None:
     for name, times in Counter(board.name for board in boards).items():
         if times > 1:
             raise UsageError(f"{name!r} is listed {times} times", hint="name each board once")
 
 
 def _make_listed_entry(
-    board: ListedBoard, target: str | None, tags: Sequence[str], password_env: str | None
+    board: ListedDevice, target: str | None, tags: Sequence[str], password_env: str | None
 ) -> SshEntry:
     """Return the entry of a board; its target may have to be proposed later.
 
@@ -142,13 +142,14 @@ def _make_listed_entry(
     from edgepack.devices.ssh.auth import require_password
 
     password = board.password_env or password_env
-    problem = board.problem
+    if board.problem:
+        raise UsageError(board.problem, hint=board.hint, where=board.name)
     if board.has_password and not password:
-        problem = "the list has its password, and edgepack keeps none | give the name of a variable"
-        problem += " that has it: --password-env NAME"
-    if problem:
-        said, _, hint = problem.partition(" | ")
-        raise UsageError(said, hint=hint, where=board.name)
+        raise UsageError(
+            "the list has its password, and edgepack keeps none",
+            hint="give the name of a variable that has it: --password-env NAME",
+            where=board.name,
+        )
     require_password(password, board.name)
     named = board.target or target
     return make_entry(

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from edgepack.deploy.audit_lines import Record, parse_moment
-from edgepack.deploy.histories import BoardHistory
+from edgepack.deploy.histories import DeviceHistory
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class UseInterval:
     """Who ended it, as ``user@host``; None where nobody knows, or it has no end."""
     seen: str | None
     """When it was last known to be current; None of one that was found when it ended."""
-    seen_by: Literal["log", "board"]
+    seen_by: Literal["log", "device"]
     """``board`` where the board itself said at ``seen`` that it is current."""
 
 
@@ -45,7 +45,7 @@ UNKNOWN_SWITCH = "a switch that was not made from here"
 def list_audit_intervals(
     records: Iterable[Record],
     since: datetime | None = None,
-    histories: Sequence[BoardHistory] = (),
+    histories: Sequence[DeviceHistory] = (),
 ) -> list[UseInterval]:
     """Return which bundle was current on which board and when, in order of the beginnings.
 
@@ -64,7 +64,7 @@ def list_audit_intervals(
         if one.project and one.release:
             found.take_in(one, (one.host_key or one.device, one.project), one.release)
     for history in histories:
-        found.ask_board(history)
+        found.ask_device(history)
     return [
         one
         for one in found.intervals
@@ -103,14 +103,14 @@ class _Intervals:
             self._running[place] = len(self.intervals)
             self.intervals.append(self._boards.make_interval(one, release, start=one.time))
 
-    def ask_board(self, history: BoardHistory) -> None:
+    def ask_device(self, history: DeviceHistory) -> None:
         """Take in what a board says is current."""
         for board, project in self._running:
             if board in (history.host_key, history.device):
                 place = board, project
                 lasting = self.intervals[self._running[place]]
                 if history.current.get(project) == lasting.release:
-                    self._change(place, seen=history.asked, seen_by="board")
+                    self._change(place, seen=history.asked, seen_by="device")
                 else:
                     self._change(place, end=history.asked, ended_by=UNKNOWN_SWITCH)
 

@@ -11,10 +11,7 @@ Leases are per root: people who share a device have to name the same ``root`` in
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
-import socket
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,6 +20,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from edgepack.base.machine import find_own_name
 from edgepack.base.progress import Progress, Silent
 from edgepack.base.schema import StrictModel
 from edgepack.base.terminal import make_printable
@@ -133,22 +131,13 @@ def leased(
 def _make_wish(purpose: str, *, exclusive: bool, wait_s: float = 0.0) -> _Wish:
     return {
         "do": "hold",
-        "owner": find_lease_owner(),
+        "owner": find_own_name(),
         "purpose": purpose[:_PURPOSE_CHARACTERS],
         "exclusive": exclusive,
         "reserved": False,
         "ttl_s": LEASE_S,
         "wait_s": wait_s,
     }
-
-
-def find_lease_owner() -> str:
-    """Return the owner of leases taken here, as ``user@host``."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"[:_OWNER_CHARACTERS]
 
 
 def lease_device(device: Device, *, for_s: float, purpose: str = "work by hand") -> Lease:
@@ -184,13 +173,13 @@ def release_device(device: Device, *, force: bool = False) -> tuple[Lease, ...]:
         DeviceError: It cannot be reached; or there are leases, and none is the user's own.
     """
     host = device.host
-    wish: _Wish = {"do": "release", "owner": find_lease_owner(), "force": force}
+    wish: _Wish = {"do": "release", "owner": find_own_name(), "force": force}
     with connect(host) as transport, _open_program(host, transport, wish) as stream:
         released = _read_message(stream, host, "released")
         left = _read_message(stream, host, "left")
     if left.leases and not released.leases:
         raise DeviceError(
-            f"you have no reservation there ({find_lease_owner()}); it is"
+            f"you have no reservation there ({find_own_name()}); it is"
             f" leased{_format_holders(left.leases)}",
             hint="a command's lease ends with the command: stop that. If its owner is gone for"
             f" good: edgepack device release {device.name} --force",

@@ -11,7 +11,7 @@ from typing import Literal
 from edgepack.base.clock import format_time
 from edgepack.base.machine import format_name
 from edgepack.deploy.audit_lines import Record, parse_moment
-from edgepack.deploy.histories import BoardEntry, BoardHistory
+from edgepack.deploy.histories import DeviceHistory, HistoryEntry
 
 NEAR_S = 600.0
 """How far apart the times of one switch may be: a board's clock is not always right."""
@@ -20,12 +20,12 @@ NEAR_S = 600.0
 class MergedRecord(Record):
     """A record, and who has it."""
 
-    source: Literal["log", "board", "both"]
+    source: Literal["log", "device", "both"]
     """The audit log, the board's own history, or both."""
 
 
 def merge_histories(
-    records: Iterable[Record], histories: Sequence[BoardHistory] = ()
+    records: Iterable[Record], histories: Sequence[DeviceHistory] = ()
 ) -> list[MergedRecord]:
     """Return the log's records and what only boards have, in the order of their times.
 
@@ -52,7 +52,7 @@ def merge_histories(
 
 
 def _place_unlogged(
-    history: BoardHistory,
+    history: DeviceHistory,
     logged: Sequence[Record],
     moments: Sequence[datetime],
     alike: Mapping[tuple[str, str | None, str | None], Sequence[int]],
@@ -88,7 +88,7 @@ def _place_unlogged(
             yield moment, order, _make_record(entry, history, moment)
 
 
-def _is_same(one: Record, entry: BoardEntry, history: BoardHistory) -> bool:
+def _is_same(one: Record, entry: HistoryEntry, history: DeviceHistory) -> bool:
     if one.host_key and history.host_key:
         is_board = one.host_key == history.host_key
     else:
@@ -96,7 +96,7 @@ def _is_same(one: Record, entry: BoardEntry, history: BoardHistory) -> bool:
     return is_board and entry.by in ("", format_name(one.user, one.host))
 
 
-def _make_record(entry: BoardEntry, history: BoardHistory, moment: datetime) -> MergedRecord:
+def _make_record(entry: HistoryEntry, history: DeviceHistory, moment: datetime) -> MergedRecord:
     user, _, host = entry.by.rpartition("@")
     return MergedRecord(
         action=entry.action,
@@ -110,5 +110,5 @@ def _make_record(entry: BoardEntry, history: BoardHistory, moment: datetime) -> 
         user=user,
         host=host,
         previous="",
-        source="board",
+        source="device",
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edgepack.base.yaml_source import Tagged, read_yaml
-from edgepack.devices.importing import ListedBoard, read_text
+from edgepack.devices.importing import ListedDevice, read_text
 from edgepack.errors import ProfileError
 
 _MOST = 10_000
@@ -49,7 +49,7 @@ class _Group:
 _Groups = dict[str, _Group]
 
 
-def read_ansible_boards(path: Path) -> list[ListedBoard]:
+def read_ansible_devices(path: Path) -> list[ListedDevice]:
     """Read the hosts of an Ansible inventory; their groups are their tags.
 
     Variables come from the file, and from ``group_vars`` and ``host_vars`` beside it. A host that
@@ -63,7 +63,7 @@ def read_ansible_boards(path: Path) -> list[ListedBoard]:
         raise _make_unknown_error("a folder or a program, which only Ansible can run", path)
     groups = _read_yaml(path) if path.suffix in (".yml", ".yaml", ".json") else _read_ini(path)
     lines = _find_lines(groups, path)
-    boards: dict[str, ListedBoard] = {}
+    boards: dict[str, ListedDevice] = {}
     for group in groups.values():
         for name in group.hosts:
             if name not in boards:
@@ -226,7 +226,7 @@ def _find_lines(groups: _Groups, path: Path) -> dict[str, list[tuple[str, ...]]]
 
 def _make_board(
     name: str, groups: _Groups, lines: Mapping[str, list[tuple[str, ...]]], path: Path
-) -> ListedBoard:
+) -> ListedDevice:
     """Return a host with its variables: a deeper group's go over others, its own over all."""
     own = [
         way for group, content in groups.items() if name in content.hosts for way in lines[group]
@@ -247,13 +247,15 @@ def _make_board(
     for key, names in _READ.items():
         value = next((variables[one] for one in names if variables.get(one) is not None), "")
         said[key] = "" if isinstance(value, Tagged) else str(value)
-    return ListedBoard(
+    problem, hint = _find_problem(variables)
+    return ListedDevice(
         name,
         said.pop("host") or name,
         **said,
         tags=tuple(sorted(members - {"all", "ungrouped"})),
         has_password=any(one in variables for one in _PASSWORDS),
-        problem=_find_problem(variables),
+        problem=problem,
+        hint=hint,
     )
 
 
@@ -270,17 +272,17 @@ def _read_variables(path: Path, folder: str, name: str) -> dict[str, Any]:
     return found
 
 
-def _find_problem(variables: Mapping[str, Any]) -> str:
-    """Return why a host cannot be reached as its variables say; empty if it can."""
+def _find_problem(variables: Mapping[str, Any]) -> tuple[str, str]:
+    """Return why a host cannot be reached as its variables say, and what to do; empty if it can."""
     for name in ("a whole file", *(one for names in _READ.values() for one in names)):
         value = variables.get(name, "")
         if isinstance(value, Tagged) or "{{" in str(value) or "{%" in str(value):
             what = f"has the tag {value.tag}" if isinstance(value, Tagged) else f"is {value!r}"
-            return f"{name} {what}, which only Ansible can resolve | write its value"
+            return f"{name} {what}, which only Ansible can resolve", "write its value"
     connection = str(variables.get("ansible_connection", "ssh"))
     if connection not in _OVER_SSH:
-        return f"ansible_connection is {connection!r}, not ssh | leave it out with a pattern"
+        return f"ansible_connection is {connection!r}, not ssh", "leave it out with a pattern"
     for name in _ARGUMENTS:
         if not _ABOUT_HOST_KEYS.fullmatch(str(variables.get(name, ""))):
-            return f"{name} has options for ssh | put them into ~/.ssh/config instead"
-    return ""
+            return f"{name} has options for ssh", "put them into ~/.ssh/config instead"
+    return "", ""

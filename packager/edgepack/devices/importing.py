@@ -19,7 +19,7 @@ _DEPTH = 16
 
 
 @dataclass(frozen=True)
-class ListedBoard:
+class ListedDevice:
     """A board as a list names it; what the list does not say is empty."""
 
     name: str
@@ -36,12 +36,14 @@ class ListedBoard:
     has_password: bool = False
     """Whether the list has a password for it, which is not taken from there."""
     problem: str = ""
-    """Why it cannot be taken as it is listed, and after ``|`` what to do; empty if it can."""
+    """Why it cannot be taken as it is listed; empty if it can."""
+    hint: str = ""
+    """What to do about the problem."""
 
 
-def choose_boards(
-    boards: Sequence[ListedBoard], patterns: Sequence[str], path: Path
-) -> list[ListedBoard]:
+def choose_listed(
+    boards: Sequence[ListedDevice], patterns: Sequence[str], path: Path
+) -> list[ListedDevice]:
     """Return the boards whose names match one of the patterns: ``*``, ``?`` and ``[...]``.
 
     Raises:
@@ -78,7 +80,7 @@ def read_text(path: Path) -> str:
         ) from error
 
 
-def read_csv_boards(path: Path) -> list[ListedBoard]:
+def read_csv_devices(path: Path) -> list[ListedDevice]:
     """Read boards from a CSV file: its first line names the columns, :data:`COLUMNS` or some.
 
     Commas part the cells, or semicolons if the first line has one; spaces part several tags.
@@ -98,7 +100,7 @@ def read_csv_boards(path: Path) -> list[ListedBoard]:
             where=f"{path}:1",
         )
     rows.fieldnames = names
-    found: list[ListedBoard] = []
+    found: list[ListedDevice] = []
     try:
         for row in rows:
             given = {key: (row[key] or "").strip() for key in names}
@@ -110,7 +112,7 @@ def read_csv_boards(path: Path) -> list[ListedBoard]:
                     where=f"{path}:{rows.line_num}",
                 )
             found.append(
-                ListedBoard(
+                ListedDevice(
                     name=cells["name"],
                     host=cells["host"],
                     user=cells["user"],
@@ -129,7 +131,7 @@ def read_csv_boards(path: Path) -> list[ListedBoard]:
     return found
 
 
-def read_ssh_config_boards(path: Path) -> list[ListedBoard]:
+def read_ssh_config_devices(path: Path) -> list[ListedDevice]:
     """Read the hosts that an SSH configuration names, with what it includes; patterns are none.
 
     How each is reached is asked of ``ssh -G`` whenever it is.
@@ -140,7 +142,7 @@ def read_ssh_config_boards(path: Path) -> list[ListedBoard]:
     is_usual = path.expanduser().absolute() == Path("~/.ssh/config").expanduser()
     config = "" if is_usual else str(path.expanduser().absolute())
     names = dict.fromkeys(_list_hosts(path.expanduser(), 0))
-    return [ListedBoard(name, name, ssh_config=config) for name in names]
+    return [ListedDevice(name, name, ssh_config=config) for name in names]
 
 
 def _list_hosts(path: Path, depth: int) -> Iterator[str]:

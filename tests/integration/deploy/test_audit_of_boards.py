@@ -14,7 +14,7 @@ import pytest
 from edgepack.base.machine import find_own_name
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
-from edgepack.deploy.histories import read_board_history
+from edgepack.deploy.histories import read_device_history
 from edgepack.deploy.push import push, rollback
 from edgepack.devices.inventory import Device, load_devices
 
@@ -62,11 +62,11 @@ def board(
 def test_history_of_a_board_says_who_switched_it(
     board: Device, bundles: list[Path], tmp_path: Path
 ) -> None:
-    assert read_board_history(board).entries == ()
+    assert read_device_history(board).entries == ()
     first, second = (push(each, board, self_test=False).release for each in bundles)
     with as_eve(tmp_path):
         rollback("tiny", board)
-    found = read_board_history(board)
+    found = read_device_history(board)
     assert [(one.action, one.release, one.switched_from, one.by) for one in found.entries] == [
         ("switch", first, None, find_own_name()), ("switch", second, first, find_own_name()),
         ("rollback", first, second, EVE),
@@ -112,7 +112,7 @@ def test_export_when_somebody_else_replaced_a_digest_says_who_and_of_boards_that
     said = capsys.readouterr().out
     assert f"(switch by {EVE})" in said
     assert "as far as this machine knows" not in said
-    assert f"{EVE} switch a tiny {pushed.release} done (only the board has it)" in said
+    assert f"{EVE} switch a tiny {pushed.release} done (only the device has it)" in said
     assert f"{find_own_name()} switch b tiny" in said
     assert run(["audit", "export", "--from-devices", "all", "--json"]) == 8
     streams = capsys.readouterr()
@@ -122,9 +122,9 @@ def test_export_when_somebody_else_replaced_a_digest_says_who_and_of_boards_that
     }  # fmt: skip
     assert "of off only what the log has is known" in streams.err
     assert [(one["device"], one["source"]) for one in document["records"]] == [
-        ("a", "both"), ("a", "log"), ("b", "both"), ("b", "log"), ("a", "board"),
+        ("a", "both"), ("a", "log"), ("b", "both"), ("b", "log"), ("a", "device"),
     ]  # fmt: skip
     last = {one["device"]: one for one in document["intervals"] if one["end"] is None}
-    assert {name: one["seen_by"] for name, one in last.items()} == {"a": "board", "b": "board"}
+    assert {name: one["seen_by"] for name, one in last.items()} == {"a": "device", "b": "device"}
     assert last["a"]["release"] == pushed.release
     assert len(last["a"]["digest"]) == 64

@@ -203,7 +203,7 @@ def test_lease_when_its_words_are_anything_comes_back(
 
     device = ssh_device(server, python=sys.executable, root=str(tmp_path / "root"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leases, "find_lease_owner", lambda: owner)
+        patch.setattr(leases, "find_own_name", lambda: owner)
         with leased(board, device, purpose) as lease:
             assert (lease.purpose, lease.owner) == (purpose, owner)
 

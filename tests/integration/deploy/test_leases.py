@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edgepack.base.machine import find_own_name
 from edgepack.base.progress import Silent
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy import leases as leases_module
 from edgepack.deploy.leases import (
-    find_lease_owner,
     lease_device,
     leased,
     list_leases,
@@ -71,7 +71,7 @@ def take(transport: Transport, device: Device, purpose: str, **how: Any) -> None
 
 
 def as_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases_module, "find_lease_owner", lambda: "bob@elsewhere")
+    monkeypatch.setattr(leases_module, "find_own_name", lambda: "bob@elsewhere")
 
 
 def test_exclusive_lease_when_held_refuses_others_and_says_who_holds_it(device: Device) -> None:
@@ -82,7 +82,7 @@ def test_exclusive_lease_when_held_refuses_others_and_says_who_holds_it(device: 
                 with pytest.raises(DeviceError) as caught:
                     take(transport, device, "again", exclusive=exclusive)
             said = str(caught.value)
-        assert f"leased by {find_lease_owner()} for 'bench digits' (exclusive)" in said
+        assert f"leased by {find_own_name()} for 'bench digits' (exclusive)" in said
         assert f"since {lease.taken_at}" in said
         assert f"edgepack device release {device.name} --force" in said
         assert "--wait" in said

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from edgepack.deploy.audit_lines import Record
-from edgepack.deploy.histories import BoardHistory, parse_board_history
+from edgepack.deploy.histories import DeviceHistory, parse_device_history
 from edgepack.deploy.intervals import UNKNOWN_SWITCH, list_audit_intervals
 from edgepack.deploy.merging import merge_histories
 from edgepack.errors import DeviceError
@@ -31,12 +31,12 @@ def line(minute: int, release: str, before: str | None, by: str = "me@here", **m
     return json.dumps(entry | more)
 
 
-def told(*lines: str, now: str = "2026-11-21T12:00:00Z", current: str = C) -> BoardHistory:
+def told(*lines: str, now: str = "2026-11-21T12:00:00Z", current: str = C) -> DeviceHistory:
     said = [now, "project net", f"current releases/{current}", *lines, ""]
-    return parse_board_history("\n".join(said), "pi5", "SHA256:a", ASKED)
+    return parse_device_history("\n".join(said), "pi5", "SHA256:a", ASKED)
 
 
-def sources(history: BoardHistory, *records: Record) -> list[tuple[str | None, str, str]]:
+def sources(history: DeviceHistory, *records: Record) -> list[tuple[str | None, str, str]]:
     found = merge_histories(records, [history])
     return [(one.release, f"{one.user}@{one.host}", one.source) for one in found]
 
@@ -44,7 +44,7 @@ def sources(history: BoardHistory, *records: Record) -> list[tuple[str | None, s
 def test_switch_that_both_have_is_one_and_anothers_is_told_with_who() -> None:
     history = told(line(1, A, None), line(2, B, A, "eve@lab"), line(3, C, B))
     assert sources(history, logged(1, A, None), logged(3, C, B)) == [
-        (A, "me@here", "both"), (B, "eve@lab", "board"), (C, "me@here", "both"),
+        (A, "me@here", "both"), (B, "eve@lab", "device"), (C, "me@here", "both"),
     ]  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def test_interval_that_somebody_else_ended_says_who_and_when_if_the_board_was_as
     assert (first.end, first.ended_by, first.ended_who) == (
         "2026-11-21T10:02:00Z", "switch", "eve@lab",
     )  # fmt: skip
-    assert (second.release, second.end, second.seen_by) == (B, None, "board")
+    assert (second.release, second.end, second.seen_by) == (B, None, "device")
     assert second.seen == "2026-11-21T12:00:00Z"
 
 
@@ -91,14 +91,14 @@ def test_entry_when_a_record_is_of_something_else_is_the_boards_alone(
     changes: dict[str, str],
 ) -> None:
     found = sources(told(line(1, A, None)), logged(1, A, None, **changes))
-    assert sorted(source for *_, source in found) == ["board", "log"]
+    assert sorted(source for *_, source in found) == ["device", "log"]
 
 
 def test_switches_there_and_back_are_matched_each_with_its_own() -> None:
     history = told(line(1, A, None), line(2, B, A), line(4, A, B), line(6, B, A))
     mine = [logged(1, A, None), logged(2, B, A), logged(6, B, A)]  # killed before the fourth
     assert [(release, source) for release, _, source in sources(history, *mine)] == [
-        (A, "both"), (B, "both"), (A, "board"), (B, "both"),
+        (A, "both"), (B, "both"), (A, "device"), (B, "both"),
     ]  # fmt: skip
 
 
@@ -123,4 +123,4 @@ def test_lines_that_were_cut_off_or_are_no_switch_are_passed_over() -> None:
 @pytest.mark.parametrize("said", ["", "Welcome!\n2026-11-21T12:00:00Z", "2026-11-21T12:00:00"])
 def test_answer_that_begins_with_something_else_is_no_history(said: str) -> None:
     with pytest.raises(DeviceError, match="where its time is expected"):
-        parse_board_history(said, "pi5", None, ASKED)
+        parse_device_history(said, "pi5", None, ASKED)

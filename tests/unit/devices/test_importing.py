@@ -7,12 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from edgepack.devices.ansible import expand_ranges, read_ansible_boards
+from edgepack.devices.ansible import expand_ranges, read_ansible_devices
 from edgepack.devices.importing import (
-    ListedBoard,
-    choose_boards,
-    read_csv_boards,
-    read_ssh_config_boards,
+    ListedDevice,
+    choose_listed,
+    read_csv_devices,
+    read_ssh_config_devices,
 )
 from edgepack.errors import ProfileError, UsageError
 
@@ -85,8 +85,8 @@ def write(tmp_path: Path, name: str, text: str) -> Path:
     return path
 
 
-def read_one(tmp_path: Path, text: str, name: str = "hosts") -> ListedBoard:
-    [board] = read_ansible_boards(write(tmp_path, name, text))
+def read_one(tmp_path: Path, text: str, name: str = "hosts") -> ListedDevice:
+    [board] = read_ansible_devices(write(tmp_path, name, text))
     return board
 
 
@@ -94,16 +94,16 @@ def read_one(tmp_path: Path, text: str, name: str = "hosts") -> ListedBoard:
 def test_ansible_inventory_gives_hosts_variables_and_groups(
     tmp_path: Path, name: str, text: str
 ) -> None:
-    boards = {board.name: board for board in read_ansible_boards(write(tmp_path, name, text))}
+    boards = {board.name: board for board in read_ansible_devices(write(tmp_path, name, text))}
     pis, orins = ("lab", "pis"), ("lab", "orins")
     key = "~/.ssh/lab"
     assert boards == {
-        "gate": ListedBoard("gate", "192.0.2.1"),
-        "pi-01.lab": ListedBoard("pi-01.lab", "pi-01.lab", "pi", "2222", key, tags=pis),
-        "pi-02.lab": ListedBoard("pi-02.lab", "pi-02.lab", "bench two", "2222", key, tags=pis),
-        "pi-03.lab": ListedBoard("pi-03.lab", "pi-03.lab", "pi", "2222", key, tags=pis),
-        "orin-a": ListedBoard("orin-a", "orin-a", "bench", "2200", key, tags=orins),
-        "orin-b": ListedBoard("orin-b", "orin-b", "bench", "2200", key, tags=orins),
+        "gate": ListedDevice("gate", "192.0.2.1"),
+        "pi-01.lab": ListedDevice("pi-01.lab", "pi-01.lab", "pi", "2222", key, tags=pis),
+        "pi-02.lab": ListedDevice("pi-02.lab", "pi-02.lab", "bench two", "2222", key, tags=pis),
+        "pi-03.lab": ListedDevice("pi-03.lab", "pi-03.lab", "pi", "2222", key, tags=pis),
+        "orin-a": ListedDevice("orin-a", "orin-a", "bench", "2200", key, tags=orins),
+        "orin-b": ListedDevice("orin-b", "orin-b", "bench", "2200", key, tags=orins),
     }
 
 
@@ -115,9 +115,9 @@ def test_ansible_itself_reads_the_same(tmp_path: Path, name: str, text: str) -> 
     path = write(tmp_path, name, text)
     argv = ["ansible-inventory", "-i", str(path), "--list", "--yaml"]
     resolved = subprocess.run(argv, capture_output=True, check=True, text=True, timeout=60).stdout
-    again = read_ansible_boards(write(tmp_path, "resolved.yml", resolved))
+    again = read_ansible_devices(write(tmp_path, "resolved.yml", resolved))
     assert {board.name: board for board in again} == {
-        board.name: board for board in read_ansible_boards(path)
+        board.name: board for board in read_ansible_devices(path)
     }
 
 
@@ -139,7 +139,7 @@ def test_range_stands_for_its_names(pattern: str, names: list[str]) -> None:
 @pytest.mark.parametrize("pattern", ["b[3:1]", "b[a:3]", "b[1:99999999]", "b[1:3:0]"])
 def test_range_that_is_none_is_refused(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(ProfileError, match="is no range"):
-        read_ansible_boards(write(tmp_path, "hosts", pattern))
+        read_ansible_devices(write(tmp_path, "hosts", pattern))
 
 
 def test_deeper_group_wins_as_for_ansible(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_variables_beside_the_inventory_are_read(tmp_path: Path) -> None:
     write(tmp_path, "group_vars/pis.yml", "ansible_user: fromgroup\nansible_port: 24\n")
     write(tmp_path, "group_vars/all/main.yml", "ansible_port: 23\n")
     write(tmp_path, "host_vars/a.yml", "ansible_host: 192.0.2.9\n")
-    assert read_one(tmp_path, "[pis]\na\n") == ListedBoard(
+    assert read_one(tmp_path, "[pis]\na\n") == ListedDevice(
         "a", "192.0.2.9", "fromgroup", "24", tags=("pis",)
     )
     write(tmp_path, "group_vars/pis.yml", "$ANSIBLE_VAULT;1.1;AES256\n6162\n")
@@ -162,6 +162,10 @@ def test_variables_beside_the_inventory_are_read(tmp_path: Path) -> None:
     ("variables", "problem"),
     [
         ('ansible_host="{{ shelf }}.1"', "ansible_host is '{{ shelf }}.1', which only Ansible"),
+        (
+            "ansible_host=\"{{ shelf | default('a') }}\"",
+            "| default('a') }}\", which only",
+        ),
         ("ansible_connection=local", "ansible_connection is 'local', not ssh"),
         ("ansible_ssh_common_args='-J gate'", "ansible_ssh_common_args has options for ssh"),
         ("ansible_ssh_common_args='-o StrictHostKeyChecking=no -J gate'", "has options for ssh"),
@@ -170,9 +174,9 @@ def test_variables_beside_the_inventory_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_what_only_ansible_resolves_is_named(tmp_path: Path, variables: str, problem: str) -> None:
-    found = read_one(tmp_path, f"a {variables}").problem
-    assert problem in found
-    assert bool(problem) == bool(found)
+    found = read_one(tmp_path, f"a {variables}")
+    assert problem in found.problem
+    assert bool(problem) == bool(found.problem) == bool(found.hint)
 
 
 def test_vault_is_named_where_it_hides_how_a_board_is_reached(tmp_path: Path) -> None:
@@ -201,14 +205,14 @@ def test_inventory_that_cannot_be_read_is_one_error(
     tmp_path: Path, name: str, text: str, problem: str
 ) -> None:
     with pytest.raises(ProfileError, match=problem):
-        read_ansible_boards(write(tmp_path, name, text))
+        read_ansible_devices(write(tmp_path, name, text))
 
 
 def test_program_that_prints_hosts_is_left_to_ansible(tmp_path: Path) -> None:
     path = write(tmp_path, "hosts", "#!/bin/sh\n")
     path.chmod(0o755)
     with pytest.raises(ProfileError, match="which only Ansible can run") as caught:
-        read_ansible_boards(path)
+        read_ansible_devices(path)
     assert "ansible-inventory -i" in caught.value.hint
 
 
@@ -220,8 +224,8 @@ def test_program_that_prints_hosts_is_left_to_ansible(tmp_path: Path) -> None:
     ],
 )
 def test_csv_columns_come_in_any_order(tmp_path: Path, text: str) -> None:
-    [board] = read_csv_boards(write(tmp_path, "boards.csv", text))
-    assert board == ListedBoard("pi", "192.0.2.1", port="22", tags=("lab", "shelf"))
+    [board] = read_csv_devices(write(tmp_path, "boards.csv", text))
+    assert board == ListedDevice("pi", "192.0.2.1", port="22", tags=("lab", "shelf"))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +242,7 @@ def test_csv_that_is_not_what_it_announces_is_refused(
     tmp_path: Path, text: str, problem: str
 ) -> None:
     with pytest.raises(ProfileError, match=problem):
-        read_csv_boards(write(tmp_path, "boards.csv", text))
+        read_csv_devices(write(tmp_path, "boards.csv", text))
 
 
 def test_ssh_config_hosts_are_those_that_are_no_patterns(
@@ -248,14 +252,14 @@ def test_ssh_config_hosts_are_those_that_are_no_patterns(
     write(own_home, ".ssh/lab.d/one", "Host pi-03\n  Port 22\n")
     text = "Include lab.d/*\nHost pi-01 pi-02 !x *.lab  # shelf\n  User pi\nHost=gate\nMatch all\n"
     path = write(tmp_path, "config", text)
-    boards = read_ssh_config_boards(path)
+    boards = read_ssh_config_devices(path)
     assert [board.name for board in boards] == ["pi-03", "pi-01", "pi-02", "gate"]
     assert {board.ssh_config for board in boards} == {str(path)}
-    assert [b.name for b in choose_boards(boards, ["pi-0[12]", "g*"], path)] == [
+    assert [b.name for b in choose_listed(boards, ["pi-0[12]", "g*"], path)] == [
         *("pi-01", "pi-02", "gate")
     ]
     with pytest.raises(UsageError, match=r"matches 'orin-\*'"):
-        choose_boards(boards, ["pi-*", "orin-*"], path)
+        choose_listed(boards, ["pi-*", "orin-*"], path)
     path.write_text(f"Include {path}\n")
     with pytest.raises(ProfileError, match="look for a loop"):
-        read_ssh_config_boards(path)
+        read_ssh_config_devices(path)
