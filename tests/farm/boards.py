@@ -19,7 +19,7 @@ from tests.farm.machines import PORT, Machine
 from tests.lab.rootfs import USER
 from tests.support.servers.bare_programs import link_programs
 from tests.support.servers.dropbear_server import fill_bare_root, find_lacks
-from tests.support.servers.openssh_server import find_sshd
+from tests.support.servers.openssh_server import find_sshd, put_python_first
 
 Kind = Literal["openssh-python", "openssh-bare", "dropbear", "aarch64"]
 """OpenSSH with Python; OpenSSH with a shell's programs only; dropbear and busybox; emulated."""
@@ -140,9 +140,9 @@ class Maker:
         folder.mkdir()
         (folder / "host_key.pub").write_text(format_public_key(make_key(folder / "host_key")))
         address = f"{NETWORK}.0.9"
-        return Machine(
-            BASTION, address, BASTION, folder, self._openssh(folder, address, {}), Path("/")
-        )
+        # A version manager's python3 takes locks in its user's home, which last when it is killed.
+        argv = self._openssh(folder, address, {"PATH": put_python_first()})
+        return Machine(BASTION, address, BASTION, folder, argv, Path("/"))
 
     def make_board(self, kind: Kind) -> Board:
         """Return the next board: every third is behind the bastion, every sixth relayed too."""
@@ -201,24 +201,20 @@ class Maker:
     def _make_python_board(
         self, name: str, address: str, folder: Path
     ) -> tuple[Machine, Path, str, Path | None]:
-        disk = mount_disk(folder / "disk")
-        (folder / "home").mkdir()
-        variables = {"HOME": str(folder / "home")}
-        clock = None
-        if self._clocks.possible:
-            clock = folder / "clock"
-            variables |= self._clocks.make_clock(clock)
-        argv = self._openssh(folder, address, variables)
-        machine = Machine(name, address, f"b{self._number}", folder, argv, Path("/"))
-        return machine, disk, str(disk), clock
+        return self._make_openssh_board(name, address, folder, {})
 
     def _make_bare_board(
         self, name: str, address: str, folder: Path
     ) -> tuple[Machine, Path, str, Path | None]:
+        programs = link_programs(folder / "programs")
+        return self._make_openssh_board(name, address, folder, {"PATH": str(programs)})
+
+    def _make_openssh_board(
+        self, name: str, address: str, folder: Path, more: dict[str, str]
+    ) -> tuple[Machine, Path, str, Path | None]:
         disk = mount_disk(folder / "disk")
         (folder / "home").mkdir()
-        programs = link_programs(folder / "programs")
-        variables = {"HOME": str(folder / "home"), "PATH": str(programs)}
+        variables = {"HOME": str(folder / "home"), **more}
         clock = None
         if self._clocks.possible:
             clock = folder / "clock"

@@ -37,7 +37,8 @@ EXIT_CODES = {
 }
 """What a command may end with, by the table in docs/commands.md, for what happens to a farm."""
 CRASHES = re.compile(r"Traceback|bug in edgepack|BugError|exception was never retrieved")
-_NO_BEFORE = re.compile(r"no release was current before|is not here any more")
+_NO_BEFORE = re.compile(r"no release was current before ([0-9a-f]{16})")
+_GONE = re.compile(r"is not here any more")
 _BUSY = re.compile(r"it is leased")
 _WORKED_ON = re.compile(r"is being worked on")
 _NOT_READY = re.compile(r"python|is not ready for target", re.IGNORECASE)
@@ -235,14 +236,25 @@ def find_audit_gaps(farm: Farm) -> Iterator[Violation]:
                 yield Violation("audit", board.name, what)
 
 
-def read_switches(board: Board) -> Iterator[tuple[str, str]]:
-    """Yield the switches in a board's history."""
+def read_switches(board: Board) -> list[tuple[str, str]]:
+    """Return the switches in a board's history, and those back."""
+    actions = ("switch", "rollback")
+    return [(each["action"], each["release"]) for each in read_records(board, *actions)]
+
+
+def read_records(board: Board, *actions: str) -> Iterator[dict[str, Any]]:
+    """Yield the records of a board's history that are of these actions, a switch by default."""
     path = board.project / "history.jsonl"
     for line in path.read_bytes().splitlines() if path.exists() else []:
         with suppress(ValueError):
             record = json.loads(line)
-            if record["action"] in ("switch", "rollback"):
-                yield record["action"], record["release"]
+            if record["action"] in (actions or ("switch",)):
+                yield record
+
+
+def find_followers(board: Board) -> set[str]:
+    """Return the releases that, by a board's history, were switched to from another."""
+    return {each["release"] for each in read_records(board) if each.get("from")}
 
 
 @dataclass(frozen=True)
@@ -299,7 +311,9 @@ def is_excused(command: Command, board: Board, problem: str, around: Circumstanc
         return board.name in around.measured or command.what == "bench"
     if _WORKED_ON.search(problem):
         return around.crowded
-    if command.what in ("rollback", "resume") and _NO_BEFORE.search(problem):
+    if command.what in ("rollback", "resume") and _GONE.search(problem):
         return True
+    if command.what in ("rollback", "resume") and (refused := _NO_BEFORE.search(problem)):
+        return refused[1] not in find_followers(board)
     measures = command.what in ("bench", "check")
     return measures and board.kind not in MEASURED and bool(_NOT_READY.search(problem))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -75,3 +76,15 @@ def test_end_of_a_command_is_held_to_what_happened(
     ended: Any, around: Circumstances, check: str
 ) -> None:
     assert [each.check for each in find_command_problems(ended, around)] == [check] * bool(check)
+
+
+@pytest.mark.parametrize(("before", "checks"), [(None, []), ("b" * 16, ["undisturbed"])])
+def test_rollback_is_refused_only_where_the_history_has_no_release_before(
+    tmp_path: Path, before: str | None, checks: list[str]
+) -> None:
+    record = {"action": "switch", "release": "a" * 16, "from": before}
+    (tmp_path / "history.jsonl").write_text(json.dumps(record) + "\n")
+    problem = f"going back was refused: no release was current before {'a' * 16}, which stays"
+    ended = command("rollback", 9, devices=[("board-01", "failed", problem)])
+    ended.boards[0].project = tmp_path
+    assert [each.check for each in find_command_problems(ended, QUIET)] == checks

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgepack.devices.inventory import Device, SshEntry
 
-from tests.support.servers.openssh_server import OpenSshServer
+from tests.support.servers.openssh_server import OpenSshServer, put_python_first
 
 
 class Site:
@@ -59,8 +59,9 @@ class Site:
 @contextmanager
 def site_in(folder: Path, **gate: Any) -> Iterator[Site]:
     """Run both servers; ``gate`` has options of the jump host's."""
+    path = {"PATH": put_python_first()}
     with (
         OpenSshServer(folder / "board") as board,
-        OpenSshServer(folder / "gate", **gate) as jump,
+        OpenSshServer(folder / "gate", **{"environment": path} | gate) as jump,
     ):
         yield Site(folder, jump, board)

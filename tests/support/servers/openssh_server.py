@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,11 @@ _END_S = 10.0
 def find_sshd() -> str | None:
     """Return where OpenSSH's server is: it wants to be started by its absolute path."""
     return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+def put_python_first() -> str:
+    """Return a PATH on which ``python3`` is the one that runs this."""
+    return f"{Path(sys.executable).resolve().parent}:{os.environ.get('PATH', '')}"
 
 
 class OpenSshServer:
