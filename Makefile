@@ -37,8 +37,9 @@ dist: $(READY)  ## The commit's wheel and sdist, checked, in dist-python; docs/r
 bench: $(READY)  ## Print speed ratios, each measured in one run
 	$(ROOM) $(BIN)/python -m tests.bench.run
 
-placement: $(READY)  ## Predicted placement against a real OpenVINO, in .venv-openvino
-	$(ROOM) $(BIN)/python -m tests.placement.compare --venv .venv-openvino
+placement: $(READY)  ## Predicted placement against a real OpenVINO and Qualcomm's simulator, in .venv-openvino and .venv-qnn
+	$(ROOM) $(BIN)/python -m tests.placement.compare openvino
+	$(ROOM) $(BIN)/python -m tests.placement.compare qnn
 	$(ROOM) $(BIN)/python -m tests.placement.loader_openvino --python .venv-openvino/bin/python
 
 runtimes: $(READY)  ## Bundles in the runtimes that targets pin, in .runtimes
@@ -63,4 +64,4 @@ mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven
 	$(ROOM) $(BIN)/python -m tests.mobile.run $(MOBILE)
 
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-peers .runtimes .proofs .mobile .machines build dist dist-python demo
+	rm -rf $(VENV) .venv-openvino .venv-qnn .venv-peers .runtimes .proofs .mobile .machines build dist dist-python demo

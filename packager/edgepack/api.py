@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from edgepack.bundle.manifest import Attempt as Attempt
     from edgepack.bundle.manifest import Manifest as Manifest
     from edgepack.bundle.manifest import ManifestVariant as ManifestVariant
+    from edgepack.bundle.manifest import Simulated as Simulated
     from edgepack.bundle.reading import Bundle as Bundle
     from edgepack.bundle.reading import load_bundle as load_bundle
     from edgepack.bundle.signing import Signature as Signature

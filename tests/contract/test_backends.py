@@ -25,6 +25,8 @@ from onnx import TensorProto, helper
 from tests.support.nets.tiny_models import conv_net
 
 NAMES = sorted(BACKENDS)
+NEEDED = {"qnn": {"soc_model": "43", "enable_htp_fp16_precision": "1"}}
+"""Options without which a provider runs no float models."""
 DEVICE = DeviceKind(os="linux", arch="aarch64", python=">=3.11")
 FLOAT = TensorProto.FLOAT
 LARGE = ("light_vgg19.onnx",)
@@ -33,7 +35,7 @@ every_backend = pytest.mark.parametrize("name", NAMES)
 
 
 def variant_of(name: str, recipe: str = "fp32", dialect: Dialect | None = None) -> Variant:
-    providers = [Provider(name=BACKENDS[name].provider)]
+    providers = [Provider(name=BACKENDS[name].provider, options=NEEDED.get(name, {}))]
     if name != "cpu":
         providers.append(Provider(name="CPUExecutionProvider"))
     return Variant(

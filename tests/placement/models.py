@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
+from edgepack.steps.graph.prepared import fix_dims
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization
 
@@ -19,17 +21,47 @@ QUANTIZED = {
     "imagenet/squeezenet1.1_fp32_opset13_dynbatch.onnx",
 }
 """Those of the real models that are quantized, each in every dialect."""
-DIALECTS = {
-    "u8s8": (quantization.QuantType.QUInt8, quantization.QuantType.QInt8, False),
-    "s8s8-symmetric": (quantization.QuantType.QInt8, quantization.QuantType.QInt8, True),
-    "u8u8": (quantization.QuantType.QUInt8, quantization.QuantType.QUInt8, False),
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How numbers are written in a quantized model."""
+
+    activations: quantization.QuantType
+    weights: quantization.QuantType
+    symmetric: bool = False
+    per_channel: bool = True
+
+
+_U8, _S8 = quantization.QuantType.QUInt8, quantization.QuantType.QInt8
+_U16 = quantization.QuantType.QUInt16
+ON_PROCESSORS = {
+    "u8s8": Dialect(_U8, _S8),
+    "s8s8-symmetric": Dialect(_S8, _S8, symmetric=True),
+    "u8u8": Dialect(_U8, _U8),
+}
+ON_HTP = {
+    "u16u8": Dialect(_U16, _U8, per_channel=False),
+    "u8u8": Dialect(_U8, _U8, per_channel=False),
+    "u16s8": Dialect(_U16, _S8),
+    "u8s8": Dialect(_U8, _S8),
+    "s8s8": Dialect(_S8, _S8),
+    "u8u8-per-channel": Dialect(_U8, _U8),
 }
 
 
-def collect(data: Path | None, folder: Path, only: str = "") -> Iterator[tuple[str, Path]]:
+def collect(
+    data: Path | None,
+    folder: Path,
+    only: str = "",
+    dialects: Mapping[str, Dialect] = ON_PROCESSORS,
+    *,
+    fixed: bool = False,
+) -> Iterator[tuple[str, Path]]:
     """Yield a name and a file, in ``folder``, of every model with ``only`` in its name.
 
-    Nodes have unique names.
+    Nodes have unique names. With ``fixed`` real models have 1 for every dimension that is not
+    known, as one that is prepared for a provider of static shapes.
 
     Files under ``data`` that onnx cannot read at all are left out: nothing could name their nodes.
     """
@@ -45,13 +77,24 @@ def collect(data: Path | None, folder: Path, only: str = "") -> Iterator[tuple[s
             model = onnx.load(path)
         except (OSError, ValueError, onnx.checker.ValidationError):
             continue
+        if fixed:
+            fix_unknown(model)
         file = _save(model, folder / f"{name.replace('/', '-')}")
         yield name, file
         if name in QUANTIZED:
-            for dialect, (activations, weights, symmetric) in DIALECTS.items():
-                target = folder / f"{file.stem}-{dialect}.onnx"
-                quantize(file, target, activations, weights, symmetric=symmetric)
-                yield f"{name} {dialect}", _save(onnx.load(target), target)
+            for word, dialect in dialects.items():
+                target = folder / f"{file.stem}-{word}.onnx"
+                quantize(file, target, dialect)
+                yield f"{name} {word}", _save(onnx.load(target), target)
+
+
+def fix_unknown(model: onnx.ModelProto) -> None:
+    """Make every unknown dimension of the inputs 1."""
+    sizes = [size for value in model.graph.input for size in value.type.tensor_type.shape.dim]
+    unknown = [size for size in sizes if not size.HasField("dim_value")]
+    for index, size in enumerate(unknown):
+        size.dim_param = size.dim_param or f"unknown_{index}"
+    fix_dims(model, dict.fromkeys([size.dim_param for size in unknown], 1))
 
 
 def _save(model: onnx.ModelProto, path: Path) -> Path:
@@ -92,24 +135,17 @@ class _Random(quantization.CalibrationDataReader):
         return next(self.feeds, None)
 
 
-def quantize(
-    source: Path,
-    target: Path,
-    activations: quantization.QuantType,
-    weights: quantization.QuantType,
-    *,
-    symmetric: bool,
-) -> None:
+def quantize(source: Path, target: Path, dialect: Dialect) -> None:
     """Write a QDQ form of a model, ranges from noise: only the shape of the graph matters."""
     quantization.quantize_static(
         str(source),
         str(target),
         _Random(source),
         quant_format=quantization.QuantFormat.QDQ,
-        activation_type=activations,
-        weight_type=weights,
-        per_channel=True,
-        extra_options={"ActivationSymmetric": symmetric},
+        activation_type=dialect.activations,
+        weight_type=dialect.weights,
+        per_channel=dialect.per_channel,
+        extra_options={"ActivationSymmetric": dialect.symmetric},
     )
 
 

@@ -88,8 +88,11 @@ def _write_samples(folder: Path, which: str, feeds: Sequence[Feed]) -> dict[str,
 
 
 def build_case(folder: Path, made: Made, targets: Sequence[Any], out: Path) -> Built:
-    """Build for all of a case's targets, as ``edgepack build`` does."""
-    return _built(build(project=write_project(folder, made, targets), out=out))
+    """Build for all of a case's targets, as ``edgepack build`` does without a simulator.
+
+    What a simulator computes cannot be judged by what a CPU does.
+    """
+    return _built(build(project=write_project(folder, made, targets), out=out, simulate_s=0))
 
 
 def build_unjudged(
@@ -101,7 +104,9 @@ def build_unjudged(
     """
     project = write_project(folder, made, targets, judged=False)
     try:
-        return _built(build(project=project, targets=[target], variants=[variant], out=out))
+        return _built(
+            build(project=project, targets=[target], variants=[variant], out=out, simulate_s=0)
+        )
     except EdgepackError:
         return None
 

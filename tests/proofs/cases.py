@@ -82,7 +82,7 @@ class Zoo:
 DIALECTS: tuple[Any, ...] = (
     "jetson",  # float16, int8 on both sides and symmetric
     "raspberry-pi-xnnpack",  # int8 on both sides
-    "android-qnn",  # uint16 and uint8
+    "android-qnn",  # uint16 and int8
     "raspberry-pi-acl",  # uint8 on both sides, per tensor
     "intel",  # float16
 )

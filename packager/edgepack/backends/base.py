@@ -132,6 +132,9 @@ class Backend:
     """The Python distribution that installs the provider as a library beside onnxruntime, if there
     is one. :data:`edgepack.ondevice.runtime.edgepack_names.PLUGINS` names its module, for devices.
     """
+    simulated_on: tuple[str, str] | None = None
+    """The system and machine, as :mod:`platform` names them, for which the plugin's distribution
+    holds a simulator of the provider's hardware; None where there is no such thing."""
     plugin_replaces: str = ""
     """The older distribution that has onnxruntime and the provider in one, where a plugin beside
     plain onnxruntime works as well."""

@@ -1,21 +1,19 @@
 """Qualcomm's QNN: phones and boards with a Hexagon processor (HTP), quantized models above all.
 
 The provider takes node units (QDQ groups) by operator, compiles them, and wants every dimension
-known. The operators are in ``data/qnn.yaml``; only a trial on the device shows what the chip takes.
-int8 there means uint8 or uint16 activations; float models run in float16 (option
-``enable_htp_fp16_precision``, on unless 0).
+known. The operators are in ``data/qnn.yaml``. int8 there means uint8 or uint16 activations; float
+models run in float16, on an HTP of version 73 or newer, with two options.
 
-Sources: onnxruntime/onnxruntime-qnn, the documentation of provider 2.3.0 and
-``builder/opbuilder/{gemm,resize}_op_builder.cc`` (stored copies of 2026, looked up 2026-11-21 and
-22; nothing was tried). That tensors have 5 dimensions at most is inferred: the provider fuses
-patterns just to avoid 6.
+Sources: Qualcomm's simulator in onnxruntime-qnn 2.7.0 for x86-64, which also says why it refuses a
+node (tried 2026-11-26, ``make placement``); onnxruntime/onnxruntime-qnn, the documentation of
+provider 2.3.0 and ``builder/opbuilder/{gemm,resize}_op_builder.cc`` (stored copies of 2026). That
+tensors have 5 dimensions at most is inferred: the provider fuses patterns just to avoid 6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 
 from edgepack.backends.base import Backend, Knob, Misfit, Refusal
 from edgepack.backends.builder_rules import (
@@ -25,6 +23,9 @@ from edgepack.backends.builder_rules import (
     ON_THE_CPU,
     Rule,
     check_attribute,
+    check_constants,
+    check_ones,
+    find_attribute,
     find_first_refusal,
     find_values,
     format_shape,
@@ -34,7 +35,6 @@ from edgepack.backends.qdq import (
     DEQUANTIZE,
     QUANTIZE,
     NodeUnit,
-    QdqValue,
     find_node_units,
     spread_refusals,
 )
@@ -43,32 +43,50 @@ from edgepack.project.profile import DeviceKind, Variant
 
 _MAX_RANK = 5
 _ACTIVATIONS = ("uint8", "uint16")
+_TAKEN = ("uint8", "uint16", "int8", "int16")
 _REQUANTIZE = "quantize with activations: uint8 or uint16, and weights: uint8"
 
 
 def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
-    """Find dialects that the HTP does not run as integers.
+    """Find dialects that the HTP does not run as integers, and options that float models need.
 
     Source: the provider's documentation ("QNN operators typically support the uint8 and uint16
-    data types"); for weights per channel, ``get_qnn_qdq_config`` of onnxruntime 1.31.1.
+    data types"; int8 activations are taken, and were computed wrongly, -0.1 dB, for one of three
+    models); for weights per channel, ``get_qnn_qdq_config`` of onnxruntime 1.31.1; for float models
+    the simulator: without the options it compiles no larger graph, and with one of them alone
+    there is no session.
     """
     del device
     dialect = variant.dialect
     if dialect is None:
-        return []
+        return list(_find_missing_options(variant))
     found = []
     if dialect.activations not in _ACTIVATIONS:
         problem = f"QNN takes activations as uint8 or uint16, not as {dialect.activations}"
         hint = "write activations: uint8, or uint16 for accuracy"
         found.append(Misfit(("dialect", "activations"), problem, hint))
     if dialect.per_channel and dialect.weights != "int8":
-        problem = f"QNN takes {dialect.weights} weights with one scale per tensor alone"
+        problem = f"QNN takes {dialect.weights} weights with one scale per tensor"
         hint = "write weights: int8, or per_channel: false"
         found.append(Misfit(("dialect", "per_channel"), problem, hint))
     if dialect.bias == "float32":
         problem = "QNN takes quantized operators with an int32 bias, not with a float one"
         found.append(Misfit(("dialect", "bias"), problem, "write bias: int32"))
     return found
+
+
+def _find_missing_options(variant: Variant) -> Iterator[Misfit]:
+    """Yield the options that a float model lacks on the HTP."""
+    options = next((p.options for p in variant.providers if p.name == BACKEND.provider), {})
+    if options.get("backend_type", "htp") != "htp":
+        return
+    if options.get("enable_htp_fp16_precision") != "1" or not options.get("soc_model"):
+        yield Misfit(
+            ("providers",),
+            "the HTP computes float models in float16 alone, and only for a chip that is named",
+            'give QNNExecutionProvider the options enable_htp_fp16_precision: "1" and soc_model'
+            ' (such as "43" for SM8550): docs.qualcomm.com, QNN, supported Snapdragon devices',
+        )
 
 
 def find_refusals(graph: Graph, variant: Variant) -> dict[int, Refusal]:
@@ -119,6 +137,8 @@ BACKEND = Backend(
         ),
     ),
     plugin="onnxruntime-qnn",
+    # Its libQnnHtp.so for x86-64 computes what the HTP does (2.7.0, tried 2026-11-26).
+    simulated_on=("Linux", "x86_64"),
     # Source: onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider.html (checked 2026-11),
     # not tried on a phone.
     native_libraries=("libcdsprpc.so",),
@@ -140,7 +160,7 @@ def _check_border(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 def _find_refusal(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return find_kernel_refusal(read_table(BACKEND.name), graph, unit.target) or find_first_refusal(
-        (_check_shapes, _check_layout, *_RULES.get(unit.op, ())), graph, unit
+        (*_RULES.get(unit.op, ()), _check_shapes, _check_layout), graph, unit
     )
 
 
@@ -159,33 +179,22 @@ def _check_shapes(graph: Graph, unit: NodeUnit) -> Refusal | None:
 
 
 def _check_layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check the dtypes of activations and weights.
+
+    int8 activations and uint8 weights with several scales are taken, although no dialect should
+    have them (:func:`find_misfits`).
+    """
     if not unit.is_group:
         return None
-    first, *others = unit.inputs
-    for value in (first, *unit.outputs):
+    for value in (*unit.inputs, *unit.outputs):
+        if not value.is_quantized:
+            continue
+        if value.scale not in graph.constants:
+            return Refusal(f"the scale of {value.tensor!r} must be constant", MAKE_CONSTANT)
         dtype = graph.dtype(value.tensor)
-        if value.is_quantized and dtype not in _ACTIVATIONS:
-            return Refusal(f"{value.tensor!r} is {dtype}; taken are uint8 and uint16", _REQUANTIZE)
-    for value in others:
-        if refusal := value.is_quantized and _check_second_layout(graph, value):
-            return refusal
-    return None
-
-
-def _check_second_layout(graph: Graph, value: QdqValue) -> Refusal | None:
-    """Check the layouts of weights, biases and second activations."""
-    dtype, scales = graph.dtype(value.tensor), graph.constants.get(value.scale)
-    if scales is None:
-        return Refusal(f"the scale of {value.tensor!r} must be constant", MAKE_CONSTANT)
-    if not graph.is_constant(value.tensor) and dtype not in _ACTIVATIONS:
-        return Refusal(f"{value.tensor!r} is {dtype}; taken are uint8 and uint16", _REQUANTIZE)
-    if scales.size > 1 and dtype not in ("int8", "int4", "int32"):
-        reason = f"{value.tensor!r} is {dtype} with one scale per channel; that is taken as int8"
-        return Refusal(reason, "quantize with weights: int8, or per_channel: false")
-    zeros = graph.constants.get(value.zero_point)
-    if scales.size > 1 and zeros is not None and np.any(zeros):
-        reason = f"{value.tensor!r} has one scale per channel and zero points other than 0"
-        return Refusal(reason, "quantize weights symmetrically")
+        if not graph.is_constant(value.tensor) and dtype not in _TAKEN:
+            reason = f"{value.tensor!r} is {dtype}; taken are {', '.join(_TAKEN)}"
+            return Refusal(reason, _REQUANTIZE)
     return None
 
 
@@ -196,9 +205,44 @@ def _check_indices(graph: Graph, unit: NodeUnit) -> Refusal | None:
     return Refusal("it has negative indices", "count the indices from the front, or " + ON_THE_CPU)
 
 
+def _check_norm(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that activations of a normalization have a dtype without a sign."""
+    for value in (unit.inputs[0], *unit.outputs):
+        if value.is_quantized and (dtype := graph.dtype(value.tensor)) not in _ACTIVATIONS:
+            reason = f"{value.tensor!r} is {dtype}; taken are {' and '.join(_ACTIVATIONS)}"
+            return Refusal(reason, _REQUANTIZE)
+    return None
+
+
+def _check_gelu(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that an Erf belongs to a Gelu, which is taken as a pattern: x * (1 + Erf(x / √2))."""
+    readers = graph.consumers.get(unit.target.outputs[0], ())
+    if any(node.op == "Add" for node in readers):
+        return None
+    return Refusal("Erf is taken as a part of Gelu alone", ON_THE_CPU)
+
+
+def _check_activations(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    """Check that an LSTM has its default activations."""
+    del graph
+    found = find_attribute(unit, "activations", [])
+    if all(name == default for name, default in zip(found, cycle(_OF_LSTM), strict=False)):
+        return None
+    return Refusal(f"activations are {', '.join(map(str, found))}", EXPORT)
+
+
+_OF_LSTM = ("Sigmoid", "Tanh", "Tanh")
+
 _RULES: Mapping[str, Sequence[Rule]] = {
+    "BatchNormalization": (_check_norm,),
+    "ConvTranspose": (check_ones("dilations"),),
+    "Erf": (_check_gelu,),
+    "Expand": (check_constants(shape=1),),
     "Gather": (_check_indices,),
     "Gemm": (check_attribute("alpha", 1.0, 1.0), check_attribute("beta", 1.0, 0.0, 1.0)),
+    "LSTM": (_check_activations,),
     "LpNormalization": (check_attribute("p", 2, 2),),
+    "Pad": (check_constants(constant_value=2),),
     "Resize": (check_attribute("antialias", 0, 0),),
+    "Slice": (check_constants(starts=1, ends=2, axes=3, steps=4),),
 }

@@ -23,7 +23,7 @@ from edgepack.builder.memory import Subject, count_default_jobs
 from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.pins import list_older_runtimes
 from edgepack.builder.plan import Plan
-from edgepack.builder.planner import explain_unsampled, make_plan
+from edgepack.builder.planner import SIMULATE_S, explain_unsampled, make_plan
 from edgepack.builder.timing import SlowerVariant, drop_slower, list_slower_variants
 from edgepack.bundle.unused import Unused
 from edgepack.bundle.writing import require_writable_folder
@@ -111,6 +111,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
     use_cache: bool = True,
     aar: bool = False,
     jars: Path | None = None,
+    simulate_s: float = SIMULATE_S,
     progress: Progress | None = None,
 ) -> BuildResult:
     """Build bundles and return them.
@@ -126,13 +127,15 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         aar: Also compile the bundles for Android, into the Maven repository ``out/maven``.
         jars: For that, a Maven repository or folder with the Kotlin compiler and what it compiles
             against; default: Maven's own on this machine.
+        simulate_s: About how many seconds of evaluation samples each variant computes in its
+            provider's simulator, where one is installed; 0 simulates nothing.
         progress: Where to report progress; default: nowhere.
 
     Raises:
         EdgepackError: The build failed; the class says how. Failures of single variants are
             returned instead, and the others are shipped: see :meth:`BuildResult.require_all`.
     """
-    job = _make_job(model, project, targets, variants)
+    job = _make_job(model, project, targets, variants, simulate_s)
     toolchains = _find_toolchains(job.plan, jars, aar=aar)
     repository = out / "maven"
     for place in (out, repository) if toolchains else (out,):
@@ -238,7 +241,7 @@ def _write_libraries(
                 yield error
 
 
-def dry_run(
+def dry_run(  # noqa: PLR0913  (as build has them)
     model: Path | None = None,
     *,
     project: Path | None = None,
@@ -246,19 +249,24 @@ def dry_run(
     variants: Sequence[str] = (),
     aar: bool = False,
     jars: Path | None = None,
+    simulate_s: float = SIMULATE_S,
 ) -> Plan:
     """Return the plan that :func:`build` would execute with these arguments.
 
     Raises:
         EdgepackError: As :func:`build`, before anything runs.
     """
-    plan = _make_job(model, project, targets, variants).plan
+    plan = _make_job(model, project, targets, variants, simulate_s).plan
     _find_toolchains(plan, jars, aar=aar)
     return plan
 
 
 def _make_job(
-    model: Path | None, project: Path | None, targets: Sequence[str], variants: Sequence[str]
+    model: Path | None,
+    project: Path | None,
+    targets: Sequence[str],
+    variants: Sequence[str],
+    simulate_s: float,
 ) -> Job:
     loaded = find_project(model, project)
     found = choose_targets(loaded, targets) if targets else read_project_targets(loaded)
@@ -273,4 +281,5 @@ def _make_job(
         chosen, offers = offer_int8_dynamic(
             loaded.model_path, facts, list(profiles.values()), find_named_targets(loaded), workers
         )
-    return Job(loaded, facts, make_plan(loaded, facts, chosen, variants, offers))
+    plan = make_plan(loaded, facts, chosen, variants, offers, simulate_s)
+    return Job(loaded, facts, plan)

@@ -23,6 +23,7 @@ WORDS = {
     "golden-choice": "choosing samples for golden outputs",
     "goldens": "computing golden outputs",
     "evaluation": "measuring accuracy",
+    "simulated": "running it in the provider's simulator",
     "placed": "predicting which nodes the provider takes",
     "bucketed": "making a model for each size",
     "ort-format": "converting to the ORT format",
@@ -47,6 +48,7 @@ LONG = {
     "image-samples",
     "picture-samples",
     "python-samples",
+    "simulated",
     "unrolled",
 }
 """Steps that take most of a build's time, besides recipes; an estimate does not count others."""
@@ -93,9 +95,7 @@ class Doing:
         found: dict[str, list[tuple[str, str]]] = {}
         for bundle in self.plan.bundles:
             for variant in bundle.variants:
-                beside = (variant.layers, variant.outside)
-                own = [*variant.steps, *(step_id for step_id in beside if step_id)]
-                for step_id in self.plan.find_needed(own):
+                for step_id in self.plan.find_needed([*variant.steps, *variant.beside]):
                     found.setdefault(step_id, []).append((bundle.profile.id, variant.variant.id))
         return found
 

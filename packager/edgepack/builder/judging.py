@@ -12,7 +12,7 @@ from typing import Any
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.execution import Execution
 from edgepack.builder.plan import Plan, PlannedBundle, PlannedVariant
-from edgepack.bundle.manifest import Accuracy, Attempt
+from edgepack.bundle.manifest import Accuracy, Attempt, Simulated
 from edgepack.bundle.unused import Unused, make_failed
 from edgepack.errors import BugError, EdgepackError, LimitError, format_list
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
@@ -24,9 +24,11 @@ from edgepack.quantization.search.search import SearchLine, describe
 from edgepack.steps.base import read_notes
 from edgepack.steps.graph.placed import read_placement
 from edgepack.steps.proofs.evaluation_result import NO_FP32, make_accuracy
+from edgepack.steps.proofs.goldens import read_goldens
 from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.outside import read_outside
 from edgepack.steps.proofs.read_answers import ReadAnswers
+from edgepack.steps.proofs.simulated import read_simulated
 from edgepack.steps.recipes.calibration import Calibration
 from edgepack.steps.recipes.recipes import RECIPES
 
@@ -81,10 +83,12 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         for step_id in variant.steps:
             execution.artifacts[step_id].require_whole()
         accuracy = read_accuracy(variant, execution)
-        unworthy = explain_unworthy(variant, accuracy)
-        if reason := explain_unplaced(variant, execution):
+        decisive = read_decisive(variant, execution)
+        unworthy = explain_unworthy(variant, decisive)
+        unplaced = explain_unplaced(variant, execution)
+        if reason := unplaced or explain_refused(variant, execution):
             unused.append(Unused(variant=name, stage="refused", reason=reason))
-        elif reason := unworthy or explain_missed_limit(accuracy, limits):
+        elif reason := unworthy or explain_missed_limit(decisive, limits):
             found = list_tried(variant, execution)
             searched = [each for each in found if each.stage == "limit"]
             tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
@@ -98,7 +102,11 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
             shipped.append((variant, accuracy))
     # The profile's order, which is by speed; variants that are not shown to be as good come last,
     # unless the user set the order.
-    shipped.sort(key=lambda e: not e[0].named and bool(explain_unproven(e[0], e[1], limits)))
+    shipped.sort(
+        key=lambda e: (
+            not e[0].named and bool(explain_unproven(e[0], read_decisive(e[0], execution), limits))
+        )
+    )
     verdict = Verdict(planned.profile.id, tuple(shipped), tuple(unused), tuple(errors))
     return verdict if planned.most is None else ship_most(verdict, planned.most)
 
@@ -337,6 +345,52 @@ def read_accuracy(variant: PlannedVariant, execution: Execution) -> Accuracy | N
     if variant.evaluation is None:
         return NotMeasured(reason="the project has no evaluation samples")
     return make_accuracy(read_notes(execution.artifacts[variant.evaluation].path).facts)
+
+
+def read_simulation(
+    variant: PlannedVariant, execution: Execution
+) -> Simulated | NotMeasured | None:
+    """Return what a variant did in its provider's simulator; None where no vendor has one."""
+    if not isinstance(variant.simulated, str):
+        return variant.simulated
+    if error := execution.failed.get(variant.simulated):
+        return NotMeasured(reason=error.problem)
+    execution.artifacts[variant.simulated].require_whole()
+    found = read_simulated(execution.artifacts[variant.simulated].path)
+    accuracy = make_accuracy(found["accuracy"]) if found["accuracy"] else None
+    return Simulated(**{**found, "accuracy": accuracy})
+
+
+def read_decisive(variant: PlannedVariant, execution: Execution) -> Accuracy | NotMeasured:
+    """Return the accuracy that decides about a variant: the simulator's, if it had enough samples.
+
+    What the CPU computes of an integer model is not what the provider computes.
+    """
+    simulated = read_simulation(variant, execution)
+    if isinstance(simulated, Simulated) and isinstance(simulated.accuracy, Accuracy):
+        on_cpu = read_accuracy(variant, execution)
+        every = on_cpu.samples if isinstance(on_cpu, Accuracy) else 0
+        if simulated.accuracy.samples >= min(LEAST_SAMPLES, every):
+            return simulated.accuracy
+    return read_accuracy(variant, execution)
+
+
+def explain_refused(variant: PlannedVariant, execution: Execution) -> str:
+    """Return why a device would refuse a variant, as the simulator shows; empty if it would not."""
+    found = read_simulation(variant, execution)
+    if not isinstance(found, Simulated):
+        return ""
+    provider, wanted = variant.variant.providers[0].name, variant.variant.placement
+    share, least = found.share(provider), 1.0 if wanted == "all" else wanted
+    if share < least:
+        return f"{found.simulator} takes {share:.0%} of the nodes, {least:.0%} are needed"
+    needed_db = read_goldens(execution.artifacts[variant.goldens].path)["min_sqnr_db"]
+    if found.golden_sqnr_db < needed_db:
+        return (
+            f"in {found.simulator} its golden outputs are {found.golden_sqnr_db:g} dB from the"
+            f" CPU's, {needed_db:g} dB are needed"
+        )
+    return ""
 
 
 def explain_drift(accuracy: Accuracy | NotMeasured) -> str:

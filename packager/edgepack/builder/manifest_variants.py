@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.job import JudgedBundle
-from edgepack.builder.judging import list_attempts
+from edgepack.builder.judging import list_attempts, read_simulation
 from edgepack.builder.model_files import ModelFiles
 from edgepack.builder.plan import PlannedVariant
 from edgepack.bundle.manifest import (
@@ -73,6 +73,7 @@ def _make_manifest_variant(
         ],
         accuracy=accuracy,
         predicted=_read_predicted(judged, planned),
+        simulated=read_simulation(planned, judged.execution),
         fused=_read_fused(judged, planned),
         layers=_read_layers(judged, planned),
         outside=_read_outside(judged, planned),

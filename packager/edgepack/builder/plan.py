@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgepack.base.schema import NotMeasured
 from edgepack.bundle.unused import Unused
 from edgepack.project.profile import Profile, Variant
 from edgepack.steps.base import Step, find_settings
@@ -62,6 +63,9 @@ class PlannedVariant:
     outside: str | None
     """The step that looks for inputs on which the variant goes wrong; the variant does not depend
     on it. None unless the variant is int8 made from a float model, and there are samples."""
+    simulated: str | NotMeasured | None
+    """The step that runs it in its provider's simulator, or why there is none; the variant does not
+    depend on it. None where no vendor has a simulator."""
     history: tuple[str, ...]
     """The steps that the model went through, in order."""
     carried: bool = False
@@ -80,6 +84,12 @@ class PlannedVariant:
         others = (self.reference, self.goldens, self.evaluation, self.placed, self.fusion)
         needed = (*self.history, *(step_id for step_id in others if step_id is not None))
         return tuple(dict.fromkeys(needed))
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Every step that tells about the variant, and without which it ships all the same."""
+        found = (self.layers, self.outside, self.simulated)
+        return tuple(step_id for step_id in found if isinstance(step_id, str))
 
     @property
     def may_fail(self) -> bool:
@@ -173,9 +183,7 @@ def hash_bundle(bundle: PlannedBundle) -> str:
     return _compute_digest(
         {
             "profile": bundle.profile.model_dump(mode="json"),
-            "variants": [
-                (v.variant.id, v.shipped, *v.steps, v.layers, v.outside) for v in bundle.variants
-            ],
+            "variants": [(v.variant.id, v.shipped, *v.steps, *v.beside) for v in bundle.variants],
         }
     )
 

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edgepack.apps.names import require_assets, require_types, require_version
+from edgepack.backends.registry import BACKENDS
+from edgepack.backends.simulators import find_backend_simulator
 from edgepack.base.machine import find_processor
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.carrying import Carrying
 from edgepack.builder.extensions import add_extensions, explain_missing_extensions
 from edgepack.builder.inputs import PlanInputs, plan_inputs
@@ -30,6 +33,7 @@ from edgepack.builder.sample_plan import NO_SAMPLES, PlannedSamples, plan_sample
 from edgepack.bundle.unused import Unused
 from edgepack.errors import EdgepackError, ModelError, ProfileError, UsageError
 from edgepack.model.facts import ModelFacts
+from edgepack.model.simulating import Simulator
 from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.loading import LoadedProject
 from edgepack.project.outputs import DetectionOutput
@@ -45,11 +49,14 @@ from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.layer_errors import LayerErrors
 from edgepack.steps.proofs.outside import OutsideErrors
 from edgepack.steps.proofs.read_answers import ReadAnswers
+from edgepack.steps.proofs.simulated import Simulated
 from edgepack.steps.recipes.bucketed import find_static_problem, has_static_shapes
 from edgepack.steps.recipes.recipes import RECIPES
 
 LAYER_SAMPLES = 16
 """Samples over which the error of each node is found."""
+SIMULATE_S = 120.0
+"""Seconds of each variant's evaluation samples in a simulator, if the user does not say."""
 
 
 def make_plan(
@@ -58,11 +65,13 @@ def make_plan(
     profiles: Sequence[Profile],
     variants: Sequence[str] = (),
     offers: Offers | None = None,
+    simulate_s: float = SIMULATE_S,
 ) -> Plan:
     """Return the plan of a build for the given targets, or for only some of their variants.
 
     ``offers`` says which of the variants were added to the profiles, and why; a variant that is
-    requested by name counts like any other.
+    requested by name counts like any other. ``simulate_s`` is how long a variant may compute
+    evaluation samples in its provider's simulator; 0 simulates nothing.
 
     Raises:
         ModelError: No target's runtime loads the model's opset, or the language of a phone's apps
@@ -86,7 +95,7 @@ def make_plan(
         require_assets(profile, loaded.project.files)
         require_version(profile, loaded.project.version)
     offered = offers if offers and not variants else {}
-    planner = _Planner(inputs, samples, builder, offered)
+    planner = _Planner(inputs, samples, builder, offered, simulate_s)
     return builder.make_plan([planner.plan_bundle(profile, variants) for profile in profiles])
 
 
@@ -197,6 +206,7 @@ class _Planner:
     samples: PlannedSamples
     builder: PlanBuilder
     offers: Offers
+    simulate_s: float
 
     def plan_bundle(self, profile: Profile, wanted: Sequence[str]) -> PlannedBundle:
         """Return the planned bundle of one target."""
@@ -264,15 +274,17 @@ class _Planner:
             choice=models.add_choice(made.reference),
             **models.golden_samples,
         )
+        evaluation = self._add_evaluation(
+            None if self._carried else made.reference, as_file or model, variant
+        )
         return PlannedVariant(
             variant=add_extensions(variant) if self.inputs.extensions else variant,
             model=model,
             shipped=as_file or made.judged,
             goldens=goldens,
             reference=made.reference,
-            evaluation=self._add_evaluation(
-                None if self._carried else made.reference, as_file or model, variant
-            ),
+            evaluation=evaluation,
+            simulated=self._add_simulated(variant, made, goldens, evaluation),
             placed=placed,
             fusion=fusion,
             layers=layers,
@@ -362,6 +374,33 @@ class _Planner:
             model=model,
             samples=self.samples.given,
             project=PROJECT_SOURCE if isinstance(metric, PythonMetric) else None,
+        )
+
+    def _add_simulated(
+        self, variant: Variant, made: PlannedModel, goldens: str, evaluation: str | None
+    ) -> str | NotMeasured | None:
+        """Add the step that runs a variant in its provider's simulator, where one is installed."""
+        simulator = find_backend_simulator(BACKENDS[variant.backend])
+        if not isinstance(simulator, Simulator):
+            return simulator
+        if not self.simulate_s:
+            return NotMeasured(reason="the build was to simulate nothing")
+        if made.bucketed or self.inputs.extensions:
+            return NotMeasured(
+                reason="models of several sizes, or with preprocessing in them, are not simulated"
+            )
+        evaluated = self.builder.steps[evaluation] if evaluation else None
+        given = {**evaluated.inputs} if evaluated else {}
+        step = evaluated.step if evaluated else None
+        return self.builder.add_step(
+            Simulated(
+                variant,
+                simulator,
+                step if isinstance(step, Evaluation) else None,
+                self.simulate_s,
+                find_processor(),
+            ),
+            **{**given, "model": made.judged, "goldens": goldens},
         )
 
 

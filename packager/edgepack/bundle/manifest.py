@@ -206,6 +206,27 @@ class Predicted(StrictModel):
     """Pieces of the graph that the provider gets at once."""
 
 
+class Simulated(StrictModel):
+    """What a variant did in the vendor's simulator of its provider's hardware, on the build host.
+
+    A simulator tells nodes and outputs. It tells nothing of latency, power, memory and drivers.
+    """
+
+    simulator: str
+    """The package with it, and its version."""
+    nodes: dict[str, int]
+    """How many nodes were on each execution provider."""
+    golden_sqnr_db: float
+    """How near the golden outputs were, in the worst output, as a device's loader counts it."""
+    accuracy: Accuracy | NotMeasured | None
+    """Of as many evaluation samples as the build's budget allowed, computed by the simulator; None
+    where the project has none. Where they are enough, this decides whether the variant ships."""
+
+    def share(self, provider: str) -> float:
+        """Return the part of the nodes that were on a provider, 0 to 1."""
+        return self.nodes.get(provider, 0) / max(1, sum(self.nodes.values()))
+
+
 class Fused(StrictModel):
     """What onnxruntime's optimizer makes of a quantized model on the target's kind of CPU."""
 
@@ -315,6 +336,11 @@ class ManifestVariant(StrictModel):
     accuracy: Accuracy | NotMeasured
     predicted: Predicted | None = None
     """None for the CPU, which takes every node."""
+    simulated: Annotated[
+        Simulated | NotMeasured | None, Field(exclude_if=lambda given: given is None)
+    ] = None
+    """Not measured where there is a simulator, and it is not here or failed; None where no vendor
+    has one."""
     fused: Fused | None = None
     """None unless the CPU runs int8."""
     layers: list[LayerError] | NotMeasured = []

@@ -107,6 +107,14 @@ def build(
         Path | None,
         typer.Option(help="Jars for --aar [default: Maven's own repository]"),
     ] = None,
+    simulate: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Evaluate that long in a vendor's simulator, where there is one; 0: not at all.",
+        ),
+    ] = 120,
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -123,6 +131,7 @@ def build(
             variants=variant or (),
             aar=aar,
             jars=jars,
+            simulate_s=simulate,
         )
         print_plan(plan, as_json=as_json)
         return
@@ -136,6 +145,7 @@ def build(
         use_cache=not no_cache,
         aar=aar,
         jars=jars,
+        simulate_s=simulate,
         progress=make_terminal_progress(),
     )
     if as_json:

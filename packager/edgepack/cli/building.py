@@ -108,6 +108,23 @@ def _list_accuracy_lines(manifest: api.Manifest) -> Iterator[str]:
         if isinstance(variant.outside, NotMeasured):
             reason = variant.outside.reason
             yield f"{variant.id} was not run on inputs unlike the samples: {reason}"
+        if variant.simulated is not None:
+            yield f"{variant.id} {_format_simulated(variant.simulated)}"
+
+
+def _format_simulated(found: api.Simulated | NotMeasured) -> str:
+    """Return what the vendor's simulator showed, or why it did not run."""
+    from edgepack.base.schema import NotMeasured
+
+    if isinstance(found, NotMeasured):
+        return f"was not simulated: {found.reason}"
+    places = ", ".join(f"{count} nodes on {name}" for name, count in sorted(found.nodes.items()))
+    text = f"ran in the simulator of {found.simulator}: {places}"
+    text += f"; golden outputs {found.golden_sqnr_db:g} dB"
+    if isinstance(found.accuracy, api.Accuracy):
+        accuracy = found.accuracy
+        text += f"; {accuracy.metric} {accuracy.value:.4f} on {accuracy.samples} samples"
+    return text
 
 
 def _make_bundle_table(manifest: api.Manifest) -> Table:

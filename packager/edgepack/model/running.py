@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -157,8 +157,26 @@ def _make_session_options(
     return options
 
 
+class Port(Protocol):
+    """An input or output of a session."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+class Session(Protocol):
+    """What runs a model: onnxruntime's session, or one in another process."""
+
+    def get_outputs(self) -> Sequence[Port]:
+        """Return the model's outputs."""
+
+    def run(self, names: Sequence[str], feed: dict[str, Any], /) -> Sequence[Any]:
+        """Return the outputs of those names."""
+
+
 def run_session(
-    session: onnxruntime.InferenceSession,
+    session: Session,
     feed: Mapping[str, Any],
     outputs: Sequence[str] | None = None,
 ) -> Arrays:

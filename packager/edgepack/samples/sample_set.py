@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -62,6 +62,18 @@ class SampleSet:
 
     def __len__(self) -> int:
         return len(self.shapes)
+
+    def take(self, numbers: Sequence[int]) -> SampleSet:
+        """Return the set of only some samples; of streams they have to be the first frames."""
+        return replace(
+            self,
+            shapes=tuple(self.shapes[number] for number in numbers),
+            offsets=tuple(self.offsets[number] for number in numbers),
+            names=tuple(self.names[number] for number in numbers),
+            labels=None if self.labels is None else self.labels[list(numbers)],
+            streams=tuple(begin for begin in self.streams if begin < len(numbers)),
+            places=tuple(self.places[number] for number in numbers if self.places),
+        )
 
     def read_inputs(self, index: int) -> dict[str, Array]:
         """Return the inputs of one sample, each with the shape that the model takes."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from edgepack.base.arrays import Array
 from edgepack.bundle.manifest import Drift
 from edgepack.errors import ModelError
 from edgepack.metrics.accuracy import OutputR2
-from edgepack.model.running import Arrays, run_session
+from edgepack.model.running import Arrays, Session, run_session
 from edgepack.samples.sample_set import SampleSet
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 StatePairs = tuple[tuple[str, str], ...]
 """Outputs, each with the input that it feeds in the next run."""
@@ -25,7 +21,7 @@ _WORST_R2 = 1e9
 
 
 def run_streams(
-    session: onnxruntime.InferenceSession, samples: SampleSet, state: StatePairs
+    session: Session, samples: SampleSet, state: StatePairs
 ) -> Iterator[tuple[Arrays, Arrays]]:
     """Yield what a model is given for each sample, and its outputs.
 

@@ -76,25 +76,48 @@ def test_uint16_activations_when_in_microsofts_domain_are_taken_but_for_the_bord
     assert set(reasons(qnn.BACKEND, graph, recipe="int8-static")) == {"first", "last"}
 
 
-def test_int8_net_when_static_names_the_dtype(tmp_path):
-    found = reasons(qnn.BACKEND, quantized_graph(tmp_path, "int8", "int8"), recipe="int8-static")
-    assert "is int8; taken are uint8 and uint16" in found["conv1"]
+@pytest.mark.parametrize(
+    ("activations", "weights", "per_channel"),
+    [("int8", "int8", False), ("uint8", "uint8", True), ("uint8", "int8", True)],
+)
+def test_quantized_net_when_static_is_taken_in_other_dialects(
+    tmp_path, activations, weights, per_channel
+):
+    graph = quantized_graph(tmp_path, activations, weights, per_channel=per_channel)
+    assert not reasons(qnn.BACKEND, graph, recipe="int8-static", options=INSIDE)
 
 
-def test_uint8_net_when_weights_are_per_channel_wants_them_int8(tmp_path):
-    graph = quantized_graph(tmp_path, "uint8", "uint8", per_channel=True)
-    found = reasons(qnn.BACKEND, graph, recipe="int8-static")
-    assert "one scale per channel" in found["conv1"]
-    graph = quantized_graph(tmp_path, "uint8", "int8", per_channel=True)
-    assert "conv1" not in reasons(qnn.BACKEND, graph, recipe="int8-static")
+def test_pair_when_its_scale_is_computed_is_refused(tmp_path):
+    graph = quantized_graph(tmp_path, "uint8", "int8")
+    constants = {name: array for name, array in graph.constants.items() if "scale" not in name}
+    found = reasons(qnn.BACKEND, replace(graph, constants=constants), recipe="int8-static")
+    assert "must be constant" in found["conv1"]
 
 
 def test_operator_when_qnn_does_not_list_it_is_refused(tmp_path):
     assert "no kernel for Det" in why(one(tmp_path, "Det", [1, 4, 4]))
 
 
-def test_operator_when_float64_names_the_dtype(tmp_path):
-    assert "is float64" in why(one(tmp_path, "Relu", [1, 4], dtype=TensorProto.DOUBLE))
+def test_operator_when_of_complex_numbers_names_the_dtype(tmp_path):
+    assert "is complex64" in why(one(tmp_path, "Relu", [1, 4], dtype=TensorProto.COMPLEX64))
+
+
+@pytest.mark.parametrize(
+    ("op", "places", "name"),
+    [("Slice", ["s", "e"], "starts"), ("Expand", ["s"], "shape"), ("Pad", ["s", "v"], "constant")],
+)
+def test_operator_when_what_it_must_know_is_computed_is_refused(tmp_path, op, places, name):
+    more = [(place, FLOAT if place == "v" else TensorProto.INT64, [1]) for place in places]
+    if op == "Pad":
+        more[-1] = ("v", FLOAT, [])
+    assert name in why(one(tmp_path, op, [4], more=more))
+
+
+@pytest.mark.parametrize("names", [["Tanh", "Tanh", "Tanh"], ["Sigmoid", "Tanh", "Tanh"]])
+def test_lstm_when_its_activations_are_not_the_default_is_refused(tmp_path, names):
+    values = [("w", randoms(1, 16, 3)), ("r", randoms(1, 16, 4))]
+    found = why(one(tmp_path, "LSTM", [2, 1, 3], values, hidden_size=4, activations=names))
+    assert found == ("" if names[0] == "Sigmoid" else "activations are Tanh, Tanh, Tanh")
 
 
 def test_operator_when_of_rank_six_is_refused(tmp_path):
@@ -145,3 +168,18 @@ def test_computed_input_when_of_unknown_rank_is_refused(tmp_path):
 def test_dialect_when_asked_names_what_the_htp_does_not_run(dialect, keys):
     variant = variant_of(qnn.BACKEND, "int8-static", dialect=dialect)
     assert [misfit.key[-1] for misfit in qnn.BACKEND.misfits(variant, ANDROID)] == keys
+
+
+@pytest.mark.parametrize(
+    ("options", "misses"),
+    [
+        ({}, True),
+        ({"enable_htp_fp16_precision": "1"}, True),
+        ({"soc_model": "43", "enable_htp_fp16_precision": "0"}, True),
+        ({"soc_model": "43", "enable_htp_fp16_precision": "1"}, False),
+        ({"backend_type": "gpu"}, False),
+    ],
+)
+def test_float_variant_when_the_chip_is_not_named_is_a_misfit(options, misses):
+    found = qnn.BACKEND.misfits(variant_of(qnn.BACKEND, "fp16", options=options), ANDROID)
+    assert ["soc_model" in misfit.hint for misfit in found] == [True] * misses

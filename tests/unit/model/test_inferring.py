@@ -57,6 +57,14 @@ def test_graph_when_a_copy_gets_sizes_keeps_its_weights(tmp_path):
     assert list(copy.graph.initializer) == list(model.graph.initializer)
 
 
+def test_sizes_when_onnx_infers_nothing_are_those_declared(tmp_path):
+    model = reshaped_product(tmp_path / "net.onnx", 1024)
+    model.graph.node[0].domain = "com.microsoft"  # without an opset, as onnxruntime allows
+    fix_dims(model, {"batch": 3})
+    assert shapes(model.graph.input) == {"x": [3, 4]}
+    assert shapes(model.graph.output) == {"y": [3, 2, ""]}
+
+
 @pytest.mark.slow(reason="takes 5 GB")
 def test_shapes_when_weights_are_larger_than_a_message_are_inferred(tmp_path):
     model = reshaped_product(tmp_path / "net.onnx", 1024)

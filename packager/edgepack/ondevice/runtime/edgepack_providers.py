@@ -283,8 +283,9 @@ def _choose_plugin_device(provider: str, settings: Dict[str, str]) -> Tuple[Any,
     """Return the plugin's device that the options ask for, and the options in its words.
 
     Source: OpenVINO's devices say "CPU", "GPU", "GPU.0" or "NPU" in ``ov_device``
-    (onnxruntime-ep-openvino 1.8.1, CPU tried); QNN's are known by the kind of hardware, as
-    onnxruntime has it (documentation of onnxruntime-qnn 2, not tried).
+    (onnxruntime-ep-openvino 1.8.1, CPU tried); QNN's are known by the kind of hardware: an NPU
+    where Linux has a /dev/fastrpc-cdsp (onnxruntime-qnn pull request 557, not tried). On x86-64
+    there is only its simulator, of kind CPU, which no bundle takes for a device.
     """
     if provider == OPENVINO:
         wanted = settings.get("device_type", "CPU")

@@ -155,9 +155,11 @@ def fix_dims(model: onnx.ModelProto, dims: Mapping[str, int]) -> list[str]:
     """Replace symbolic dimensions with their values, and infer the shapes that follow.
 
     An output whose rank cannot be inferred keeps the shape that it was declared with, with the
-    values put in: a name stands for the same size wherever it is.
+    values put in: a name stands for the same size wherever it is. So do all where onnx infers
+    nothing, as it does not know an operator that onnxruntime knows.
     """
     import onnx
+    from onnx.shape_inference import InferenceError
 
     if not dims:
         return []
@@ -169,8 +171,11 @@ def fix_dims(model: onnx.ModelProto, dims: Mapping[str, int]) -> list[str]:
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
     del model.graph.value_info[:]
-    inferred = infer_graph(model)
-    for value, found, said in zip(model.graph.output, inferred.output, declared, strict=True):
+    try:
+        outputs = infer_graph(model).output
+    except InferenceError:
+        outputs = model.graph.output
+    for value, found, said in zip(model.graph.output, outputs, declared, strict=True):
         value.CopyFrom(found if found.type.tensor_type.HasField("shape") else said)
     return [f"{name} = {size}" for name, size in dims.items()]
 

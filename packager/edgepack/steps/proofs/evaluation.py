@@ -13,7 +13,7 @@ from edgepack.base.worker import report
 from edgepack.errors import SamplesError, StepError
 from edgepack.metrics.labelled import choose_labelled_metric
 from edgepack.model.files import MODEL, find_model_file
-from edgepack.model.running import make_session
+from edgepack.model.running import Session, make_session
 from edgepack.project.outputs import OutputDescription
 from edgepack.project.samples import PythonMetric
 from edgepack.samples.sample_set import SampleSet
@@ -75,8 +75,19 @@ class Evaluation:
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``evaluation.json``."""
-        samples = SampleSet.read(inputs["samples"])
         variant = make_session(find_model_file(inputs["model"]), config=dict(self.config))
+        result, left_out = self.measure(variant, SampleSet.read(inputs["samples"]), inputs)
+        (out / EVALUATION).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
+        return Notes(describe_evaluation(make_accuracy(result)) + left_out, result)
+
+    def measure(
+        self, variant: Session, samples: SampleSet, inputs: Inputs
+    ) -> tuple[dict[str, Any], str]:
+        """Return the result of a session on samples as JSON-ready values, and what it leaves out.
+
+        Raises:
+            SamplesError: The metric does not fit the outputs.
+        """
         reference = make_session(inputs["reference"] / MODEL) if "reference" in inputs else None
         hooked = isinstance(self.metric, PythonMetric)
         meant = dict(self.described)
@@ -100,8 +111,7 @@ class Evaluation:
             result["drift"] = found.model_dump()
         if reference is None:
             result = drop_comparison(result)
-        (out / EVALUATION).write_text(json.dumps(result, sort_keys=True), encoding="utf-8")
-        return Notes(describe_evaluation(make_accuracy(result)) + judge.by_output.left_out, result)
+        return result, judge.by_output.left_out
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that the result holds numbers.

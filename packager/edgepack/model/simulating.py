@@ -1,0 +1,186 @@
+"""Runs models in a vendor's simulator: the provider's own software, on this machine's processor.
+
+A simulator may crash, print, take seconds for an inference or never end: it runs in a process of
+its own, with limits.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import resource
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from edgepack.base.arrays import Array
+from edgepack.base.machine import read_available_memory
+from edgepack.base.processes import Workers
+from edgepack.errors import BugError, ModelError, StepError, ToolError
+from edgepack.model.running import format_runtime_error, list_runtime_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import onnxruntime
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """A plugin whose library computes here what the provider's hardware computes elsewhere."""
+
+    package: str
+    """The distribution that holds it."""
+    version: str
+    module: str
+    """The Python module that tells where the library is."""
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}"
+
+
+def find_simulator(package: str, module: str) -> Simulator | None:
+    """Return an installed simulator, without loading it; None if it is not installed."""
+    if importlib.util.find_spec(module) is None:
+        return None
+    return Simulator(package, version(package), module)
+
+
+@dataclass(frozen=True)
+class SimulatedOutput:
+    """An output of a simulated model."""
+
+    name: str
+
+
+class SimulatedSession:
+    """A session in a simulator's process, with the two methods of onnxruntime's that runs need."""
+
+    def __init__(
+        self, call: Callable[..., Any], outputs: Sequence[str], nodes: Counter[str]
+    ) -> None:
+        self._call = call
+        self._outputs = [SimulatedOutput(name) for name in outputs]
+        self.nodes = nodes
+        """How many of the graph's nodes are on each execution provider."""
+
+    def get_outputs(self) -> list[SimulatedOutput]:
+        """Return the model's outputs."""
+        return self._outputs
+
+    def run(self, names: Sequence[str], feed: Mapping[str, Array], /) -> list[Array]:
+        """Return the outputs of those names.
+
+        Raises:
+            StepError: The simulator fails, or takes too long.
+        """
+        found: list[Array] = self._call(_run_model, list(names), dict(feed))
+        return found
+
+
+@contextmanager
+def open_simulated(
+    simulator: Simulator,
+    model: Path,
+    options: Mapping[str, str],
+    config: Mapping[str, str],
+    *,
+    limit_s: float,
+) -> Iterator[SimulatedSession]:
+    """Open a session in a simulator; leaving the context ends its process.
+
+    Args:
+        simulator: An installed one.
+        model: The file.
+        options: The provider's.
+        config: Session config entries.
+        limit_s: After so many seconds from now the process is killed.
+
+    Raises:
+        StepError: The simulator refuses the model, crashes or takes too long.
+    """
+    with Workers(1) as workers:
+        is_late = threading.Event()
+
+        def stop() -> None:
+            is_late.set()
+            workers.kill()
+
+        def call(function: Callable[..., Value], *arguments: object) -> Value:
+            try:
+                return workers.call(function, *arguments)
+            except BugError:
+                raise
+            except (ModelError, ToolError) as error:
+                why = f"took longer than {limit_s:g} s" if is_late.is_set() else error.problem
+                raise StepError(f"{simulator}: {why}", hint=_INSTEAD) from error
+
+        timer = threading.Timer(limit_s, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            outputs, nodes = call(_open_model, simulator.module, model, options, config)
+            yield SimulatedSession(call, outputs, nodes)
+        finally:
+            timer.cancel()
+            # Nobody else may get this process: the library stays loaded, and so does its limit.
+            workers.kill()
+
+
+_INSTEAD = "the variant is shipped without this proof: what counts is what a device does"
+
+_opened: list[onnxruntime.InferenceSession] = []
+"""The session of this process, which is a simulator's."""
+
+
+def _open_model(
+    module: str, model: Path, options: Mapping[str, str], config: Mapping[str, str]
+) -> tuple[list[str], Counter[str]]:
+    """Open the session of this process; return its outputs and where its nodes are."""
+    import onnxruntime
+
+    memory = read_available_memory()
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4
+    for key, value in {_RECORD: "1", **config}.items():
+        settings.add_session_config_entry(key, value)
+    try:
+        plugin = importlib.import_module(module)
+        name = plugin.get_ep_name()
+        onnxruntime.register_execution_provider_library(name, plugin.get_library_path())
+        devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+        settings.add_provider_for_devices(devices[:1], dict(options))
+        session = onnxruntime.InferenceSession(str(model), settings, enable_fallback=0)
+    except _list_errors() as error:
+        problem = format_runtime_error(error) or type(error).__name__
+        raise ModelError(problem, hint=_INSTEAD) from error
+    _opened.append(session)
+    nodes: Counter[str] = Counter()
+    for part in session.get_provider_graph_assignment_info():
+        nodes[part.ep_name] += len(part.get_nodes())
+    return [output.name for output in session.get_outputs()], nodes
+
+
+_RECORD = "session.record_ep_graph_assignment_info"
+
+
+def _list_errors() -> tuple[type[Exception], ...]:
+    """Return what a session raises, and a plugin that is not whole or has too little memory."""
+    return (*list_runtime_errors(), AttributeError, ImportError, MemoryError, OSError)
+
+
+def _run_model(names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
+    try:
+        found: list[Array] = _opened[-1].run(list(names), dict(feed))
+    except _list_errors() as error:
+        problem = format_runtime_error(error) or type(error).__name__
+        raise ModelError(problem, hint=_INSTEAD) from error
+    return found

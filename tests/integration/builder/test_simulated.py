@@ -1,0 +1,192 @@
+"""Builds whose variants run in Qualcomm's simulator, which computes here what an HTP computes."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from unittest.mock import Mock
+
+import numpy as np
+import onnx
+import pytest
+from edgepack.backends import qnn, simulators
+from edgepack.backends.simulators import find_backend_simulator
+from edgepack.base.machine import find_processor
+from edgepack.base.processes import Workers
+from edgepack.base.schema import NotMeasured
+from edgepack.builder import judging
+from edgepack.builder.build import build
+from edgepack.bundle.manifest import Accuracy
+from edgepack.bundle.manifest import Simulated as Seen
+from edgepack.cli.building import print_build
+from edgepack.model.facts import TensorSpec
+from edgepack.model.files import MODEL
+from edgepack.model.simulating import Simulator
+from edgepack.samples.sample_set import SampleSet, write_sample_set
+from edgepack.steps.base import run_step
+from edgepack.steps.proofs.golden_choice import GoldenChoice
+from edgepack.steps.proofs.goldens import Goldens, read_goldens
+from edgepack.steps.proofs.simulated import Simulated, choose_samples, read_simulated
+from edgepack.steps.recipes.int8_static import Int8Static
+from onnx import numpy_helper
+
+from tests.support.nets import int8_nets, tiny_models
+from tests.unit.backends.backend_models import variant_of
+
+U16 = "qnn-int8-static-u16"
+QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
+
+pytestmark = pytest.mark.skipif(
+    (platform.system(), platform.machine()) != qnn.BACKEND.simulated_on,
+    reason="Qualcomm's simulator is for Linux on x86-64",
+)
+
+
+def built(folder, *variants, **more):
+    """Build the tiny project for phones with an HTP; return its result and the variants."""
+    project = tiny_models.write_project(folder, "dims: {batch: 1}")
+    result = build(
+        project=project, targets=["android-qnn"], variants=variants, out=folder / "dist", **more
+    )
+    return result, result.bundles[0].bundle.manifest.variants
+
+
+def test_variant_when_it_is_built_ran_in_the_simulator(tmp_path, capsys):
+    result, [variant] = built(tmp_path, U16)
+    found = variant.simulated
+    assert isinstance(found, Seen)
+    assert found.simulator.startswith("onnxruntime-qnn 2.")
+    assert found.share(QNN) >= 0.8
+    assert found.golden_sqnr_db >= variant.min_sqnr_db
+    assert isinstance(found.accuracy, Accuracy)
+    assert found.accuracy.metric == "top1"
+    assert found.accuracy.samples == 24
+    print_build(result)
+    assert f"{U16} ran in the simulator of onnxruntime-qnn 2." in " ".join(
+        capsys.readouterr().out.split()
+    )
+    again = json.loads((result.bundles[0].bundle.path / "manifest.json").read_text())
+    assert again["variants"][0]["simulated"]["nodes"] == found.nodes
+
+
+def test_variant_when_there_is_no_simulator_is_shipped_and_that_is_said(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(simulators, "find_simulator", lambda *_: None)
+    result, [variant] = built(tmp_path, U16)
+    assert isinstance(variant.simulated, NotMeasured)
+    assert "pip install 'edgepack[qnn]'" in variant.simulated.reason
+    print_build(result)
+    assert f"{U16} was not simulated: " in " ".join(capsys.readouterr().out.split())
+
+
+def test_variant_when_the_simulator_fails_is_shipped_and_why_is_said(tmp_path, monkeypatch):
+    lost = Simulator("lost-plugin", "3.1", "no_such_module")
+    monkeypatch.setattr(simulators, "find_simulator", lambda *_: lost)
+    _, [variant] = built(tmp_path, U16)
+    assert isinstance(variant.simulated, NotMeasured)
+    assert "lost-plugin 3.1: No module named 'no_such_module'" in variant.simulated.reason
+
+
+def test_variant_when_nothing_is_to_be_simulated_says_so(tmp_path):
+    _, [variant] = built(tmp_path, U16, simulate_s=0)
+    assert variant.simulated == NotMeasured(reason="the build was to simulate nothing")
+
+
+def test_simulator_on_another_machine_is_not_there(monkeypatch):
+    monkeypatch.setattr(simulators.platform, "machine", lambda: "aarch64")
+    found = find_backend_simulator(qnn.BACKEND)
+    assert isinstance(found, NotMeasured)
+    assert "Linux on x86_64" in found.reason
+
+
+@pytest.fixture(scope="module")
+def proven(tmp_path_factory):
+    """The folders of a quantized model and of its goldens, and the step that simulates it."""
+    folder = tmp_path_factory.mktemp("proven")
+    net = tiny_models.conv_net(folder / "net.onnx", batch=1)
+    inputs = int8_nets.calibrated(folder / "steps", net, int8_nets.image_feeds())
+    recipe = Int8Static(int8_nets.dialect("uint16", "int8"), 13, **int8_nets.QNN_RULES)
+    int8_nets.run(recipe, inputs, folder / "int8")
+    given = {"model": folder / "int8", "samples": inputs["samples"]}
+    int8_nets.run(GoldenChoice(2, find_processor()), given, folder / "choice")
+    given["choice"] = folder / "choice"
+    int8_nets.run(Goldens(8.0, find_processor()), given, folder / "goldens")
+    simulator = find_backend_simulator(qnn.BACKEND)
+    assert isinstance(simulator, Simulator), "make test installs it"
+    options = {"backend_type": "htp"}
+    variant = variant_of(qnn.BACKEND, "int8-static", options=options)
+    step = Simulated(variant, simulator, None, 10, find_processor())
+    return step, {"model": folder / "int8", "goldens": folder / "goldens"}
+
+
+def simulate(step, inputs, out):
+    """Return what a step found in the simulator."""
+    with Workers(1) as workers:
+        out.mkdir()
+        workers.call(run_step, step, inputs, out)
+    return read_simulated(out)
+
+
+def test_model_when_it_is_the_one_of_the_goldens_reproduces_them(proven, tmp_path):
+    step, inputs = proven
+    found = simulate(step, inputs, tmp_path / "out")
+    assert found["golden_sqnr_db"] > 30
+    assert found["accuracy"] is None
+    assert simulate(step, inputs, tmp_path / "again") == found
+
+
+@pytest.mark.parametrize("wrong", ["weights", "a golden"])
+def test_model_when_it_is_wrong_is_far_from_its_goldens(proven, tmp_path, wrong):
+    step, inputs = proven
+    copies = {name: tmp_path / name for name in inputs}
+    for name, folder in copies.items():
+        shutil.copytree(inputs[name], folder)
+    if wrong == "weights":
+        model = onnx.load(copies["model"] / MODEL)
+        weights = max(model.graph.initializer, key=lambda tensor: np.prod(tensor.dims))
+        values = numpy_helper.to_array(weights)
+        weights.CopyFrom(numpy_helper.from_array(np.flip(values).copy(), weights.name))
+        onnx.save(model, copies["model"] / MODEL)
+    else:
+        entry = read_goldens(copies["goldens"])["goldens"][1]["outputs"][0]
+        values = np.fromfile(copies["goldens"] / entry["file"], np.float32)
+        (-values).tofile(copies["goldens"] / entry["file"])
+    assert simulate(step, copies, tmp_path / "out")["golden_sqnr_db"] < 8
+
+
+@pytest.mark.parametrize(
+    ("nodes", "golden_db", "reason"),
+    [
+        ({QNN: 9, CPU: 1}, 20.0, ""),
+        ({QNN: 7, CPU: 3}, 20.0, "takes 70% of the nodes, 80% are needed"),
+        ({CPU: 10}, 20.0, "takes 0% of the nodes, 80% are needed"),
+        ({QNN: 9, CPU: 1}, 7.9, "golden outputs are 7.9 dB from the CPU's, 8 dB are needed"),
+    ],
+)
+def test_variant_when_a_device_would_refuse_it_is_refused(
+    tmp_path, monkeypatch, nodes, golden_db, reason
+):
+    found = Seen(simulator="sim 1", nodes=nodes, golden_sqnr_db=golden_db, accuracy=None)
+    monkeypatch.setattr(judging, "read_simulation", lambda *_: found)
+    monkeypatch.setattr(judging, "read_goldens", lambda _: {"min_sqnr_db": 8.0})
+    variant = Mock(goldens="g", variant=Mock(placement=0.8, providers=[Mock()]))
+    variant.variant.providers[0].name = QNN
+    assert reason in judging.explain_refused(variant, Mock(artifacts={"g": Mock()}))
+    assert bool(reason) == bool(judging.explain_refused(variant, Mock(artifacts={"g": Mock()})))
+
+
+@pytest.mark.parametrize(("allowed", "count"), [(1200, 24), (23, 16), (12, 8), (8, 8), (0, 1)])
+def test_samples_when_the_simulator_is_slow_are_fewer_and_spread(tmp_path, allowed, count):
+    images = tiny_models.images(24)
+    spec = TensorSpec("image", "float32", (3, 8, 8))
+    labels = np.arange(24)
+    named = [(f"{n}", {"image": image}) for n, image in enumerate(images)]
+    write_sample_set(tmp_path, [spec], named, labels)
+    chosen = choose_samples(SampleSet.read(tmp_path), allowed)
+    assert len(chosen) == count
+    assert [int(name) for name in chosen.names] == chosen.labels.tolist()
+    assert chosen.labels.tolist() == [number * 24 // count for number in range(count)]
+    for number, inputs in zip(chosen.labels, chosen, strict=True):
+        np.testing.assert_array_equal(inputs["image"], images[number])
