@@ -135,6 +135,11 @@ class Backend:
     simulated_on: tuple[str, str] | None = None
     """The system and machine, as :mod:`platform` names them, for which the plugin's distribution
     holds a simulator of the provider's hardware; None where there is no such thing."""
+    hardware_option: str = ""
+    """The provider's option that names the hardware for which its compiler makes a model; empty
+    where nothing is compiled during a build."""
+    hardware: tuple[str, ...] = ()
+    """The values of that option that its compiler knows."""
     plugin_replaces: str = ""
     """The older distribution that has onnxruntime and the provider in one, where a plugin beside
     plain onnxruntime works as well."""

@@ -112,6 +112,8 @@ BACKEND = Backend(
     misfits=find_misfits,
     refusals=find_refusals,
     static_shapes=True,
+    # It takes no Dropout, which would split the graph in two.
+    rewrites=("drop-identities",),
     # What onnxruntime's configuration for QNN (1.31.1, execution_providers/qnn/quant_config.py)
     # requires: all operators, ranges at least this wide, and these scales of 16-bit outputs.
     every_op=True,
@@ -139,6 +141,9 @@ BACKEND = Backend(
     plugin="onnxruntime-qnn",
     # Its libQnnHtp.so for x86-64 computes what the HTP does (2.7.0, tried 2026-11-26).
     simulated_on=("Linux", "x86_64"),
+    hardware_option="htp_arch",
+    # The libraries of the wheel 2.7.0 for aarch64 are of these versions.
+    hardware=("68", "69", "73", "75", "79", "81"),
     # Source: onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider.html (checked 2026-11),
     # not tried on a phone.
     native_libraries=("libcdsprpc.so",),

@@ -207,7 +207,25 @@ def find_misfits(variant: Variant, profile: Profile) -> list[Misfit]:
     found = [*_check_common(variant, backend), *_check_names(variant)]
     found += [*_check_kernels(variant, profile), *_check_replays(variant, profile)]
     found += _check_recipe(variant, profile)
+    found += _check_compiled(variant, backend, profile)
     return found + backend.misfits(variant, profile.device)
+
+
+def _check_compiled(variant: Variant, backend: Backend, profile: Profile) -> Iterator[Misfit]:
+    """Yield hardware for which nothing can be compiled, or that no loader takes."""
+    if variant.compiled_for and not backend.hardware_option:
+        problem = f"no model is compiled for {backend.provider} during a build"
+        yield Misfit(
+            ("compiled_for",), problem, "leave it out: the provider compiles on the device"
+        )
+    elif variant.compiled_for and profile.family != "linux":
+        problem = "apps do not take compiled models yet"
+        yield Misfit(("compiled_for",), problem, "leave it out: the provider compiles in the app")
+    for place, hardware in enumerate(variant.compiled_for):
+        if backend.hardware and hardware not in backend.hardware:
+            problem = f"{backend.provider} knows no {backend.hardware_option} {hardware!r}"
+            hint = f"one of {', '.join(backend.hardware)}"
+            yield Misfit(("compiled_for", place), problem, hint)
 
 
 def _check_backend(backend: str) -> Misfit | None:

@@ -23,6 +23,7 @@ WORDS = {
     "golden-choice": "choosing samples for golden outputs",
     "goldens": "computing golden outputs",
     "evaluation": "measuring accuracy",
+    "compiled": "compiling it for the provider's hardware",
     "simulated": "running it in the provider's simulator",
     "placed": "predicting which nodes the provider takes",
     "bucketed": "making a model for each size",

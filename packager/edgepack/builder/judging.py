@@ -40,6 +40,8 @@ MOST_LOST = 0.05
 """The share of fp32's metric above which a variant comes after fp32, if the user sets no limit."""
 _TO_MEET = "give more or better calibration samples, or raise the limit that is named"
 _HALF = 0.5
+LEAST_SIMULATED = 100
+"""The fewest samples in a simulator that decide in the place of all samples on the CPU."""
 LEAST_SAMPLES = 8
 """The fewest samples that show something about a variant."""
 _REASONS_SHOWN = 12
@@ -370,7 +372,7 @@ def read_decisive(variant: PlannedVariant, execution: Execution) -> Accuracy | N
     if isinstance(simulated, Simulated) and isinstance(simulated.accuracy, Accuracy):
         on_cpu = read_accuracy(variant, execution)
         every = on_cpu.samples if isinstance(on_cpu, Accuracy) else 0
-        if simulated.accuracy.samples >= min(LEAST_SAMPLES, every):
+        if simulated.accuracy.samples >= min(LEAST_SIMULATED, every):
             return simulated.accuracy
     return read_accuracy(variant, execution)
 

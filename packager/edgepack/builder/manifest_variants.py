@@ -74,6 +74,7 @@ def _make_manifest_variant(
         accuracy=accuracy,
         predicted=_read_predicted(judged, planned),
         simulated=read_simulation(planned, judged.execution),
+        compiled=model.compiled,
         fused=_read_fused(judged, planned),
         layers=_read_layers(judged, planned),
         outside=_read_outside(judged, planned),

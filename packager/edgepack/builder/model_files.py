@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from edgepack.backends.registry import BACKENDS
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.job import JudgedBundle
 from edgepack.builder.plan import PlannedVariant
-from edgepack.bundle.manifest import Bucket
+from edgepack.bundle.manifest import Bucket, CompiledModel
 from edgepack.bundle.writing import BundleWriter
 from edgepack.model.files import MODEL, ORT_MODEL
 from edgepack.model.reading import (
     hash_model,
     list_external_files,
     list_external_tensors,
+    read_model,
     read_outline,
     read_structure,
 )
+from edgepack.steps.graph.compiled import CONTEXT, PLACE, read_compiled
 from edgepack.steps.graph.ort_format import OPERATORS
 from edgepack.steps.recipes.bucketed import read_buckets
 
@@ -32,6 +37,7 @@ class ModelFiles:
     buckets: list[Bucket]
     size_bytes: int
     """Of all models with their weights."""
+    compiled: list[CompiledModel] | NotMeasured
 
 
 def write_models(judged: JudgedBundle, writer: BundleWriter) -> list[ModelFiles]:
@@ -71,14 +77,53 @@ def _write_model(judged: JudgedBundle, planned: PlannedVariant, writer: BundleWr
         ]
         last = buckets[-1]
         size = _count_bytes(writer, [bucket.model for bucket in buckets])
-        return ModelFiles(last.model, last.model_sha256, buckets, size)
+        compiled = _write_compiled(judged, planned, writer, last.model_sha256)
+        return ModelFiles(last.model, last.model_sha256, buckets, size, compiled)
     if variant.model_format == "onnx":
         path = add_onnx(writer, folder / MODEL, variant.id, f"{variant.id}.onnx")
         digest = hash_model(writer.folder / path)
-        return ModelFiles(path, digest, [], _count_bytes(writer, [path]))
+        compiled = _write_compiled(judged, planned, writer, digest)
+        return ModelFiles(path, digest, [], _count_bytes(writer, [path]), compiled)
     data = (folder / ORT_MODEL).read_bytes()
     path = writer.add(f"models/{variant.id}.ort", data, role="model")
-    return ModelFiles(path, writer.files[path].sha256, [], len(data))
+    return ModelFiles(path, writer.files[path].sha256, [], len(data), [])
+
+
+def _write_compiled(
+    judged: JudgedBundle, planned: PlannedVariant, writer: BundleWriter, source_sha256: str
+) -> list[CompiledModel] | NotMeasured:
+    """Write the models that were compiled from a variant's, each with the file beside it."""
+    if not isinstance(planned.compiled, str):
+        return planned.compiled or []
+    if error := judged.execution.failed.get(planned.compiled):
+        return NotMeasured(reason=error.problem)
+    artifact, variant = judged.execution.artifacts[planned.compiled], planned.variant
+    artifact.require_whole()
+    written = []
+    for each in read_compiled(artifact.path):
+        stem = f"models/{variant.id}.{each['hardware']}"
+        data = (artifact.path / each["beside"]).read_bytes()
+        beside = writer.add(f"{stem}.bin", data, role="model")
+        model = read_model(artifact.path / each["file"])
+        for node in model.graph.node:
+            for attribute in node.attribute if node.op_type == CONTEXT else ():
+                if attribute.name == PLACE and attribute.s:
+                    attribute.s = PurePosixPath(beside).name.encode()
+        path = writer.add(f"{stem}.onnx", model.SerializeToString(), role="model")
+        digests = [writer.files[name].sha256 for name in (path, beside)]
+        written.append(
+            CompiledModel(
+                hardware=each["hardware"],
+                option=BACKENDS[variant.backend].hardware_option,
+                model=path,
+                model_sha256=hashlib.sha256("".join(digests).encode()).hexdigest(),
+                beside=beside,
+                source_sha256=source_sha256,
+                compiler=each["compiler"],
+                sdk=each["sdk"],
+            )
+        )
+    return written
 
 
 def _write_bucket(

@@ -66,6 +66,9 @@ class PlannedVariant:
     simulated: str | NotMeasured | None
     """The step that runs it in its provider's simulator, or why there is none; the variant does not
     depend on it. None where no vendor has a simulator."""
+    compiled: str | NotMeasured | None
+    """The step that compiles its model for kinds of hardware, or why there is none; the variant
+    does not depend on it. None where it names no hardware."""
     history: tuple[str, ...]
     """The steps that the model went through, in order."""
     carried: bool = False
@@ -88,7 +91,7 @@ class PlannedVariant:
     @property
     def beside(self) -> tuple[str, ...]:
         """Every step that tells about the variant, and without which it ships all the same."""
-        found = (self.layers, self.outside, self.simulated)
+        found = (self.layers, self.outside, self.simulated, self.compiled)
         return tuple(step_id for step_id in found if isinstance(step_id, str))
 
     @property

@@ -39,6 +39,7 @@ from edgepack.project.loading import LoadedProject
 from edgepack.project.outputs import DetectionOutput
 from edgepack.project.profile import OrtFormat, Profile, Recipe, Variant
 from edgepack.project.samples import PythonMetric
+from edgepack.steps.graph.compiled import Compiled
 from edgepack.steps.graph.fusion import Fusion
 from edgepack.steps.graph.ort_format import REPLAY, AsOrt
 from edgepack.steps.graph.placed import Placed
@@ -285,6 +286,7 @@ class _Planner:
             reference=made.reference,
             evaluation=evaluation,
             simulated=self._add_simulated(variant, made, goldens, evaluation),
+            compiled=self._add_compiled(variant, made, goldens),
             placed=placed,
             fusion=fusion,
             layers=layers,
@@ -401,6 +403,23 @@ class _Planner:
                 find_processor(),
             ),
             **{**given, "model": made.judged, "goldens": goldens},
+        )
+
+    def _add_compiled(
+        self, variant: Variant, made: PlannedModel, goldens: str
+    ) -> str | NotMeasured | None:
+        """Add the step that compiles a variant's model, where its provider's compiler is here."""
+        if not variant.compiled_for:
+            return None
+        compiler = find_backend_simulator(BACKENDS[variant.backend])
+        if not isinstance(compiler, Simulator):
+            return compiler
+        if made.bucketed or self.inputs.extensions:
+            return NotMeasured(
+                reason="models of several sizes, or with preprocessing in them, are not compiled"
+            )
+        return self.builder.add_step(
+            Compiled(variant, compiler), model=made.judged, goldens=goldens
         )
 
 

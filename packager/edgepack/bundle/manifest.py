@@ -220,11 +220,31 @@ class Simulated(StrictModel):
     """How near the golden outputs were, in the worst output, as a device's loader counts it."""
     accuracy: Accuracy | NotMeasured | None
     """Of as many evaluation samples as the build's budget allowed, computed by the simulator; None
-    where the project has none. Where they are enough, this decides whether the variant ships."""
+    where the project has none. Where there are 100 or all, this decides whether it ships."""
 
     def share(self, provider: str) -> float:
         """Return the part of the nodes that were on a provider, 0 to 1."""
         return self.nodes.get(provider, 0) / max(1, sum(self.nodes.values()))
+
+
+class CompiledModel(StrictModel):
+    """A variant's model as the provider's compiler made it during the build, for one hardware."""
+
+    hardware: str
+    """As the provider's ``option`` names it: ``73`` is an HTP of version 73."""
+    option: str
+    model: str
+    """Path of the .onnx file, which has an EPContext node for each compiled piece."""
+    model_sha256: str
+    """The bytes of that file and of the one ``beside`` it."""
+    beside: str
+    """Path of the file with the compiled pieces."""
+    source_sha256: str
+    """The ``model_sha256`` of the model that it was compiled from."""
+    compiler: str
+    """The package with it, and its version."""
+    sdk: str
+    """The version of the vendor's SDK: a device with another one compiles the model itself."""
 
 
 class Fused(StrictModel):
@@ -341,6 +361,11 @@ class ManifestVariant(StrictModel):
     ] = None
     """Not measured where there is a simulator, and it is not here or failed; None where no vendor
     has one."""
+    compiled: Annotated[
+        list[CompiledModel] | NotMeasured, Field(exclude_if=lambda given: given == [])
+    ] = []
+    """The loader tries these before ``model``, in this order. Empty where the profile names no
+    hardware; not measured where the provider's compiler is not here or failed."""
     fused: Fused | None = None
     """None unless the CPU runs int8."""
     layers: list[LayerError] | NotMeasured = []
@@ -480,6 +505,9 @@ class Manifest(StrictModel):
         known = {file.path for file in self.files}
         named = [variant.model for variant in self.variants]
         named += [bucket.model for variant in self.variants for bucket in variant.buckets]
+        for variant in self.variants:
+            for each in variant.compiled if isinstance(variant.compiled, list) else ():
+                named += [each.model, each.beside]
         for golden in self.goldens:
             for tensors in (golden.inputs, *golden.outputs.values()):
                 named += [tensor.path for tensor in tensors]

@@ -96,18 +96,21 @@ def _list_accuracy_lines(manifest: api.Manifest) -> Iterator[str]:
     from edgepack.base.schema import NotMeasured
 
     for variant in manifest.variants:
-        accuracy, layers = variant.accuracy, variant.layers
+        accuracy = variant.accuracy
         if isinstance(accuracy, NotMeasured):
             yield f"accuracy was not measured: {accuracy.reason}"
         elif isinstance(accuracy.fp32, NotMeasured):
             yield f"accuracy was not compared with fp32: {accuracy.fp32.reason}"
         if isinstance(accuracy, api.Accuracy) and (others := api.format_others(accuracy)):
             yield f"{variant.id}: {others}"
-        if isinstance(layers, NotMeasured):
-            yield f"the errors of {variant.id}'s nodes were not measured: {layers.reason}"
-        if isinstance(variant.outside, NotMeasured):
-            reason = variant.outside.reason
-            yield f"{variant.id} was not run on inputs unlike the samples: {reason}"
+        lacking = (
+            (f"the errors of {variant.id}'s nodes were not measured", variant.layers),
+            (f"{variant.id} was not run on inputs unlike the samples", variant.outside),
+            (f"{variant.id} was not compiled", variant.compiled),
+        )
+        for what, found in lacking:
+            if isinstance(found, NotMeasured):
+                yield f"{what}: {found.reason}"
         if variant.simulated is not None:
             yield f"{variant.id} {_format_simulated(variant.simulated)}"
 

@@ -134,6 +134,35 @@ def open_simulated(
             workers.kill()
 
 
+def compile_model(
+    simulator: Simulator,
+    model: Path,
+    options: Mapping[str, str],
+    config: Mapping[str, str],
+    out: Path,
+    *,
+    limit_s: float,
+) -> None:
+    """Write a model as the provider's compiler makes it: EPContext nodes and a file beside.
+
+    Args:
+        simulator: The plugin, which holds the compiler.
+        model: The file.
+        options: The provider's; they name the hardware.
+        config: Session config entries.
+        out: The file to write; what it holds lies beside it, under its name and ``_qnn.bin``.
+        limit_s: After so many seconds from now the process is killed.
+
+    Raises:
+        StepError: The compiler refuses the model, crashes or takes too long.
+    """
+    keys = {_COMPILE: "1", _EMBED: "0", _COMPILED: str(out)}
+    with open_simulated(simulator, model, options, {**config, **keys}, limit_s=limit_s):
+        pass
+
+
+_COMPILE, _EMBED = "ep.context_enable", "ep.context_embed_mode"
+_COMPILED = "ep.context_file_path"
 _INSTEAD = "the variant is shipped without this proof: what counts is what a device does"
 
 _opened: list[onnxruntime.InferenceSession] = []

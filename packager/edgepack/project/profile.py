@@ -170,6 +170,10 @@ class OrtFormat(StrictModel):
     """The processors whose kernels the file is written for."""
 
 
+Hardware = Annotated[str, Field(pattern=r"^[a-z0-9]{1,16}$")]
+"""A kind of hardware, in the words of a provider's option."""
+
+
 class Variant(StrictModel):
     """One way to run the model on the target."""
 
@@ -190,6 +194,10 @@ class Variant(StrictModel):
     symbolic dimension. Backends that know static shapes alone get that without asking."""
     session: SessionSettings = SessionSettings()
     requires: Requires = Requires()
+    compiled_for: Annotated[list[Hardware], Field(exclude_if=lambda given: not given)] = []
+    """Hardware for which the bundle also has the model compiled, where this machine has the
+    provider's compiler; for QNN versions of the HTP, as its option ``htp_arch`` has them. The
+    loader tries them in this order before the model itself."""
 
     @model_validator(mode="after")
     def _check_dialect(self) -> Self:
@@ -219,6 +227,7 @@ class VariantChange(StrictModel):
     shapes: Literal["any", "static"] | None = None
     session: SessionSettings | None = None
     requires: Requires | None = None
+    compiled_for: list[Hardware] | None = None
 
 
 class Source(StrictModel):

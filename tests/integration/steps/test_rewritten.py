@@ -90,6 +90,83 @@ def test_flatten_when_no_one_shape_says_the_same_stays(tmp_path):
     assert notes.done == "nothing to rewrite"
 
 
+def bypassed(path, nodes, initializers=(), **options):
+    """The operators that are left of nodes from x to y, whose outputs stay the same."""
+    model(path, nodes, [2, 3], initializers, **options)
+    rewrite(path, "drop-identities")
+    feed = {"x": floats(2, 3)}
+    old, new = (run_session(make_session(path / part / MODEL), feed) for part in ("in", "out"))
+    assert np.array_equal(old["y"], new["y"])
+    return ops(path)
+
+
+def test_identities_when_between_nodes_or_at_an_output_are_dropped(tmp_path):
+    nodes = [
+        node("Abs", ["x"], ["a"], "abs"),
+        node("Identity", ["a"], ["b"], "one"),
+        node("Neg", ["b"], ["c"], "neg"),
+        node("Add", ["b", "c"], ["d"], "add"),
+        node("Add", ["d", "c"], ["e"], "again"),
+        node("Identity", ["e"], ["y"], "last"),
+    ]
+    assert bypassed(tmp_path, nodes) == ["Abs", "Neg", "Add", "Add"]
+    assert made(tmp_path).graph.output[0].name == "y"
+
+
+def test_identity_when_its_input_has_other_readers_gives_them_the_outputs_name(tmp_path):
+    nodes = [
+        node("Abs", ["x"], ["a"], "abs"),
+        node("Identity", ["a"], ["y"], "out"),
+        node("Neg", ["a"], ["z"], "neg"),
+    ]
+    assert bypassed(tmp_path, nodes) == ["Abs", "Neg"]
+
+
+@pytest.mark.parametrize(
+    ("opset", "inputs", "attributes", "left"),
+    [
+        (13, ["a"], {}, ["Abs", "Neg"]),
+        (13, ["a", "ratio", "off"], {}, ["Abs", "Neg"]),
+        (13, ["a", "ratio", "on"], {}, ["Abs", "Dropout", "Neg"]),
+        (11, ["a"], {"ratio": 0.5}, ["Abs", "Neg"]),
+    ],
+)
+def test_dropout_when_it_is_not_training_is_dropped(tmp_path, opset, inputs, attributes, left):
+    values = [("ratio", np.float32(0)), ("off", np.zeros((), bool)), ("on", np.ones((), bool))]
+    nodes = [
+        node("Abs", ["x"], ["a"], "abs"),
+        node("Dropout", inputs, ["b"], "dropout", **attributes),
+        node("Neg", ["b"], ["y"], "neg"),
+    ]
+    given = [value for value in values if value[0] in inputs]
+    assert bypassed(tmp_path, nodes, given, opset=opset) == left
+
+
+def test_dropout_when_its_mask_is_read_stays(tmp_path):
+    nodes = [
+        node("Dropout", ["x"], ["a", "mask"], "dropout"),
+        node("Cast", ["mask"], ["m"], "cast", to=FLOAT),
+        node("Add", ["a", "m"], ["y"], "add"),
+    ]
+    assert "Dropout" in bypassed(tmp_path, nodes)
+
+
+def test_identity_when_it_leads_from_input_to_output_stays(tmp_path):
+    assert bypassed(tmp_path, [node("Identity", ["x"], ["y"], "all")]) == ["Identity"]
+
+
+def test_identity_when_a_body_reads_it_stays(tmp_path):
+    value = helper.make_tensor_value_info("o", FLOAT, [2, 3])
+    body = helper.make_graph([node("Neg", ["b"], ["o"], "inner")], "body", [], [value])
+    nodes = [
+        node("Abs", ["x"], ["a"], "abs"),
+        node("Identity", ["a"], ["b"], "identity"),
+        node("If", ["yes"], ["y"], "if", then_branch=body, else_branch=body),
+    ]
+    yes = [("yes", np.ones((), bool))]
+    assert bypassed(tmp_path, nodes, yes) == ["Abs", "Identity", "If"]
+
+
 def batch_norm(channels, name="bn", source="c", target="y", **attributes):
     parameters = [
         (f"{name}.scale", RANDOM.uniform(0.5, 2, channels).astype(np.float32)),
@@ -212,7 +289,7 @@ def test_rewrites_when_all_are_asked_for_run_in_order(tmp_path):
     notes = rewrite(tmp_path, *REWRITES)
     assert ops(tmp_path) == ["Conv", "Relu", "GlobalAveragePool", "Reshape", "Gemm"]
     assert notes.facts["rewrites"] == {
-        "flatten-to-reshape": 1, "fold-batch-norm": 1, "smooth-norms": 0,
+        "drop-identities": 0, "flatten-to-reshape": 1, "fold-batch-norm": 1, "smooth-norms": 0,
         "coreml-cache-key": 1,
     }  # fmt: skip
 
@@ -261,7 +338,7 @@ def test_rewrite_when_it_lies_is_caught(tmp_path, monkeypatch, name, lie, messag
     [
         ("small/cifar10_resnet20_fp32_bn.onnx", {"BatchNormalization", "Flatten"}),
         ("imagenet/mobilenet_v1_0.25_128_fp32.onnx", {"Flatten"}),
-        ("imagenet/squeezenet1.1_fp32_opset13_dynbatch.onnx", {"Flatten"}),
+        ("imagenet/squeezenet1.1_fp32_opset13_dynbatch.onnx", {"Flatten", "Dropout"}),
         ("audio/gtcrn/gtcrn_simple.onnx", {"BatchNormalization"}),
     ],
 )

@@ -80,7 +80,10 @@ class Model:
 
     Attributes:
         variant: Id of the variant in use.
-        passed_over: Variants that come before it, each with the reason why it is not used.
+        compiled_for: The hardware for which the model in use was compiled during the build; empty
+            where the provider takes the model itself.
+        passed_over: Variants that come before it, and compiled models of this one, each with the
+            reason why it is not used.
         inputs: What the model takes. A caller may leave out masks that the bundle describes.
         outputs: What it gives.
         buckets: The sizes that there is a model for, smallest first; empty if one takes all sizes.
@@ -102,6 +105,7 @@ class Model:
         self.session = sessions[-1]
         self.buckets: List[Dict[str, int]] = [b["dims"] for b in entry.get("buckets", [])]
         self.variant: str = entry["id"]
+        self.compiled_for: str = entry.get("compiled_for", "")
         self.passed_over: List[Tuple[str, str]] = []
         self.inputs = bundle.inputs
         self.outputs = bundle.outputs
@@ -348,12 +352,21 @@ def load(
     passed_over: List[Tuple[str, str]] = []
     for entry in opened.list_variants(variant):
         try:
-            model = _try_variant(opened, providers.apply_settings(entry, settings or {}), on_try)
+            changed = providers.apply_settings(entry, settings or {})
+            check_requirements(changed, opened.manifest.get("provider_sources"))
         except Refused as refusal:
             passed_over.append((entry["id"], str(refusal)))
             continue
-        model.passed_over = passed_over
-        return model
+        for each in [*providers.list_compiled(changed), changed]:
+            try:
+                model = _try_variant(opened, each, on_try)
+            except Refused as refusal:
+                hardware = each.get("compiled_for")
+                name = f"{entry['id']} compiled for {hardware}" if hardware else entry["id"]
+                passed_over.append((name, str(refusal)))
+                continue
+            model.passed_over = passed_over
+            return model
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in passed_over)
     raise LoadError(f"no variant of {opened.folder} works on this machine:{reasons}")
 
@@ -361,7 +374,7 @@ def load(
 def _try_variant(
     bundle: Bundle, entry: Dict[str, Any], on_try: Optional[Callable[[str, List[Path]], None]]
 ) -> Model:
-    check_requirements(entry, bundle.manifest.get("provider_sources"))
+    providers.check_compiled(entry)
     singles = split_models(entry)
     if on_try:
         folders = [providers.find_cache_folder(single, bundle.cache) for single in singles]
@@ -411,7 +424,8 @@ def open_session(bundle: Bundle, entry: Dict[str, Any], profile_prefix: str = ""
 
 def _check_share(bundle: Bundle, model: Model) -> None:
     entry = model.entry
-    if not providers.is_cpu_limited(entry):
+    # A compiled model has a node for all that was compiled: there is nothing to count.
+    if model.compiled_for or not providers.is_cpu_limited(entry):
         return
     first = entry["providers"][0]["name"]
     by_session = [_find_assigned_providers(session) for session in model.sessions]

@@ -103,6 +103,47 @@ def check_requirements(entry: Entry, sources: Optional[Mapping[str, Any]] = None
         raise Refused("onnxruntime-extensions is not installed (requirements.txt has its version)")
 
 
+def list_compiled(entry: Entry) -> List[Entry]:
+    """Return a variant once for each of its compiled models, as the manifest orders them."""
+    compiled = entry.get("compiled", [])
+    if not isinstance(compiled, list):  # why there are none
+        return []
+    first, *others = entry["providers"]
+    return [
+        {
+            **entry,
+            "model": each["model"],
+            "model_sha256": each["model_sha256"],
+            "compiled_for": each["hardware"],
+            "sdk": each["sdk"],
+            "providers": [
+                {**first, "options": {**first["options"], each["option"]: each["hardware"]}},
+                *others,
+            ],
+        }
+        for each in compiled
+    ]
+
+
+def check_compiled(entry: Entry) -> None:
+    """Make sure that a compiled model is of the vendor's SDK that is here.
+
+    Raises:
+        Refused: It is of another.
+    """
+    package = names.PLUGINS.get(entry["providers"][0]["name"])
+    if "compiled_for" not in entry or package is None:
+        return
+    try:
+        # onnxruntime-qnn 2.7.0 has it; where it is not told, the session refuses what is not taken.
+        about = importlib.import_module(f"{package}.build_and_package_info")
+    except ImportError:
+        return
+    here = getattr(about, "qnn_version", entry["sdk"])
+    if here != entry["sdk"]:
+        raise Refused(f"it was compiled by the SDK {entry['sdk']}, and {here} is here")
+
+
 def _has_extensions(entry: Entry) -> bool:
     """Return whether the model has operators of onnxruntime-extensions."""
     return bool(entry.get("requires", {}).get("extensions"))

@@ -163,6 +163,65 @@ def _find_shapes(model: onnx.ModelProto) -> dict[str, list[int | None]]:
     return found
 
 
+# --- drop-identities ---------------------------------------------------------------------------
+
+# Dropout has an input training_mode from opset 12 on, and up to opset 6 an attribute is_test.
+_TRAINING_OPSET, _TEST_OPSET = 12, 6
+
+
+def drop_identities(model: onnx.ModelProto) -> list[str]:
+    """Drop every Identity, and every Dropout that is not in training mode.
+
+    Such a node stays if its result is read in a body, if somebody reads a Dropout's mask, or if it
+    leads from an input of the model straight to an output.
+    """
+    move_constants_to_initializers(model)
+    done = []
+    for node in list(model.graph.node):
+        if _is_identity(model, node) and _bypass(model, node):
+            model.graph.node.remove(node)
+            done.append(repr(node.name))
+    if done:
+        drop_unread(model)
+    return done
+
+
+def _is_identity(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
+    if node.domain not in STANDARD or node.op_type not in ("Identity", "Dropout"):
+        return False
+    if node.op_type == "Identity":
+        return True
+    opset = find_default_opset(model)
+    if opset <= _TEST_OPSET:
+        return bool(_find_attribute(node, "is_test", 0))
+    if opset < _TRAINING_OPSET or len(node.input) <= 2 or not node.input[2]:
+        return True
+    from onnx import numpy_helper
+
+    given = [t for t in model.graph.initializer if t.name == node.input[2]]
+    return bool(given) and not numpy_helper.to_array(given[0]).any()
+
+
+def _bypass(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
+    """Let those who read a node's output read its input; return whether that was possible."""
+    source, result = node.input[0], node.output[0]
+    outputs = {value.name for value in model.graph.output}
+    nodes = [each for each in model.graph.node if each is not node]
+    in_bodies = {name for each in nodes for name in find_reads(each) - {*each.input}}
+    read = {name for each in nodes for name in find_reads(each)} | outputs
+    if in_bodies & {source, result} or read & {*node.output[1:]}:
+        return False
+    if result in outputs:
+        maker = next((each for each in nodes if source in each.output), None)
+        if maker is None or source in outputs:
+            return False
+        maker.output[list(maker.output).index(source)] = result
+        source, result = result, source
+    for each in nodes:
+        each.input[:] = [source if name == result else name for name in each.input]
+    return True
+
+
 # --- fold-batch-norm ---------------------------------------------------------------------------
 
 
@@ -391,6 +450,7 @@ def smooth(model: onnx.ModelProto) -> list[str]:
 
 
 REWRITES: dict[str, Callable[[onnx.ModelProto], list[str]]] = {
+    "drop-identities": drop_identities,
     "flatten-to-reshape": flatten_to_reshape,
     "fold-batch-norm": fold_batch_norm,
     "smooth-norms": smooth,

@@ -1,0 +1,196 @@
+"""Models that Qualcomm's compiler makes during a build, and the loader that chooses among them.
+
+The simulator stands for the NPU: it runs compiled models of every version.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from edgepack.backends import qnn, simulators
+from edgepack.backends.targets import find_misfits
+from edgepack.base.schema import NotMeasured
+from edgepack.builder.build import build
+from edgepack.bundle.reading import load_bundle
+from edgepack.cli.building import print_build
+from edgepack.errors import StepError
+from edgepack.model.files import MODEL
+from edgepack.project.profile import load_profile
+from edgepack.steps.graph import compiled as compiled_step
+from edgepack.steps.graph.compiled import CONTEXT, Compiled
+
+from tests.support.nets import tiny_models
+
+INT8 = "qnn-int8-static"
+LOAD = """
+import json, sys
+import edgepack_loader
+import edgepack_providers as providers
+
+def choose(provider, settings):  # a simulator's device is no NPU
+    [device] = providers._list_plugin_devices(provider)
+    return device, settings
+
+providers._choose_plugin_device = choose
+if len(sys.argv) > 1:
+    import onnxruntime_qnn.build_and_package_info as about
+    about.qnn_version = sys.argv[1]
+model = edgepack_loader.load(variant="qnn-int8-static")
+sys.stdout.write("\\n" + json.dumps({
+    "compiled_for": model.compiled_for,
+    "passed_over": dict(model.passed_over),
+    "golden": model.golden_sqnr_db,
+}) + "\\n")
+"""
+
+pytestmark = pytest.mark.skipif(
+    (platform.system(), platform.machine()) != qnn.BACKEND.simulated_on,
+    reason="Qualcomm's compiler is for Linux on x86-64",
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The result of a build for boards with an HTP."""
+    folder = tmp_path_factory.mktemp("built")
+    project = tiny_models.write_project(folder, "dims: {batch: 1}")
+    return build(project=project, targets=["qualcomm-linux"], variants=[INT8], out=folder / "dist")
+
+
+@pytest.fixture
+def bundle(built, tmp_path):
+    """A copy of the bundle, which a test may break."""
+    return Path(shutil.copytree(built.bundles[0].bundle.path, tmp_path / "bundle"))
+
+
+def load(bundle: Path, *arguments: str):
+    """What the bundle's loader chooses where the simulator is taken for an NPU."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, *arguments],
+        cwd=bundle,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_bundle_when_hardware_is_named_has_a_model_compiled_for_each(built):
+    bundle = built.bundles[0].bundle
+    [variant] = bundle.manifest.variants
+    assert [each.hardware for each in variant.compiled] == ["73", "68"]
+    for each in variant.compiled:
+        assert each.option == "htp_arch"
+        assert each.source_sha256 == variant.model_sha256
+        assert each.compiler.startswith("onnxruntime-qnn 2.")
+        assert each.sdk.count(".") == 2
+        [node] = [
+            node
+            for node in onnx.load(bundle.path / each.model).graph.node
+            if node.op_type == CONTEXT
+        ]
+        [place] = [a.s.decode() for a in node.attribute if a.name == "ep_cache_context"]
+        assert (bundle.path / each.model).parent / place == bundle.path / each.beside
+    sizes = {(bundle.path / each.beside).read_bytes() for each in variant.compiled}
+    assert len(sizes) == 2
+    assert load_bundle(bundle.path).manifest == bundle.manifest
+
+
+def test_loader_takes_the_first_compiled_model_that_works(bundle):
+    found = load(bundle)
+    assert found["compiled_for"] == "73"
+    assert found["passed_over"] == {}
+    assert found["golden"] >= 8
+
+
+def test_loader_when_a_compiled_model_is_broken_takes_the_next_and_says_why(bundle):
+    (bundle / f"models/{INT8}.73.bin").write_bytes(b"no context")
+    found = load(bundle)
+    assert found["compiled_for"] == "68"
+    [(name, reason)] = found["passed_over"].items()
+    assert name == f"{INT8} compiled for 73"
+    assert "session cannot be created" in reason
+
+
+def test_loader_when_a_compiled_model_is_of_another_model_takes_the_next(bundle, tmp_path):
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
+    model = onnx.load(tmp_path / "net.onnx")
+    for tensor in model.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        if values.ndim > 1:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(-values, tensor.name))
+    onnx.save(model, tmp_path / "net.onnx")
+    made = build(
+        project=project,
+        targets=["qualcomm-linux"],
+        variants=[INT8],
+        out=tmp_path / "dist",
+        simulate_s=0,
+    )
+    other = made.bundles[0].bundle.path
+    for name in (f"{INT8}.73.bin", f"{INT8}.73.onnx"):
+        shutil.copyfile(other / "models" / name, bundle / "models" / name)
+    found = load(bundle)
+    assert found["compiled_for"] == "68"
+    assert "dB near the golden one" in found["passed_over"][f"{INT8} compiled for 73"]
+
+
+def test_loader_when_the_sdk_is_another_takes_the_model_itself_and_names_both(bundle):
+    found = load(bundle, "9.8.7")
+    assert found["compiled_for"] == ""
+    assert found["passed_over"].keys() == {f"{INT8} compiled for 73", f"{INT8} compiled for 68"}
+    assert all("and 9.8.7 is here" in reason for reason in found["passed_over"].values())
+
+
+def test_bundle_when_there_is_no_compiler_has_the_model_alone_and_says_so(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(simulators, "find_simulator", lambda *_: None)
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
+    result = build(
+        project=project, targets=["qualcomm-linux"], variants=[INT8], out=tmp_path / "dist"
+    )
+    [variant] = result.bundles[0].bundle.manifest.variants
+    assert isinstance(variant.compiled, NotMeasured)
+    print_build(result)
+    assert f"{INT8} was not compiled: its simulator" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("target", "hardware", "said"),
+    [
+        ("qualcomm-linux", "74", "knows no htp_arch '74'"),
+        ("android-qnn", "73", "apps do not take compiled models"),
+        ("linux-x86-64", "73", "no model is compiled for CPUExecutionProvider"),
+    ],
+)
+def test_variant_when_its_hardware_is_unknown_is_refused(target, hardware, said):
+    profile = load_profile(target)
+    variant = profile.variants[0].model_copy(update={"compiled_for": [hardware]})
+    [misfit] = find_misfits(variant, profile)
+    assert said in misfit.problem
+
+
+def test_compiled_model_when_it_gives_other_outputs_is_refused(monkeypatch, tmp_path):
+    outputs = iter([[{"y": [1.0]}], [{"y": [1.5]}]])
+    monkeypatch.setattr(Compiled, "_run_goldens", lambda *_: next(outputs))
+    variant = load_profile("qualcomm-linux").find_variant(INT8)
+    (tmp_path / MODEL).touch()
+    step = Compiled(variant, simulators.Simulator("qnn", "1", "qnn"))
+    with pytest.raises(StepError, match="compiled for 73 does not give") as caught:
+        step.verify({"model": tmp_path, "goldens": tmp_path}, tmp_path)
+    assert "leave '73' out" in caught.value.hint
+
+
+def test_compiled_model_when_nothing_was_compiled_is_refused(tmp_path):
+    tiny_models.relu(tmp_path / "plain.onnx")
+    with pytest.raises(StepError, match="took no node"):
+        compiled_step._read_compiled(tmp_path / "plain.onnx")
