@@ -1,10 +1,11 @@
-"""Turn stored reports of ``edgepack bench`` into evidence for a target's grade.
+"""Turn reports of ``edgepack bench``, or a simulator's figures, into evidence for grades.
 
 ::
 
     edgepack bench BUNDLE --device NAME --variant ID     once for each variant; then
     python -m tests.docs.write_evidence --reproduce 'edgepack bench ...' REPORT.json ...
     make lab LAB='--record lab.json'; python -m tests.docs.write_evidence --lab lab.json
+    python -m tests.docs.write_evidence --reproduce 'edgepack build ...' --bundle BUNDLE
     python -m tests.docs.write_targets
 
 All reports have to be of one bundle on one device. What they say decides the grade: nothing is
@@ -16,13 +17,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import Accuracy, Simulated
+from edgepack.bundle.reading import load_bundle
 from edgepack.errors import UsageError
-from edgepack.project.grades import Evidence, SeenVariant
+from edgepack.project.grades import Evidence, SeenMetric, SeenVariant
 from edgepack.records.run import RunReport
 from edgepack.results.store.documents import read_report
 
@@ -57,7 +60,7 @@ def evidence_of(
     return Evidence(
         schema_version=1,
         target=first.target,
-        how="emulation" if emulated else "device",
+        how="simulator" if software_only else "emulation" if emulated else "device",
         date=datetime.fromisoformat(first.created).date(),
         os=SYSTEMS[facts.os.split()[0]],
         arch=ARCHITECTURES[facts.arch],
@@ -66,6 +69,56 @@ def evidence_of(
         model=first.bundle,
         variants=[_seen(report, timed=not emulated) for report in reports],
         reproduce=reproduce,
+    )
+
+
+def bundle_evidence(folder: Path, reproduce: str) -> Evidence:
+    """Return what a bundle's variants did in the vendor's simulator during the build.
+
+    Raises:
+        UsageError: None ran there.
+    """
+    manifest = load_bundle(folder).manifest
+    found = [(v.id, v.simulated) for v in manifest.variants if isinstance(v.simulated, Simulated)]
+    if not found:
+        raise UsageError("no variant was simulated", hint="pip install 'edgepack[qnn]', and build")
+    return Evidence(
+        schema_version=1,
+        target=manifest.target,
+        how="simulator",
+        date=datetime.now(UTC).date(),
+        os="linux",
+        arch="x86-64",
+        device=found[0][1].simulator,
+        runtime={
+            name: version
+            for name, version in manifest.built_on.tools.items()
+            if name in ("python", "onnxruntime")
+        },
+        model=manifest.id,
+        variants=[
+            SeenVariant(
+                id=name,
+                golden_sqnr_db=seen.golden_sqnr_db,
+                nodes=seen.nodes,
+                verdict="not measured",
+                metric=_seen_metric(seen),
+            )
+            for name, seen in found
+        ],
+        reproduce=reproduce,
+    )
+
+
+def _seen_metric(seen: Simulated) -> SeenMetric | None:
+    accuracy = seen.accuracy
+    if not isinstance(accuracy, Accuracy) or isinstance(accuracy.fp32, NotMeasured):
+        return None
+    return SeenMetric(
+        name=accuracy.metric,
+        value=accuracy.value,
+        fp32=accuracy.fp32,
+        samples=accuracy.samples,
     )
 
 
@@ -116,10 +169,13 @@ def main() -> None:
     parser.add_argument("--reproduce", default="", help="the command that shows it again")
     parser.add_argument("--software-only", action="store_true", help="the machine is another kind")
     parser.add_argument("--lab", type=Path, help="a record of make lab, instead of reports")
+    parser.add_argument("--bundle", type=Path, help="one that was simulated, instead of reports")
     parser.add_argument("reports", nargs="*", type=Path)
     arguments = parser.parse_args()
     if arguments.lab:
         found = lab_evidence(json.loads(arguments.lab.read_text(encoding="utf-8")))
+    elif arguments.bundle:
+        found = bundle_evidence(arguments.bundle, arguments.reproduce)
     else:
         found = evidence_of(
             [read_report(path) for path in arguments.reports],

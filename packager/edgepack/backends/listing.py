@@ -8,7 +8,7 @@ from typing import Any
 
 from edgepack.backends.targets import check_target
 from edgepack.errors import ProfileError
-from edgepack.project.grades import Evidence, find_target_grade, read_evidence
+from edgepack.project.grades import Evidence, find_grades, read_evidence
 from edgepack.project.profile import Profile, find_target_files, load_profile
 
 
@@ -18,17 +18,16 @@ class ListedTarget:
 
     id: str
     title: str
-    grade: str
-    """The target's grade, which says how well it is tested: a word of
+    grades: dict[str, str]
+    """By variant, best first, how well it is tested: a word of
     :data:`edgepack.project.grades.Grade`."""
-    variants: tuple[str, ...]
     file: str
     error: str
     """Why the profile cannot be used; empty if it can."""
 
 
 def list_targets() -> list[ListedTarget]:
-    """Return all targets: the grade, the variants and the profile's path of each."""
+    """Return all targets: the variants, their grades and the profile's path of each."""
     evidence = read_evidence()
     return [_list_target(name, path, evidence) for name, path in find_target_files().items()]
 
@@ -37,12 +36,11 @@ def _list_target(name: str, path: Path, evidence: list[Evidence]) -> ListedTarge
     try:
         profile = check_target(path)
     except ProfileError as error:
-        return ListedTarget(name, "", "", (), str(path), f"{error.where or path}: {error.problem}")
+        return ListedTarget(name, "", {}, str(path), f"{error.where or path}: {error.problem}")
     return ListedTarget(
         id=name,
         title=profile.title,
-        grade=find_target_grade(profile, evidence, path),
-        variants=tuple(variant.id for variant in profile.variants),
+        grades={**find_grades(profile, evidence, path)},
         file=str(path),
         error="",
     )

@@ -26,7 +26,7 @@ TargetArgument = Annotated[
 
 @targets_app.command("list", epilog="Example: edgepack targets list")
 def list_targets(as_json: JsonOption = False) -> None:
-    """List the targets: how far each is proven, its variants, and the file of its profile."""
+    """List the targets: the variants, how far each is proven, and the file of the profile."""
     from edgepack.cli.printing import print_json, write_line
     from edgepack.errors import ProfileError
 
@@ -35,7 +35,8 @@ def list_targets(as_json: JsonOption = False) -> None:
         print_json(rows)
     else:
         for row in rows:
-            about = f"{row.grade:18} {row.title}  [{', '.join(row.variants)}]  {row.file}"
+            variants = ", ".join(f"{name} {grade}" for name, grade in row.grades.items())
+            about = f"{row.title}  [{variants}]  {row.file}"
             write_line(f"{row.id:20} {row.error or about}")
     wrong = [row.file for row in rows if row.error]
     if wrong:

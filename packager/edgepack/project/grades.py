@@ -1,6 +1,6 @@
-"""Grades: how far a target has been proven, from the evidence files beside the profiles.
+"""Grades: how far each variant of a target has been proven, from evidence files beside profiles.
 
-``targets/evidence/*.json`` each record one thing that was seen. A target's grade is that of its
+``targets/evidence/*.json`` each record one thing that was seen. A variant's grade is that of its
 best evidence; without any it is ``rendered``, which means that only files were made.
 """
 
@@ -17,17 +17,27 @@ from edgepack.base.schema import Id, StrictModel
 from edgepack.errors import ProfileError
 from edgepack.project.profile import Profile
 
-Grade = Literal["verified", "emulated", "compiled", "compiled-elsewhere", "rendered"]
-GRADES: tuple[Grade, ...] = ("verified", "emulated", "compiled", "compiled-elsewhere", "rendered")
+Grade = Literal["verified", "simulated", "emulated", "compiled", "rendered"]
+GRADES: tuple[Grade, ...] = ("verified", "simulated", "emulated", "compiled", "rendered")
 """Best first."""
-HOW: dict[str, Grade] = {
+How = Literal["device", "simulator", "emulation", "compiler"]
+HOW: dict[How, Grade] = {
     "device": "verified",
+    "simulator": "simulated",
     "emulation": "emulated",
     "compiler": "compiled",
-    "compiler-elsewhere": "compiled-elsewhere",
 }
 """The grade that each kind of evidence is worth."""
-NOTHING_RAN = ("compiler", "compiler-elsewhere")
+
+
+class SeenMetric(StrictModel):
+    """A variant's metric over evaluation samples, where it ran."""
+
+    name: str
+    value: float
+    fp32: float
+    """Of the float model on the build host."""
+    samples: int
 
 
 class SeenVariant(StrictModel):
@@ -40,6 +50,8 @@ class SeenVariant(StrictModel):
     """How many nodes ran on each execution provider."""
     verdict: Literal["VALID", "INVALID", "INCONCLUSIVE", "not measured"]
     """The verdict on the measurement; emulated time is never VALID."""
+    metric: Annotated[SeenMetric | None, Field(exclude_if=lambda given: given is None)] = None
+    """What it answered there to evaluation samples."""
 
 
 class Evidence(StrictModel):
@@ -47,10 +59,10 @@ class Evidence(StrictModel):
 
     schema_version: Literal[1]
     target: Id
-    how: Literal["device", "emulation", "compiler", "compiler-elsewhere"]
-    """On such a device; on that architecture or that provider's software; compiled against the
-    target's own system and runtime; compiled for another system, against its runtime, in place of
-    the target's."""
+    how: How
+    """On such a device; in the vendor's simulator, or in the provider's own software on another
+    processor; on an emulated processor of that architecture; compiled by a real compiler, against
+    the runtime that ``runtime`` names, where ``variants`` are empty: the code is all variants'."""
     date: date
     os: str
     arch: Literal["x86-64", "aarch64"]
@@ -66,12 +78,12 @@ class Evidence(StrictModel):
 
     @model_validator(mode="after")
     def _check_claim(self) -> Self:
-        if self.how not in NOTHING_RAN and not self.variants:
+        if self.how != "compiler" and not self.variants:
             raise ValueError("nothing ran | name the variants, or say how: compiler")
         if self.how == "device" and all(v.verdict != "VALID" for v in self.variants):
             raise ValueError("no measurement is VALID | measure again, or say how: emulation")
-        if self.how == "emulation" and any(v.verdict == "VALID" for v in self.variants):
-            raise ValueError("emulated time cannot be VALID | it says nothing of a device")
+        if self.how != "device" and any(v.verdict == "VALID" for v in self.variants):
+            raise ValueError("only a device's time can be VALID | it says nothing of a device")
         return self
 
     @property
@@ -99,26 +111,36 @@ def read_evidence() -> list[Evidence]:
     return found
 
 
-def find_best_evidence(profile: Profile, evidence: list[Evidence]) -> Evidence | None:
-    """Return the evidence that a target's grade rests on, or None.
+def find_variant_evidence(
+    profile: Profile, variant: str, evidence: list[Evidence]
+) -> Evidence | None:
+    """Return the evidence that a variant's grade rests on, or None.
 
-    A device counts only if it is the target's kind of machine.
+    A device counts only if it is the target's kind of machine, and for variants whose measurement
+    there was VALID.
     """
-    kind = (profile.device.os, profile.device.arch)
     fitting = [
-        seen
-        for seen in evidence
-        if seen.target == profile.id and (seen.how != "device" or (seen.os, seen.arch) == kind)
+        seen for seen in evidence if seen.target == profile.id and _is_about(seen, profile, variant)
     ]
     return min(fitting, key=lambda seen: GRADES.index(seen.grade), default=None)
 
 
-def find_target_grade(profile: Profile, evidence: list[Evidence], path: Path) -> Grade:
-    """Return the grade of the profile in a file.
+def _is_about(seen: Evidence, profile: Profile, variant: str) -> bool:
+    if seen.how == "compiler":
+        return not seen.variants or any(each.id == variant for each in seen.variants)
+    found = [each for each in seen.variants if each.id == variant]
+    if seen.how != "device":
+        return bool(found)
+    is_such = (seen.os, seen.arch) == (profile.device.os, profile.device.arch)
+    return is_such and any(each.verdict == "VALID" for each in found)
+
+
+def find_grades(profile: Profile, evidence: list[Evidence], path: Path) -> dict[str, Grade]:
+    """Return the grade of each variant of the profile in a file.
 
     Evidence is about what edgepack ships: another file of the same id is ``rendered``.
     """
     if path.resolve().parent != find_targets_dir().resolve():
-        return "rendered"
-    best = find_best_evidence(profile, evidence)
-    return best.grade if best else "rendered"
+        evidence = []
+    best = {v.id: find_variant_evidence(profile, v.id, evidence) for v in profile.variants}
+    return {name: seen.grade if seen else "rendered" for name, seen in best.items()}

@@ -8,8 +8,7 @@ from edgepack.project.grades import (
     GRADES,
     HOW,
     Evidence,
-    find_best_evidence,
-    find_target_grade,
+    find_grades,
     read_evidence,
 )
 from edgepack.project.profile import load_profile
@@ -42,52 +41,64 @@ def test_evidence_when_shipped_is_read_and_names_known_targets_and_variants():
         assert {variant.id for variant in seen.variants} <= known
 
 
-def test_grade_when_there_is_no_evidence_is_none():
-    assert find_best_evidence(load_profile("raspberry-pi"), []) is None
-    assert find_best_evidence(load_profile("raspberry-pi-acl"), [evidence()]) is None
+def grade(seen: list[Evidence], variant: str = "cpu-fp32", target: str = "raspberry-pi"):
+    profile = load_profile(target)
+    return find_grades(profile, seen, find_targets_dir() / f"{target}.yaml")[variant]
+
+
+def test_grade_when_there_is_no_evidence_is_rendered():
+    assert grade([]) == "rendered"
+    assert grade([evidence()], target="raspberry-pi-acl") == "rendered"
 
 
 def test_grade_when_there_are_several_is_that_of_the_best():
-    emulated = evidence("emulation", "INVALID")
-    best = find_best_evidence(load_profile("raspberry-pi"), [emulated, evidence()])
-    assert best is not None
-    assert best.grade == "verified"
-    assert find_best_evidence(load_profile("raspberry-pi"), [emulated]) == emulated
-
-
-def test_grade_when_code_was_compiled_for_another_system_is_below_compiled():
-    elsewhere, compiled = (
-        evidence(how, "not measured") for how in ("compiler-elsewhere", "compiler")
-    )
-    assert find_best_evidence(load_profile("raspberry-pi"), [elsewhere, compiled]) == compiled
-    assert elsewhere.grade == "compiled-elsewhere"
+    seen = [evidence(how, "not measured") for how in ("compiler", "emulation", "simulator")]
+    assert grade(seen[:1]) == "compiled"
+    assert grade(seen[:2]) == "emulated"
+    assert grade(seen) == "simulated"
+    assert grade([*seen, evidence()]) == "verified"
     assert [*HOW.values(), "rendered"] == list(GRADES)
 
 
-def test_phones_when_graded_claim_no_more_than_code_compiled_on_another_system():
-    claimed = {e.target: e.grade for e in read_evidence() if e.os != "macos"}
-    phones = {name: claimed[name] for name in ("ios", "android", "android-xnnpack")}
-    assert set(phones.values()) == {"compiled-elsewhere"}
+def test_grade_when_another_variant_ran_is_not_this_ones():
+    assert grade([evidence()], "cpu-int8-static") == "rendered"
 
 
-def test_grade_when_a_target_has_evidence_is_its_grade_for_the_shipped_profile_only(tmp_path):
+def test_grade_when_a_variants_measurement_was_not_valid_is_not_verified():
+    seen = evidence()
+    other = seen.variants[0].model_copy(update={"id": "cpu-int8-static", "verdict": "INVALID"})
+    both = seen.model_copy(update={"variants": [*seen.variants, other]})
+    assert (grade([both]), grade([both], "cpu-int8-static")) == ("verified", "rendered")
+
+
+def test_grade_when_code_was_compiled_is_that_of_every_variant():
+    code = evidence("compiler", "not measured").model_copy(update={"variants": []})
+    assert (grade([code]), grade([code], "cpu-int8-static")) == ("compiled", "compiled")
+
+
+def test_phones_when_graded_claim_no_more_than_a_compiler_or_a_simulator():
+    phones = {seen.target: seen.how for seen in read_evidence()}
+    assert {phones[name] for name in ("ios", "android", "android-xnnpack")} == {"compiler"}
+    assert phones["android-qnn"] == "simulator"
+
+
+def test_grade_when_the_profile_is_not_the_shipped_one_is_rendered(tmp_path):
     profile, seen = load_profile("raspberry-pi"), [evidence("emulation", "INVALID")]
     shipped = find_targets_dir() / "raspberry-pi.yaml"
-    assert find_target_grade(profile, seen, shipped) == "emulated"
-    assert find_target_grade(profile, [], shipped) == "rendered"
-    assert find_target_grade(profile, seen, tmp_path / "raspberry-pi.yaml") == "rendered"
+    assert find_grades(profile, seen, shipped)["cpu-fp32"] == "emulated"
+    assert find_grades(profile, seen, tmp_path / "raspberry-pi.yaml")["cpu-fp32"] == "rendered"
 
 
 def test_device_when_it_is_another_kind_of_machine_shows_nothing():
-    other = evidence().model_copy(update={"arch": "x86-64"})
-    assert find_best_evidence(load_profile("raspberry-pi"), [other]) is None
+    assert grade([evidence().model_copy(update={"arch": "x86-64"})]) == "rendered"
 
 
 @pytest.mark.parametrize(
     ("how", "verdict", "problem"),
     [
         ("device", "INCONCLUSIVE", "no measurement is VALID"),
-        ("emulation", "VALID", "emulated time cannot be VALID"),
+        ("emulation", "VALID", "only a device's time can be VALID"),
+        ("simulator", "VALID", "only a device's time can be VALID"),
     ],
 )
 def test_evidence_when_it_claims_more_than_it_shows_is_refused(how, verdict, problem):
