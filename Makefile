@@ -37,9 +37,10 @@ dist: $(READY)  ## The commit's wheel and sdist, checked, in dist-python; docs/r
 bench: $(READY)  ## Print speed ratios, each measured in one run
 	$(ROOM) $(BIN)/python -m tests.bench.run
 
-placement: $(READY)  ## Predicted placement against a real OpenVINO and Qualcomm's simulator, in .venv-openvino and .venv-qnn
+placement: $(READY)  ## Predicted placement against a real OpenVINO, Qualcomm's simulator and Debian's XNNPACK
 	$(ROOM) $(BIN)/python -m tests.placement.compare openvino
 	$(ROOM) $(BIN)/python -m tests.placement.compare qnn
+	$(ROOM) $(BIN)/python -m tests.placement.xnnpack || test $$? = 3  # 3: it cannot run here, and says why
 	$(ROOM) $(BIN)/python -m tests.placement.loader_openvino --python .venv-openvino/bin/python
 
 runtimes: $(READY)  ## Bundles in the runtimes that targets pin, in .runtimes
@@ -64,4 +65,4 @@ mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven
 	$(ROOM) $(BIN)/python -m tests.mobile.run $(MOBILE)
 
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-qnn .venv-peers .runtimes .proofs .mobile .machines build dist dist-python demo
+	rm -rf $(VENV) .venv-openvino .venv-qnn .venv-peers .runtimes .proofs .mobile .machines .debian build dist dist-python demo

@@ -20,10 +20,12 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -32,6 +34,8 @@ import numpy as np
 import onnxruntime
 
 CPU = "CPUExecutionProvider"
+TELLS = hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info")
+"""Whether it says where nodes are: 1.24 does, 1.21 does not."""
 SECONDS = 180
 """After so long a model is given up."""
 SAME = 200.0
@@ -63,11 +67,11 @@ def measure(model: str, arguments: argparse.Namespace) -> Iterator[dict[str, Any
         return
     result["load_seconds"] = round(time.perf_counter() - started, 3)
     result["providers"] = session.get_providers()
-    result["nodes"] = [
-        {"name": node.name, "op": node.op_type, "domain": node.domain, "provider": part.ep_name}
-        for part in session.get_provider_graph_assignment_info()
-        for node in part.get_nodes()
-    ]
+    try:
+        result["nodes"] = list_nodes(session)
+    except Exception as error:  # noqa: BLE001
+        yield {**result, "error": f"{type(error).__name__}: {ends(str(error))}"}
+        return
     yield {**result, "outputs": {"compared": False, "why": "it took too long"}}
     yield {**result, "outputs": compare_outputs(session, model)}
 
@@ -81,7 +85,11 @@ def make_session(
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = VERBOSE if arguments and arguments.plugin else SILENT
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if TELLS:
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    elif arguments is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = f"{tempfile.gettempdir()}/profile"
     providers: list[Any] | None = [CPU]
     if arguments is not None:
         passed = dict(option.split("=", 1) for option in arguments.option)
@@ -91,6 +99,28 @@ def make_session(
         elif arguments.provider != CPU:
             providers = [(arguments.provider, passed), CPU]
     return onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=0)
+
+
+def list_nodes(session: onnxruntime.InferenceSession) -> list[dict[str, str]]:
+    """Return the nodes before fusion; of an onnxruntime that does not tell, those of a profile."""
+    if not TELLS:
+        session.run(None, {value.name: random_input(value) for value in session.get_inputs()})
+        with Path(session.end_profiling()).open(encoding="utf-8") as file:
+            events = [event for event in json.load(file) if event.get("cat") == "Node"]
+        return [
+            {
+                "name": event["name"].removesuffix("_kernel_time"),
+                "op": event["args"]["op_name"],
+                "provider": event["args"]["provider"],
+            }
+            for event in events
+            if event["name"].endswith("_kernel_time")
+        ]
+    return [
+        {"name": node.name, "op": node.op_type, "domain": node.domain, "provider": part.ep_name}
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+    ]
 
 
 def add_plugin(options: Any, module: str, passed: dict[str, str]) -> None:

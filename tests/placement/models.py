@@ -40,6 +40,11 @@ ON_PROCESSORS = {
     "s8s8-symmetric": Dialect(_S8, _S8, symmetric=True),
     "u8u8": Dialect(_U8, _U8),
 }
+ON_XNNPACK = {
+    "s8s8": Dialect(_S8, _S8),
+    "u8u8": Dialect(_U8, _U8, per_channel=False),
+    "u8s8": Dialect(_U8, _S8),
+}
 ON_HTP = {
     "u16u8": Dialect(_U16, _U8, per_channel=False),
     "u8u8": Dialect(_U8, _U8, per_channel=False),

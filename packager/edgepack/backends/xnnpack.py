@@ -2,9 +2,11 @@
 
 It takes a handful of operators one by one: float32 ones, and int8 ones as QDQ groups. Weights must
 be constant, and all dimensions of images but the batch known. From the sources, onnxruntime 1.24
-and older (stored copies, looked up 2026-11-21; nothing was tried, for no wheel has XNNPACK):
-``core/providers/xnnpack/detail/node_support_checker.cc``, ``detail/utils.cc``, ``nn/*.cc``,
-``math/*.cc``, ``tensor/resize.cc``.
+and older (stored copies, looked up 2026-11-21): ``core/providers/xnnpack/``
+``detail/node_support_checker.cc``, ``detail/utils.cc``, ``nn/*.cc``, ``math/*.cc``,
+``tensor/resize.cc``; tried with Debian's onnxruntime 1.21.0 on x86-64 (2026-11-26, ``make
+placement``). There no session is made of a uint8 Softmax that is taken, nor of the 1-D Conv of
+silero_vad.
 
 A Gemm computes as many rows as its input's shape says when the session is made (``math/gemm.cc``):
 with a dynamic batch this is only one. Fix the batch for models that end in one.
