@@ -96,6 +96,8 @@ def check_requirements(entry: Entry, sources: Optional[Mapping[str, Any]] = None
         about = (sources or {}).get(provider["name"], {}).get("about", "")
         if absence:
             raise Refused(f"{absence}. {about}" if about else absence)
+        if _list_plugin_devices(provider["name"]):
+            _choose_plugin_device(provider["name"], provider["options"])
     missing = sorted(set(entry["requires"]["cpu"]) - read_cpu_flags())
     if missing:
         raise Refused(f"this CPU lacks {', '.join(missing)}")
