@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from edgepack.bundle.unused import Unused as Unused
     from edgepack.demo.demo import Demo as Demo
     from edgepack.demo.demo import demo as demo
+    from edgepack.demo.prove import Proof as Proof
+    from edgepack.demo.prove import prove as prove
     from edgepack.deploy.adding import AddedDevice as AddedDevice
     from edgepack.deploy.adding import add_device as add_device
     from edgepack.deploy.adding import remove_device as remove_device

@@ -32,6 +32,7 @@ FUNCTIONS = {
     "rollback": "rollback",
     "demo": "demo",
     "targets list": "list_targets",
+    "targets prove": "prove",
     "targets show": "show_target",
     "targets check": "check_target",
     "targets schema": "make_target_schema",

@@ -19,57 +19,17 @@ import argparse
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy, Simulated
 from edgepack.bundle.reading import load_bundle
+from edgepack.demo.prove import make_evidence
 from edgepack.errors import UsageError
 from edgepack.project.grades import Evidence, SeenMetric, SeenVariant
-from edgepack.records.run import RunReport
 from edgepack.results.store.documents import read_report
 
 FOLDER = Path(__file__).resolve().parents[2] / "targets" / "evidence"
-SYSTEMS = {"Linux": "linux", "Darwin": "macos"}
-ARCHITECTURES: dict[str, Literal["x86-64", "aarch64"]] = {
-    "x86_64": "x86-64",
-    "aarch64": "aarch64",
-    "arm64": "aarch64",
-}
-VERDICTS: dict[str, Literal["VALID", "INVALID", "INCONCLUSIVE"]] = {
-    "valid": "VALID",
-    "invalid": "INVALID",
-    "inconclusive": "INCONCLUSIVE",
-}
-
-
-def evidence_of(
-    reports: list[RunReport], reproduce: str, *, software_only: bool = False
-) -> Evidence:
-    """Return what reports of one bundle on one device show.
-
-    Raises:
-        UsageError: They are of several.
-    """
-    first = reports[0]
-    if len({(report.device, report.bundle, report.target) for report in reports}) > 1:
-        raise UsageError("the reports are of several devices or bundles", hint="give one's only")
-    facts = first.facts
-    emulated = facts.emulated or software_only
-    names = [name for name in (facts.model, facts.cpu) if not isinstance(name, NotMeasured)]
-    return Evidence(
-        schema_version=1,
-        target=first.target,
-        how="simulator" if software_only else "emulation" if emulated else "device",
-        date=datetime.fromisoformat(first.created).date(),
-        os=SYSTEMS[facts.os.split()[0]],
-        arch=ARCHITECTURES[facts.arch],
-        device="an emulated board" if facts.emulated else ", ".join(names) or "a machine",
-        runtime={"python": facts.python, "onnxruntime": facts.onnxruntime},
-        model=first.bundle,
-        variants=[_seen(report, timed=not emulated) for report in reports],
-        reproduce=reproduce,
-    )
 
 
 def bundle_evidence(folder: Path, reproduce: str) -> Evidence:
@@ -154,15 +114,6 @@ def lab_evidence(record: dict[str, Any]) -> Evidence:
     )
 
 
-def _seen(report: RunReport, *, timed: bool) -> SeenVariant:
-    return SeenVariant(
-        id=report.variant_used,
-        golden_sqnr_db=min(run.golden_min_sqnr_db for run in report.runs),
-        nodes=report.placement.counts,
-        verdict=VERDICTS[report.verdict.kind] if timed else "not measured",
-    )
-
-
 def main() -> None:
     """Write one evidence file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -177,7 +128,7 @@ def main() -> None:
     elif arguments.bundle:
         found = bundle_evidence(arguments.bundle, arguments.reproduce)
     else:
-        found = evidence_of(
+        found = make_evidence(
             [read_report(path) for path in arguments.reports],
             arguments.reproduce,
             software_only=arguments.software_only,

@@ -38,7 +38,7 @@ MAY_USE = {
         "base ondevice model project backends bundle samples metrics records devices "
         "deploy steps builder"
     ),
-    "demo": "base project records devices deploy results builder measure",
+    "demo": "base project bundle records devices deploy results builder measure",
     "api": (
         "base model project backends bundle metrics records devices deploy results "
         "builder trying measure demo"

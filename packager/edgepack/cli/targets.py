@@ -10,7 +10,7 @@ import typer
 
 from edgepack import api
 from edgepack.cli.groups import QuickGroup
-from edgepack.cli.options import JsonOption, complete_targets
+from edgepack.cli.options import JsonOption, WaitOption, complete_selection, complete_targets
 
 targets_app = typer.Typer(
     cls=QuickGroup,
@@ -72,6 +72,57 @@ def check(files: Annotated[list[Path], typer.Argument(help="Profiles to check.")
         raise ProfileError(
             before + (f"{last.where}: " if last.where else "") + last.problem, hint=last.hint
         )
+
+
+@targets_app.command(
+    epilog="Examples: edgepack targets prove jetson --device orin  |  "
+    "edgepack targets prove raspberry-pi --device pi5 --project edgepack.yaml --out pi5.json"
+)
+def prove(
+    target: TargetArgument,
+    device: Annotated[
+        str, typer.Option(help="The device's name.", autocompletion=complete_selection)
+    ],
+    project: Annotated[
+        Path | None, typer.Option(help="The project file [default: the example in edgepack]")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="As edgepack bench has it.")] = "standard",
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write [default: TARGET-device.json]")
+    ] = None,
+    wait_s: WaitOption = 0.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Run every variant of a target on your device, and write the evidence for its grades.
+
+    The file names the board and its processor, and nothing else of yours: add it to
+    targets/evidence in a pull request.
+    """
+    from edgepack.base.progress import make_terminal_progress
+    from edgepack.cli.printing import print_json, write_line
+
+    proof = api.prove(
+        target,
+        api.load_device(device),
+        project=project,
+        preset=preset,
+        out=out,
+        wait_s=wait_s,
+        progress=make_terminal_progress(),
+    )
+    if as_json:
+        print_json(proof)
+        return
+    for seen in proof.evidence.variants:
+        nodes = ", ".join(f"{count} nodes on {name}" for name, count in seen.nodes.items())
+        doubts = "; ".join(proof.doubts.get(seen.id, ()))
+        said = f": {doubts}" if doubts else ""
+        write_line(
+            f"{seen.id}: {nodes}; goldens {seen.golden_sqnr_db:.1f} dB; {seen.verdict}{said}"
+        )
+    for unused in proof.unused:
+        write_line(f"{unused.stage} {unused}")
+    write_line(f"wrote {proof.file}: add it to targets/evidence in a pull request")
 
 
 @targets_app.command(epilog="Example: edgepack targets schema > profile.schema.json")

@@ -1,1 +1,1 @@
-"""``edgepack demo``: the whole road on the bundled example, over real SSH."""
+"""The whole road on the bundled example: ``edgepack demo``, and proof of a target on a device."""

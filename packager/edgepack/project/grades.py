@@ -50,6 +50,8 @@ class SeenVariant(StrictModel):
     """How many nodes ran on each execution provider."""
     verdict: Literal["VALID", "INVALID", "INCONCLUSIVE", "not measured"]
     """The verdict on the measurement; emulated time is never VALID."""
+    predicted_share: Annotated[float | None, Field(exclude_if=lambda given: given is None)] = None
+    """The share of the nodes that edgepack predicted on the first provider, 0 to 1."""
     metric: Annotated[SeenMetric | None, Field(exclude_if=lambda given: given is None)] = None
     """What it answered there to evaluation samples."""
 
