@@ -17,6 +17,7 @@ from edgepack.base.resources import find_targets_dir
 from edgepack.base.schema import Id, StrictModel
 from edgepack.base.yaml_source import YamlSource, read_yaml
 from edgepack.errors import ProfileError, ToolError, UsageError, suggest_nearest
+from edgepack.project.elsewhere import find_elsewhere
 from edgepack.project.recipes import RECIPE_RULES
 
 if TYPE_CHECKING:
@@ -370,6 +371,9 @@ def find_target_file(target: str) -> Path:
     target = find_host_target() if target == "host" else target
     files = find_target_files()
     if target not in files:
+        if known := find_elsewhere(target):
+            problem = f"there is no target {target!r}: {known.exists}"
+            raise UsageError(problem, hint=known.use, where="--target")
         raise UsageError(
             f"there is no target {target!r}",
             hint=suggest_nearest(target, [*files, "host"]) + " (edgepack targets list)",

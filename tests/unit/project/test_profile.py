@@ -10,6 +10,7 @@ from edgepack.base.resources import find_targets_dir
 from edgepack.builder.build import build, dry_run
 from edgepack.cli.main import run
 from edgepack.errors import ProfileError, UsageError
+from edgepack.project.elsewhere import ELSEWHERE
 from edgepack.project.profile import (
     Runtime,
     find_own_profile,
@@ -162,3 +163,29 @@ def test_profile_when_wrong_says_what_and_where(tmp_path, old, new, problem):
 )
 def test_onnxruntime_of_a_runtime_when_packages_go_into_it_is_the_package_itself(packages, pinned):
     assert Runtime(packages=packages, max_ir=13, max_opset=26).onnxruntime == pinned
+
+
+@pytest.mark.parametrize(
+    ("name", "exists", "use"),
+    [
+        ("directml", "Windows ML", "linux-x86-64"),
+        ("WinML", "Windows ML", "models/cpu-fp32.onnx"),
+        ("migraphx", "ROCm", "rocm.docs.amd.com"),
+        ("vitisai", "Zynq and Versal", "linux-aarch64"),
+        ("rk3588", "for the RK1808 alone", "RKNN-Toolkit2"),
+        ("webgpu", "onnxruntime-web", "models/cpu-fp32.onnx"),
+    ],
+)
+def test_target_when_it_is_what_edgepack_has_none_for_says_what_exists(name, exists, use):
+    with pytest.raises(UsageError) as caught:
+        load_profile(name)
+    assert caught.value.problem.startswith(f"there is no target '{name}': ")
+    assert exists in caught.value.problem
+    assert use in caught.value.hint
+
+
+def test_elsewhere_has_no_name_of_a_target_and_none_twice():
+    names = [name for each in ELSEWHERE for name in each.names]
+    assert not set(names) & set(find_target_files())
+    assert len(names) == len(set(names))
+    assert all(each.source for each in ELSEWHERE)
