@@ -6,6 +6,8 @@
     python -m tests.docs.write_evidence --reproduce 'edgepack bench ...' REPORT.json ...
     make lab LAB='--record lab.json'; python -m tests.docs.write_evidence --lab lab.json
     python -m tests.docs.write_evidence --reproduce 'edgepack build ...' --bundle BUNDLE
+    python -m tests.placement.xnnpack --record xnnpack.json
+    python -m tests.docs.write_evidence --reproduce 'make placement' --software xnnpack.json
     python -m tests.docs.write_targets
 
 All reports have to be of one bundle on one device. What they say decides the grade: nothing is
@@ -82,6 +84,23 @@ def _seen_metric(seen: Simulated) -> SeenMetric | None:
     )
 
 
+def software_evidence(loaded: dict[str, Any], reproduce: str) -> Evidence:
+    """Return what a bundle's variants did with a provider's own software on another processor."""
+    return Evidence(
+        schema_version=1,
+        target=loaded["target"],
+        how="simulator",
+        date=datetime.fromisoformat(loaded["created"]).date(),
+        os="linux",
+        arch="x86-64",
+        device=loaded["device"],
+        runtime=loaded["runtime"],
+        model=f"digits-1.0.0-{loaded['target']}",
+        variants=[SeenVariant(**each, verdict="not measured") for each in loaded["variants"]],
+        reproduce=reproduce,
+    )
+
+
 def lab_evidence(record: dict[str, Any]) -> Evidence:
     """Return what a record of ``make lab`` shows of its first board.
 
@@ -120,11 +139,15 @@ def main() -> None:
     parser.add_argument("--reproduce", default="", help="the command that shows it again")
     parser.add_argument("--software-only", action="store_true", help="the machine is another kind")
     parser.add_argument("--lab", type=Path, help="a record of make lab, instead of reports")
+    parser.add_argument("--software", type=Path, help="a record of tests.placement.xnnpack")
     parser.add_argument("--bundle", type=Path, help="one that was simulated, instead of reports")
     parser.add_argument("reports", nargs="*", type=Path)
     arguments = parser.parse_args()
     if arguments.lab:
         found = lab_evidence(json.loads(arguments.lab.read_text(encoding="utf-8")))
+    elif arguments.software:
+        record = json.loads(arguments.software.read_text(encoding="utf-8"))
+        found = software_evidence(record["loaded"], arguments.reproduce)
     elif arguments.bundle:
         found = bundle_evidence(arguments.bundle, arguments.reproduce)
     else:

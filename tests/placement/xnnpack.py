@@ -32,7 +32,10 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 from edgepack.backends import xnnpack
 from edgepack.backends.base import predict
-from edgepack.base.processes import run_program
+from edgepack.base.clock import format_now
+from edgepack.base.processes import ProgramResult, run_program
+from edgepack.base.resources import find_example_dir
+from edgepack.builder.build import build
 from edgepack.errors import EdgepackError, ToolError
 from edgepack.model.graph import make_partitioned_graph
 from edgepack.project.profile import Provider, Variant
@@ -45,6 +48,27 @@ RELEASE, PACKAGES = "trixie", ("python3-onnxruntime", "python3-numpy")
 OPERATORS = (
     *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Softmax", "Resize", "Gemm", "MatMul"),
 )
+TARGET = "raspberry-pi-xnnpack"
+FIRST = "xnnpack-int8-static"
+"""The variant that its loader takes where XNNPACK is."""
+# What a bundle's loader chooses, and what each variant does.
+_LOAD = """
+import json, platform, sys
+sys.path.insert(0, sys.argv[1])
+import edgepack_loader as loader
+import onnxruntime
+bundle = loader.Bundle(loader.Path(sys.argv[1]))
+seen = []
+for entry in bundle.list_variants(None):
+    model = loader.load(sys.argv[1], entry["id"], cache="/tmp")
+    nodes = [node["provider"] for node in loader.profile_nodes(bundle, entry, 1)]
+    goldens = [model.measure_golden_db(index) for index in range(bundle.goldens)]
+    counts = {name: nodes.count(name) for name in sorted(set(nodes))}
+    seen.append({"id": entry["id"], "golden_sqnr_db": min(goldens), "nodes": counts})
+chosen = loader.load(sys.argv[1], cache="/tmp")
+runtime = {"python": platform.python_version(), "onnxruntime": onnxruntime.__version__}
+print("\\n" + json.dumps({"chosen": chosen.variant, "variants": seen, "runtime": runtime}))
+"""
 LEAST_SHARE = 0.95
 LEAST_MODELS = 25
 TIMEOUT_S = 1800.0
@@ -97,29 +121,67 @@ def main() -> int:
             compare(name, file, real[f"/mnt/{file.relative_to(folder)}"])
             for name, file in models.items()
         ]
+        loaded = load_bundle(root, folder)
     show(results)
+    say(f"  {loaded['chosen']} of {TARGET} is chosen by its loader; {json.dumps(loaded)}")
     if arguments.record:
-        record = [asdict(result) for result in results]
+        about = {"target": TARGET, "created": format_now(), "device": f"Debian {RELEASE} on x86-64"}
+        record = {"models": [asdict(each) for each in results], "loaded": {**loaded, **about}}
         arguments.record.write_text(json.dumps(record, indent=1) + "\n")
     compared = [result for result in results if result.compared]
     equal, nodes = (sum(getattr(r, key) for r in compared) for key in ("equal", "compared"))
     is_good = len(compared) >= LEAST_MODELS and equal >= LEAST_SHARE * nodes
     share = f"{equal} of {nodes} operators of {len(compared)} models as predicted"
-    checks = [Check("the prediction for XNNPACK", "" if is_good else share)]
+    checks = [
+        Check("the prediction for XNNPACK", "" if is_good else share),
+        *check_loaded(loaded),
+    ]
     report("placement xnnpack", checks, time.monotonic() - began)
-    return 0 if is_good else 1
+    return 1 if any(check.problem for check in checks) else 0
+
+
+def load_bundle(root: Path, folder: Path) -> dict[str, Any]:
+    """Return what the loader of the example's bundle does in a root file system."""
+    built = build(
+        project=find_example_dir() / "edgepack.yaml", targets=[TARGET], out=folder / "dist"
+    )
+    (folder / "load.py").write_text(_LOAD, encoding="utf-8")
+    bundle = f"/mnt/dist/{built.bundles[0].bundle.path.name}"
+    done = enter(root, folder, "/usr/bin/python3", "/mnt/load.py", bundle)
+    return dict(json.loads(done.text.splitlines()[-1]))
+
+
+def check_loaded(loaded: Mapping[str, Any]) -> list[Check]:
+    """Return whether the loader took XNNPACK, and whether every node that may be there is."""
+    chosen = loaded["chosen"]
+    checks = [Check("the loader takes XNNPACK", "" if chosen == FIRST else f"it takes {chosen}")]
+    for seen in loaded["variants"]:
+        wanted = seen["id"].startswith("xnnpack-")
+        is_there = bool(seen["nodes"].get(xnnpack.BACKEND.provider))
+        problem = "" if is_there == wanted else f"its nodes are on {seen['nodes']}"
+        checks.append(Check(f"the nodes of {seen['id']}", problem))
+    return checks
+
+
+def enter(root: Path, folder: Path, *argv: str) -> ProgramResult:
+    """Run a program in a root file system that has a folder at /mnt.
+
+    Raises:
+        ToolError: It failed.
+    """
+    entering = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(root), str(folder)]
+    done = run_program([*entering, *argv], timeout_s=TIMEOUT_S)
+    if done.exit_code:
+        raise ToolError(f"{argv[1]} failed in the root{done.last_lines}", hint="look there")
+    return done
 
 
 def measure(root: Path, folder: Path, models: Mapping[str, Path]) -> dict[str, Any]:
     """Return what the onnxruntime in a root file system does with models in a folder."""
     shutil.copyfile(Path(__file__).with_name("measure_provider.py"), folder / "measure.py")
-    argv = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(root), str(folder)]
-    argv += ["/usr/bin/python3", "/mnt/measure.py", "--provider", xnnpack.BACKEND.provider]
+    argv = ["/usr/bin/python3", "/mnt/measure.py", "--provider", xnnpack.BACKEND.provider]
     files = [f"/mnt/{file.relative_to(folder)}" for file in models.values()]
-    done = run_program([*argv, *files], timeout_s=TIMEOUT_S)
-    if done.exit_code:
-        raise ToolError(f"the models were not measured:{done.last_lines}", hint="look there")
-    return dict(json.loads(done.text)["models"])
+    return dict(json.loads(enter(root, folder, *argv, *files).text)["models"])
 
 
 def compare(name: str, file: Path, real: Mapping[str, Any]) -> Comparison:

@@ -92,7 +92,8 @@ def environment(pin: Pin, interpreter: Interpreter, root: Path) -> Environment:
     Raises:
         ToolError: pip cannot install what the pin requires.
     """
-    folder = root / f"{pin.package}-{pin.version}-python{interpreter.minor}"
+    packages = "-".join([pin.package, pin.version, *pin.plugins])
+    folder = root / f"{packages}-python{interpreter.minor}"
     stamp = folder / _STAMP
     made_of = "\n".join([interpreter.version, *pin.requirements, ""])
     python = folder / "bin" / "python"

@@ -34,8 +34,14 @@ class Pin:
 
     @property
     def title(self) -> str:
-        """``onnxruntime 1.31.1``."""
-        return f"{self.package} {self.version}"
+        """``onnxruntime 1.31.1``, and the plugins beside it."""
+        return " with ".join([f"{self.package} {self.version}", *self.plugins])
+
+    @property
+    def plugins(self) -> list[str]:
+        """The names of providers that are libraries beside onnxruntime."""
+        names = [Requirement(each).name for each in self.requirements]
+        return [name for name in names if "onnxruntime" in name and name != self.package]
 
     @property
     def targets(self) -> list[str]:
@@ -87,7 +93,9 @@ def _runtime(requirements: Sequence[str]) -> tuple[str, str]:
         ValueError: There is not exactly one, or it does not pin one version.
     """
     found = [r for r in map(Requirement, requirements) if r.name.startswith("onnxruntime")]
-    versions = [s.version for r in found for s in r.specifier if s.operator == "=="]
-    if len(found) != 1 or len(versions) != 1:
+    # A plugin beside it has a longer name.
+    runtime = min(found, key=lambda each: len(each.name), default=None)
+    versions = [s.version for s in runtime.specifier if s.operator == "=="] if runtime else []
+    if runtime is None or len(versions) != 1:
         raise ValueError(f"no single pinned onnxruntime in {list(requirements)}")
-    return found[0].name, versions[0]
+    return runtime.name, versions[0]
