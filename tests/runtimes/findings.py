@@ -64,7 +64,7 @@ class Finding:
         counts = [self.loaded(how) for how in ("loader", "CPU session", "other kernels")]
         limits = (self.max_ir, self.max_opset, self.max_int8_opset)
         numbers = [number or "-" for number in (*limits, *counts)]
-        targets = ", ".join(self.pin.targets) or "(none: the oldest Python of loader and harness)"
+        targets = ", ".join(self.pin.targets) or f"(none: {self.pin.about})"
         return FORMAT.format(self.pin.title, self.python, self.numpy, *numbers, targets)
 
     @property

@@ -5,6 +5,7 @@
     python inside.py limits FOLDER
     python inside.py bundle BUNDLE LOADER_FOLDER ARCHITECTURE
     python inside.py imports HARNESS_FOLDER
+    python inside.py facts FOLDER
 
 Prints one JSON document.
 """
@@ -15,6 +16,7 @@ import importlib
 import json
 import os
 import platform
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -56,6 +58,39 @@ def versions():
         "onnxruntime": ort.__version__,
         "providers": ort.get_available_providers(),
     }
+
+
+def facts(folder):
+    """Say what this runtime is: limits, kernels of the CPU, operators, and keys of sessions."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    kernels = {}
+    for each in state.get_all_opkernel_def():
+        kinds = sorted(each.type_constraints.items())
+        types = "; ".join(f"{name}: {' '.join(sorted(words))}" for name, words in kinds)
+        first, last = each.version_range
+        key = f"{each.provider} {operator(each.domain, each.op_name)}"
+        kernels.setdefault(key, set()).add(f"{first}-{last} {types}")
+    schemas = {}
+    for each in state.get_all_operator_schema():
+        attributes = " ".join(sorted(each.attributes))
+        key = operator(each.domain, each.name)
+        schemas.setdefault(key, set()).add(f"from {each.since_version}: {attributes}")
+    library = Path(state.__file__).read_bytes()
+    # Keys are words of the library; onnxruntime has no list of them.
+    keys = re.findall(
+        rb"(?<![\w.])(?:session|ep|optimization|mlas)\.[a-z0-9_.]{3,60}(?=\x00)", library
+    )
+    return {
+        **limits(folder),
+        "kernels": {key: sorted(kernels[key]) for key in sorted(kernels)},
+        "operators": {key: sorted(schemas[key]) for key in sorted(schemas)},
+        "session keys": {key: [] for key in sorted({key.decode() for key in keys})},
+    }
+
+
+def operator(domain, name):
+    return f"{domain}:{name}" if domain else name
 
 
 def bundle(folder, loader_folder, arch):
@@ -144,5 +179,5 @@ def imports(folder):
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True
-    modes = {"limits": limits, "bundle": bundle, "imports": imports}
+    modes = {"limits": limits, "bundle": bundle, "imports": imports, "facts": facts}
     print(json.dumps(modes[sys.argv[1]](*sys.argv[2:]), allow_nan=False))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from edgepack.base.processes import run_program
+from edgepack.errors import ToolError
 from edgepack.project.profile import Profile
 from packaging.requirements import Requirement
 
@@ -31,6 +35,8 @@ class Pin:
     """The Python versions allowed, as a PEP 440 specifier."""
     profiles: tuple[Profile, ...] = ()
     """Their ``max_ir`` and ``max_opset`` are compared with what is measured."""
+    about: str = ""
+    """Why it is tried, where no profile pins it."""
 
     @property
     def title(self) -> str:
@@ -49,7 +55,13 @@ class Pin:
         return [profile.id for profile in self.profiles]
 
 
-OLDEST = Pin("onnxruntime", "1.19.2", ("onnxruntime==1.19.2", "numpy"), ">=3.8,<3.10")
+OLDEST = Pin(
+    "onnxruntime",
+    "1.19.2",
+    ("onnxruntime==1.19.2", "numpy"),
+    ">=3.8,<3.10",
+    about="the oldest Python of loader and harness",
+)
 """What loader and harness call "Python 3.8 and newer". No profile pins it: it is the last
 onnxruntime with wheels for CPython 3.8, as https://pypi.org/project/onnxruntime/1.19.2/#files has
 it (checked 2026-11-21)."""
@@ -66,6 +78,43 @@ def pins(profiles: Sequence[Profile]) -> list[Pin]:
         package, version = _runtime(requirements)
         found.append(Pin(package, version, requirements, python, tuple(sharing)))
     return sorted(found, key=lambda pin: (pin.version, pin.package))
+
+
+def list_releases() -> list[str]:
+    """Return the releases that the package index has for this Python, the newest first.
+
+    Raises:
+        ToolError: It does not answer.
+    """
+    argv = [sys.executable, "-m", "pip", "index", "versions", "--disable-pip-version-check"]
+    done = run_program([*argv, "onnxruntime"], timeout_s=120)
+    found = re.search(r"Available versions: (.+)", done.text)
+    if not found:
+        raise ToolError(
+            f"the package index names no onnxruntime{done.last_lines}", hint="check the network"
+        )
+    return found[1].split(", ")
+
+
+def newest_pins(releases: Sequence[str], pinned: Sequence[Pin]) -> list[Pin]:
+    """Return the newest release and the two before, as far as no profile pins them.
+
+    Args:
+        releases: Those of the package index, the newest first.
+        pinned: What profiles pin.
+    """
+    known = {(pin.package, pin.version) for pin in pinned}
+    return [
+        Pin(
+            "onnxruntime",
+            release,
+            (f"onnxruntime=={release}", STAND_IN_NUMPY),
+            STAND_IN_PYTHON,
+            about="one of the three newest releases",
+        )
+        for release in releases[:3]
+        if ("onnxruntime", release) not in known
+    ]
 
 
 def stands_in(profile: Profile) -> str:

@@ -4,8 +4,8 @@
 
     python -m tests.runtimes.run [--record FILE] [--newest]
 
-For every onnxruntime that a profile pins, a virtual environment is made under ``.runtimes`` with
-the oldest Python that the profile allows and this machine has. In it:
+For every onnxruntime that a profile pins, and for the three newest releases, a virtual environment
+is made under ``.runtimes`` with the oldest Python that is allowed and this machine has. In it:
 
 - one-node models say the highest IR version and opset that it loads, and the highest opset that
   it has kernels for QuantizeLinear and DequantizeLinear of: the profile's ``max_ir`` and
@@ -53,12 +53,14 @@ from tests.runtimes.environments import (
 from tests.runtimes.findings import Finding, print_table, say, write_record
 from tests.runtimes.harness import run_modes
 from tests.runtimes.models import write_limits, write_newest_project, write_pictures_project
-from tests.runtimes.pins import OLDEST, Pin, pins
+from tests.runtimes.pins import OLDEST, Pin, list_releases, newest_pins, pins
 from tests.runtimes.pythons import ANY, NEWEST_PYTHON, OLDEST_PYTHON, two_releases, walk
 from tests.support.reports.proof_report import Check, report
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".runtimes"
 INSIDE = Path(__file__).with_name("inside.py")
+WIDE = "linux-x86-64"
+"""The target whose bundle is tried in releases that no profile pins."""
 CANNOT_RUN_EXIT = 3
 
 
@@ -95,7 +97,9 @@ def prove(*, newest: bool = False) -> list[Finding]:
     profiles = [read_profile(path) for path in sorted(find_targets_dir().glob("*.yaml"))]
     found = interpreters()
     say(f"Python here: {', '.join(each.version for each in found.values())}")
-    findings = [Finding(pin) for pin in (OLDEST, *pins(profiles))]
+    pinned = pins(profiles)
+    wide = newest_pins(list_releases(), pinned)
+    findings = [Finding(pin) for pin in (OLDEST, *pinned, *wide)]
     with tempfile.TemporaryDirectory(prefix="edgepack-runtimes-") as name:
         work = Path(name)
         write_limits(work / "limits")
@@ -220,12 +224,15 @@ def highest(loads: dict[str, bool], kind: str) -> int:
 
 
 def bundles_of(pin: Pin, bundles: Sequence[Path]) -> list[Path]:
-    """Return the bundles for a pin's targets; for the oldest runtime, the example's for jetson.
+    """Return the bundles for a pin's targets; for others one of the example's.
 
-    That profile has the lowest ``max_ir``, and the example's model an IR version lower still.
+    For the oldest runtime it is that for jetson: the profile has a low ``max_ir``, and the
+    example's model an IR version lower still.
     """
     if pin is OLDEST:
         return [path for path in bundles if path.name == "digits-1.0.0-jetson"]
+    if not pin.profiles:
+        return [path for path in bundles if path.name == f"digits-1.0.0-{WIDE}"]
     return [path for path in bundles if any(ends(path, target) for target in pin.targets)]
 
 
