@@ -12,8 +12,9 @@ from edgepack.backends.registry import BACKENDS
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.example import make_example_inputs, write_prediction_lines
 from edgepack.builder.job import JudgedBundle
+from edgepack.builder.judging import read_simulation
 from edgepack.builder.model_files import ModelFiles, list_ort_operators
-from edgepack.bundle.manifest import Accuracy, BundleFile
+from edgepack.bundle.manifest import Accuracy, BundleFile, Simulated
 from edgepack.project.profile import Profile
 from edgepack.steps.graph.ort_format import OPERATORS
 
@@ -41,7 +42,10 @@ def make_bundle_context(
         outputs=tuple(map(str, outputs)),
         variants=tuple(
             VariantLine(
-                planned.variant.id, f"{model.size_bytes / 1e6:.2f} MB", _format_accuracy(accuracy)
+                planned.variant.id,
+                f"{model.size_bytes / 1e6:.2f} MB",
+                _format_accuracy(accuracy)
+                + _format_simulated(read_simulation(planned, judged.execution)),
             )
             for (planned, accuracy), model in zip(judged.verdict.shipped, models, strict=True)
         ),
@@ -82,6 +86,13 @@ def _format_accuracy(found: Accuracy | NotMeasured) -> str:
         return f"not measured: {found.reason}"
     fp32 = "" if isinstance(found.fp32, NotMeasured) else f", fp32 {found.fp32:.4f}"
     return f"{found.metric} {found.value:.4f}{fp32} ({found.samples} samples)"
+
+
+def _format_simulated(found: Simulated | NotMeasured | None) -> str:
+    """Return what a vendor's simulator showed, behind the accuracy; nothing without one."""
+    if not isinstance(found, Simulated) or found.accuracy is None:
+        return ""
+    return f"; in the simulator of {found.simulator}: {_format_accuracy(found.accuracy)}"
 
 
 def _list_native_libraries(profile: Profile) -> tuple[str, ...]:

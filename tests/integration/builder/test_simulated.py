@@ -66,6 +66,8 @@ def test_variant_when_it_is_built_ran_in_the_simulator(tmp_path, capsys):
     assert f"{U16} ran in the simulator of onnxruntime-qnn 2." in " ".join(
         capsys.readouterr().out.split()
     )
+    readme = (result.bundles[0].bundle.path / "README.md").read_text()
+    assert f"in the simulator of {found.simulator}: top1 {found.accuracy.value:.4f}" in readme
     again = json.loads((result.bundles[0].bundle.path / "manifest.json").read_text())
     assert again["variants"][0]["simulated"]["nodes"] == found.nodes
 
