@@ -69,6 +69,8 @@ class Runtime:
     dialects: Mapping[str, Dialect]
     fixed: bool = False
     """Whether real models get known dimensions."""
+    is_nhwc: bool = False
+    """Whether onnxruntime moves the channels to the end for it."""
     plugin: str = ""
     """The module of the provider where it is a library beside onnxruntime."""
 
@@ -88,6 +90,7 @@ RUNTIMES = {
         {"backend_type": "htp", "soc_model": "43", "enable_htp_fp16_precision": "1"},
         ON_HTP,
         fixed=True,
+        is_nhwc=True,
         plugin="onnxruntime_qnn",
     ),
 }
@@ -147,7 +150,7 @@ def main() -> int:
         if not models:
             parser.error("there is no such model (EDGEPACK_TEST_DATA holds the real ones)")
         own = compare(runtime, models, measure(python, runtime, models))
-        plain = replace(runtime, backend=cpu.BACKEND, options={}, plugin="")
+        plain = replace(runtime, backend=cpu.BACKEND, options={}, plugin="", is_nhwc=False)
         # A plugin stands beside the onnxruntime that is here.
         cpus = [] if runtime.plugin else compare(plain, models, measure(python, plain, models))
     blame_the_runtime([*own, *cpus])
@@ -210,7 +213,7 @@ def compare(runtime: Runtime, models: dict[str, Path], real: dict[str, Any]) -> 
             result.error, result.error_kind = error.problem[-230:], "no session here"
             found.append(result)
             continue
-        found.append(compare_nodes(name, runtime.backend.provider, predicted, real[str(file)]))
+        found.append(compare_nodes(name, runtime, predicted, real[str(file)]))
     return found
 
 
@@ -245,11 +248,16 @@ def make_variant(runtime: Runtime) -> Variant:
 
 
 def compare_nodes(
-    model: str, provider: str, predicted: dict[str, tuple[str, str, str]], real: dict[str, Any]
+    model: str, runtime: Runtime, predicted: dict[str, tuple[str, str, str]], real: dict[str, Any]
 ) -> Comparison:
     """Compare the nodes of one model."""
     reasons = Counter(reason for _, _, reason in predicted.values() if reason)
-    result = Comparison(model, provider, predicted_refusals=dict(reasons), outputs=real["outputs"])
+    result = Comparison(
+        model,
+        runtime.backend.provider,
+        predicted_refusals=dict(reasons),
+        outputs=real["outputs"],
+    )
     result.refusals = real.get("refusals", {})
     if real["error"]:
         foreseen = any(reason.startswith("no session") for reason in reasons)
@@ -260,11 +268,12 @@ def compare_nodes(
     result.in_bodies = len(real["nodes"]) - len(main_graph)
     there = by_name((node["name"], (node["op"], node["provider"])) for node in main_graph)
     pairs = {name: (predicted.get(name), there.get(name)) for name in {**there, **predicted}}
-    pair_renamed(pairs)
+    if runtime.is_nhwc:
+        pair_renamed(pairs)
     for name, (ours, theirs) in pairs.items():
         came = theirs is not None and theirs[0] in MADE_FOR_LAYOUT
         went = ours is not None and ours[0] == "Transpose"
-        if (ours is None and came) or (theirs is None and went):
+        if runtime.is_nhwc and ((ours is None and came) or (theirs is None and went)):
             result.transposes += 1
         else:
             compare_node(result, name, ours, theirs)
