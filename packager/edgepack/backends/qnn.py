@@ -44,7 +44,7 @@ from edgepack.project.profile import DeviceKind, Variant
 _MAX_RANK = 5
 _ACTIVATIONS = ("uint8", "uint16")
 _TAKEN = ("uint8", "uint16", "int8", "int16")
-_REQUANTIZE = "quantize with activations: uint8 or uint16, and weights: uint8"
+_REQUANTIZE = "quantize with activations: uint8 or uint16, and weights: int8 per channel"
 
 
 def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -85,21 +85,16 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         for step_id in variant.steps:
             execution.artifacts[step_id].require_whole()
         accuracy = read_accuracy(variant, execution)
-        decisive = read_decisive(variant, execution)
-        unworthy = explain_unworthy(variant, decisive)
-        unplaced = explain_unplaced(variant, execution)
-        if reason := unplaced or explain_refused(variant, execution):
+        unworthy, missed = _explain_missed(variant, execution, limits)
+        if reason := _explain_refusal(variant, execution):
             unused.append(Unused(variant=name, stage="refused", reason=reason))
-        elif reason := unworthy or explain_missed_limit(decisive, limits):
-            found = list_tried(variant, execution)
-            searched = [each for each in found if each.stage == "limit"]
-            tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
-            missed = LimitError(f"{reason}{tried}", hint=_TO_MEET, where=where)
+        elif missed:
+            error = LimitError(missed, hint=_TO_MEET, where=where)
             unused.append(
-                Unused(variant=name, stage="missed", reason=missed.problem, hint=missed.hint)
+                Unused(variant=name, stage="missed", reason=error.problem, hint=error.hint)
             )
             if not variant.offered and not (variant.may_fail and unworthy):
-                errors.append(missed)
+                errors.append(error)
         else:
             shipped.append((variant, accuracy))
     # The profile's order, which is by speed; variants that are not shown to be as good come last,
@@ -109,8 +104,32 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
             not e[0].named and bool(explain_unproven(e[0], read_decisive(e[0], execution), limits))
         )
     )
+    decided = {each.variant.id: read_decisive(each, execution) for each, _ in shipped}
     verdict = Verdict(planned.profile.id, tuple(shipped), tuple(unused), tuple(errors))
-    return verdict if planned.most is None else ship_most(verdict, planned.most)
+    return ship_most(verdict, planned.most, decided)
+
+
+def _explain_refusal(variant: PlannedVariant, execution: Execution) -> str:
+    """Return why its provider would not do for a variant; the simulator knows, if it ran."""
+    is_simulated = isinstance(read_simulation(variant, execution), Simulated)
+    return (explain_refused if is_simulated else explain_unplaced)(variant, execution)
+
+
+def _explain_missed(
+    variant: PlannedVariant, execution: Execution, limits: Limits
+) -> tuple[str, str]:
+    """Return why a variant is too poor to ship, and that or how it misses a limit, with more."""
+    decisive = read_decisive(variant, execution)
+    unworthy = explain_unworthy(variant, decisive)
+    reason = unworthy or explain_missed_limit(decisive, limits)
+    if not reason:
+        return "", ""
+    found = list_tried(variant, execution)
+    searched = [each for each in found if each.stage == "limit"]
+    tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
+    on_cpu = decisive == read_accuracy(variant, execution)
+    where = "" if on_cpu else ", in the provider's simulator"
+    return unworthy, f"{reason}{where}{tried}"
 
 
 def explain_unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
@@ -183,13 +202,18 @@ def is_quantized(variant: PlannedVariant) -> bool:
     return RECIPES[variant.variant.recipe].in_integers
 
 
-def ship_most(verdict: Verdict, most: int) -> Verdict:
-    """Return a verdict that ships the best variants.
+def ship_most(
+    verdict: Verdict, most: int | None, decided: Mapping[str, Accuracy | NotMeasured] | None = None
+) -> Verdict:
+    """Return a verdict that ships the best variants; all where there is no limit to their number.
 
     They include one for the CPU if there is one, and one in float where the quantized ones lose
-    something or their loss is unknown.
+    something or their loss is unknown. ``decided`` has by variant the accuracy that decides, where
+    that is not the one shipped.
     """
-    first = verdict.shipped[:most]
+    if most is None:
+        return verdict
+    first = [(each, (decided or {}).get(each.variant.id, a)) for each, a in verdict.shipped[:most]]
     needed: list[Callable[[PlannedVariant], bool]] = [lambda v: v.variant.backend == "cpu"]
     if any(is_quantized(variant) and not variant.carried and _is_losing(a) for variant, a in first):
         needed.append(lambda v: not is_quantized(v))
@@ -259,8 +283,8 @@ def list_warnings(
         partial(_explain_doubt, limits),
     ]
     for about in told:
-        for target, variant, accuracy in shipped:
-            if text := about(variant, accuracy):
+        for target, variant, _ in shipped:
+            if text := about(variant, read_decisive(variant, execution)):
                 yield f"{target} {variant.variant.id}: {text}"
 
 

@@ -389,7 +389,8 @@ class _Planner:
             return NotMeasured(reason="the build was to simulate nothing")
         if made.bucketed or self.inputs.extensions:
             return NotMeasured(
-                reason="models of several sizes, or with preprocessing in them, are not simulated"
+                reason="models of several sizes, or with operators of onnxruntime-extensions, are"
+                " not simulated"
             )
         evaluated = self.builder.steps[evaluation] if evaluation else None
         given = {**evaluated.inputs} if evaluated else {}
@@ -416,7 +417,8 @@ class _Planner:
             return compiler
         if made.bucketed or self.inputs.extensions:
             return NotMeasured(
-                reason="models of several sizes, or with preprocessing in them, are not compiled"
+                reason="models of several sizes, or with operators of onnxruntime-extensions, are"
+                " not compiled"
             )
         return self.builder.add_step(
             Compiled(variant, compiler), model=made.judged, goldens=goldens

@@ -175,13 +175,13 @@ def _open_model(
     """Open the session of this process; return its outputs and where its nodes are."""
     import onnxruntime
 
-    memory = read_available_memory()
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4
     for key, value in {_RECORD: "1", **config}.items():
         settings.add_session_config_entry(key, value)
     try:
+        memory = read_available_memory()
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
         plugin = importlib.import_module(module)
         name = plugin.get_ep_name()
         onnxruntime.register_execution_provider_library(name, plugin.get_library_path())

@@ -155,6 +155,24 @@ def test_identity_when_it_leads_from_input_to_output_stays(tmp_path):
     assert bypassed(tmp_path, [node("Identity", ["x"], ["y"], "all")]) == ["Identity"]
 
 
+def test_identity_when_a_node_and_its_body_read_it_stays(tmp_path):
+    value = helper.make_tensor_value_info("o", FLOAT, [2, 3])
+    turned = node("Cast", ["b"], ["o"], "inner", to=FLOAT)
+    body = helper.make_graph([turned], "body", [], [value])
+    nodes = [
+        node("Less", ["x", "zero"], ["all"], "less"),
+        node("ReduceMax", ["float"], ["one"], "any"),
+        node("Cast", ["all"], ["float"], "float", to=FLOAT),
+        node("Cast", ["one"], ["a"], "back", to=TensorProto.BOOL),
+        node("Identity", ["a"], ["b"], "identity"),
+        node("If", ["b"], ["y"], "if", then_branch=body, else_branch=body),
+    ]
+    nodes = [nodes[0], nodes[2], nodes[1], *nodes[3:]]
+    nodes[2].attribute.append(helper.make_attribute("keepdims", 0))
+    value.type.tensor_type.ClearField("shape")
+    assert "Identity" in bypassed(tmp_path, nodes, [("zero", np.float32(0))])
+
+
 def test_identity_when_a_body_reads_it_stays(tmp_path):
     value = helper.make_tensor_value_info("o", FLOAT, [2, 3])
     body = helper.make_graph([node("Neg", ["b"], ["o"], "inner")], "body", [], [value])

@@ -23,6 +23,7 @@ from edgepack.model.files import MODEL
 from edgepack.model.inferring import infer_graph
 from edgepack.model.reading import read_model, write_model
 from edgepack.quantization.methods.smooth_quant import smooth_norms
+from edgepack.quantization.qdq.preparation import list_body_reads
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import measure_worst_sqnr
 from edgepack.steps.graph.half import drop_unread, find_inner_names, find_reads, name_nodes
@@ -207,7 +208,7 @@ def _bypass(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
     source, result = node.input[0], node.output[0]
     outputs = {value.name for value in model.graph.output}
     nodes = [each for each in model.graph.node if each is not node]
-    in_bodies = {name for each in nodes for name in find_reads(each) - {*each.input}}
+    in_bodies = {name for each in nodes for name in list_body_reads(each)}
     read = {name for each in nodes for name in find_reads(each)} | outputs
     if in_bodies & {source, result} or read & {*node.output[1:]}:
         return False

@@ -121,16 +121,20 @@ class Evaluation:
         """
         del inputs
         result = json.loads((out / EVALUATION).read_text(encoding="utf-8"))
-        found = result.get("fp32"), result.get("value")
-        values = result.get("values", {}).values()
-        found = (*found, *(each[key] for each in values for key in ("fp32", "value")))
-        numbers = [number for number in found if isinstance(number, float)]
-        if not np.isfinite(numbers).all():
+        if not is_finite(result):
             raise StepError(
                 f"the metric {result['metric']} is not a number: fp32 {result['fp32']},"
                 f" variant {result['value']}{_format_others(result)}",
                 hint="check the metric's function and the labels",
             )
+
+
+def is_finite(result: dict[str, Any]) -> bool:
+    """Return whether all values of an evaluation's result are numbers."""
+    found = result.get("fp32"), result.get("value")
+    values = result.get("values", {}).values()
+    found = (*found, *(each[key] for each in values for key in ("fp32", "value")))
+    return bool(np.isfinite([number for number in found if isinstance(number, float)]).all())
 
 
 def _format_others(result: dict[str, Any]) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from edgepack.base.schema import NotMeasured
+from edgepack.errors import SamplesError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.model.files import find_model_file
 from edgepack.model.running import run_session
@@ -16,7 +18,7 @@ from edgepack.project.profile import Variant
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import Inputs, Notes
-from edgepack.steps.proofs.evaluation import Evaluation
+from edgepack.steps.proofs.evaluation import Evaluation, is_finite
 from edgepack.steps.proofs.evaluation_result import describe_evaluation, make_accuracy
 from edgepack.steps.proofs.goldens import read_goldens, read_tensor
 
@@ -91,8 +93,16 @@ class Simulated:
         if self.evaluation is None:
             return None
         samples = SampleSet.read(inputs["samples"])
-        allowed = int(self.budget_s / max(seconds, 1e-6))
-        result, _ = self.evaluation.measure(session, choose_samples(samples, allowed), inputs)
+        chosen = choose_samples(samples, int(self.budget_s / max(seconds, 1e-6)))
+        try:
+            result, _ = self.evaluation.measure(session, chosen, inputs)
+        except SamplesError as error:
+            if len(chosen) == len(samples):
+                raise
+            reason = f"{len(chosen)} of {len(samples)} samples do not do: {error.problem}"
+            return NotMeasured(reason=reason).model_dump()
+        if not is_finite(result):
+            return NotMeasured(reason=f"{result['metric']} is not a number there").model_dump()
         return result
 
     def verify(self, inputs: Inputs, out: Path) -> None:
