@@ -36,9 +36,9 @@ import edgepack_providers as providers
 
 def choose(provider, settings):  # a simulator's device is no NPU
     [device] = providers._list_plugin_devices(provider)
-    return device, settings
+    return device
 
-providers._choose_plugin_device = choose
+providers._find_plugin_device = choose
 if len(sys.argv) > 1:
     import onnxruntime_qnn.build_and_package_info as about
     about.qnn_version = sys.argv[1]

@@ -400,6 +400,8 @@ def profile(arguments: argparse.Namespace) -> Json:
     """Report which provider ran each node, and for how long."""
     bundle = loader.Bundle(arguments.bundle)
     entry = bundle.list_variants(arguments.variant)[0]
+    # It registers a provider that is a library beside onnxruntime.
+    loader.check_requirements(entry, bundle.manifest.get("provider_sources"))
     events = loader.record_profile(bundle, entry, PROFILE_RUNS)
     document = {
         "variant": entry["id"],

@@ -357,7 +357,9 @@ def load(
         except Refused as refusal:
             passed_over.append((entry["id"], str(refusal)))
             continue
-        for each in [*providers.list_compiled(changed), changed]:
+        # A compiled model keeps the settings that it was compiled with.
+        compiled = [] if settings else providers.list_compiled(changed)
+        for each in [*compiled, changed]:
             try:
                 model = _try_variant(opened, each, on_try)
             except Refused as refusal:

@@ -97,7 +97,7 @@ def check_requirements(entry: Entry, sources: Optional[Mapping[str, Any]] = None
         if absence:
             raise Refused(f"{absence}. {about}" if about else absence)
         if _list_plugin_devices(provider["name"]):
-            _choose_plugin_device(provider["name"], provider["options"])
+            _find_plugin_device(provider["name"], provider["options"])
     missing = sorted(set(entry["requires"]["cpu"]) - read_cpu_flags())
     if missing:
         raise Refused(f"this CPU lacks {', '.join(missing)}")
@@ -315,15 +315,17 @@ def _create_session(model: Path, options: Any, providers: List[Dict[str, Any]]) 
     for provider in providers:
         name = provider["name"]
         if _list_plugin_devices(name):
-            device, passed = _choose_plugin_device(name, provider["options"])
+            device, passed = _find_plugin_device(name, provider["options"]), provider["options"]
+            if name == OPENVINO:
+                passed = make_plugin_options(passed)
             options.add_provider_for_devices([device], passed)
         elif name != CPU:
             options.add_provider(name, provider["options"])
     return ort.InferenceSession(str(model), options, enable_fallback=0)
 
 
-def _choose_plugin_device(provider: str, settings: Dict[str, str]) -> Tuple[Any, Dict[str, str]]:
-    """Return the plugin's device that the options ask for, and the options in its words.
+def _find_plugin_device(provider: str, settings: Dict[str, str]) -> Any:
+    """Return the plugin's device that the options ask for.
 
     Source: OpenVINO's devices say "CPU", "GPU", "GPU.0" or "NPU" in ``ov_device``
     (onnxruntime-ep-openvino 1.8.1, CPU tried); QNN's are known by the kind of hardware: an NPU
@@ -333,13 +335,12 @@ def _choose_plugin_device(provider: str, settings: Dict[str, str]) -> Tuple[Any,
     if provider == OPENVINO:
         wanted = settings.get("device_type", "CPU")
         kinds = {d.ep_metadata.get("ov_device", ""): d for d in _list_plugin_devices(provider)}
-        settings = make_plugin_options(settings)
     else:
         wanted = {"cpu": "CPU", "gpu": "GPU"}.get(settings.get("backend_type", ""), "NPU")
         kinds = {d.device.type.name: d for d in _list_plugin_devices(provider)}
     for kind, device in kinds.items():
         if kind == wanted or kind.startswith(f"{wanted}."):
-            return device, settings
+            return device
     raise Refused(f"{provider}'s plugin lists no {wanted} on this machine, only {', '.join(kinds)}")
 
 
