@@ -18,10 +18,13 @@ from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.reading import Bundle
 from edgepack.bundle.unused import Unused
 from edgepack.devices.inventory import Device
+from edgepack.devices.transports import require_machine
 from edgepack.errors import DeviceError, RemoteCommandError, UsageError
 from edgepack.measure.bench.run import bench
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.project.grades import Evidence, SeenMetric, SeenVariant
+from edgepack.project.loading import read_project
+from edgepack.project.profile import load_profile
 from edgepack.records.run import EvaluationReport, Inconclusive, RunReport, Valid
 
 SYSTEMS = {"Linux": "linux", "Darwin": "macos"}
@@ -36,6 +39,7 @@ VERDICTS: dict[str, Literal["VALID", "INVALID", "INCONCLUSIVE"]] = {
     "inconclusive": "INCONCLUSIVE",
 }
 _OWN_MODEL = "a model of the user's"
+_OWN_METRIC = "the project's metric"
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,11 @@ def prove(  # noqa: PLR0913  (the command's options)
     """Build a project for a target, run every variant on a device, and write what was seen.
 
     Each variant is measured, golden outputs and placement included, and answers the evaluation
-    samples. The file has nothing of the device but the names of its board and processor, and
-    nothing of a project of the user's but figures.
+    samples where the project has any. The file has nothing of the device but the names of its
+    board and processor, and nothing of a project of the user's but figures.
 
     Args:
-        target: The target's id.
+        target: The target's id; ``host`` means this machine.
         device: One of the inventory, of that target.
         project: The project file; default: the example that edgepack carries.
         preset: As :func:`~edgepack.measure.bench.run.bench` has it.
@@ -77,11 +81,13 @@ def prove(  # noqa: PLR0913  (the command's options)
         progress: Where to report; default: nowhere.
 
     Raises:
-        UsageError: The device is of another target, or an app's.
+        UsageError: There is no such target, or the device is of another one or a phone.
         DeviceError: It cannot be reached or used, or no measurement there is VALID.
         RemoteCommandError: No variant works there.
         EdgepackError: As a build or a measurement.
     """
+    require_machine(device)
+    target = load_profile(target).id
     if device.target != target:
         raise UsageError(
             f"device {device.name!r} is of the target {device.target!r}",
@@ -90,14 +96,17 @@ def prove(  # noqa: PLR0913  (the command's options)
         )
     if out is not None:
         require_writable(out, "--out")
+    chosen = project or find_example_dir() / "edgepack.yaml"
     progress = progress or Silent()
     with tempfile.TemporaryDirectory(prefix="edgepack-prove-") as folder:
-        chosen = project or find_example_dir() / "edgepack.yaml"
         built = build(
             project=chosen, targets=[target], out=Path(folder), simulate_s=0, progress=progress
         )
         built.require_all()
-        trial = _Trial(built.bundles[0].bundle, device, chosen, preset, wait_s, progress)
+        has_samples = read_project(chosen).project.samples.evaluation is not None
+        trial = _Trial(
+            built.bundles[0].bundle, device, chosen, preset, wait_s, progress, has_samples
+        )
         trial.run()
     doubts = {report.variant_used: _list_doubts(report) for report in trial.reports}
     doubts = {variant: reasons for variant, reasons in doubts.items() if reasons}
@@ -109,7 +118,7 @@ def prove(  # noqa: PLR0913  (the command's options)
         manifest=trial.bundle.manifest,
     )
     if project is not None:
-        seen = seen.model_copy(update={"model": _OWN_MODEL})
+        seen = _hide_project(seen)
     file = out or Path(f"{target}-{seen.how}.json")
     with writing("the evidence", file, ELSEWHERE):
         write_atomically(file, seen.model_dump_json(indent=2) + "\n", mode=SHARED)
@@ -126,6 +135,8 @@ class _Trial:
     preset: str
     wait_s: float
     progress: Progress
+    has_samples: bool
+    """Whether the project has any to evaluate by."""
     reports: list[RunReport] = field(default_factory=list)
     answers: dict[str, EvaluationReport] = field(default_factory=dict)
     """By variant."""
@@ -159,15 +170,27 @@ class _Trial:
             wait_s=self.wait_s,
             progress=self.progress,
         )
-        self.answers[variant] = evaluate(
-            self.bundle.path,
-            self.device,
-            project=self.project,
-            variant=variant,
-            wait_s=self.wait_s,
-            progress=self.progress,
-        )
+        if self.has_samples:
+            self.answers[variant] = evaluate(
+                self.bundle.path,
+                self.device,
+                project=self.project,
+                variant=variant,
+                wait_s=self.wait_s,
+                progress=self.progress,
+            )
         self.reports.append(report)
+
+
+def _hide_project(seen: Evidence) -> Evidence:
+    """Return evidence without the names that a user's project gave: of its model and metric."""
+    variants = [
+        each.model_copy(
+            update={"metric": each.metric and each.metric.model_copy(update={"name": _OWN_METRIC})}
+        )
+        for each in seen.variants
+    ]
+    return seen.model_copy(update={"model": _OWN_MODEL, "variants": variants})
 
 
 def _list_doubts(report: RunReport) -> tuple[str, ...]:

@@ -67,6 +67,17 @@ def test_target_when_proven_with_an_own_project_keeps_it_private(here, quiet, tm
     assert proof.file == out
     assert "secret" not in out.read_text()
     assert proof.evidence.model == "a model of the user's"
+    assert {seen.metric.name for seen in proof.evidence.variants} == {"the project's metric"}
+
+
+@pytest.mark.slow(reason="measures")
+def test_target_when_proven_with_a_project_without_samples_has_no_metric(here, quiet, tmp_path):
+    project = tiny_models.write_project(tmp_path, samples=False)
+    proof = proving.prove("host", here, project=project, preset="smoke", out=tmp_path / "seen.json")
+    assert proof.evidence.target == HOST
+    assert [seen.metric for seen in proof.evidence.variants] == [None] * len(
+        proof.evidence.variants
+    )
 
 
 @pytest.mark.slow(reason="measures")
@@ -110,6 +121,12 @@ def test_target_when_the_device_is_of_another_is_refused(here, tmp_path):
     with pytest.raises(UsageError, match="is of the target") as caught:
         proving.prove("raspberry-pi", here, out=tmp_path / "seen.json")
     assert "--target raspberry-pi" in caught.value.hint
+
+
+def test_target_when_there_is_none_of_that_name_is_refused_with_the_ones_there_are(here, tmp_path):
+    with pytest.raises(UsageError, match="raspbery-pi") as caught:
+        proving.prove("raspbery-pi", here, out=tmp_path / "seen.json")
+    assert "raspberry-pi" in f"{caught.value.problem} {caught.value.hint}"
 
 
 @pytest.mark.slow(reason="measures")
