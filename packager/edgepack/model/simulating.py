@@ -6,6 +6,7 @@ its own, with limits.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import resource
@@ -64,9 +65,10 @@ class SimulatedSession:
     """A session in a simulator's process, with the two methods of onnxruntime's that runs need."""
 
     def __init__(
-        self, call: Callable[..., Any], outputs: Sequence[str], nodes: Counter[str]
+        self, call: Callable[..., Any], module: str, outputs: Sequence[str], nodes: Counter[str]
     ) -> None:
         self._call = call
+        self._module = module
         self._outputs = [SimulatedOutput(name) for name in outputs]
         self.nodes = nodes
         """How many of the graph's nodes are on each execution provider."""
@@ -83,6 +85,10 @@ class SimulatedSession:
         """
         found: list[Array] = self._call(_run_model, list(names), dict(feed))
         return found
+
+    def find_missing_library(self) -> str:
+        """Return what libraries of the plugin's lack on this machine; empty if nothing."""
+        return str(self._call(_find_missing_library, self._module))
 
 
 @contextmanager
@@ -127,7 +133,7 @@ def open_simulated(
         timer.start()
         try:
             outputs, nodes = call(_open_model, simulator.module, model, options, config)
-            yield SimulatedSession(call, outputs, nodes)
+            yield SimulatedSession(call, simulator.module, outputs, nodes)
         finally:
             timer.cancel()
             # Nobody else may get this process: the library stays loaded, and so does its limit.
@@ -154,11 +160,23 @@ def compile_model(
         limit_s: After so many seconds from now the process is killed.
 
     Raises:
-        StepError: The compiler refuses the model, crashes or takes too long.
+        StepError: The compiler refuses the model, crashes or takes too long, takes no node, or
+            lacks a library here.
     """
     keys = {_COMPILE: "1", _EMBED: "0", _COMPILED: str(out)}
-    with open_simulated(simulator, model, options, {**config, **keys}, limit_s=limit_s):
-        pass
+    with open_simulated(simulator, model, options, {**config, **keys}, limit_s=limit_s) as session:
+        if out.is_file():
+            return
+        # onnxruntime goes on without a provider that cannot load a library, and says nothing.
+        if missing := session.find_missing_library():
+            raise StepError(
+                f"{simulator} compiles nothing here: {missing}",
+                hint="install that library; Debian and Ubuntu have libatomic.so.1 in libatomic1",
+            )
+        raise StepError(
+            f"{simulator} took no node of the model",
+            hint="edgepack inspect says why; leave compiled_for out",
+        )
 
 
 _COMPILE, _EMBED = "ep.context_enable", "ep.context_embed_mode"
@@ -204,6 +222,22 @@ _RECORD = "session.record_ep_graph_assignment_info"
 def _list_errors() -> tuple[type[Exception], ...]:
     """Return what a session raises, and a plugin that is not whole or has too little memory."""
     return (*list_runtime_errors(), AttributeError, ImportError, MemoryError, OSError)
+
+
+def _find_missing_library(module: str) -> str:
+    plugin = importlib.import_module(module)
+    lacking = []
+    for file in sorted(Path(plugin.get_library_path()).parent.glob("*.so")):
+        try:
+            ctypes.CDLL(str(file))
+        except OSError as error:
+            # Those of the device's own processor are beside them, and do not load for that.
+            if _ABSENT in str(error):
+                lacking.append(f"{file.name} needs {error}")
+    return "; ".join(lacking)
+
+
+_ABSENT = "cannot open shared object file: No such file"
 
 
 def _run_model(names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:

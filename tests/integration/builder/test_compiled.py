@@ -5,7 +5,10 @@ The simulator stands for the NPU: it runs compiled models of every version.
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -16,11 +19,13 @@ import onnx
 import pytest
 from edgepack.backends import qnn, simulators
 from edgepack.backends.targets import find_misfits
+from edgepack.base.processes import WorkerPool, use_pool
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import build
 from edgepack.bundle.reading import load_bundle
 from edgepack.cli.building import print_build
 from edgepack.errors import StepError
+from edgepack.model import simulating
 from edgepack.model.files import MODEL
 from edgepack.project.profile import load_profile
 from edgepack.steps.graph import compiled as compiled_step
@@ -50,10 +55,23 @@ sys.stdout.write("\\n" + json.dumps({
 }) + "\\n")
 """
 
-pytestmark = pytest.mark.skipif(
-    (platform.system(), platform.machine()) != qnn.BACKEND.simulated_on,
-    reason="Qualcomm's compiler is for Linux on x86-64",
-)
+
+def lacks_atomic():
+    """Whether this machine is without the one library that the compiler needs from it."""
+    try:
+        ctypes.CDLL("libatomic.so.1")
+    except OSError:
+        return True
+    return False
+
+
+pytestmark = [
+    pytest.mark.skipif(
+        (platform.system(), platform.machine()) != qnn.BACKEND.simulated_on,
+        reason="Qualcomm's compiler is for Linux on x86-64",
+    ),
+    pytest.mark.skipif(lacks_atomic(), reason="Qualcomm's compiler needs libatomic.so.1"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +98,9 @@ def load(bundle: Path, *arguments: str):
         timeout=120,
         check=True,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    # The plugin prints, too, and at any time.
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return json.loads(line)
 
 
 def test_bundle_when_hardware_is_named_has_a_model_compiled_for_each(built):
@@ -194,3 +214,25 @@ def test_compiled_model_when_nothing_was_compiled_is_refused(tmp_path):
     tiny_models.relu(tmp_path / "plain.onnx")
     with pytest.raises(StepError, match="took no node"):
         compiled_step._read_compiled(tmp_path / "plain.onnx")
+
+
+def test_compiler_when_a_library_is_missing_names_it(built, tmp_path, monkeypatch):
+    there = Path(importlib.import_module("onnxruntime_qnn").get_library_path())
+    here = tmp_path / "absent_qnn"
+    shutil.copytree(there.parent, here, copy_function=os.link, symlinks=True)
+    torn = here / "libQnnSystem.so"
+    text = torn.read_bytes()
+    assert b"libatomic.so.1" in text
+    torn.unlink()
+    torn.write_bytes(text.replace(b"libatomic.so.1", b"libabsent.so.1"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    simulator = simulating.Simulator("absent-qnn", "1.0", "absent_qnn")
+    bundle = built.bundles[0].bundle
+    model = bundle.path / bundle.manifest.variants[0].model
+    options = {"backend_type": "htp", "htp_arch": "73"}
+    with (
+        use_pool(WorkerPool()),  # processes that see that plugin
+        pytest.raises(StepError, match=r"libQnnSystem.so needs libabsent.so.1: cannot open") as e,
+    ):
+        simulating.compile_model(simulator, model, options, {}, tmp_path / "m.onnx", limit_s=60)
+    assert "libatomic1" in e.value.hint
