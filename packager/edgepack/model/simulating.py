@@ -6,7 +6,6 @@ its own, with limits.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import importlib.util
 import resource
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgepack.base.arrays import Array
 from edgepack.base.machine import read_available_memory
-from edgepack.base.processes import Workers
+from edgepack.base.processes import Workers, run_program
 from edgepack.errors import BugError, ModelError, StepError, ToolError
 from edgepack.model.running import format_runtime_error, list_runtime_errors
 
@@ -225,19 +224,18 @@ def _list_errors() -> tuple[type[Exception], ...]:
 
 
 def _find_missing_library(module: str) -> str:
-    plugin = importlib.import_module(module)
-    lacking = []
-    for file in sorted(Path(plugin.get_library_path()).parent.glob("*.so")):
-        try:
-            ctypes.CDLL(str(file))
-        except OSError as error:
-            # Those of the device's own processor are beside them, and do not load for that.
-            if _ABSENT in str(error):
-                lacking.append(f"{file.name} needs {error}")
+    """Ask the dynamic linker: loading a library only to see whether it loads may crash."""
+    folder = Path(importlib.import_module(module).get_library_path()).parent
+    lacking = [
+        f"{file.name} needs {line.split()[0]}, which is not there"
+        for file in sorted(folder.glob("*.so"))
+        for line in run_program(["ldd", str(file)], timeout_s=_LDD_S).text.splitlines()
+        if line.endswith("=> not found")
+    ]
     return "; ".join(lacking)
 
 
-_ABSENT = "cannot open shared object file: No such file"
+_LDD_S = 30.0
 
 
 def _run_model(names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
