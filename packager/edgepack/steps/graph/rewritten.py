@@ -177,14 +177,49 @@ def drop_identities(model: onnx.ModelProto) -> list[str]:
     leads from an input of the model straight to an output.
     """
     move_constants_to_initializers(model)
-    done = []
-    for node in list(model.graph.node):
-        if _is_identity(model, node) and _bypass(model, node):
-            model.graph.node.remove(node)
-            done.append(repr(node.name))
-    if done:
-        drop_unread(model)
+    nodes = model.graph.node
+    dropped, renamed = _find_bypasses(model)
+    if not dropped:
+        return []
+    done = [repr(nodes[place].name) for place in dropped]
+    for place in reversed(dropped):
+        del nodes[place]
+    for node in nodes:
+        node.input[:] = [_follow(renamed, name) for name in node.input]
+        node.output[:] = [_follow(renamed, name) for name in node.output]
+    drop_unread(model)
     return done
+
+
+def _find_bypasses(model: onnx.ModelProto) -> tuple[list[int], dict[str, str]]:
+    """Return which nodes can be dropped, and which tensors get another's name then."""
+    nodes = model.graph.node
+    outputs = {value.name for value in model.graph.output}
+    in_bodies = {name for node in nodes for name in list_body_reads(node)}
+    read = {name for node in nodes for name in find_reads(node)} | outputs
+    made = {name for node in nodes for name in node.output}
+    dropped, renamed = [], dict[str, str]()
+    for place, node in enumerate(nodes):
+        if not _is_identity(model, node):
+            continue
+        source, result = _follow(renamed, node.input[0]), node.output[0]
+        if in_bodies & {source, result} or read & {*node.output[1:]}:
+            continue
+        if result not in outputs:
+            renamed[result] = source
+        elif source in made and source not in outputs:
+            renamed[source] = result
+        else:
+            continue
+        dropped.append(place)
+    return dropped, renamed
+
+
+def _follow(renamed: Mapping[str, str], name: str) -> str:
+    """Return the name that a tensor has after all renames."""
+    while name in renamed:
+        name = renamed[name]
+    return name
 
 
 def _is_identity(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
@@ -201,26 +236,6 @@ def _is_identity(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
 
     given = [t for t in model.graph.initializer if t.name == node.input[2]]
     return bool(given) and not numpy_helper.to_array(given[0]).any()
-
-
-def _bypass(model: onnx.ModelProto, node: onnx.NodeProto) -> bool:
-    """Let those who read a node's output read its input; return whether that was possible."""
-    source, result = node.input[0], node.output[0]
-    outputs = {value.name for value in model.graph.output}
-    nodes = [each for each in model.graph.node if each is not node]
-    in_bodies = {name for each in nodes for name in list_body_reads(each)}
-    read = {name for each in nodes for name in find_reads(each)} | outputs
-    if in_bodies & {source, result} or read & {*node.output[1:]}:
-        return False
-    if result in outputs:
-        maker = next((each for each in nodes if source in each.output), None)
-        if maker is None or source in outputs:
-            return False
-        maker.output[list(maker.output).index(source)] = result
-        source, result = result, source
-    for each in nodes:
-        each.input[:] = [source if name == result else name for name in each.input]
-    return True
 
 
 # --- fold-batch-norm ---------------------------------------------------------------------------
