@@ -71,6 +71,7 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
     shipped: list[tuple[PlannedVariant, Accuracy | NotMeasured]] = []
     unused = [*planned.unused]
     errors: list[EdgepackError] = []
+    decisive: dict[str, Accuracy | NotMeasured] = {}
     for variant in planned.variants:
         name = variant.variant.id
         where = f"{planned.profile.id} {name}"
@@ -85,7 +86,8 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
         for step_id in variant.steps:
             execution.artifacts[step_id].require_whole()
         accuracy = read_accuracy(variant, execution)
-        unworthy, missed = _explain_missed(variant, execution, limits)
+        decisive[name] = read_decisive(variant, execution)
+        unworthy, missed = _explain_missed(variant, decisive[name], execution, limits)
         if reason := _explain_refusal(variant, execution):
             unused.append(Unused(variant=name, stage="refused", reason=reason))
         elif missed:
@@ -101,12 +103,11 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
     # unless the user set the order.
     shipped.sort(
         key=lambda e: (
-            not e[0].named and bool(explain_unproven(e[0], read_decisive(e[0], execution), limits))
+            not e[0].named and bool(explain_unproven(e[0], decisive[e[0].variant.id], limits))
         )
     )
-    decided = {each.variant.id: read_decisive(each, execution) for each, _ in shipped}
     verdict = Verdict(planned.profile.id, tuple(shipped), tuple(unused), tuple(errors))
-    return ship_most(verdict, planned.most, decided)
+    return ship_most(verdict, planned.most, decisive)
 
 
 def _explain_refusal(variant: PlannedVariant, execution: Execution) -> str:
@@ -116,10 +117,12 @@ def _explain_refusal(variant: PlannedVariant, execution: Execution) -> str:
 
 
 def _explain_missed(
-    variant: PlannedVariant, execution: Execution, limits: Limits
+    variant: PlannedVariant,
+    decisive: Accuracy | NotMeasured,
+    execution: Execution,
+    limits: Limits,
 ) -> tuple[str, str]:
     """Return why a variant is too poor to ship, and that or how it misses a limit, with more."""
-    decisive = read_decisive(variant, execution)
     unworthy = explain_unworthy(variant, decisive)
     reason = unworthy or explain_missed_limit(decisive, limits)
     if not reason:
@@ -203,17 +206,17 @@ def is_quantized(variant: PlannedVariant) -> bool:
 
 
 def ship_most(
-    verdict: Verdict, most: int | None, decided: Mapping[str, Accuracy | NotMeasured] | None = None
+    verdict: Verdict, most: int | None, decisive: Mapping[str, Accuracy | NotMeasured] | None = None
 ) -> Verdict:
     """Return a verdict that ships the best variants; all where there is no limit to their number.
 
     They include one for the CPU if there is one, and one in float where the quantized ones lose
-    something or their loss is unknown. ``decided`` has by variant the accuracy that decides, where
+    something or their loss is unknown. ``decisive`` has by variant the accuracy that decides, where
     that is not the one shipped.
     """
     if most is None:
         return verdict
-    first = [(each, (decided or {}).get(each.variant.id, a)) for each, a in verdict.shipped[:most]]
+    first = [(each, (decisive or {}).get(each.variant.id, a)) for each, a in verdict.shipped[:most]]
     needed: list[Callable[[PlannedVariant], bool]] = [lambda v: v.variant.backend == "cpu"]
     if any(is_quantized(variant) and not variant.carried and _is_losing(a) for variant, a in first):
         needed.append(lambda v: not is_quantized(v))

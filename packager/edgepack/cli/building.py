@@ -103,16 +103,27 @@ def _list_accuracy_lines(manifest: api.Manifest) -> Iterator[str]:
             yield f"accuracy was not compared with fp32: {accuracy.fp32.reason}"
         if isinstance(accuracy, api.Accuracy) and (others := api.format_others(accuracy)):
             yield f"{variant.id}: {others}"
-        lacking = (
-            (f"the errors of {variant.id}'s nodes were not measured", variant.layers),
-            (f"{variant.id} was not run on inputs unlike the samples", variant.outside),
-            (f"{variant.id} was not compiled", variant.compiled),
-        )
-        for what, found in lacking:
-            if isinstance(found, NotMeasured):
-                yield f"{what}: {found.reason}"
-        if variant.simulated is not None:
-            yield f"{variant.id} {_format_simulated(variant.simulated)}"
+        yield from _list_proof_lines(variant)
+
+
+def _list_proof_lines(variant: api.ManifestVariant) -> Iterator[str]:
+    """Yield what was compiled and simulated of a variant, and what is not known, and why."""
+    from edgepack.base.schema import NotMeasured
+
+    lacking = (
+        (f"the errors of {variant.id}'s nodes were not measured", variant.layers),
+        (f"{variant.id} was not run on inputs unlike the samples", variant.outside),
+        (f"{variant.id} was not compiled", variant.compiled),
+    )
+    for what, found in lacking:
+        if isinstance(found, NotMeasured):
+            yield f"{what}: {found.reason}"
+    if variant.compiled and not isinstance(variant.compiled, NotMeasured):
+        first = variant.compiled[0]
+        hardware = ", ".join(each.hardware for each in variant.compiled)
+        yield f"{variant.id} is compiled for {first.option} {hardware} by the SDK {first.sdk}"
+    if variant.simulated is not None:
+        yield f"{variant.id} {_format_simulated(variant.simulated)}"
 
 
 def _format_simulated(found: api.Simulated | NotMeasured) -> str:
@@ -127,6 +138,8 @@ def _format_simulated(found: api.Simulated | NotMeasured) -> str:
     if isinstance(found.accuracy, api.Accuracy):
         accuracy = found.accuracy
         text += f"; {accuracy.metric} {accuracy.value:.4f} on {accuracy.samples} samples"
+    elif found.accuracy is not None:
+        text += f"; accuracy was not measured there: {found.accuracy.reason}"
     return text
 
 

@@ -81,7 +81,8 @@ def prove(  # noqa: PLR0913  (the command's options)
         progress: Where to report; default: nowhere.
 
     Raises:
-        UsageError: There is no such target, or the device is of another one or a phone.
+        UsageError: There is no such target, the device is of another one or a phone, or the
+            project changes the target's variants.
         DeviceError: It cannot be reached or used, or no measurement there is VALID.
         RemoteCommandError: No variant works there.
         EdgepackError: As a build or a measurement.
@@ -97,13 +98,20 @@ def prove(  # noqa: PLR0913  (the command's options)
     if out is not None:
         require_writable(out, "--out")
     chosen = project or find_example_dir() / "edgepack.yaml"
+    loaded = read_project(chosen)
+    if any(not isinstance(each, str) and each.id == target for each in loaded.project.targets):
+        raise UsageError(
+            f"the project has variants of its own for {target!r}; a grade is about the target's",
+            hint="take them out of targets in edgepack.yaml, or prove it with another project",
+            where=str(chosen),
+        )
     progress = progress or Silent()
     with tempfile.TemporaryDirectory(prefix="edgepack-prove-") as folder:
         built = build(
             project=chosen, targets=[target], out=Path(folder), simulate_s=0, progress=progress
         )
         built.require_all()
-        has_samples = read_project(chosen).project.samples.evaluation is not None
+        has_samples = loaded.project.samples.evaluation is not None
         trial = _Trial(
             built.bundles[0].bundle, device, chosen, preset, wait_s, progress, has_samples
         )

@@ -170,7 +170,7 @@ def compile_model(
         if missing := session.find_missing_library():
             raise StepError(
                 f"{simulator} compiles nothing here: {missing}",
-                hint="install that library; Debian and Ubuntu have libatomic.so.1 in libatomic1",
+                hint="install that library: docs/install.md names what the extras need",
             )
         raise StepError(
             f"{simulator} took no node of the model",

@@ -123,6 +123,13 @@ def test_target_when_the_device_is_of_another_is_refused(here, tmp_path):
     assert "--target raspberry-pi" in caught.value.hint
 
 
+def test_target_when_the_project_changes_its_variants_is_refused(here, tmp_path):
+    change = f"targets: [{{id: {HOST}, variants: [{{id: cpu-fp32, backend: cpu, recipe: fp32}}]}}]"
+    project = tiny_models.write_project(tmp_path, change)
+    with pytest.raises(UsageError, match="variants of its own"):
+        proving.prove(HOST, here, project=project, out=tmp_path / "seen.json")
+
+
 def test_target_when_there_is_none_of_that_name_is_refused_with_the_ones_there_are(here, tmp_path):
     with pytest.raises(UsageError, match="raspbery-pi") as caught:
         proving.prove("raspbery-pi", here, out=tmp_path / "seen.json")

@@ -117,17 +117,8 @@ class Compiled:
 
 
 def _read_compiled(file: Path) -> dict[str, Any]:
-    """Return of a compiled model the file beside it, its number of pieces, and the SDK's version.
-
-    Raises:
-        StepError: The compiler took nothing.
-    """
+    """Return of a compiled model the file beside it, how many pieces it has, and the SDK."""
     nodes = [node for node in read_model(file).graph.node if node.op_type == CONTEXT]
-    if not nodes:
-        raise StepError(
-            "the provider's compiler took no node of the model",
-            hint="edgepack inspect says why; leave compiled_for out",
-        )
     values = {each.name: each.s.decode() for node in nodes for each in node.attribute if each.s}
     sdk = _SDK.match(values["ep_sdk_version"])
     return {
