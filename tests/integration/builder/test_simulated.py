@@ -17,7 +17,7 @@ from edgepack.base.processes import Workers
 from edgepack.base.schema import NotMeasured
 from edgepack.builder import judging
 from edgepack.builder.build import build
-from edgepack.bundle.manifest import Accuracy
+from edgepack.bundle.manifest import Accuracy, Closeness
 from edgepack.bundle.manifest import Simulated as Seen
 from edgepack.cli.building import print_build
 from edgepack.model.facts import TensorSpec
@@ -177,6 +177,74 @@ def test_variant_when_a_device_would_refuse_it_is_refused(
     variant.variant.providers[0].name = QNN
     assert reason in judging.explain_refused(variant, Mock(artifacts={"g": Mock()}))
     assert bool(reason) == bool(judging.explain_refused(variant, Mock(artifacts={"g": Mock()})))
+
+
+def simulated_accuracy(samples, drop):
+    """What a simulator would find of a variant that loses so much of a metric there."""
+    return Accuracy(
+        metric="top1",
+        output="scores",
+        higher_is_better=True,
+        samples=samples,
+        fp32=1.0,
+        value=1 - drop,
+        drop=drop,
+        drop_interval=(drop, drop),
+        agreement=1 - drop,
+        worst=Closeness(output="scores", cosine=0.999, sqnr_db=30),
+    )
+
+
+@pytest.fixture
+def losing(monkeypatch):
+    """Return a function after which every variant for the HTP loses so much in the simulator."""
+
+    def run(samples, drop):
+        found = Seen(
+            simulator="sim 1",
+            nodes={QNN: 10},
+            golden_sqnr_db=40.0,
+            accuracy=simulated_accuracy(samples, drop),
+        )
+        monkeypatch.setattr(
+            judging,
+            "read_simulation",
+            lambda variant, _: found if variant.variant.backend == "qnn" else None,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("samples", "drop", "shipped"),
+    [
+        (24, 0.0, [U16, "cpu-int8-static"]),
+        (24, 0.03, [U16, "cpu-fp32"]),  # something is lost: one in float
+        (24, 0.2, ["cpu-int8-static", "cpu-fp32"]),  # too much is lost: they come last
+        (23, 0.2, [U16, "cpu-int8-static"]),  # too few samples: the CPU's figure decides
+    ],
+)
+def test_bundle_of_two_when_the_simulator_finds_a_loss_has_others(
+    losing, tmp_path, samples, drop, shipped
+):
+    losing(samples, drop)
+    _, variants = built(tmp_path, simulate_s=0)
+    assert [variant.id for variant in variants] == shipped
+
+
+def test_warning_is_of_what_the_simulator_found(losing, tmp_path):
+    losing(24, 0.2)
+    result, _ = built(tmp_path, U16, simulate_s=0)
+    assert any(f"{U16}: it loses 20% of fp32's top1" in each for each in result.warnings)
+
+
+def test_limit_is_held_against_what_the_simulator_found(losing, tmp_path):
+    losing(24, 0.2)
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}\nlimits: {metric_drop: 0.1}")
+    result = build(project=project, targets=["android-qnn"], out=tmp_path / "dist", simulate_s=0)
+    missed = {each.variant: each for each in result.unused["android-qnn"]}
+    assert missed[U16].stage == "missed"
+    assert "in the provider's simulator" in missed[U16].reason
 
 
 @pytest.mark.parametrize(("allowed", "count"), [(1200, 24), (23, 16), (12, 8), (8, 8), (0, 1)])
