@@ -15,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from edgepack.backends import qnn, simulators
@@ -29,7 +30,7 @@ from edgepack.model import simulating
 from edgepack.model.files import MODEL
 from edgepack.project.profile import load_profile
 from edgepack.steps.graph.compiled import CONTEXT, Compiled
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from tests.support.nets import tiny_models
 
@@ -103,6 +104,32 @@ def load(bundle: Path, *arguments: str):
     # The plugin prints, too, and at any time.
     [line] = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return json.loads(line)
+
+
+def test_model_with_a_dropout_is_compiled_in_one_piece(tmp_path):
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}")
+    model = onnx.load(tmp_path / "net.onnx")
+    nodes, place = list(model.graph.node), len(model.graph.node) // 2
+    [result] = nodes[place - 1].output
+    nodes[place - 1].output[0] = "before"
+    nodes.insert(place, helper.make_node("Dropout", ["before", "ratio"], [result]))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    # The simplifier leaves a Dropout with a ratio.
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "ratio"))
+    onnx.save(model, tmp_path / "net.onnx")
+    made = build(
+        project=project,
+        targets=["qualcomm-linux"],
+        variants=[INT8],
+        out=tmp_path / "dist",
+        simulate_s=0,
+    )
+    bundle = made.bundles[0].bundle
+    for each in bundle.manifest.variants[0].compiled:
+        found = [node.op_type for node in onnx.load(bundle.path / each.model).graph.node]
+        assert found.count(CONTEXT) == 1
+        assert "Dropout" not in found
 
 
 def test_build_says_what_was_compiled(built, capsys):

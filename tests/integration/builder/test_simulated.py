@@ -199,10 +199,10 @@ def simulated_accuracy(samples, drop):
 def losing(monkeypatch):
     """Return a function after which every variant for the HTP loses so much in the simulator."""
 
-    def run(samples, drop):
+    def run(samples, drop, on_cpu=0):
         found = Seen(
             simulator="sim 1",
-            nodes={QNN: 10},
+            nodes={QNN: 10 - on_cpu, CPU: on_cpu},
             golden_sqnr_db=40.0,
             accuracy=simulated_accuracy(samples, drop),
         )
@@ -230,6 +230,20 @@ def test_bundle_of_two_when_the_simulator_finds_a_loss_has_others(
     losing(samples, drop)
     _, variants = built(tmp_path, simulate_s=0)
     assert [variant.id for variant in variants] == shipped
+
+
+def test_placement_is_by_what_the_simulator_took_and_not_by_what_was_predicted(
+    losing, tmp_path, monkeypatch
+):
+    losing(24, 0.0, on_cpu=5)
+    result, _ = built(tmp_path, simulate_s=0)
+    refused = {each.variant: each for each in result.unused["android-qnn"]}
+    assert refused[U16].stage == "refused"
+    assert "sim 1 takes 50% of the nodes, 80% are needed" in refused[U16].reason
+    losing(24, 0.0)
+    monkeypatch.setattr(judging, "explain_unplaced", lambda *_: "predicted: none")
+    _, variants = built(tmp_path, simulate_s=0)
+    assert variants[0].id == U16
 
 
 def test_warning_is_of_what_the_simulator_found(losing, tmp_path):
