@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from edgepack.base.processes import Workers, use_pool
-from edgepack.errors import ToolError
+from edgepack.errors import StepError, ToolError
+from edgepack.model.simulating import Simulator, open_simulated
 
 from tests.support.doubles.kept_workers import KeptWorkers
 
@@ -30,6 +31,16 @@ def test_worker_when_idle_as_its_build_fails_is_refused_to_that_and_kept_for_the
             workers.call(os.getpid)
     with Workers(1) as workers:
         assert workers.call(os.getpid) == first
+
+
+def test_worker_when_it_opened_a_simulator_is_not_kept(pool, tmp_path):
+    simulator = Simulator("no-plugin", "1.0", "no_plugin")
+    with (
+        pytest.raises(StepError, match="no_plugin"),
+        open_simulated(simulator, tmp_path / "m.onnx", {}, {}, limit_s=60),
+    ):
+        raise AssertionError("it has to be refused")
+    assert pool.idle == []
 
 
 def test_worker_when_busy_as_its_build_fails_is_killed_and_not_kept(pool):

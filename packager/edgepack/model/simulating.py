@@ -197,8 +197,7 @@ def _open_model(
     for key, value in {_RECORD: "1", **config}.items():
         settings.add_session_config_entry(key, value)
     try:
-        memory = read_available_memory()
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+        _limit_memory()
         plugin = importlib.import_module(module)
         name = plugin.get_ep_name()
         onnxruntime.register_execution_provider_library(name, plugin.get_library_path())
@@ -213,6 +212,14 @@ def _open_model(
     for part in session.get_provider_graph_assignment_info():
         nodes[part.ep_name] += len(part.get_nodes())
     return [output.name for output in session.get_outputs()], nodes
+
+
+def _limit_memory() -> None:
+    """Let this process take what is free, and no more than the user's own limit allows."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    free = read_available_memory()
+    soft = free if most == resource.RLIM_INFINITY else min(free, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, most))
 
 
 _RECORD = "session.record_ep_graph_assignment_info"

@@ -22,6 +22,8 @@ _OF_EACH_TEST = (
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
 )
+_CHANGING = ("edgepack.quantization.ranges.helper", "edgepack.model.simulating")
+"""The first opens what later calls use; the second loads a plugin and limits the memory."""
 _MOST_IDLE = 3
 _MOST_BYTES = 400_000_000
 _SETTLE = """
@@ -66,8 +68,7 @@ class _Kept(Worker):
         super().__init__(scratch)
 
     def call(self, function, arguments, told):
-        # It opens what later calls use.
-        self.was_changed |= function.__module__ == "edgepack.quantization.ranges.helper"
+        self.was_changed |= function.__module__ in _CHANGING
         self._is_busy = True
         if self._was_killed:
             super().kill()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 
 import pytest
 from edgepack.base.processes import WorkerPool, use_pool
@@ -57,6 +60,28 @@ def test_simulator_when_it_never_ends_is_killed_at_its_limit(opened, tmp_path):
 def test_simulator_when_it_wants_more_memory_than_there_is_is_refused(opened):
     with pytest.raises(StepError, match=r"^broken-plugin 1.0: "):
         opened("def get_library_path(): return str(bytearray(1 << 45))")
+
+
+def test_simulator_has_a_limit_of_memory_that_this_machine_has(opened):
+    code = (
+        "import resource\n"
+        "def get_library_path():\n"
+        "    raise OSError('limit %d' % resource.getrlimit(resource.RLIMIT_DATA)[0])"
+    )
+    with pytest.raises(StepError, match=r"limit \d+") as caught:
+        opened(code)
+    [limit] = re.findall(r"limit (\d+)", caught.value.problem)
+    assert 0 < int(limit) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_simulator_when_the_user_has_a_limit_of_memory_keeps_to_it():
+    code = (
+        "import resource; from edgepack.model import simulating;"
+        "resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30)); simulating._limit_memory();"
+        "print(resource.getrlimit(resource.RLIMIT_DATA))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"({2**30}, {2**30})"
 
 
 def test_simulator_when_it_is_not_installed_is_none():
