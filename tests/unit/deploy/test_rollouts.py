@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -434,6 +436,22 @@ def test_lock_when_its_holder_has_gone_is_free(store, inventory, bundle):
         fcntl.flock(left_behind, fcntl.LOCK_EX)
     with store.lock(1):
         pass
+
+
+def test_lock_when_a_child_that_was_forked_meanwhile_has_its_file_is_free(store, inventory, bundle):
+    begin(store, bundle, "a")
+    with ExitStack() as child:
+        with store.lock(1):
+            held = os.dup(find_open(store.folder / "1.lock"))
+            child.callback(os.close, held)
+        with store.lock(1):
+            pass
+
+
+def find_open(path: Path) -> int:
+    """Return this process's file descriptor of an open file."""
+    [found] = [fd for fd in Path("/proc/self/fd").iterdir() if fd.exists() and fd.samefile(path)]
+    return int(found.name)
 
 
 def test_rollout_when_killed_after_too_many_failed_stays_stopped(store, inventory, bundle):

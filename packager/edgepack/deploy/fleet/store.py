@@ -274,10 +274,14 @@ class RolloutStore:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise make_held_error(number, f"process {file.read() or '?'}") from error
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
-            yield
+            try:
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
+                yield
+            finally:
+                # Closing is not enough: a child that another thread has just forked has it too.
+                fcntl.flock(file, fcntl.LOCK_UN)
 
     def stop(self, number: int, reason: str) -> None:
         """Stop a rollout: nothing more starts, also in a process that works on it now.
