@@ -147,10 +147,10 @@ if TYPE_CHECKING:
     from edgepack.devices.inventory import describe_inventory as describe_inventory
     from edgepack.devices.inventory import load_device as load_device
     from edgepack.devices.inventory import load_devices as load_devices
-    from edgepack.devices.provisioning import FetchedWheels as FetchedWheels
-    from edgepack.devices.provisioning import Provisioned as Provisioned
-    from edgepack.devices.provisioning import Wheelhouse as Wheelhouse
-    from edgepack.devices.provisioning import WheelNeeds as WheelNeeds
+    from edgepack.devices.provisioning.provision import Provisioned as Provisioned
+    from edgepack.devices.provisioning.wheelhouse import FetchedWheels as FetchedWheels
+    from edgepack.devices.provisioning.wheelhouse import Wheelhouse as Wheelhouse
+    from edgepack.devices.provisioning.wheels import WheelNeeds as WheelNeeds
     from edgepack.devices.transport import Transport as Transport
     from edgepack.devices.transports import connect as connect
     from edgepack.errors import EdgepackError as EdgepackError

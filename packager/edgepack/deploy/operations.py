@@ -21,7 +21,7 @@ from edgepack.errors import EdgepackError, ToolError
 
 if TYPE_CHECKING:
     from edgepack.devices.checking import Checked
-    from edgepack.devices.provisioning import Provisioned
+    from edgepack.devices.provisioning.provision import Provisioned
     from edgepack.devices.ssh.host_keys import HostKey
 
 
@@ -158,10 +158,10 @@ def provision_device(
         ToolError: A wheel cannot be fetched, or is missing; or the audit log cannot be written.
         RemoteCommandError: A command on the device failed.
     """
-    from edgepack.devices import provisioning
+    from edgepack.devices.provisioning import provision
 
     with audited("provision", device) as operation:
-        made = provisioning.provision(
+        made = provision.provision(
             device, wheels=wheels, wheelhouse=wheelhouse, offline=offline, progress=progress
         )
         operation.describe(host_key=made.host_key, serial=made.serial, detail=str(made))

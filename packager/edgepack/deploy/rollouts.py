@@ -32,7 +32,7 @@ from edgepack.devices.inventory import Device
 from edgepack.errors import UsageError
 
 if TYPE_CHECKING:
-    from edgepack.devices.provisioning import Provisioned
+    from edgepack.devices.provisioning.provision import Provisioned
 
 
 def act_as_asked(

@@ -15,11 +15,13 @@ import pytest
 from edgepack.base.processes import ProgramResult
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
-from edgepack.devices import provisioning
 from edgepack.devices.checking import check, find_runtime_python
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
-from edgepack.devices.provisioning import Provisioned, Wheelhouse, WheelNeeds, provision
+from edgepack.devices.provisioning import wheels as fetching
+from edgepack.devices.provisioning.provision import Provisioned, provision
+from edgepack.devices.provisioning.wheelhouse import Wheelhouse
+from edgepack.devices.provisioning.wheels import WheelNeeds
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
 from edgepack.project.profile import find_host_target, load_profile
@@ -31,7 +33,7 @@ ONNXRUNTIME = PINS["onnxruntime"].removeprefix("==")
 PROVIDERS = "def get_available_providers():\n    return ['CPUExecutionProvider']\n"
 
 pytestmark = pytest.mark.skipif(
-    not provisioning._find_bundled_pip(),
+    not fetching.find_bundled_pip(),
     reason="this Python carries no pip wheel, which --offline needs",
 )
 
@@ -175,7 +177,7 @@ def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
 def wheelhouse(wheels: list[Path], tmp_path: Path) -> Path:
     folder = tmp_path / "wheelhouse"
     folder.mkdir()
-    for path in [*wheels, *map(Path, provisioning._find_bundled_pip())]:
+    for path in [*wheels, *map(Path, fetching.find_bundled_pip())]:
         shutil.copy(path, folder)
     return folder
 
@@ -192,7 +194,7 @@ def test_wheelhouse_is_enough_for_a_board_whose_python_has_no_pip(
         (lacking / name / "__init__.py").write_text("raise ImportError('not installed')\n")
     start = server.start
     monkeypatch.setattr(server, "start", lambda line: start(f"export PYTHONPATH={lacking}; {line}"))
-    monkeypatch.setattr(provisioning, "_find_bundled_pip", list)
+    monkeypatch.setattr(fetching, "find_bundled_pip", list)
     with connect(device) as transport:
         for name in ("pip", "ensurepip"):
             assert transport.send(["python3", "-m", name], [], timeout_s=60).exit_code != 0
@@ -209,7 +211,7 @@ def test_wheel_that_a_wheelhouse_lacks_is_named_with_the_command_that_fetches_it
     monkeypatch: pytest.MonkeyPatch,
     missing: str,
 ) -> None:
-    monkeypatch.setattr(provisioning, "_find_bundled_pip", list)
+    monkeypatch.setattr(fetching, "find_bundled_pip", list)
     next(wheelhouse.glob(f"{missing}-*")).unlink()
     wanted = f"onnxruntime=={ONNXRUNTIME}" if missing == "onnxruntime" else "pip"
     version = platform.python_version_tuple()
@@ -255,13 +257,13 @@ def as_index(wheelhouse: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheelhouse))
     called: list[list[str]] = []
-    run = provisioning.run_program
+    run = fetching.run_program
 
     def counted(argv: list[str], **options: float) -> ProgramResult:
         called.append(argv)
         return run(argv, **options)
 
-    monkeypatch.setattr(provisioning, "run_program", counted)
+    monkeypatch.setattr(fetching, "run_program", counted)
     return called
 
 
@@ -299,7 +301,7 @@ def test_wheels_when_interrupted_leave_nothing_half_written(
         (Path(folder) / "numpy-2.0.0-py3-none-any.whl").write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(provisioning, "run_program", interrupt)
+    monkeypatch.setattr(fetching, "run_program", interrupt)
     with pytest.raises(KeyboardInterrupt):
         Wheelhouse(tmp_path / "there").fetch(device)
     assert names(tmp_path / "there") == []

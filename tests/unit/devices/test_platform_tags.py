@@ -1,26 +1,26 @@
 from __future__ import annotations
 
 import pytest
-from edgepack.devices.provisioning import _list_platform_tags
+from edgepack.devices.provisioning.wheels import list_platform_tags
 from edgepack.errors import DeviceError
 
 
 def test_newest_wheels_for_the_devices_glibc_come_first() -> None:
-    tags = _list_platform_tags("aarch64", "glibc 2.28")
+    tags = list_platform_tags("aarch64", "glibc 2.28")
     assert tags[0] == "manylinux_2_28_aarch64"
     assert tags[-3:] == ["manylinux_2_17_aarch64", "manylinux2014_aarch64", "linux_aarch64"]
     assert "manylinux_2_29_aarch64" not in tags
 
 
 def test_x86_is_spelt_as_wheels_spell_it() -> None:
-    assert _list_platform_tags("x86-64", "glibc 2.36")[0] == "manylinux_2_36_x86_64"
+    assert list_platform_tags("x86-64", "glibc 2.36")[0] == "manylinux_2_36_x86_64"
 
 
 def test_mac_takes_wheels_for_its_system_and_older() -> None:
-    assert _list_platform_tags("aarch64", "macOS 15.1") == ["macosx_15_0_arm64"]
+    assert list_platform_tags("aarch64", "macOS 15.1") == ["macosx_15_0_arm64"]
 
 
 @pytest.mark.parametrize("libc", ["", "musl", "glibc"])
 def test_other_c_libraries_have_no_wheels(libc: str) -> None:
     with pytest.raises(DeviceError, match="no wheels for the device's C library"):
-        _list_platform_tags("aarch64", libc)
+        list_platform_tags("aarch64", libc)

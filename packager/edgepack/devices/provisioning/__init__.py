@@ -1,0 +1,1 @@
+"""Makes the Python environment that bundles run in; the device needs no internet."""

@@ -1,0 +1,60 @@
+"""Finds out which wheels a device needs."""
+
+from __future__ import annotations
+
+from packaging.specifiers import SpecifierSet
+
+from edgepack.devices.inventory import Device
+from edgepack.devices.probing import ProbedFacts, probe_python
+from edgepack.devices.provisioning.wheels import WheelNeeds
+from edgepack.devices.transport import Transport
+from edgepack.errors import DeviceError, UsageError
+from edgepack.project.profile import Profile, load_profile
+
+
+def load_provisioned_profile(device: Device) -> Profile:
+    """Return the profile of a device's target.
+
+    Raises:
+        UsageError: The inventory names an interpreter for the device, so a provisioned environment
+            would not be used; or no Python runs on such devices.
+    """
+    if device.entry.python is not None:
+        raise UsageError(
+            f"device {device.name!r} has 'python: {device.entry.python}' in devices.yaml, which"
+            " would be used instead of a provisioned environment",
+            hint="remove that line, or install the packages there yourself",
+        )
+    profile = load_profile(device.target)
+    if profile.device.python is None:
+        raise UsageError(
+            f"target {profile.id!r} is for apps on {profile.device.os}, where no Python runs",
+            hint="provision devices that run Linux or macOS; the bundle's packages.txt names what"
+            " an app needs",
+        )
+    return profile
+
+
+def find_needs(
+    device: Device, profile: Profile, facts: ProbedFacts, transport: Transport
+) -> WheelNeeds:
+    """Ask a device which Python it has, and return what decides which wheels it takes.
+
+    Raises:
+        DeviceError: It has no Python, or not one that the runtime has wheels for.
+    """
+    base = probe_python(device.plain_python, device, transport)
+    _require_python(base.version, device, profile)
+    pins = tuple(f"{name}{pin}" for name, pin in profile.runtime.packages.items())
+    return WheelNeeds(base.version, facts.arch, facts.libc, pins)
+
+
+def _require_python(version: str, device: Device, profile: Profile) -> None:
+    if version not in SpecifierSet(profile.device.python or ""):
+        raise DeviceError(
+            f"{device.plain_python} on the device is Python {version}; the runtime that target"
+            f" {profile.id!r} pins has wheels for {profile.device.python}",
+            hint="install a newer system there (Raspberry Pi OS 12 has Python 3.11), or make an"
+            " environment yourself and name it with 'python' in devices.yaml",
+            where=device.name,
+        )

@@ -1,0 +1,208 @@
+"""Makes an environment on a device from wheels that are fetched here and pushed."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from edgepack.devices.checking import find_unmet_pins
+from edgepack.devices.inventory import Device
+from edgepack.devices.probing import probe, probe_python
+from edgepack.devices.provisioning.needs import find_needs, load_provisioned_profile
+from edgepack.devices.provisioning.wheels import WheelNeeds, WheelSource, fetch_wheels
+from edgepack.devices.transport import Transport
+from edgepack.devices.transports import connect
+from edgepack.errors import DeviceError, RemoteCommandError
+from edgepack.project.profile import Profile
+
+INSTALL_S = 1800.0
+_SHORT_S = 120.0
+
+# Arguments: the root, the new environment's name, the wheels' folder name. The link is replaced in
+# one rename; the environment that it pointed to before stays for what still runs in it.
+_SWITCH = """
+import os, shutil, sys
+root, name, wheels = sys.argv[1:]
+link = os.path.join(root, "venv")
+keep = {name, os.path.basename(os.readlink(link)) if os.path.islink(link) else name}
+if os.path.lexists(link) and not os.path.islink(link):
+    sys.exit(link + " is in the way: it was not made by edgepack")
+partial = link + ".partial-%d" % os.getpid()
+os.symlink(name, partial)
+os.replace(partial, link)
+for found in os.listdir(root):
+    if found.startswith("venv-") and found not in keep:
+        shutil.rmtree(os.path.join(root, found))
+shutil.rmtree(os.path.join(root, wheels), ignore_errors=True)
+"""
+
+# Arguments: the Python to build on, the environment's place, the folder of wheels, what to
+# install. pip runs from its own wheel: the environment is made without it, which needs no
+# ensurepip (Debian ships that apart, in python3-venv).
+_INSTALL = """
+set -e
+python=$1; place=$2; wheels=$3
+shift 3
+rm -rf -- "$place"
+"$python" -m venv --without-pip "$place"
+for pip in "$wheels"/pip-*.whl; do :; done
+PYTHONPATH=$pip "$place/bin/python" -m pip install --quiet --disable-pip-version-check \\
+  --no-cache-dir --no-index --find-links "$wheels" "$@"
+: > "$place/.whole"
+"""
+
+_WHOLE = ".whole"
+"""A file in an environment that was installed to its end."""
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """An environment on a device, proven by importing onnxruntime there."""
+
+    python: PurePosixPath
+    """Its interpreter, through the link that later runs use."""
+    packages: dict[str, str]
+    """Versions as the device's own Python reports them."""
+    providers: tuple[str, ...]
+    """Execution providers that onnxruntime has there."""
+    host_key: str | None = None
+    """Fingerprint of the key that the device has proven."""
+    serial: str | None = None
+
+    def __str__(self) -> str:
+        versions = ", ".join(f"{name} {version}" for name, version in self.packages.items())
+        return f"{versions} ({', '.join(self.providers)}) in {self.python}"
+
+
+@dataclass(frozen=True)
+class _Site:
+    """The device, paths and target of an environment that is being made."""
+
+    device: Device
+    transport: Transport
+    profile: Profile
+    root: PurePosixPath
+    progress: Callable[[str], None]
+
+    @property
+    def wheels(self) -> PurePosixPath:
+        return self.root / ".wheels"
+
+
+def provision(
+    device: Device,
+    *,
+    wheels: Sequence[Path] = (),
+    wheelhouse: Path | None = None,
+    offline: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Provisioned:
+    """Make ``<root>/venv`` on a device with what its target pins.
+
+    The new environment is built beside the old one and replaces it once it is proven. One that was
+    cut off while it was made is made anew.
+
+    Args:
+        device: Where.
+        wheels: Wheel files that are preferred to all others.
+        wheelhouse: A folder that has all others, as
+            :class:`~edgepack.devices.provisioning.wheelhouse.Wheelhouse` fills it; the package
+            index is left alone.
+        offline: Use only ``wheels`` and ``wheelhouse``, which must have every needed package.
+        progress: Called at the beginning of each stage.
+
+    Raises:
+        UsageError: The inventory names an interpreter for the device, so this one would not run; or
+            a wheel or the wheelhouse is not there.
+        DeviceError: The device has no Python, or not one that the runtime has wheels for.
+        ToolError: A wheel cannot be fetched, or is missing.
+        RemoteCommandError: A command on the device failed.
+    """
+    source = WheelSource(tuple(wheels), wheelhouse, offline or wheelhouse is not None)
+    source.require_there()
+    profile = load_provisioned_profile(device)
+    with connect(device) as transport, tempfile.TemporaryDirectory(prefix="edgepack-") as name:
+        facts = probe(device, transport)
+        needs = find_needs(device, profile, facts, transport)
+        site = _Site(device, transport, profile, facts.root, progress)
+        folder = Path(name)
+        progress(f"fetching wheels for {needs}")
+        fetch_wheels(folder, needs, source, device.name)
+        place = site.root / f"venv-{_compute_digest(folder, needs.python)}"
+        if not _is_proven(place, site):
+            _push_wheels(folder, site)
+            _install_packages(place, [path.name for path in source.files], needs, site)
+        made = _switch_environment(place, site)
+        return replace(made, host_key=transport.host_key, serial=facts.serial or None)
+
+
+def _compute_digest(folder: Path, python_version: str) -> str:
+    """Name an environment by what goes into it."""
+    digest = hashlib.sha256(python_version.encode())
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:12]
+
+
+def _is_proven(place: PurePosixPath, site: _Site) -> bool:
+    """Return whether an environment exists already and has the pinned packages."""
+    try:
+        found = probe_python(str(place / "bin" / "python"), site.device, site.transport)
+    except RemoteCommandError:
+        return False
+    if find_unmet_pins(found, site.profile.runtime.packages):
+        return False
+    ended = site.transport.send(["test", "-f", str(place / _WHOLE)], [], timeout_s=_SHORT_S)
+    return ended.exit_code == 0
+
+
+def _push_wheels(folder: Path, site: _Site) -> None:
+    clear = ["sh", "-c", 'rm -rf -- "$1" && mkdir -p -- "$1"', "sh", str(site.wheels)]
+    site.transport.run(clear, timeout_s=_SHORT_S).check(
+        f"making {site.wheels}", device=site.device.name, hint="check 'root' in devices.yaml"
+    )
+    for path in sorted(folder.iterdir()):
+        site.progress(f"pushing {path.name} ({path.stat().st_size >> 10} KiB)")
+        site.transport.put(path, site.wheels / path.name, timeout_s=INSTALL_S)
+
+
+def _install_packages(
+    place: PurePosixPath, files: Sequence[str], needs: WheelNeeds, site: _Site
+) -> None:
+    """Build an environment where it will stay: a virtual environment cannot be moved."""
+    site.progress("installing on the device")
+    own = [name for name in files if not name.startswith("pip-")]
+    wanted = [*(str(site.wheels / name) for name in own), *needs.pins]
+    python = site.device.plain_python
+    argv = ["sh", "-c", _INSTALL, "sh", python, str(place), str(site.wheels), *wanted]
+    site.transport.run(argv, timeout_s=INSTALL_S).check(
+        "installing the runtime",
+        device=site.device.name,
+        hint="look at the message above: free space is the usual reason (edgepack device check"
+        f" {site.device.name})",
+    )
+
+
+def _switch_environment(place: PurePosixPath, site: _Site) -> Provisioned:
+    """Prove an environment and make it the one that is used."""
+    found = probe_python(str(place / "bin" / "python"), site.device, site.transport)
+    problems = find_unmet_pins(found, site.profile.runtime.packages)
+    if problems:
+        raise DeviceError(
+            f"the runtime was installed but does not work: {problems[0]}",
+            hint=f"see what Python says there: {place}/bin/python -c 'import onnxruntime'",
+            where=site.device.name,
+        )
+    python = [site.device.plain_python, "-IS", "-c", _SWITCH]
+    argv = [*python, str(site.root), place.name, site.wheels.name]
+    site.transport.run(argv, timeout_s=_SHORT_S).check(
+        "switching to the new environment",
+        device=site.device.name,
+        hint="look at the message above; the old one is still in use",
+    )
+    packages = {name: str(version) for name, version in found.packages.items()}
+    return Provisioned(site.root / "venv" / "bin" / "python", packages, found.providers)

@@ -1,0 +1,147 @@
+"""Fetches the wheels that a device needs, which are installed there without internet.
+
+pip is among them, since a stock system may have neither pip nor ``ensurepip``.
+"""
+
+from __future__ import annotations
+
+import ensurepip
+import re
+import shlex
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.base.processes import ProgramResult, run_program
+from edgepack.errors import DeviceError, ToolError, UsageError
+
+FETCH_S = 1800.0
+_OLDEST_GLIBC = 17
+"""manylinux2014, the oldest that wheels are still built for, means glibc 2.17 (PEP 599)."""
+
+
+@dataclass(frozen=True)
+class WheelNeeds:
+    """What decides which wheels a device takes: devices that share it take the same ones."""
+
+    python: str
+    """Its version, such as 3.11.2."""
+    arch: str
+    libc: str
+    pins: tuple[str, ...]
+    """What its target pins, as pip reads it."""
+
+    def __str__(self) -> str:
+        return f"Python {self.python} on {self.arch} with {self.libc or 'no glibc'}"
+
+
+@dataclass(frozen=True)
+class WheelSource:
+    """Where wheels come from: files first, then a folder, and the package index unless offline."""
+
+    files: tuple[Path, ...]
+    wheelhouse: Path | None = None
+    is_offline: bool = False
+
+    def require_there(self) -> None:
+        """Check that the files and the folder are there.
+
+        Raises:
+            UsageError: One is not.
+        """
+        for path in self.files:
+            if not path.is_file():
+                raise UsageError(
+                    f"there is no wheel {str(path)!r}", hint="check the path", where="--wheel"
+                )
+        if self.wheelhouse is not None and not self.wheelhouse.is_dir():
+            raise UsageError(
+                f"there is no folder {str(self.wheelhouse)!r}",
+                hint=f"edgepack device wheels DEVICE --to {self.wheelhouse} makes it, where there"
+                " is internet",
+                where="--wheelhouse",
+            )
+
+
+def fetch_wheels(folder: Path, needs: WheelNeeds, source: WheelSource, device: str) -> None:
+    """Fill a folder with all wheels that a device needs, and pip's own.
+
+    Raises:
+        DeviceError: There are no wheels for its C library.
+        ToolError: One cannot be fetched.
+    """
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    argv += ["--only-binary=:all:", "--implementation=cp", f"--dest={folder}"]
+    argv += ["--python-version=" + ".".join(needs.python.split(".")[:2])]
+    argv += [f"--platform={tag}" for tag in list_platform_tags(needs.arch, needs.libc)]
+    argv += ["--no-index"] if source.is_offline else []
+    argv += [f"--find-links={source.wheelhouse.resolve()}"] if source.wheelhouse else []
+    wanted = [*(str(path.resolve()) for path in source.files), *needs.pins]
+    result = run_program([*argv, *wanted, *_choose_pip(source)], timeout_s=FETCH_S)
+    if result.exit_code:
+        raise _make_fetch_error(result, needs, source, device)
+
+
+def _choose_pip(source: WheelSource) -> list[str]:
+    """Return what pip's own wheel is asked for by; none if the user's files have it."""
+    if any(path.name.startswith("pip-") for path in source.files):
+        return []
+    has_pip = source.wheelhouse is not None and any(source.wheelhouse.glob("pip-*.whl"))
+    bundled = [] if has_pip or not source.is_offline else find_bundled_pip()
+    return bundled or ["pip"]
+
+
+def _make_fetch_error(
+    result: ProgramResult, needs: WheelNeeds, source: WheelSource, device: str
+) -> ToolError:
+    """Return why pip could not fetch wheels: the one that is missing, if it says which."""
+    missing = re.search(r"No matching distribution found for (.+)", result.last_lines)
+    what = f"wheel of {missing[1].strip()}" if missing else "fitting set of wheels"
+    if not source.is_offline:  # a network that is down looks to pip like an empty index
+        return ToolError(
+            f"the package index gave no {what} for {needs}{result.last_lines}",
+            hint="check the network here, and that 'python -m pip' works; what the index does not"
+            " have goes with --wheel FILE",
+            where=device,
+        )
+    folder = shlex.quote(str(source.wheelhouse or "FOLDER"))
+    said = "" if missing else result.last_lines
+    return ToolError(
+        f"{source.wheelhouse or '--wheel'} has no {what} for {needs}{said}",
+        hint=f"where there is internet: edgepack device wheels {device} --to {folder}; then"
+        f" provision with --wheelhouse {folder}",
+        where=device,
+    )
+
+
+def find_bundled_pip() -> list[str]:
+    """Return the pip wheel that Python or its system ships; some have none.
+
+    Source: ``ensurepip`` of Python 3.11 and newer, which looks at ``WHEEL_PKG_DIR`` first, as
+    Debian's and Fedora's Pythons want it.
+    """
+    folders = [Path(ensurepip.__file__).parent / "_bundled"]
+    if of_the_system := sysconfig.get_config_var("WHEEL_PKG_DIR"):
+        folders.insert(0, Path(of_the_system))
+    return [str(path) for folder in folders for path in folder.glob("pip-*.whl")][:1]
+
+
+def list_platform_tags(arch: str, libc: str) -> list[str]:
+    """Return the wheel platforms that the device can load.
+
+    Source: PEP 600 (manylinux_X_Y means: glibc X.Y or newer), PEP 599 (manylinux2014).
+    """
+    family, _, version = libc.partition(" ")
+    numbers = [int(number) for number in re.findall(r"[0-9]+", version)]
+    if family == "glibc" and len(numbers) >= 2:
+        machine = arch.replace("-", "_")
+        tags = [f"manylinux_2_{minor}" for minor in range(numbers[1], _OLDEST_GLIBC - 1, -1)]
+        return [f"{tag}_{machine}" for tag in (*tags, "manylinux2014", "linux")]
+    if family == "macOS" and numbers:
+        return [f"macosx_{numbers[0]}_0_arm64"]
+    raise DeviceError(
+        f"onnxruntime has no wheels for the device's C library ({libc or 'not glibc'})",
+        hint="use a system with glibc (Debian, Ubuntu, Raspberry Pi OS), or install onnxruntime"
+        " there yourself and name its 'python' in devices.yaml",
+    )
