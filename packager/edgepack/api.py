@@ -130,6 +130,9 @@ if TYPE_CHECKING:
     from edgepack.deploy.rollouts import read_rollout as read_rollout
     from edgepack.deploy.rollouts import resume_rollout as resume_rollout
     from edgepack.deploy.rollouts import rollback_as_rollout as rollback_as_rollout
+    from edgepack.deploy.runtimes import build_runtime as build_runtime
+    from edgepack.deploy.runtimes import look_at_build as look_at_build
+    from edgepack.deploy.runtimes import stop_build as stop_build
     from edgepack.deploy.transfer.client import PushedRelease as PushedRelease
     from edgepack.deploy.transfer.client import Switched as Switched
     from edgepack.deploy.transfer.client import require_release as require_release
@@ -147,7 +150,10 @@ if TYPE_CHECKING:
     from edgepack.devices.inventory import describe_inventory as describe_inventory
     from edgepack.devices.inventory import load_device as load_device
     from edgepack.devices.inventory import load_devices as load_devices
+    from edgepack.devices.provisioning.building import BuildState as BuildState
     from edgepack.devices.provisioning.provision import Provisioned as Provisioned
+    from edgepack.devices.provisioning.store import KeptRuntime as KeptRuntime
+    from edgepack.devices.provisioning.store import RuntimeStore as RuntimeStore
     from edgepack.devices.provisioning.wheelhouse import FetchedWheels as FetchedWheels
     from edgepack.devices.provisioning.wheelhouse import Wheelhouse as Wheelhouse
     from edgepack.devices.provisioning.wheels import WheelNeeds as WheelNeeds
@@ -187,6 +193,7 @@ if TYPE_CHECKING:
     from edgepack.project.loading import read_project as read_project
     from edgepack.project.profile import Profile as Profile
     from edgepack.project.profile import find_target_files as find_target_files
+    from edgepack.project.profile import load_profile as load_profile
     from edgepack.project.project import ConstantValue as ConstantValue
     from edgepack.project.project import Limits as Limits
     from edgepack.records.comparison import ComparedMetric as ComparedMetric

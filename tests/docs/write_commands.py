@@ -61,6 +61,12 @@ FUNCTIONS = {
     "rollout abort": "abort_rollout",
     "audit export": "read_audit_log",
     "audit verify": "verify_audit_log",
+    "runtime list": "RuntimeStore",
+    "runtime show": "RuntimeStore",
+    "runtime add": "RuntimeStore",
+    "runtime build": "build_runtime",
+    "runtime remove": "RuntimeStore",
+    "runtime export": "RuntimeStore",
 }
 """Each command, and the function of ``edgepack.api`` that does what it does."""
 BEGINNING = """# Commands

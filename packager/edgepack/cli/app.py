@@ -27,6 +27,7 @@ from edgepack.cli.options import (
 from edgepack.cli.pushing import push, rollback
 from edgepack.cli.reporting import report
 from edgepack.cli.rollouts import rollout_app
+from edgepack.cli.runtimes import runtime_app
 from edgepack.cli.signing import AllowedSignersOption, sign
 from edgepack.cli.targets import targets_app
 from edgepack.cli.trying import try_bundle
@@ -47,6 +48,7 @@ app.add_typer(device_app, name="device")
 app.add_typer(runs_app, name="runs")
 app.add_typer(rollout_app, name="rollout")
 app.add_typer(audit_app, name="audit")
+app.add_typer(runtime_app, name="runtime")
 
 
 @app.command(epilog="Example: edgepack init detector.onnx --images photos/")
@@ -218,6 +220,6 @@ app.command(
     "edgepack rollback detector --device tag:lab --to 0123456789abcdef"
 )(rollback)
 app.command(epilog="Example: edgepack demo")(demo)
-for _group in (app, targets_app, device_app, runs_app, rollout_app, audit_app):
+for _group in (app, targets_app, device_app, runs_app, rollout_app, audit_app, runtime_app):
     for _command in _group.registered_commands:
         _command.cls = OnceCommand

@@ -20,7 +20,16 @@ MAX_TEXT = 1000
 """The most characters of one value: a device's or an error's text must not fill the log."""
 
 Action = Literal[
-    "push", "switch", "rollback", "self-test", "provision", "add", "remove", "trust", "tune"
+    "push",
+    "switch",
+    "rollback",
+    "self-test",
+    "provision",
+    "build",
+    "add",
+    "remove",
+    "trust",
+    "tune",
 ]
 
 

@@ -192,7 +192,12 @@ def probe(device: Device, transport: Transport) -> ProbedFacts:
     return _make_facts(said, lacks, device)
 
 
-def probe_python(python: str, device: Device, transport: Transport) -> PythonFacts:
+def probe_python(
+    python: str,
+    device: Device,
+    transport: Transport,
+    hint: str = "install Python there: sudo apt install python3",
+) -> PythonFacts:
     """Return what one interpreter on the device is and has.
 
     Raises:
@@ -203,7 +208,7 @@ def probe_python(python: str, device: Device, transport: Transport) -> PythonFac
     result.check(
         f"asking {python} for its version",
         device=device.name,
-        hint="install Python there: sudo apt install python3",
+        hint=hint,
     )
     return _read_python_facts(result.stdout.strip().rpartition(b"\n")[2], device)
 

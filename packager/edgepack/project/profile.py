@@ -71,6 +71,47 @@ class ProviderSource(StrictModel):
     """Shell lines that install or build it on the device, or start a container that has it."""
 
 
+class DebianPackage(StrictModel):
+    """A package of Debian, or of a system made from it, that holds onnxruntime."""
+
+    kind: Literal["debian"]
+    package: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
+    at_least: Annotated[str, Field(pattern=_VERSION)]
+    """The lowest version of onnxruntime that is taken."""
+
+    def __str__(self) -> str:
+        return f"the package {self.package} of its own system"
+
+
+class RuntimeBuild(StrictModel):
+    """How onnxruntime is built on a device of the target, for providers that no wheel has."""
+
+    source: str
+    """What git fetches."""
+    ref: str
+    """A tag or branch of it."""
+    commit: Annotated[str, Field(pattern="^[0-9a-f]{7,40}$")]
+    """What the commit of ``ref`` begins with; another is not built."""
+    arguments: list[str]
+    """Of ``build.sh``, beside ``--parallel``, which is chosen for the device's memory."""
+    wheel: str
+    """A pattern of the wheel's path in the source."""
+    packages: list[str]
+    """Debian packages that it needs; root has to install them."""
+    pip: list[str]
+    """What pip installs for it."""
+    paths: list[str] = []
+    """Files that it needs beside that, as patterns."""
+    about_paths: str = "install it"
+    """What to do where one is missing."""
+    versions_of: list[str] = []
+    """Patterns of Debian packages whose versions are kept with the wheel."""
+    free_gb: Annotated[float, Field(gt=0)]
+    """How much disk it takes."""
+    memory_gb_per_job: Annotated[float, Field(gt=0)]
+    """How much memory a compiler takes at most."""
+
+
 class Runtime(StrictModel):
     """The runtime that a target pins, and the newest files it loads."""
 
@@ -83,6 +124,12 @@ class Runtime(StrictModel):
     """The highest ai.onnx opset that the pinned runtime loads."""
     providers: dict[str, ProviderSource] = {}
     """For execution providers that are not in ``packages``: where to get them."""
+    origins: Annotated[list[DebianPackage], Field(exclude_if=lambda given: not given)] = []
+    """Where a provisioned onnxruntime comes from, in order: the first that a device has. Where it
+    has none, and for all other packages, it is the package index. Written only where it is given,
+    as ``graph_optimization_level``."""
+    build: Annotated[RuntimeBuild | None, Field(exclude_if=lambda given: given is None)] = None
+    """How ``edgepack runtime build`` makes one. Written only where it is given, likewise."""
     checksums: Annotated[dict[str, str], Field(exclude_if=lambda given: not given)] = {}
     """For packages whose archive a bundle's code names: its sha256, in hexadecimal digits."""
 

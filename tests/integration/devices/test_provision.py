@@ -17,7 +17,7 @@ from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.devices.checking import check, find_runtime_python
 from edgepack.devices.inventory import Device
-from edgepack.devices.probing import probe
+from edgepack.devices.probing import Missing, probe
 from edgepack.devices.provisioning import wheels as fetching
 from edgepack.devices.provisioning.provision import Provisioned, provision
 from edgepack.devices.provisioning.wheelhouse import Wheelhouse
@@ -38,13 +38,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def write_wheel(folder: Path, name: str, version: str, code: str = "") -> Path:
-    """Write a wheel with one module."""
+def write_wheel(folder: Path, name: str, version: str, code: str = "", module: str = "") -> Path:
+    """Write a wheel with one module, which has its name if no other is given."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as wheel:
-        wheel.writestr(f"{name}/__init__.py", f"__version__ = {version!r}\n{code}")
+        wheel.writestr(f"{module or name}/__init__.py", f"__version__ = {version!r}\n{code}")
         wheel.writestr(
             f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         )
@@ -147,6 +147,44 @@ def test_missing_wheel_is_named_before_anything_is_pushed(
     with pytest.raises(ToolError, match=f"--wheel has no wheel of onnxruntime=={ONNXRUNTIME} for"):
         provision(device, wheels=wheels[1:], offline=True)
     assert not (tmp_path / "root").exists()
+
+
+def test_wheel_that_is_cut_short_or_no_wheel_is_refused_before_anything_is_asked(
+    device: Device, wheels: list[Path], tmp_path: Path
+) -> None:
+    short = tmp_path / wheels[0].name
+    short.write_bytes(wheels[0].read_bytes()[:-30])
+    (tmp_path / "onnxruntime.whl").write_bytes(wheels[0].read_bytes())
+    for path in (short, tmp_path / "onnxruntime.whl"):
+        with pytest.raises(UsageError, match=f"{path}' is no whole wheel"):
+            provision(device, wheels=[path, wheels[1]], offline=True)
+
+
+@pytest.mark.parametrize("tag", ["cp27-cp27m-linux_x86_64", "py3-none-win_amd64"])
+def test_wheel_for_another_kind_of_device_is_refused_with_both_kinds(
+    device: Device, wheels: list[Path], tmp_path: Path, tag: str
+) -> None:
+    other = tmp_path / f"onnxruntime-{ONNXRUNTIME}-{tag}.whl"
+    other.write_bytes(wheels[0].read_bytes())
+    said = rf"{other.name} is for {tag}, and the device has Python {platform.python_version()} on "
+    with pytest.raises(ToolError, match=re.escape(said).replace("\\ ", " ")):
+        provision(device, wheels=[other, wheels[1]], offline=True)
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.slow(reason="makes virtual environments")
+def test_runtime_under_another_name_takes_the_place_of_the_pinned_one(
+    device: Device, wheels: list[Path], tmp_path: Path
+) -> None:
+    """Of providers that no variant of the target names, none is tried."""
+    code = PROVIDERS.replace("'CPU", "'CUDAExecutionProvider', 'CPU")
+    own = write_wheel(tmp_path / "own", "onnxruntime_gpu", ONNXRUNTIME, code, "onnxruntime")
+    made = provision(device, wheels=[own, wheels[1]], offline=True)
+    assert made.providers == ("CUDAExecutionProvider", "CPUExecutionProvider")
+    with connect(device) as transport:
+        facts = probe(device, transport)
+    assert not isinstance(facts.python, Missing)
+    assert facts.python.distributions == {"onnxruntime_gpu": ONNXRUNTIME}
 
 
 @pytest.mark.slow(reason="makes virtual environments")

@@ -146,13 +146,13 @@ def test_provider_that_is_absent_is_named_with_where_it_comes_from() -> None:
     assert tensorrt.provider == "TensorrtExecutionProvider"
     assert tensorrt.variants == ("tensorrt-fp16", "tensorrt-int8-static")
     assert "No wheel on PyPI has it for Jetson" in tensorrt.format_lines()[1]
-    assert any("--use_tensorrt" in line for line in tensorrt.format_lines())
+    assert any("edgepack runtime build jetson" in line for line in tensorrt.format_lines())
     assert cuda.variants == ("cuda-fp16",)
     checked = Checked("orin", "jetson", replace(PI, python=ready), (), (tensorrt, cuda))
     lines = checked.format_absent()
     assert lines[: len(tensorrt.format_lines())] == tensorrt.format_lines()
     assert lines[-1] == "  the commands for TensorrtExecutionProvider"
-    assert sum("git clone" in line for line in lines) == 1
+    assert sum("edgepack runtime build" in line for line in lines) == 1
 
 
 def test_provider_of_a_plugin_package_is_not_absent() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from packaging.specifiers import SpecifierSet
 
 from edgepack.devices.inventory import Device
-from edgepack.devices.probing import ProbedFacts, probe_python
-from edgepack.devices.provisioning.wheels import WheelNeeds
+from edgepack.devices.probing import Missing, ProbedFacts, probe_python
+from edgepack.devices.provisioning.debian import ask_debian
+from edgepack.devices.provisioning.store import RuntimeStore
+from edgepack.devices.provisioning.wheels import WheelNeeds, WheelSource, list_platform_tags
 from edgepack.devices.transport import Transport
 from edgepack.errors import DeviceError, UsageError
 from edgepack.project.profile import Profile, load_profile
@@ -36,17 +40,40 @@ def load_provisioned_profile(device: Device) -> Profile:
 
 
 def find_needs(
-    device: Device, profile: Profile, facts: ProbedFacts, transport: Transport
+    device: Device,
+    profile: Profile,
+    facts: ProbedFacts,
+    transport: Transport,
+    *,
+    source: WheelSource,
 ) -> WheelNeeds:
     """Ask a device which Python it has, and return what decides which wheels it takes.
 
+    Where ``source`` has no onnxruntime, the runtime store is looked into, and then, unless it is
+    offline, the target's origins are asked for one.
+
     Raises:
-        DeviceError: It has no Python, or not one that the runtime has wheels for.
+        DeviceError: It has no Python, or not one that the runtime has wheels for; or an origin's
+            answer cannot be read.
     """
     base = probe_python(device.plain_python, device, transport)
     _require_python(base.version, device, profile)
     pins = tuple(f"{name}{pin}" for name, pin in profile.runtime.packages.items())
-    return WheelNeeds(base.version, facts.arch, facts.libc, pins)
+    needs = WheelNeeds(base.version, facts.arch, facts.libc, pins)
+    if source.has_onnxruntime:
+        return needs
+    kept = RuntimeStore().choose(
+        profile.id, base.version, list_platform_tags(facts.arch, facts.libc)
+    )
+    if kept is not None or source.is_offline:
+        return replace(needs, runtime=kept)
+    passed_over = []
+    for origin in profile.runtime.origins:
+        found = ask_debian(origin, base.version, device.name, transport)
+        if not isinstance(found, Missing):
+            return replace(needs, runtime=found)
+        passed_over.append(f"{origin}: {found.reason}")
+    return replace(needs, passed_over=tuple(passed_over))
 
 
 def _require_python(version: str, device: Device, profile: Profile) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from edgepack.devices.checking import find_unmet_pins
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe, probe_python
 from edgepack.devices.provisioning.needs import find_needs, load_provisioned_profile
-from edgepack.devices.provisioning.wheels import WheelNeeds, WheelSource, fetch_wheels
+from edgepack.devices.provisioning.proving import find_broken_providers
+from edgepack.devices.provisioning.wheels import WheelSource, fetch_wheels
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
@@ -41,7 +42,8 @@ shutil.rmtree(os.path.join(root, wheels), ignore_errors=True)
 
 # Arguments: the Python to build on, the environment's place, the folder of wheels, what to
 # install. pip runs from its own wheel: the environment is made without it, which needs no
-# ensurepip (Debian ships that apart, in python3-venv).
+# ensurepip (Debian ships that apart, in python3-venv). Only what is imported is compiled, by the
+# probe that follows: to compile all takes as long as the rest on a small board.
 _INSTALL = """
 set -e
 python=$1; place=$2; wheels=$3
@@ -50,7 +52,7 @@ rm -rf -- "$place"
 "$python" -m venv --without-pip "$place"
 for pip in "$wheels"/pip-*.whl; do :; done
 PYTHONPATH=$pip "$place/bin/python" -m pip install --quiet --disable-pip-version-check \\
-  --no-cache-dir --no-index --find-links "$wheels" "$@"
+  --no-compile --no-cache-dir --no-index --find-links "$wheels" "$@"
 : > "$place/.whole"
 """
 
@@ -71,10 +73,21 @@ class Provisioned:
     host_key: str | None = None
     """Fingerprint of the key that the device has proven."""
     serial: str | None = None
+    origin: str = ""
+    """Where onnxruntime is from; empty for the package index, or a wheel of the user's."""
+    passed_over: tuple[str, ...] = ()
+    """The target's other origins, which the device does not have, each with the reason."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """Providers of the target's that onnxruntime lists and that computed nothing right, and why:
+    each has run a convolution."""
 
     def __str__(self) -> str:
         versions = ", ".join(f"{name} {version}" for name, version in self.packages.items())
-        return f"{versions} ({', '.join(self.providers)}) in {self.python}"
+        origin = f" from {self.origin}" if self.origin else ""
+        passed_over = "".join(f"; not from {why}" for why in self.passed_over)
+        broken = "".join(f"; {name} does not work: {why}" for name, why in self.broken.items())
+        where = f"{origin} in {self.python}{passed_over}{broken}"
+        return f"{versions} ({', '.join(self.providers)}){where}"
 
 
 @dataclass(frozen=True)
@@ -126,17 +139,23 @@ def provision(
     profile = load_provisioned_profile(device)
     with connect(device) as transport, tempfile.TemporaryDirectory(prefix="edgepack-") as name:
         facts = probe(device, transport)
-        needs = find_needs(device, profile, facts, transport)
+        needs = find_needs(device, profile, facts, transport, source=source)
         site = _Site(device, transport, profile, facts.root, progress)
         folder = Path(name)
-        progress(f"fetching wheels for {needs}")
-        fetch_wheels(folder, needs, source, device.name)
+        wanted = fetch_wheels(folder, needs, source, device.name, progress)
         place = site.root / f"venv-{_compute_digest(folder, needs.python)}"
         if not _is_proven(place, site):
             _push_wheels(folder, site)
-            _install_packages(place, [path.name for path in source.files], needs, site)
-        made = _switch_environment(place, site)
-        return replace(made, host_key=transport.host_key, serial=facts.serial or None)
+            _install_packages(place, wanted, site)
+        made = _prove(place, site)
+        _switch_environment(place, site)
+        return replace(
+            made,
+            host_key=transport.host_key,
+            serial=facts.serial or None,
+            origin=str(needs.runtime or ""),
+            passed_over=needs.passed_over,
+        )
 
 
 def _compute_digest(folder: Path, python_version: str) -> str:
@@ -170,15 +189,12 @@ def _push_wheels(folder: Path, site: _Site) -> None:
         site.transport.put(path, site.wheels / path.name, timeout_s=INSTALL_S)
 
 
-def _install_packages(
-    place: PurePosixPath, files: Sequence[str], needs: WheelNeeds, site: _Site
-) -> None:
+def _install_packages(place: PurePosixPath, wanted: Sequence[str], site: _Site) -> None:
     """Build an environment where it will stay: a virtual environment cannot be moved."""
     site.progress("installing on the device")
-    own = [name for name in files if not name.startswith("pip-")]
-    wanted = [*(str(site.wheels / name) for name in own), *needs.pins]
+    names = [str(site.wheels / name) if name.endswith(".whl") else name for name in wanted]
     python = site.device.plain_python
-    argv = ["sh", "-c", _INSTALL, "sh", python, str(place), str(site.wheels), *wanted]
+    argv = ["sh", "-c", _INSTALL, "sh", python, str(place), str(site.wheels), *names]
     site.transport.run(argv, timeout_s=INSTALL_S).check(
         "installing the runtime",
         device=site.device.name,
@@ -187,16 +203,33 @@ def _install_packages(
     )
 
 
-def _switch_environment(place: PurePosixPath, site: _Site) -> Provisioned:
-    """Prove an environment and make it the one that is used."""
-    found = probe_python(str(place / "bin" / "python"), site.device, site.transport)
+def _prove(place: PurePosixPath, site: _Site) -> Provisioned:
+    """Prove an environment, before it is used."""
+    python = str(place / "bin" / "python")
+    found = probe_python(
+        python,
+        site.device,
+        site.transport,
+        hint="the runtime does not run on this system: give another with --wheel FILE",
+    )
     problems = find_unmet_pins(found, site.profile.runtime.packages)
     if problems:
         raise DeviceError(
             f"the runtime was installed but does not work: {problems[0]}",
-            hint=f"see what Python says there: {place}/bin/python -c 'import onnxruntime'",
+            hint=f"see what Python says there: {python} -c 'import onnxruntime'",
             where=site.device.name,
         )
+    site.progress("proving what is installed")
+    broken = find_broken_providers(
+        python, site.profile, found.providers, site.device.name, site.transport
+    )
+    packages = {name: str(version) for name, version in found.packages.items()}
+    used = site.root / "venv" / "bin" / "python"
+    return Provisioned(used, packages, found.providers, broken=broken)
+
+
+def _switch_environment(place: PurePosixPath, site: _Site) -> None:
+    """Make an environment the one that is used."""
     python = [site.device.plain_python, "-IS", "-c", _SWITCH]
     argv = [*python, str(site.root), place.name, site.wheels.name]
     site.transport.run(argv, timeout_s=_SHORT_S).check(
@@ -204,5 +237,3 @@ def _switch_environment(place: PurePosixPath, site: _Site) -> Provisioned:
         device=site.device.name,
         hint="look at the message above; the old one is still in use",
     )
-    packages = {name: str(version) for name, version in found.packages.items()}
-    return Provisioned(site.root / "venv" / "bin" / "python", packages, found.providers)

@@ -58,13 +58,12 @@ class Wheelhouse:
         profile = load_provisioned_profile(device)
         with connect(device) as transport:
             facts = probe(device, transport)
-            needs = find_needs(device, profile, facts, transport)
+            needs = find_needs(device, profile, facts, transport, source=self._source)
         with self._lock:
             found = self._fetched.get(needs)
             if found is None:
-                progress(f"fetching wheels for {needs}")
                 try:
-                    found = self._fetch(needs, device.name)
+                    found = self._fetch(needs, device.name, progress)
                 except ToolError as error:
                     found = error
                 self._fetched[needs] = found
@@ -72,11 +71,13 @@ class Wheelhouse:
             raise found
         return found
 
-    def _fetch(self, needs: WheelNeeds, device: str) -> FetchedWheels:
+    def _fetch(
+        self, needs: WheelNeeds, device: str, progress: Callable[[str], None] = lambda _: None
+    ) -> FetchedWheels:
         with writing("the wheels", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".partial-") as name:
-                fetch_wheels(Path(name), needs, self._source, device)
+                fetch_wheels(Path(name), needs, self._source, device, progress)
                 files = sorted(Path(name).iterdir())
                 for path in files:
                     path.replace(self.folder / path.name)

@@ -10,10 +10,17 @@ import re
 import shlex
 import sys
 import sysconfig
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import parse_wheel_filename
+
 from edgepack.base.processes import ProgramResult, run_program
+from edgepack.devices.provisioning.debian import DebianRuntime
+from edgepack.devices.provisioning.debian_wheel import make_wheel
+from edgepack.devices.provisioning.store import KeptRuntime, RuntimeStore
+from edgepack.devices.provisioning.wheel_files import brings_onnxruntime, fits, require_wheel
 from edgepack.errors import DeviceError, ToolError, UsageError
 
 FETCH_S = 1800.0
@@ -31,6 +38,16 @@ class WheelNeeds:
     libc: str
     pins: tuple[str, ...]
     """What its target pins, as pip reads it."""
+    runtime: DebianRuntime | KeptRuntime | None = None
+    """The onnxruntime that is installed; None takes it from the package index, or a wheel of the
+    user's."""
+    passed_over: tuple[str, ...] = ()
+    """Origins of the target's that the device does not have, each with the reason."""
+
+    @property
+    def cpython(self) -> str:
+        """The tag of its Python, such as cp311."""
+        return "cp" + "".join(self.python.split(".")[:2])
 
     def __str__(self) -> str:
         return f"Python {self.python} on {self.arch} with {self.libc or 'no glibc'}"
@@ -44,17 +61,19 @@ class WheelSource:
     wheelhouse: Path | None = None
     is_offline: bool = False
 
+    @property
+    def has_onnxruntime(self) -> bool:
+        """Whether a file brings the module ``onnxruntime``, under whatever name."""
+        return any(map(brings_onnxruntime, self.files))
+
     def require_there(self) -> None:
-        """Check that the files and the folder are there.
+        """Check that the files are whole wheels, and that the folder is there.
 
         Raises:
             UsageError: One is not.
         """
         for path in self.files:
-            if not path.is_file():
-                raise UsageError(
-                    f"there is no wheel {str(path)!r}", hint="check the path", where="--wheel"
-                )
+            require_wheel(path)
         if self.wheelhouse is not None and not self.wheelhouse.is_dir():
             raise UsageError(
                 f"there is no folder {str(self.wheelhouse)!r}",
@@ -64,23 +83,65 @@ class WheelSource:
             )
 
 
-def fetch_wheels(folder: Path, needs: WheelNeeds, source: WheelSource, device: str) -> None:
+def fetch_wheels(
+    folder: Path,
+    needs: WheelNeeds,
+    source: WheelSource,
+    device: str,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[str]:
     """Fill a folder with all wheels that a device needs, and pip's own.
+
+    Returns:
+        What is to be installed: names of files in the folder, and pins.
 
     Raises:
         DeviceError: There are no wheels for its C library.
-        ToolError: One cannot be fetched.
+        ToolError: One cannot be fetched or made, or a file is for another kind of device.
     """
+    platforms = list_platform_tags(needs.arch, needs.libc)
+    files = list(source.files)
+    for path in files:
+        _require_fit(path, needs, platforms, device)
+    if isinstance(needs.runtime, KeptRuntime):
+        files.append(RuntimeStore().require_whole(needs.runtime))
+    elif needs.runtime is not None:
+        tag = f"{needs.cpython}-{needs.cpython}-{platforms[0]}"
+        files.append(make_wheel(needs.runtime, tag, progress=progress))
+    progress(f"fetching wheels for {needs}")
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     argv += ["--only-binary=:all:", "--implementation=cp", f"--dest={folder}"]
     argv += ["--python-version=" + ".".join(needs.python.split(".")[:2])]
-    argv += [f"--platform={tag}" for tag in list_platform_tags(needs.arch, needs.libc)]
+    argv += [f"--platform={tag}" for tag in platforms]
     argv += ["--no-index"] if source.is_offline else []
     argv += [f"--find-links={source.wheelhouse.resolve()}"] if source.wheelhouse else []
-    wanted = [*(str(path.resolve()) for path in source.files), *needs.pins]
+    pins = _drop_replaced(needs.pins, files)
+    wanted = [*(str(path.resolve()) for path in files), *pins]
     result = run_program([*argv, *wanted, *_choose_pip(source)], timeout_s=FETCH_S)
     if result.exit_code:
         raise _make_fetch_error(result, needs, source, device)
+    return [*(path.name for path in files if not path.name.startswith("pip-")), *pins]
+
+
+def _require_fit(wheel: Path, needs: WheelNeeds, platforms: Sequence[str], device: str) -> None:
+    """Check that a device's pip would take a wheel."""
+    if not fits(wheel.name, needs.python, platforms):
+        tags = parse_wheel_filename(wheel.name)[3]
+        raise ToolError(
+            f"{wheel.name} is for {', '.join(sorted(map(str, tags)))}, and the device has {needs}",
+            hint=f"give a wheel for {needs.cpython} and {platforms[0]} or an older C library",
+            where=device,
+        )
+
+
+def _drop_replaced(pins: Sequence[str], files: Sequence[Path]) -> list[str]:
+    """Leave out onnxruntime's pin where a wheel of another name brings that module.
+
+    Both would be installed, one over the other; the pin is checked when the environment is proven.
+    """
+    names = {parse_wheel_filename(path.name)[0] for path in files if brings_onnxruntime(path)}
+    replaced = names - {"onnxruntime"}
+    return [pin for pin in pins if not (replaced and re.match(r"onnxruntime\b(?!-)", pin))]
 
 
 def _choose_pip(source: WheelSource) -> list[str]:

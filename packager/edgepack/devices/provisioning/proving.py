@@ -1,0 +1,124 @@
+"""Runs one inference with each provider of a target, in an environment that was just installed.
+
+That a provider is listed says little: its libraries may be for another GPU, and then a kernel is
+missing only when one is to run.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from edgepack.base.schema import StrictModel
+from edgepack.devices.answers import read_answer
+from edgepack.devices.transport import Transport
+from edgepack.project.profile import Profile, Provider
+
+_CPU = "CPUExecutionProvider"
+PROVE_S = 600.0
+"""How long all providers may take: TensorRT builds an engine first."""
+
+# Arguments: a JSON list of providers with their options, and a model whose one node is computed on
+# the CPU provider as well. Prints a JSON object: what is wrong with each provider, or "".
+_PROVE = """
+import base64, json, os, sys, tempfile
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+import numpy, onnxruntime
+onnxruntime.set_default_logger_severity(4)
+providers, model = json.loads(sys.argv[1]), base64.b64decode(sys.argv[2])
+x = numpy.random.default_rng(0).standard_normal((1, 4, 16, 16)).astype("float32")
+
+def compute(name, options, folder):
+    settings = onnxruntime.SessionOptions()
+    settings.enable_profiling = True
+    settings.profile_file_prefix = os.path.join(folder, "profile")
+    options = {key: value.replace("{cache}", folder) for key, value in options.items()}
+    session = onnxruntime.InferenceSession(model, settings, providers=[(name, options)])
+    if session.get_providers()[0] != name:
+        raise RuntimeError("its library cannot be loaded")
+    session.disable_fallback()
+    [y] = session.run(None, {"x": x})
+    with open(session.end_profiling()) as file:
+        nodes = [event["args"] for event in json.load(file) if event.get("cat") == "Node"]
+    return y, {node.get("provider") for node in nodes}
+
+def find_problem(name, options, folder, right):
+    try:
+        y, ran = compute(name, options, folder)
+    except Exception as error:  # whatever a vendor's library raises
+        return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    off = float(numpy.abs(y - right).max() / numpy.abs(right).max())
+    if name not in ran:
+        return "it took no node of a convolution"
+    return "" if off < 0.05 else "a convolution is off by %.0f %%" % (100 * off)
+
+with tempfile.TemporaryDirectory() as folder:
+    right, _ = compute("CPUExecutionProvider", {}, folder)
+    found = {name: find_problem(name, options, folder, right) for name, options in providers}
+print()
+print(json.dumps({"found": found}))
+"""
+
+
+class _Answer(StrictModel):
+    found: Annotated[dict[str, Annotated[str, Field(max_length=400)]], Field(max_length=50)]
+
+
+def find_broken_providers(
+    python: str, profile: Profile, has: Sequence[str], device: str, transport: Transport
+) -> dict[str, str]:
+    """Return the providers of a target that an environment lists and that cannot compute, and why.
+
+    Args:
+        python: The environment's interpreter.
+        profile: The target; each provider is tried with the options of its first variant.
+        has: The providers that the environment lists.
+        device: The device's name.
+        transport: The connection to it.
+
+    Raises:
+        RemoteCommandError: Not even the CPU provider computes.
+        DeviceError: The connection broke.
+    """
+    tried: dict[str, Provider] = {}
+    for variant in profile.variants:
+        first = variant.providers[0]
+        if first.name in has:
+            tried.setdefault(first.name, first)
+    if set(tried) <= {_CPU}:  # importing it has shown as much
+        return {}
+    words = json.dumps([[each.name, each.options] for each in tried.values()])
+    model = base64.b64encode(_make_convolution()).decode()
+    done = transport.run([python, "-c", _PROVE, words, model], timeout_s=PROVE_S)
+    done.check(
+        "computing with the installed runtime",
+        device=device,
+        hint="the runtime does not fit this processor or system: give another with --wheel FILE",
+    )
+    line = done.stdout.strip().rpartition(b"\n")[2]
+    what = "what the installed runtime computes"
+    answer = read_answer(_Answer, line, device=device, what=what, max_bytes=1 << 16)
+    return {name: why for name, why in answer.found.items() if why}
+
+
+def _make_convolution() -> bytes:
+    """Return a model of one convolution, of IR 8 and opset 13, which all pinned runtimes load."""
+    import numpy as np
+    import onnx
+
+    weights = np.random.default_rng(1).standard_normal((8, 4, 3, 3)).astype(np.float32)
+    of_floats = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Conv", ["x", "w"], ["y"])],
+        "convolution",
+        [onnx.helper.make_tensor_value_info("x", of_floats, [1, 4, 16, 16])],
+        [onnx.helper.make_tensor_value_info("y", of_floats, [1, 8, 14, 14])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    opset = onnx.helper.make_opsetid("", 13)
+    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[opset])
+    return bytes(model.SerializeToString())

@@ -1,0 +1,54 @@
+"""Looks at wheel files: whole or not, what they bring, and which devices load them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.tags import compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from edgepack.errors import UsageError
+
+
+def require_wheel(path: Path) -> None:
+    """Check that a file is a whole wheel.
+
+    Raises:
+        UsageError: It is not there, is cut short, or its name is none of a wheel's (PEP 427).
+    """
+    if not path.is_file():
+        raise UsageError(f"there is no wheel {str(path)!r}", hint="check the path", where="--wheel")
+    try:
+        parse_wheel_filename(path.name)
+        zipfile.ZipFile(path).close()
+    except (InvalidWheelFilename, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"{str(path)!r} is no whole wheel: {error}",
+            hint="copy or download it again, under the name that it was published with",
+            where="--wheel",
+        ) from error
+
+
+def brings_onnxruntime(wheel: Path) -> bool:
+    """Return whether a wheel has the module ``onnxruntime``, under whatever name."""
+    with zipfile.ZipFile(wheel) as archive:
+        return "onnxruntime/__init__.py" in archive.namelist()
+
+
+def fits(wheel: str, python: str, platforms: Sequence[str]) -> bool:
+    """Return whether a device's pip would take a wheel, by its name.
+
+    Args:
+        wheel: The file's name.
+        python: The version of the device's Python, such as 3.11.2.
+        platforms: The wheel platforms that the device loads.
+    """
+    version = tuple(map(int, python.split(".")[:2]))
+    tag = f"cp{version[0]}{version[1]}"
+    loaded = {
+        *cpython_tags(version, [tag], platforms),
+        *compatible_tags(version, tag, platforms),
+    }
+    return not loaded.isdisjoint(parse_wheel_filename(wheel)[3])

@@ -1,0 +1,99 @@
+"""A convolution with each provider, in this machine's real onnxruntime."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from edgepack.devices.inventory import load_device
+from edgepack.devices.provisioning.proving import find_broken_providers
+from edgepack.devices.transports import connect
+from edgepack.errors import RemoteCommandError
+from edgepack.project.profile import load_profile
+
+HAS = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
+
+# The real onnxruntime, with GPUs that misbehave as such have been reported to: no kernel for this
+# GPU, all nodes left to the CPU, wrong numbers.
+MISBEHAVING = """
+import json, sys
+sys.path.remove({folder!r})
+del sys.modules["onnxruntime"]
+import onnxruntime
+real = onnxruntime.InferenceSession
+
+class InferenceSession:
+    def __init__(self, model, options, providers):
+        [(self.name, settings)] = providers
+        self.fault = {faults!r}.get(self.name, "")
+        assert "{{cache}}" not in str(settings)
+        self.session = real(model, options, providers=["CPUExecutionProvider"])
+    def get_providers(self):
+        return [self.name, "CPUExecutionProvider"]
+    def disable_fallback(self):
+        pass
+    def run(self, names, inputs):
+        if self.fault == "kernel":
+            raise RuntimeError("CUDA error 209: no kernel image is available for execution")
+        factor = 1.5 if self.fault == "numbers" else 1.0
+        return [factor * y for y in self.session.run(names, inputs)]
+    def end_profiling(self):
+        path = self.session.end_profiling()
+        text = open(path).read()
+        if self.fault != "nodes":
+            text = text.replace("CPUExecutionProvider", self.name)
+        open(path, "w").write(text)
+        return path
+
+onnxruntime.InferenceSession = InferenceSession
+"""
+
+
+def find(has: tuple[str, ...] = HAS, python: str = sys.executable) -> dict[str, str]:
+    with connect(load_device("local")) as transport:
+        return find_broken_providers(python, load_profile("jetson"), has, "local", transport)
+
+
+def write_python(tmp_path: Path, source: str) -> str:
+    """Return a Python that imports another module for onnxruntime."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "onnxruntime.py").write_text(source.replace("FOLDER", str(folder)))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+def test_providers_whose_library_cannot_be_loaded_are_broken() -> None:
+    assert find() == dict.fromkeys(HAS[:2], "its library cannot be loaded")
+
+
+def test_provider_that_is_not_listed_or_the_cpu_alone_is_not_tried() -> None:
+    assert find(("CPUExecutionProvider",), python="/no/such/python") == {}
+    assert list(find(("CUDAExecutionProvider", "OtherExecutionProvider"))) == [HAS[1]]
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("", ""),
+        ("kernel", "CUDA error 209: no kernel image is available for execution"),
+        ("nodes", "it took no node of a convolution"),
+        ("numbers", "a convolution is off by 50 %"),
+    ],
+)
+def test_provider_that_computes_nothing_right_is_broken_and_no_other(
+    tmp_path: Path, fault: str, why: str
+) -> None:
+    faults = {"TensorrtExecutionProvider": fault}
+    source = MISBEHAVING.format(folder=str(tmp_path / "modules"), faults=faults)
+    broken = find(python=write_python(tmp_path, source))
+    assert broken == ({"TensorrtExecutionProvider": why} if why else {})
+
+
+def test_runtime_that_computes_nothing_at_all_is_an_error(tmp_path: Path) -> None:
+    python = write_python(tmp_path, "raise SystemExit('Illegal instruction')")
+    with pytest.raises(RemoteCommandError, match="computing with the installed runtime failed"):
+        find(python=python)
