@@ -127,7 +127,8 @@ def stands_in(profile: Profile) -> str:
 def _requirements(profile: Profile) -> Iterator[str]:
     packages = sorted(profile.runtime.packages.items())
     if profile.device.python is not None:
-        yield from (f"{name}{pin}" for name, pin in packages)
+        # NVIDIA's libraries, two gigabytes, do nothing without its driver.
+        yield from (f"{name}{pin}" for name, pin in packages if not name.startswith("nvidia-"))
         return
     for name, version in packages:
         if name in STAND_INS:

@@ -140,6 +140,7 @@ def find_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[
     """Return what prevents a device from running its target's bundles, each with what to do."""
     return [
         *_find_kind_problems(facts, profile),
+        *(": ".join(problem) for problem in [find_driver_problem(facts, profile)] if problem),
         *_find_python_problems(device, facts, profile),
         *_find_package_problems(device, facts, profile),
     ]
@@ -202,6 +203,18 @@ def find_kind_mismatch(facts: ProbedFacts, profile: Profile) -> str | None:
         return None
     found, needed = f"{facts.os} on {facts.arch}", f"{wanted.os} on {wanted.arch}"
     return f"the device is {found}, target {profile.id!r} is {needed}"
+
+
+def find_driver_problem(facts: ProbedFacts, profile: Profile) -> tuple[str, str] | None:
+    """Return why a device's NVIDIA driver is not what its target needs, and what to do; or None."""
+    wanted = profile.device.nvidia_driver
+    if wanted is None or SpecifierSet(wanted).contains(facts.nvidia_driver or "0"):
+        return None
+    found = (
+        f"NVIDIA's driver is {facts.nvidia_driver}" if facts.nvidia_driver else "no NVIDIA driver"
+    )
+    remedy = "install a newer driver there, as root, and reboot: docs.nvidia.com/datacenter/tesla"
+    return f"{found}, and target {profile.id!r} needs {wanted}", remedy
 
 
 def _find_python_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[str]:

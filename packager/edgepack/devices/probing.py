@@ -39,6 +39,9 @@ fi
 if [ -r /proc/device-tree/serial-number ]; then
   say serial "$(tr -d '\000' < /proc/device-tree/serial-number)"
 fi
+if [ -r /proc/driver/nvidia/version ]; then
+  say nvidia "$(head -n 1 /proc/driver/nvidia/version)"
+fi
 if [ -r /proc/cpuinfo ]; then
   say flags "$(sed -n -e 's/^\(flags\|Features\)[[:space:]]*: //p' /proc/cpuinfo | head -n 1)"
 fi
@@ -85,7 +88,7 @@ except ImportError as error:
 facts["distributions"] = {
     found.metadata["Name"]: found.version
     for found in importlib.metadata.distributions()
-    if (found.metadata["Name"] or "").startswith("onnxruntime")
+    if (found.metadata["Name"] or "").startswith(("onnxruntime", "nvidia", "tensorrt"))
 }
 print(json.dumps(facts))
 """
@@ -108,8 +111,8 @@ class PythonFacts:
     providers: tuple[str, ...]
     """Execution providers of that onnxruntime; none if it is missing."""
     distributions: dict[str, str]
-    """Installed packages whose name begins with ``onnxruntime``, with their versions: several of
-    them bring the same module, and plugins bring providers."""
+    """Installed packages of onnxruntime and of NVIDIA, with their versions: several of them bring
+    the same module, and plugins bring providers."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,8 @@ class ProbedFacts:
     serial: str = ""
     """The board's, from its device tree; empty where there is none (Devicetree Specification 0.4,
     section 3.2, ``serial-number``)."""
+    nvidia_driver: str = ""
+    """The version of NVIDIA's driver; empty where there is none."""
     lacks: tuple[str, ...] = ()
     """Further programs that it would need, because it has no Python."""
 
@@ -267,8 +272,15 @@ def _make_facts(said: dict[str, str], lacks: tuple[str, ...], device: Device) ->
         python_path=said.get("python", ""),
         python=python,
         serial=said.get("serial", "").strip(),
+        nvidia_driver=_read_driver(said.get("nvidia", "")),
         lacks=lacks,
     )
+
+
+def _read_driver(line: str) -> str:
+    """Source: ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...``."""
+    found = re.search(r"\s(\d+(?:\.\d+)+)\s", f"{line} ")
+    return found[1] if found else ""
 
 
 _ARCHITECTURES = {"x86_64": "x86-64", "amd64": "x86-64", "arm64": "aarch64"}

@@ -50,6 +50,9 @@ class DeviceKind(StrictModel):
     arch: Literal["x86-64", "aarch64"]
     python: str | None = None
     """The Python versions that the pinned runtime has wheels for, as a PEP 440 specifier."""
+    nvidia_driver: Annotated[str | None, Field(exclude_if=lambda given: given is None)] = None
+    """The versions of NVIDIA's driver that the runtime runs with, as a PEP 440 specifier. Written
+    only where it is given, as ``graph_optimization_level``."""
     min_version: str | None = None
     """For phones, the lowest Android API level or iOS version."""
 
@@ -83,6 +86,21 @@ class DebianPackage(StrictModel):
         return f"the package {self.package} of its own system"
 
 
+class IndexWheels(StrictModel):
+    """Wheels of a package index other than the one that pip asks: a vendor's, or a company's."""
+
+    kind: Literal["index"]
+    url: Annotated[str, Field(pattern=r"^https?://\S+$")]
+    """Its address for pip: a simple index (PEP 503)."""
+    packages: dict[str, str]
+    """Package name to pin, as in ``runtime.packages``. What they need is not taken from there."""
+    sha256: Annotated[dict[str, str], Field(exclude_if=lambda given: not given)] = {}
+    """By file name, in hexadecimal digits. Where there are any, no other file is taken."""
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.packages)} of {self.url}"
+
+
 class RuntimeBuild(StrictModel):
     """How onnxruntime is built on a device of the target, for providers that no wheel has."""
 
@@ -112,6 +130,9 @@ class RuntimeBuild(StrictModel):
     """How much memory a compiler takes at most."""
 
 
+Origin = Annotated[DebianPackage | IndexWheels, Field(discriminator="kind")]
+
+
 class Runtime(StrictModel):
     """The runtime that a target pins, and the newest files it loads."""
 
@@ -124,10 +145,10 @@ class Runtime(StrictModel):
     """The highest ai.onnx opset that the pinned runtime loads."""
     providers: dict[str, ProviderSource] = {}
     """For execution providers that are not in ``packages``: where to get them."""
-    origins: Annotated[list[DebianPackage], Field(exclude_if=lambda given: not given)] = []
-    """Where a provisioned onnxruntime comes from, in order: the first that a device has. Where it
-    has none, and for all other packages, it is the package index. Written only where it is given,
-    as ``graph_optimization_level``."""
+    origins: Annotated[list[Origin], Field(exclude_if=lambda given: not given)] = []
+    """Where wheels of a provisioned environment come from beside the package index that pip asks:
+    the first Debian package that a device has, and what other indexes have. Written only where it
+    is given, as ``graph_optimization_level``."""
     build: Annotated[RuntimeBuild | None, Field(exclude_if=lambda given: given is None)] = None
     """How ``edgepack runtime build`` makes one. Written only where it is given, likewise."""
     checksums: Annotated[dict[str, str], Field(exclude_if=lambda given: not given)] = {}

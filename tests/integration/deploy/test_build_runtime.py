@@ -132,6 +132,8 @@ def test_what_is_built_on_one_board_provisions_the_others(
         made["origin"]
         == f"onnxruntime-own {ONNXRUNTIME} of the runtime store ({kept['sha256'][:12]})"
     )
+    assert run(["device", "wheels", "other", "--to", "house"]) == 0
+    assert list((site / "house").glob("onnxruntime_own-*.whl"))
     [wheel] = RuntimeStore().folder.glob("*/*.whl")
     wheel.write_bytes(wheel.read_bytes() + b"x")
     assert run(["device", "provision", "other"]) == 7

@@ -12,11 +12,19 @@ from edgepack.devices.checking import (
     Checked,
     check,
     find_absent_providers,
+    find_driver_problem,
     find_problems,
     find_runtime_python,
 )
 from edgepack.devices.inventory import Device, LocalEntry, load_device
-from edgepack.devices.probing import Missing, ProbedFacts, PythonFacts, probe, propose_target
+from edgepack.devices.probing import (
+    Missing,
+    ProbedFacts,
+    PythonFacts,
+    _make_facts,
+    probe,
+    propose_target,
+)
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
 from edgepack.project.profile import find_host_target, load_profile
@@ -153,6 +161,39 @@ def test_provider_that_is_absent_is_named_with_where_it_comes_from() -> None:
     assert lines[: len(tensorrt.format_lines())] == tensorrt.format_lines()
     assert lines[-1] == "  the commands for TensorrtExecutionProvider"
     assert sum("edgepack runtime build" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("driver", "problem"),
+    [
+        ("580.65.06", ""),
+        ("595.45", ""),
+        ("575.57.08", "NVIDIA's driver is 575.57.08, and target 'nvidia' needs >=580.65.06"),
+        ("", "no NVIDIA driver, and target 'nvidia' needs >=580.65.06"),
+    ],
+)
+def test_nvidia_driver_that_is_missing_or_too_old_is_named_with_the_remedy(
+    driver: str, problem: str
+) -> None:
+    found = find_driver_problem(replace(PI, nvidia_driver=driver), load_profile("nvidia"))
+    assert (found[0] if found else "") == problem
+    assert find_driver_problem(replace(PI, nvidia_driver=driver), load_profile("intel")) is None
+    if found:
+        assert ": ".join(found) in find_problems(
+            DEVICE, replace(PI, nvidia_driver=driver), load_profile("nvidia")
+        )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:17:15 UTC 2025",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build",
+    ],
+)
+def test_nvidia_driver_is_read_from_the_kernels_own_line(line: str) -> None:
+    said = {"os": "Linux", "arch": "x86_64", "root": "/r", "nvidia": line}
+    assert _make_facts(said, (), DEVICE).nvidia_driver == "580.65.06"
 
 
 def test_provider_of_a_plugin_package_is_not_absent() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from packaging.specifiers import SpecifierSet
 
+from edgepack.devices.checking import find_driver_problem
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import Missing, ProbedFacts, probe_python
 from edgepack.devices.provisioning.debian import ask_debian
@@ -13,7 +14,7 @@ from edgepack.devices.provisioning.store import RuntimeStore
 from edgepack.devices.provisioning.wheels import WheelNeeds, WheelSource, list_platform_tags
 from edgepack.devices.transport import Transport
 from edgepack.errors import DeviceError, UsageError
-from edgepack.project.profile import Profile, load_profile
+from edgepack.project.profile import IndexWheels, Profile, load_profile
 
 
 def load_provisioned_profile(device: Device) -> Profile:
@@ -53,13 +54,19 @@ def find_needs(
     offline, the target's origins are asked for one.
 
     Raises:
-        DeviceError: It has no Python, or not one that the runtime has wheels for; or an origin's
+        DeviceError: It has no Python, or not one that the runtime has wheels for; or too old a
+            driver; or an origin's
             answer cannot be read.
     """
+    if problem := find_driver_problem(facts, profile):
+        raise DeviceError(problem[0], hint=problem[1], where=device.name)
     base = probe_python(device.plain_python, device, transport)
     _require_python(base.version, device, profile)
     pins = tuple(f"{name}{pin}" for name, pin in profile.runtime.packages.items())
-    needs = WheelNeeds(base.version, facts.arch, facts.libc, pins)
+    indexed = tuple(each for each in profile.runtime.origins if isinstance(each, IndexWheels))
+    needs = WheelNeeds(
+        base.version, facts.arch, facts.libc, pins, indexed=() if source.is_offline else indexed
+    )
     if source.has_onnxruntime:
         return needs
     kept = RuntimeStore().choose(
@@ -69,6 +76,8 @@ def find_needs(
         return replace(needs, runtime=kept)
     passed_over = []
     for origin in profile.runtime.origins:
+        if isinstance(origin, IndexWheels):
+            continue
         found = ask_debian(origin, base.version, device.name, transport)
         if not isinstance(found, Missing):
             return replace(needs, runtime=found)

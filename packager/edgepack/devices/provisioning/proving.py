@@ -13,22 +13,25 @@ from typing import Annotated
 
 from pydantic import Field
 
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import read_answer
 from edgepack.devices.transport import Transport
-from edgepack.project.profile import Profile, Provider
+from edgepack.project.profile import Profile
 
 _CPU = "CPUExecutionProvider"
 PROVE_S = 600.0
 """How long all providers may take: TensorRT builds an engine first."""
 
-# Arguments: a JSON list of providers with their options, and a model whose one node is computed on
-# the CPU provider as well. Prints a JSON object: what is wrong with each provider, or "".
+# Behind edgepack_nvidia.py. Arguments: a JSON list of providers with their lists of options, and a
+# model whose one node is computed on the CPU provider as well. Prints a JSON object: what is wrong
+# with each provider, or "".
 _PROVE = """
-import base64, json, os, sys, tempfile
+import base64, ctypes, json, os, sys, tempfile
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import numpy, onnxruntime
 onnxruntime.set_default_logger_severity(4)
+preload(onnxruntime)
 providers, model = json.loads(sys.argv[1]), base64.b64decode(sys.argv[2])
 x = numpy.random.default_rng(0).standard_normal((1, 4, 16, 16)).astype("float32")
 
@@ -39,14 +42,26 @@ def compute(name, options, folder):
     options = {key: value.replace("{cache}", folder) for key, value in options.items()}
     session = onnxruntime.InferenceSession(model, settings, providers=[(name, options)])
     if session.get_providers()[0] != name:
-        raise RuntimeError("its library cannot be loaded")
+        raise RuntimeError(explain_absence(name))
     session.disable_fallback()
     [y] = session.run(None, {"x": x})
     with open(session.end_profiling()) as file:
         nodes = [event["args"] for event in json.load(file) if event.get("cat") == "Node"]
     return y, {node.get("provider") for node in nodes}
 
-def find_problem(name, options, folder, right):
+def explain_absence(name):
+    file = "libonnxruntime_providers_%s.so" % name.replace("ExecutionProvider", "").lower()
+    try:
+        ctypes.CDLL(os.path.join(os.path.dirname(onnxruntime.__file__), "capi", file))
+    except OSError as error:
+        return "its library cannot be loaded: %s" % error
+    return "sessions are made without it"
+
+def find_problem(name, settings, folder, right):
+    problems = [try_once(name, options, folder, right) for options in settings]
+    return "" if "" in problems else problems[0]
+
+def try_once(name, options, folder, right):
     try:
         y, ran = compute(name, options, folder)
     except Exception as error:  # whatever a vendor's library raises
@@ -58,7 +73,7 @@ def find_problem(name, options, folder, right):
 
 with tempfile.TemporaryDirectory() as folder:
     right, _ = compute("CPUExecutionProvider", {}, folder)
-    found = {name: find_problem(name, options, folder, right) for name, options in providers}
+    found = {name: find_problem(name, settings, folder, right) for name, settings in providers}
 print()
 print(json.dumps({"found": found}))
 """
@@ -75,7 +90,8 @@ def find_broken_providers(
 
     Args:
         python: The environment's interpreter.
-        profile: The target; each provider is tried with the options of its first variant.
+        profile: The target; each provider is tried with the options of its variants, one after
+            the other, and one that works is enough: they may ask for several kinds of hardware.
         has: The providers that the environment lists.
         device: The device's name.
         transport: The connection to it.
@@ -84,16 +100,17 @@ def find_broken_providers(
         RemoteCommandError: Not even the CPU provider computes.
         DeviceError: The connection broke.
     """
-    tried: dict[str, Provider] = {}
+    tried: dict[str, list[dict[str, str]]] = {}
     for variant in profile.variants:
         first = variant.providers[0]
-        if first.name in has:
-            tried.setdefault(first.name, first)
+        if first.name in has and first.options not in tried.get(first.name, []):
+            tried.setdefault(first.name, []).append(first.options)
     if set(tried) <= {_CPU}:  # importing it has shown as much
         return {}
-    words = json.dumps([[each.name, each.options] for each in tried.values()])
+    words = json.dumps(list(tried.items()))
     model = base64.b64encode(_make_convolution()).decode()
-    done = transport.run([python, "-c", _PROVE, words, model], timeout_s=PROVE_S)
+    program = (find_ondevice_dir() / "runtime" / "edgepack_nvidia.py").read_text(encoding="utf-8")
+    done = transport.run([python, "-c", program + _PROVE, words, model], timeout_s=PROVE_S)
     done.check(
         "computing with the installed runtime",
         device=device,

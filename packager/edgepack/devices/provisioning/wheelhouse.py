@@ -40,7 +40,8 @@ class Wheelhouse:
         self.folder = folder
         self._source = WheelSource(tuple(files))
         self._lock = threading.Lock()
-        self._fetched: dict[WheelNeeds, FetchedWheels | EdgepackError] = {}
+        self._fetched: dict[str, FetchedWheels | EdgepackError] = {}
+        """By what decides it, in full."""
 
     def fetch(
         self, device: Device, progress: Callable[[str], None] = lambda _: None
@@ -60,13 +61,13 @@ class Wheelhouse:
             facts = probe(device, transport)
             needs = find_needs(device, profile, facts, transport, source=self._source)
         with self._lock:
-            found = self._fetched.get(needs)
+            found = self._fetched.get(repr(needs))
             if found is None:
                 try:
                     found = self._fetch(needs, device.name, progress)
                 except ToolError as error:
                     found = error
-                self._fetched[needs] = found
+                self._fetched[repr(needs)] = found
         if isinstance(found, EdgepackError):
             raise found
         return found

@@ -6,6 +6,7 @@ pip is among them, since a stock system may have neither pip nor ``ensurepip``.
 from __future__ import annotations
 
 import ensurepip
+import hashlib
 import re
 import shlex
 import sys
@@ -16,12 +17,13 @@ from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
-from edgepack.base.processes import ProgramResult, run_program
+from edgepack.base.processes import ProgramResult, make_child_environment, run_program
 from edgepack.devices.provisioning.debian import DebianRuntime
 from edgepack.devices.provisioning.debian_wheel import make_wheel
 from edgepack.devices.provisioning.store import KeptRuntime, RuntimeStore
 from edgepack.devices.provisioning.wheel_files import brings_onnxruntime, fits, require_wheel
 from edgepack.errors import DeviceError, ToolError, UsageError
+from edgepack.project.profile import IndexWheels
 
 FETCH_S = 1800.0
 _OLDEST_GLIBC = 17
@@ -41,6 +43,8 @@ class WheelNeeds:
     runtime: DebianRuntime | KeptRuntime | None = None
     """The onnxruntime that is installed; None takes it from the package index, or a wheel of the
     user's."""
+    indexed: tuple[IndexWheels, ...] = ()
+    """What comes from other indexes than the one that pip asks."""
     passed_over: tuple[str, ...] = ()
     """Origins of the target's that the device does not have, each with the reason."""
 
@@ -108,11 +112,14 @@ def fetch_wheels(
     elif needs.runtime is not None:
         tag = f"{needs.cpython}-{needs.cpython}-{platforms[0]}"
         files.append(make_wheel(needs.runtime, tag, progress=progress))
-    progress(f"fetching wheels for {needs}")
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     argv += ["--only-binary=:all:", "--implementation=cp", f"--dest={folder}"]
     argv += ["--python-version=" + ".".join(needs.python.split(".")[:2])]
     argv += [f"--platform={tag}" for tag in platforms]
+    for index in needs.indexed:
+        progress(f"fetching {index}")
+        files += _fetch_indexed(argv, folder, index, device)
+    progress(f"fetching wheels for {needs}")
     argv += ["--no-index"] if source.is_offline else []
     argv += [f"--find-links={source.wheelhouse.resolve()}"] if source.wheelhouse else []
     pins = _drop_replaced(needs.pins, files)
@@ -121,6 +128,39 @@ def fetch_wheels(
     if result.exit_code:
         raise _make_fetch_error(result, needs, source, device)
     return [*(path.name for path in files if not path.name.startswith("pip-")), *pins]
+
+
+def _fetch_indexed(pip: Sequence[str], folder: Path, index: IndexWheels, device: str) -> list[Path]:
+    """Fetch the wheels of another index into a folder.
+
+    ``pip`` is how it is called for the device. Nothing else may come from the index that pip asks,
+    nor from this one: a name that both have would be taken from either.
+    """
+    before = set(folder.iterdir())
+    wanted = [f"{name}{pin}" for name, pin in index.packages.items()]
+    done = run_program(
+        [*pip, "--no-deps", "--index-url", index.url, *wanted],
+        timeout_s=FETCH_S,
+        environment=make_child_environment({"PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": ""}),
+    )
+    if done.exit_code:
+        raise ToolError(
+            f"{index.url} gave no fitting {', '.join(wanted)}{done.last_lines}",
+            hint="check that it can be reached from here; wheels that you have go with --wheel FILE"
+            ", and a target of your own need not have that origin",
+            where=device,
+        )
+    found = sorted(set(folder.iterdir()) - before)
+    for path in found:
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        if index.sha256 and index.sha256.get(path.name) != sha256:
+            raise ToolError(
+                f"{index.url} gave another {path.name} than the target names: its sha256 is"
+                f" {sha256}",
+                hint="if that is the file you want, write its sha256 into the target's origin",
+                where=device,
+            )
+    return found
 
 
 def _require_fit(wheel: Path, needs: WheelNeeds, platforms: Sequence[str], device: str) -> None:

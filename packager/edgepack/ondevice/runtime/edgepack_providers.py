@@ -33,8 +33,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _ort_state
 
 if __package__:
     from . import edgepack_names as names
+    from . import edgepack_nvidia as nvidia
 else:
     import edgepack_names as names  # type: ignore[import-not-found,no-redef]
+    import edgepack_nvidia as nvidia  # type: ignore[import-not-found,no-redef]
 
 PRECISE = "session.x64quantprecision"
 CPU = "CPUExecutionProvider"
@@ -308,6 +310,8 @@ def _make_session_options(entry: Entry, profile_prefix: str, *, precise: bool = 
 
 
 def _create_session(model: Path, options: Any, providers: List[Dict[str, Any]]) -> Any:
+    if any(provider["name"] in nvidia.PROVIDERS for provider in providers):
+        nvidia.preload(ort)
     if not any(_list_plugin_devices(provider["name"]) for provider in providers):
         pairs = [(provider["name"], provider["options"]) for provider in providers]
         return ort.InferenceSession(str(model), options, providers=pairs, enable_fallback=0)
