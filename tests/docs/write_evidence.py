@@ -101,15 +101,21 @@ def software_evidence(loaded: dict[str, Any], reproduce: str) -> Evidence:
     )
 
 
-def lab_evidence(record: dict[str, Any]) -> Evidence:
-    """Return what a record of ``make lab`` shows of its first board.
+def lab_evidence(record: dict[str, Any]) -> list[Evidence]:
+    """Return what a record of ``make lab`` shows of each board.
 
     Raises:
         UsageError: Something did not hold.
     """
     if not record["held"]:
         raise UsageError("the lab did not hold", hint="see its output, and run it again")
-    board = next(iter(record["boards"].values()))
+    return [
+        _board_evidence(board, record["bundles"][name]["id"], record)
+        for name, board in record["boards"].items()
+    ]
+
+
+def _board_evidence(board: dict[str, Any], model: str, record: dict[str, Any]) -> Evidence:
     return Evidence(
         schema_version=1,
         target=board["target"],
@@ -119,7 +125,7 @@ def lab_evidence(record: dict[str, Any]) -> Evidence:
         arch=board["arch"],
         device=f"an emulated board ({record['emulator']})",
         runtime={name: board[name] for name in ("python", "onnxruntime")},
-        model=record["bundle"]["id"],
+        model=model,
         variants=[
             SeenVariant(
                 id=variant["id"],
@@ -134,7 +140,7 @@ def lab_evidence(record: dict[str, Any]) -> Evidence:
 
 
 def main() -> None:
-    """Write one evidence file."""
+    """Write evidence files: one, or one for each board of the lab."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--reproduce", default="", help="the command that shows it again")
     parser.add_argument("--software-only", action="store_true", help="the machine is another kind")
@@ -144,8 +150,10 @@ def main() -> None:
     parser.add_argument("reports", nargs="*", type=Path)
     arguments = parser.parse_args()
     if arguments.lab:
-        found = lab_evidence(json.loads(arguments.lab.read_text(encoding="utf-8")))
-    elif arguments.software:
+        for found in lab_evidence(json.loads(arguments.lab.read_text(encoding="utf-8"))):
+            _write(found)
+        return
+    if arguments.software:
         record = json.loads(arguments.software.read_text(encoding="utf-8"))
         found = software_evidence(record["loaded"], arguments.reproduce)
     elif arguments.bundle:
@@ -156,6 +164,10 @@ def main() -> None:
             arguments.reproduce,
             software_only=arguments.software_only,
         )
+    _write(found)
+
+
+def _write(found: Evidence) -> None:
     path = FOLDER / f"{found.target}-{found.how}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -19,14 +19,32 @@ from pathlib import Path
 from typing import IO
 
 from tests.lab.host import LabError, run
+from tests.lab.kinds import Kind
 from tests.lab.rootfs import USER, unpack
 
 START_S = 30.0
 END_S = 15.0
 
-# Arguments: the board's root, its address, sshd's configuration. The host's sshd answers: run
-# under the emulator it works too, but onnxruntime then crashes at import. Its accounts are the
-# board's. "ready" says that the namespaces are there; the line that comes back, that the cable is.
+# What a program reads of the processor. qemu 7.2 passes the host's file on, in which libcpuinfo
+# finds no ARM; Debian's onnxruntime aborts then, and without /sys/devices/system/cpu. The last line
+# is what tells edgepack that this is an x86 kernel. Source of the others: Linux's
+# arch/arm64/kernel/cpuinfo.c; Cortex-A76.
+_CPUINFO = """processor\t: 0
+BogoMIPS\t: 108.00
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x4
+CPU part\t: 0xd0b
+CPU revision\t: 1
+
+vendor_id\t: emulated
+"""  # noqa: E501
+
+# Arguments: the board's root, its address, sshd's configuration, its /proc/cpuinfo. The host's sshd
+# answers: run under the emulator it works too, but onnxruntime then crashes at import. Its accounts
+# are the board's. "ready" says that the namespaces are there; the line that comes back, that the
+# cable is.
 _START = """
 root=$1; address=$2; config=$3
 mount -t proc proc /proc
@@ -34,6 +52,9 @@ mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/sshd
 for name in passwd group shadow; do mount --bind "$root/etc/$name" "/etc/$name"; done
+mount --bind "$4" "$root/proc/cpuinfo"
+mkdir -p "$root/sys/devices/system/cpu"
+mount --bind -o ro /sys/devices/system/cpu "$root/sys/devices/system/cpu"
 echo ready
 read -r _
 ip link set lo up
@@ -67,6 +88,7 @@ class Board:
     """A board that runs."""
 
     name: str
+    kind: Kind
     address: str
     port: int
     root: Path
@@ -100,11 +122,12 @@ class Board:
 
 
 @contextlib.contextmanager
-def start_board(number: int, tarball: Path, key: Path, work: Path) -> Iterator[Board]:
+def start_board(number: int, kind: Kind, tarball: Path, key: Path, work: Path) -> Iterator[Board]:
     """Start a board with a disk of its own; at the end, nothing of it is left but its folder.
 
     Args:
         number: From 1; decides its name, network (10.77.NUMBER.0/30) and port.
+        kind: What it is.
         tarball: Its root file system.
         key: The private key that it lets in.
         work: Its folder is made here.
@@ -131,6 +154,7 @@ def start_board(number: int, tarball: Path, key: Path, work: Path) -> Iterator[B
                 _wait_for_server(folder / "log", init)
                 board = Board(
                     name=name,
+                    kind=kind,
                     address=f"{network}.2",
                     port=port,
                     root=folder / "root",
@@ -173,7 +197,8 @@ def _first_process(
     argv = ["taskset", "--cpu-list", str(core)]
     argv += ["setpriv", "--pdeathsig=KILL", "unshare", "--net", "--mount", "--pid", "--uts"]
     argv += ["--fork", "--kill-child", "sh", "-euc", _START, "sh"]
-    argv += [str(folder / "root"), address, str(folder / "sshd_config")]
+    (folder / "cpuinfo").write_text(_CPUINFO, encoding="ascii")
+    argv += [str(folder / "root"), address, str(folder / "sshd_config"), str(folder / "cpuinfo")]
     pipe = subprocess.PIPE
     child = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True)
     try:

@@ -1,4 +1,4 @@
-"""The boards' root file system: Debian bookworm for arm64 with Python, kept as a tarball."""
+"""The boards' root file systems: releases of Debian for arm64 with Python, kept as tarballs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.lab.host import CannotRunError, LabError, run
+from tests.lab.kinds import OLDER, Kind
 
-RELEASE = "bookworm"
 USER = "bench"
 """The account that edgepack logs in to; it may write to its home only."""
 BUILD_S = 1800.0
@@ -17,9 +17,12 @@ RECIPE = [
     "--mode=root",
     "--arch=arm64",
     "--variant=essential",
-    # libstdc++6: onnxruntime's wheel needs it, and the essential packages do not.
-    "--include=libstdc++6,passwd,python3,python3-venv",
+    # The board has no internet. Its apt knows packages from lists that an apt-get update has
+    # left, with what it made of them.
+    "--skip=cleanup/apt",
+    '--customize-hook=! test -x "$1/usr/bin/apt-cache" || chroot "$1" apt-cache gencaches',
     "--dpkgopt=force-unsafe-io",
+    '--aptopt=APT::Install-Recommends "false"',
     "--dpkgopt=path-exclude=/usr/share/doc/*",
     "--dpkgopt=path-exclude=/usr/share/locale/*",
     "--dpkgopt=path-exclude=/usr/share/man/*",
@@ -37,25 +40,32 @@ _KEPT_SETTINGS = ("Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire
 
 
 def find_rootfs(
-    cache: Path, work: Path, say: Callable[[str], None], *, fresh: bool = False
+    cache: Path,
+    work: Path,
+    say: Callable[[str], None],
+    kind: Kind = OLDER,
+    *,
+    fresh: bool = False,
 ) -> Path:
-    """Return the tarball of the root file system, building it if the cache lacks it or ``fresh``.
+    """Return the tarball of a root file system, building it if the cache lacks it or ``fresh``.
 
     Raises:
-        CannotRunError: The host's apt knows no mirror of the release.
+        CannotRunError: The host's apt knows no mirror of Debian.
         LabError: mmdebstrap failed.
     """
-    recipe = hashlib.sha256("\n".join([RELEASE, *RECIPE]).encode()).hexdigest()[:12]
-    tarball = cache / f"{RELEASE}-arm64-{recipe}.tar"
+    argv = [*RECIPE, f"--include={kind.packages}"]
+    recipe = hashlib.sha256("\n".join([kind.release, *argv]).encode()).hexdigest()[:12]
+    tarball = cache / f"{kind.release}-arm64-{recipe}.tar"
     if tarball.exists() and not fresh:
-        say(f"root file system from the cache ({tarball.stat().st_size >> 20} MiB)")
+        size_mib = tarball.stat().st_size >> 20
+        say(f"root file system of {kind.release} from the cache ({size_mib} MiB)")
         return tarball
-    sources = mirrors()
+    sources = mirrors(kind.release)
     say(f"building the root file system from {sources[0]} (two minutes and more)")
     cache.mkdir(parents=True, exist_ok=True)
     partial = work / "rootfs.tar"
-    _build(partial, sources, work / "mmdebstrap")
-    for old in cache.glob(f"{RELEASE}-arm64-*.tar"):
+    _build([*argv, kind.release, str(partial), *sources], work / f"mmdebstrap-{kind.release}")
+    for old in cache.glob(f"{kind.release}-arm64-*.tar"):
         old.unlink()
     kept = tarball.with_suffix(".partial")
     run("cp", "--", str(partial), str(kept), timeout_s=300)
@@ -64,19 +74,20 @@ def find_rootfs(
     return tarball
 
 
-def _build(tarball: Path, sources: list[str], scratch: Path) -> None:
+def _build(words: list[str], scratch: Path) -> None:
     scratch.mkdir()
     settings = [f"--aptopt={line}" for line in _apt_settings()]
     isolated = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork"]
     isolated += ["--kill-child", "sh", "-c", _BUILD, "sh", str(scratch)]
-    argv = [*isolated, "--quiet", *RECIPE, *settings, RELEASE, str(tarball), *sources]
+    argv = [*isolated, "--quiet", *settings, *words]
     run(*argv, timeout_s=BUILD_S)
 
 
-def mirrors() -> list[str]:
-    """Return the host's own apt sources of the release, a line of sources.list each.
+def mirrors(release: str) -> list[str]:
+    """Return the host's own apt sources of a release, a line of sources.list each.
 
-    apt itself is asked, which reads every format of its files.
+    apt itself is asked, which reads every format of its files. For another release than the host's
+    it is the host's mirror.
 
     Raises:
         CannotRunError: There are none.
@@ -84,18 +95,19 @@ def mirrors() -> list[str]:
     wanted = "$(ORIGIN) $(COMPONENT) $(REPO_URI) $(CODENAME)"
     text = run("apt-get", "indextargets", "--format", wanted, "Created-By: Packages")
     found: list[str] = []
+    own: list[str] = []
     for words in map(str.split, text.splitlines()):
         if len(words) != 4 or words[:2] != ["Debian", "main"]:
             continue
         uri, suite = words[2:]
-        line = f"deb {uri} {suite} main"
-        if suite in (RELEASE, f"{RELEASE}-updates", f"{RELEASE}-security") and line not in found:
-            found.append(line)
-    if not any(line.split()[2] == RELEASE for line in found):
-        raise CannotRunError(
-            f"this machine's apt has no source of Debian {RELEASE} (after apt-get update)"
-        )
-    return found
+        found.append(f"deb {uri} {suite} main")
+        if "-" not in suite:
+            own.append(f"deb {uri} {release} main")
+    suites = (release, f"{release}-updates", f"{release}-security")
+    lines = [line for line in dict.fromkeys(found) if line.split()[2] in suites]
+    if not own:
+        raise CannotRunError("this machine's apt has no source of Debian (after apt-get update)")
+    return lines or own[:1]
 
 
 def _apt_settings() -> list[str]:

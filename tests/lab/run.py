@@ -5,10 +5,10 @@
     sudo .venv/bin/python -m tests.lab.run [--record FILE] [--fresh]
     .venv/bin/python -m tests.lab.run --packages
 
-Two boards are started from a Debian arm64 root file system, which is built once and kept in
-~/.cache/edgepack-lab or where EDGEPACK_LAB_CACHE points. They have no internet. What runs on them
-is real; their time is not, so no number of it means anything. Everything that the lab makes is
-taken down again, however it ends.
+Two boards are started, of Debian 12 and 13 (``kinds.py``), from arm64 root file systems, which are
+built once and kept in ~/.cache/edgepack-lab or where EDGEPACK_LAB_CACHE points. They have no
+internet. What runs on them is real; their time is not, so no number of it means anything.
+Everything that the lab makes is taken down again, however it ends.
 
 Exit codes: 0 all held, 1 something did not, 3 this machine cannot run it, 130 it was stopped.
 """
@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,6 @@ from tests.support.reports.proof_report import Check, report
 if TYPE_CHECKING:
     from tests.lab.findings import Findings
 
-BOARDS = 2
 CANNOT_RUN_EXIT = 3
 STOPPED_EXIT = 130
 
@@ -100,6 +100,7 @@ def run_lab(record: Path | None, *, fresh: bool) -> Findings:
     from tests.lab.board import make_key, start_board, take_out
     from tests.lab.commands import say
     from tests.lab.findings import Findings
+    from tests.lab.kinds import NEWER, OLDER
     from tests.lab.road import Lab, walk
     from tests.lab.rootfs import find_rootfs
 
@@ -108,15 +109,19 @@ def run_lab(record: Path | None, *, fresh: bool) -> Findings:
         stack.enter_context(host.only_one())
         work = stack.enter_context(host.work_folder())
         stack.enter_context(host.emulation())
-        tarball = find_rootfs(cache, work, say, fresh=fresh)
+        kinds = (OLDER, NEWER)
+        with ThreadPoolExecutor(len(kinds)) as pool:
+            making = [
+                pool.submit(find_rootfs, cache, work, say, each, fresh=fresh) for each in kinds
+            ]
+            tarballs = [each.result() for each in making]
         use_own_folders(work / "user", cache)
         key = work / "key"
         make_key(key)
         boards = []
-        for number in range(1, BOARDS + 1):
-            boards.append(stack.enter_context(start_board(number, tarball, key, work)))
+        for number, (kind, tarball) in enumerate(zip(kinds, tarballs, strict=True), 1):
+            boards.append(stack.enter_context(start_board(number, kind, tarball, key, work)))
             say(f"{boards[-1].name} answers at {boards[-1].address} port {boards[-1].port}")
-        # A stock Debian has Python without ensurepip: the second board is one.
         take_out(boards[-1], "usr/lib/python3.*/ensurepip")
         findings = Findings([board.name for board in boards])
         findings.facts["created"] = format_now()
