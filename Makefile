@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint dist bench placement runtimes proofs machines chaos lab farm-test mobile-test clean
+.PHONY: demo test lint dist bench placement runtimes proofs machines chaos gpu lab farm-test mobile-test clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -54,6 +54,9 @@ machines: $(READY)  ## Demo and tests as an ordinary user on Debian's own Python
 
 chaos: $(READY)  ## Pushes that are disturbed, a thousand times; needs Linux and OpenSSH's server
 	$(ROOM) $(BIN)/python -m tests.chaos.run $(CHAOS)
+
+gpu: $(READY)  ## The target nvidia on this machine's GPU; GPU='--wheelhouse FOLDER' where there is no network
+	$(ROOM) $(BIN)/python -m tests.gpu.run $(GPU)
 
 lab: $(READY)  ## Emulated aarch64 boards over SSH; needs root on Debian
 	$(ROOM) $(BIN)/python -m tests.lab.run $(LAB)

@@ -150,7 +150,7 @@ def test_saturates_when_asked_is_true_of_int8_for_arm_without_vnni(recipe, form,
 
 def test_readme_when_two_providers_come_from_one_build_has_its_commands_once(bundles):
     readme = (bundles["jetson"].path / "README.md").read_text()
-    assert readme.count("--use_tensorrt") == 1
+    assert readme.count("edgepack runtime build jetson") == 1
     assert "**CUDAExecutionProvider.**" in readme
 
 
@@ -176,7 +176,7 @@ def test_jetson_when_built_has_files_that_its_runtime_loads_and_says_where_it_co
     by_id = {variant.id: variant for variant in bundle.manifest.variants}
     assert by_id["tensorrt-fp16"].model == by_id["cuda-fp16"].model
     readme = (bundle.path / "README.md").read_text()
-    assert "--use_tensorrt" in readme
+    assert "edgepack runtime build jetson" in readme
     assert "onnxruntime==1.23.2" in (bundle.path / "requirements.txt").read_text()
     sources = bundle.manifest.provider_sources
     assert "No wheel on PyPI" in sources["TensorrtExecutionProvider"].about

@@ -36,6 +36,7 @@ LOADER = (
     "edgepack_meaning.py",
     "edgepack_names.py",
     "edgepack_providers.py",
+    "edgepack_nvidia.py",
     "edgepack_shapes.py",
     "edgepack_wordpiece.py",
 )
