@@ -28,7 +28,7 @@ from edgepack.steps.proofs.goldens import read_goldens
 from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.outside import read_outside
 from edgepack.steps.proofs.read_answers import ReadAnswers
-from edgepack.steps.proofs.simulated import read_simulated
+from edgepack.steps.proofs.simulated import LEAST_SIMULATED, read_simulated
 from edgepack.steps.recipes.calibration import Calibration
 from edgepack.steps.recipes.recipes import RECIPES
 
@@ -40,8 +40,6 @@ MOST_LOST = 0.05
 """The share of fp32's metric above which a variant comes after fp32, if the user sets no limit."""
 _TO_MEET = "give more or better calibration samples, or raise the limit that is named"
 _HALF = 0.5
-LEAST_SIMULATED = 100
-"""The fewest samples in a simulator that decide in the place of all samples on the CPU."""
 LEAST_SAMPLES = 8
 """The fewest samples that show something about a variant."""
 _REASONS_SHOWN = 12

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edgepack.backends.registry import BACKENDS
+from edgepack.backends.simulators import find_backend_simulator
 from edgepack.base.machine import find_processor
 from edgepack.builder.inputs import PlanInputs
 from edgepack.builder.plan import MODEL_SOURCE, PROJECT_SOURCE, PlanBuilder
 from edgepack.builder.sample_plan import PlannedSamples, plan_tokenizers
 from edgepack.builder.shapes import add_shape_profiles
 from edgepack.model.facts import TensorSpec
+from edgepack.model.simulating import Simulation, Simulator
 from edgepack.project.inputs import ImageInput
 from edgepack.project.profile import Profile, Variant
 from edgepack.project.project import Limits
@@ -66,6 +68,8 @@ class ModelSteps:
     inputs: PlanInputs
     samples: PlannedSamples
     builder: PlanBuilder
+    simulate_s: float = 0.0
+    """How long a simulator may compute the samples of one model; 0 asks none."""
     proofs: bool = True
     """Whether to prove the models; if not, steps that only proofs need are left out."""
 
@@ -135,7 +139,7 @@ class ModelSteps:
             variant,
             self.inputs.facts.op_counts,
             self.inputs.scores_output,
-            self._make_limit_search(),
+            self._make_limit_search(variant),
             choose_changed_inputs(self.inputs),
         )
         given: dict[Given, str | None] = {
@@ -159,7 +163,7 @@ class ModelSteps:
         taken = {name: given.get(what) for name, what in kind.given.items()}
         yield self.builder.add_step(kind.step(asked), model=model, **taken)
 
-    def _make_limit_search(self) -> LimitSearch | None:
+    def _make_limit_search(self, variant: Variant) -> LimitSearch | None:
         """Return what the search for a model has to reach: the project's limits, if it has any."""
         project = self.inputs.project
         source = project.samples.evaluation
@@ -171,7 +175,20 @@ class ModelSteps:
             interpreter=project.interpreter,
             described=self.inputs.described,
             state=self.inputs.state_pairs,
+            simulation=self._find_simulation(variant),
         )
+
+    def _find_simulation(self, variant: Variant) -> Simulation | None:
+        """Return how candidates are simulated: as the finished variant will be, or not at all."""
+        simulator = find_backend_simulator(BACKENDS[variant.backend])
+        dims = find_bucket_dims(self.inputs.signature, self.inputs.project.buckets)
+        if not isinstance(simulator, Simulator) or not self.simulate_s or dims:
+            return None
+        if self.inputs.extensions:
+            return None
+        options = tuple(sorted(variant.providers[0].options.items()))
+        config = tuple(sorted(variant.session.config.items()))
+        return Simulation(simulator, options, config, self.simulate_s)
 
     def _add_in_graph(self, model: str) -> str:
         """Add the step that lets a model take pictures and texts."""

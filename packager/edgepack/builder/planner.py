@@ -251,7 +251,7 @@ class _Planner:
         return self.inputs.facts.quantization is not None
 
     def _plan_variant(self, profile: Profile, variant: Variant, *, named: bool) -> PlannedVariant:
-        models = ModelSteps(self.inputs, self.samples, self.builder)
+        models = ModelSteps(self.inputs, self.samples, self.builder, self.simulate_s)
         made = models.add(profile, variant)
         variant, model, cpu = made.variant, made.model, variant.backend == "cpu"
         self._add_input_check(made.tensor_reference)

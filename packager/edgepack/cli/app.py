@@ -114,7 +114,8 @@ def build(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="Evaluate that long in a vendor's simulator, where there is one; 0: not at all.",
+            help="Evaluate each model that long in a vendor's simulator, where there is one; 0:"
+            " not at all.",
         ),
     ] = 120,
     verbose: VerboseOption = False,

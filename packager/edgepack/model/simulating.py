@@ -46,6 +46,22 @@ class Simulator:
         return f"{self.package} {self.version}"
 
 
+@dataclass(frozen=True)
+class Simulation:
+    """How models of a variant are simulated."""
+
+    simulator: Simulator
+    options: tuple[tuple[str, str], ...]
+    """The provider's."""
+    config: tuple[tuple[str, str], ...]
+    """Session config entries."""
+    budget_s: float
+    """About how long it computes samples of one model, in seconds."""
+
+    def __str__(self) -> str:
+        return str(self.simulator)
+
+
 def find_simulator(package: str, module: str) -> Simulator | None:
     """Return an installed simulator, without loading it; None if it is not installed."""
     if importlib.util.find_spec(module) is None:

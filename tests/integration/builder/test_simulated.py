@@ -261,6 +261,45 @@ def test_limit_is_held_against_what_the_simulator_found(losing, tmp_path):
     assert "in the provider's simulator" in missed[U16].reason
 
 
+U8 = "qnn-int8-static"
+
+
+def searched(folder, **more):
+    """Return what the search for a limit of SQNR did, and the variant."""
+    project = tiny_models.write_project(folder, "dims: {batch: 1}\nlimits: {min_sqnr_db: 50}")
+    result = build(
+        project=project, targets=["android-qnn"], variants=[U8], out=folder / "dist", **more
+    )
+    [variant] = result.bundles[0].bundle.manifest.variants
+    return [each for each in variant.tried if each.stage == "limit"], variant
+
+
+@pytest.mark.slow(reason="searches in the simulator")
+def test_limit_is_searched_for_in_the_simulator(tmp_path):
+    lines, variant = searched(tmp_path)
+    assert len(lines) > 1
+    assert all(f" in {variant.simulated.simulator}" in each.why for each in lines)
+    kept = [each for each in lines if each.kept][-1]
+    assert kept.why.startswith("it meets the limit")
+    there = variant.simulated.accuracy.worst.sqnr_db
+    assert kept.sqnr_db == pytest.approx(there, abs=0.06)
+
+
+@pytest.mark.slow(reason="searches for a limit")
+@pytest.mark.parametrize("why", ["lost", "slow", "not asked"])
+def test_limit_is_searched_for_on_the_cpu_where_the_simulator_cannot_decide(
+    tmp_path, monkeypatch, why
+):
+    if why == "lost":
+        lost = Simulator("lost-plugin", "3.1", "no_such_module")
+        monkeypatch.setattr(simulators, "find_simulator", lambda *_: lost)
+    lines, variant = searched(tmp_path, simulate_s={"slow": 1e-6, "not asked": 0}.get(why, 60))
+    assert lines
+    assert not any("lost-plugin" in each.why or "onnxruntime-qnn" in each.why for each in lines)
+    kept = [each for each in lines if each.kept][-1]
+    assert kept.sqnr_db == pytest.approx(variant.accuracy.worst.sqnr_db, abs=0.06)
+
+
 @pytest.mark.parametrize(("allowed", "count"), [(1200, 24), (23, 16), (12, 8), (8, 8), (0, 1)])
 def test_samples_when_the_simulator_is_slow_are_fewer_and_spread(tmp_path, allowed, count):
     images = tiny_models.images(24)

@@ -87,6 +87,8 @@ class Measured:
     """How much worse than the float model, in the metric's unit; NaN where the metric is."""
     sqnr_db: float
     """Of the worst group of channels of the worst output."""
+    by: str = ""
+    """The simulator that computed it, in words; empty for this machine's CPU."""
 
 
 @dataclass(frozen=True)
@@ -401,7 +403,7 @@ class Search:
                 found.sqnr_db,
                 metric_drop=found.drop if known else None,
                 stage="limit",
-                why=_explain_limit(excess, is_kept=is_kept),
+                why=_explain_limit(excess, found.by, is_kept=is_kept),
             )
         )
         self._measured += 1
@@ -440,10 +442,12 @@ class Search:
         shutil.rmtree(loser.path.parent)
 
 
-def _explain_limit(excess: tuple[float, float], *, is_kept: bool) -> str:
+def _explain_limit(excess: tuple[float, float], by: str, *, is_kept: bool) -> str:
+    where = f" in {by}" if by else ""
     if excess == _MET:
-        return "it meets the limit"
-    return "it misses the limit by less than before" if is_kept else "it misses the limit"
+        return f"it meets the limit{where}"
+    less = " by less than before" if is_kept else ""
+    return f"it misses the limit{less}{where}"
 
 
 def describe(tried: Sequence[SearchLine]) -> str:

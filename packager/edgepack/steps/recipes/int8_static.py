@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from edgepack.backends.registry import BACKENDS
 from edgepack.base.machine import find_processor
-from edgepack.base.worker import report
 from edgepack.errors import StepError, format_list
-from edgepack.metrics.accuracy import EQUAL_SQNR_DB
-from edgepack.metrics.labelled import choose_labelled_metric
 from edgepack.model.files import MODEL
 from edgepack.model.fusion import measure_fusion_coverage
 from edgepack.model.ir import lower_ir
 from edgepack.model.reading import read_model, read_structure, write_model
-from edgepack.model.running import make_session
 from edgepack.project.profile import Dialect
 from edgepack.project.samples import PythonMetric
 from edgepack.quantization.qdq.dialect import QUANTIZE, WITHOUT_INT8, require_dialect
@@ -47,9 +43,7 @@ from edgepack.quantization.search.making import (
 from edgepack.quantization.search.outside import Holding, Outside
 from edgepack.quantization.search.scheme import Scheme
 from edgepack.quantization.search.search import (
-    MOST_MEASURED,
     NEAR_DB,
-    Measured,
     SchemeTrial,
     Search,
     describe,
@@ -59,13 +53,11 @@ from edgepack.steps.base import EXACT, Inputs, Notes, Step
 from edgepack.steps.comparing import NEARER_EMBEDDINGS, compare
 from edgepack.steps.embeddings import find_embedding_outputs, find_normalized_outputs
 from edgepack.steps.graph.opset import AtLeastOpset
-from edgepack.steps.proofs.hook_metric import make_hook
-from edgepack.steps.proofs.judge import Judge
 from edgepack.steps.recipes.calibration import STATISTICS, Calibration
 from edgepack.steps.recipes.fp32 import require_ir
 from edgepack.steps.recipes.int8 import OPSET_OF_16_BITS, find_dialect, make_float_steps
 from edgepack.steps.recipes.kind import Asked, LimitSearch, RecipeKind
-from edgepack.steps.streams import run_streams, select_answers
+from edgepack.steps.recipes.limit_metric import LimitMetric
 
 if TYPE_CHECKING:
     import onnx
@@ -237,7 +229,7 @@ class Int8Static:
             with search.optional("searching anew for inputs unlike the samples"):
                 search.hold_anew(holding, search_anew)
         if self.search is not None:
-            judging.metric = _make_metric(self.search, inputs, self.scores_output)
+            judging.metric = LimitMetric(self.search, inputs, self.scores_output)
             search.meet(self.search.limits, wide=self.search.wide)
         return search
 
@@ -327,50 +319,6 @@ def _move(model: Path, out: Path) -> None:
     """Move a model, with its external data, into another folder."""
     for file in model.parent.glob(f"{MODEL}*"):
         shutil.move(file, out / file.name)
-
-
-def _make_metric(
-    search: LimitSearch, inputs: Inputs, scores_output: str | None
-) -> Callable[[Path], Measured]:
-    """Return a function that measures a model as the evaluation step will, and fp32 only once."""
-    metric = search.metric
-    samples = SampleSet.read(inputs["evaluation"])
-    reference = FloatOutputs(
-        inputs["reference"] / MODEL, Chosen(samples, tuple(range(len(samples))))
-    )
-    hooked, described = isinstance(metric, PythonMetric), dict(search.described)
-    hook = make_hook(metric, samples, inputs, search.interpreter)
-    fp32: dict[str, float] | None = None
-    times = 0
-
-    def measure(model: Path) -> Measured:
-        nonlocal fp32, times
-        session = make_session(model)
-        judge = Judge(
-            samples.labels,
-            scores_output,
-            described,
-            keep_outputs=hooked,
-            fp32=fp32,
-            labelled=choose_labelled_metric(metric, samples, described),
-        )
-        before, most = times * len(samples), MOST_MEASURED * len(samples)
-        times += 1
-        doing = f"measuring accuracy for the limit, time {times} of at most {MOST_MEASURED}"
-        runs = run_streams(session, samples, search.state)
-        for done, ((feed, output), expected) in enumerate(zip(runs, reference, strict=True), 1):
-            judge.add(
-                select_answers(expected, search.state), select_answers(output, search.state), feed
-            )
-            report(before + done, most, doing)
-        found = judge.make_result(metric, hook)
-        fp32 = judge.fp32
-        if "metric" not in found:
-            # The samples show nothing about any variant, so a search would show nothing either.
-            return Measured(0.0, EQUAL_SQNR_DB)
-        return Measured(found["drop"], found["worst"]["sqnr_db"])
-
-    return measure
 
 
 def _count_quantized_tensors(model: Path) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from edgepack.model.simulating import Simulation
 from edgepack.project.outputs import OutputDescription
 from edgepack.project.profile import Profile, Variant
 from edgepack.project.project import Limits
@@ -28,6 +29,8 @@ class LimitSearch:
     """Whether the provider takes operators of 16 bits beside those of 8."""
     state: StatePairs = ()
     """The model is fed its own."""
+    simulation: Simulation | None = None
+    """What decides in the place of this machine's CPU, where it computes enough samples in time."""
 
 
 @dataclass(frozen=True)
