@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ cp ./*.whl build/dist/
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A device ``board`` of a target ``own``, whose runtime is built from a repository here."""
+    if shutil.which("git") is None:
+        pytest.skip("there is no git here")
     found = fetching.find_bundled_pip()
     if not found:
         pytest.skip("this Python carries no pip wheel, which the index here lacks too")

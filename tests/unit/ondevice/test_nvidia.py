@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,11 +36,8 @@ def load(site: Path) -> str:
     return done.stdout or done.stderr
 
 
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc here")
 def test_libraries_that_need_each_other_are_found_by_name(tmp_path: Path) -> None:
-    try:
-        subprocess.run(["gcc", "--version"], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("there is no gcc here")
     (tmp_path / "nvidia").mkdir()
     folder = tmp_path / "tensorrt_libs"
     folder.mkdir()

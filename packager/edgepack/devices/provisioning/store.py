@@ -120,7 +120,11 @@ class RuntimeStore:
                 made.mkdir()
                 shutil.copyfile(wheel, made / wheel.name)
                 (made / _RECORD).write_text(kept.model_dump_json(indent=1) + "\n")
-                made.rename(self._find_folder(kept))
+                try:
+                    made.rename(self._find_folder(kept))
+                except OSError:
+                    if not self._find_folder(kept).is_dir():  # another command was faster
+                        raise
         return kept
 
     def list_all(self) -> RuntimeListing:
