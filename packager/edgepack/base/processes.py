@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -151,9 +152,23 @@ def run_on_terminal(
         terminal = os.open("/dev/tty", os.O_RDWR)
     except OSError:
         return run_program(argv, timeout_s=timeout_s)
-    with os.fdopen(terminal, "rb", buffering=0):
+    with os.fdopen(terminal, "rb", buffering=0), _restoring(terminal):
         child = start_program(argv, stdin=terminal, own_session=False)
         return _wait_for_end(argv, child, asking_timeout_s, _end_gently)
+
+
+@contextlib.contextmanager
+def _restoring(terminal: int) -> Iterator[None]:
+    """Restore a terminal's settings, which a program that was killed has not restored."""
+    before = termios.tcgetattr(terminal)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(termios.error, OSError):  # it may be gone
+            # A process in the background would be stopped for it.
+            is_ours = os.tcgetpgrp(terminal) == os.getpgrp()
+            if is_ours and termios.tcgetattr(terminal) != before:
+                termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _end_gently(child: subprocess.Popen[bytes]) -> None:

@@ -117,6 +117,9 @@ def build(
     stop: Annotated[
         bool, typer.Option("--stop", help="Stop it; what is built stays there.")
     ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Stop it, and remove what is built.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Build onnxruntime on a device, prove it there, and keep the wheel for all of its kind.
@@ -133,9 +136,9 @@ def build(
             f"device {device!r} is of target {chosen.target!r}, not {target!r}",
             hint=f"edgepack runtime build {chosen.target} --device {device}",
         )
-    if stop:
-        api.stop_build(chosen)
-    if stop or look:
+    if stop or remove:
+        api.stop_build(chosen, remove=remove)
+    if stop or remove or look:
         _show_build(api.look_at_build(chosen), as_json=as_json)
         return
     progress = make_terminal_progress()
@@ -143,14 +146,15 @@ def build(
         made = api.build_runtime(chosen, follow=not detach, progress=progress.show_status)
     except EdgepackError as error:
         if error.transient:
-            progress.note("the build goes on there: the same command follows it")
+            progress.note("a build that runs there goes on: the same command follows it")
         raise
     if isinstance(made, api.BuildState):
         _show_build(made, as_json=as_json)
     elif as_json:
         print_json(made)
     else:
-        write_line(f"kept {made.wheel} as {made.id}: {made.about['providers']} work on {device}")
+        work = made.about.get("providers", "its providers")
+        write_line(f"kept {made.wheel} as {made.id}: {work} work on {device}")
         write_line(f"others get it: edgepack device provision target:{target}")
 
 

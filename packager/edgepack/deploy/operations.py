@@ -138,6 +138,7 @@ def provision_device(
     wheels: Sequence[Path] = (),
     wheelhouse: Path | None = None,
     offline: bool = False,
+    require_all: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Provisioned:
     """Make the Python environment that a device's target pins; the device needs no internet.
@@ -149,6 +150,8 @@ def provision_device(
         wheels: Wheel files that are preferred to all others.
         wheelhouse: A folder that has all others; the package index is left alone.
         offline: Use only ``wheels`` and ``wheelhouse``, which must have every needed package.
+        require_all: Leave the old environment in use if a provider of the target is missing in the
+            new one or does not work in it.
         progress: Called at the beginning of each stage.
 
     Raises:
@@ -162,7 +165,12 @@ def provision_device(
 
     with audited("provision", device) as operation:
         made = provision.provision(
-            device, wheels=wheels, wheelhouse=wheelhouse, offline=offline, progress=progress
+            device,
+            wheels=wheels,
+            wheelhouse=wheelhouse,
+            offline=offline,
+            require_all=require_all,
+            progress=progress,
         )
         operation.describe(host_key=made.host_key, serial=made.serial, detail=str(made))
     return made

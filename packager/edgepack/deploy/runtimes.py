@@ -57,16 +57,9 @@ def build_runtime(
         progress("fetching the wheel")
         wheel, about = build.fetch(Path(name))
         about["device"] = probe(device, transport).model
-        made = provision_device(device, wheels=[wheel], progress=progress)
-        if made.broken:
-            lines = "".join(f"\n  {provider}: {why}" for provider, why in made.broken.items())
-            raise RemoteCommandError(
-                f"the runtime was built, and what it brings does not work{lines}",
-                hint="see that the arguments of 'runtime.build' are for this device, and build"
-                f" again: edgepack targets show {device.target}",
-                where=device.name,
-            )
-        about["providers"] = ", ".join(made.providers)
+        made = provision_device(device, wheels=[wheel], require_all=True, progress=progress)
+        wanted = {variant.providers[0].name for variant in build.profile.variants}
+        about["providers"] = ", ".join(name for name in made.providers if name in wanted)
         kept = (store or RuntimeStore()).add(wheel, build.profile, about)
         build.remove()
         return kept
@@ -83,16 +76,17 @@ def look_at_build(device: Device) -> BuildState:
         return _open_build(device, transport).look()
 
 
-def stop_build(device: Device) -> None:
-    """Stop the build of a device's runtime; what is built stays there, for going on.
+def stop_build(device: Device, *, remove: bool = False) -> None:
+    """Stop the build of a device's runtime; what is built stays there, unless it is removed.
 
     Raises:
         UsageError: The target has no instructions, or the inventory names a Python for the device.
         DeviceError: The device cannot be reached, or the build does not end.
     """
     with connect(device) as transport, audited("build", device) as operation:
-        _open_build(device, transport).stop()
-        operation.describe(detail="stopped")
+        build = _open_build(device, transport)
+        build.remove() if remove else build.stop()
+        operation.describe(detail="removed" if remove else "stopped")
 
 
 def _open_build(device: Device, transport: Transport) -> DeviceBuild:
@@ -129,6 +123,13 @@ def _follow(build: DeviceBuild, state: BuildState, progress: Callable[[str], Non
     if state.exit_code == 0:
         return
     last = build.look().last_lines
+    if state.exit_code is None and not state.done:
+        raise RemoteCommandError(
+            "what was built has been taken away meanwhile, as another command does that follows the"
+            " build",
+            hint="see whether it has kept the runtime: edgepack runtime list",
+            where=build.device.name,
+        )
     if state.exit_code is None:
         raise RemoteCommandError(
             f"the build ended without saying how: it was killed, or the device went off{last}",

@@ -329,6 +329,18 @@ def test_program_when_it_asks_for_too_long_is_ended(tmp_path):
         child.wait(timeout=60)
 
 
+def test_program_when_it_is_killed_leaves_a_terminal_that_echoes(tmp_path):
+    deaf = "trap '' INT TERM; stty -echo; exec sleep 60"
+    script = (
+        "from edgepack.base.processes import run_on_terminal;"
+        f"run_on_terminal(['sh', '-c', {deaf!r}], timeout_s=60, asking_timeout_s=1)"
+    )
+    with on_terminal(sys.executable, "-c", script) as (terminal, child):
+        read_until(terminal, b"took longer than 1 s")
+        child.wait(timeout=60)
+        assert termios.tcgetattr(terminal)[3] & termios.ECHO
+
+
 def read_until(terminal: int, word: bytes) -> bytes:
     """Read what is printed on a terminal until a word appears."""
     said = b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +16,10 @@ import yaml
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy import runtimes
+from edgepack.devices.inventory import load_device
 from edgepack.devices.provisioning import provision as provisioning
 from edgepack.devices.provisioning import wheels as fetching
-from edgepack.devices.provisioning.building import Survey, count_jobs
+from edgepack.devices.provisioning.building import Survey, _find_lacking, count_jobs
 from edgepack.devices.provisioning.store import RuntimeStore
 from edgepack.project.profile import RuntimeBuild, find_host_target, find_target_file
 
@@ -66,7 +68,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def make_repository(folder: Path) -> str:
     write_wheel(
-        folder, "onnxruntime_own", ONNXRUNTIME, PROVIDERS.replace("CPU", "Own"), "onnxruntime"
+        folder,
+        "onnxruntime_own",
+        ONNXRUNTIME,
+        PROVIDERS.replace("['CPU", "['OwnExecutionProvider', 'CPU"),
+        "onnxruntime",
     )
     (folder / "build.sh").write_text(BUILD)
     (folder / "build.sh").chmod(0o755)
@@ -119,24 +125,34 @@ def wait_until(is_true: Callable[[], bool]) -> None:
 
 @pytest.mark.slow(reason="makes virtual environments")
 def test_what_is_built_on_one_board_provisions_the_others(
-    site: Path, capsys: pytest.CaptureFixture[str]
+    site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(["runtime", "build", "own", "--device", "board", "--json"]) == 0
     kept = json.loads(capsys.readouterr().out)
     about = kept["about"]
     assert (about["ref"], about["arguments"]) == ("v1", "--config=Release 'a b'")
     assert about["commit"] == (site / "commit").read_text()
-    assert about["providers"] == "OwnExecutionProvider"
+    assert about["providers"] == "CPUExecutionProvider"
     assert not list((site / "root").glob("builds/*"))
     assert run(["device", "provision", "other", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
-    assert made["providers"] == ["OwnExecutionProvider"]
+    assert made["providers"] == ["OwnExecutionProvider", "CPUExecutionProvider"]
     assert (
         made["origin"]
         == f"onnxruntime-own {ONNXRUNTIME} of the runtime store ({kept['sha256'][:12]})"
     )
     assert run(["device", "wheels", "other", "--to", "house"]) == 0
+    capsys.readouterr()
     assert list((site / "house").glob("onnxruntime_own-*.whl"))
+    # From a wheelhouse on a machine without the store, though another onnxruntime is in there.
+    write_wheel(site / "house", "onnxruntime", ONNXRUNTIME, PROVIDERS)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("XDG_DATA_HOME", str(site / "elsewhere"))
+        assert run(["device", "provision", "other", "--wheelhouse", "house", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["providers"] == [
+        "OwnExecutionProvider",
+        "CPUExecutionProvider",
+    ]
     [wheel] = RuntimeStore().folder.glob("*/*.whl")
     wheel.write_bytes(wheel.read_bytes() + b"x")
     assert run(["device", "provision", "other"]) == 7
@@ -181,14 +197,60 @@ def test_step_that_fails_is_named_with_its_words_and_goes_on_once_mended(
 
 
 @pytest.mark.slow(reason="makes virtual environments")
-def test_provider_that_does_not_work_on_the_board_is_not_kept(
-    site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", ["does not work", "is not there"])
+def test_provider_that_is_missing_on_the_board_is_not_kept_and_the_old_environment_stays(
+    site: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
 ) -> None:
-    broken = {"OwnExecutionProvider": "no kernel image is available for execution on the device"}
-    monkeypatch.setattr(provisioning, "find_broken_providers", lambda *_: broken)
+    assert run(["device", "provision", "board"]) == 0
+    before = (site / "root" / "venv").readlink()
+    if fault == "does not work":
+        why = "no kernel image is available for execution on the device"
+        broken = {"CPUExecutionProvider": why}
+        monkeypatch.setattr(provisioning, "find_broken_providers", lambda *_: broken)
+    else:
+        path = site / "targets" / "own.yaml"
+        profile = yaml.safe_load(path.read_text())
+        cuda = {"id": "cuda-fp16", "backend": "cuda", "recipe": "fp16", "placement": 0.9}
+        providers = [{"name": "CUDAExecutionProvider"}, {"name": "CPUExecutionProvider"}]
+        profile["variants"].insert(0, cuda | {"providers": providers})
+        path.write_text(yaml.safe_dump(profile))
+        why = "CUDAExecutionProvider: it is not in the runtime"
     assert run(["runtime", "build", "own", "--device", "board"]) == 9
-    assert "OwnExecutionProvider: no kernel image is available" in capsys.readouterr().err
+    assert why in capsys.readouterr().err
     assert RuntimeStore().list_all().runtimes == []
+    assert (site / "root" / "venv").readlink() == before
+    assert run(["runtime", "build", "own", "--device", "board", "--remove"]) == 0
+    assert not list((site / "root").glob("builds/*"))
+
+
+@pytest.mark.slow(reason="makes virtual environments")
+def test_follower_of_what_another_takes_away_hears_that(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (site / "wait").touch()
+    assert run(["runtime", "build", "own", "--device", "board", "--detach"]) == 0
+    other = threading.Timer(1, runtimes.stop_build, [load_device("board")], {"remove": True})
+    other.start()
+    assert run(["runtime", "build", "own", "--device", "board"]) == 9
+    other.join()
+    assert "has been taken away meanwhile" in capsys.readouterr().err
+
+
+def test_build_that_has_begun_needs_no_further_disk(site: Path) -> None:
+    survey = Survey(
+        cores=1,
+        memory_bytes=10**12,
+        swap_bytes=0,
+        free_bytes=0,
+        missing_paths=[],
+        missing_packages=[],
+    )
+    build = RuntimeBuild(**instructions(site, "0" * 40))
+    assert list(_find_lacking(survey, build, has_begun=True)) == []
+    assert len(list(_find_lacking(survey, build, has_begun=False))) == 1
 
 
 def test_board_that_lacks_something_hears_all_of_it_before_anything_begins(

@@ -281,17 +281,70 @@ def test_package_that_would_write_elsewhere_is_refused(
         )
         return replace(runtime, files=(file,))
 
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:xz") as archive:
-        member = tarfile.TarInfo(f"./{MODULES}/../../../../../../../outside")
-        archive.addfile(member)
-    header = b"data.tar.xz".ljust(48) + str(len(packed.getvalue())).encode().ljust(10) + b"`\n"
+    outside = tarfile.TarInfo(f"./{MODULES}/../../../../../outside")
     with pytest.raises(ToolError, match=r"cannot be unpacked: .*outside"):
-        make_wheel(serve(b"!<arch>\n" + header + packed.getvalue()), "cp311-cp311-linux_x86_64")
-    for data, why in ((b"<html>", "no Debian package"), (b"!<arch>\n", "it has no files")):
+        make_wheel(serve(pack(outside)), "cp311-cp311-linux_x86_64")
+    bomb = tarfile.TarInfo(f"./{MODULES}/onnxruntime/bomb")
+    bomb.size = (1 << 31) + 1
+    for data, why in (
+        (b"<html>", "no Debian package"),
+        (b"!<arch>\n", "it has no files"),
+        (b"!<arch>\n" + b"control".ljust(48) + b"-60".ljust(10) + b"`\n", "is cut short"),
+        (pack(bomb), "unpacks to more than"),
+    ):
         with pytest.raises(ToolError, match=f"cannot be unpacked: .*{why}"):
             make_wheel(serve(data), "cp311-cp311-linux_x86_64")
-    assert not (tmp_path / "outside").exists()
+    assert not list(tmp_path.rglob("outside"))
+    with pytest.raises(ToolError, match="has no module onnxruntime"):
+        make_wheel(serve(pack()), "cp311-cp311-linux_x86_64")
+
+
+def pack(*members: tarfile.TarInfo) -> bytes:
+    """Return a Debian package with these members, whose content is missing."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as archive:
+        for member in members:
+            archive.addfile(member)
+    size = str(len(packed.getvalue())).encode()
+    header = b"data.tar.xz".ljust(48) + size.ljust(10) + b"`\n"
+    return b"!<arch>\n" + header + packed.getvalue()
+
+
+def test_link_among_modules_brings_nothing_of_this_machine_into_the_wheel(
+    ask: Callable[..., DebianRuntime],
+    repository: Repository,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "token").write_text("secret")
+    runtime = ask()
+    folder = tarfile.TarInfo(f"./{MODULES}/onnxruntime")
+    folder.type = tarfile.DIRTYPE
+    folder.mode = 0o755
+    link = tarfile.TarInfo(f"./{MODULES}/onnxruntime/stolen")
+    link.type = tarfile.SYMTYPE
+    link.linkname = "../../../../../../../token"
+    data = pack(folder, link)
+    (repository.folder / "hostile").write_bytes(data)
+    file = replace(
+        runtime.files[0],
+        uri=f"{repository.address}/hostile",
+        sha256=hashlib.sha256(data).hexdigest(),
+        size_bytes=len(data),
+    )
+    wheel = make_wheel(replace(runtime, files=(file,)), "cp311-cp311-linux_x86_64")
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if "stolen" in name]
+
+
+def test_wheel_of_another_version_is_another(
+    ask: Callable[..., DebianRuntime], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lying = make_wheel(replace(ask(), version="9.9"), "cp311-cp311-linux_x86_64")
+    assert make_wheel(ask(), "cp311-cp311-linux_x86_64").parent != lying.parent
 
 
 def test_apt_that_says_something_else_is_refused(

@@ -103,12 +103,30 @@ def test_package_comes_from_its_index_though_the_usual_one_has_that_name(
     assert done.text.strip() == "None"
 
 
-def test_wheelhouse_gets_it_too(device: Device, tmp_path: Path) -> None:
+@pytest.mark.slow(reason="makes virtual environments")
+def test_wheelhouse_gets_it_too_and_gives_it_on(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fetched = Wheelhouse(tmp_path / "house").fetch(device)
     assert vendor_wheel(tmp_path).name in fetched.files
-    assert (tmp_path / "house" / vendor_wheel(tmp_path).name).read_bytes() == vendor_wheel(
-        tmp_path
-    ).read_bytes()
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/")
+    made = provision(device, wheelhouse=tmp_path / "house")
+    with connect(device) as transport:
+        done = transport.run([str(made.python), "-c", "import vendors_own"], timeout_s=60)
+    assert done.exit_code == 0
+
+
+def test_other_indexes_of_pips_own_settings_are_not_asked(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indexes: str
+) -> None:
+    """Another file of the same name and a higher build is in the usual index, which is extra."""
+    write_target(tmp_path, indexes, packages={VENDOR: ">=1.0"})
+    write_wheel(tmp_path / "served" / "usual" / VENDOR, "vendor_libs", "1.1", "", "somebody_else")
+    (tmp_path / "pip.conf").write_text(f"[global]\nextra-index-url = {indexes}/usual\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    fetched = Wheelhouse(tmp_path / "house").fetch(device)
+    assert vendor_wheel(tmp_path).name in fetched.files
+    assert not [name for name in fetched.files if name.startswith("vendor_libs-1.1")]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,9 @@ class InferenceSession:
     def disable_fallback(self):
         pass
     def run(self, names, inputs):
+        if self.fault == "crash":
+            import os, signal
+            os.kill(os.getpid(), signal.SIGSEGV)
         if self.fault == "kernel":
             raise RuntimeError("CUDA error 209: no kernel image is available for execution")
         factor = 1.5 if self.fault == "numbers" else 1.0
@@ -87,6 +90,7 @@ def test_provider_that_is_not_listed_or_the_cpu_alone_is_not_tried() -> None:
         ("kernel", "CUDA error 209: no kernel image is available for execution"),
         ("nodes", "it took no node of a convolution"),
         ("numbers", "a convolution is off by 50 %"),
+        ("crash", "it crashes: signal 11"),
     ],
 )
 def test_provider_that_computes_nothing_right_is_broken_and_no_other(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
+import yaml
 from edgepack.cli.main import run
 from edgepack.devices.provisioning.store import RuntimeStore
-from edgepack.project.profile import load_profile
+from edgepack.project.profile import find_target_file, load_profile
 
 from tests.integration.devices.test_provision import PROVIDERS, write_wheel
 
@@ -113,6 +115,42 @@ def test_wheel_or_record_that_is_damaged_is_named(
     assert run(["runtime", "show", "zz"]) == 2
     assert "no runtimes begin with 'zz'" in capsys.readouterr().err
     assert run(["runtime", "add", str(wheel), "--target", "jetson", "--about", "x"]) == 2
+
+
+def test_same_wheel_for_two_targets_is_told_apart(
+    wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert add(wheel) == 0
+    profile = yaml.safe_load(find_target_file("jetson").read_text(encoding="utf-8"))
+    (tmp_path / "targets").mkdir()
+    (tmp_path / "targets" / "orin.yaml").write_text(yaml.safe_dump(profile | {"id": "orin"}))
+    with contextlib.chdir(tmp_path):
+        assert run(["runtime", "add", str(wheel), "--target", "orin"]) == 0
+    first = RuntimeStore().list_all().runtimes[0]
+    assert run(["runtime", "show", first.id]) == 2
+    assert "2 runtimes begin with" in capsys.readouterr().err
+    assert run(["runtime", "remove", f"{first.id}-orin"]) == 0
+    assert [kept.target for kept in RuntimeStore().list_all().runtimes] == ["jetson"]
+
+
+def test_broken_entry_is_not_taken_for_the_one_that_is_added(
+    wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert add(wheel) == 0
+    [record] = RuntimeStore().folder.glob("*/runtime.json")
+    for text in ("{", record.read_text().replace(wheel.name, "a.whl")):
+        record.write_text(text)
+        assert RuntimeStore().list_all().runtimes == []
+        assert add(wheel) == 7
+        assert "the record of the runtime cannot be read" in capsys.readouterr().err
+
+
+def test_runtime_of_another_version_under_the_pinned_name_is_refused(
+    wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = make_wheel(tmp_path, "1.20.0", "cp312-cp312-linux_x86_64")
+    assert run(["runtime", "add", str(old), "--target", "nvidia"]) == 2
+    assert "has onnxruntime 1.20.0; target 'nvidia' is for ==1.31.1" in capsys.readouterr().err
 
 
 def test_record_of_another_wheel_beside_it_is_refused(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from edgepack.devices.provisioning.wheel_files import fits
 from edgepack.devices.provisioning.wheels import list_platform_tags
 from edgepack.errors import DeviceError
 
@@ -24,3 +25,30 @@ def test_mac_takes_wheels_for_its_system_and_older() -> None:
 def test_other_c_libraries_have_no_wheels(libc: str) -> None:
     with pytest.raises(DeviceError, match="no wheels for the device's C library"):
         list_platform_tags("aarch64", libc)
+
+
+@pytest.mark.parametrize(
+    ("arch", "libc", "taken", "refused"),
+    [
+        (
+            "aarch64",
+            "macOS 15.1",
+            ["macosx_14_0_arm64", "macosx_13_0_universal2"],
+            "macosx_16_0_arm64",
+        ),
+        (
+            "x86-64",
+            "glibc 2.31",
+            ["manylinux1_x86_64", "manylinux2010_x86_64", "manylinux_2_12_x86_64", "linux_x86_64"],
+            "manylinux_2_34_x86_64",
+        ),
+    ],
+)
+def test_wheels_that_pip_takes_on_a_device_fit(
+    arch: str, libc: str, taken: list[str], refused: str
+) -> None:
+    platforms = list_platform_tags(arch, libc)
+    for tag in taken:
+        assert fits(f"x-1.0-cp311-cp311-{tag}.whl", "3.11.2", platforms)
+    assert not fits(f"x-1.0-cp311-cp311-{refused}.whl", "3.11.2", platforms)
+    assert not fits(f"x-1.0-cp312-cp312-{taken[0]}.whl", "3.11.2", platforms)

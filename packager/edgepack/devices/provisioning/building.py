@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from edgepack.base.schema import StrictModel
-from edgepack.devices.answers import read_answer
+from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.programs import open_device_program
 from edgepack.devices.transport import Transport
@@ -142,7 +143,8 @@ class DeviceBuild:
         instructions = self.instructions
         asked = {"paths": instructions.paths, "packages": instructions.packages}
         survey = self._ask("survey", asked, Survey)
-        problems = list(_find_lacking(survey, instructions))
+        has_begun = bool(self.look().done)
+        problems = list(_find_lacking(survey, instructions, has_begun=has_begun))
         if problems:
             raise DeviceError(
                 "the device cannot build onnxruntime"
@@ -180,18 +182,23 @@ class DeviceBuild:
         script = 'cd "$1" && sha256sum -- *.whl && cat facts'
         done = self.transport.run(["sh", "-c", script, "sh", str(out)], timeout_s=_SHORT_S)
         done.check("reading what was built", device=self.device.name, hint=f"look into {out}")
-        first, *facts = done.text.splitlines()
-        sha256, _, name = first.partition("  ")
-        path = folder / PurePosixPath(name).name
+        first, *facts = done.text.splitlines() or [""]
+        said = re.fullmatch(r"([0-9a-f]{64})  ([\w.+-]+\.whl)", first)
+        if said is None:
+            raise make_answer_error("it names no wheel", first.encode(), device=self.device.name)
+        sha256, name = said.groups()
+        path = folder / name
         self.transport.get(out / name, path, timeout_s=_FETCH_S)
-        if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        with path.open("rb") as file:
+            arrived = hashlib.file_digest(file, "sha256").hexdigest()
+        if arrived != sha256:
             raise DeviceError(
                 f"{name} arrived changed", hint="run the command again", where=self.device.name
             )
         about = {"source": self.instructions.source, "ref": self.instructions.ref}
         about["arguments"] = shlex.join(self.instructions.arguments)
         pairs = (line.partition("=") for line in facts)
-        return path, about | {key: value for key, equals, value in pairs if equals}
+        return path, {key: value for key, equals, value in pairs if equals} | about
 
     def _ask(self, command: str, asked: object, model: type[_Answer]) -> _Answer:
         answer = self._do(command, asked)
@@ -212,13 +219,14 @@ def count_jobs(survey: Survey, instructions: RuntimeBuild) -> int:
     return max(1, min(survey.cores, int(room / (instructions.memory_gb_per_job * _GB))))
 
 
-def _find_lacking(survey: Survey, instructions: RuntimeBuild) -> Iterator[str]:
+def _find_lacking(survey: Survey, instructions: RuntimeBuild, *, has_begun: bool) -> Iterator[str]:
+    """Yield what is missing; a build that has begun has taken some of the disk already."""
     if survey.missing_packages:
         packages = shlex.join(survey.missing_packages)
         yield f"packages are missing; as root there: apt-get install -y {packages}"
     for path in survey.missing_paths:
         yield f"there is no {path}: {instructions.about_paths}"
-    if survey.free_bytes < instructions.free_gb * _GB:
+    if not has_begun and survey.free_bytes < instructions.free_gb * _GB:
         free = survey.free_bytes / _GB
         needed = f"{instructions.free_gb:g} needed"
         yield f"{free:.1f} GB are free where 'root' of devices.yaml lies, {needed}"

@@ -30,6 +30,7 @@ DOWNLOAD_S = 60.0
 """How long a server may be silent."""
 _TOOL_S = 60.0
 _MOST_BYTES = 1 << 29
+_MOST_UNPACKED_BYTES = 1 << 31
 _FORM = "1"
 """Goes into the key of what is kept: another form of wheel has another."""
 _FOLDER = "usr/lib/python3/dist-packages"
@@ -61,7 +62,8 @@ def make_wheel(
     """
     from platformdirs import user_cache_path
 
-    digests = [_FORM, tag, *(file.sha256 for file in runtime.files)]
+    what = [_FORM, tag, runtime.package, runtime.version]
+    digests = [*what, *(file.sha256 for file in runtime.files)]
     key = hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
     folder = user_cache_path("edgepack") / "runtimes" / key
     with writing("the wheel", folder):
@@ -98,6 +100,11 @@ def _make_wheel(
     for path in paths:
         _unpack(path, unpacked)
     tree = work / "tree"
+    if not (unpacked / _FOLDER / "onnxruntime").is_dir():
+        raise ToolError(
+            f"{runtime} has no module onnxruntime",
+            hint="name another package in the target's origins, or take the origin out",
+        )
     shutil.move(unpacked / _FOLDER, tree)
     _bring_libraries(unpacked, tree)
     _write_metadata(runtime, tag, unpacked, tree)
@@ -137,14 +144,28 @@ def _unpack(package: Path, folder: Path) -> None:
         with package.open("rb") as file:
             _seek_data(file)
             with tarfile.open(fileobj=file, mode="r|*") as archive:
-                for member in archive:
-                    if _WANTED.fullmatch(member.name):
-                        archive.extract(member, folder, filter="data")
-    except (tarfile.TarError, EOFError) as error:
+                _extract(archive, folder)
+    except (tarfile.TarError, EOFError, ValueError) as error:
         raise ToolError(
             f"{package.name} cannot be unpacked: {error}",
             hint="Debian's packages can; Ubuntu's need Python 3.14 here, which reads zstd",
         ) from error
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    """Extract what is wanted; the device named the file, so it may be hostile."""
+    size = 0
+    for member in archive:
+        if not _WANTED.fullmatch(member.name):
+            continue
+        # Modules are moved into the wheel, where a link would lead out of what was unpacked: to
+        # files of this machine's. Debian's own links there lead to libraries that nothing needs.
+        if member.name.startswith(f"./{_FOLDER}/") and not (member.isreg() or member.isdir()):
+            continue
+        size += member.size
+        if size > _MOST_UNPACKED_BYTES:
+            raise EOFError(f"it unpacks to more than {_MOST_UNPACKED_BYTES >> 20} MiB")
+        archive.extract(member, folder, filter="data")
 
 
 def _seek_data(file: IO[bytes]) -> None:
@@ -154,7 +175,10 @@ def _seek_data(file: IO[bytes]) -> None:
     while header := file.read(60):
         if header.startswith(b"data.tar"):
             return
-        size = int(header[48:58])
+        text = header[48:58].strip()
+        if not text.isdigit():
+            raise EOFError("it is cut short or no Debian package")
+        size = int(text)
         file.seek(size + size % 2, os.SEEK_CUR)
     raise EOFError("it has no files")
 

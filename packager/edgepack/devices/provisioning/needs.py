@@ -64,14 +64,11 @@ def find_needs(
     _require_python(base.version, device, profile)
     pins = tuple(f"{name}{pin}" for name, pin in profile.runtime.packages.items())
     indexed = tuple(each for each in profile.runtime.origins if isinstance(each, IndexWheels))
-    needs = WheelNeeds(
-        base.version, facts.arch, facts.libc, pins, indexed=() if source.is_offline else indexed
-    )
+    needs = WheelNeeds(base.version, facts.arch, facts.libc, pins, indexed=indexed)
     if source.has_onnxruntime:
         return needs
-    kept = RuntimeStore().choose(
-        profile.id, base.version, list_platform_tags(facts.arch, facts.libc)
-    )
+    platforms = list_platform_tags(facts.arch, facts.libc)
+    kept = RuntimeStore().choose(profile.id, base.version, platforms, source.wheelhouse)
     if kept is not None or source.is_offline:
         return replace(needs, runtime=kept)
     passed_over = []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from edgepack.backends.registry import BACKENDS
 from edgepack.devices.checking import find_unmet_pins
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe, probe_python
@@ -111,6 +112,7 @@ def provision(
     wheels: Sequence[Path] = (),
     wheelhouse: Path | None = None,
     offline: bool = False,
+    require_all: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Provisioned:
     """Make ``<root>/venv`` on a device with what its target pins.
@@ -125,6 +127,8 @@ def provision(
             :class:`~edgepack.devices.provisioning.wheelhouse.Wheelhouse` fills it; the package
             index is left alone.
         offline: Use only ``wheels`` and ``wheelhouse``, which must have every needed package.
+        require_all: Leave the old environment in use if a provider of the target is missing in the
+            new one or does not work in it.
         progress: Called at the beginning of each stage.
 
     Raises:
@@ -148,6 +152,8 @@ def provision(
             _push_wheels(folder, site)
             _install_packages(place, wanted, site)
         made = _prove(place, site)
+        if require_all:
+            _require_providers(made, site)
         _switch_environment(place, site)
         return replace(
             made,
@@ -226,6 +232,21 @@ def _prove(place: PurePosixPath, site: _Site) -> Provisioned:
     packages = {name: str(version) for name, version in found.packages.items()}
     used = site.root / "venv" / "bin" / "python"
     return Provisioned(used, packages, found.providers, broken=broken)
+
+
+def _require_providers(made: Provisioned, site: _Site) -> None:
+    plugins = {backend.provider for backend in BACKENDS.values() if backend.plugin}
+    wanted = {variant.providers[0].name for variant in site.profile.variants} - plugins
+    broken = dict.fromkeys(sorted(wanted - set(made.providers)), "it is not in the runtime")
+    broken |= made.broken
+    if broken:
+        lines = "".join(f"\n  {name}: {why}" for name, why in broken.items())
+        raise RemoteCommandError(
+            f"the runtime does not have what target {site.profile.id!r} is for{lines}",
+            hint="mend that on the device, or build with other arguments; the environment before it"
+            " is still in use",
+            where=site.device.name,
+        )
 
 
 def _switch_environment(place: PurePosixPath, site: _Site) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import parse_wheel_filename
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from edgepack.base.clock import format_now
 from edgepack.base.files import read_model, write_atomically, writing
@@ -43,6 +43,12 @@ class KeptRuntime(StrictModel):
     about: dict[str, str] = {}
     """What whoever made it said of it: source, commit, flags, versions of the system it was built
     on."""
+
+    @field_validator("wheel")
+    @classmethod
+    def _check_wheel(cls, wheel: str) -> str:
+        parse_wheel_filename(wheel)
+        return wheel
 
     @property
     def id(self) -> str:
@@ -123,8 +129,9 @@ class RuntimeStore:
                 try:
                     made.rename(self._find_folder(kept))
                 except OSError:
-                    if not self._find_folder(kept).is_dir():  # another command was faster
+                    if not self._find_folder(kept).is_dir():
                         raise
+                    self.require_whole(_read(self._find_folder(kept) / _RECORD))  # was faster
         return kept
 
     def list_all(self) -> RuntimeListing:
@@ -141,14 +148,17 @@ class RuntimeStore:
     def find(self, runtime_id: str) -> KeptRuntime:
         """Return a runtime by its id, or the beginning of it that no other has.
 
+        Where several targets have the same wheel, it is the id, a dash and the target.
+
         Raises:
             UsageError: There is none such, or several.
         """
         known = self.list_all().runtimes
-        found = [kept for kept in known if runtime_id and kept.id.startswith(runtime_id)]
+        names = {f"{kept.id}-{kept.target}": kept for kept in known}
+        found = [kept for name, kept in names.items() if runtime_id and name.startswith(runtime_id)]
         if len(found) == 1:
             return found[0]
-        ids = [kept.id for kept in found or known]
+        ids = [name for name, kept in names.items() if not found or kept in found]
         raise UsageError(
             f"{len(found) or 'no'} runtimes begin with {runtime_id!r}",
             hint=f"{suggest_nearest(runtime_id, ids)} (edgepack runtime list)",
@@ -160,8 +170,11 @@ class RuntimeStore:
         Raises:
             ToolError: The store cannot be written to.
         """
-        with writing("the runtime store", self.folder):
-            shutil.rmtree(self._find_folder(kept))
+        with (
+            writing("the runtime store", self.folder),
+            tempfile.TemporaryDirectory(dir=self.folder, prefix=".partial-") as name,
+        ):
+            self._find_folder(kept).rename(Path(name) / "removed")
 
     def export(self, kept: KeptRuntime, folder: Path) -> Path:
         """Copy a wheel and its record into a folder, for another machine's ``add``.
@@ -179,26 +192,37 @@ class RuntimeStore:
             partial.replace(folder / wheel.name)
         return folder / wheel.name
 
-    def choose(self, target: str, python: str, platforms: Sequence[str]) -> KeptRuntime | None:
+    def choose(
+        self, target: str, python: str, platforms: Sequence[str], wheelhouse: Path | None = None
+    ) -> KeptRuntime | None:
         """Return the newest runtime of a target that a device can load.
+
+        Those that a wheelhouse carries come first.
 
         Args:
             target: The target's id.
             python: The version of the device's Python.
             platforms: The wheel platforms that it loads.
+            wheelhouse: A folder that may carry some, with their records.
+
+        Raises:
+            BundleError: A record in the wheelhouse is broken.
         """
-        for kept in self.list_all().runtimes:
+        carried = sorted(wheelhouse.glob("*.whl.json")) if wheelhouse else []
+        for kept in [*map(_read, carried), *self.list_all().runtimes]:
             if kept.target == target and fits(kept.wheel, python, platforms):
                 return kept
         return None
 
-    def require_whole(self, kept: KeptRuntime) -> Path:
+    def require_whole(self, kept: KeptRuntime, wheelhouse: Path | None = None) -> Path:
         """Return the file of a runtime, after checking that it is what was kept.
 
         Raises:
             BundleError: It is gone or has changed.
         """
         path = self._find_folder(kept) / kept.wheel
+        if wheelhouse is not None and (wheelhouse / kept.wheel).is_file():
+            path = wheelhouse / kept.wheel
         if not path.is_file() or _hash(path) != kept.sha256:
             raise BundleError(
                 f"{kept} has changed since it was kept",
@@ -224,14 +248,15 @@ def _hash(path: Path) -> str:
 
 def _require_of_target(wheel: Path, profile: Profile) -> None:
     """Check that devices of a target may load a wheel, as far as its name says."""
-    _, version, _, tags = parse_wheel_filename(wheel.name)
+    name, version, _, tags = parse_wheel_filename(wheel.name)
     if not brings_onnxruntime(wheel):
         raise UsageError(
             f"{wheel.name} does not bring onnxruntime",
             hint="the store is for onnxruntime; other wheels go with: provision --wheel",
             where=str(wheel),
         )
-    pin = profile.runtime.packages.get("onnxruntime", "")
+    pins = profile.runtime.packages
+    pin = pins.get(name, pins.get("onnxruntime", ""))
     if not SpecifierSet(pin).contains(version, prereleases=True):
         raise UsageError(
             f"{wheel.name} has onnxruntime {version}; target {profile.id!r} is for {pin}",
@@ -239,10 +264,11 @@ def _require_of_target(wheel: Path, profile: Profile) -> None:
             where=str(wheel),
         )
     machine = profile.device.arch.replace("-", "_")
-    if not any(tag.platform == "any" or tag.platform.endswith(machine) for tag in tags):
+    machines = ("arm64", "universal2") if profile.device.os == "macos" else (machine,)
+    if not any(tag.platform == "any" or tag.platform.endswith(machines) for tag in tags):
         raise UsageError(
             f"{wheel.name} is for another processor; devices of target {profile.id!r} have"
             f" {profile.device.arch}",
-            hint=f"add a wheel whose name ends in {machine}.whl",
+            hint=f"add a wheel whose name ends in {machines[0]}.whl",
             where=str(wheel),
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from packaging.tags import compatible_tags, cpython_tags
+from packaging.tags import compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from edgepack.errors import UsageError
@@ -46,9 +47,20 @@ def fits(wheel: str, python: str, platforms: Sequence[str]) -> bool:
         platforms: The wheel platforms that the device loads.
     """
     version = tuple(map(int, python.split(".")[:2]))
+    platforms = [*platforms, *_list_older(platforms)]
     tag = f"cp{version[0]}{version[1]}"
     loaded = {
         *cpython_tags(version, [tag], platforms),
         *compatible_tags(version, tag, platforms),
     }
     return not loaded.isdisjoint(parse_wheel_filename(wheel)[3])
+
+
+def _list_older(platforms: Sequence[str]) -> Iterator[str]:
+    """Yield the older platforms that pip takes too: PEP 513, 571 and 600, and older macOS."""
+    for platform in platforms:
+        if found := re.fullmatch(r"macosx_(\d+)_(\d+)_(\w+)", platform):
+            yield from mac_platforms((int(found[1]), int(found[2])), found[3])
+        elif found := re.fullmatch(r"manylinux2014_(\w+)", platform):
+            yield from (f"manylinux_2_{minor}_{found[1]}" for minor in range(5, 17))
+            yield from (f"{name}_{found[1]}" for name in ("manylinux2010", "manylinux1"))

@@ -12,6 +12,7 @@ from edgepack.base.files import writing
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
 from edgepack.devices.provisioning.needs import find_needs, load_provisioned_profile
+from edgepack.devices.provisioning.store import KeptRuntime
 from edgepack.devices.provisioning.wheels import WheelNeeds, WheelSource, fetch_wheels
 from edgepack.devices.transports import connect
 from edgepack.errors import EdgepackError, ToolError
@@ -79,6 +80,9 @@ class Wheelhouse:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".partial-") as name:
                 fetch_wheels(Path(name), needs, self._source, device, progress)
+                if isinstance(needs.runtime, KeptRuntime):
+                    record = Path(name) / f"{needs.runtime.wheel}.json"
+                    record.write_text(needs.runtime.model_dump_json(indent=1) + "\n")
                 files = sorted(Path(name).iterdir())
                 for path in files:
                     path.replace(self.folder / path.name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ensurepip
 import hashlib
+import os
 import re
 import shlex
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.utils import parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from edgepack.base.processes import ProgramResult, make_child_environment, run_program
 from edgepack.devices.provisioning.debian import DebianRuntime
@@ -108,7 +109,7 @@ def fetch_wheels(
     for path in files:
         _require_fit(path, needs, platforms, device)
     if isinstance(needs.runtime, KeptRuntime):
-        files.append(RuntimeStore().require_whole(needs.runtime))
+        files.append(RuntimeStore().require_whole(needs.runtime, source.wheelhouse))
     elif needs.runtime is not None:
         tag = f"{needs.cpython}-{needs.cpython}-{platforms[0]}"
         files.append(make_wheel(needs.runtime, tag, progress=progress))
@@ -116,17 +117,26 @@ def fetch_wheels(
     argv += ["--only-binary=:all:", "--implementation=cp", f"--dest={folder}"]
     argv += ["--python-version=" + ".".join(needs.python.split(".")[:2])]
     argv += [f"--platform={tag}" for tag in platforms]
-    for index in needs.indexed:
+    for index in () if source.is_offline else needs.indexed:
         progress(f"fetching {index}")
         files += _fetch_indexed(argv, folder, index, device)
     progress(f"fetching wheels for {needs}")
     argv += ["--no-index"] if source.is_offline else []
     argv += [f"--find-links={source.wheelhouse.resolve()}"] if source.wheelhouse else []
     pins = _drop_replaced(needs.pins, files)
+    for index in needs.indexed if source.is_offline else ():
+        pins += [f"{name}{pin}" for name, pin in index.packages.items()]
     wanted = [*(str(path.resolve()) for path in files), *pins]
     result = run_program([*argv, *wanted, *_choose_pip(source)], timeout_s=FETCH_S)
     if result.exit_code:
         raise _make_fetch_error(result, needs, source, device)
+    for index in needs.indexed:
+        names = {canonicalize_name(name) for name in index.packages}
+        _require_digests(
+            index,
+            [path for path in folder.iterdir() if parse_wheel_filename(path.name)[0] in names],
+            device,
+        )
     return [*(path.name for path in files if not path.name.startswith("pip-")), *pins]
 
 
@@ -138,29 +148,36 @@ def _fetch_indexed(pip: Sequence[str], folder: Path, index: IndexWheels, device:
     """
     before = set(folder.iterdir())
     wanted = [f"{name}{pin}" for name, pin in index.packages.items()]
-    done = run_program(
-        [*pip, "--no-deps", "--index-url", index.url, *wanted],
-        timeout_s=FETCH_S,
-        environment=make_child_environment({"PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": ""}),
-    )
+    # Files of settings may name more indexes, and pip cannot be told to leave these out.
+    environment = make_child_environment({"PIP_CONFIG_FILE": os.devnull})
+    for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
+        environment.pop(name, None)
+    argv = [*pip, "--no-deps", "--index-url", index.url, *wanted]
+    done = run_program(argv, timeout_s=FETCH_S, environment=environment)
     if done.exit_code:
         raise ToolError(
             f"{index.url} gave no fitting {', '.join(wanted)}{done.last_lines}",
-            hint="check that it can be reached from here; wheels that you have go with --wheel FILE"
+            hint="check that it can be reached from here (pip.conf is not read for it, PIP_PROXY"
+            " and PIP_CERT are); wheels that you have go with --wheel FILE"
             ", and a target of your own need not have that origin",
             where=device,
         )
     found = sorted(set(folder.iterdir()) - before)
-    for path in found:
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        if index.sha256 and index.sha256.get(path.name) != sha256:
+    _require_digests(index, found, device)
+    return found
+
+
+def _require_digests(index: IndexWheels, files: Sequence[Path], device: str) -> None:
+    for path in files if index.sha256 else ():
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if index.sha256.get(path.name) != sha256:
             raise ToolError(
                 f"{index.url} gave another {path.name} than the target names: its sha256 is"
                 f" {sha256}",
                 hint="if that is the file you want, write its sha256 into the target's origin",
                 where=device,
             )
-    return found
 
 
 def _require_fit(wheel: Path, needs: WheelNeeds, platforms: Sequence[str], device: str) -> None:
@@ -177,11 +194,15 @@ def _require_fit(wheel: Path, needs: WheelNeeds, platforms: Sequence[str], devic
 def _drop_replaced(pins: Sequence[str], files: Sequence[Path]) -> list[str]:
     """Leave out onnxruntime's pin where a wheel of another name brings that module.
 
-    Both would be installed, one over the other; the pin is checked when the environment is proven.
+    Both would be installed, one over the other. Of the pinned packages whose names begin with
+    onnxruntime it is the one with the shortest name, as :attr:`Runtime.onnxruntime` has it.
     """
-    names = {parse_wheel_filename(path.name)[0] for path in files if brings_onnxruntime(path)}
-    replaced = names - {"onnxruntime"}
-    return [pin for pin in pins if not (replaced and re.match(r"onnxruntime\b(?!-)", pin))]
+    brought = {parse_wheel_filename(path.name)[0] for path in files if brings_onnxruntime(path)}
+    names = {pin: canonicalize_name(re.split("[^A-Za-z0-9._-]", pin)[0]) for pin in pins}
+    found = [pin for pin in pins if names[pin].startswith("onnxruntime")]
+    runtime = min(found, key=lambda pin: len(names[pin]), default="")
+    is_replaced = bool(brought - {names.get(runtime, "")})
+    return [pin for pin in pins if not (is_replaced and pin == runtime)]
 
 
 def _choose_pip(source: WheelSource) -> list[str]:

@@ -28,6 +28,8 @@ from typing import Any, Dict, List, Optional
 LOG_BYTES = 16384
 """The most of the log that one answer has: its end."""
 STOP_S = 10.0
+LOOK_S = 2.0
+"""How long others that only look may share the lock."""
 
 # Each step is a script of its own, as only the outermost shell heeds -e.
 BUILD = """
@@ -78,24 +80,27 @@ def survey(folder: str, asked: Dict[str, List[str]]) -> Dict[str, Any]:
     }
 
 
-def lock(folder: str) -> Optional[int]:
+def lock(folder: str, kind: int = fcntl.LOCK_EX, wait_s: float = 0.0) -> Optional[int]:
     """Return a file that holds the build's lock; None if a build holds it.
 
-    The build's processes inherit it, so that it is held until the last of them has ended.
+    The build's shell inherits it: it is held until that has ended. Who only looks shares it.
     """
+    deadline = time.monotonic() + wait_s
     handle = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    return handle
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+            return handle
+        if time.monotonic() >= deadline:
+            os.close(handle)
+            return None
+        time.sleep(0.05)
 
 
 def start(folder: str, steps: List[List[str]]) -> None:
     """Start the build, detached; nothing happens if it runs or has ended well."""
     os.makedirs(os.path.join(folder, "done"), exist_ok=True)
-    handle = lock(folder)
+    handle = lock(folder, wait_s=LOOK_S)
     if handle is None or read(folder, "exit") == "0":
         return
     scripts = os.path.join(folder, "steps")
@@ -122,7 +127,7 @@ def start(folder: str, steps: List[List[str]]) -> None:
 
 def look(folder: str, log_from: int) -> Dict[str, Any]:
     """Return how the build stands, and the end of what the log has from an offset on."""
-    handle = lock(folder) if os.path.isdir(folder) else None
+    handle = lock(folder, fcntl.LOCK_SH) if os.path.isdir(folder) else None
     exists = os.path.exists(os.path.join(folder, "log"))
     runs = exists and handle is None
     if handle is not None:
@@ -148,11 +153,14 @@ def stop(folder: str) -> None:
     """Kill the build, and wait until it has gone."""
     if not os.path.isdir(folder):
         return
-    handle = lock(folder)
+    handle = lock(folder, wait_s=LOOK_S)
     if handle is None:
+        pid = read(folder, "pid")
+        if not is_build(pid, folder):
+            sys.exit("the build in %s is just beginning or ending: try again" % folder)
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(int(read(folder, "pid")), number)
+                os.killpg(int(pid), number)
             deadline = time.monotonic() + STOP_S
             while handle is None and time.monotonic() < deadline:
                 time.sleep(0.1)
@@ -160,6 +168,15 @@ def stop(folder: str) -> None:
     if handle is None:
         sys.exit("the build in %s does not end" % folder)
     os.close(handle)
+
+
+def is_build(pid: str, folder: str) -> bool:
+    """Return whether a process is the build's shell: another may have got its number."""
+    try:
+        with open("/proc/%s/cmdline" % pid, "rb") as file:
+            return os.path.join(folder, "build.sh").encode() in file.read().split(b"\0")
+    except OSError:
+        return False
 
 
 def read(folder: str, name: str) -> str:
