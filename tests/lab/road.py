@@ -149,6 +149,8 @@ def provision(lab: Lab) -> None:
         held = origin.startswith(board.kind.brings) and bool(origin) == bool(board.kind.brings)
         wanted = board.kind.brings or "the package index"
         lab.findings.expect(f"{board.name}: onnxruntime is of {wanted}", held, origin)
+        broken = done[board.name].document()["broken"]
+        lab.findings.expect(f"{board.name}: its providers compute", not broken, broken or "")
     done = lab.on_each("device", "check", "NAME", "--json")
     lab.succeed("check finds nothing to mend", done)
     for board in lab.boards:
