@@ -115,6 +115,16 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
         return False
 
 
+def hash_file(path: Path) -> str:
+    """Return the sha256 of a file, in hexadecimal digits.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def require_writable(path: Path, option: str) -> None:
     """Check early that a file named by an option can be written, so that no measurement is lost.
 

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import edgepack
+from edgepack.base.files import hash_file
 from edgepack.errors import ToolError
 from edgepack.steps.base import Step, find_settings
 
@@ -145,12 +146,6 @@ def open_own_cache() -> StepCache:
 def open_temporary_cache(stack: ExitStack) -> StepCache:
     """Return an empty cache that is deleted when the stack closes: ``--no-cache`` uses it."""
     return StepCache(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-"))))
-
-
-def hash_file(path: Path) -> str:
-    """Return the sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _make_write_error(folder: Path, error: OSError) -> ToolError:

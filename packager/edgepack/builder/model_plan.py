@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from edgepack.backends.registry import BACKENDS
 from edgepack.backends.simulators import find_backend_simulator
 from edgepack.base.machine import find_processor
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.inputs import PlanInputs
 from edgepack.builder.plan import MODEL_SOURCE, PROJECT_SOURCE, PlanBuilder
 from edgepack.builder.sample_plan import PlannedSamples, plan_tokenizers
@@ -54,6 +55,8 @@ class PlannedModel:
     """The step that makes one model per size; None for a single model."""
     history: tuple[str, ...]
     """The steps up to ``model``, in order."""
+    simulation: Simulation | NotMeasured | None
+    """How it is simulated, or why not; None where no vendor has a simulator."""
 
     @property
     def judged(self) -> str:
@@ -79,7 +82,8 @@ class ModelSteps:
         if not static:
             variant = add_shape_profiles(variant, self.inputs.signature, self.inputs.project)
         tensor_reference, before = self._add_float_steps(variant)
-        steps = [*before, *self._add_recipe_steps(profile, variant, before)]
+        simulation = self._find_simulation(variant, static=static)
+        steps = [*before, *self._add_recipe_steps(profile, variant, before, simulation)]
         reference, recipe = tensor_reference, steps[-1]
         if self.inputs.in_graph:
             reference = self._add_in_graph(reference)
@@ -94,6 +98,7 @@ class ModelSteps:
             model=steps[-1],
             bucketed=self._add_bucketed(variant, steps[-1], reference) if static else None,
             history=tuple(steps),
+            simulation=simulation,
         )
 
     def add_choice(self, reference: str) -> str:
@@ -126,7 +131,11 @@ class ModelSteps:
         return reference, steps
 
     def _add_recipe_steps(
-        self, profile: Profile, variant: Variant, before: list[str]
+        self,
+        profile: Profile,
+        variant: Variant,
+        before: list[str],
+        simulation: Simulation | NotMeasured | None,
     ) -> Iterator[str]:
         """Add the steps that change the number format, and yield them in order.
 
@@ -139,7 +148,7 @@ class ModelSteps:
             variant,
             self.inputs.facts.op_counts,
             self.inputs.scores_output,
-            self._make_limit_search(variant),
+            self._make_limit_search(simulation),
             choose_changed_inputs(self.inputs),
         )
         given: dict[Given, str | None] = {
@@ -163,7 +172,7 @@ class ModelSteps:
         taken = {name: given.get(what) for name, what in kind.given.items()}
         yield self.builder.add_step(kind.step(asked), model=model, **taken)
 
-    def _make_limit_search(self, variant: Variant) -> LimitSearch | None:
+    def _make_limit_search(self, simulation: Simulation | NotMeasured | None) -> LimitSearch | None:
         """Return what the search for a model has to reach: the project's limits, if it has any."""
         project = self.inputs.project
         source = project.samples.evaluation
@@ -175,20 +184,28 @@ class ModelSteps:
             interpreter=project.interpreter,
             described=self.inputs.described,
             state=self.inputs.state_pairs,
-            simulation=self._find_simulation(variant),
+            simulation=simulation if isinstance(simulation, Simulation) else None,
         )
 
-    def _find_simulation(self, variant: Variant) -> Simulation | None:
-        """Return how candidates are simulated: as the finished variant will be, or not at all."""
+    def _find_simulation(
+        self, variant: Variant, *, static: bool
+    ) -> Simulation | NotMeasured | None:
+        """Return how a variant is simulated, or why not; None where no vendor has a simulator."""
         simulator = find_backend_simulator(BACKENDS[variant.backend])
+        if not isinstance(simulator, Simulator):
+            return simulator
+        if not self.simulate_s:
+            return NotMeasured(reason="the build was to simulate nothing")
         dims = find_bucket_dims(self.inputs.signature, self.inputs.project.buckets)
-        if not isinstance(simulator, Simulator) or not self.simulate_s or dims:
-            return None
-        if self.inputs.extensions:
-            return None
-        options = tuple(sorted(variant.providers[0].options.items()))
-        config = tuple(sorted(variant.session.config.items()))
-        return Simulation(simulator, options, config, self.simulate_s)
+        if (static and dims) or self.inputs.extensions:
+            return NotMeasured(
+                reason="models of several sizes, or with operators of onnxruntime-extensions, are"
+                " not simulated"
+            )
+        first, config = variant.providers[0], variant.session.config
+        options = tuple(sorted(first.options.items()))
+        settings = tuple(sorted(config.items()))
+        return Simulation(simulator, first.name, options, settings, self.simulate_s)
 
     def _add_in_graph(self, model: str) -> str:
         """Add the step that lets a model take pictures and texts."""

@@ -33,7 +33,7 @@ from edgepack.builder.sample_plan import NO_SAMPLES, PlannedSamples, plan_sample
 from edgepack.bundle.unused import Unused
 from edgepack.errors import EdgepackError, ModelError, ProfileError, UsageError
 from edgepack.model.facts import ModelFacts
-from edgepack.model.simulating import Simulator
+from edgepack.model.simulating import Simulation, Simulator
 from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.loading import LoadedProject
 from edgepack.project.outputs import DetectionOutput
@@ -285,7 +285,7 @@ class _Planner:
             goldens=goldens,
             reference=made.reference,
             evaluation=evaluation,
-            simulated=self._add_simulated(variant, made, goldens, evaluation),
+            simulated=self._add_simulated(made, goldens, evaluation),
             compiled=self._add_compiled(variant, made, goldens),
             placed=placed,
             fusion=fusion,
@@ -379,28 +379,18 @@ class _Planner:
         )
 
     def _add_simulated(
-        self, variant: Variant, made: PlannedModel, goldens: str, evaluation: str | None
+        self, made: PlannedModel, goldens: str, evaluation: str | None
     ) -> str | NotMeasured | None:
         """Add the step that runs a variant in its provider's simulator, where one is installed."""
-        simulator = find_backend_simulator(BACKENDS[variant.backend])
-        if not isinstance(simulator, Simulator):
-            return simulator
-        if not self.simulate_s:
-            return NotMeasured(reason="the build was to simulate nothing")
-        if made.bucketed or self.inputs.extensions:
-            return NotMeasured(
-                reason="models of several sizes, or with operators of onnxruntime-extensions, are"
-                " not simulated"
-            )
+        if not isinstance(made.simulation, Simulation):
+            return made.simulation
         evaluated = self.builder.steps[evaluation] if evaluation else None
         given = {**evaluated.inputs} if evaluated else {}
         step = evaluated.step if evaluated else None
         return self.builder.add_step(
             Simulated(
-                variant,
-                simulator,
+                made.simulation,
                 step if isinstance(step, Evaluation) else None,
-                self.simulate_s,
                 find_processor(),
             ),
             **{**given, "model": made.judged, "goldens": goldens},

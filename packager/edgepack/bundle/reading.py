@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from edgepack.base.files import hash_file
 from edgepack.bundle.manifest import (
     MANIFEST,
     MANIFEST_DIGEST,
@@ -152,9 +153,7 @@ def _list_files(root: Path) -> tuple[set[str], set[str]]:
 
 def _check_file(path: Path, entry: BundleFile) -> None:
     name, mode = entry.path, entry.mode
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != entry.sha256 or path.stat().st_size != entry.size_bytes:
+    if hash_file(path) != entry.sha256 or path.stat().st_size != entry.size_bytes:
         raise BundleError(
             f"{name!r} does not have the hash and size that the manifest says", hint=_BUILD_AGAIN
         )

@@ -108,19 +108,19 @@ def check(device: Device) -> Checked:
         has_python = not isinstance(facts.python, Missing)
         given_back = give_back_clocks(transport, device) if has_python else []
     problems = find_problems(device, facts, profile)
-    absent = find_absent_providers(facts, profile)
+    absent = find_absent_providers(facts.python, profile)
     return Checked(
         device.name, profile.id, facts, tuple(problems), tuple(absent), tuple(given_back)
     )
 
 
-def find_absent_providers(facts: ProbedFacts, profile: Profile) -> list[AbsentProvider]:
-    """Return the providers that variants put first and the device's onnxruntime lacks."""
-    if isinstance(facts.python, Missing):
+def find_absent_providers(python: PythonFacts | Missing, profile: Profile) -> list[AbsentProvider]:
+    """Return the providers that variants put first and an interpreter's onnxruntime lacks."""
+    if isinstance(python, Missing):
         return []
-    has = set(facts.python.providers)
+    has = set(python.providers)
     # No session lists a plugin until it is registered.
-    has |= {b.provider for b in BACKENDS.values() if b.plugin in facts.python.distributions}
+    has |= {b.provider for b in BACKENDS.values() if b.plugin in python.distributions}
     wanted = dict.fromkeys(variant.providers[0].name for variant in profile.variants)
     absent = []
     for name in [name for name in wanted if name not in has]:

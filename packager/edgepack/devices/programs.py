@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 
 from edgepack.base.resources import find_ondevice_dir
 from edgepack.devices.inventory import Device
@@ -59,14 +60,19 @@ def open_program(
 ) -> Iterator[Stream]:
     """Run a program with a Python; ``timeout_s`` and ``supervised`` are as for a stream.
 
-    ``modules`` are those of ``ondevice/agent`` that it imports, in their order. If the program
+    ``modules`` are those of ``ondevice`` that it imports, in their order. If the program
     ends early, its output says why.
     """
-    folder = find_ondevice_dir() / "agent"
-    sources = {each: (folder / f"{each}.py").read_bytes() for each in (*modules, name)}
+    sources = {each: _find_source(each).read_bytes() for each in (*modules, name)}
     sizes = ",".join(f"{each}:{len(source)}" for each, source in sources.items())
     argv = [python, "-IS", "-c", BOOTSTRAP, sizes, *arguments]
     with transport.stream(argv, timeout_s=timeout_s, supervised=supervised) as stream:
         with suppress(RemoteCommandError):
             stream.write(b"".join(sources.values()))
         yield stream
+
+
+def _find_source(name: str) -> Path:
+    """Return a file of ``ondevice``, in whichever of its folders: no two have the same name."""
+    [found] = find_ondevice_dir().glob(f"*/{name}.py")
+    return found

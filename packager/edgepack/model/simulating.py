@@ -51,12 +51,14 @@ class Simulation:
     """How models of a variant are simulated."""
 
     simulator: Simulator
+    provider: str
     options: tuple[tuple[str, str], ...]
     """The provider's."""
     config: tuple[tuple[str, str], ...]
     """Session config entries."""
     budget_s: float
-    """About how long it computes samples of one model, in seconds."""
+    """About how long it computes evaluation samples of one model, in seconds; it is stopped after
+    twice that."""
 
     def __str__(self) -> str:
         return str(self.simulator)

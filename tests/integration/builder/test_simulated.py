@@ -22,7 +22,7 @@ from edgepack.bundle.manifest import Simulated as Seen
 from edgepack.cli.building import print_build
 from edgepack.model.facts import TensorSpec
 from edgepack.model.files import MODEL
-from edgepack.model.simulating import Simulator
+from edgepack.model.simulating import Simulation, Simulator
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps.base import run_step
 from edgepack.steps.proofs.golden_choice import GoldenChoice
@@ -32,7 +32,6 @@ from edgepack.steps.recipes.int8_static import Int8Static
 from onnx import numpy_helper
 
 from tests.support.nets import int8_nets, tiny_models
-from tests.unit.backends.backend_models import variant_of
 
 U16 = "qnn-int8-static-u16"
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"
@@ -118,8 +117,8 @@ def proven(tmp_path_factory):
     simulator = find_backend_simulator(qnn.BACKEND)
     assert isinstance(simulator, Simulator), "make test installs it"
     options = {"backend_type": "htp"}
-    variant = variant_of(qnn.BACKEND, "int8-static", options=options)
-    step = Simulated(variant, simulator, None, 10, find_processor())
+    simulation = Simulation(simulator, QNN, tuple(options.items()), (), 10)
+    step = Simulated(simulation, None, find_processor())
     return step, {"model": folder / "int8", "goldens": folder / "goldens"}
 
 

@@ -269,17 +269,9 @@ def test_package_that_would_write_elsewhere_is_refused(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    runtime = ask()
 
     def serve(data: bytes) -> DebianRuntime:
-        (repository.folder / "hostile").write_bytes(data)
-        file = replace(
-            runtime.files[0],
-            uri=f"{repository.address}/hostile",
-            sha256=hashlib.sha256(data).hexdigest(),
-            size_bytes=len(data),
-        )
-        return replace(runtime, files=(file,))
+        return serve_hostile(repository, ask(), data)
 
     outside = tarfile.TarInfo(f"./{MODULES}/../../../../../outside")
     with pytest.raises(ToolError, match=r"cannot be unpacked: .*outside"):
@@ -297,6 +289,18 @@ def test_package_that_would_write_elsewhere_is_refused(
     assert not list(tmp_path.rglob("outside"))
     with pytest.raises(ToolError, match="has no module onnxruntime"):
         make_wheel(serve(pack()), "cp311-cp311-linux_x86_64")
+
+
+def serve_hostile(repository: Repository, runtime: DebianRuntime, data: bytes) -> DebianRuntime:
+    """Return a runtime whose one file is this, as a device may claim it."""
+    (repository.folder / "hostile").write_bytes(data)
+    file = replace(
+        runtime.files[0],
+        uri=f"{repository.address}/hostile",
+        sha256=hashlib.sha256(data).hexdigest(),
+        size_bytes=len(data),
+    )
+    return replace(runtime, files=(file,))
 
 
 def pack(*members: tarfile.TarInfo) -> bytes:
@@ -319,22 +323,15 @@ def test_link_among_modules_brings_nothing_of_this_machine_into_the_wheel(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "token").write_text("secret")
-    runtime = ask()
     folder = tarfile.TarInfo(f"./{MODULES}/onnxruntime")
     folder.type = tarfile.DIRTYPE
     folder.mode = 0o755
     link = tarfile.TarInfo(f"./{MODULES}/onnxruntime/stolen")
     link.type = tarfile.SYMTYPE
     link.linkname = "../../../../../../../token"
-    data = pack(folder, link)
-    (repository.folder / "hostile").write_bytes(data)
-    file = replace(
-        runtime.files[0],
-        uri=f"{repository.address}/hostile",
-        sha256=hashlib.sha256(data).hexdigest(),
-        size_bytes=len(data),
+    wheel = make_wheel(
+        serve_hostile(repository, ask(), pack(folder, link)), "cp311-cp311-linux_x86_64"
     )
-    wheel = make_wheel(replace(runtime, files=(file,)), "cp311-cp311-linux_x86_64")
     with zipfile.ZipFile(wheel) as archive:
         assert not [name for name in archive.namelist() if "stolen" in name]
 

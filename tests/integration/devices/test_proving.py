@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,16 @@ from edgepack.devices.transports import connect
 from edgepack.errors import RemoteCommandError
 from edgepack.project.profile import load_profile
 
+from tests.support.servers.dropbear_server import DropbearServer, require_dropbear
+from tests.support.servers.loopback import ssh_device
+
 HAS = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
 
 # The real onnxruntime, with GPUs that misbehave as such have been reported to: no kernel for this
 # GPU, all nodes left to the CPU, wrong numbers.
 MISBEHAVING = """
 import json, sys
-sys.path.remove({folder!r})
+sys.path.remove("FOLDER")
 del sys.modules["onnxruntime"]
 import onnxruntime
 real = onnxruntime.InferenceSession
@@ -60,14 +65,13 @@ def find(has: tuple[str, ...] = HAS, python: str = sys.executable) -> dict[str, 
 
 
 def write_python(tmp_path: Path, source: str) -> str:
-    """Return a Python that imports another module for onnxruntime."""
-    folder = tmp_path / "modules"
-    folder.mkdir()
-    (folder / "onnxruntime.py").write_text(source.replace("FOLDER", str(folder)))
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    return str(python)
+    """Return the Python of an environment that has another module for onnxruntime."""
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    [packages] = environment.glob("lib/python*/site-packages")
+    (packages / "onnxruntime.py").write_text(source.replace("FOLDER", str(packages)))
+    (packages / "real.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return str(environment / "bin" / "python")
 
 
 def test_providers_whose_library_cannot_be_loaded_are_broken() -> None:
@@ -97,12 +101,23 @@ def test_provider_that_computes_nothing_right_is_broken_and_no_other(
     tmp_path: Path, fault: str, why: str
 ) -> None:
     faults = {"TensorrtExecutionProvider": fault}
-    source = MISBEHAVING.format(folder=str(tmp_path / "modules"), faults=faults)
+    source = MISBEHAVING.format(faults=faults)
     broken = find(python=write_python(tmp_path, source))
     assert broken == ({"TensorrtExecutionProvider": why} if why else {})
 
 
 def test_runtime_that_computes_nothing_at_all_is_an_error(tmp_path: Path) -> None:
-    python = write_python(tmp_path, "raise SystemExit('Illegal instruction')")
+    python = write_python(tmp_path, "import os; os.abort()")
     with pytest.raises(RemoteCommandError, match="computing with the installed runtime failed"):
         find(python=python)
+
+
+@pytest.mark.slow(reason="starts a server of its own")
+def test_it_fits_what_dropbear_takes(tmp_path: Path) -> None:
+    require_dropbear()
+    with DropbearServer(tmp_path / "server", bare=False) as server:
+        device = ssh_device(server, root=str(tmp_path / "root"))
+        with connect(device) as transport:
+            profile = load_profile("jetson")
+            found = find_broken_providers(sys.executable, profile, HAS, "board", transport)
+    assert list(found) == list(HAS[:2])

@@ -150,7 +150,7 @@ def test_provider_that_is_absent_is_named_with_where_it_comes_from() -> None:
     ready = replace(PYTHON, packages=PYTHON.packages | {"onnxruntime": "1.23.2"})
     profile = load_profile("jetson")
     assert find_problems(DEVICE, replace(PI, python=ready), profile) == []
-    tensorrt, cuda = find_absent_providers(replace(PI, python=ready), profile)
+    tensorrt, cuda = find_absent_providers(ready, profile)
     assert tensorrt.provider == "TensorrtExecutionProvider"
     assert tensorrt.variants == ("tensorrt-fp16", "tensorrt-int8-static")
     assert "No wheel on PyPI has it for Jetson" in tensorrt.format_lines()[1]
@@ -199,10 +199,10 @@ def test_nvidia_driver_is_read_from_the_kernels_own_line(line: str) -> None:
 def test_provider_of_a_plugin_package_is_not_absent() -> None:
     intel = load_profile("intel")
     without = replace(PI, python=PYTHON)
-    [absent] = find_absent_providers(without, intel)
+    [absent] = find_absent_providers(without.python, intel)
     assert absent.provider == "OpenVINOExecutionProvider"
     plugin = replace(PYTHON, distributions={"onnxruntime-ep-openvino": "1.8.1"})
-    assert find_absent_providers(replace(PI, python=plugin), intel) == []
+    assert find_absent_providers(plugin, intel) == []
 
 
 def test_package_of_another_name_is_looked_for_by_that_name() -> None:

@@ -24,7 +24,7 @@ from edgepack.steps.recipes.limit_metric import LimitMetric
 
 from tests.support.nets import tiny_models
 
-SIMULATION = Simulation(Simulator("sim", "1", "sim"), (), (), budget_s=60.0)
+SIMULATION = Simulation(Simulator("sim", "1", "sim"), "SimExecutionProvider", (), (), budget_s=60.0)
 
 
 class Noisy:
@@ -47,7 +47,7 @@ class Doubled:
     asked: list[Path] = field(default_factory=list)
 
     @contextmanager
-    def open(self, _simulator, model: Path, *_: object, **_limits: float) -> Iterator[Noisy]:
+    def open(self, _simulation: Simulation, model: Path) -> Iterator[Noisy]:
         self.asked.append(model)
         if tuple(self.fails[len(self.asked) - 1 : len(self.asked)]) == (True,):
             raise StepError("it does not take the model", hint="none")
@@ -61,7 +61,7 @@ def measure_twice(
     simulation: Simulation | None = SIMULATION,
 ) -> list[Measured]:
     """Return what the metric says, twice, of a model that computes what the float one does."""
-    monkeypatch.setattr(limit_metric, "open_simulated", simulator.open)
+    monkeypatch.setattr(limit_metric, "open_simulation", simulator.open)
     monkeypatch.setattr(limit_metric, "report", lambda *_: None)
     model = tiny_models.conv_net(folder / MODEL, batch=1)
     spec = TensorSpec("image", "float32", (1, 3, 8, 8))

@@ -17,6 +17,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field
 
+from edgepack.base.files import hash_file
 from edgepack.base.schema import StrictModel
 from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
@@ -189,9 +190,7 @@ class DeviceBuild:
         sha256, name = said.groups()
         path = folder / name
         self.transport.get(out / name, path, timeout_s=_FETCH_S)
-        with path.open("rb") as file:
-            arrived = hashlib.file_digest(file, "sha256").hexdigest()
-        if arrived != sha256:
+        if hash_file(path) != sha256:
             raise DeviceError(
                 f"{name} arrived changed", hint="run the command again", where=self.device.name
             )
@@ -206,8 +205,10 @@ class DeviceBuild:
         return read_answer(model, answer, device=self.device.name, what=what)
 
     def _do(self, command: str, asked: object = None) -> bytes:
-        words = ("edgepack_build", command, str(self.folder), json.dumps(asked))
+        words = ("edgepack_build", command, str(self.folder))
         with open_device_program(self.transport, self.device, *words, timeout_s=_SHORT_S) as stream:
+            stream.write(json.dumps(asked or {}).encode())
+            stream.close_stdin()
             done = stream.wait()
         done.check(f"'{command}' of the build", device=self.device.name, hint="see its words above")
         return done.stdout

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from edgepack.backends.registry import BACKENDS
-from edgepack.devices.checking import find_unmet_pins
+from edgepack.devices.checking import find_absent_providers, find_unmet_pins
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe, probe_python
 from edgepack.devices.provisioning.needs import find_needs, load_provisioned_profile
@@ -151,9 +150,7 @@ def provision(
         if not _is_proven(place, site):
             _push_wheels(folder, site)
             _install_packages(place, wanted, site)
-        made = _prove(place, site)
-        if require_all:
-            _require_providers(made, site)
+        made = _prove(place, site, require_all=require_all)
         _switch_environment(place, site)
         return replace(
             made,
@@ -209,7 +206,7 @@ def _install_packages(place: PurePosixPath, wanted: Sequence[str], site: _Site) 
     )
 
 
-def _prove(place: PurePosixPath, site: _Site) -> Provisioned:
+def _prove(place: PurePosixPath, site: _Site, *, require_all: bool) -> Provisioned:
     """Prove an environment, before it is used."""
     python = str(place / "bin" / "python")
     found = probe_python(
@@ -229,16 +226,17 @@ def _prove(place: PurePosixPath, site: _Site) -> Provisioned:
     broken = find_broken_providers(
         python, site.profile, found.providers, site.device.name, site.transport
     )
+    if require_all:
+        absent = find_absent_providers(found, site.profile)
+        lacking = {each.provider: "it is not in the runtime" for each in absent}
+        _require_none(lacking | broken, site)
     packages = {name: str(version) for name, version in found.packages.items()}
     used = site.root / "venv" / "bin" / "python"
     return Provisioned(used, packages, found.providers, broken=broken)
 
 
-def _require_providers(made: Provisioned, site: _Site) -> None:
-    plugins = {backend.provider for backend in BACKENDS.values() if backend.plugin}
-    wanted = {variant.providers[0].name for variant in site.profile.variants} - plugins
-    broken = dict.fromkeys(sorted(wanted - set(made.providers)), "it is not in the runtime")
-    broken |= made.broken
+def _require_none(broken: Mapping[str, str], site: _Site) -> None:
+    """Check that no provider of the target is missing, before the environment is used."""
     if broken:
         lines = "".join(f"\n  {name}: {why}" for name, why in broken.items())
         raise RemoteCommandError(

@@ -6,7 +6,6 @@ not at all, and its hash is checked at every use.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from packaging.utils import parse_wheel_filename
 from pydantic import Field, field_validator
 
 from edgepack.base.clock import format_now
-from edgepack.base.files import read_model, write_atomically, writing
+from edgepack.base.files import hash_file, read_model, write_atomically, writing
 from edgepack.base.schema import Id, StrictModel
 from edgepack.devices.provisioning.wheel_files import brings_onnxruntime, fits, require_wheel
 from edgepack.errors import BundleError, EdgepackError, UsageError, suggest_nearest
@@ -96,7 +95,7 @@ class RuntimeStore:
         """
         require_wheel(wheel)
         _require_of_target(wheel, profile)
-        sha256 = _hash(wheel)
+        sha256 = hash_file(wheel)
         beside = wheel.with_name(f"{wheel.name}.json")
         if about is None and beside.exists():
             said = _read(beside)
@@ -223,7 +222,7 @@ class RuntimeStore:
         path = self._find_folder(kept) / kept.wheel
         if wheelhouse is not None and (wheelhouse / kept.wheel).is_file():
             path = wheelhouse / kept.wheel
-        if not path.is_file() or _hash(path) != kept.sha256:
+        if not path.is_file() or hash_file(path) != kept.sha256:
             raise BundleError(
                 f"{kept} has changed since it was kept",
                 hint=f"edgepack runtime remove {kept.id}, and add or build it again",
@@ -239,11 +238,6 @@ def _read(path: Path) -> KeptRuntime:
     remedy = f"remove {path.parent}, and add or build the runtime again"
     what = "the record of the runtime"
     return read_model(path, KeptRuntime, version=SCHEMA_VERSION, what=what, remedy=remedy)
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _require_of_target(wheel: Path, profile: Profile) -> None:

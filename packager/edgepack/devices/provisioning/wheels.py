@@ -6,7 +6,6 @@ pip is among them, since a stock system may have neither pip nor ``ensurepip``.
 from __future__ import annotations
 
 import ensurepip
-import hashlib
 import os
 import re
 import shlex
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
+from edgepack.base.files import hash_file
 from edgepack.base.processes import ProgramResult, make_child_environment, run_program
 from edgepack.devices.provisioning.debian import DebianRuntime
 from edgepack.devices.provisioning.debian_wheel import make_wheel
@@ -162,15 +162,12 @@ def _fetch_indexed(pip: Sequence[str], folder: Path, index: IndexWheels, device:
             ", and a target of your own need not have that origin",
             where=device,
         )
-    found = sorted(set(folder.iterdir()) - before)
-    _require_digests(index, found, device)
-    return found
+    return sorted(set(folder.iterdir()) - before)
 
 
 def _require_digests(index: IndexWheels, files: Sequence[Path], device: str) -> None:
     for path in files if index.sha256 else ():
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        sha256 = hash_file(path)
         if index.sha256.get(path.name) != sha256:
             raise ToolError(
                 f"{index.url} gave another {path.name} than the target names: its sha256 is"

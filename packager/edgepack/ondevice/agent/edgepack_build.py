@@ -1,14 +1,16 @@
 """Runs a long build on a device, which goes on when nobody is connected.
 
-Runs as ``python3 -c SOURCE COMMAND FOLDER [JSON]`` with nothing but Python 3.8. The folder has the
+Runs as ``python3 -c SOURCE COMMAND FOLDER`` with nothing but Python 3.8. The folder has the
 steps as shell scripts, a marker for each that is done, the log, and how it ended. A build that was
 killed, or whose device was switched off, goes on with its first step that is not done.
+
+The commands, with what they read on stdin:
 
 ``survey FOLDER {"paths": [...], "packages": [...]}``: what the device has, before anything begins.
 ``start FOLDER {"steps": [[name, script], ...]}``: start, unless it runs or has ended well.
 ``look FOLDER {"log_from": bytes}``: how it stands.
-``stop FOLDER``: kill it.
-``remove FOLDER``: kill it and remove the folder.
+``stop FOLDER {}``: kill it.
+``remove FOLDER {}``: kill it and remove the folder.
 
 Each prints one JSON object.
 """
@@ -212,4 +214,4 @@ def main(command: str, folder: str, asked: Dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]) if len(sys.argv) > 3 else {})
+    main(sys.argv[1], sys.argv[2], json.load(sys.stdin))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,8 +14,7 @@ from edgepack.errors import SamplesError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.model.files import find_model_file
 from edgepack.model.running import run_session
-from edgepack.model.simulating import SimulatedSession, Simulator, open_simulated
-from edgepack.project.profile import Variant
+from edgepack.model.simulating import SimulatedSession, Simulation, open_simulated
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import Inputs, Notes
@@ -41,11 +41,8 @@ class Simulated:
 
     name: ClassVar[str] = "simulated"
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnxruntime")
-    variant: Variant
-    simulator: Simulator
+    simulation: Simulation
     evaluation: Evaluation | None
-    budget_s: float
-    """About how long it computes evaluation samples, in seconds; it is stopped after twice that."""
     processor: str
     """The kind of processor that this runs on: it decides the last bits."""
 
@@ -63,28 +60,21 @@ class Simulated:
         Raises:
             StepError: The simulator refuses the model, crashes or takes too long.
         """
-        provider = self.variant.providers[0]
-        with open_simulated(
-            self.simulator,
-            find_model_file(inputs["model"]),
-            provider.options,
-            self.variant.session.config,
-            limit_s=OPENING_S + 2 * self.budget_s,
-        ) as session:
+        with open_simulation(self.simulation, find_model_file(inputs["model"])) as session:
             closeness_db, seconds = _compare_goldens(session, inputs["goldens"])
             result = self._evaluate(session, inputs, seconds)
         found = {
-            "simulator": str(self.simulator),
+            "simulator": str(self.simulation),
             "nodes": dict(session.nodes),
             "golden_sqnr_db": round(max(closeness_db, -EQUAL_SQNR_DB), 1),
             "accuracy": result,
         }
         (out / SIMULATED).write_text(json.dumps(found, sort_keys=True), encoding="utf-8")
-        taken, every = session.nodes[provider.name], session.nodes.total()
+        taken, every = session.nodes[self.simulation.provider], session.nodes.total()
         said = f"; {describe_evaluation(make_accuracy(result))}" if result else ""
         return Notes(
-            f"{self.simulator}: {taken} of {every} nodes on {provider.name}, golden outputs within"
-            f" {closeness_db:.1f} dB{said}",
+            f"{self.simulation}: {taken} of {every} nodes on {self.simulation.provider}, golden"
+            f" outputs within {closeness_db:.1f} dB{said}",
             found,
         )
 
@@ -95,7 +85,7 @@ class Simulated:
         if self.evaluation is None:
             return None
         samples = SampleSet.read(inputs["samples"])
-        chosen = choose_samples(samples, int(self.budget_s / max(seconds, 1e-6)))
+        chosen = choose_samples(samples, int(self.simulation.budget_s / max(seconds, 1e-6)))
         try:
             result, _ = self.evaluation.measure(session, chosen, inputs)
         except SamplesError as error:
@@ -109,6 +99,23 @@ class Simulated:
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Accept the result: it is a measurement, which the build judges."""
+
+
+def open_simulation(
+    simulation: Simulation, model: Path
+) -> AbstractContextManager[SimulatedSession]:
+    """Open a model in a simulator, for goldens and as many samples as its budget allows.
+
+    Raises:
+        StepError: The simulator refuses the model, crashes or takes too long.
+    """
+    return open_simulated(
+        simulation.simulator,
+        model,
+        dict(simulation.options),
+        dict(simulation.config),
+        limit_s=OPENING_S + 2 * simulation.budget_s,
+    )
 
 
 def _compare_goldens(session: SimulatedSession, folder: Path) -> tuple[float, float]:

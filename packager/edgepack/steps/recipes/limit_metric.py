@@ -11,8 +11,7 @@ from edgepack.errors import SamplesError, StepError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.metrics.labelled import choose_labelled_metric
 from edgepack.model.files import MODEL
-from edgepack.model.running import make_session, run_session
-from edgepack.model.simulating import open_simulated
+from edgepack.model.running import make_session
 from edgepack.project.samples import PythonMetric
 from edgepack.quantization.search.closeness import Chosen, FloatOutputs
 from edgepack.quantization.search.search import MOST_MEASURED, Measured
@@ -20,7 +19,7 @@ from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import Inputs
 from edgepack.steps.proofs.hook_metric import make_hook
 from edgepack.steps.proofs.judge import Judge
-from edgepack.steps.proofs.simulated import LEAST_SIMULATED, OPENING_S, choose_samples
+from edgepack.steps.proofs.simulated import LEAST_SIMULATED, choose_samples, open_simulation
 from edgepack.steps.recipes.kind import LimitSearch
 from edgepack.steps.streams import run_streams, select_answers
 
@@ -76,20 +75,15 @@ class LimitMetric:
         simulation = self._simulation
         if simulation is None:
             return None
-        limit_s = OPENING_S + 2 * simulation.budget_s
-        options, config = dict(simulation.options), dict(simulation.config)
-        with open_simulated(
-            simulation.simulator, model, options, config, limit_s=limit_s
-        ) as session:
+        with open_simulation(simulation, model) as session:
             if not self._is_chosen and not self._choose(session, simulation.budget_s):
                 return None
             return self._judge(session, by=str(simulation))
 
     def _choose(self, session: Any, budget_s: float) -> bool:  # noqa: ANN401  (either kind)
         """Choose what a simulator computes; return whether that is enough to decide."""
-        feed = self._samples.read_inputs(0)
         began = time.monotonic()
-        run_session(session, feed)
+        next(run_streams(session, self._samples, self._search.state))
         seconds = max(time.monotonic() - began, 1e-6)
         chosen = choose_samples(self._samples, int(budget_s / seconds))
         if len(chosen) < min(LEAST_SIMULATED, len(self._samples)):
