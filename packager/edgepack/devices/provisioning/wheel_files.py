@@ -20,7 +20,7 @@ def require_wheel(path: Path) -> None:
         UsageError: It is not there, is cut short, or its name is none of a wheel's (PEP 427).
     """
     if not path.is_file():
-        raise UsageError(f"there is no wheel {str(path)!r}", hint="check the path", where="--wheel")
+        raise UsageError(f"there is no wheel {str(path)!r}", hint="check the path")
     try:
         parse_wheel_filename(path.name)
         zipfile.ZipFile(path).close()
@@ -28,7 +28,6 @@ def require_wheel(path: Path) -> None:
         raise UsageError(
             f"{str(path)!r} is no whole wheel: {error}",
             hint="copy or download it again, under the name that it was published with",
-            where="--wheel",
         ) from error
 
 
