@@ -31,6 +31,11 @@ CALIBRATION, FIRST_JUDGED, JUDGED = 60, 200, 300
 LEAST_SCORE, MARGIN, OVERLAP = 0.4, 0.1, 0.6
 MAX_IR = 13
 WIDE_OPSET = 21
+DIALECTS = {
+    **int8_nets.DIALECTS,
+    "qnn-16": int8_nets.dialect("uint16", "int8"),
+    "qnn-8": int8_nets.dialect("uint8", "int8"),
+}
 
 Feed = dict[str, np.ndarray[Any, Any]]
 
@@ -62,7 +67,7 @@ def measure() -> Iterator[Row | Table]:
         return
     with scratch() as folder:
         detector = _detector(Path(root).resolve(), folder)
-        rows = [_row(detector, name, folder / name) for name in int8_nets.DIALECTS]
+        rows = [_row(detector, name, folder / name) for name in DIALECTS]
         _, total = detector.kept(detector.inputs["model"] / MODEL)
     heads = ("", "kept %", "held-out dB", "tensors quantized", "s")
     title = f"nanodet_m, int8 against {total} detections of fp32 in {JUDGED} photographs"
@@ -84,13 +89,19 @@ def _detector(data: Path, folder: Path) -> Detector:
 
 
 def _row(detector: Detector, name: str, folder: Path) -> tuple[str, ...]:
-    dialect, inputs = int8_nets.DIALECTS[name], dict(detector.inputs)
+    dialect, inputs = DIALECTS[name], dict(detector.inputs)
     folder.mkdir()
-    if dialect.activations == "uint16":
+    if name.startswith("qnn"):
         given = {k: inputs[k] for k in ("model", "samples")}
         inputs["model"], _ = _step(AtLeastOpset(WIDE_OPSET), given, folder / "raised")
     is_cpu = dialect.activations == "uint8" and not name.startswith("qnn")
-    step = Int8Static(dialect, MAX_IR, cpu="x86-64" if is_cpu else None, **int8_nets.rules_of(name))
+    step = Int8Static(
+        dialect,
+        MAX_IR,
+        cpu="x86-64" if is_cpu else None,
+        mixed=name == "qnn-8",
+        **int8_nets.rules_of(name),
+    )
     started = time.perf_counter()
     out, notes = _step(step, inputs, folder / "int8")
     seconds = time.perf_counter() - started

@@ -74,10 +74,15 @@ def process_seconds(argv: Sequence[str], environment: Mapping[str, str] | None =
     return time.perf_counter() - started
 
 
-def run(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> bytes:
+def run(
+    argv: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> bytes:
     """Return what a process prints, and stop the benchmark if it fails."""
     done = subprocess.run(
         list(argv),
+        cwd=folder,
         env={**os.environ, "ORT_DISABLE_TELEMETRY": "1", **(environment or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,

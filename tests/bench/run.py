@@ -28,6 +28,7 @@ from tests.bench import (
     fleet,
     harness_latency,
     many_devices,
+    npu_dialects,
     pushing,
     quantization,
     rebuild,
@@ -68,6 +69,7 @@ MEASUREMENTS: dict[str, Callable[[], Iterator[Row | Table]]] = {
     "calibration": calibration.measure,
     "quantization": quantization.measure,
     "detections": detections.measure,
+    "npu-dialects": npu_dialects.measure,
 }
 
 

@@ -226,6 +226,16 @@ class Simulated(StrictModel):
         """Return the part of the nodes that were on a provider, 0 to 1."""
         return self.nodes.get(provider, 0) / max(1, sum(self.nodes.values()))
 
+    def __str__(self) -> str:
+        places = ", ".join(f"{count} nodes on {name}" for name, count in sorted(self.nodes.items()))
+        text = f"{self.simulator}: {places}; golden outputs {self.golden_sqnr_db:g} dB"
+        if isinstance(self.accuracy, Accuracy):
+            found = self.accuracy
+            return f"{text}; {found.metric} {found.value:.4f} on {found.samples} samples"
+        if self.accuracy is not None:
+            return f"{text}; accuracy was not measured there: {self.accuracy.reason}"
+        return text
+
 
 class CompiledModel(StrictModel):
     """A variant's model as the provider's compiler made it during the build, for one hardware."""

@@ -132,15 +132,7 @@ def _format_simulated(found: api.Simulated | NotMeasured) -> str:
 
     if isinstance(found, NotMeasured):
         return f"was not simulated: {found.reason}"
-    places = ", ".join(f"{count} nodes on {name}" for name, count in sorted(found.nodes.items()))
-    text = f"ran in the simulator of {found.simulator}: {places}"
-    text += f"; golden outputs {found.golden_sqnr_db:g} dB"
-    if isinstance(found.accuracy, api.Accuracy):
-        accuracy = found.accuracy
-        text += f"; {accuracy.metric} {accuracy.value:.4f} on {accuracy.samples} samples"
-    elif found.accuracy is not None:
-        text += f"; accuracy was not measured there: {found.accuracy.reason}"
-    return text
+    return f"ran in the simulator of {found}"
 
 
 def _make_bundle_table(manifest: api.Manifest) -> Table:

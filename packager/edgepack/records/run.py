@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from edgepack.base.schema import Id, NotMeasured, StrictModel
-from edgepack.bundle.manifest import Accuracy, Attempt, LayerError, OutsideError
+from edgepack.bundle.manifest import Accuracy, Attempt, LayerError, OutsideError, Simulated
 from edgepack.bundle.unused import Unused
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -368,6 +368,8 @@ class VariantFacts(StrictModel):
     min_sqnr_db: float
     accuracy: Accuracy | NotMeasured
     """On the build host's CPU."""
+    simulated: Simulated | NotMeasured | None = None
+    """In its provider's simulator on the build host; None where no vendor has one."""
     layers: list[LayerError] | NotMeasured = []
     """The error of each node on the build host's CPU, worst first; some of the worst."""
     tried: list[Attempt] = []

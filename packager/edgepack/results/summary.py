@@ -17,6 +17,7 @@ from edgepack.records.run import (
     ProcessRun,
     RunReport,
     Scenario,
+    VariantFacts,
 )
 from edgepack.records.verdict import explain_heavy_tail
 
@@ -281,6 +282,13 @@ def format_placement(report: RunReport | EvaluationReport) -> str:
 def shorten_provider(provider: str) -> str:
     """Return a provider's name without the words that all of them share."""
     return provider.removesuffix("ExecutionProvider") or provider
+
+
+def format_simulated(variant: VariantFacts) -> str:
+    """Return what a variant did in its provider's simulator; empty where no vendor has one."""
+    if isinstance(variant.simulated, NotMeasured):
+        return f"not run: {variant.simulated.reason}"
+    return str(variant.simulated or "")
 
 
 def format_fact(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+from contextlib import nullcontext
 from unittest.mock import Mock
 
 import numpy as np
@@ -20,16 +21,18 @@ from edgepack.builder.build import build
 from edgepack.bundle.manifest import Accuracy, Closeness
 from edgepack.bundle.manifest import Simulated as Seen
 from edgepack.cli.building import print_build
+from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.model.files import MODEL
-from edgepack.model.simulating import Simulation, Simulator
+from edgepack.model.simulating import Simulation, Simulator, open_simulated
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps.base import run_step
 from edgepack.steps.proofs.golden_choice import GoldenChoice
 from edgepack.steps.proofs.goldens import Goldens, read_goldens
 from edgepack.steps.proofs.simulated import Simulated, choose_samples, read_simulated
+from edgepack.steps.recipes import int8_static
 from edgepack.steps.recipes.int8_static import Int8Static
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.nets import int8_nets, tiny_models
 
@@ -69,6 +72,52 @@ def test_variant_when_it_is_built_ran_in_the_simulator(tmp_path, capsys):
     assert f"in the simulator of {found.simulator}: top1 {found.accuracy.value:.4f}" in readme
     again = json.loads((result.bundles[0].bundle.path / "manifest.json").read_text())
     assert again["variants"][0]["simulated"]["nodes"] == found.nodes
+
+
+def write_unequal_project(folder):
+    """A project whose model ends in channels of very unequal ranges, as a detector's head does."""
+    random = np.random.default_rng(5)
+    weights = random.standard_normal((6, 3, 1, 1)) * np.geomspace(1, 1000, 6).reshape(6, 1, 1, 1)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["image", "w"], ["y"])],
+        "head",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 6, 8, 8])],
+        [numpy_helper.from_array(weights.astype(np.float32), "w")],
+    )
+    model = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, folder / "net.onnx")
+    images = random.standard_normal((16, 3, 8, 8)).astype(np.float32)
+    np.savez(folder / "samples.npz", image=images)
+    (folder / "edgepack.yaml").write_text(
+        "schema_version: 1\nname: head\nmodel: net.onnx\n"
+        "samples: {calibration: {path: samples.npz}}\n"
+    )
+    return folder / "edgepack.yaml"
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_variant_when_8_bits_are_too_few_runs_on_a_chip_without_floats(
+    tmp_path, monkeypatch, mixed
+):
+    if not mixed:
+        monkeypatch.setattr(int8_static, "_can_take_16_bits", lambda _: False)
+    result = build(
+        project=write_unequal_project(tmp_path),
+        targets=["android-qnn"],
+        variants=["qnn-int8-static"],
+        out=tmp_path / "dist",
+        simulate_s=0,
+    )
+    (written,) = result.bundles
+    model = written.bundle.path / written.bundle.manifest.variants[0].model
+    simulator = find_backend_simulator(qnn.BACKEND)
+    assert isinstance(simulator, Simulator)
+    # The simulator's chip of this number has an HTP of version 68 that computes integers alone.
+    options = {"backend_type": "htp", "soc_model": "93"}
+    opened = open_simulated(simulator, model, options, {}, limit_s=120)
+    with nullcontext() if mixed else pytest.raises(StepError, match="Conv"), opened as session:
+        assert session.nodes[QNN] > session.nodes[CPU]
 
 
 def test_variant_when_there_is_no_simulator_is_shipped_and_that_is_said(

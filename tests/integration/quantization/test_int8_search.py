@@ -157,8 +157,7 @@ def test_verify_when_16_bits_were_allowed_refuses_an_operator_of_two_widths(tmp_
     quantized(tmp_path, model, int8_nets.QNN_8)
     steps, path = tmp_path / "steps", tmp_path / "out" / MODEL
     inputs = {name: steps / name for name in ("model", "samples", "statistics")}
-    search = LimitSearch(Limits(), None, interpreter=None, wide=True)
-    step = Int8Static(int8_nets.QNN_8, 21, search=search)
+    step = Int8Static(int8_nets.QNN_8, 21, mixed=True)
     step.verify(inputs, tmp_path / "out")
     file = onnx.load(path)
     quantizer = next(n for n in file.graph.node if n.input[0] == "c1")
@@ -201,19 +200,19 @@ def int8_of(result):
     return next((v for v in variants if v.id == "cpu-int8-static"), None)
 
 
-def test_plan_when_there_is_a_limit_lets_those_providers_take_16_bits_that_can(tmp_path):
-    project = write_project(tmp_path, "limits: {min_sqnr_db: 30}\n")
+def test_plan_lets_those_providers_take_16_bits_that_can(tmp_path):
+    project = write_project(tmp_path)
     plan = dry_run(project=project, targets=["android-qnn", "jetson"])
     by_id = {step.id: step for step in plan.steps}
-    searched = {}
+    mixed = {}
     for bundle in plan.bundles:
         for variant in bundle.variants:
             if variant.variant.recipe == "int8-static":
                 step = by_id[variant.model]
-                searched[variant.variant.id] = step.step.search.wide  # type: ignore[attr-defined]
+                mixed[variant.variant.id] = step.step.mixed  # type: ignore[attr-defined]
                 opset = by_id[step.inputs["model"]].step.minimum  # type: ignore[attr-defined]
-                assert opset == (21 if step.step.search.wide or "u16" in variant.variant.id else 13)  # type: ignore[attr-defined]
-    assert searched == {
+                assert opset == (21 if step.step.mixed or "u16" in variant.variant.id else 13)  # type: ignore[attr-defined]
+    assert mixed == {
         "qnn-int8-static-u16": False,
         "qnn-int8-static": True,
         "cpu-int8-static": False,

@@ -150,6 +150,15 @@ def test_values_when_only_moved_share_the_grid_of_where_they_came_from():
     assert found.pairs == {"x": "x", "a": "a", "t": "a", "m": "a", "s1": "a", "s2": "a", "y": "y"}
 
 
+def test_values_when_only_moved_share_a_grid_of_16_bits_too():
+    nodes = [
+        node("Add", "x x", "a"),
+        node("Transpose", "a", "t"),
+        node("MaxPool", "t", "m", kernel_shape=[2, 2]),
+    ]
+    assert placed(graph(nodes), wide={"t", "m"}).pairs == {"x": "x", "a": "a", "t": "t", "m": "t"}
+
+
 def test_values_when_moved_before_they_are_integer_stay_float():
     nodes = [node("Transpose", "x", "t"), node("Neg", "t", "y")]
     assert not placed(graph(nodes)).pairs

@@ -98,9 +98,9 @@ class MadeUp:
         return Measured(max(0.0, (30 - level) * self.drop_per_db), level)
 
 
-def search_of(maker):
+def search_of(maker, *, mixed=False):
     exact = weights(0.5)
-    return Search(maker, maker.make(Scheme(exact, exact, {})))
+    return Search(maker, maker.make(Scheme(exact, exact, {})), mixed=mixed)
 
 
 def method(what, *gains):
@@ -167,6 +167,19 @@ def test_signal_when_it_is_noise_is_repaired_with_as_few_float_nodes_as_do(tmp_p
     assert maker.refitted == 1
 
 
+def test_signal_when_16_bits_bring_it_back_leaves_nothing_float(tmp_path):
+    search = search_of(MadeUp(tmp_path, -5, {"t": 8.0, "v": 8.0, "a": 30.0}), mixed=True)
+    search.require_signal()
+    assert search.best.scheme.wide == {"t", "v"}
+    assert not search.best.scheme.left
+
+
+def test_signal_when_16_bits_do_not_bring_it_back_leaves_nodes_float(tmp_path):
+    search = search_of(MadeUp(tmp_path, -5, {"t": 1.0, "a": 30.0}), mixed=True)
+    search.require_signal()
+    assert set(search.best.scheme.left) == {"a"}
+
+
 def test_signal_when_it_stays_noise_is_refused_with_what_was_tried(tmp_path):
     search = search_of(MadeUp(tmp_path, -5, dict.fromkeys(NODES, 1.0)))
     with pytest.raises(
@@ -204,6 +217,20 @@ def test_approach_when_a_little_float_is_enough_leaves_what_costs_predict(tmp_pa
     assert not search.best.scheme.unpaired
     assert maker.files == 2, "what was there, and one attempt"
     assert list(tmp_path.rglob("model.onnx")) == [search.best.path]
+
+
+def test_approach_when_16_bits_are_taken_leaves_nothing_float(tmp_path):
+    tensors = tuple(PlaceStretch((f"t{n}",), 10.0**-n) for n in range(8))
+
+    class OfManyTensors(MadeUp):
+        def measure_costs(self, trial):
+            return replace(super().measure_costs(trial), tensors=tensors)
+
+    search = search_of(OfManyTensors(tmp_path, 20, {"t0": 4.0, "a": 30.0}), mixed=True)
+    search.approach(23)
+    assert search.best.scheme.wide == {"t0"}
+    assert not search.best.scheme.left
+    assert not search.best.scheme.unpaired
 
 
 def test_approach_when_costs_promise_too_much_takes_more(tmp_path):
@@ -270,8 +297,8 @@ def test_limit_when_a_tensor_hurts_most_leaves_that_unquantized(tmp_path):
 
 def test_limit_when_16_bits_are_enough_leaves_nothing_float(tmp_path):
     maker = MadeUp(tmp_path, 20, {"t": 3.0, "v": 3.0, "a": 20.0})
-    search = search_of(maker)
-    search.meet(Limits(min_sqnr_db=25), wide=True)
+    search = search_of(maker, mixed=True)
+    search.meet(Limits(min_sqnr_db=25))
     assert search.best.scheme.wide == {"t", "v"}
     assert not search.best.scheme.left
     assert maker.measured == [20, 23, 26]
@@ -279,8 +306,8 @@ def test_limit_when_16_bits_are_enough_leaves_nothing_float(tmp_path):
 
 def test_limit_when_16_bits_gain_nothing_goes_on_to_float(tmp_path):
     maker = MadeUp(tmp_path, 20, {"a": 6.0})
-    search = search_of(maker)
-    search.meet(Limits(min_sqnr_db=25), wide=True)
+    search = search_of(maker, mixed=True)
+    search.meet(Limits(min_sqnr_db=25))
     assert not search.best.scheme.wide
     assert list(search.best.scheme.left) == ["a"]
     assert maker.measured == [20, 26]
@@ -288,8 +315,8 @@ def test_limit_when_16_bits_gain_nothing_goes_on_to_float(tmp_path):
 
 def test_limit_when_16_bits_are_too_few_judges_places_against_them(tmp_path):
     maker = MadeUp(tmp_path, 20, {"t": 3.0, "v": 3.0, "a": -1.0, "d": 4.0})
-    search = search_of(maker)
-    search.meet(Limits(min_sqnr_db=50), wide=True)
+    search = search_of(maker, mixed=True)
+    search.meet(Limits(min_sqnr_db=50))
     # The others gain nothing alone, so they come in the order of their errors: 'a' is the largest.
     assert [each.what for each in search.tried if each.what.startswith("float")][:2] == [
         "float: 'd'",
@@ -325,8 +352,8 @@ def test_limit_when_there_are_many_places_reaches_the_most_with_few_measurements
 
     gains = {each.places[0]: 0.1 for each in tensors}
     maker = OfManyTensors(tmp_path, 20, {**gains, **dict.fromkeys("abcd", 5.0)})
-    search = search_of(maker)
-    search.meet(Limits(min_sqnr_db=59.9), wide=True)
+    search = search_of(maker, mixed=True)
+    search.meet(Limits(min_sqnr_db=59.9))
     assert len(search.best.scheme.wide) == len(tensors)
     assert set(search.best.scheme.left) == set("abcd")
     assert len(maker.measured) <= MOST_MEASURED
@@ -444,7 +471,7 @@ def test_hold_anew_keeps_what_breaks_less_if_samples_lose_nothing(
     assert (search.best is not first, tried.accepted) == (is_kept, is_kept)
     assert tried.what == "all anew, with silence (zeros), samples times 2 among the samples"
     assert tried.why.startswith(f"{len(after)} outputs are broken, and 2 were before; ")
-    assert ("more stays float" in tried.why) == bool(left)
+    assert ("less is in 8 bits" in tried.why) == bool(left)
 
 
 def test_hold_anew_when_nothing_is_broken_searches_nothing(tmp_path):

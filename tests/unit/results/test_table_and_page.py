@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,13 @@ from typing import Any
 import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import log_t_interval
-from edgepack.bundle.manifest import Attempt, LayerError, MetricValue, OutsideError
+from edgepack.bundle.manifest import (
+    Attempt,
+    LayerError,
+    MetricValue,
+    OutsideError,
+    Simulated,
+)
 from edgepack.bundle.unused import Unused
 from edgepack.errors import ToolError, UsageError
 from edgepack.records.run import (
@@ -31,7 +38,7 @@ from edgepack.records.run import (
     VariantFacts,
 )
 from edgepack.results.page.html import render_html, write_html
-from edgepack.results.page.table import make_report_table
+from edgepack.results.page.table import list_report_rows, make_report_table
 from edgepack.results.page.tried import STAGES
 from edgepack.results.summary import summarize
 from rich.console import Console
@@ -39,6 +46,7 @@ from rich.table import Table
 
 from tests.support.reports.example_report import (
     CPU,
+    example_accuracy,
     example_evaluation,
     example_report,
     example_run,
@@ -566,6 +574,40 @@ def test_page_when_a_variant_was_not_run_on_other_inputs_says_why() -> None:
     said = "not run on inputs unlike the samples: no input can be changed."
     assert said in text_of(render_html([lost_report]))
     assert "not measured: no input can be changed" in printed(make_report_table(lost_report))
+
+
+@pytest.mark.parametrize(
+    ("simulated", "said"),
+    [
+        (
+            Simulated(
+                simulator="onnxruntime-qnn 2.7.0",
+                nodes={"QNNExecutionProvider": 64, "CPUExecutionProvider": 2},
+                golden_sqnr_db=30.25,
+                accuracy=example_accuracy(0.975, 26.0),
+            ),
+            (
+                "onnxruntime-qnn 2.7.0: 2 nodes on CPUExecutionProvider, 64 nodes on"
+                " QNNExecutionProvider; golden outputs 30.25 dB; top1 0.9750 on 360 samples"
+            ),
+        ),
+        (NotMeasured(reason=EVIL), f"not run: {EVIL}"),
+        (None, ""),
+    ],
+    ids=["simulated", "not simulated", "no simulator"],
+)
+def test_page_and_table_say_what_the_vendors_simulator_showed(
+    simulated: Simulated | NotMeasured | None, said: str
+) -> None:
+    report = example_report()
+    variants = [report.variants[0].model_copy(update={"simulated": simulated})]
+    report = report.model_copy(update={"variants": variants})
+    text = unescape(text_of(render_html([report])))
+    assert ("In the vendor's simulator" in text) is bool(said)
+    assert said in text
+    assert [row for what, row in list_report_rows(report) if what == "in the simulator"] == (
+        [said] if said else []
+    )
 
 
 def test_table_says_what_breaks_the_variant_that_ran_and_what_its_goldens_do_not_tell() -> None:

@@ -140,6 +140,7 @@ def make_variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFac
         model_bytes=sizes[entry.model],
         min_sqnr_db=entry.min_sqnr_db,
         accuracy=entry.accuracy,
+        simulated=entry.simulated,
         layers=entry.layers
         if isinstance(entry.layers, NotMeasured)
         else sorted(entry.layers, key=lambda layer: layer.sqnr_db)[:WORST_LAYERS],

@@ -203,14 +203,17 @@ class QdqPlacement:
     _taken: set[str] = field(default_factory=set)
 
     def mark(self, name: str, source: str | None = None) -> None:
-        """Give an activation a pair, unless it has one: with its own grid, or that of a source."""
+        """Give an activation a pair, unless it has one: with its own grid, or that of a source.
+
+        One of 16 bits has its own where the source has 8.
+        """
         if name not in self.tensors.floats:
             return
         if name in self.options.unpaired:
             self._wanted.add(name)
         else:
-            own = name if source is None or name in self.options.wide else source
-            self.pairs.setdefault(name, own)
+            widened = name in self.options.wide and source not in self.options.wide
+            self.pairs.setdefault(name, name if source is None or widened else source)
 
     def share(self, name: str, index: int, node: onnx.NodeProto) -> None:
         """Give an output a pair with the grid of its node's first input, where that has one."""

@@ -51,6 +51,8 @@ class QdqSettings:
     output_grids: tuple[tuple[str, str, float, int], ...] = ()
     cpu: Architecture | None = None
     """The architecture, where the variant runs on onnxruntime's CPU provider."""
+    mixed: bool = False
+    """Whether operators of 16 bits may stand beside those of 8."""
 
     def make_writer(self, scheme: Scheme) -> QdqWriter:
         """Return what writes a scheme."""
@@ -73,8 +75,9 @@ def make_first_scheme(
 ) -> Scheme:
     """Return the start of a search: ranges from the statistics, weights rounded to the nearest.
 
-    Ranges are from the lowest to the highest value. Tensors whose channels have unequal ranges
-    have no pair, and nodes that cannot be quantized stay float.
+    Ranges are from the lowest to the highest value. Tensors whose channels have ranges too unequal
+    for 8 bits have 16 if the provider takes these too and they hold them, otherwise no pair. Nodes
+    that cannot be quantized stay float.
 
     Args:
         model: As :func:`~edgepack.quantization.qdq.preparation.prepare_model` returns it.
@@ -82,8 +85,11 @@ def make_first_scheme(
         settings: What holds for all models of the variant.
     """
     ranges = {name: (found.low, found.high) for name, found in statistics.items()}
-    spread = find_spread_tensors(model, statistics, _SIMILAR_RANGE[settings.dialect.activations])
-    scheme = Scheme(model, model, ranges, unpaired=frozenset(spread))
+    bits = settings.dialect.activations
+    unpaired = spread = frozenset(find_spread_tensors(model, statistics, _SIMILAR_RANGE[bits]))
+    if settings.mixed:
+        unpaired = frozenset(find_spread_tensors(model, statistics, _SIMILAR_RANGE["uint16"]))
+    scheme = Scheme(model, model, ranges, unpaired=unpaired, wide=spread - unpaired)
     return replace(scheme, left=settings.make_writer(scheme).explain_unusable())
 
 

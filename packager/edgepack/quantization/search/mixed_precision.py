@@ -107,30 +107,38 @@ def make_float_ladder(
         steps: As in :class:`Ladder`.
     """
     nodes = [FloatPlace(each.cost, nodes=each.places) for each in costs.nodes if each.cost > 0]
-    tensors = [
-        place
-        for place in _find_places(costs.tensors, wide=False)
-        if scheme.wide.isdisjoint(place.tensors)
-    ]
+    tensors = _find_places(scheme, costs.tensors, wide=False)
     places = sorted((*nodes, *tensors), key=lambda place: -place.density)
-    taken = np.cumsum([len(place.nodes or place.tensors) for place in places])
-    allowed = int(np.sum(taken <= most * taken[-1])) if places else 0
-    return Ladder("float", scheme, places, allowed, steps)
+    return Ladder("float", scheme, places, _count_allowed(places, most), steps)
 
 
-def make_wide_ladder(scheme: Scheme, costs: Costs, steps: int) -> Ladder:
-    """Return a ladder that gives tensors 16 bits, all of them in the end.
+def make_wide_ladder(
+    scheme: Scheme, costs: Costs, most: float = 1.0, steps: int | None = None
+) -> Ladder:
+    """Return a ladder that gives tensors 16 bits, in the order of their cost.
 
     Args:
         scheme: As in :func:`make_float_ladder`.
         costs: Of its places.
+        most: The share of the tensors that may have 16 bits; all if not given.
         steps: As in :class:`Ladder`.
     """
-    places = _find_places(costs.tensors, wide=True)
-    return Ladder("16 bits", scheme, places, len(places), steps)
+    places = _find_places(scheme, costs.tensors, wide=True)
+    return Ladder("16 bits", scheme, places, _count_allowed(places, most), steps)
 
 
-def _find_places(tensors: Iterable[PlaceStretch], *, wide: bool) -> list[FloatPlace]:
+def _count_allowed(places: Sequence[FloatPlace], most: float) -> int:
+    """Return how many of the first places together are no more than a share of all."""
+    taken = np.cumsum([len(place.nodes or place.tensors) for place in places])
+    return int(np.sum(taken <= most * taken[-1])) if places else 0
+
+
+def _find_places(
+    scheme: Scheme, tensors: Iterable[PlaceStretch], *, wide: bool
+) -> list[FloatPlace]:
+    """Return the stretches of 8-bit tensors that cost anything."""
     return [
-        FloatPlace(each.cost, tensors=each.places, wide=wide) for each in tensors if each.cost > 0
+        FloatPlace(each.cost, tensors=each.places, wide=wide)
+        for each in tensors
+        if each.cost > 0 and scheme.wide.isdisjoint(each.places)
     ]

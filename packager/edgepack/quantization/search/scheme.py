@@ -39,9 +39,9 @@ class Scheme:
         return replace(self, model=self.exact, weight_scales={})
 
     @property
-    def float_places(self) -> int:
-        """How many nodes and activations are not quantized though they could be."""
-        return len(self.left) + len(self.unpaired)
+    def places_left_out(self) -> int:
+        """How many nodes and activations are not in 8 bits though they could be."""
+        return len(self.left) + len(self.unpaired) + len(self.wide)
 
     def leave_float(self, nodes: Mapping[str, str]) -> Scheme:
         """Return the scheme with more nodes left float; they get their exact constants back."""

@@ -3,15 +3,18 @@
 Five questions, each asked only if the one before leaves it open:
 
 1. Which methods bring the outputs nearer to the float model's? (:meth:`Search.improve`)
-2. Are the outputs more than noise? If not, what costs most stays float, or int8 is refused.
-   (:meth:`Search.require_signal`)
-3. Are outputs that are read value by value near enough? If not, what costs most stays float, if a
-   little of the model does. (:meth:`Search.approach`)
+2. Are the outputs more than noise? If not, what costs most is taken out of 8 bits, or int8 is
+   refused. (:meth:`Search.require_signal`)
+3. Are outputs that are read value by value near enough? If not, what costs most is taken out of 8
+   bits, if that is a little of the model. (:meth:`Search.approach`)
 4. Do inputs that no sample shows break an output? If so, ranges are widened for them, or all is
    searched for anew with such inputs among the samples, where the samples lose nothing by it.
    (:meth:`Search.hold`, :meth:`Search.hold_anew`)
-5. Does the model meet the limit that the user sets? If not, tensors go to 16 bits where the dialect
-   allows it, then layers stay float, as few as possible. (:meth:`Search.meet`)
+5. Does the model meet the limit that the user sets? If not, as little as possible is taken out of
+   8 bits. (:meth:`Search.meet`)
+
+Out of 8 bits, tensors go to 16 where the provider takes operators of both; hardware for integers
+may compute no floats. Layers stay float where that is not enough, or not possible.
 
 The first four are judged on held-out calibration samples
 (:mod:`edgepack.quantization.search.closeness`), the fifth by the user's own metric.
@@ -56,8 +59,8 @@ images, onnxruntime 1.31.1, x86-64, 2026-11-21)."""
 MOST_MEASURED = 12
 """How often the metric is measured at most for one model."""
 MOST_REPAIRED, MOST_APPROACHED = 1 / 2, 1 / 4
-"""The share of the places that are left float at most, to repair noise or meet a limit, and to
-approach the float model: int8 is what was asked for."""
+"""The share of the places that are taken out of 8 bits at most, to repair noise or leave float for
+a limit, and to approach the float model: int8 is what was asked for."""
 MOST_HELD = 3
 """For how many kinds of inputs ranges are widened at most."""
 _MET = (0.0, 0.0)
@@ -173,6 +176,8 @@ class Search:
 
     maker: Maker
     best: SchemeTrial
+    mixed: bool = False
+    """Whether the provider takes operators of 16 bits beside those of 8."""
     tried: list[SearchLine] = field(default_factory=list)
     _measured: int = 0
     _excess: tuple[float, float] = (math.inf, math.inf)
@@ -212,9 +217,9 @@ class Search:
         self._settle_trial(what, trial, accepted=found.verdict == "closer", why=found.why)
 
     def require_signal(self) -> None:
-        """Make sure that the outputs are more than noise, if need be with places left float.
+        """Make sure that the outputs are more than noise, if need be with places out of 8 bits.
 
-        What costs most is left float, until the error is a tenth of what the outputs vary by.
+        What costs most is taken out, until the error is a tenth of what the outputs vary by.
 
         Raises:
             StepError: With half of the places left float, the outputs still are noise.
@@ -232,7 +237,7 @@ class Search:
             self._settle_trial(what, trial, accepted=accepted, why=why)
             return is_enough
 
-        self._climb_ladders([self._make_ladder(self.best, MOST_REPAIRED)], has_signal, fitted=False)
+        self._climb_ladders(self._make_ladders(None), has_signal, fitted=False)
         if self.best is not ruined:
             self._fit_anew()
         if self.best.closeness.ruin:
@@ -251,7 +256,7 @@ class Search:
     def approach(self, least_db: float) -> None:
         """Bring the worst output near the float model's, if a quarter of the places is enough.
 
-        Otherwise it leaves as much float as gains a dB over leaving half of that.
+        Otherwise it takes out of 8 bits what gains a dB over taking out half of that.
 
         Args:
             least_db: SQNR of the worst group of channels of the worst output, in dB.
@@ -260,7 +265,9 @@ class Search:
         if missing <= 0:
             return
         fitted = bool(self.best.scheme.weight_scales)
-        ladder = self._make_ladder(self.best, MOST_APPROACHED)
+        scheme, costs = self.best.scheme.plain, self.maker.measure_costs(self.best)
+        make = make_wide_ladder if self.mixed else make_float_ladder
+        ladder = make(scheme, costs, MOST_APPROACHED)
         for what, scheme in map(ladder.make_rung, ladder.find_promising(missing)):
             trial = self.maker.make(scheme, fitted=fitted)
             if trial is None:
@@ -271,7 +278,7 @@ class Search:
             why = (
                 f"it reaches {least_db:g} dB"
                 if is_enough
-                else f"{gain:+.1f} dB; leaving more float is worth {WORTHWHILE_DB:g} dB or more"
+                else f"{gain:+.1f} dB; taking out more is worth {WORTHWHILE_DB:g} dB or more"
             )
             self._settle_trial(what, trial, accepted=is_enough or is_worthwhile, why=why)
             if is_enough:
@@ -326,21 +333,20 @@ class Search:
         judged, left = self.maker.compare(trial, self.best), holding.find_errors(trial.path)
         gain_db = trial.closeness.compute_gain_db(self.best.closeness)
         is_fixed = len(left) < len(broken) and (not left or left[0].error <= broken[0].error)
-        more_float = trial.scheme.float_places > self.best.scheme.float_places
-        least_db = WORTHWHILE_DB if more_float else -WORTHWHILE_DB
+        takes_more = trial.scheme.places_left_out > self.best.scheme.places_left_out
+        least_db = WORTHWHILE_DB if takes_more else -WORTHWHILE_DB
         is_free = judged.verdict != "farther" and gain_db > least_db
         effect = f"{len(left)} outputs are broken, and {len(broken)} were before"
-        why = f"{effect}; {'more stays float; ' if more_float else ''}{judged.why}"
+        why = f"{effect}; {'less is in 8 bits; ' if takes_more else ''}{judged.why}"
         self._settle_trial(what, trial, accepted=is_fixed and is_free, why=why)
 
-    def meet(self, limit: Limit, *, wide: bool = False) -> None:
+    def meet(self, limit: Limit) -> None:
         """Search for a model that meets a limit; where none does, keep the nearest.
 
         What costs least at run time is tried first.
 
         Args:
             limit: What the user allows.
-            wide: Whether the provider takes operators of 16 bits beside those of 8.
         """
 
         def is_met(what: str, trial: SchemeTrial) -> bool:
@@ -348,7 +354,7 @@ class Search:
 
         if not is_met("as it is", self.best):
             fitted = bool(self.best.scheme.weight_scales)
-            self._climb_ladders(self._make_ladders(wide=wide), is_met, fitted=fitted)
+            self._climb_ladders(self._make_ladders(MOST_MEASURED), is_met, fitted=fitted)
 
     def _climb_ladders(
         self,
@@ -412,18 +418,23 @@ class Search:
             self._keep_trial(trial, accepted=is_kept)
         return excess == _MET
 
-    def _make_ladders(self, *, wide: bool) -> Iterator[Ladder]:
-        """Yield what may bring the outputs nearer, starting with what costs least at run time."""
+    def _make_ladders(self, most_measured: int | None) -> Iterator[Ladder]:
+        """Yield what may bring the outputs nearer, starting with what costs least at run time.
+
+        Args:
+            most_measured: How often the metric may be measured in all; None if it is not.
+        """
+
+        def count_steps(share: int) -> int | None:
+            return None if most_measured is None else (most_measured - self._measured) // share
+
         costs, scheme = self.maker.measure_costs(self.best), self.best.scheme.plain
-        if wide and costs.tensors_db >= NOTICEABLE_DB:
+        if self.mixed and costs.tensors_db >= NOTICEABLE_DB:
             # As many measurements again are left for nodes that stay float.
-            ladder = make_wide_ladder(scheme, costs, (MOST_MEASURED - self._measured) // 2)
+            ladder = make_wide_ladder(scheme, costs, steps=count_steps(2))
             yield ladder
             _, scheme = ladder.make_rung(ladder.most)
-        yield make_float_ladder(scheme, costs, MOST_REPAIRED, MOST_MEASURED - self._measured)
-
-    def _make_ladder(self, trial: SchemeTrial, most: float) -> Ladder:
-        return make_float_ladder(trial.scheme.plain, self.maker.measure_costs(trial), most)
+        yield make_float_ladder(scheme, costs, MOST_REPAIRED, count_steps(1))
 
     def _settle_trial(self, what: str, trial: SchemeTrial, *, accepted: bool, why: str) -> None:
         self._record_trial(what, trial, accepted=accepted, why=why)

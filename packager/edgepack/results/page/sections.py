@@ -58,6 +58,7 @@ from edgepack.results.summary import (
     format_placement,
     format_rate,
     format_scenario,
+    format_simulated,
     format_verdict,
     list_cold_creations,
     list_verdict_reasons,
@@ -137,6 +138,8 @@ class AccuracyRow:
     r2: str = "n/a"
     """The R² of the worst output."""
     worst: str = "n/a"
+    simulated: str = ""
+    """What it did in its provider's simulator, or why it did not run; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -548,8 +551,10 @@ def _format_metric(accuracy: Accuracy) -> str:
 
 def _make_accuracy_row(variant: VariantFacts, *, used: bool) -> AccuracyRow:
     size, accuracy = format_mebibytes(variant.model_bytes), variant.accuracy
+    simulated = format_simulated(variant)
     if isinstance(accuracy, NotMeasured):
-        return AccuracyRow(variant.id, size, used, f"not measured: {accuracy.reason}")
+        why = f"not measured: {accuracy.reason}"
+        return AccuracyRow(variant.id, size, used, why, simulated=simulated)
     drop, interval, worst = accuracy.drop, accuracy.drop_interval, accuracy.worst
     return AccuracyRow(
         variant=variant.id,
@@ -568,6 +573,7 @@ def _make_accuracy_row(variant: VariantFacts, *, used: bool) -> AccuracyRow:
         worst=f"{worst.output}: cosine {worst.cosine:.4f}, {format_nearness(worst.sqnr_db)}"
         if worst
         else "n/a",
+        simulated=simulated,
     )
 
 

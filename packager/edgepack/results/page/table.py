@@ -26,6 +26,7 @@ from edgepack.results.summary import (
     format_peak_memory,
     format_placement,
     format_scenario,
+    format_simulated,
     format_throughput,
     format_verdict,
     list_verdict_reasons,
@@ -95,6 +96,8 @@ def list_report_rows(report: RunReport) -> list[tuple[str, str]]:
         ("golden outputs", f"{format_golden(report)}, {format_golden_limit(report)}"),
     ]
     rows += [("sweep", format_sweep(point)) for point in report.sweep]
+    used = (each for each in report.variants if each.id == report.variant_used)
+    rows += [("in the simulator", text) for text in map(format_simulated, used) if text]
     rows += list_unshown_rows(report)
     rows += [(f"tuned {each.name}", format_tuned(each)) for each in report.tuned]
     rows += [(item.stage, f"{item.variant}: {item.first_line}") for item in report.unused]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -97,6 +97,9 @@ class Int8Static:
     """The least range of an activation."""
     output_grids: tuple[tuple[str, str, float, int], ...] = ()
     """As in :class:`~edgepack.quantization.qdq.writer.QdqWriter`."""
+    mixed: bool = False
+    """Whether the provider takes operators of 16 bits beside those of 8: what 8 bits do not hold
+    has 16 then, and floats are the last resort."""
     processor: str = ""
     """The kind of processor that the search runs on: its kernels decide what is kept."""
     scores_output: str | None = None
@@ -175,6 +178,7 @@ class Int8Static:
             self.least_span,
             self.output_grids,
             self.cpu,
+            self.mixed,
         )
 
     def _make_first(
@@ -230,7 +234,7 @@ class Int8Static:
                 search.hold_anew(holding, search_anew)
         if self.search is not None:
             judging.metric = LimitMetric(self.search, inputs, self.scores_output)
-            search.meet(self.search.limits, wide=self.search.wide)
+            search.meet(self.search.limits)
         return search
 
     def _find_nearest(
@@ -252,7 +256,7 @@ class Int8Static:
         fitted_to = Chosen(samples, split.fitted)
         improving = Improving(self._settings, statistics, fitted_to, held_out)
         judging = JudgingMaker(maker, held_out, improving.fit_weights)
-        search = Search(judging, judging.judge_written(first))
+        search = Search(judging, judging.judge_written(first), mixed=self.mixed)
         chosen = first.scheme
         with search.optional("choosing how activations are quantized"):
             chosen, tried = improving.choose_activations(first.scheme)
@@ -260,7 +264,7 @@ class Int8Static:
         search.improve(improving.list_methods(first.scheme, chosen))
         search.require_signal()
         if self._is_read_by_value(reference, search.best.closeness):
-            with search.optional("leaving float what costs most"):
+            with search.optional("taking out of 8 bits what costs most"):
                 search.approach(NEAR_DB)
         return search, judging
 
@@ -279,7 +283,7 @@ class Int8Static:
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove the dialect on the file, that it gives finite numbers, and that the CPU fuses it.
 
-        Where a search may give activations 16 bits, those of each operator have one width.
+        Where some activations may have 16 bits, those of each operator have one width.
 
         Raises:
             StepError: Nothing was quantized, something was written in another dialect, nothing
@@ -287,7 +291,7 @@ class Int8Static:
         """
         require_ir(out / MODEL, self.max_ir)
         model = read_model(out / MODEL)
-        if self.search is not None and self.search.wide:
+        if self.mixed:
             require_dialect(model, self.dialect, self.per_tensor_ops, find_wide_names(model))
             require_one_width(model)
         else:
@@ -360,9 +364,10 @@ def _make_step(asked: Asked) -> Int8Static:
         every_op=backend.every_op,
         least_span=backend.least_span,
         output_grids=backend.output_grids,
+        mixed=_can_take_16_bits(asked),
         processor=find_processor(),
         scores_output=asked.scores_output,
-        search=replace(asked.search, wide=_can_take_16_bits(asked)) if asked.search else None,
+        search=asked.search,
         outside=asked.outside,
     )
 
@@ -377,7 +382,7 @@ def _make_steps_after(asked: Asked) -> tuple[Step, ...]:
     onnxruntime also has them in a domain of its own for older opsets, where no shapes are inferred.
     """
     wide = find_dialect(asked.variant).activations == "uint16"
-    if wide or (asked.search and _can_take_16_bits(asked)):
+    if wide or _can_take_16_bits(asked):
         return (AtLeastOpset(OPSET_OF_16_BITS),)
     return ()
 

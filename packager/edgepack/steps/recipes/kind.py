@@ -25,8 +25,6 @@ class LimitSearch:
     interpreter: str | None
     described: tuple[tuple[str, OutputDescription], ...] = ()
     """The project's descriptions of outputs."""
-    wide: bool = False
-    """Whether the provider takes operators of 16 bits beside those of 8."""
     state: StatePairs = ()
     """The model is fed its own."""
     simulation: Simulation | None = None
