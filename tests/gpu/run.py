@@ -88,9 +88,8 @@ def _write_inventory(folder: Path, target: str) -> api.Device:
 
 def _prove(device: api.Device, profile: api.Profile, arguments: argparse.Namespace) -> list[Check]:
     progress = make_terminal_progress()
-    made = api.provision_device(
-        device, wheelhouse=arguments.wheelhouse, progress=progress.show_status
-    )
+    options = api.ProvisionOptions(wheelhouse=arguments.wheelhouse)
+    made = api.provision_device(device, options, progress=progress.show_status)
     say(f"provisioned: {made}")
     checks = [Check(f"{name} computes", why) for name, why in made.broken.items()]
     proof = api.prove(

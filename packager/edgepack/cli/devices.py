@@ -9,7 +9,7 @@ import typer
 
 from edgepack import api
 from edgepack.cli.groups import QuickGroup
-from edgepack.cli.options import JsonOption
+from edgepack.cli.options import JsonOption, WaitOption
 from edgepack.cli.rollouts import (
     AbortAtOption,
     CanaryOption,
@@ -304,6 +304,7 @@ def provision(
     parallel: ParallelOption = 16,
     deadline: DeadlineOption = 3600.0,
     tries: TriesOption = 4,
+    wait_s: WaitOption = 0.0,
     as_json: JsonOption = False,
 ) -> None:
     """Install on a device the runtime that its target pins; the device needs no internet.
@@ -314,7 +315,9 @@ def provision(
     from edgepack.cli.printing import print_json, write_line
 
     devices = api.select_devices(names)
-    options = api.ProvisionOptions(wheels=wheel or [], wheelhouse=wheelhouse, offline=offline)
+    options = api.ProvisionOptions(
+        wheels=wheel or [], wheelhouse=wheelhouse, offline=offline, wait_s=wait_s
+    )
     store = api.open_rollout_store()
     if not api.is_one_device(names):
         settings = make_settings(

@@ -6,11 +6,12 @@ device go through :func:`audited`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgepack.base.progress import Silent
 from edgepack.bundle.kept import Kept, read_stamps
 from edgepack.bundle.reading import load_bundle
 from edgepack.bundle.signing import Signature, find_allowed_signers, read_signature
@@ -20,9 +21,11 @@ from edgepack.devices.inventory import Device
 from edgepack.errors import EdgepackError, ToolError
 
 if TYPE_CHECKING:
+    from edgepack.deploy.fleet.store import ProvisionOptions
     from edgepack.devices.checking import Checked
     from edgepack.devices.provisioning.provision import Provisioned
     from edgepack.devices.ssh.host_keys import HostKey
+    from edgepack.devices.transport import Transport
 
 
 class Operation:
@@ -132,24 +135,33 @@ def _find_first_line(error: BaseException) -> str:
     return error.first_line if isinstance(error, EdgepackError) else type(error).__name__
 
 
+class _Told(Silent):
+    """Tells a function what is noted."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def note(self, text: str) -> None:
+        """Tell it."""
+        self._tell(text)
+
+
 def provision_device(
     device: Device,
+    options: ProvisionOptions | None = None,
     *,
-    wheels: Sequence[Path] = (),
-    wheelhouse: Path | None = None,
-    offline: bool = False,
     require_all: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Provisioned:
     """Make the Python environment that a device's target pins; the device needs no internet.
 
-    The new environment is built beside the old one and replaces it once it is proven.
+    The new environment is built beside the old one and replaces it once it is proven. The device is
+    leased from when wheels are pushed on.
 
     Args:
         device: Where.
-        wheels: Wheel files that are preferred to all others.
-        wheelhouse: A folder that has all others; the package index is left alone.
-        offline: Use only ``wheels`` and ``wheelhouse``, which must have every needed package.
+        options: Where wheels come from, and how long to wait for others; by default the package
+            index, and not at all.
         require_all: Leave the old environment in use if a provider of the target is missing in the
             new one or does not work in it.
         progress: Called at the beginning of each stage.
@@ -157,21 +169,26 @@ def provision_device(
     Raises:
         UsageError: The inventory names an interpreter for the device, so this one would not run; or
             a wheel or the wheelhouse is not there.
-        DeviceError: The device has no Python, or not one that the runtime has wheels for.
+        DeviceError: The device has no Python, or not one that the runtime has wheels for; or others
+            use it.
         ToolError: A wheel cannot be fetched, or is missing; or the audit log cannot be written.
         RemoteCommandError: A command on the device failed.
     """
-    from edgepack.devices.provisioning import provision
+    from edgepack.deploy.fleet.store import ProvisionOptions
+    from edgepack.deploy.leases import leased
+    from edgepack.devices.provisioning.provision import provision
+    from edgepack.devices.provisioning.wheels import WheelSource
+
+    asked = options or ProvisionOptions()
+    is_offline = asked.offline or asked.wheelhouse is not None
+    source = WheelSource(tuple(asked.wheels), asked.wheelhouse, is_offline)
+
+    def hold(transport: Transport) -> AbstractContextManager[object]:
+        told = _Told(progress)
+        return leased(transport, device, "provision", wait_s=asked.wait_s, progress=told)
 
     with audited("provision", device) as operation:
-        made = provision.provision(
-            device,
-            wheels=wheels,
-            wheelhouse=wheelhouse,
-            offline=offline,
-            require_all=require_all,
-            progress=progress,
-        )
+        made = provision(device, source, require_all=require_all, hold=hold, progress=progress)
         operation.describe(host_key=made.host_key, serial=made.serial, detail=str(made))
     return made
 

@@ -48,13 +48,7 @@ def act_as_asked(
         before = switched.switched_from or "none"
         said = f"{switched.release} is current (before: {before})"
         return Done(switched, said, switched.release)
-    made = provision_device(
-        device,
-        wheels=options.wheels,
-        wheelhouse=options.wheelhouse,
-        offline=options.offline,
-        progress=progress.show_status,
-    )
+    made = provision_device(device, options, progress=progress.show_status)
     return Done(made, str(made))
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from edgepack.deploy.fleet.store import ProvisionOptions
 from edgepack.deploy.operations import audited, provision_device
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
@@ -57,7 +58,8 @@ def build_runtime(
         progress("fetching the wheel")
         wheel, about = build.fetch(Path(name))
         about["device"] = probe(device, transport).model
-        made = provision_device(device, wheels=[wheel], require_all=True, progress=progress)
+        options = ProvisionOptions(wheels=[wheel])
+        made = provision_device(device, options, require_all=True, progress=progress)
         wanted = {variant.providers[0].name for variant in build.profile.variants}
         about["providers"] = ", ".join(name for name in made.providers if name in wanted)
         kept = (store or RuntimeStore()).add(wheel, build.profile, about)

@@ -19,6 +19,7 @@ from edgepack.demo.server import LoopbackServer
 from edgepack.deploy import adding, operations
 from edgepack.deploy.audit import read_audit_log
 from edgepack.deploy.audit_lines import Record, find_audit_log, parse_moment
+from edgepack.deploy.fleet.store import ProvisionOptions
 from edgepack.deploy.intervals import list_audit_intervals
 from edgepack.deploy.push import push, rollback
 from edgepack.devices import probing
@@ -246,7 +247,7 @@ def test_trust_when_refused_is_recorded_and_when_nothing_changes_is_not(
 def test_provision_when_it_fails_is_recorded(device: Device) -> None:
     entry = device.entry.model_copy(update={"python": "/opt/python"})
     with pytest.raises(EdgepackError):
-        operations.provision_device(Device("board", entry), offline=True)
+        operations.provision_device(Device("board", entry), ProvisionOptions(offline=True))
     (found,) = records()
     assert (found.action, found.result) == ("provision", "failed")
     assert "/opt/python" in (found.error or "")

@@ -17,6 +17,7 @@ from edgepack.devices.inventory import Device
 from edgepack.devices.provisioning import wheels as fetching
 from edgepack.devices.provisioning.provision import provision
 from edgepack.devices.provisioning.wheelhouse import Wheelhouse
+from edgepack.devices.provisioning.wheels import WheelSource
 from edgepack.devices.transports import connect
 from edgepack.errors import ToolError
 from edgepack.project.profile import find_host_target, find_target_file
@@ -110,7 +111,7 @@ def test_wheelhouse_gets_it_too_and_gives_it_on(
     fetched = Wheelhouse(tmp_path / "house").fetch(device)
     assert vendor_wheel(tmp_path).name in fetched.files
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/")
-    made = provision(device, wheelhouse=tmp_path / "house")
+    made = provision(device, WheelSource(wheelhouse=tmp_path / "house", is_offline=True))
     with connect(device) as transport:
         done = transport.run([str(made.python), "-c", "import vendors_own"], timeout_s=60)
     assert done.exit_code == 0

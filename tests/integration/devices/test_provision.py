@@ -8,22 +8,27 @@ import re
 import shutil
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from edgepack.base.processes import ProgramResult
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
+from edgepack.deploy.fleet.store import ProvisionOptions
+from edgepack.deploy.leases import leased
+from edgepack.deploy.operations import provision_device
 from edgepack.devices.checking import check, find_runtime_python
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import Missing, probe
 from edgepack.devices.provisioning import wheels as fetching
-from edgepack.devices.provisioning.provision import Provisioned, provision
+from edgepack.devices.provisioning.provision import Provisioned
 from edgepack.devices.provisioning.wheelhouse import Wheelhouse
 from edgepack.devices.provisioning.wheels import WheelNeeds
 from edgepack.devices.transports import connect
-from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
+from edgepack.errors import BusyError, DeviceError, RemoteCommandError, ToolError, UsageError
 from edgepack.project.profile import find_host_target, load_profile
 
 from tests.support.servers.loopback import ssh_device, ssh_entry
@@ -36,6 +41,13 @@ pytestmark = pytest.mark.skipif(
     not fetching.find_bundled_pip(),
     reason="this Python carries no pip wheel, which --offline needs",
 )
+
+
+def provision(
+    device: Device, *, progress: Callable[[str], None] = lambda _: None, **options: Any
+) -> Provisioned:
+    """Provision a device with these options."""
+    return provision_device(device, ProvisionOptions(**options), progress=progress)
 
 
 def write_wheel(folder: Path, name: str, version: str, code: str = "", module: str = "") -> Path:
@@ -93,7 +105,8 @@ def provisioned(first: tuple[Path, Provisioned], device: Device, tmp_path: Path)
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    """What is in a device's root, without the leases."""
+    return sorted(path.name for path in folder.iterdir() if path.name != "lease")
 
 
 @pytest.mark.slow(reason="takes seconds")
@@ -288,6 +301,42 @@ def test_environment_that_was_cut_off_is_made_anew(
     assert provision(device, wheelhouse=wheelhouse, progress=said.append) == made
     assert "installing on the device" in said
     assert (place / ".whole").exists()
+
+
+@pytest.mark.slow(reason="makes virtual environments")
+def test_device_that_others_hold_is_not_provisioned(
+    device: Device, wheels: list[Path], tmp_path: Path
+) -> None:
+    with connect(device) as transport:
+        with (
+            leased(transport, device, "bench digits"),
+            pytest.raises(BusyError, match="bench digits"),
+        ):
+            provision(device, wheels=wheels, offline=True)
+        assert not (tmp_path / "root" / ".wheels").exists()
+        assert provision(device, wheels=wheels, offline=True).packages
+        with leased(transport, device, "bench digits"):
+            pass
+
+
+@pytest.mark.slow(reason="makes virtual environments")
+def test_two_that_provision_a_device_at_once_do_it_one_after_the_other(
+    device: Device, wheels: list[Path], tmp_path: Path
+) -> None:
+    newer = [wheels[0], write_wheel(tmp_path / "newer", "numpy", "2.1.0")]
+    said: list[str] = []
+
+    def provide(given: list[Path]) -> str:
+        made = provision(device, wheels=given, offline=True, wait_s=120, progress=said.append)
+        return made.packages["numpy"]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(provide, (wheels, newer))) == ["2.0.0", "2.1.0"]
+    assert any("is leased by" in line for line in said)
+    with connect(device) as transport:
+        python = find_runtime_python(device, probe(device, transport))
+    assert python == str(tmp_path / "root" / "venv" / "bin" / "python")
+    assert not (tmp_path / "root" / ".wheels").exists()
 
 
 def as_index(wheelhouse: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:

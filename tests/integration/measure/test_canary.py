@@ -21,6 +21,7 @@ import yaml
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer, make_key
 from edgepack.deploy import operations
+from edgepack.deploy.fleet.store import ProvisionOptions
 from edgepack.deploy.push import push, rollback
 from edgepack.devices.inventory import load_device
 from edgepack.devices.probing import probe
@@ -245,7 +246,7 @@ def test_secrets_when_everything_fails_show_nowhere(
     assert board.run(*add, board.server.host_key_fingerprint) == 8
     board.write_inventory(python=None)
     device = load_device("board")
-    board.fail(lambda: operations.provision_device(device, offline=True))
+    board.fail(lambda: operations.provision_device(device, ProvisionOptions(offline=True)))
     board.fail(lambda: rollback("tiny", device))
     shutil.rmtree(board.root, ignore_errors=True)
     board.root.write_text("in the way")

@@ -72,6 +72,8 @@ class ProvisionOptions(StrictModel):
     """A folder that has all others; the package index is left alone."""
     offline: bool = False
     """Whether nothing but these is used."""
+    wait_s: float = 0.0
+    """How long to wait while others hold a device."""
 
 
 Options = Annotated[PushOptions | RollbackOptions | ProvisionOptions, Field(discriminator="action")]

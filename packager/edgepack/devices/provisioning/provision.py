@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +21,7 @@ from edgepack.errors import DeviceError, RemoteCommandError
 from edgepack.project.profile import Profile
 
 INSTALL_S = 1800.0
+_INDEX = WheelSource()
 _SHORT_S = 120.0
 
 # Arguments: the root, the new environment's name, the wheels' folder name. The link is replaced in
@@ -107,11 +109,10 @@ class _Site:
 
 def provision(
     device: Device,
+    source: WheelSource = _INDEX,
     *,
-    wheels: Sequence[Path] = (),
-    wheelhouse: Path | None = None,
-    offline: bool = False,
     require_all: bool = False,
+    hold: Callable[[Transport], AbstractContextManager[object]] = lambda _: nullcontext(),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Provisioned:
     """Make ``<root>/venv`` on a device with what its target pins.
@@ -121,23 +122,21 @@ def provision(
 
     Args:
         device: Where.
-        wheels: Wheel files that are preferred to all others.
-        wheelhouse: A folder that has all others, as
-            :class:`~edgepack.devices.provisioning.wheelhouse.Wheelhouse` fills it; the package
-            index is left alone.
-        offline: Use only ``wheels`` and ``wheelhouse``, which must have every needed package.
+        source: Where wheels come from.
         require_all: Leave the old environment in use if a provider of the target is missing in the
             new one or does not work in it.
+        hold: Gives what keeps others away while the device is changed; not while wheels are
+            fetched.
         progress: Called at the beginning of each stage.
 
     Raises:
         UsageError: The inventory names an interpreter for the device, so this one would not run; or
             a wheel or the wheelhouse is not there.
-        DeviceError: The device has no Python, or not one that the runtime has wheels for.
+        DeviceError: The device has no Python, or not one that the runtime has wheels for; or it is
+            not to be had.
         ToolError: A wheel cannot be fetched, or is missing.
         RemoteCommandError: A command on the device failed.
     """
-    source = WheelSource(tuple(wheels), wheelhouse, offline or wheelhouse is not None)
     source.require_there()
     profile = load_provisioned_profile(device)
     with connect(device) as transport, tempfile.TemporaryDirectory(prefix="edgepack-") as name:
@@ -147,11 +146,12 @@ def provision(
         folder = Path(name)
         wanted = fetch_wheels(folder, needs, source, device.name, progress)
         place = site.root / f"venv-{_compute_digest(folder, needs.python)}"
-        if not _is_proven(place, site):
-            _push_wheels(folder, site)
-            _install_packages(place, wanted, site)
-        made = _prove(place, site, require_all=require_all)
-        _switch_environment(place, site)
+        with hold(transport):
+            if not _is_proven(place, site):
+                _push_wheels(folder, site)
+                _install_packages(place, wanted, site)
+            made = _prove(place, site, require_all=require_all)
+            _switch_environment(place, site)
         return replace(
             made,
             host_key=transport.host_key,

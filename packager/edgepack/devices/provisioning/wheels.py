@@ -62,8 +62,11 @@ class WheelNeeds:
 class WheelSource:
     """Where wheels come from: files first, then a folder, and the package index unless offline."""
 
-    files: tuple[Path, ...]
+    files: tuple[Path, ...] = ()
+    """Preferred to all others."""
     wheelhouse: Path | None = None
+    """A folder that has all others, as
+    :class:`~edgepack.devices.provisioning.wheelhouse.Wheelhouse` fills it."""
     is_offline: bool = False
 
     @property
