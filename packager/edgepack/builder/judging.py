@@ -12,7 +12,7 @@ from typing import Any
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.execution import Execution
 from edgepack.builder.plan import Plan, PlannedBundle, PlannedVariant
-from edgepack.bundle.manifest import Accuracy, Attempt, Simulated
+from edgepack.bundle.manifest import Accuracy, Attempt, Simulated, find_decisive
 from edgepack.bundle.unused import Unused, make_failed
 from edgepack.errors import BugError, EdgepackError, LimitError, format_list
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
@@ -28,7 +28,7 @@ from edgepack.steps.proofs.goldens import read_goldens
 from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.outside import read_outside
 from edgepack.steps.proofs.read_answers import ReadAnswers
-from edgepack.steps.proofs.simulated import LEAST_SIMULATED, read_simulated
+from edgepack.steps.proofs.simulated import read_simulated
 from edgepack.steps.recipes.calibration import Calibration
 from edgepack.steps.recipes.recipes import RECIPES
 
@@ -389,17 +389,8 @@ def read_simulation(
 
 
 def read_decisive(variant: PlannedVariant, execution: Execution) -> Accuracy | NotMeasured:
-    """Return the accuracy that decides about a variant: the simulator's, if it had enough samples.
-
-    What the CPU computes of an integer model is not what the provider computes.
-    """
-    simulated = read_simulation(variant, execution)
-    if isinstance(simulated, Simulated) and isinstance(simulated.accuracy, Accuracy):
-        on_cpu = read_accuracy(variant, execution)
-        every = on_cpu.samples if isinstance(on_cpu, Accuracy) else 0
-        if simulated.accuracy.samples >= min(LEAST_SIMULATED, every):
-            return simulated.accuracy
-    return read_accuracy(variant, execution)
+    """Return the accuracy that decides about a variant, of the CPU or a simulator."""
+    return find_decisive(read_accuracy(variant, execution), read_simulation(variant, execution))
 
 
 def explain_refused(variant: PlannedVariant, execution: Execution) -> str:

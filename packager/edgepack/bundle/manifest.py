@@ -237,6 +237,24 @@ class Simulated(StrictModel):
         return text
 
 
+LEAST_SIMULATED = 100
+"""The fewest samples in a simulator that decide in the place of all samples on the CPU."""
+
+
+def find_decisive(
+    on_cpu: Accuracy | NotMeasured, simulated: Simulated | NotMeasured | None
+) -> Accuracy | NotMeasured:
+    """Return the accuracy that decides: the simulator's, if it had enough samples.
+
+    What the CPU computes of an integer model is not what the provider computes.
+    """
+    if isinstance(simulated, Simulated) and isinstance(simulated.accuracy, Accuracy):
+        every = on_cpu.samples if isinstance(on_cpu, Accuracy) else 0
+        if simulated.accuracy.samples >= min(LEAST_SIMULATED, every):
+            return simulated.accuracy
+    return on_cpu
+
+
 class CompiledModel(StrictModel):
     """A variant's model as the provider's compiler made it during the build, for one hardware."""
 

@@ -455,7 +455,8 @@ class EvaluationReport(StrictModel):
     interval: tuple[float, float] | NotMeasured
     """The 95 % interval of the measured value."""
     simulated: Accuracy | NotMeasured
-    """On the build host's CPU, from the bundle's manifest."""
+    """On the build host, from the bundle's manifest: in the provider's simulator if that computed
+    enough samples, else on the CPU."""
     placement: Placement | NotMeasured
     reasons: list[Name] = []
     """Why the metric must not be used; empty if it may."""

@@ -16,6 +16,7 @@ import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import log_t_interval
 from edgepack.bundle.manifest import (
+    Accuracy,
     Attempt,
     LayerError,
     MetricValue,
@@ -37,6 +38,7 @@ from edgepack.records.run import (
     Valid,
     VariantFacts,
 )
+from edgepack.results.page.evaluations import find_accuracy
 from edgepack.results.page.html import render_html, write_html
 from edgepack.results.page.table import list_report_rows, make_report_table
 from edgepack.results.page.tried import STAGES
@@ -608,6 +610,22 @@ def test_page_and_table_say_what_the_vendors_simulator_showed(
     assert [row for what, row in list_report_rows(report) if what == "in the simulator"] == (
         [said] if said else []
     )
+
+
+@pytest.mark.parametrize(
+    ("samples", "shown"), [(100, 0.975), (99, 0.9833)], ids=["enough samples", "too few"]
+)
+def test_page_when_the_simulator_had_enough_samples_shows_its_metric(
+    samples: int, shown: float
+) -> None:
+    accuracy = example_accuracy(0.975, 26.0).model_copy(update={"samples": samples})
+    simulated = Simulated(simulator="s", nodes={}, golden_sqnr_db=30.0, accuracy=accuracy)
+    report = example_report()
+    int8 = report.variants[0].model_copy(update={"simulated": simulated})
+    report = report.model_copy(update={"variants": [int8]})
+    found, evaluation = find_accuracy(report, [])
+    assert isinstance(found, Accuracy)
+    assert (found.value, evaluation) == (shown, None)
 
 
 def test_table_says_what_breaks_the_variant_that_ran_and_what_its_goldens_do_not_tell() -> None:

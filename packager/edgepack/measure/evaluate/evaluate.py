@@ -21,7 +21,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.builder.cache import open_own_cache
 from edgepack.builder.execution import execute
 from edgepack.builder.planner import make_plan
-from edgepack.bundle.manifest import Accuracy
+from edgepack.bundle.manifest import Accuracy, find_decisive
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
@@ -120,7 +120,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
         samples_sha256=materials.samples_sha256,
         measured=_make_accuracy(found, loaded),
         interval=found.interval,
-        simulated=entry.accuracy,
+        simulated=find_decisive(entry.accuracy, entry.simulated),
         placement=placement,
         reasons=list(list_placement_reasons(placement, entry)),
         inference_ns=kept.inference_ns,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgepack.base.schema import NotMeasured
-from edgepack.bundle.manifest import Accuracy
+from edgepack.bundle.manifest import Accuracy, find_decisive
 from edgepack.records.run import EvaluationReport, RunReport
 from edgepack.results.store.previous import find_used_variant
 from edgepack.results.summary import format_fact, format_placement
@@ -71,7 +71,8 @@ def find_accuracy(
     if own:
         newest = max(own, key=lambda each: each.created)
         return newest.measured, newest
-    return find_used_variant(report).accuracy, None
+    used = find_used_variant(report)
+    return find_decisive(used.accuracy, used.simulated), None
 
 
 def find_accuracy_range(

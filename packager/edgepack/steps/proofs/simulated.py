@@ -23,8 +23,6 @@ from edgepack.steps.proofs.evaluation_result import describe_evaluation, make_ac
 from edgepack.steps.proofs.goldens import read_goldens, read_tensor
 
 SIMULATED = "simulated.json"
-LEAST_SIMULATED = 100
-"""The fewest samples in a simulator that decide in the place of all samples on the CPU."""
 OPENING_S = 300.0
 """The most that a simulator takes to open a model and to compute the golden outputs, in seconds."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgepack.base.worker import report
+from edgepack.bundle.manifest import LEAST_SIMULATED
 from edgepack.errors import SamplesError, StepError
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.metrics.labelled import choose_labelled_metric
@@ -19,7 +20,7 @@ from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import Inputs
 from edgepack.steps.proofs.hook_metric import make_hook
 from edgepack.steps.proofs.judge import Judge
-from edgepack.steps.proofs.simulated import LEAST_SIMULATED, choose_samples, open_simulation
+from edgepack.steps.proofs.simulated import choose_samples, open_simulation
 from edgepack.steps.recipes.kind import LimitSearch
 from edgepack.steps.streams import run_streams, select_answers
 
