@@ -170,7 +170,7 @@ def provision_device(
         UsageError: The inventory names an interpreter for the device, so this one would not run; or
             a wheel or the wheelhouse is not there.
         DeviceError: The device has no Python, or not one that the runtime has wheels for; or others
-            use it.
+            use it; or the lease was lost, and others may have come between: do it again.
         ToolError: A wheel cannot be fetched, or is missing; or the audit log cannot be written.
         RemoteCommandError: A command on the device failed.
     """

@@ -137,7 +137,7 @@ def provision_as_rollout(
 ) -> Provisioned:
     """Install the runtime on one device, and keep that as a rollout of its own.
 
-    It is pending if the device was not reached.
+    It is pending if the device was not reached, or is in use.
 
     Raises:
         EdgepackError: What :func:`edgepack.deploy.operations.provision_device` raises.

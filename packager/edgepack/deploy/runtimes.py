@@ -19,6 +19,8 @@ from edgepack.devices.transports import connect
 from edgepack.errors import RemoteCommandError, UsageError
 
 POLL_S = 5.0
+_WAIT_S = 3600.0
+"""How long to wait while others hold the device: after hours of building that is little."""
 
 
 def build_runtime(
@@ -42,7 +44,8 @@ def build_runtime(
 
     Raises:
         UsageError: The target has no instructions, or the inventory names a Python for the device.
-        DeviceError: The device cannot be reached, or lacks something for the build.
+        DeviceError: The device cannot be reached, or lacks something for the build; or others use
+            it for an hour when the build has ended.
         RemoteCommandError: The build failed or was killed, or a provider does not work in what was
             built.
         ToolError: The runtime cannot be kept, or a wheel that it needs cannot be fetched.
@@ -58,7 +61,7 @@ def build_runtime(
         progress("fetching the wheel")
         wheel, about = build.fetch(Path(name))
         about["device"] = probe(device, transport).model
-        options = ProvisionOptions(wheels=[wheel])
+        options = ProvisionOptions(wheels=[wheel], wait_s=_WAIT_S)
         made = provision_device(device, options, require_all=True, progress=progress)
         wanted = {variant.providers[0].name for variant in build.profile.variants}
         about["providers"] = ", ".join(name for name in made.providers if name in wanted)

@@ -13,6 +13,7 @@ from edgepack.model.reading import write_model
 from edgepack.project.profile import Dialect
 from edgepack.quantization.qdq.kept_float import write_qdq
 from edgepack.quantization.qdq.writer import QdqWriter
+from edgepack.quantization.ranges.methods import find_range
 from edgepack.quantization.search.activations import (
     Activations,
     ExactWeightsJudge,
@@ -94,6 +95,24 @@ def test_choice_when_nothing_is_closer_is_what_was_there(tmp_path):
     best, tried = choose_activations(start, judge)
     assert best is start
     assert [each.accepted for each in tried] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(("wide", "levels"), [((), 256), (("x",), 65536)])
+def test_ranges_when_a_tensor_has_16_bits_are_for_its_steps(tmp_path, wide, levels):
+    start, judge = judged(net(0).model("out"), tmp_path)
+    seen = []
+
+    class Watching(ExactWeightsJudge):
+        def measure_closeness(self, activations):
+            seen.append(activations.ranges["x"])
+            return super().measure_closeness(activations)
+
+    choose_activations(start, Watching(replace(judge.writer, wide=frozenset(wide)), judge.held_out))
+    due = [
+        find_range(start.statistics["x"], "mse", levels=each, symmetric=False)
+        for each in (levels, 256 + 65536 - levels)
+    ]
+    assert seen[-1] == due[0] != due[1]
 
 
 def test_choice_when_a_range_is_blown_up_by_one_value_cuts_it_off(tmp_path):

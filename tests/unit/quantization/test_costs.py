@@ -122,12 +122,13 @@ def chain(path, weights):
     return onnx.load(tiny_models.save(path, nodes, [("x", *value)], [("y", *value)], constants))
 
 
-def costs_of(folder, weights, ranges):
+def costs_of(folder, weights, ranges, wide=()):
     model = prepare_model(chain(folder / "net.onnx", weights))
     samples = feeds()
     chosen = Chosen(Samples(samples), tuple(range(len(samples))))
     held_out = HeldOut(FloatOutputs(folder / "net.onnx", chosen))
-    return measure_costs(QdqWriter(model, ranges, PER_TENSOR), (), held_out)
+    writer = QdqWriter(model, ranges, PER_TENSOR, wide=frozenset(wide))
+    return measure_costs(writer, (), held_out)
 
 
 def share(weights, rounded_weights, rounded_after=None):
@@ -152,6 +153,17 @@ def test_node_when_only_its_weights_are_rounded_costs_what_that_does_to_the_outp
         step = np.abs(weights[number]).max() / 127
         rounded[number] = np.rint(weights[number] / step).clip(-127, 127) * step
         assert each.cost == pytest.approx(share(weights, rounded), rel=0.01)
+
+
+def test_tensor_when_it_has_16_bits_is_no_place_and_counts_for_no_other(tmp_path):
+    ranges = dict.fromkeys(("x", "t0", "t1", "y"), (-8.0, 8.0))
+    costs = [
+        {each.places: each.cost for each in costs_of(tmp_path, matrices(), ranges, wide).tensors}
+        for wide in ((), ("t1",))
+    ]
+    narrow, mixed = costs
+    assert set(narrow) - set(mixed) == {("t1",)}
+    assert mixed == {places: narrow[places] for places in mixed}
 
 
 def test_tensor_when_only_its_pair_is_there_costs_what_that_does_to_the_output(tmp_path):

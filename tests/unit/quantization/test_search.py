@@ -226,11 +226,25 @@ def test_approach_when_16_bits_are_taken_leaves_nothing_float(tmp_path):
         def measure_costs(self, trial):
             return replace(super().measure_costs(trial), tensors=tensors)
 
-    search = search_of(OfManyTensors(tmp_path, 20, {"t0": 4.0, "a": 30.0}), mixed=True)
+    search = search_of(OfManyTensors(tmp_path, 20, {"t0": 4.0}), mixed=True)
     search.approach(23)
     assert search.best.scheme.wide == {"t0"}
     assert not search.best.scheme.left
     assert not search.best.scheme.unpaired
+
+
+def test_approach_when_weights_are_what_costs_tries_no_16_bits(tmp_path):
+    tensors = tuple(PlaceStretch((f"t{n}",), 0.01 * 10.0**-n) for n in range(8))
+
+    class OfManyTensors(MadeUp):
+        def measure_costs(self, trial):
+            return replace(super().measure_costs(trial), tensors=tensors)
+
+    maker = OfManyTensors(tmp_path, 20, {"a": 30.0}, shares={"a": 0.9})
+    search = search_of(maker, mixed=True)
+    search.approach(23)
+    assert maker.files == 1
+    assert not search.best.scheme.left
 
 
 def test_approach_when_costs_promise_too_much_takes_more(tmp_path):

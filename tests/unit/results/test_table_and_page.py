@@ -313,6 +313,10 @@ def test_page_when_a_device_was_evaluated_shows_its_metric_beside_the_simulated_
     assert values[f"{other.device} · {other.variant_used}"] == 0.9833
     interval = "0.9751 to 0.9861, of its drop from fp32"
     assert f"0.9806 {interval} 0.9833 -0.0027" in text_of(page)
+    few = evaluation.simulated.model_copy(update={"samples": 128})  # type: ignore[union-attr]
+    fewer = evaluation.model_copy(update={"simulated": few})
+    text = text_of(render_html([report, other], evaluations=[fewer]))
+    assert f"0.9806 {interval} 0.9833, 128 samples n/a" in text
 
 
 def test_figure_when_a_device_was_evaluated_draws_its_own_interval_and_says_so() -> None:

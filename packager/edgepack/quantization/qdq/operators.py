@@ -177,7 +177,7 @@ class Options:
     unpaired: frozenset[str]
     """Activations that stay float."""
     wide: frozenset[str]
-    """Activations that have 16 bits, and a grid of their own."""
+    """Activations that have 16 bits."""
 
 
 @dataclass

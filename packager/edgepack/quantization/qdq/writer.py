@@ -124,9 +124,9 @@ class QdqWriter:
     them. A part of their values (by a Slice or Split) can have a pair."""
     wide: frozenset[str] = frozenset()
     """Activations that have 16 bits: uint16, and int16 in a symmetric dialect. They have a grid of
-    their own. What moves their values, and constants other than weights that are combined with
-    them, have 16 bits too. No integer kernel of an 8-bit dialect takes them: those operators
-    compute in float between conversions."""
+    their own, unless they only move values of another one. What moves their values, and constants
+    other than weights that are combined with them, have 16 bits too. No integer kernel of an 8-bit
+    dialect takes them: those operators compute in float between conversions."""
 
     def list_candidates(self) -> frozenset[str]:
         """Return the names of the nodes that are quantized unless they are excluded."""

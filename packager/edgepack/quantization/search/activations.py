@@ -60,7 +60,8 @@ class ExactWeightsJudge:
     """Measures how close a model is whose activations are quantized and whose weights are not."""
 
     writer: QdqWriter
-    """Only its dialect and exclusions count; model and ranges come from the judged model."""
+    """Only its dialect, exclusions and what is wide count; model and ranges come from the judged
+    model."""
     held_out: HeldOut
     left: Collection[str] = ()
     """Names of the nodes that stay float."""
@@ -174,13 +175,13 @@ def _replace_found(now: Activations, found: Equalized) -> Activations:
 
 def _change_ranges(now: Activations, writer: QdqWriter) -> Iterator[tuple[str, Activations]]:
     """Yield ranges by other methods, for the tensors whose values are known."""
-    levels = 65536 if writer.dialect.activations == "uint16" else 256
+    is_wide = writer.dialect.activations == "uint16"
     for name, method, percentile in _METHODS:
         found = {
             tensor: find_range(
                 statistics,
                 method,
-                levels=levels,
+                levels=65536 if is_wide or tensor in writer.wide else 256,
                 symmetric=writer.dialect.symmetric,
                 percentile=percentile,
             )

@@ -92,6 +92,8 @@ class Costs:
 def measure_costs(writer: QdqWriter, left: Collection[str], held_out: HeldOut) -> Costs:
     """Return what the constants of nodes, and the pairs of tensors, add to the outputs' error.
 
+    Tensors that have 16 bits already are none of its places, and are float while others are judged.
+
     Args:
         writer: Writes the model in question, with plain weights.
         left: Nodes that stay float.
@@ -104,7 +106,8 @@ def measure_costs(writer: QdqWriter, left: Collection[str], held_out: HeldOut) -
     source, whole = writer.model, writer.write(left)
     made = {name for node in source.graph.node for name in node.output}
     every_node = {node.name for node in source.graph.node}
-    tensors = list(find_pairs(whole, made))
+    pairs = list(find_pairs(whole, made))
+    tensors = [name for name in pairs if name not in writer.wide]
 
     with tempfile.TemporaryDirectory(prefix="edgepack-costs-") as folder:
         path = Path(folder) / "model.onnx"
@@ -119,7 +122,7 @@ def measure_costs(writer: QdqWriter, left: Collection[str], held_out: HeldOut) -
             return measure_cost(partly)
 
         def measure_tensors(places: Sequence[str]) -> float:
-            others = set(tensors).difference(places)
+            others = set(pairs).difference(places)
             partly = replace(writer, unpaired=writer.unpaired | others)
             return measure_cost(write_qdq(partly, left, exact=every_node))
 

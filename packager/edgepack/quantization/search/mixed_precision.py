@@ -14,7 +14,7 @@ from edgepack.quantization.search.costs import Costs, PlaceStretch
 from edgepack.quantization.search.scheme import Scheme
 
 WORTHWHILE_DB = 1.0
-"""The gain that leaving twice as much float must bring if that alone is not enough."""
+"""The gain that taking out twice as much must bring if that alone is not enough."""
 _HURTS = "it costs the most accuracy"
 _SHOWN = 3
 
@@ -53,6 +53,8 @@ class Ladder:
     """So many are taken out at most."""
     steps: int | None = None
     """In so many steps at most, of at least 2; None stands for no limit."""
+    rest: float = 0.0
+    """What all costs that is none of the places."""
 
     def list_counts(self) -> list[int]:
         """Return how many places each step takes out: 1, 2, 4 and so on, and at last the most.
@@ -83,8 +85,8 @@ class Ladder:
 
     def _compute_gain_db(self, count: int) -> float:
         costs = [place.cost for place in self.places]
-        left = sum(costs[count:])
-        return 10 * math.log10(sum(costs) / left) if left else math.inf
+        left = sum(costs[count:]) + self.rest
+        return 10 * math.log10((sum(costs) + self.rest) / left) if left else math.inf
 
     def make_rung(self, count: int) -> tuple[str, Scheme]:
         """Return the scheme without the first places, and its name."""
@@ -107,7 +109,11 @@ def make_float_ladder(
         steps: As in :class:`Ladder`.
     """
     nodes = [FloatPlace(each.cost, nodes=each.places) for each in costs.nodes if each.cost > 0]
-    tensors = _find_places(scheme, costs.tensors, wide=False)
+    tensors = [
+        place
+        for place in _find_places(costs.tensors, wide=False)
+        if scheme.wide.isdisjoint(place.tensors)
+    ]
     places = sorted((*nodes, *tensors), key=lambda place: -place.density)
     return Ladder("float", scheme, places, _count_allowed(places, most), steps)
 
@@ -120,11 +126,12 @@ def make_wide_ladder(
     Args:
         scheme: As in :func:`make_float_ladder`.
         costs: Of its places.
-        most: The share of the tensors that may have 16 bits; all if not given.
+        most: The share of those that cost anything that may have 16 bits; all if not given.
         steps: As in :class:`Ladder`.
     """
-    places = _find_places(scheme, costs.tensors, wide=True)
-    return Ladder("16 bits", scheme, places, _count_allowed(places, most), steps)
+    places = _find_places(costs.tensors, wide=True)
+    rest = sum(each.cost for each in costs.nodes)
+    return Ladder("16 bits", scheme, places, _count_allowed(places, most), steps, rest)
 
 
 def _count_allowed(places: Sequence[FloatPlace], most: float) -> int:
@@ -133,12 +140,7 @@ def _count_allowed(places: Sequence[FloatPlace], most: float) -> int:
     return int(np.sum(taken <= most * taken[-1])) if places else 0
 
 
-def _find_places(
-    scheme: Scheme, tensors: Iterable[PlaceStretch], *, wide: bool
-) -> list[FloatPlace]:
-    """Return the stretches of 8-bit tensors that cost anything."""
+def _find_places(tensors: Iterable[PlaceStretch], *, wide: bool) -> list[FloatPlace]:
     return [
-        FloatPlace(each.cost, tensors=each.places, wide=wide)
-        for each in tensors
-        if each.cost > 0 and scheme.wide.isdisjoint(each.places)
+        FloatPlace(each.cost, tensors=each.places, wide=wide) for each in tensors if each.cost > 0
     ]

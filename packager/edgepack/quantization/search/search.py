@@ -14,7 +14,7 @@ Five questions, each asked only if the one before leaves it open:
    8 bits. (:meth:`Search.meet`)
 
 Out of 8 bits, tensors go to 16 where the provider takes operators of both; hardware for integers
-may compute no floats. Layers stay float where that is not enough, or not possible.
+may compute no floats. Where that is not enough, layers stay float against noise and for a limit.
 
 The first four are judged on held-out calibration samples
 (:mod:`edgepack.quantization.search.closeness`), the fifth by the user's own metric.
@@ -59,8 +59,8 @@ images, onnxruntime 1.31.1, x86-64, 2026-11-21)."""
 MOST_MEASURED = 12
 """How often the metric is measured at most for one model."""
 MOST_REPAIRED, MOST_APPROACHED = 1 / 2, 1 / 4
-"""The share of the places that are taken out of 8 bits at most, to repair noise or leave float for
-a limit, and to approach the float model: int8 is what was asked for."""
+"""The share of the places that are left float at most, to repair noise or meet a limit, and that
+are taken out of 8 bits to approach the float model: int8 is what was asked for."""
 MOST_HELD = 3
 """For how many kinds of inputs ranges are widened at most."""
 _MET = (0.0, 0.0)
@@ -256,7 +256,8 @@ class Search:
     def approach(self, least_db: float) -> None:
         """Bring the worst output near the float model's, if a quarter of the places is enough.
 
-        Otherwise it takes out of 8 bits what gains a dB over taking out half of that.
+        Otherwise it takes out of 8 bits what gains a dB over taking out half of that. Where the
+        provider takes 16 bits, nothing is left float for it.
 
         Args:
             least_db: SQNR of the worst group of channels of the worst output, in dB.

@@ -36,9 +36,13 @@ def make_evaluation_row(report: EvaluationReport) -> EvaluationRow:
     measured, simulated = report.measured, report.simulated
     low, _, high = find_accuracy_range(measured, report)
     of_drop = ", of its drop from fp32" if isinstance(report.interval, NotMeasured) else ""
-    difference = "n/a"
-    if isinstance(simulated, Accuracy) and simulated.metric == measured.metric:
-        difference = f"{measured.value - simulated.value:+.4f}"
+    difference, host = "n/a", format_fact(simulated)
+    if isinstance(simulated, Accuracy):
+        is_same = simulated.samples == measured.samples
+        host = f"{simulated.value:#.4g}" + ("" if is_same else f", {simulated.samples} samples")
+        # Of other samples it would be the samples' difference, too.
+        if is_same and simulated.metric == measured.metric:
+            difference = f"{measured.value - simulated.value:+.4f}"
     return EvaluationRow(
         device=report.device,
         bundle=report.bundle,
@@ -46,9 +50,7 @@ def make_evaluation_row(report: EvaluationReport) -> EvaluationRow:
         metric=measured.metric,
         measured=f"{measured.value:#.4g}",
         interval="n/a" if low == high else f"{low:#.4g} to {high:#.4g}{of_drop}",
-        simulated=format_fact(simulated)
-        if isinstance(simulated, NotMeasured)
-        else f"{simulated.value:#.4g}",
+        simulated=host,
         difference=difference,
         samples=measured.samples,
         placement=format_placement(report),
