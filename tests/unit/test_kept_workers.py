@@ -10,8 +10,10 @@ import pytest
 from edgepack.base.processes import Workers, use_pool
 from edgepack.errors import StepError, ToolError
 from edgepack.model.simulating import Simulator, open_simulated
+from edgepack.trying.verify import check_goldens
 
 from tests.support.doubles.kept_workers import KeptWorkers
+from tests.support.reports.tiny_bundle import write_tiny_bundle
 
 
 @pytest.fixture
@@ -40,6 +42,13 @@ def test_worker_when_it_opened_a_simulator_is_not_kept(pool, tmp_path):
         open_simulated(simulator, tmp_path / "m.onnx", {}, {}, limit_s=60),
     ):
         raise AssertionError("it has to be refused")
+    assert pool.idle == []
+
+
+def test_worker_when_it_ran_a_bundles_loader_which_loads_plugins_is_not_kept(pool, tmp_path):
+    bundle = write_tiny_bundle(tmp_path / "tiny")
+    with Workers(1) as workers:
+        assert workers.call(check_goldens, bundle, "cpu-fp32").passed
     assert pool.idle == []
 
 

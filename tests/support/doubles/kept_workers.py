@@ -22,8 +22,13 @@ _OF_EACH_TEST = (
     "XDG_CONFIG_HOME",
     "XDG_DATA_HOME",
 )
-_CHANGING = ("edgepack.quantization.ranges.helper", "edgepack.model.simulating")
-"""The first opens what later calls use; the second loads a plugin and limits the memory."""
+_CHANGING = (
+    "edgepack.quantization.ranges.helper",
+    "edgepack.model.simulating",
+    "edgepack.trying.running",
+    "edgepack.trying.verify",
+)
+"""The first opens what later calls use; the others load plugins, and one limits the memory."""
 _MOST_IDLE = 3
 _MOST_BYTES = 400_000_000
 _SETTLE = """
