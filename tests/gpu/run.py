@@ -9,7 +9,8 @@ network, from a folder that ``edgepack device wheels`` has filled. Then ``edgepa
 the example is built, and each variant is loaded, held to its golden outputs and predicted
 placement, measured, and asked the evaluation samples. It writes the evidence file that the grades
 are made from. Each GPU variant has to run on its provider, and none may lose to the CPU in what it
-answers.
+answers. Bound in the GPU's memory it has to give the golden outputs, and the driver has to tell its
+clock and memory; what copies took, and a recorded run, is printed.
 
 Exit codes: 0 all held, 1 something did not, 3 there is no NVIDIA GPU here, or no driver for it.
 """
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
@@ -96,6 +98,7 @@ def _prove(device: api.Device, profile: api.Profile, arguments: argparse.Namespa
         profile.id, device, preset=arguments.preset, out=arguments.out, progress=progress
     )
     seen = {variant.id: variant for variant in proof.evidence.variants}
+    reports = {report.variant_used: report for report in proof.reports}
     for variant in profile.variants:
         first = variant.providers[0].name
         if variant.id not in seen:
@@ -107,11 +110,35 @@ def _prove(device: api.Device, profile: api.Profile, arguments: argparse.Namespa
         least = 1.0 if variant.placement == "all" else variant.placement
         problem = "" if share >= least else f"its nodes are on {found.nodes}"
         checks.append(Check(f"{variant.id} runs on {first}", problem))
+        if first != "CPUExecutionProvider":
+            checks += _check_gpu(reports[variant.id])
         if metric := found.metric:
             lost = metric.fp32 - metric.value
             problem = "" if lost <= METRIC_TOLERANCE else f"it loses {lost:.3f} of {metric.name}"
             checks.append(Check(f"{variant.id} answers as the float model", problem))
     return checks
+
+
+def _check_gpu(report: api.RunReport) -> list[Check]:
+    """Return whether the GPU computed in its own memory and was watched; print what copies took."""
+    name, bound, memory = report.variant_used, report.bound, report.memory
+    gpu_bytes = memory if isinstance(memory, api.NotMeasured) else memory.gpu_bytes
+    sampled = [run.sampling for run in report.runs if not isinstance(run.sampling, api.NotMeasured)]
+    clocks = {clock for each in sampled for one in each.samples for clock in one.clocks_hz}
+    watched = any(clock.split()[0] == "gpu" for clock in clocks) and isinstance(gpu_bytes, int)
+    problem = "" if watched else f"clocks are {sorted(clocks)}, its memory {gpu_bytes}"
+    checks = [Check(f"the driver tells of {name}", problem)]
+    if isinstance(bound, api.NotMeasured):
+        return [*checks, Check(f"{name} runs when bound", bound.reason)]
+    parts = {"copying in": bound.write_ns, "bound": bound.run_ns, "copying out": bound.read_ns}
+    if isinstance(bound.graph_run_ns, api.NotMeasured):
+        say(f"  {name}: no recorded run: {bound.graph_run_ns.reason}")
+    else:
+        parts["recorded"] = bound.graph_run_ns
+    parts["as called"] = report.latencies_ns
+    medians = ", ".join(f"{what} {median(ns) / 1e6:.3f} ms" for what, ns in parts.items())
+    say(f"  {name}: {medians}")
+    return [*checks, Check(f"{name} runs when bound", "")]
 
 
 def say(text: str) -> None:

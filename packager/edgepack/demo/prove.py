@@ -53,6 +53,8 @@ class Proof:
     """The variants that nothing is shown of, each with the reason."""
     doubts: dict[str, tuple[str, ...]]
     """By variant, why its measurement is not VALID."""
+    reports: tuple[RunReport, ...] = ()
+    """What was measured, one for each variant that ran."""
 
 
 def prove(  # noqa: PLR0913  (the command's options)
@@ -130,7 +132,7 @@ def prove(  # noqa: PLR0913  (the command's options)
     file = out or Path(f"{target}-{seen.how}.json")
     with writing("the evidence", file, ELSEWHERE):
         write_atomically(file, seen.model_dump_json(indent=2) + "\n", mode=SHARED)
-    return Proof(seen, file, tuple(trial.unused), doubts)
+    return Proof(seen, file, tuple(trial.unused), doubts, tuple(trial.reports))
 
 
 @dataclass

@@ -18,6 +18,7 @@ from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
+    BoundRuns,
     Conditions,
     Count,
     Memory,
@@ -36,6 +37,8 @@ STREAM_EXIT = 5
 MAX_RUN_BYTES = 48 << 20
 """The most bytes of a process run: two million latencies of eight digits, and half an hour of
 sensors."""
+BOUND_RUNS = 130
+"""Of an inference with bound inputs and outputs, with and without a recorded graph."""
 MAX_EVENTS = 20_000
 """The most events of a profile, each of up to a thousand bytes."""
 LOAD_TIMEOUT_S = 300.0
@@ -60,6 +63,10 @@ Events = list[dict[str, Any]]
 
 class _Created(StrictModel):
     session_create_ns: Ns | NotMeasured
+
+
+class _Bound(StrictModel):
+    bound: BoundRuns | NotMeasured
 
 
 class Swept(StrictModel):
@@ -114,6 +121,9 @@ class Measurer(Protocol):
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
+
+    def bound(self, variant: str) -> BoundRuns | NotMeasured:
+        """Time inferences whose inputs and outputs stay on the device, and the copies."""
 
     def profile(self, variant: str) -> Placement:
         """Return which provider runs each node."""
@@ -205,6 +215,12 @@ class Harness:
         """Measure peak memory."""
         argv = self.make_argv("memory", variant)
         return self._read_document(Memory, argv, timeout_s=self.load_timeout_s)
+
+    def bound(self, variant: str) -> BoundRuns | NotMeasured:
+        """Time inferences whose inputs and outputs stay on the device, and the copies."""
+        argv = [*self.run_prefix, *self.make_argv("bound", variant)]
+        timeout_s = self.load_timeout_s + 2 * BOUND_RUNS * self.slowest_s
+        return self._read_document(_Bound, argv, timeout_s=timeout_s).bound
 
     def profile(self, variant: str) -> Placement:
         """Return which provider runs each node."""

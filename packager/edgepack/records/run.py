@@ -28,6 +28,8 @@ LOW_POWER = "low power"
 """The power mode of a phone that saves power."""
 NO_BATTERY = NotMeasured(reason="the device has no battery, or does not report it")
 TIMELESS = NotMeasured(reason="it took no time")
+NOT_READ = NotMeasured(reason="no driver of a GPU was asked")
+IN_HOST_MEMORY = NotMeasured(reason="it computes in the memory that the program has its tensors in")
 
 
 class Valid(StrictModel):
@@ -352,11 +354,28 @@ class Memory(StrictModel):
     peak_bytes: Count
     """After ``runs`` inferences."""
     runs: Count
+    gpu_bytes: Count | NotMeasured = NOT_READ
+    """What was taken meanwhile of the memory of all GPUs that the driver tells of."""
 
     @property
     def model_bytes(self) -> int:
         """What the model added to the peak."""
         return self.peak_bytes - self.baseline_bytes
+
+
+class BoundRuns(StrictModel):
+    """Inferences of a separate process whose inputs and outputs stay in the device's memory."""
+
+    memory: Name
+    """Onnxruntime's name of it: ``cuda``."""
+    write_ns: Annotated[list[Ns], Field(min_length=1)]
+    """How long copying the inputs there took, each time."""
+    run_ns: Annotated[list[Ns], Field(min_length=1)]
+    """How long computing took, each time."""
+    read_ns: Annotated[list[Ns], Field(min_length=1)]
+    """How long copying the outputs back took, each time."""
+    graph_run_ns: list[Ns] | NotMeasured
+    """As ``run_ns``, where the provider recorded a run once and starts that as one."""
 
 
 class VariantFacts(StrictModel):
@@ -413,6 +432,7 @@ class RunReport(StrictModel):
     creation: Creation | NotMeasured
     memory: Memory | NotMeasured
     placement: Placement | NotMeasured
+    bound: BoundRuns | NotMeasured = IN_HOST_MEMORY
     sweep: list[SweepPoint] = []
     canary: Canary | NotMeasured
     tuned: list[TunedSetting] = []

@@ -257,7 +257,9 @@ def format_memory(report: RunReport) -> str:
     """Return how much of the peak memory is the model's."""
     if isinstance(report.memory, NotMeasured):
         return "not measured"
-    return f"{format_mebibytes(report.memory.model_bytes)} for the model"
+    gpu = report.memory.gpu_bytes
+    there = "" if isinstance(gpu, NotMeasured) else f", {format_mebibytes(gpu)} of the GPU"
+    return f"{format_mebibytes(report.memory.model_bytes)} for the model{there}"
 
 
 def format_count(number: int, word: str) -> str:

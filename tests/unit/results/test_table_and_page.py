@@ -26,6 +26,7 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.unused import Unused
 from edgepack.errors import ToolError, UsageError
 from edgepack.records.run import (
+    BoundRuns,
     Energy,
     Inconclusive,
     Invalid,
@@ -459,6 +460,31 @@ def test_page_shows_tiles_phases_sweep_canary_and_settings_of_a_run() -> None:
         "8,123.4 µs, 98.8 %",
     ):
         assert part in text, part
+
+
+def test_page_shows_what_copies_to_a_gpu_took_where_that_was_timed() -> None:
+    bound = BoundRuns(
+        memory="cuda",
+        write_ns=[2_000_000, 3_000_000, 4_000_000],
+        run_ns=[5_000_000],
+        read_ns=[1_000_000],
+        graph_run_ns=[4_500_000],
+    )
+    memory = example_report().memory
+    assert not isinstance(memory, NotMeasured)
+    memory = memory.model_copy(update={"gpu_bytes": 512 << 20})
+    text = text_of(render_html([example_report(bound=bound, memory=memory)]))
+    for part in (
+        "copying inputs to the device 3.000 ms 2.000 ms to 4.000 ms, n = 3",
+        "computing there 5.000 ms",
+        "copying outputs back 1.000 ms",
+        "computing there, recorded 4.500 ms",
+        "for the model, 512.0 MiB of the GPU",
+    ):
+        assert part in text, part
+    assert "copying" not in text_of(render_html([example_report()]))
+    unrecorded = bound.model_copy(update={"graph_run_ns": NOT_KNOWN})
+    assert "recorded" not in text_of(render_html([example_report(bound=unrecorded)]))
 
 
 def test_page_escapes_every_text_of_users_and_devices() -> None:

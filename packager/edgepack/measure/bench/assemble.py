@@ -19,6 +19,7 @@ from edgepack.records.other_work import count_threads, list_work_notes
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     SCHEMA_VERSION,
+    BoundRuns,
     Creation,
     Memory,
     Placement,
@@ -50,6 +51,7 @@ class Measurements:
     selection: Selection
     runs: list[ProcessRun] = field(default_factory=list)
     memory: Memory | NotMeasured = NOT_REACHED
+    bound: BoundRuns | NotMeasured = NOT_REACHED
     placement: Placement | NotMeasured = NOT_REACHED
     scenario: Scenario = field(default_factory=Scenario)
     argv: list[str] = field(default_factory=list)
@@ -108,6 +110,7 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
         runs=list(measured.runs),
         creation=measured.creation,
         memory=measured.memory,
+        bound=measured.bound,
         placement=measured.placement,
         sweep=measured.sweep,
         canary=join_runs(measured.canary),

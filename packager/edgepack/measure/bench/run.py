@@ -11,6 +11,7 @@ from pathlib import Path
 from edgepack.base.files import ELSEWHERE, SHARED, require_writable, write_atomically, writing
 from edgepack.base.progress import Progress, Silent, Task, Work
 from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import ManifestVariant
 from edgepack.devices.canary import CanaryRun
 from edgepack.devices.harness import Measurer, Swept
 from edgepack.devices.inventory import Device, PhoneEntry
@@ -28,7 +29,9 @@ from edgepack.measure.bench.sweeps import Shapes, find_batch, make_sweep_points
 from edgepack.measure.phones.phones import open_phone, require_asked_of_phones
 from edgepack.records.presets import Preset, find_preset
 from edgepack.records.run import (
+    IN_HOST_MEMORY,
     SINGLE_STREAM,
+    BoundRuns,
     Creation,
     ProcessRun,
     RunReport,
@@ -178,6 +181,7 @@ def measure_all(
     task.begin("memory", f"{used}: memory")
     measured.memory = harness.memory(used)
     task("memory")
+    measured.bound = measure_bound(harness, entry)
     task.begin("placement", f"{used}: which provider runs each node")
     if question.events:
         measured.placement, measured.events = harness.trace(used)
@@ -220,6 +224,24 @@ def create_sessions(harness: Measurer, variant: str, times: int) -> Creation | N
     except RemoteCommandError as error:
         return NotMeasured(reason=format_one_line(error.problem))
     return Creation(cold_ns=cold, warm_ns=warm)
+
+
+def measure_bound(harness: Measurer, entry: ManifestVariant) -> BoundRuns | NotMeasured:
+    """Time copies and computing apart where the provider has a memory of its own.
+
+    If it fails, the measurement goes on.
+
+    Raises:
+        DeviceError: The connection broke.
+    """
+    from edgepack.ondevice.runtime.edgepack_binding import MEMORIES
+
+    if entry.providers[0].name not in MEMORIES:
+        return IN_HOST_MEMORY
+    try:
+        return harness.bound(entry.id)
+    except RemoteCommandError as error:
+        return NotMeasured(reason=format_one_line(error.problem))
 
 
 def _measure_sweep_point(

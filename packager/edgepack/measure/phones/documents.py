@@ -27,6 +27,8 @@ class About(StrictModel):
     onnxruntime: Name
     providers: list[Name]
     cpu_count: Count
+    plugin: str = ""
+    """Why a plugin that was asked for gives no provider."""
 
 
 class _Refusal(StrictModel):

@@ -45,7 +45,15 @@ from edgepack.measure.phones.plans import (
 )
 from edgepack.measure.phones.program import Phone, limit_arguments, list_arguments
 from edgepack.records.presets import Preset
-from edgepack.records.run import Conditions, Memory, Placement, ProcessRun, Selection, VariantTrial
+from edgepack.records.run import (
+    IN_HOST_MEMORY,
+    Conditions,
+    Memory,
+    Placement,
+    ProcessRun,
+    Selection,
+    VariantTrial,
+)
 
 COOLER_C = 5.0
 """A run begins when the phone is at most this much warmer, in °C, than it was at first."""
@@ -166,6 +174,11 @@ class NativeHarness:
         plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
         return self._ask_program(Memory, ["memory"], plan)
 
+    def bound(self, variant: str) -> NotMeasured:
+        """Return why no copies are timed apart: a phone's units share its memory."""
+        del variant
+        return IN_HOST_MEMORY
+
     def profile(self, variant: str) -> Placement:
         """Return which provider runs each node."""
         return self._read_profile(self.bundle.manifest.find_variant(variant))
@@ -234,6 +247,8 @@ class NativeHarness:
             if provider.name not in available:
                 listed = ", ".join(available)
                 absence = f"{provider.name} is not in this onnxruntime (it has {listed})"
+                if self.about.plugin:
+                    absence += f"; its plugin: {format_one_line(self.about.plugin)}"
                 source = sources.get(provider.name)
                 yield f"{absence}. {source.about}" if source else absence
         missing = sorted(set(entry.requires.cpu) - self.phone.cpu_flags)

@@ -7,6 +7,7 @@
     python harness/edgepack_harness.py create  --bundle DIR --variant ID [--cold]
     python harness/edgepack_harness.py sweep   --bundle DIR --variant ID --shapes '{"x": [1, 3]}'
     python harness/edgepack_harness.py memory  --bundle DIR --variant ID
+    python harness/edgepack_harness.py bound   --bundle DIR --variant ID
     python harness/edgepack_harness.py profile --bundle DIR --variant ID [--events 1000]
     python harness/edgepack_harness.py serve   --bundle DIR --variant ID
 
@@ -50,6 +51,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import edgepack_conditions as conditions  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_load as load  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_loader as loader  # type: ignore[import-not-found]  # noqa: E402
+import edgepack_nvml as nvml  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_pages as pages  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_providers as providers  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_sysfs as sysfs  # type: ignore[import-not-found]  # noqa: E402
@@ -73,6 +75,8 @@ INCOMPARABLE_DB = -200.0
 MAX_PROBLEM = 1000
 MEMORY_RUNS = 20
 PROFILE_RUNS = 10
+BOUND_RUNS = 130
+"""Of which the first :data:`WINDOW_ITERATIONS` warm up."""
 
 READ_AHEAD = 2
 """Requests that wait in memory while one is answered."""
@@ -369,18 +373,69 @@ def sweep(arguments: argparse.Namespace) -> Json:
 
 
 def measure_memory(arguments: argparse.Namespace) -> Json:
-    """Report the peak of resident memory without a model, after loading it and after some runs."""
+    """Report the peak of resident memory without a model, after loading it and after some runs.
+
+    Of the memory of GPUs, what was taken meanwhile: onnxruntime gives none back until a session
+    ends.
+    """
     baseline = read_peak_rss()
+    gpus = nvml.find_gpus()
+    gpu_before = nvml.sum_used_bytes(gpus)
     model = loader.load(arguments.bundle, arguments.variant, settings=arguments.session)
     loaded = read_peak_rss()
     for _ in range(MEMORY_RUNS):
         model.run(model.bundle.read_golden_inputs(0))
+    gpu_after = nvml.sum_used_bytes(gpus)
+    gpu: Any = sysfs.make_not_measured("no GPU here tells it")
+    if gpu_before is not None and gpu_after is not None:
+        gpu = max(0, gpu_after - gpu_before)
     return {
+        "gpu_bytes": gpu,
         "baseline_bytes": baseline,
         "loaded_bytes": loaded,
         "peak_bytes": read_peak_rss(),
         "runs": MEMORY_RUNS,
     }
+
+
+def measure_bound(arguments: argparse.Namespace) -> Json:
+    """Time inferences whose inputs and outputs stay on the device, and the copies, each apart."""
+    model = loader.load(arguments.bundle, arguments.variant)
+    if model.buckets:
+        why = "the variant has a model for each of several sizes"
+        return {"bound": sysfs.make_not_measured(why)}
+    feed = model.bundle.read_golden_inputs(0)
+    bound = model.bind(feed)
+    document = {"memory": bound.memory, **_time_bound(model, bound, feed)}
+    try:
+        recorded = _time_bound(model, model.bind(feed, graph=True), feed)
+        document["graph_run_ns"] = recorded["run_ns"]
+    except (ValueError, loader.Refused, *loader.ORT_ERRORS) as error:
+        why = " ".join(str(error).split())[:MAX_PROBLEM]
+        document["graph_run_ns"] = sysfs.make_not_measured(why)
+    return {"bound": document}
+
+
+def _time_bound(model: Any, bound: Any, feed: loader.Arrays) -> Json:
+    """Return how long writing, running and reading took, each time.
+
+    Raises:
+        Refused: The outputs are not the golden ones.
+    """
+    taken: List[Tuple[int, ...]] = []
+    outputs: loader.Arrays = {}
+    for _ in range(BOUND_RUNS):
+        began = time.perf_counter_ns()
+        bound.write(feed)
+        written = time.perf_counter_ns()
+        bound.run()
+        ran = time.perf_counter_ns()
+        outputs = bound.read()
+        taken.append((written - began, ran - written, time.perf_counter_ns() - ran))
+    loader.check_golden(model.entry, model.compute_closeness_db(0, outputs), " when bound")
+    names = ("write_ns", "run_ns", "read_ns")
+    timed = zip(*taken[WINDOW_ITERATIONS:])  # noqa: B905 (strict is unknown to Python 3.8)
+    return {name: list(each) for name, each in zip(names, timed)}  # noqa: B905
 
 
 def read_peak_rss() -> int:
@@ -523,6 +578,7 @@ _MODES: Dict[str, Callable[[argparse.Namespace], Json]] = {
     "create": create,
     "sweep": sweep,
     "memory": measure_memory,
+    "bound": measure_bound,
     "profile": profile,
 }
 _SCENARIOS: Dict[str, Callable[[Any, argparse.Namespace, WarmUp], Any]] = {

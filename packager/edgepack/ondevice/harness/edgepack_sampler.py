@@ -83,7 +83,8 @@ class Sampler:
 
 def sample_until_end(interval_s: float, root: Path = sysfs.ROOT) -> sysfs.Json:
     """Read the sensors at once, every interval, and when stdin ends; return the ``Sampling``."""
-    reader = sensors.Sensors(root)
+    gpus = sensors.find_gpus(root)
+    reader = sensors.Sensors(root, gpus)
     started_ns, started_cpu_ns = time.monotonic_ns(), read_cpu_ns()
     samples = [reader.sample()]
     print(flush=True)  # says that it has begun; JSON may follow on white space
@@ -97,7 +98,7 @@ def sample_until_end(interval_s: float, root: Path = sysfs.ROOT) -> sysfs.Json:
         "interval_s": interval_s,
         "samples": samples,
         "unknown": reader.unknown,
-        "trip_points_c": sensors.read_trip_points(root),
+        "trip_points_c": sensors.read_trip_points(root, gpus),
         "cpu_ns": read_cpu_ns() - started_cpu_ns,
         "elapsed_ns": time.monotonic_ns() - started_ns,
     }
@@ -128,7 +129,7 @@ def compute_energy(sampling: sysfs.Json, from_ns: int, to_ns: int) -> sysfs.Json
     """Return the ``Energy`` between two moments, or why it is not known.
 
     Power is what it was since the sample before. The sources are the one rail of a Jetson through
-    which everything comes, or all packages by RAPL.
+    which everything comes, or all packages by RAPL and all GPUs by NVML, as far as they are known.
     """
     if "samples" not in sampling:
         return sysfs.make_not_measured(sampling["reason"])
@@ -137,7 +138,9 @@ def compute_energy(sampling: sysfs.Json, from_ns: int, to_ns: int) -> sysfs.Json
     samples = sampling["samples"]
     names = {name for sample in samples for name in sample.get("power_w", {})}
     whole = [name for name in WHOLE_INPUT if name in names][:1]
-    used = whole or sorted(name for name in names if name.startswith("package-"))
+    packages = sorted(name for name in names if name.startswith("package-"))
+    gpus = sorted(name for name in names if name.split()[0] == "gpu")
+    used = whole or packages + gpus
     if not used:
         return sysfs.make_not_measured(
             f"none of the rails is the whole input: {', '.join(sorted(names))}"
@@ -151,8 +154,9 @@ def compute_energy(sampling: sysfs.Json, from_ns: int, to_ns: int) -> sysfs.Json
         if begin < end and any(name not in watts for name in used):
             return sysfs.make_not_measured("the sensor did not answer all the time")
         joules += sum(watts.get(name, 0.0) for name in used) * max(0, end - begin) / 1e9
-    kind = "INA3221" if whole else "RAPL"
-    return {"joules": round(joules, 6), "source": " ".join([kind, *used])}
+    kinds = {"INA3221": whole, "RAPL": [] if whole else packages, "NVML": [] if whole else gpus}
+    sources = [" ".join([kind, *parts]) for kind, parts in kinds.items() if parts]
+    return {"joules": round(joules, 6), "source": ", ".join(sources)}
 
 
 if __name__ == "__main__":

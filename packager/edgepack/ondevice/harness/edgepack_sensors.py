@@ -1,7 +1,8 @@
 """The sensors of this machine, opened once and read again and again: a few ``pread`` each time.
 
 They are temperatures, clocks and how busy what they drive is, power, throttling and load. Why a
-kind of sensor is not read is in :attr:`Sensors.unknown`.
+kind of sensor is not read is in :attr:`Sensors.unknown`. NVIDIA's driver has no files: its library
+is asked, see edgepack_nvml.py.
 
 Sources: Linux's Documentation/driver-api/thermal/sysfs-api.rst,
 Documentation/admin-guide/pm/cpufreq.rst, Documentation/ABI/testing/sysfs-class-devfreq,
@@ -15,11 +16,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 if __package__:
+    from . import edgepack_nvml as nvml
     from . import edgepack_sysfs as sysfs
 else:
+    import edgepack_nvml as nvml  # type: ignore[import-not-found,no-redef]
     import edgepack_sysfs as sysfs  # type: ignore[import-not-found,no-redef]
 
 READ_BYTES = 1 << 16
@@ -32,7 +35,8 @@ GPUS = ("gpu", "ga10b", "gv11b", "gp10b", "gm20b")
 class Sensors:
     """All sensors of this machine, opened once."""
 
-    def __init__(self, root: Path = sysfs.ROOT) -> None:
+    def __init__(self, root: Path = sysfs.ROOT, gpus: Optional[Sequence[nvml.Gpu]] = None) -> None:
+        """Open them; ``gpus`` are those of the driver, by default this machine's."""
         self._groups = [
             _Temperatures(root),
             _Clocks(root),
@@ -45,6 +49,9 @@ class Sensors:
         for group in self._groups:
             if group.problem:
                 self.unknown[group.kind] = group.problem
+        self._gpus = _name_gpus(find_gpus(root) if gpus is None else gpus)
+        for kind in _list_kinds(self._read_gpus()):
+            self.unknown.pop(kind, None)
 
     def sample(self) -> sysfs.Json:
         """Return what they say now; of power and use, what it was since the time before."""
@@ -52,7 +59,50 @@ class Sensors:
         for group in self._groups:
             if not group.problem:
                 found.update(group.read())
+        for key, values in self._read_gpus().items():
+            if isinstance(values, list):
+                found[key] = found.get(key, []) + values
+            else:  # a Jetson's own files come first
+                found[key] = {**values, **found.get(key, {})}
         return found
+
+    def _read_gpus(self) -> Dict[str, Any]:
+        found: Dict[str, Any] = {}
+        for name, gpu in self._gpus.items():
+            for what, hertz in gpu.read_clocks_hz().items():
+                found.setdefault("clocks_hz", {})[what.replace("gpu", name)] = hertz
+            values = {
+                "temperatures_c": gpu.read_temperature_c(),
+                "busy": gpu.read_busy(),
+                "power_w": gpu.read_power_w(),
+            }
+            for key, value in values.items():
+                if value is not None:
+                    found.setdefault(key, {})[name] = value
+            causes = gpu.list_causes()
+            if causes is not None:
+                found["throttled"] = found.get("throttled", []) + causes
+        return found
+
+
+def find_gpus(root: Path = sysfs.ROOT) -> Sequence[nvml.Gpu]:
+    """Return the GPUs that NVIDIA's driver tells of; another machine's files have none."""
+    return nvml.find_gpus() if root == sysfs.ROOT else []
+
+
+def _name_gpus(gpus: Sequence[nvml.Gpu]) -> Dict[str, nvml.Gpu]:
+    return sysfs.number_names(("gpu", gpu) for gpu in gpus)
+
+
+def _list_kinds(read: Dict[str, Any]) -> List[str]:
+    """Return the kinds of sensors that a reading has something of."""
+    kinds = {
+        "temperatures_c": "temperature",
+        "clocks_hz": "clocks",
+        "power_w": "power",
+        "throttled": "throttling",
+    }
+    return [kinds[key] for key in read if key in kinds]
 
 
 class _Group:
@@ -253,8 +303,10 @@ def _open_files(paths: Dict[str, Path]) -> Tuple[Dict[str, OpenFile], str]:
     return files, why
 
 
-def read_trip_points(root: Path = sysfs.ROOT) -> Dict[str, float]:
-    """Return from which temperature on the system slows the device down, by thermal zone.
+def read_trip_points(
+    root: Path = sysfs.ROOT, gpus: Optional[Sequence[nvml.Gpu]] = None
+) -> Dict[str, float]:
+    """Return from which temperature on the system slows the device down, by zone or GPU.
 
     ``passive`` is where that begins, ``hot`` where firmware is told. The trip points of
     ``x86_pkg_temp`` only notify whoever set them. Source: Linux's
@@ -272,6 +324,10 @@ def read_trip_points(root: Path = sysfs.ROOT) -> Dict[str, float]:
         points = kinds["passive"] or kinds["hot"]
         if points and not name.startswith("x86_pkg_temp"):
             found[name] = min(points)
+    for name, gpu in _name_gpus(find_gpus(root) if gpus is None else gpus).items():
+        slowdown_c = gpu.read_slowdown_c()
+        if slowdown_c:
+            found[name] = slowdown_c
     return found
 
 

@@ -47,11 +47,13 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import numpy as np
 
 if __package__:
+    from . import edgepack_binding as binding
     from . import edgepack_meaning as meanings
     from . import edgepack_providers as providers
     from . import edgepack_shapes as shapes
 else:  # a bundle's, whose folder need not be on the path
     sys.path.append(str(Path(__file__).resolve().parent))
+    import edgepack_binding as binding  # type: ignore[import-not-found,no-redef]
     import edgepack_meaning as meanings  # type: ignore[import-not-found,no-redef]
     import edgepack_providers as providers  # type: ignore[import-not-found,no-redef]
     import edgepack_shapes as shapes  # type: ignore[import-not-found,no-redef]
@@ -161,6 +163,30 @@ class Model:
         arrays = self.runner(names, feed)
         return dict(zip(names, arrays))  # noqa: B905 (strict is unknown to Python 3.8)
 
+    def bind(
+        self, inputs: Union[Mapping[str, Any], np.ndarray], *, graph: bool = False
+    ) -> "binding.Bound":
+        """Return this model with inputs and outputs in the memory of the device that computes.
+
+        Args:
+            inputs: As when called. Later ones have to have the same shapes.
+            graph: Have the provider record a run and start it as one from then on, in a session of
+                its own. Source: onnxruntime does that with CUDA and TensorRT where all nodes are
+                theirs and all shapes are static, and says so where it cannot.
+
+        Raises:
+            ValueError: As when called; or the variant has a model for each of several sizes, or its
+                provider records no runs.
+            Refused: Onnxruntime makes no such session.
+        """
+        if self.buckets:
+            raise ValueError(f"{self.variant} has a model for each of several sizes: call it")
+        feed = self.check_inputs(inputs)
+        session = self.session
+        if graph:
+            session = open_session(self.bundle, binding.add_graph(self.entry))
+        return binding.Bound(session, binding.find_memory(self.entry), feed, self.run(feed))
+
     def _count_outside(self, feed: Arrays) -> None:
         for name, (low, high) in self.entry.get("input_ranges", {}).items():
             array = feed[name]
@@ -225,7 +251,7 @@ class Model:
                 continue
             outputs = self._run_bucket(number, names, feeds[held[0]])
             found_db = self.compute_closeness_db(held[0], outputs)
-            _check_golden(self.entry, found_db, f" for {shapes.format_sizes(bucket)}")
+            check_golden(self.entry, found_db, f" for {shapes.format_sizes(bucket)}")
             if held[0] == 0:
                 self.golden_sqnr_db = min(self.golden_sqnr_db, found_db)
 
@@ -237,7 +263,7 @@ class Model:
         """
         for index in range(1, self.bundle.goldens):
             found_db = self.measure_golden_db(index)
-            _check_golden(self.entry, found_db, f" for golden sample {index + 1}")
+            check_golden(self.entry, found_db, f" for golden sample {index + 1}")
             self.golden_sqnr_db = min(self.golden_sqnr_db, found_db)
 
     def _can_take(self, bucket: Dict[str, int], feed: Arrays) -> bool:
@@ -392,7 +418,7 @@ def _try_variant(
         outputs = model.run(feed)
         model.first_inference_ns = time.perf_counter_ns() - started
         model.golden_sqnr_db = model.compute_closeness_db(0, outputs)
-        _check_golden(entry, model.golden_sqnr_db)
+        check_golden(entry, model.golden_sqnr_db)
         model.prove_buckets()
         model.prove_others()
         _check_share(bundle, model)
@@ -406,7 +432,12 @@ def split_models(entry: Dict[str, Any]) -> List[Dict[str, Any]]:
     return [{**entry, **bucket} for bucket in entry.get("buckets", [])] or [entry]
 
 
-def _check_golden(entry: Dict[str, Any], found_db: float, which: str = "") -> None:
+def check_golden(entry: Dict[str, Any], found_db: float, which: str = "") -> None:
+    """Return if an output is near enough to the golden one.
+
+    Raises:
+        Refused: It is not.
+    """
     limit_db = entry["min_sqnr_db"]
     if found_db < limit_db:
         raise Refused(

@@ -430,8 +430,24 @@ def _make_phases(report: RunReport, summary: Summary) -> list[Range]:
     found.append(_make_range("session create, warm", list_warm_creations(report)))
     found.append(_make_range("first inference", [run.first_inference_ns for run in report.runs]))
     found.append(_make_p50_range(summary))
+    found += _make_bound_ranges(report)
     doubt = " (inconclusive)" if summary.heavy_tail else ""
     return [*found, _make_range_ms(f"p90 of a run{doubt}", summary.run_p90s_ms)]
+
+
+def _make_bound_ranges(report: RunReport) -> list[Range]:
+    """Return how long copies took, and computing without them, where that was timed apart."""
+    bound = report.bound
+    if isinstance(bound, NotMeasured):
+        return []
+    found = [
+        _make_range("copying inputs to the device", bound.write_ns),
+        _make_range("computing there", bound.run_ns),
+        _make_range("copying outputs back", bound.read_ns),
+    ]
+    if not isinstance(bound.graph_run_ns, NotMeasured):
+        found.append(_make_range("computing there, recorded", bound.graph_run_ns))
+    return found
 
 
 def _make_p50_range(summary: Summary) -> Range:
