@@ -16,8 +16,9 @@ import os
 import random
 import shutil
 import signal
+import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,16 @@ from edgepack.errors import ToolError
 from edgepack.measure.bench.run import bench
 from edgepack.measure.phones.native_build import SOURCES, build_measure
 from edgepack.measure.phones.plans import Planner
+from edgepack.measure.phones.plugins import QNN
 from edgepack.ondevice.harness import edgepack_load
 from edgepack.ondevice.runtime import edgepack_loader as loader
+from edgepack.project.profile import load_profile
 from edgepack.records.run import NotMeasured, RunReport
 
+from tests.lab.rootfs import mirrors
 from tests.mobile.jvm import ANDROID, jars
 from tests.mobile.proofs import KEPT, Proof, require
-from tests.mobile.signatures import ALL, BUCKETS, DYNAMIC_BATCH, Signature
+from tests.mobile.signatures import ALL, BUCKETS, CONV, DYNAMIC_BATCH, Signature
 from tests.mobile.swift_rootfs import toolchain
 from tests.support.doubles.phone_doubles import make_phone, write_ndk, write_package
 from tests.support.nets.stream_nets import WIDTH, doubling, frames, gru
@@ -260,6 +264,77 @@ def whole_road(work: Path) -> str:
     return ", ".join(seen)
 
 
+def plugin(work: Path) -> str:
+    """``edgepack bench`` measures on QNN, whose plugin the program registers.
+
+    The plugin is Qualcomm's for x86-64, with its simulator, in packages as its own for Android.
+    """
+    found = importlib.util.find_spec("onnxruntime_qnn")
+    if found is None or not found.submodule_search_locations:
+        return "NOT TRIED: onnxruntime-qnn is not installed here"
+    folder = Path(found.submodule_search_locations[0])
+    home, pins = work / "home", load_profile("android-qnn").runtime.packages
+    for name in QNN.packages:
+        group, artifact = name.split(":")
+        version = pins[name]
+        place = home / ".m2/repository" / group.replace(".", "/") / artifact / version
+        place.mkdir(parents=True)
+        with zipfile.ZipFile(place / f"{artifact}-{version}.aar", "w") as archive:
+            for library in folder.glob("*.so"):
+                if (library.name == QNN.library) == (name == QNN.packages[0]):
+                    archive.write(library, f"jni/arm64-v8a/{library.name}")
+    package = write_package(work / "ort.aar", newer_header(work), tools().library)
+    environment = {"HOME": str(home), "XDG_CACHE_HOME": str(work / "cache")}
+    environment["ANDROID_NDK_HOME"] = str(tools().ndk)
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        return _bench_on_plugin(work, package, folder.parent / "onnxruntime_qnn.libs")
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _bench_on_plugin(work: Path, package: Path, preloaded: Path) -> str:
+    project = CONV.write(work / "project", "android-qnn")
+    bundle = build(project=project, out=work / "dist", simulate_s=0).bundles[0].bundle
+    phone = make_phone(work / "phone", target="android-qnn", package=package)
+    libraries = ":".join(str(path) for path in sorted(preloaded.iterdir()))
+    entry = phone.device.entry.model_copy(update={"run_prefix": ["env", f"LD_PRELOAD={libraries}"]})
+    report = bench(bundle.path, replace(phone.device, entry=entry), preset="smoke")
+    require(report.variant_used.startswith("qnn-"), f"{report.variant_used}, {report.unused}")
+    require(not isinstance(report.placement, NotMeasured), str(report.placement))
+    counts = report.placement.counts  # type: ignore[union-attr]
+    require(QNN.provider in counts, str(counts))
+    return f"{len(report.latencies_ns)} inferences; nodes {counts}"
+
+
+def newer_header(work: Path) -> Path:
+    """Return onnxruntime_c_api.h of an onnxruntime that takes plugins, Debian's newest.
+
+    Raises:
+        ToolError: apt does not get it.
+    """
+    folder = work / "header"
+    for name in ("lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True)
+    lines = [line.replace(" trixie ", " sid ") for line in mirrors("trixie")[:1]]
+    (folder / "sources.list").write_text("\n".join([*lines, ""]))
+    apt = ["apt-get", "-qq", "-o", f"Dir::Etc::sourcelist={folder}/sources.list"]
+    apt += ["-o", "Dir::Etc::sourceparts=-", "-o", f"Dir::State::lists={folder}/lists"]
+    apt += ["-o", f"Dir::Cache={folder}/cache"]
+    for argv in ([*apt, "update"], [*apt, "download", "libonnxruntime-dev"]):
+        done = run_program(argv, timeout_s=300, cwd=folder)
+        if done.exit_code:
+            raise ToolError(f"{' '.join(argv[-2:])} failed{done.last_lines}", hint="see there")
+    [package] = folder.glob("*.deb")
+    _run(["dpkg", "-x", str(package), str(folder / "x")])
+    return next((folder / "x").rglob("onnxruntime_c_api.h"))
+
+
 def check_report(report: RunReport, bundle: Bundle) -> None:
     """Raise NotHeldError unless a report has what the Python harness finds."""
     require(report.variant_used == bundle.manifest.variants[0].id, str(report.unused))
@@ -473,6 +548,7 @@ PROOFS = (
     Proof("each quantity of an output is compared", quantities),
     Proof("its warm-up ends as Python's does", steadiness),
     Proof("edgepack bench measures with it", whole_road),
+    Proof("it measures on a plugin", plugin),
     Proof("a model with a state is timed over a stream", streams),
     Proof("what does not work is said", refusals),
     Proof("the measuring app of iPhones has Apple's types", objective_c),

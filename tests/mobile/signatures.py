@@ -134,6 +134,24 @@ DYNAMIC_BATCH = Signature(
 )
 """A picture of any number; classes."""
 
+CONV = Signature(
+    "conv",
+    (
+        _node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        _node("Relu", ["c"], ["y"], "relu"),
+    ),
+    (("x", TensorProto.FLOAT, [1, 3, 8, 8]),),
+    (("y", TensorProto.FLOAT, [1, 8, 8, 8]),),
+    lambda random: {"x": random.standard_normal((32, 1, 3, 8, 8)).astype(np.float32)},
+    (("w", _floats(8, 3, 3, 3)),),
+    "",
+    "[{backend: qnn, recipe: int8-static, placement: 0.3, dialect: {activations: uint8,"
+    " weights: int8, symmetric: false, per_channel: true}, providers: [{name: QNNExecutionProvider,"
+    " options: {backend_path: libQnnHtp.so}}, {name: CPUExecutionProvider}]},"
+    " {backend: cpu, recipe: fp32}]",
+)
+"""For Qualcomm's simulator, which lists no NPU and is therefore named by its library."""
+
 HALF = Signature(
     "half",
     (

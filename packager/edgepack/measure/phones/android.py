@@ -28,6 +28,7 @@ from edgepack.errors import DeviceError
 from edgepack.measure.phones.conditions import ANDROID_COMMANDS, Outputs, parse_android_conditions
 from edgepack.measure.phones.documents import About
 from edgepack.measure.phones.plans import PhonePlan, list_files
+from edgepack.measure.phones.plugins import PluginFiles
 from edgepack.measure.phones.program import ProgramRun
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts
@@ -56,6 +57,7 @@ class AndroidPhone:
     properties: Mapping[str, str]
     programs: Sequence[Path]
     """The files on this machine that the phone needs."""
+    plugin: PluginFiles | None = None
     work: str = WORK
     _sent: dict[str, str] = field(default_factory=dict)
     """Digest by path, of what plans brought."""
@@ -98,7 +100,8 @@ class AndroidPhone:
 
     def install(self, bundle: Bundle, progress: Progress) -> None:
         """Put program, library and models on the phone."""
-        self._send(bundle, self.programs, progress)
+        libraries = self.plugin.libraries if self.plugin else ()
+        self._send(bundle, [*self.programs, *libraries], progress)
         program = str(self.tools / PROGRAM)
         self._run(["chmod", "755", program], "marking the program as one")
 
@@ -180,8 +183,13 @@ class AndroidPhone:
             str(self.tools / PROGRAM),
             *arguments,
             *("--runtime", str(self.tools / LIBRARY)),
+            *self._list_plugin(str(self.tools)),
             *("--plan", PLAN),
         ]
+
+    def _list_plugin(self, folder: str) -> list[str]:
+        """Return the program's arguments for a plugin whose libraries lie in a folder."""
+        return ["--plugin", self.plugin.make_argument(folder)] if self.plugin else []
 
     def measure(
         self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float

@@ -82,7 +82,8 @@ class AppPhone(AndroidPhone):
 
     def make_command(self, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs the measuring program within the app."""
-        words = [*arguments, "--runtime", "libonnxruntime.so", "--plan", PLAN]
+        words = [*arguments, "--runtime", "libonnxruntime.so", *self._list_plugin("{libraries}")]
+        words += ["--plan", PLAN]
         joined = ",".join(quote(word, safe="/:=+-_.") for word in words)
         return [
             *("am", "instrument", "-w"),

@@ -12,11 +12,12 @@ from edgepack.deploy.operations import audited
 from edgepack.devices.inventory import Device
 from edgepack.devices.phones.adb import Adb
 from edgepack.devices.transport import Transport
-from edgepack.errors import EdgepackError
+from edgepack.errors import BundleError, EdgepackError, ToolError
 from edgepack.measure.phones.android import ABI, RUNTIME, TOOLS, AndroidPhone, require_version
 from edgepack.measure.phones.android_app import AppPhone
 from edgepack.measure.phones.app_build import build_app
-from edgepack.measure.phones.native_build import build_measure, find_package
+from edgepack.measure.phones.native_build import build_measure, find_package, make_key
+from edgepack.measure.phones.plugins import QNN, find_plugin
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def prepare_android(
         properties = adb.read_properties()
         require_version(device, properties)
         package = find_package(adb.entry.package, RUNTIME, bundle.manifest.runtime)
-        phone = _make_phone(adb, bundle, properties, package)
+        phone = _make_phone(adb, bundle, properties, package, progress)
         try:
             with audited("push", device, bundle.path) as operation:
                 operation.describe(host_key=host.host_key)
@@ -46,15 +47,24 @@ def prepare_android(
 
 
 def _make_phone(
-    adb: Adb, bundle: Bundle, properties: Mapping[str, str], package: Path
+    adb: Adb, bundle: Bundle, properties: Mapping[str, str], package: Path, progress: Progress
 ) -> AndroidPhone:
-    """Make the program, or the app, for a phone on which nothing is put yet."""
+    """Make the program, or the app, for a phone on which nothing is put yet.
+
+    Variants whose plugin is not on this machine are passed over, which is said.
+    """
     root = PurePosixPath(adb.entry.root)
     release = root / bundle.manifest.name / bundle.digest[:16]
     abi = properties.get(ABI, "")
+    plugin = None
+    try:
+        plugin = find_plugin(bundle.manifest, abi)
+    except (BundleError, ToolError) as error:
+        progress.note(f"without {QNN.provider}: {error.problem}. {error.hint}")
     if adb.entry.inside == "app":
-        app = build_app(package, abi)
-        return AppPhone(adb, release, root / TOOLS / app.stem, properties, [app])
+        app = build_app(package, abi, plugin.libraries if plugin else ())
+        return AppPhone(adb, release, root / TOOLS / app.stem, properties, [app], plugin)
     built = build_measure(package, abi)
+    key = make_key(built.key, abi, plugin.libraries) if plugin else built.key
     programs = [built.program, built.library]
-    return AndroidPhone(adb, release, root / TOOLS / built.key, properties, programs)
+    return AndroidPhone(adb, release, root / TOOLS / key, properties, programs, plugin)

@@ -70,8 +70,12 @@ def find_sdk() -> Sdk:
     return Sdk(tools[0], platforms[0] / "android.jar")
 
 
-def build_app(package: Path, abi: str, cache: Path | None = None) -> Path:
+def build_app(
+    package: Path, abi: str, libraries: Sequence[Path] = (), cache: Path | None = None
+) -> Path:
     """Return the measuring app for an ABI, with the library out of the onnxruntime package.
+
+    ``libraries`` are a plugin's, which go into it, too.
 
     It is made once, and kept in the user's cache folder, with the key that signs it.
 
@@ -85,12 +89,15 @@ def build_app(package: Path, abi: str, cache: Path | None = None) -> Path:
     sources = [native / name for name in SOURCES]
     sources += [native / "android" / name for name in OWN_SOURCES]
     folder = cache or find_kept_folder()
-    app = folder / f"app-{make_key(f'{compiler} {sdk} {abi}', abi, [*sources, package])}.apk"
+    key = make_key(f"{compiler} {sdk} {abi}", abi, [*sources, package, *libraries])
+    app = folder / f"app-{key}.apk"
     if not app.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as name:
             work = Path(name)
             extract(package, abi, work)
+            for library in libraries:
+                shutil.copyfile(library, work / "jni" / abi / library.name)
             _compile_library(work, compiler, abi)
             _compile_classes(work, sdk)
             _pack(work, sdk, abi)

@@ -2,8 +2,11 @@
  *
  *     edgepack_measure MODE --plan FILE [--runtime LIBRARY] [--out FILE] [OPTION VALUE ...]
  *
+ * --plugin NAME=LIBRARY registers a provider's library that is not onnxruntime's own.
+ *
  * MODE is one of
- *   about    what the runtime is: {"onnxruntime", "providers", "cpu_count"}; needs no plan
+ *   about    what the runtime is: {"onnxruntime", "providers", "cpu_count", "plugin"}; the last is
+ *            why the plugin gives no provider, or empty; needs no plan
  *   check    create the sessions and compare the goldens
  *   measure  the same, then warm up until steady and time inferences: one process run
  *   create   create the sessions: {"session_create_ns"}
@@ -42,8 +45,8 @@
  *     cut OUTPUT AXIS SIZE                before it is compared
  *
  * It is the counterpart of edgepack_harness.py and edgepack_load.py, and warms up, times and
- * compares as they do. Needs C11, POSIX and onnxruntime_c_api.h of onnxruntime 1.20 or newer; the
- * library is opened at run time, or with EDGEPACK_LINKED linked in, as on iOS.
+ * compares as they do. Needs C11, POSIX and onnxruntime_c_api.h of onnxruntime 1.20 or newer, for
+ * plugins of 1.22; the library is opened at run time, or with EDGEPACK_LINKED linked in, as on iOS.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -150,7 +153,7 @@ typedef struct {
 } Plan;
 
 typedef struct {
-  const char *mode, *plan, *runtime, *out, *profile_prefix;
+  const char *mode, *plan, *runtime, *plugin, *out, *profile_prefix;
   double duration_s, warm_up_s, window_s, warm_up_cap_s;
   size_t iterations;
   unsigned at_most_s;
@@ -477,6 +480,73 @@ static void append_nnapi(OrtSessionOptions *options, const Pairs *given, void *r
   check(append(options, flags), "provider");
 }
 
+/* ---- plugins ----------------------------------------------------------------------------- */
+
+#if ORT_API_VERSION >= 22
+/* The device of a plugin that the options ask for, as the loaders choose it, or the first if they name
+ * a backend's library. Source: onnxruntime_c_api.h of 1.23, of the other functions here, too. */
+static const OrtEpDevice *device_of(const char *name, const Pairs *given, bool *is_plugin) {
+  OrtHardwareDeviceType wanted = OrtHardwareDeviceType_NPU;
+  bool takes_any = false;
+  for (size_t index = 0; index < given->count; index++) {
+    takes_any |= !strcmp(given->keys[index], "backend_path");
+    if (strcmp(given->keys[index], "backend_type")) continue;
+    if (!strcmp(given->values[index], "cpu")) wanted = OrtHardwareDeviceType_CPU;
+    if (!strcmp(given->values[index], "gpu")) wanted = OrtHardwareDeviceType_GPU;
+  }
+  const OrtEpDevice *const *devices, *found = NULL;
+  size_t count;
+  check(ort->GetEpDevices(environment, &devices, &count), "provider");
+  for (size_t index = 0; index < count; index++) {
+    if (strcmp(ort->EpDevice_EpName(devices[index]), name)) continue;
+    *is_plugin = true;
+    OrtHardwareDeviceType kind = ort->HardwareDevice_Type(ort->EpDevice_Device(devices[index]));
+    if (!found && (takes_any || kind == wanted)) found = devices[index];
+  }
+  return found;
+}
+
+/* Whether a provider is a plugin's; then it is added. */
+static bool append_plugin(OrtSessionOptions *options, const Provider *provider) {
+  const Pairs *given = &provider->options;
+  bool is_plugin = false;
+  const OrtEpDevice *device = device_of(provider->name, given, &is_plugin);
+  if (!is_plugin) return false;
+  if (!device) refuse("provider", "its plugin lists no device of the kind here");
+  check(ort->SessionOptionsAppendExecutionProvider_V2(
+            options, environment, &device, 1, (const char *const *)given->keys,
+            (const char *const *)given->values, given->count),
+        "provider");
+  return true;
+}
+
+/* Let Qualcomm's driver find what it loads into its processor, which lies beside the plugin. Source:
+ * Qualcomm's documentation of ADSP_LIBRARY_PATH. Not tried on a phone. */
+static void name_folder(const char *path) {
+  const char *slash = strrchr(path, '/');
+  if (!slash) return;
+  char *folder = made((size_t)(slash - path) + 1);
+  memcpy(folder, path, (size_t)(slash - path));
+  setenv("ADSP_LIBRARY_PATH", folder, 0);
+  free(folder);
+}
+
+/* Register a provider's library; return why it gives no provider, or nothing. */
+static const char *load_plugin(const char *name, const char *path) {
+  name_folder(path);
+  OrtStatus *status = ort->RegisterExecutionProviderLibrary(environment, name, path);
+  if (status) {
+    static char said[1000];
+    snprintf(said, sizeof said, "%s", ort->GetErrorMessage(status));
+    ort->ReleaseStatus(status);
+    return said;
+  }
+  bool is_listed = false;
+  device_of(name, &(Pairs){0}, &is_listed);
+  return is_listed ? "" : "it lists no device here";
+}
+#endif
+
 static OrtSessionOptions *options_of(const Session *session, void *runtime, const char *profile) {
   OrtSessionOptions *options;
   check(ort->CreateSessionOptions(&options), "session");
@@ -494,6 +564,9 @@ static OrtSessionOptions *options_of(const Session *session, void *runtime, cons
       append_nnapi(options, &provider->options, runtime);
       continue;
     }
+#if ORT_API_VERSION >= 22
+    if (append_plugin(options, provider)) continue;
+#endif
     check(ort->SessionOptionsAppendExecutionProvider(
               options, registered_name(provider->name),
               (const char *const *)provider->options.keys,
@@ -848,7 +921,7 @@ static int64_t peak_bytes(void) {
 
 /* ---- modes ------------------------------------------------------------------------------- */
 
-static void about(const OrtApiBase *base) {
+static void about(const OrtApiBase *base, const char *plugin, const char *problem) {
   char **names;
   int count;
   check(ort->GetAvailableProviders(&names, &count), "runtime");
@@ -859,7 +932,13 @@ static void about(const OrtApiBase *base) {
     if (index) fputc(',', out);
     write_string(names[index]);
   }
-  fprintf(out, "],\"cpu_count\":%ld}\n", sysconf(_SC_NPROCESSORS_ONLN));
+  if (plugin && !*problem) {
+    fputc(',', out);
+    write_string(plugin);
+  }
+  fprintf(out, "],\"cpu_count\":%ld,\"plugin\":", sysconf(_SC_NPROCESSORS_ONLN));
+  write_string(problem);
+  fputs("}\n", out);
 }
 
 static int64_t create(Plan *plan, void *runtime) {
@@ -961,6 +1040,7 @@ static Arguments parse(int argc, char **argv) {
     const char *option = argv[index], *value = argv[index + 1];
     if (!strcmp(option, "--plan")) found.plan = value;
     else if (!strcmp(option, "--runtime")) found.runtime = value;
+    else if (!strcmp(option, "--plugin")) found.plugin = value;
     else if (!strcmp(option, "--out")) found.out = value;
     else if (!strcmp(option, "--profile-prefix")) found.profile_prefix = value;
     else if (!strcmp(option, "--duration-s")) found.duration_s = positive(option, value);
@@ -1001,8 +1081,20 @@ static void in_mode(const Arguments *arguments) {
   check(ort->CreateEnvWithCustomLogger(log_line, NULL, ORT_LOGGING_LEVEL_ERROR, "edgepack",
                                        &environment),
         "runtime");
+  const char *problem = "";
+  char *plugin = arguments->plugin ? strdup(arguments->plugin) : NULL;
+  if (plugin) {
+    char *equals = strchr(plugin, '=');
+    if (!equals) wrong("--plugin %s is not NAME=LIBRARY", plugin);
+    *equals = '\0';
+#if ORT_API_VERSION >= 22
+    problem = load_plugin(plugin, equals + 1);
+#else
+    problem = "the program was built with a header of onnxruntime older than 1.22";
+#endif
+  }
   if (!strcmp(arguments->mode, "about")) {
-    about(base);
+    about(base, plugin, problem);
     return;
   }
   if (!arguments->plan) wrong("%s needs --plan", arguments->mode);

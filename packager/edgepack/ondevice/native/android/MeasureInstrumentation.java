@@ -10,7 +10,7 @@ import android.os.Bundle;
  *
  * <p>Arguments of {@code am instrument -e}: {@code folder}, the program's working folder, and {@code
  * arguments}, its words, percent-encoded and joined by commas, in which {@code {files}} stands for
- * the app's folder for files. Result: {@code exit}, the program's exit code. Not tried on a phone.
+ * the app's folder for files, {@code {libraries}} for that of its libraries. Result: {@code exit}, the program's exit code. Not tried on a phone.
  */
 public final class MeasureInstrumentation extends Instrumentation {
   private Bundle given;
@@ -30,9 +30,11 @@ public final class MeasureInstrumentation extends Instrumentation {
     // This one loads onnxruntime, after it has switched telemetry off.
     System.loadLibrary("edgepack_measure");
     String files = getTargetContext().getFilesDir().getPath();
+    String libraries = getTargetContext().getApplicationInfo().nativeLibraryDir;
     String[] words = given.getString("arguments", "").split(",");
     for (int index = 0; index < words.length; index++) {
-      words[index] = Uri.decode(words[index]).replace("{files}", files);
+      words[index] =
+          Uri.decode(words[index]).replace("{files}", files).replace("{libraries}", libraries);
     }
     Bundle result = new Bundle();
     result.putInt("exit", measure(words, given.getString("folder", "/")));
