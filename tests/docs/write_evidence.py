@@ -112,6 +112,11 @@ def lab_evidence(record: dict[str, Any]) -> list[Evidence]:
     return [
         _board_evidence(board, record["bundles"][name]["id"], record)
         for name, board in record["boards"].items()
+        if board["emulated"]
+    ] + [
+        Evidence.model_validate_json(json.dumps(board["evidence"]))
+        for board in record["boards"].values()
+        if "evidence" in board
     ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.farm.machines import say
 from tests.lab import host
+from tests.lab.kinds import OLDER
 from tests.lab.rootfs import find_rootfs, unpack
 from tests.lab.run import cache_folder
 
@@ -25,7 +26,7 @@ def emulated() -> Iterator[None]:
             stack.enter_context(host.only_one())  # a lab removes what others have left
             work = stack.enter_context(host.work_folder())
             stack.enter_context(host.emulation())
-            os.environ[TARBALL] = str(find_rootfs(cache_folder(), work, say))
+            os.environ[TARBALL] = str(find_rootfs(cache_folder(), work, say, OLDER))
         except (host.CannotRunError, host.LabError) as error:
             say(f"farm: no emulated boards: {error}")
         yield

@@ -1,4 +1,4 @@
-"""A board: an aarch64 root file system in namespaces of its own, with SSH on a private network.
+"""A board: a root file system in namespaces of its own, with SSH on a private network.
 
 A board is one process tree with its own network, mounts and process ids. Killing its first
 process, which also happens when the lab dies, lets the kernel end every process on the board,
@@ -41,10 +41,10 @@ CPU revision\t: 1
 vendor_id\t: emulated
 """  # noqa: E501
 
-# Arguments: the board's root, its address, sshd's configuration, its /proc/cpuinfo. The host's sshd
-# answers: run under the emulator it works too, but onnxruntime then crashes at import. Its accounts
-# are the board's. "ready" says that the namespaces are there; the line that comes back, that the
-# cable is.
+# Arguments: the board's root, its address, sshd's configuration, its /proc/cpuinfo if it is another
+# one than the host's. The host's sshd answers: run under the emulator it works too, but onnxruntime
+# then crashes at import. Its accounts are the board's. "ready" says that the namespaces are there;
+# the line that comes back, that the cable is.
 _START = """
 root=$1; address=$2; config=$3
 mount -t proc proc /proc
@@ -52,7 +52,7 @@ mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/sshd
 for name in passwd group shadow; do mount --bind "$root/etc/$name" "/etc/$name"; done
-mount --bind "$4" "$root/proc/cpuinfo"
+if [ -n "$4" ]; then mount --bind "$4" "$root/proc/cpuinfo"; fi
 mkdir -p "$root/sys/devices/system/cpu"
 mount --bind -o ro /sys/devices/system/cpu "$root/sys/devices/system/cpu"
 echo ready
@@ -145,7 +145,7 @@ def start_board(number: int, kind: Kind, tarball: Path, key: Path, work: Path) -
     core = cores[number % len(cores)]
     with (
         (folder / "log").open("wb") as log,
-        _first_process(folder, f"{network}.2/30", core, log) as init,
+        _first_process(folder, kind, f"{network}.2/30", core, log) as init,
     ):
         namespace = str(Path(f"/proc/{init.pid}/ns/pid_for_children").readlink())
         try:
@@ -190,7 +190,7 @@ def make_key(path: Path) -> None:
 
 @contextlib.contextmanager
 def _first_process(
-    folder: Path, address: str, core: int, log: IO[bytes]
+    folder: Path, kind: Kind, address: str, core: int, log: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the board's first process and wait until its namespaces are there."""
     # A core each: onnxruntime's threads spin, and those of two boards would wait for each other.
@@ -198,7 +198,8 @@ def _first_process(
     argv += ["setpriv", "--pdeathsig=KILL", "unshare", "--net", "--mount", "--pid", "--uts"]
     argv += ["--fork", "--kill-child", "sh", "-euc", _START, "sh"]
     (folder / "cpuinfo").write_text(_CPUINFO, encoding="ascii")
-    argv += [str(folder / "root"), address, str(folder / "sshd_config"), str(folder / "cpuinfo")]
+    argv += [str(folder / "root"), address, str(folder / "sshd_config")]
+    argv.append(str(folder / "cpuinfo") if kind.is_emulated else "")
     pipe = subprocess.PIPE
     child = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True)
     try:

@@ -62,7 +62,7 @@ def require_host() -> None:
         CannotRunError: It cannot.
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64":
-        raise CannotRunError("it emulates aarch64 boards on Linux on x86-64, which this is not")
+        raise CannotRunError("it runs on Linux on x86-64, which this is not")
     if os.geteuid() != 0:
         raise CannotRunError("it makes namespaces, so it needs root: sudo make lab")
     os.environ["PATH"] += ":/usr/sbin:/sbin"

@@ -1,4 +1,4 @@
-"""The boards' root file systems: releases of Debian for arm64 with Python, kept as tarballs."""
+"""The boards' root file systems: releases of Debian with Python, kept as tarballs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.lab.host import CannotRunError, LabError, run
-from tests.lab.kinds import OLDER, Kind
+from tests.lab.kinds import Kind
 
 USER = "bench"
 """The account that edgepack logs in to; it may write to its home only."""
@@ -15,7 +15,6 @@ BUILD_S = 1800.0
 
 RECIPE = [
     "--mode=root",
-    "--arch=arm64",
     "--variant=essential",
     # The board has no internet. Its apt knows packages from lists that an apt-get update has
     # left, with what it made of them.
@@ -43,7 +42,7 @@ def find_rootfs(
     cache: Path,
     work: Path,
     say: Callable[[str], None],
-    kind: Kind = OLDER,
+    kind: Kind,
     *,
     fresh: bool = False,
 ) -> Path:
@@ -53,19 +52,20 @@ def find_rootfs(
         CannotRunError: The host's apt knows no mirror of Debian.
         LabError: mmdebstrap failed.
     """
-    argv = [*RECIPE, f"--include={kind.packages}"]
+    argv = [*RECIPE, f"--arch={kind.debian_arch}", f"--include={kind.packages}"]
     recipe = hashlib.sha256("\n".join([kind.release, *argv]).encode()).hexdigest()[:12]
-    tarball = cache / f"{kind.release}-arm64-{recipe}.tar"
+    system = f"{kind.release}-{kind.debian_arch}"
+    tarball = cache / f"{system}-{recipe}.tar"
     if tarball.exists() and not fresh:
         size_mib = tarball.stat().st_size >> 20
-        say(f"root file system of {kind.release} from the cache ({size_mib} MiB)")
+        say(f"root file system of {system} from the cache ({size_mib} MiB)")
         return tarball
     sources = mirrors(kind.release)
     say(f"building the root file system from {sources[0]} (two minutes and more)")
     cache.mkdir(parents=True, exist_ok=True)
-    partial = work / "rootfs.tar"
-    _build([*argv, kind.release, str(partial), *sources], work / f"mmdebstrap-{kind.release}")
-    for old in cache.glob(f"{kind.release}-arm64-*.tar"):
+    partial = work / f"{system}.tar"
+    _build([*argv, kind.release, str(partial), *sources], work / f"mmdebstrap-{system}")
+    for old in cache.glob(f"{system}-*.tar"):
         old.unlink()
     kept = tarball.with_suffix(".partial")
     run("cp", "--", str(partial), str(kept), timeout_s=300)

@@ -1,13 +1,14 @@
-"""``make lab``: emulated aarch64 boards over SSH, and edgepack's whole road on them.
+"""``make lab``: boards over SSH, most of them emulated, and edgepack's whole road on them.
 
 ::
 
     sudo .venv/bin/python -m tests.lab.run [--record FILE] [--fresh]
     .venv/bin/python -m tests.lab.run --packages
 
-Two boards are started, of Debian 12 and 13 (``kinds.py``), from arm64 root file systems, which are
-built once and kept in ~/.cache/edgepack-lab or where EDGEPACK_LAB_CACHE points. They have no
-internet. What runs on them is real; their time is not, so no number of it means anything.
+Three boards are started (``kinds.py``): Debian 12 and 13 on emulated aarch64, and Debian 13 on this
+machine's processor. Their root file systems are built once and kept in ~/.cache/edgepack-lab or
+where EDGEPACK_LAB_CACHE points. They have no internet. What runs on them is real; the time of those
+that are emulated is not, so no number of it means anything.
 Everything that the lab makes is taken down again, however it ends.
 
 Exit codes: 0 all held, 1 something did not, 3 this machine cannot run it, 130 it was stopped.
@@ -65,7 +66,7 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Run edgepack on emulated aarch64 boards.")
+    parser = argparse.ArgumentParser(description="Run edgepack on boards in namespaces.")
     parser.add_argument("--record", type=Path, help="write what was seen, as JSON, to this file")
     parser.add_argument("--fresh", action="store_true", help="build the root file system again")
     parser.add_argument(
@@ -100,7 +101,7 @@ def run_lab(record: Path | None, *, fresh: bool) -> Findings:
     from tests.lab.board import make_key, start_board, take_out
     from tests.lab.commands import say
     from tests.lab.findings import Findings
-    from tests.lab.kinds import NEWER, OLDER
+    from tests.lab.kinds import KINDS
     from tests.lab.road import Lab, walk
     from tests.lab.rootfs import find_rootfs
 
@@ -109,20 +110,21 @@ def run_lab(record: Path | None, *, fresh: bool) -> Findings:
         stack.enter_context(host.only_one())
         work = stack.enter_context(host.work_folder())
         stack.enter_context(host.emulation())
-        kinds = (OLDER, NEWER)
-        with ThreadPoolExecutor(len(kinds)) as pool:
+        with ThreadPoolExecutor(len(KINDS)) as pool:
             making = [
-                pool.submit(find_rootfs, cache, work, say, each, fresh=fresh) for each in kinds
+                pool.submit(find_rootfs, cache, work, say, each, fresh=fresh) for each in KINDS
             ]
             tarballs = [each.result() for each in making]
         use_own_folders(work / "user", cache)
         key = work / "key"
         make_key(key)
         boards = []
-        for number, (kind, tarball) in enumerate(zip(kinds, tarballs, strict=True), 1):
+        for number, (kind, tarball) in enumerate(zip(KINDS, tarballs, strict=True), 1):
             boards.append(stack.enter_context(start_board(number, kind, tarball, key, work)))
             say(f"{boards[-1].name} answers at {boards[-1].address} port {boards[-1].port}")
-        take_out(boards[-1], "usr/lib/python3.*/ensurepip")
+        for board in boards:
+            if board.kind.release == "trixie":
+                take_out(board, "usr/lib/python3.*/ensurepip")
         findings = Findings([board.name for board in boards])
         findings.facts["created"] = format_now()
         findings.facts["emulator"] = f"qemu-user {host.emulator_version()}"
