@@ -11,6 +11,7 @@ from edgepack.base.progress import Lines
 from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.reading import load_bundle
 from edgepack.errors import BundleError, RemoteCommandError, ToolError
+from edgepack.measure.phones import plugins
 from edgepack.measure.phones.native import NativeHarness
 from edgepack.measure.phones.phones import open_phone
 from edgepack.measure.phones.plugins import QNN, find_plugin
@@ -67,6 +68,24 @@ def test_a_plugin_is_all_libraries_of_its_packages_for_the_abi(
 def test_a_bundle_without_the_provider_needs_no_plugin(tmp_path: Path) -> None:
     plain = load_bundle(write_tiny_bundle(tmp_path / "plain")).manifest
     assert find_plugin(plain, "arm64-v8a", tmp_path) is None
+
+
+def test_a_plugin_that_another_command_has_just_taken_is_used(
+    manifest: Manifest, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_packages(own_home)
+    take = plugins._take_libraries
+
+    def take_while_another_does(packages: list[Path], abi: str, folder: Path) -> None:
+        monkeypatch.setattr(plugins, "_take_libraries", take)
+        assert find_plugin(manifest, abi, tmp_path / "cache") is not None
+        take(packages, abi, folder)
+
+    monkeypatch.setattr(plugins, "_take_libraries", take_while_another_does)
+    found = find_plugin(manifest, "arm64-v8a", tmp_path / "cache")
+    assert found is not None
+    assert len(found.libraries) == 2
+    assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
 def test_what_is_missing_for_a_plugin_is_said(

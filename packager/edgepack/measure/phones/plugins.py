@@ -77,7 +77,11 @@ def find_plugin(manifest: Manifest, abi: str, cache: Path | None = None) -> Plug
             taken = Path(name) / "libraries"
             taken.mkdir()
             _take_libraries(packages, abi, taken)
-            taken.replace(folder)
+            try:
+                taken.replace(folder)
+            except OSError:
+                if not folder.is_dir():  # else another command was faster
+                    raise
     return PluginFiles(QNN, tuple(sorted(folder.iterdir())), key)
 
 

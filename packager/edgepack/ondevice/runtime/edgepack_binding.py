@@ -57,6 +57,9 @@ def add_graph(entry: Mapping[str, Any]) -> Dict[str, Any]:
 class Bound:
     """A session with inputs and outputs in the memory of its device, of fixed shapes.
 
+    A model whose outputs have other shapes for other values, such as one that suppresses boxes, is
+    no such: onnxruntime refuses the run that gives another one.
+
     Attributes:
         memory: Onnxruntime's name of that memory: ``cuda``, or ``cpu``.
     """
