@@ -193,7 +193,8 @@ def _first_process(
     folder: Path, kind: Kind, address: str, core: int, log: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the board's first process and wait until its namespaces are there."""
-    # A core each: onnxruntime's threads spin, and those of two boards would wait for each other.
+    # A core each, as far as there are: onnxruntime's threads spin, and those of two boards would
+    # wait for each other.
     argv = ["taskset", "--cpu-list", str(core)]
     argv += ["setpriv", "--pdeathsig=KILL", "unshare", "--net", "--mount", "--pid", "--uts"]
     argv += ["--fork", "--kill-child", "sh", "-euc", _START, "sh"]

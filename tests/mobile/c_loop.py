@@ -271,6 +271,7 @@ def plugin(work: Path) -> str:
     """
     found = importlib.util.find_spec("onnxruntime_qnn")
     if found is None or not found.submodule_search_locations:
+        require("CI" not in os.environ, "onnxruntime-qnn is not installed here")
         return "NOT TRIED: onnxruntime-qnn is not installed here"
     folder = Path(found.submodule_search_locations[0])
     home, pins = work / "home", load_profile("android-qnn").runtime.packages

@@ -30,6 +30,7 @@ NO_BATTERY = NotMeasured(reason="the device has no battery, or does not report i
 TIMELESS = NotMeasured(reason="it took no time")
 NOT_READ = NotMeasured(reason="no driver of a GPU was asked")
 IN_HOST_MEMORY = NotMeasured(reason="it computes in the memory that the program has its tensors in")
+NOT_ASKED = NotMeasured(reason="the edgepack that measured this did not time it")
 
 
 class Valid(StrictModel):
@@ -355,7 +356,7 @@ class Memory(StrictModel):
     """After ``runs`` inferences."""
     runs: Count
     gpu_bytes: Count | NotMeasured = NOT_READ
-    """What was taken meanwhile of the memory of all GPUs that the driver tells of."""
+    """What was taken meanwhile of the memory of all GPUs that the driver tells of, by whomever."""
 
     @property
     def model_bytes(self) -> int:
@@ -432,7 +433,7 @@ class RunReport(StrictModel):
     creation: Creation | NotMeasured
     memory: Memory | NotMeasured
     placement: Placement | NotMeasured
-    bound: BoundRuns | NotMeasured = IN_HOST_MEMORY
+    bound: BoundRuns | NotMeasured = NOT_ASKED
     sweep: list[SweepPoint] = []
     canary: Canary | NotMeasured
     tuned: list[TunedSetting] = []

@@ -71,6 +71,9 @@ def test_inputs_of_another_shape_or_name_are_refused(bundle: Path, loader: Modul
         bound.write({"x": np.concatenate([x, x])})
     with pytest.raises(ValueError, match="'x' is float64"):
         bound.write({"x": x.astype(np.float64)})
+    before = bound.addresses
+    bound.write({"x": list(x)})
+    assert bound.addresses == before
     with pytest.raises(ValueError, match="there is no input 'z'; there are x"):
         bound.write({"z": x})
     with pytest.raises(ValueError, match="CPUExecutionProvider records no runs"):
@@ -87,6 +90,45 @@ def test_a_recorded_run_is_an_option_of_the_first_provider(loader: ModuleType) -
     assert entry["providers"][0] is cuda
     assert cuda["options"] == {"gpu_mem_limit": "1"}
     assert binding.find_memory(entry) == "cuda"
+    assert binding.find_device_id(entry) == 0
+    cuda["options"]["device_id"] = "1"
+    assert binding.find_device_id(entry) == 1
+
+
+def test_a_recorded_run_is_held_to_the_golden_sample(
+    bundle: Path, loader: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the processor, which records nothing: the option is left out."""
+    model = loader.load(bundle, "cpu-fp32")
+    other = model.bundle.read_golden_inputs(1)
+    monkeypatch.setattr(loader.binding, "add_graph", dict)
+    bound = model.bind(other, graph=True)
+    bound.run()
+    assert np.array_equal(bound.read()["y"], model.run(other)["y"])
+    wrong = loader.Bundle(bundle).read_golden_inputs(1)
+    monkeypatch.setattr(model.bundle, "read_golden_inputs", lambda _: wrong)
+    with pytest.raises(loader.Refused, match="its output when recorded is"):
+        model.bind(other, graph=True)
+
+
+def test_a_recorded_run_has_the_engines_of_the_others(
+    bundle: Path, loader: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = loader.load(bundle, "cpu-fp32", cache=bundle.parent / "cache")
+    kept = {"name": "TensorrtExecutionProvider", "options": {"trt_engine_cache_path": "{cache}"}}
+    model.entry = {**model.entry, "providers": [kept]}
+    opened: list[Any] = []
+
+    def note(_: Any, entry: Any) -> Any:
+        opened.append(entry)
+        raise loader.Refused("noted")
+
+    monkeypatch.setattr(loader, "open_session", note)
+    with pytest.raises(loader.Refused, match="noted"):
+        model.bind(model.bundle.read_golden_inputs(0), graph=True)
+    options = opened[0]["providers"][0]["options"]
+    folder = loader.providers.find_cache_folder(model.entry, model.bundle.cache)
+    assert options == {"trt_engine_cache_path": str(folder), "trt_cuda_graph_enable": "True"}
 
 
 def test_harness_times_copies_and_computing_apart(bundle: Path) -> None:
@@ -126,8 +168,14 @@ def test_bench_asks_for_copies_where_the_provider_has_a_memory_of_its_own(bundle
         manifest["variants"][0]["providers"][0]["name"] = "CUDAExecutionProvider"
 
     change_manifest(bundle, change)
-    first, second = load_bundle(bundle).manifest.variants
+    manifest = load_bundle(bundle).manifest
+    first, second = manifest.variants
     with connect(HERE) as transport:
         harness = FakeHarness(transport, PurePosixPath(bundle), sys.executable)
-        assert measure_bound(harness, first) == NotMeasured(reason=f"asked for {first.id}")
-        assert measure_bound(harness, second) is IN_HOST_MEMORY
+        asked = NotMeasured(reason=f"asked for {first.id}")
+        assert measure_bound(harness, first, manifest) == asked
+        assert measure_bound(harness, second, manifest) is IN_HOST_MEMORY
+        older = [file for file in manifest.files if file.path != "edgepack_binding.py"]
+        manifest = manifest.model_copy(update={"files": older})
+        found = measure_bound(harness, first, manifest)
+    assert found == NotMeasured(reason="the bundle is of an edgepack that did not time it")

@@ -93,7 +93,7 @@ def test_what_is_missing_for_a_plugin_is_said(
 ) -> None:
     with pytest.raises(ToolError, match=r"onnxruntime-android-qnn 2\.6\.0 is not on this") as told:
         find_plugin(manifest, "arm64-v8a", tmp_path)
-    assert "mvn dependency:get -Dartifact=com.qualcomm.qti:" in told.value.hint
+    assert told.value.hint == f"fetch it: mvn dependency:get -Dartifact={QNN.packages[0]}:2.6.0:aar"
     packages = write_packages(own_home)
     with pytest.raises(ToolError, match=f"has no jni/armeabi-v7a/{QNN.library}"):
         find_plugin(manifest, "armeabi-v7a", tmp_path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from edgepack.base.files import ELSEWHERE, SHARED, require_writable, write_atomically, writing
 from edgepack.base.progress import Progress, Silent, Task, Work
 from edgepack.base.schema import NotMeasured
-from edgepack.bundle.manifest import ManifestVariant
+from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.devices.canary import CanaryRun
 from edgepack.devices.harness import Measurer, Swept
 from edgepack.devices.inventory import Device, PhoneEntry
@@ -42,6 +42,8 @@ from edgepack.records.scenarios import set_threads
 
 Opening = Callable[..., AbstractContextManager[Measurer]]
 
+BINDING = "edgepack_binding.py"
+"""The file of a bundle that keeps inputs and outputs on a device; older bundles have none."""
 RUN, POINT = "process run", "point"
 """Kinds of parts of a measurement that take about as long as each other."""
 
@@ -180,8 +182,8 @@ def measure_all(
     task("creation")
     task.begin("memory", f"{used}: memory")
     measured.memory = harness.memory(used)
+    measured.bound = measure_bound(harness, entry, question.manifest)
     task("memory")
-    measured.bound = measure_bound(harness, entry)
     task.begin("placement", f"{used}: which provider runs each node")
     if question.events:
         measured.placement, measured.events = harness.trace(used)
@@ -226,7 +228,9 @@ def create_sessions(harness: Measurer, variant: str, times: int) -> Creation | N
     return Creation(cold_ns=cold, warm_ns=warm)
 
 
-def measure_bound(harness: Measurer, entry: ManifestVariant) -> BoundRuns | NotMeasured:
+def measure_bound(
+    harness: Measurer, entry: ManifestVariant, manifest: Manifest
+) -> BoundRuns | NotMeasured:
     """Time copies and computing apart where the provider has a memory of its own.
 
     If it fails, the measurement goes on.
@@ -238,6 +242,8 @@ def measure_bound(harness: Measurer, entry: ManifestVariant) -> BoundRuns | NotM
 
     if entry.providers[0].name not in MEMORIES:
         return IN_HOST_MEMORY
+    if not any(file.path == BINDING for file in manifest.files):
+        return NotMeasured(reason="the bundle is of an edgepack that did not time it")
     try:
         return harness.bound(entry.id)
     except RemoteCommandError as error:

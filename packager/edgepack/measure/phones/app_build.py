@@ -100,7 +100,7 @@ def build_app(
                 shutil.copyfile(library, work / "jni" / abi / library.name)
             _compile_library(work, compiler, abi)
             _compile_classes(work, sdk)
-            _pack(work, sdk, abi)
+            _pack(work, sdk, abi, has_plugin=bool(libraries))
             _sign(work, sdk, folder / "app.keystore")
             (work / "signed.apk").replace(app)
     return app
@@ -125,8 +125,12 @@ def _compile_classes(work: Path, sdk: Sdk) -> None:
     _run([*argv, "--output", str(work), *classes], "making classes.dex")
 
 
-def _pack(work: Path, sdk: Sdk, abi: str) -> None:
-    manifest = find_ondevice_dir() / "native" / "android" / OWN_SOURCES[0]
+def _pack(work: Path, sdk: Sdk, abi: str, *, has_plugin: bool) -> None:
+    manifest = work / OWN_SOURCES[0]
+    text = (find_ondevice_dir() / "native" / "android" / OWN_SOURCES[0]).read_text(encoding="utf-8")
+    # aapt2 of build tools before 31 does not know what only a plugin needs.
+    kept = [line for line in text.splitlines() if has_plugin or "uses-native-library" not in line]
+    manifest.write_text("\n".join([*kept, ""]), encoding="utf-8")
     argv = [sdk.find_tool("aapt2"), "link", "-o", str(work / "base.apk")]
     argv += ["--manifest", str(manifest), "-I", str(sdk.platform)]
     _run(argv, "making the app's manifest")

@@ -66,7 +66,7 @@ def find_package(given: str | None, runtime: str, pins: Mapping[str, str]) -> Pa
             hint="name the .aar file to measure with as 'package' of the device in devices.yaml",
         )
     else:
-        found = list(_list_packages(group, artifact, version))
+        found = list(list_packages(group, artifact, version))
     for path in found:
         if path.is_file():
             return path
@@ -79,8 +79,8 @@ def find_package(given: str | None, runtime: str, pins: Mapping[str, str]) -> Pa
     )
 
 
-def _list_packages(group: str, artifact: str, version: str) -> Iterator[Path]:
-    """Yield where Maven and Gradle keep a package."""
+def list_packages(group: str, artifact: str, version: str) -> Iterator[Path]:
+    """Yield where Maven and Gradle keep a package, whether it is there or not."""
     name = f"{artifact}-{version}.aar"
     maven = Path.home() / ".m2" / "repository" / group.replace(".", "/") / artifact / version
     gradle = Path(os.environ.get("GRADLE_USER_HOME") or Path.home() / ".gradle")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.bundle.manifest import Manifest
-from edgepack.errors import ToolError
-from edgepack.measure.phones.native_build import find_kept_folder, find_package, make_key
+from edgepack.errors import BundleError, ToolError
+from edgepack.measure.phones.native_build import find_kept_folder, list_packages, make_key
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def find_plugin(manifest: Manifest, abi: str, cache: Path | None = None) -> Plug
     used = {provider.name for entry in manifest.variants for provider in entry.providers}
     if QNN.provider not in used:
         return None
-    packages = [find_package(None, name, manifest.runtime) for name in QNN.packages]
+    packages = [_find_package(name, manifest) for name in QNN.packages]
     key = make_key(QNN.library, abi, packages)
     folder = (cache or find_kept_folder()) / f"plugin-{key}"
     if not folder.is_dir():
@@ -83,6 +83,23 @@ def find_plugin(manifest: Manifest, abi: str, cache: Path | None = None) -> Plug
                 if not folder.is_dir():  # else another command was faster
                     raise
     return PluginFiles(QNN, tuple(sorted(folder.iterdir())), key)
+
+
+def _find_package(name: str, manifest: Manifest) -> Path:
+    group, artifact = name.split(":")
+    version = manifest.runtime.get(name)
+    if version is None:
+        raise BundleError(
+            f"the bundle pins no {name}",
+            hint="add it to runtime.packages of the target's profile, and build again",
+        )
+    for path in list_packages(group, artifact, version):
+        if path.is_file():
+            return path
+    raise ToolError(
+        f"{artifact} {version} is not on this machine, which has the plugin or what that loads",
+        hint=f"fetch it: mvn dependency:get -Dartifact={name}:{version}:aar",
+    )
 
 
 def _take_libraries(packages: Sequence[Path], abi: str, folder: Path) -> None:

@@ -48,6 +48,7 @@ sys.dont_write_bytecode = True
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import edgepack_binding as binding  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_conditions as conditions  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_load as load  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_loader as loader  # type: ignore[import-not-found]  # noqa: E402
@@ -76,7 +77,8 @@ MAX_PROBLEM = 1000
 MEMORY_RUNS = 20
 PROFILE_RUNS = 10
 BOUND_RUNS = 130
-"""Of which the first :data:`WINDOW_ITERATIONS` warm up."""
+"""At most, of which the first 30 warm up; fewer, and less of a warm-up, of slow models."""
+BOUND_S = 10.0
 
 READ_AHEAD = 2
 """Requests that wait in memory while one is answered."""
@@ -210,7 +212,7 @@ def measure(arguments: argparse.Namespace) -> Json:
     feeds = [model.bundle.read_golden_inputs(index) for index in range(model.bundle.goldens)]
     infer, stream = make_inferences(model, feeds)
     before = conditions.read_conditions()
-    sampler = Sampler()
+    sampler = Sampler(with_gpus=binding.find_memory(model.entry) != binding.HOST)
     try:
         warm = warm_up(infer, arguments, find_least_warm_up(model))
         others = OtherWork(sampler.pid)
@@ -375,18 +377,19 @@ def sweep(arguments: argparse.Namespace) -> Json:
 def measure_memory(arguments: argparse.Namespace) -> Json:
     """Report the peak of resident memory without a model, after loading it and after some runs.
 
-    Of the memory of GPUs, what was taken meanwhile: onnxruntime gives none back until a session
-    ends.
+    Of the memory of GPUs, where the variant computes on one, what was taken meanwhile: onnxruntime
+    gives none back until a session ends.
     """
-    baseline = read_peak_rss()
-    gpus = nvml.find_gpus()
+    [entry] = loader.Bundle(arguments.bundle).list_variants(arguments.variant)[:1]
+    gpus = [] if binding.find_memory(entry) == binding.HOST else nvml.find_gpus()
     gpu_before = nvml.sum_used_bytes(gpus)
+    baseline = read_peak_rss()
     model = loader.load(arguments.bundle, arguments.variant, settings=arguments.session)
     loaded = read_peak_rss()
     for _ in range(MEMORY_RUNS):
         model.run(model.bundle.read_golden_inputs(0))
     gpu_after = nvml.sum_used_bytes(gpus)
-    gpu: Any = sysfs.make_not_measured("no GPU here tells it")
+    gpu: Any = sysfs.make_not_measured("the variant computes on no GPU whose driver tells it")
     if gpu_before is not None and gpu_after is not None:
         gpu = max(0, gpu_after - gpu_before)
     return {
@@ -405,8 +408,12 @@ def measure_bound(arguments: argparse.Namespace) -> Json:
         why = "the variant has a model for each of several sizes"
         return {"bound": sysfs.make_not_measured(why)}
     feed = model.bundle.read_golden_inputs(0)
-    bound = model.bind(feed)
-    document = {"memory": bound.memory, **_time_bound(model, bound, feed)}
+    try:
+        bound = model.bind(feed)
+        document = {"memory": bound.memory, **_time_bound(model, bound, feed)}
+    except loader.ORT_ERRORS as error:
+        why = " ".join(str(error).split())[:MAX_PROBLEM]
+        return {"bound": sysfs.make_not_measured(why)}
     try:
         recorded = _time_bound(model, model.bind(feed, graph=True), feed)
         document["graph_run_ns"] = recorded["run_ns"]
@@ -424,7 +431,8 @@ def _time_bound(model: Any, bound: Any, feed: loader.Arrays) -> Json:
     """
     taken: List[Tuple[int, ...]] = []
     outputs: loader.Arrays = {}
-    for _ in range(BOUND_RUNS):
+    deadline = time.monotonic() + BOUND_S
+    while not taken or (len(taken) < BOUND_RUNS and time.monotonic() < deadline):
         began = time.perf_counter_ns()
         bound.write(feed)
         written = time.perf_counter_ns()
@@ -434,7 +442,8 @@ def _time_bound(model: Any, bound: Any, feed: loader.Arrays) -> Json:
         taken.append((written - began, ran - written, time.perf_counter_ns() - ran))
     loader.check_golden(model.entry, model.compute_closeness_db(0, outputs), " when bound")
     names = ("write_ns", "run_ns", "read_ns")
-    timed = zip(*taken[WINDOW_ITERATIONS:])  # noqa: B905 (strict is unknown to Python 3.8)
+    warm = len(taken) * WINDOW_ITERATIONS // BOUND_RUNS
+    timed = zip(*taken[warm:])  # noqa: B905 (strict is unknown to Python 3.8)
     return {name: list(each) for name, each in zip(names, timed)}  # noqa: B905
 
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver tells of its GPUs, by its library NVML: clocks, heat, power, memory.
+"""What NVIDIA's driver tells of its GPUs, by its library NVML: clock, heat, power, memory.
 
 The library comes with the driver, so nothing has to be installed. Where there is none, there are no
 GPUs here. What a GPU does not tell, such as a Jetson's, is left out.
@@ -12,15 +12,15 @@ Needs Python 3.8 or newer, and nothing else.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 LIBRARY = "libnvidia-ml.so.1"
 SUCCESS = 0
 _GPU_SENSOR = 0
 _SLOWDOWN = 1
 """``NVML_TEMPERATURE_THRESHOLD_SLOWDOWN``: from which temperature on the hardware slows itself."""
-_CLOCKS = {"gpu": 1, "gpu memory": 2}
-"""By name, ``NVML_CLOCK_SM`` and ``NVML_CLOCK_MEM``."""
+_SM = 1
+"""``NVML_CLOCK_SM``, of what computes."""
 # Not its own power limit (0x4): many GPUs always run at that under load. Their clock tells.
 _CAUSES = {
     0x08: "GPU hardware slowdown",
@@ -47,24 +47,27 @@ class Gpu:
         return self._read_number("nvmlDeviceGetTemperature", _GPU_SENSOR)
 
     def read_slowdown_c(self) -> Optional[float]:
-        """Return from which temperature on it slows itself down, in degrees Celsius."""
+        """Return from which temperature on its hardware slows it down, in degrees Celsius."""
         return self._read_number("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN)
 
-    def read_clocks_hz(self) -> Dict[str, int]:
-        """Return the clocks that it tells of, by what they drive."""
-        found = {
-            name: self._read_number("nvmlDeviceGetClockInfo", number)
-            for name, number in _CLOCKS.items()
-        }
-        return {name: int(mhz * 1e6) for name, mhz in found.items() if mhz is not None}
+    def read_clock_hz(self) -> Optional[int]:
+        """Return the clock of what computes."""
+        mhz = self._read_number("nvmlDeviceGetClockInfo", _SM)
+        return None if mhz is None else int(mhz * 1e6)
 
     def read_busy(self) -> Optional[float]:
         """Return for what part of the last time it worked."""
         use = _Utilization()
         return use[0] / 100 if self._ask("nvmlDeviceGetUtilizationRates", use) else None
 
+    def read_energy_j(self) -> Optional[float]:
+        """Return what it took since the driver was loaded, in joules; from Volta on."""
+        millijoules = ctypes.c_ulonglong()
+        asked = self._ask("nvmlDeviceGetTotalEnergyConsumption", millijoules)
+        return millijoules.value / 1000 if asked else None
+
     def read_power_w(self) -> Optional[float]:
-        """Return what the board takes, in watts."""
+        """Return what it takes, in watts: now, or from Ampere on over the last second."""
         milliwatts = self._read_number("nvmlDeviceGetPowerUsage")
         return None if milliwatts is None else milliwatts / 1000
 
@@ -73,13 +76,13 @@ class Gpu:
         memory = _Memory()
         return memory[2] if self._ask("nvmlDeviceGetMemoryInfo", memory) else None
 
-    def list_causes(self) -> Optional[List[str]]:
-        """Return why it is slowed down now; nothing where it runs at full speed."""
+    def list_causes(self) -> List[str]:
+        """Return why it is slowed down now; nothing where it is not, or does not tell."""
         bits = ctypes.c_ulonglong()
         # The second is what drivers before R530 call it.
         asked = [f"nvmlDeviceGetCurrentClocks{what}Reasons" for what in ("Event", "Throttle")]
         if not any(self._ask(name, bits) for name in asked):
-            return None
+            return []
         return [cause for bit, cause in _CAUSES.items() if bits.value & bit]
 
     def _read_number(self, name: str, *which: int) -> Optional[float]:

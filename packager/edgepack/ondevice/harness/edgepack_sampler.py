@@ -2,10 +2,11 @@
 
 ::
 
-    python3 -BIS edgepack_sampler.py INTERVAL_S
+    python3 -BIS edgepack_sampler.py INTERVAL_S [ROOT [gpus]]
 
 reads every sensor at once and then after each interval until stdin ends, once more then, and
-prints one JSON document: a ``Sampling`` of edgepack's reports. :class:`Sampler` starts it.
+prints one JSON document: a ``Sampling`` of edgepack's reports. :class:`Sampler` starts it. With
+``gpus`` it asks NVIDIA's driver, too: an idle GPU is no part of what computes on the processor.
 
 Needs Python 3.8 or newer, and nothing else.
 """
@@ -22,12 +23,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Sequence
 
 if __package__:
+    from . import edgepack_nvml as nvml
     from . import edgepack_sensors as sensors
     from . import edgepack_sysfs as sysfs
 else:  # a bundle's, whose folder is not on the path with -I
     sys.path.append(str(Path(__file__).resolve().parent))
+    import edgepack_nvml as nvml  # type: ignore[import-not-found,no-redef]
     import edgepack_sensors as sensors  # type: ignore[import-not-found,no-redef]
     import edgepack_sysfs as sysfs  # type: ignore[import-not-found,no-redef]
 
@@ -46,10 +50,13 @@ class Sampler:
     it stands back: at the lowest priority a busy machine would take seconds to start it.
     """
 
-    def __init__(self, interval_s: float = INTERVAL_S, root: Path = sysfs.ROOT) -> None:
+    def __init__(
+        self, interval_s: float = INTERVAL_S, root: Path = sysfs.ROOT, *, with_gpus: bool = False
+    ) -> None:
         # A file, for nobody reads meanwhile, and what is written to a full pipe waits.
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115
         argv = [sys.executable, "-BIS", __file__, str(interval_s), str(root)]
+        argv += ["gpus"] if with_gpus else []
         self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=self._printed)
         deadline = time.monotonic() + START_S
         while self._child.poll() is None and time.monotonic() < deadline:
@@ -81,9 +88,10 @@ class Sampler:
         return found
 
 
-def sample_until_end(interval_s: float, root: Path = sysfs.ROOT) -> sysfs.Json:
+def sample_until_end(
+    interval_s: float, root: Path = sysfs.ROOT, gpus: Sequence[nvml.Gpu] = ()
+) -> sysfs.Json:
     """Read the sensors at once, every interval, and when stdin ends; return the ``Sampling``."""
-    gpus = sensors.find_gpus(root)
     reader = sensors.Sensors(root, gpus)
     started_ns, started_cpu_ns = time.monotonic_ns(), read_cpu_ns()
     samples = [reader.sample()]
@@ -129,18 +137,20 @@ def compute_energy(sampling: sysfs.Json, from_ns: int, to_ns: int) -> sysfs.Json
     """Return the ``Energy`` between two moments, or why it is not known.
 
     Power is what it was since the sample before. The sources are the one rail of a Jetson through
-    which everything comes, or all packages by RAPL and all GPUs by NVML, as far as they are known.
+    which everything comes, or all packages by RAPL and the GPUs that compute by NVML, as far as
+    they are known.
     """
     if "samples" not in sampling:
         return sysfs.make_not_measured(sampling["reason"])
-    if "power" in sampling["unknown"]:
-        return sysfs.make_not_measured(sampling["unknown"]["power"])
     samples = sampling["samples"]
     names = {name for sample in samples for name in sample.get("power_w", {})}
     whole = [name for name in WHOLE_INPUT if name in names][:1]
     packages = sorted(name for name in names if name.startswith("package-"))
-    gpus = sorted(name for name in names if name.split()[0] == "gpu")
-    used = whole or packages + gpus
+    gpus = sorted(name for name in names if name.partition(" ")[0] == "gpu")
+    others = names - {*packages, *gpus}
+    used = whole or (packages if others else packages + gpus)
+    if not used and "power" in sampling["unknown"]:
+        return sysfs.make_not_measured(sampling["unknown"]["power"])
     if not used:
         return sysfs.make_not_measured(
             f"none of the rails is the whole input: {', '.join(sorted(names))}"
@@ -154,12 +164,15 @@ def compute_energy(sampling: sysfs.Json, from_ns: int, to_ns: int) -> sysfs.Json
         if begin < end and any(name not in watts for name in used):
             return sysfs.make_not_measured("the sensor did not answer all the time")
         joules += sum(watts.get(name, 0.0) for name in used) * max(0, end - begin) / 1e9
-    kinds = {"INA3221": whole, "RAPL": [] if whole else packages, "NVML": [] if whole else gpus}
-    sources = [" ".join([kind, *parts]) for kind, parts in kinds.items() if parts]
-    return {"joules": round(joules, 6), "source": ", ".join(sources)}
+    kinds = {"INA3221": whole, "RAPL": packages, "NVML": gpus}
+    listed = {kind: [name for name in parts if name in used] for kind, parts in kinds.items()}
+    sources = [" ".join([kind, *parts]) for kind, parts in listed.items() if parts]
+    alone = " alone" if used == gpus else ""
+    return {"joules": round(joules, 6), "source": ", ".join(sources) + alone}
 
 
 if __name__ == "__main__":
-    document = sample_until_end(float(sys.argv[1]), Path(*sys.argv[2:3] or "/"))
+    found_gpus = nvml.find_gpus() if "gpus" in sys.argv[3:] else []
+    document = sample_until_end(float(sys.argv[1]), Path(*sys.argv[2:3] or "/"), found_gpus)
     # Not json.dump, which takes ten times as long: half an hour is 3,600 samples.
     sys.stdout.write(json.dumps(document))

@@ -1,8 +1,8 @@
 """The sensors of this machine, opened once and read again and again: a few ``pread`` each time.
 
 They are temperatures, clocks and how busy what they drive is, power, throttling and load. Why a
-kind of sensor is not read is in :attr:`Sensors.unknown`. NVIDIA's driver has no files: its library
-is asked, see edgepack_nvml.py.
+kind of sensor is not read is in :attr:`Sensors.unknown`. NVIDIA's driver has no files: of GPUs that
+compute, its library is asked, see edgepack_nvml.py.
 
 Sources: Linux's Documentation/driver-api/thermal/sysfs-api.rst,
 Documentation/admin-guide/pm/cpufreq.rst, Documentation/ABI/testing/sysfs-class-devfreq,
@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 if __package__:
     from . import edgepack_nvml as nvml
@@ -35,8 +35,8 @@ GPUS = ("gpu", "ga10b", "gv11b", "gp10b", "gm20b")
 class Sensors:
     """All sensors of this machine, opened once."""
 
-    def __init__(self, root: Path = sysfs.ROOT, gpus: Optional[Sequence[nvml.Gpu]] = None) -> None:
-        """Open them; ``gpus`` are those of the driver, by default this machine's."""
+    def __init__(self, root: Path = sysfs.ROOT, gpus: Sequence[nvml.Gpu] = ()) -> None:
+        """Open them; ``gpus`` are those of the driver that compute."""
         self._groups = [
             _Temperatures(root),
             _Clocks(root),
@@ -49,9 +49,8 @@ class Sensors:
         for group in self._groups:
             if group.problem:
                 self.unknown[group.kind] = group.problem
-        self._gpus = _name_gpus(find_gpus(root) if gpus is None else gpus)
-        for kind in _list_kinds(self._read_gpus()):
-            self.unknown.pop(kind, None)
+        self._gpus = _name_gpus(gpus)
+        self._energy_before: Dict[str, Tuple[int, float]] = {}
 
     def sample(self) -> sysfs.Json:
         """Return what they say now; of power and use, what it was since the time before."""
@@ -59,50 +58,31 @@ class Sensors:
         for group in self._groups:
             if not group.problem:
                 found.update(group.read())
-        for key, values in self._read_gpus().items():
-            if isinstance(values, list):
-                found[key] = found.get(key, []) + values
-            else:  # a Jetson's own files come first
-                found[key] = {**values, **found.get(key, {})}
-        return found
-
-    def _read_gpus(self) -> Dict[str, Any]:
-        found: Dict[str, Any] = {}
         for name, gpu in self._gpus.items():
-            for what, hertz in gpu.read_clocks_hz().items():
-                found.setdefault("clocks_hz", {})[what.replace("gpu", name)] = hertz
             values = {
                 "temperatures_c": gpu.read_temperature_c(),
+                "clocks_hz": gpu.read_clock_hz(),
                 "busy": gpu.read_busy(),
-                "power_w": gpu.read_power_w(),
+                "power_w": self._measure_power_w(name, gpu),
             }
             for key, value in values.items():
-                if value is not None:
-                    found.setdefault(key, {})[name] = value
-            causes = gpu.list_causes()
-            if causes is not None:
-                found["throttled"] = found.get("throttled", []) + causes
+                if value is not None:  # a Jetson's own files come first
+                    found.setdefault(key, {}).setdefault(name, value)
+            found["throttled"] = found.get("throttled", []) + gpu.list_causes()
         return found
 
-
-def find_gpus(root: Path = sysfs.ROOT) -> Sequence[nvml.Gpu]:
-    """Return the GPUs that NVIDIA's driver tells of; another machine's files have none."""
-    return nvml.find_gpus() if root == sysfs.ROOT else []
+    def _measure_power_w(self, name: str, gpu: nvml.Gpu) -> Optional[float]:
+        """Return what a GPU took since the time before, or where it does not tell, takes."""
+        joules, at_ns = gpu.read_energy_j(), time.monotonic_ns()
+        if joules is None:
+            return gpu.read_power_w()
+        before = self._energy_before.get(name)
+        self._energy_before[name] = (at_ns, joules)
+        return before and round((joules - before[1]) * 1e9 / max(1, at_ns - before[0]), 4)
 
 
 def _name_gpus(gpus: Sequence[nvml.Gpu]) -> Dict[str, nvml.Gpu]:
     return sysfs.number_names(("gpu", gpu) for gpu in gpus)
-
-
-def _list_kinds(read: Dict[str, Any]) -> List[str]:
-    """Return the kinds of sensors that a reading has something of."""
-    kinds = {
-        "temperatures_c": "temperature",
-        "clocks_hz": "clocks",
-        "power_w": "power",
-        "throttled": "throttling",
-    }
-    return [kinds[key] for key in read if key in kinds]
 
 
 class _Group:
@@ -303,9 +283,7 @@ def _open_files(paths: Dict[str, Path]) -> Tuple[Dict[str, OpenFile], str]:
     return files, why
 
 
-def read_trip_points(
-    root: Path = sysfs.ROOT, gpus: Optional[Sequence[nvml.Gpu]] = None
-) -> Dict[str, float]:
+def read_trip_points(root: Path = sysfs.ROOT, gpus: Sequence[nvml.Gpu] = ()) -> Dict[str, float]:
     """Return from which temperature on the system slows the device down, by zone or GPU.
 
     ``passive`` is where that begins, ``hot`` where firmware is told. The trip points of
@@ -324,7 +302,7 @@ def read_trip_points(
         points = kinds["passive"] or kinds["hot"]
         if points and not name.startswith("x86_pkg_temp"):
             found[name] = min(points)
-    for name, gpu in _name_gpus(find_gpus(root) if gpus is None else gpus).items():
+    for name, gpu in _name_gpus(gpus).items():
         slowdown_c = gpu.read_slowdown_c()
         if slowdown_c:
             found[name] = slowdown_c

@@ -18,7 +18,7 @@ memory of processors; no GPU has run it yet.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Tuple
 
 import numpy as np
 
@@ -39,6 +39,11 @@ A recorded run reads and writes the same addresses each time, so only what is bo
 def find_memory(entry: Mapping[str, Any]) -> str:
     """Return onnxruntime's name of the memory that a manifest's variant computes in."""
     return MEMORIES.get(entry["providers"][0]["name"], HOST)
+
+
+def find_device_id(entry: Mapping[str, Any]) -> int:
+    """Return which of several GPUs a variant computes on."""
+    return int(entry["providers"][0].get("options", {}).get("device_id", 0))
 
 
 def add_graph(entry: Mapping[str, Any]) -> Dict[str, Any]:
@@ -67,7 +72,7 @@ class Bound:
     def __init__(
         self,
         session: Any,
-        memory: str,
+        memory: Tuple[str, int],
         feed: Mapping[str, np.ndarray],
         outputs: Mapping[str, np.ndarray],
     ) -> None:
@@ -75,11 +80,11 @@ class Bound:
 
         Args:
             session: An onnxruntime session.
-            memory: Where it computes.
+            memory: Onnxruntime's name of where it computes, and which of several devices it is.
             feed: All its inputs.
             outputs: Of inputs of these shapes; only their shapes and dtypes matter.
         """
-        self.memory = memory
+        self.memory, self._device_id = memory
         self._session = session
         self._binding = session.io_binding()
         self._specs = {name: (array.shape, array.dtype) for name, array in feed.items()}
@@ -95,7 +100,7 @@ class Bound:
         import onnxruntime as ort
 
         allocate = ort.OrtValue.ortvalue_from_shape_and_type
-        return allocate(list(like.shape), like.dtype.type, self.memory, 0)
+        return allocate(list(like.shape), like.dtype.type, self.memory, self._device_id)
 
     @property
     def addresses(self) -> Dict[str, int]:
@@ -109,7 +114,8 @@ class Bound:
         Raises:
             ValueError: One is none of the model's, or has another shape or dtype.
         """
-        for name, array in feed.items():
+        arrays = {name: np.asarray(given) for name, given in feed.items()}
+        for name, array in arrays.items():
             if name not in self._specs:
                 raise ValueError(f"there is no input {name!r}; there are {', '.join(self._specs)}")
             shape, dtype = self._specs[name]
@@ -118,6 +124,7 @@ class Bound:
                     f"input {name!r} is {array.dtype} {list(array.shape)}; {dtype} {list(shape)}"
                     " was bound: bind the model again"
                 )
+        for name, array in arrays.items():
             self._inputs[name].update_inplace(np.require(array, requirements="C"))
 
     def run(self) -> None:
@@ -126,4 +133,8 @@ class Bound:
 
     def read(self) -> Dict[str, np.ndarray]:
         """Return copies of the outputs."""
-        return {name: np.array(value.numpy()) for name, value in self._outputs.items()}
+        found = {name: value.numpy() for name, value in self._outputs.items()}
+        # Of the host's memory it is a view (1.31.1, observed).
+        return {
+            name: array if array.flags.owndata else array.copy() for name, array in found.items()
+        }

@@ -171,21 +171,32 @@ class Model:
         Args:
             inputs: As when called. Later ones have to have the same shapes.
             graph: Have the provider record a run and start it as one from then on, in a session of
-                its own. Source: onnxruntime does that with CUDA and TensorRT where all nodes are
-                theirs and all shapes are static, and says so where it cannot.
+                its own, which is held to the first golden sample if that has these shapes. Source:
+                onnxruntime does that with CUDA and TensorRT where all nodes are theirs and all
+                shapes are static, and says so where it cannot.
 
         Raises:
             ValueError: As when called; or the variant has a model for each of several sizes, or its
                 provider records no runs.
-            Refused: Onnxruntime makes no such session.
+            Refused: Onnxruntime makes no such session, or it gives other outputs.
         """
         if self.buckets:
             raise ValueError(f"{self.variant} has a model for each of several sizes: call it")
         feed = self.check_inputs(inputs)
-        session = self.session
-        if graph:
-            session = open_session(self.bundle, binding.add_graph(self.entry))
-        return binding.Bound(session, binding.find_memory(self.entry), feed, self.run(feed))
+        memory = (binding.find_memory(self.entry), binding.find_device_id(self.entry))
+        if not graph:
+            return binding.Bound(self.session, memory, feed, self.run(feed))
+        # Its engines are those of the other session: the cache is named before the option is added.
+        entry = binding.add_graph(providers.add_cache(self.entry, self.bundle.cache))
+        bound = binding.Bound(open_session(self.bundle, entry), memory, feed, self.run(feed))
+        golden = self.bundle.read_golden_inputs(0)
+        if shapes.find_shapes(golden) == shapes.find_shapes(feed):
+            # Not with another binding: what is recorded keeps the addresses of the first.
+            bound.write(golden)
+            bound.run()
+            check_golden(entry, self.compute_closeness_db(0, bound.read()), " when recorded")
+            bound.write(feed)
+        return bound
 
     def _count_outside(self, feed: Arrays) -> None:
         for name, (low, high) in self.entry.get("input_ranges", {}).items():

@@ -21,7 +21,7 @@ from edgepack.records.run import (
     SweepPoint,
     VariantFacts,
 )
-from edgepack.records.verdict import explain_heavy_tail_of, find_remedy
+from edgepack.records.verdict import WORKING, explain_heavy_tail_of, find_remedy
 from edgepack.results.page.outside import find_broken_outputs, format_ranges
 from edgepack.results.page.plots import (
     STRETCHES,
@@ -401,6 +401,8 @@ def _format_seen(report: RunReport, summary: Summary) -> str:
     clocks: dict[str, list[int]] = {}
     for sample in samples:
         for name, hertz in sample.clocks_hz.items():
+            if name.partition(" ")[0] == "gpu" and sample.busy.get(name, 1.0) < WORKING:
+                continue  # it rests between runs, at a clock of its own
             clocks.setdefault(name, []).append(hertz)
     lowest = min((min(all_) / max(all_) for all_ in clocks.values() if max(all_)), default=None)
     parts.append("clocks unknown" if lowest is None else _format_clocks(lowest))
