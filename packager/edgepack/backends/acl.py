@@ -2,14 +2,19 @@
 
 It takes nodes one by one if it has a kernel, and has more conditions for convolutions and matrix
 products: known shapes, constant weights. From the sources, onnxruntime of 2024 (stored copies,
-looked up 2026-11-21; nothing was tried): ``core/providers/acl/acl_execution_provider.cc``,
-``nn/conv.cc``, ``math/matmul.cc``. Kernels were registered for the opsets of years ago: from opset
-13 on, Relu, Gemm, Concat and BatchNormalization stay on the CPU, and from 22 on, Conv does too.
+looked up 2026-11-21): ``core/providers/acl/acl_execution_provider.cc``, ``nn/conv.cc``,
+``math/matmul.cc``. Kernels were registered for the opsets of years ago: from opset 13 on, Relu,
+Gemm, Concat and BatchNormalization stay on the CPU, and from 22 on, Conv does too.
 
-About int8, this is inferred, not read: ACL gets the float operator of a QDQ group. onnxruntime then
-turns it into a QLinearConv, for which ACL has a kernel (per tensor). Other quantized operators have
-no kernel and stay on the CPU. Perhaps no session can be made at all then: the device's check
-reports it.
+Tried with onnxruntime 1.21.0 and ACL 24.11, built for aarch64 and run under qemu-user (2026-11-27),
+with nets of one operator: kernels are where they were read to be, and of a QDQ group ACL gets a
+QLinearConv. Convolutions are right, also depthwise and in int8 per tensor. What ACL takes and
+computes wrongly, or fails in, is refused here, too: pools of several pictures or of one that is not
+square, depthwise convolutions with several outputs for a channel, matrix products with a constant.
+With weights of one scale per channel, or depthwise ones of another type than the activations, no
+session is made at all; the loader takes the next variant then. Up to opset 12 onnxruntime joins a
+Relu with a convolution, and ACL loses it: the golden outputs tell. When a session ends, those that
+are left crash (``NEVER_ENDED`` in edgepack_providers.py).
 
 The recipe fp16 is left out: only Conv and MatMul have float16 kernels, and the CPU would convert
 around each of them.
@@ -40,6 +45,8 @@ from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Variant
 
 _PER_TENSOR = "quantize with per_channel: false"
+_WRONG = ": ACL takes that and computes it wrongly"
+_POOLS = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
 
 
 def find_misfits(variant: Variant, device: DeviceKind) -> list[Misfit]:
@@ -117,8 +124,11 @@ def _check_conv(graph: Graph, unit: NodeUnit) -> Refusal | None:
     shape, weights = find_shape(graph, unit) or (), find_shape(graph, unit, 1) or ()
     if not 3 <= len(weights) <= 4 or len(shape) != len(weights):
         return Refusal(f"it is {max(len(weights) - 2, 0)}-D; taken are 1-D and 2-D", EXPORT)
-    if find_attribute(unit, "group", 1) not in (1, shape[1]):
+    group = find_attribute(unit, "group", 1)
+    if group not in (1, shape[1]):
         return Refusal("its groups are neither one nor one per channel", EXPORT)
+    if group != 1 and weights[0] != group:
+        return Refusal(f"it is depthwise with several outputs for a channel{_WRONG}", EXPORT)
     return None
 
 
@@ -138,6 +148,20 @@ def _check_layout(graph: Graph, unit: NodeUnit) -> Refusal | None:
         reason = f"it is depthwise, with {found[0]} activations and {found[1]} weights"
         return Refusal(reason, "quantize activations and weights alike")
     return None
+
+
+def _check_factor(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    if graph.is_constant(find_input_name(unit, 1)):
+        return Refusal("a factor is constant, which ACL loses: every run fails", ON_THE_CPU)
+    return None
+
+
+def _check_square(graph: Graph, unit: NodeUnit) -> Refusal | None:
+    shape = find_shape(graph, unit) or ()
+    if len(shape) == 4 and shape[0] == 1 and shape[2] == shape[3]:
+        return None
+    reason = f"its input is {format_shape(shape)}, not one square picture{_WRONG}"
+    return Refusal(reason, ON_THE_CPU)
 
 
 def _check_batches(graph: Graph, unit: NodeUnit) -> Refusal | None:
@@ -160,6 +184,7 @@ _RULES: Mapping[str, Sequence[Rule]] = {
     "Conv": _CONVOLUTION,
     "QLinearConv": _CONVOLUTION,
     "com.microsoft:NhwcConv": (_check_static, check_constants(W=1, B=2)),
-    "MatMul": (_check_static, _check_batches),
-    "com.microsoft:FusedMatMul": (_check_static, _check_batches),
+    "MatMul": (_check_static, _check_batches, _check_factor),
+    "com.microsoft:FusedMatMul": (_check_static, _check_batches, _check_factor),
+    **dict.fromkeys(_POOLS, (_check_square,)),
 }

@@ -112,6 +112,18 @@ def test_load_passes_over_first_variant_when_it_cannot_work(
     assert reason in why
 
 
+def test_sessions_last_where_the_end_of_one_breaks_others(
+    bundle: Path, loader: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader.providers, "NEVER_ENDED", ("CPUExecutionProvider",))
+    monkeypatch.setattr(loader.providers, "_KEPT", [])
+    model = loader.load(bundle, "cpu-fp32")
+    loader.profile_nodes(model.bundle, model.entry, runs=1)
+    kept = loader.providers._KEPT
+    assert len(kept) == 2
+    assert kept[0] is model.session
+
+
 def test_load_measures_share_by_profile_when_onnxruntime_does_not_tell(
     bundle: Path, loader: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,30 @@ def test_conv_when_three_dimensional_is_refused(tmp_path):
 
 def test_mat_mul_when_it_broadcasts_batches_is_refused(tmp_path):
     assert "broadcasts" in why(one(tmp_path, "MatMul", [5, 4], [("w", randoms(2, 4, 3))]))
-    assert not why(one(tmp_path, "MatMul", [2, 5, 4], [("w", randoms(4, 3))]))
+    graph = one(tmp_path, "MatMul", [2, 5, 4], more=[("w", FLOAT, [4, 3])])
+    assert not why(graph)
+
+
+def test_mat_mul_when_a_factor_is_constant_is_refused(tmp_path):
+    graph = one(tmp_path, "MatMul", [2, 5, 4], [("w", randoms(4, 3))])
+    assert "every run fails" in why(graph)
+
+
+def test_depthwise_conv_when_a_channel_has_several_outputs_is_refused(tmp_path):
+    graph = one(tmp_path, "Conv", IMAGE, [("w", randoms(8, 1, 3, 3))], group=4)
+    assert "several outputs for a channel" in why(graph)
+
+
+@pytest.mark.parametrize(
+    ("shape", "taken"),
+    [([1, 4, 8, 8], True), ([2, 4, 8, 8], False), ([1, 4, 8, 6], False), (["n", 4, 8, 8], False)],
+)
+@pytest.mark.parametrize("op", ["MaxPool", "GlobalAveragePool"])
+def test_pool_of_other_than_one_square_picture_is_refused(tmp_path, op, shape, taken):
+    more = {"kernel_shape": [2, 2]} if op == "MaxPool" else {}
+    found = why(one(tmp_path, op, shape, opset=12, **more))
+    assert (not found) is taken
+    assert taken or "computes it wrongly" in found
 
 
 @pytest.mark.parametrize("weights", ["uint8", "int8"])

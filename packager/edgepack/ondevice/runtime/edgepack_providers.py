@@ -39,6 +39,10 @@ else:
     import edgepack_nvidia as nvidia  # type: ignore[import-not-found,no-redef]
 
 PRECISE = "session.x64quantprecision"
+NEVER_ENDED = ("ACLExecutionProvider",)
+"""Providers whose sessions last as long as the process: when one ends, a run of any other crashes.
+Source: onnxruntime 1.21.0 with ACL 24.11, aarch64 under qemu-user (2026-11-27)."""
+_KEPT: List[Any] = []
 CPU = "CPUExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 EXTENSIONS = "onnxruntime_extensions"
@@ -245,6 +249,8 @@ def open_session(model: Path, entry: Entry, cache: Path, profile_prefix: str = "
     first = find_session_providers(entry)[0]["name"]
     if session.get_providers()[0] != first:
         raise Refused(f"onnxruntime left {first} out of the session; {_STDERR}")
+    if first in NEVER_ENDED:
+        _KEPT.append(session)
     return session
 
 
