@@ -61,16 +61,18 @@ def test_real_model_when_built_for_both_targets_keeps_its_accuracy_and_runs(proj
     result = build(project=file, targets=targets, out=tmp_path / "dist")
     assert not result.errors
     host, board = (made.bundle for made in result.bundles)
-    int8, fp32 = host.manifest.variants
+    # int8 comes second where it loses too much, which depends on the processor.
+    by_id = {variant.id: variant for variant in host.manifest.variants}
+    int8, fp32 = by_id["cpu-int8-static"], by_id["cpu-fp32"]
     assert (int8.accuracy.samples, fp32.accuracy.drop) == (100, 0)
     assert int8.accuracy.drop <= drop
     assert int8.accuracy.agreement >= agreement
-    assert [v.model_sha256 for v in board.manifest.variants] == [
+    assert {v.model_sha256 for v in board.manifest.variants} == {
         v.model_sha256 for v in host.manifest.variants
-    ]
+    }
     assert all(check.passed for check in verify_here(host.path).goldens)
     report = bench(host.path, load_device("local"), preset="smoke")
-    assert report.variant_used == "cpu-int8-static"
+    assert report.variant_used == host.manifest.variants[0].id
     assert report.placement.compute_share("CPUExecutionProvider") == 1
 
 
