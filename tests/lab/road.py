@@ -309,9 +309,8 @@ def prove_target(lab: Lab) -> None:
         file, target, name = lab.out / f"{board.name}.json", board.kind.target, board.name
         argv = ["targets", "prove", target, "--device", name, "--preset", PRESET]
         done = run_one([*argv, "--out", str(file)], timeout_s=LONG_S)
-        busy = "no measurement is VALID" in done.stderr and not any(
-            word in done.stderr for word in ("golden", "nodes", "not finite")
-        )
+        _, found, reasons = done.stderr.partition("no measurement is VALID")
+        busy = found and not any(word in reasons for word in ("golden", "nodes", "finite"))
         if done.exit_code == DeviceError.exit_code and busy:
             say(f"      {name}: too busy here for a measurement that is VALID")
             continue
