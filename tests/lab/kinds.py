@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 CPU = "CPUExecutionProvider"
@@ -65,13 +65,5 @@ NEWER = Kind(
     brings="python3-onnxruntime 1.21.0",
 )
 # Nothing of this one is emulated: it is a Debian 13 on the processor of its target.
-NATIVE = Kind(
-    release="trixie",
-    arch="x86-64",
-    packages="apt,libstdc++6,passwd,python3,python3-venv",
-    target="linux-x86-64-xnnpack",
-    variant="xnnpack-int8-static",
-    provider=XNNPACK,
-    brings="python3-onnxruntime 1.21.0",
-)
+NATIVE = replace(NEWER, arch="x86-64", target="linux-x86-64-xnnpack")
 KINDS = (OLDER, NEWER, NATIVE)

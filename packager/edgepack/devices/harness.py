@@ -37,8 +37,6 @@ STREAM_EXIT = 5
 MAX_RUN_BYTES = 48 << 20
 """The most bytes of a process run: two million latencies of eight digits, and half an hour of
 sensors."""
-BOUND_RUNS = 130
-"""Of an inference with bound inputs and outputs, with and without a recorded graph."""
 MAX_EVENTS = 20_000
 """The most events of a profile, each of up to a thousand bytes."""
 LOAD_TIMEOUT_S = 300.0
@@ -219,8 +217,7 @@ class Harness:
     def bound(self, variant: str) -> BoundRuns | NotMeasured:
         """Time inferences whose inputs and outputs stay on the device, and the copies."""
         argv = [*self.run_prefix, *self.make_argv("bound", variant)]
-        timeout_s = self.load_timeout_s + 2 * BOUND_RUNS * self.slowest_s
-        return self._read_document(_Bound, argv, timeout_s=timeout_s).bound
+        return self._read_document(_Bound, argv, timeout_s=self.load_timeout_s).bound
 
     def profile(self, variant: str) -> Placement:
         """Return which provider runs each node."""
