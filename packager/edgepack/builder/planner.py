@@ -33,6 +33,7 @@ from edgepack.builder.sample_plan import NO_SAMPLES, PlannedSamples, plan_sample
 from edgepack.bundle.unused import Unused
 from edgepack.errors import EdgepackError, ModelError, ProfileError, UsageError
 from edgepack.model.facts import ModelFacts
+from edgepack.model.running import is_saturating
 from edgepack.model.simulating import Simulation, Simulator
 from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.loading import LoadedProject
@@ -263,20 +264,22 @@ class _Planner:
         # The largest size represents all: what a provider takes does not depend on sizes.
         placed = None if cpu else self.builder.add_step(Placed(variant), model=made.judged)
         variant, as_file = self._add_ort_step(variant, model)
+        # What this processor would compute with a file that saturates here, no device does.
+        proven = None if _is_saturating(variant) else as_file
         kind = RECIPES[self._find_recipe(variant)]
         goldens = self.builder.add_step(
             Goldens(
                 kind.cpu_cap_db if cpu else kind.other_cap_db,
                 find_processor(),
-                make_session_config(variant) if as_file else (),
+                make_session_config(variant) if proven else (),
             ),
             model=model,
-            shipped=as_file,
+            shipped=proven,
             choice=models.add_choice(made.reference),
             **models.golden_samples,
         )
         evaluation = self._add_evaluation(
-            None if self._carried else made.reference, as_file or model, variant
+            None if self._carried else made.reference, proven or model, variant
         )
         return PlannedVariant(
             variant=add_extensions(variant) if self.inputs.extensions else variant,
@@ -435,6 +438,12 @@ def explain_unsampled(loaded: LoadedProject) -> Iterator[str]:
 def make_session_config(variant: Variant) -> tuple[tuple[str, str], ...]:
     """Return a variant's session config entries, sorted."""
     return tuple(sorted(variant.session.config.items()))
+
+
+def _is_saturating(variant: Variant) -> bool:
+    form = variant.model_format
+    platform = form.platform if isinstance(form, OrtFormat) else None
+    return is_saturating(variant.recipe, platform, find_processor())
 
 
 def _make_replaying(variant: Variant) -> Variant:

@@ -140,6 +140,20 @@ def _find_extensions_library(model: Path) -> str:
 _PRECISE = "session.x64quantprecision"
 
 
+def is_saturating(recipe: str, platform: str | None, processor: str) -> bool:
+    """Return whether a file's int8 operators cannot be exact on a processor.
+
+    An ``.onnx`` gets exact ones from a session setting; an ``.ort`` file for Arm has its operators
+    written down, and their products saturate on x86-64 without VNNI.
+
+    Args:
+        recipe: The variant's.
+        platform: That of an ``.ort`` file, None for an ``.onnx``.
+        processor: As :func:`~edgepack.base.machine.find_processor` names it.
+    """
+    return platform == "arm" and recipe.startswith("int8") and processor == "x86-64"
+
+
 def _make_session_options(
     config: Mapping[str, str], save_basic: Path | None, *, optimized: bool
 ) -> onnxruntime.SessionOptions:

@@ -13,6 +13,7 @@ from edgepack.bundle import reading
 from edgepack.bundle.archive import open_folder
 from edgepack.bundle.signing import Signature, read_signature, require_signature
 from edgepack.errors import BundleError
+from edgepack.model.running import is_saturating
 
 if TYPE_CHECKING:
     from edgepack.ondevice.runtime.edgepack_loader import Bundle
@@ -85,7 +86,9 @@ def check_goldens(folder: Path, variant: str) -> GoldenCheck:
     except loader.Refused as refusal:
         return GoldenCheck(variant, passed=None, outcome=f"not run here: {refusal}")
     check = _run_goldens(opened, entry)
-    if check.passed is False and is_saturating(entry, find_processor()):
+    form = entry.get("model_format", "onnx")
+    platform = None if form == "onnx" else form["platform"]
+    if check.passed is False and is_saturating(entry["recipe"], platform, find_processor()):
         return GoldenCheck(
             variant, passed=None, outcome=f"not proven here: {check.outcome}; {_ARM}"
         )
@@ -114,14 +117,3 @@ _ARM = (
     "the integer operators in its .ort file are those for Arm, whose products saturate on x86-64"
     " without VNNI: verify it on an Arm machine, or on x86-64 with VNNI"
 )
-
-
-def is_saturating(entry: dict[str, Any], kind: str) -> bool:
-    """Return whether a variant's int8 operators cannot be exact on a kind of processor.
-
-    An ``.onnx`` gets exact ones from a session setting; an ``.ort`` file for Arm has its operators
-    written down.
-    """
-    form = entry.get("model_format", "onnx")
-    for_arm = form != "onnx" and form["platform"] == "arm"
-    return for_arm and bool(entry["recipe"].startswith("int8")) and kind == "x86-64"

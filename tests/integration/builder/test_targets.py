@@ -13,14 +13,14 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.base.machine import find_processor
-from edgepack.builder.build import build
+from edgepack.builder import planner
+from edgepack.builder.build import build, dry_run
 from edgepack.builder.inspect import inspect
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ModelError
 from edgepack.project.profile import OrtFormat, find_target_files, load_profile
-from edgepack.trying.verify import is_saturating
 from edgepack.trying.verify import verify as verify_here
 from onnx import helper
 
@@ -132,20 +132,24 @@ def test_verify_when_a_variant_misses_its_goldens_names_the_runtime_that_the_bun
     assert "onnxruntime-android 1.29.0" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("recipe", "form", "kind", "expected"),
-    [
-        ("int8-static", {"ort": "fixed", "platform": "arm"}, "x86-64", True),
-        ("int8-dynamic", {"ort": "runtime", "platform": "arm"}, "x86-64", True),
-        ("int8-static", {"ort": "fixed", "platform": "arm"}, "x86-64-vnni", False),
-        ("int8-static", {"ort": "fixed", "platform": "arm"}, "aarch64", False),
-        ("int8-static", {"ort": "fixed", "platform": "amd64"}, "x86-64", False),
-        ("int8-static", "onnx", "x86-64", False),
-        ("fp32", {"ort": "fixed", "platform": "arm"}, "x86-64", False),
-    ],
-)
-def test_saturates_when_asked_is_true_of_int8_for_arm_without_vnni(recipe, form, kind, expected):
-    assert is_saturating({"recipe": recipe, "model_format": form}, kind) is expected
+@pytest.mark.parametrize(("processor", "is_run"), [("x86-64", False), ("x86-64-vnni", True)])
+def test_plan_when_int8_for_arm_saturates_here_proves_the_onnx_that_the_file_is_made_of(
+    tmp_path, monkeypatch, processor, is_run
+):
+    monkeypatch.setattr(planner, "find_processor", lambda: processor)
+    as_file = "model_format: {ort: fixed, platform: arm}"
+    variants = ", ".join(
+        f"{{backend: cpu, recipe: {recipe}, {as_file}}}" for recipe in ("int8-static", "fp32")
+    )
+    keys = f"{FIXED}\ntargets: [{{id: android, variants: [{variants}]}}]"
+    plan = dry_run(project=tiny_models.write_project(tmp_path, keys))
+    (bundle,) = plan.bundles
+    steps = {step.id: step for step in plan.steps}
+    for variant, expected in zip(bundle.variants, (is_run, True), strict=True):
+        goldens, evaluation = steps[variant.goldens], steps[variant.evaluation]
+        assert (goldens.inputs.get("shipped") == variant.shipped) == expected
+        assert (evaluation.inputs["model"] == variant.shipped) == expected
+        assert goldens.inputs["model"] == variant.model != variant.shipped
 
 
 def test_readme_when_two_providers_come_from_one_build_has_its_commands_once(bundles):

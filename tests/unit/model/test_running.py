@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from edgepack.errors import UsageError
-from edgepack.model.running import make_session
+from edgepack.model.running import is_saturating, make_session
 
 from tests.support.nets import tiny_models
 
@@ -28,3 +28,24 @@ def test_session_when_the_environment_has_no_number_is_refused(
     monkeypatch.setenv("EDGEPACK_THREADS", said)
     with pytest.raises(UsageError, match="EDGEPACK_THREADS is"):
         make_session(tmp_path / "net.onnx")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "platform", "processor", "expected"),
+    [
+        ("int8-static", "arm", "x86-64", True),
+        ("int8-dynamic", "arm", "x86-64", True),
+        ("int8-static", "arm", "x86-64-vnni", False),
+        ("int8-static", "arm", "aarch64", False),
+        ("int8-static", "amd64", "x86-64", False),
+        ("int8-static", None, "x86-64", False),
+        ("fp32", "arm", "x86-64", False),
+    ],
+)
+def test_saturates_when_asked_is_true_of_int8_for_arm_without_vnni(
+    recipe: str,
+    platform: str | None,
+    processor: str,
+    expected: bool,  # noqa: FBT001
+) -> None:
+    assert is_saturating(recipe, platform, processor) is expected
