@@ -188,6 +188,7 @@ if TYPE_CHECKING:
     from edgepack.model.facts import ModelFacts as ModelFacts
     from edgepack.model.finding import Finding as Finding
     from edgepack.model.finding import group_findings as group_findings
+    from edgepack.project.limits import Limits as Limits
     from edgepack.project.loading import PROJECT_FILE as PROJECT_FILE
     from edgepack.project.loading import LoadedProject as LoadedProject
     from edgepack.project.loading import read_project as read_project
@@ -195,7 +196,6 @@ if TYPE_CHECKING:
     from edgepack.project.profile import find_target_files as find_target_files
     from edgepack.project.profile import load_profile as load_profile
     from edgepack.project.project import ConstantValue as ConstantValue
-    from edgepack.project.project import Limits as Limits
     from edgepack.records.comparison import ComparedMetric as ComparedMetric
     from edgepack.records.comparison import Comparison as Comparison
     from edgepack.records.deciding import Rule as Rule
@@ -214,6 +214,10 @@ if TYPE_CHECKING:
     from edgepack.records.tuning import Settings as Settings
     from edgepack.records.tuning import TuneReport as TuneReport
     from edgepack.records.verdict import require_valid as require_valid
+    from edgepack.results.limits import JudgedLimit as JudgedLimit
+    from edgepack.results.limits import judge_limits as judge_limits
+    from edgepack.results.limits import load_others as load_others
+    from edgepack.results.limits import require_limits as require_limits
     from edgepack.results.page.changes_text import find_newest_changes as find_newest_changes
     from edgepack.results.page.changes_text import format_series as format_series
     from edgepack.results.page.changes_text import require_no_slowdown as require_no_slowdown

@@ -132,7 +132,7 @@ def read_project_targets(loaded: LoadedProject) -> Iterator[Profile]:
             raise ProfileError(
                 error.problem, hint=error.hint, where=loaded.locate(*place)
             ) from error
-        if not isinstance(entry, str):
+        if not isinstance(entry, str) and entry.variants:
             profile = _make_changed_profile(loaded, index, entry, profile)
         if seen.setdefault(profile.id, profile) != profile:
             raise ProfileError(
@@ -152,7 +152,7 @@ def choose_targets(loaded: LoadedProject, targets: Sequence[str]) -> Iterator[Pr
     """
     names = find_target_ids(targets)
     own: dict[str, Profile] = {}
-    if any(not isinstance(entry, str) for entry in loaded.project.targets):
+    if loaded.project.named_variants:
         own = {profile.id: profile for profile in read_project_targets(loaded)}
     for name in names:
         profile = load_target(name)

@@ -159,7 +159,10 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             progress=progress,
             subject=_make_subject(job),
         )
-        judged = [judge(planned, execution, job.limits) for planned in job.plan.bundles]
+        judged = [
+            judge(planned, execution, job.loaded.find_limits(planned.profile.id))
+            for planned in job.plan.bundles
+        ]
         slower = tuple(list_slower_variants(job.plan, judged, execution))
         judged = [drop_slower(verdict, slower, execution) for verdict in judged]
         bundles = [
@@ -170,7 +173,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         libraries = list(_write_libraries(bundles, toolchains, repository, progress))
         aars = tuple(made for made in libraries if isinstance(made, Path))
         left = {(v.target, planned.variant.id) for v in judged for planned, _ in v.shipped}
-        found = list_warnings(job.plan, judged, execution, job.limits)
+        found = list_warnings(job.plan, judged, execution)
         profiles = [planned.profile for planned in job.plan.bundles]
         pins = list_older_runtimes(profiles, version("onnxruntime"))
         told = (*explain_unsampled(job.loaded), *found, *pins)

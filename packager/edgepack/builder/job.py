@@ -15,7 +15,7 @@ from edgepack.model.files import MODEL
 from edgepack.model.reading import read_outline
 from edgepack.project.loading import LoadedProject
 from edgepack.project.profile import Profile
-from edgepack.project.project import Limits, Project
+from edgepack.project.project import Project
 from edgepack.steps.proofs.goldens import read_goldens
 
 
@@ -26,11 +26,6 @@ class Job:
     loaded: LoadedProject
     facts: ModelFacts
     plan: Plan
-
-    @property
-    def limits(self) -> Limits:
-        """The project's limits."""
-        return self.loaded.project.limits
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.execution import Execution
@@ -18,9 +17,10 @@ from edgepack.errors import BugError, EdgepackError, LimitError, format_list
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
 from edgepack.metrics.labelled import PRECISIONS
 from edgepack.model.finding import Finding, group_findings
-from edgepack.project.project import Limits
+from edgepack.project.limits import Limits
 from edgepack.quantization.search.outside import BrokenOutput
 from edgepack.quantization.search.search import SearchLine, describe
+from edgepack.records.limits import explain_missed_limit
 from edgepack.steps.base import read_notes
 from edgepack.steps.graph.placed import read_placement
 from edgepack.steps.proofs.evaluation_result import NO_FP32, make_accuracy
@@ -56,6 +56,8 @@ class Verdict:
     unused: tuple[Unused, ...]
     errors: tuple[EdgepackError, ...]
     """Of those that were asked for, and of bugs: each names target and variant as its place."""
+    limits: Limits = field(default_factory=Limits)
+    """By which they were judged."""
 
 
 def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdict:
@@ -69,6 +71,7 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
     shipped: list[tuple[PlannedVariant, Accuracy | NotMeasured]] = []
     unused = [*planned.unused]
     errors: list[EdgepackError] = []
+    missing: dict[str, _Missed] = {}
     decisive: dict[str, Accuracy | NotMeasured] = {}
     for variant in planned.variants:
         name = variant.variant.id
@@ -85,18 +88,18 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
             execution.artifacts[step_id].require_whole()
         accuracy = read_accuracy(variant, execution)
         decisive[name] = read_decisive(variant, execution)
-        unworthy, missed = _explain_missed(variant, decisive[name], execution, limits)
+        missed = _find_missed(variant, decisive[name], execution, limits)
         if reason := _explain_refusal(variant, execution):
             unused.append(Unused(variant=name, stage="refused", reason=reason))
         elif missed:
-            error = LimitError(missed, hint=_TO_MEET, where=where)
-            unused.append(
-                Unused(variant=name, stage="missed", reason=error.problem, hint=error.hint)
-            )
-            if not variant.offered and not (variant.may_fail and unworthy):
-                errors.append(error)
+            missing[name] = missed
         else:
             shipped.append((variant, accuracy))
+    missed_by = _report_missed(
+        planned.profile.id, missing, [each.variant.id for each, _ in shipped]
+    )
+    unused += missed_by[0]
+    errors += missed_by[1]
     # The profile's order, which is by speed; variants that are not shown to be as good come last,
     # unless the user set the order.
     shipped.sort(
@@ -104,7 +107,7 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
             not e[0].named and bool(explain_unproven(e[0], decisive[e[0].variant.id], limits))
         )
     )
-    verdict = Verdict(planned.profile.id, tuple(shipped), tuple(unused), tuple(errors))
+    verdict = Verdict(planned.profile.id, tuple(shipped), tuple(unused), tuple(errors), limits)
     return ship_most(verdict, planned.most, decisive)
 
 
@@ -114,23 +117,61 @@ def _explain_refusal(variant: PlannedVariant, execution: Execution) -> str:
     return (explain_refused if is_simulated else explain_unplaced)(variant, execution)
 
 
-def _explain_missed(
+class _Missed(NamedTuple):
+    reason: str
+    is_error: bool
+    """Whether it is one although others of the target are shipped."""
+
+
+def _find_missed(
     variant: PlannedVariant,
     decisive: Accuracy | NotMeasured,
     execution: Execution,
     limits: Limits,
-) -> tuple[str, str]:
-    """Return why a variant is too poor to ship, and that or how it misses a limit, with more."""
+) -> _Missed | None:
+    """Return why a variant is too poor to ship, or how it misses a limit, with what was tried."""
     unworthy = explain_unworthy(variant, decisive)
-    reason = unworthy or explain_missed_limit(decisive, limits)
-    if not reason:
-        return "", ""
-    found = list_tried(variant, execution)
-    searched = [each for each in found if each.stage == "limit"]
-    tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
-    on_cpu = decisive == read_accuracy(variant, execution)
-    where = "" if on_cpu else ", in the provider's simulator"
-    return unworthy, f"{reason}{where}{tried}"
+    if reason := unworthy or explain_missed_limit(decisive, limits):
+        found = list_tried(variant, execution)
+        searched = [each for each in found if each.stage == "limit"]
+        tried = f"; this is the best of what was tried: {describe(searched)}" if found else ""
+        on_cpu = decisive == read_accuracy(variant, execution)
+        where = "" if on_cpu else ", in the provider's simulator"
+        is_error = not variant.offered and not (variant.may_fail and bool(unworthy))
+        return _Missed(f"{reason}{where}{tried}", is_error)
+    if reason := _explain_size(variant, execution, limits):
+        return _Missed(reason, is_error=variant.named)
+    return None
+
+
+def _report_missed(
+    target: str, missing: Mapping[str, _Missed], shipped: Sequence[str]
+) -> tuple[list[Unused], list[LimitError]]:
+    """Return what is told of variants that miss a limit, and the errors of those asked for.
+
+    Each says which others meet all limits.
+    """
+    hint = f"{' and '.join(shipped)} met all limits; or {_TO_MEET}" if shipped else _TO_MEET
+    return (
+        [
+            Unused(variant=name, stage="missed", reason=reason, hint=hint)
+            for name, (reason, _) in missing.items()
+        ],
+        [
+            LimitError(reason, hint=hint, where=f"{target} {name}")
+            for name, (reason, is_error) in missing.items()
+            if is_error or not shipped
+        ],
+    )
+
+
+def _explain_size(variant: PlannedVariant, execution: Execution, limits: Limits) -> str:
+    """Return why a variant's model files, with their weights, are too large; or nothing."""
+    folder = execution.artifacts[variant.shipped].path
+    size_mb = sum(file.stat().st_size for file in folder.glob("model*")) / 1e6
+    if limits.size_mb is None or size_mb <= limits.size_mb:
+        return ""
+    return f"its model has {size_mb:.3g} MB, the limit is {limits.size_mb:g} MB"
 
 
 def explain_unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:
@@ -264,9 +305,7 @@ def list_attempts(variant: PlannedVariant, execution: Execution) -> list[Attempt
     ]
 
 
-def list_warnings(
-    plan: Plan, judged: Sequence[Verdict], execution: Execution, limits: Limits
-) -> Iterator[str]:
+def list_warnings(plan: Plan, judged: Sequence[Verdict], execution: Execution) -> Iterator[str]:
     """Yield warnings about preprocessing, the calibration samples and the limits."""
     for topic, name in (("preprocessing", InputCheck.name), ("calibration", Calibration.name)):
         of_topic = [step.id for step in plan.steps if step.step.name == name]
@@ -278,15 +317,15 @@ def list_warnings(
         yield from (f"{topic}: {text}" for text in dict.fromkeys(texts))
     yield from _list_unchecked(plan, execution)
     yield from _list_broken_outside(judged, execution)
-    shipped = [(verdict.target, *entry) for verdict in judged for entry in verdict.shipped]
-    told: list[Callable[[PlannedVariant, Accuracy | NotMeasured], str]] = [
-        lambda _, found: explain_drift(found),
-        partial(_explain_doubt, limits),
+    shipped = [(verdict, variant) for verdict in judged for variant, _ in verdict.shipped]
+    told: list[Callable[[Verdict, PlannedVariant, Accuracy | NotMeasured], str]] = [
+        lambda _, __, found: explain_drift(found),
+        lambda verdict, *about: _explain_doubt(verdict.limits, *about),
     ]
     for about in told:
-        for target, variant, _ in shipped:
-            if text := about(variant, read_decisive(variant, execution)):
-                yield f"{target} {variant.variant.id}: {text}"
+        for verdict, variant in shipped:
+            if text := about(verdict, variant, read_decisive(variant, execution)):
+                yield f"{verdict.target} {variant.variant.id}: {text}"
 
 
 def _list_unchecked(plan: Plan, execution: Execution) -> Iterator[str]:
@@ -303,7 +342,7 @@ def _explain_doubt(
     limits: Limits, variant: PlannedVariant, accuracy: Accuracy | NotMeasured
 ) -> str:
     """Return what is not shown about a variant; empty if all is."""
-    limited = limits != Limits()
+    limited = limits.need_samples
     if variant.carried:
         return f"limits are not judged, {NO_FP32}: {UNJUDGED}" if limited else ""
     if isinstance(accuracy, NotMeasured):
@@ -446,28 +485,3 @@ def explain_unsettled(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
         f" {limit:g}, but its 95 % interval reaches {interval[1]:.4f}: about"
         f" {float(f'{enough:.1e}'):.0f} samples would settle it"
     )
-
-
-def explain_missed_limit(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
-    """Return why a limit is missed, or nothing: also where there is no fp32 model to lose against.
-
-    The measured drop decides, and its interval says how certain that is. A limit is missed even if
-    the interval reaches below it, because nothing has shown that it is met.
-    """
-    if isinstance(accuracy, NotMeasured) or accuracy.drop is None or accuracy.worst is None:
-        return ""
-    too_large, too_low = limits.compute_excess(accuracy.drop, accuracy.worst.sqnr_db)
-    if limits.metric_drop is not None and too_large:
-        interval = accuracy.drop_interval
-        sure = f", 95 % interval {interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
-        return (
-            f"{accuracy.metric} drops by {accuracy.drop:.4f}{sure} on {accuracy.samples} samples,"
-            f" the limit is {limits.metric_drop:g}"
-        )
-    worst = accuracy.worst
-    if limits.min_sqnr_db is not None and too_low:
-        return (
-            f"output {worst.output!r} is {worst.sqnr_db:.1f} dB from fp32,"
-            f" the limit is {limits.min_sqnr_db:g} dB"
-        )
-    return ""

@@ -16,8 +16,8 @@ from edgepack.builder.shapes import add_shape_profiles
 from edgepack.model.facts import TensorSpec
 from edgepack.model.simulating import Simulation, Simulator
 from edgepack.project.inputs import ImageInput
+from edgepack.project.limits import AccuracyLimits
 from edgepack.project.profile import Profile, Variant
-from edgepack.project.project import Limits
 from edgepack.project.samples import PythonMetric
 from edgepack.quantization.search.outside import Outside
 from edgepack.steps.base import Step
@@ -148,7 +148,7 @@ class ModelSteps:
             variant,
             self.inputs.facts.op_counts,
             self.inputs.scores_output,
-            self._make_limit_search(simulation),
+            self._make_limit_search(profile, simulation),
             choose_changed_inputs(self.inputs),
         )
         given: dict[Given, str | None] = {
@@ -172,14 +172,17 @@ class ModelSteps:
         taken = {name: given.get(what) for name, what in kind.given.items()}
         yield self.builder.add_step(kind.step(asked), model=model, **taken)
 
-    def _make_limit_search(self, simulation: Simulation | NotMeasured | None) -> LimitSearch | None:
-        """Return what the search for a model has to reach: the project's limits, if it has any."""
+    def _make_limit_search(
+        self, profile: Profile, simulation: Simulation | NotMeasured | None
+    ) -> LimitSearch | None:
+        """Return what the search for a model has to reach: the limits of what is lost, if any."""
         project = self.inputs.project
         source = project.samples.evaluation
-        if project.limits == Limits() or source is None:
+        limits = self.inputs.loaded.find_limits(profile.id).accuracy
+        if limits == AccuracyLimits() or source is None:
             return None
         return LimitSearch(
-            limits=project.limits,
+            limits=limits,
             metric=source.metric,
             interpreter=project.interpreter,
             described=self.inputs.described,

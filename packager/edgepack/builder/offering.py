@@ -59,8 +59,7 @@ def offer_int8_dynamic(
 
 def find_named_targets(loaded: LoadedProject) -> set[str]:
     """Return the ids of the targets whose variants the project names."""
-    entries = (entry for entry in loaded.project.targets if not isinstance(entry, str))
-    return {find_target_file(entry.id).stem for entry in entries}
+    return {find_target_file(name).stem for name in loaded.project.named_variants}
 
 
 def _add_offer(profile: Profile) -> Profile | None:

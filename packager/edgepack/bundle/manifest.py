@@ -508,6 +508,13 @@ class Manifest(StrictModel):
         """The bundle's directory name."""
         return f"{self.name}-{self.version}-{self.target}"
 
+    def count_model_bytes(self, variant: ManifestVariant) -> int:
+        """Return the bytes of a variant's model files, with the files of their weights."""
+        sizes = {file.path: file.size_bytes for file in self.files}
+        models = {variant.model, *(bucket.model for bucket in variant.buckets)}
+        weights = sizes.get(f"models/{variant.id}.weights", 0)
+        return sum(sizes[path] for path in models) + weights
+
     def find_variant(self, variant: str) -> ManifestVariant:
         """Return a variant by its id; the bundle must have it."""
         return next(each for each in self.variants if each.id == variant)

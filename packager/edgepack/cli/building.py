@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from edgepack import api
@@ -139,11 +139,10 @@ def _make_bundle_table(manifest: api.Manifest) -> Table:
     """Return a row for each variant; of what is known of none of them there is no column."""
     from rich.table import Table
 
-    sizes = {file.path: file.size_bytes for file in manifest.files}
     judged = [v.accuracy for v in manifest.variants if isinstance(v.accuracy, api.Accuracy)]
     columns = [
         ("variant", [variant.id for variant in manifest.variants]),
-        ("size MB", [_format_size(variant, sizes) for variant in manifest.variants]),
+        ("size MB", [f"{manifest.count_model_bytes(v) / 1e6:.2f}" for v in manifest.variants]),
         ("nodes taken", [_format_on_provider(variant) for variant in manifest.variants]),
         ("in int8", [_format_in_integers(variant) for variant in manifest.variants]),
     ]
@@ -163,12 +162,6 @@ def _make_bundle_table(manifest: api.Manifest) -> Table:
 
 
 _NOT_KNOWN, _ALL = "n/a", "all"
-
-
-def _format_size(variant: api.ManifestVariant, sizes: Mapping[str, int]) -> str:
-    files = {variant.model, *(bucket.model for bucket in variant.buckets)}
-    size = sum(sizes[name] for name in files) + sizes.get(f"models/{variant.id}.weights", 0)
-    return f"{size / 1e6:.2f}"
 
 
 def _format_measured(accuracy: api.Accuracy) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from edgepack import api
 from edgepack.cli.history import open_store
+from edgepack.cli.limits import find_limits, find_own_project
 from edgepack.cli.options import (
     JsonOption,
     ProjectOption,
@@ -79,6 +80,7 @@ def bench(
         Path | None, typer.Option(help="Write a trace for Perfetto here.", show_default=False)
     ] = None,
     tune: TuneOption = False,
+    project: ProjectOption = None,
     self_test: Annotated[
         bool,
         typer.Option(
@@ -91,7 +93,8 @@ def bench(
 ) -> None:
     """Measure a bundle on each device, with a verdict.
 
-    Each device gets the bundle for its target, from BUNDLE or the folders in it.
+    Each device gets the bundle for its target, from BUNDLE or the folders in it. The limits of the
+    bundle's project are judged, if its file is here or named.
     """
     from edgepack.cli.printing import write_line
     from edgepack.errors import UsageError
@@ -118,6 +121,7 @@ def bench(
         return
     if perfetto:
         require_one_device(device, "--perfetto")
+    loaded = find_own_project(project, next(iter(bundles.values())).manifest.name)
 
     def measure(chosen: api.Device, progress: Progress, keep: Keep) -> api.RunReport:
         return api.bench(
@@ -129,6 +133,7 @@ def bench(
             batches=batch or (),
             shapes=shape or (),
             perfetto=perfetto,
+            limits=find_limits(loaded, chosen),
             tune=tune,
             wait_s=wait_s,
             progress=progress,
@@ -189,7 +194,7 @@ def _measure_on(
             measure_and_keep,
             show=show,
             summarize=api.format_run_line,
-            judge=lambda report: api.require_valid(report, bundles[report.target].path),
+            judge=lambda report: _require_good(report, bundles[report.target].path, store),
             settings=api.RolloutSettings(parallel=parallel, deadline_s=MEASURING_S),
             as_json=as_json,
         )
@@ -198,6 +203,13 @@ def _measure_on(
             api.report(html, store, runs=kept)
             if not as_json:
                 write_line(f"report: {html}")
+
+
+def _require_good(report: api.RunReport, bundle: Path, store: api.ResultsStore) -> None:
+    """Check that a report's numbers may be used, and that its variant is within the limits."""
+    api.require_valid(report, bundle)
+    if report.limits.given:
+        api.require_limits(report, api.load_others(store, report))
 
 
 def _check_page(html: Path | None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgepack import api
+from edgepack.cli.limits import find_limits, find_own_project
 from edgepack.cli.options import JsonOption, ProjectOption, WaitOption
 from edgepack.cli.rollouts import BundlesArgument, DevicesOption, ParallelOption
 from edgepack.cli.several import MEASURING_S, choose_bundle, do_on_chosen, require_one_device
@@ -56,7 +57,7 @@ def tune(
             require_one_device(device, option)
     bundles = api.load_bundles_by_target(bundle)
     name = next(iter(bundles.values())).manifest.name
-    limits = _find_limits(path, name, must_be=project is not None or write)
+    loaded = find_own_project(path if project or write else None, name)
     budget_s = _parse_seconds(budget)
 
     def ask(chosen: api.Device) -> api.TuneQuestion:
@@ -64,7 +65,7 @@ def tune(
             choose_bundle(chosen, bundles),
             budget_s=budget_s,
             variants=variant or (),
-            limits=limits,
+            limits=find_limits(loaded, chosen),
             seed=seed,
             wait_s=wait_s,
         )
@@ -155,24 +156,6 @@ def _make_project_error() -> Exception:
 def _find_project_name(path: Path) -> str:
 
     return api.read_project(path).project.name
-
-
-def _find_limits(path: Path | None, name: str, *, must_be: bool) -> api.Limits:
-    """Return the limits of the bundle's project; a file that was not named may be another's."""
-    from edgepack.errors import UsageError
-
-    if path is None:
-        return api.Limits()
-    found = api.read_project(path).project
-    if found.name == name:
-        return found.limits
-    if must_be:
-        raise UsageError(
-            f"{path} belongs to the project {found.name!r}, the bundle to {name!r}",
-            hint="name the bundle's project file",
-            where="--project",
-        )
-    return api.Limits()
 
 
 def _write_override(

@@ -101,7 +101,7 @@ def prove(  # noqa: PLR0913  (the command's options)
         require_writable(out, "--out")
     chosen = project or find_example_dir() / "edgepack.yaml"
     loaded = read_project(chosen)
-    if any(not isinstance(each, str) and each.id == target for each in loaded.project.targets):
+    if target in loaded.project.named_variants:
         raise UsageError(
             f"the project has variants of its own for {target!r}; a grade is about the target's",
             hint="take them out of targets in edgepack.yaml, or prove it with another project",

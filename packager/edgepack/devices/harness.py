@@ -63,6 +63,10 @@ class _Created(StrictModel):
     session_create_ns: Ns | NotMeasured
 
 
+class _Started(StrictModel):
+    start_ns: Ns | NotMeasured
+
+
 class _Bound(StrictModel):
     bound: BoundRuns | NotMeasured
 
@@ -113,6 +117,9 @@ class Measurer(Protocol):
 
     def create(self, variant: str, *, cold: bool) -> int | NotMeasured:
         """Time how long the variant's sessions take to create, in nanoseconds."""
+
+    def start(self, variant: str, *, cold: bool) -> int | NotMeasured:
+        """Time a start of a process, up to its first answer, in nanoseconds."""
 
     def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
         """Make one process run with inputs of other shapes."""
@@ -201,6 +208,17 @@ class Harness:
         """
         argv = [*self.run_prefix, *self.make_argv("create", variant), *(["--cold"] if cold else [])]
         return self._read_document(_Created, argv, timeout_s=self.load_timeout_s).session_create_ns
+
+    def start(self, variant: str, *, cold: bool) -> int | NotMeasured:
+        """Time a start of a process, up to its first answer, in nanoseconds.
+
+        Args:
+            variant: The variant.
+            cold: Drop its files and cached engines from memory first; what Python loads stays. Not
+                measured where the device cannot drop them.
+        """
+        argv = [*self.run_prefix, *self.make_argv("start", variant), *(["--cold"] if cold else [])]
+        return self._read_document(_Started, argv, timeout_s=self.load_timeout_s).start_ns
 
     def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
         """Make one process run with inputs of other shapes."""

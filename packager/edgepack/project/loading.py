@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from edgepack.base.yaml_source import YamlSource, read_yaml
 from edgepack.errors import ProfileError, UsageError
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
+from edgepack.project.limits import Limits
 from edgepack.project.names import is_taken
 from edgepack.project.outputs import DetectionOutput, LabelledDetection, OutputDescription
+from edgepack.project.profile import find_target_file
 from edgepack.project.project import Project
 
 PROJECT_FILE = "edgepack.yaml"
@@ -72,6 +76,32 @@ class LoadedProject:
                 where=self.locate("files", self.project.files.index(name)),
             )
         return path
+
+    def find_limits(self, target: str, device: str = "") -> Limits:
+        """Return the limits for a target, and a device of it where one is named.
+
+        Raises:
+            ProfileError: They contradict each other.
+        """
+        project, found = self.project, self.project.limits
+        own: list[tuple[tuple[str | int, ...], Limits]] = [
+            (("targets", place, "limits"), entry.limits)
+            for place, entry in enumerate(project.targets)
+            if not isinstance(entry, str) and find_target_file(entry.id).stem == target
+        ]
+        if device in project.devices:
+            own.append((("devices", device, "limits"), project.devices[device].limits))
+        for place, limits in own:
+            try:
+                found = found.override(limits)
+            except ValidationError as error:
+                problem, _, hint = error.errors()[0]["msg"].partition(" | ")
+                raise ProfileError(
+                    f"with the limits of the project: {problem.removeprefix('Value error, ')}",
+                    hint=hint,
+                    where=self.locate(*place),
+                ) from error
+        return found
 
     def locate(self, *path: str | int) -> str:
         """Return ``file:line:column`` of a key, or nothing for a made-up project."""

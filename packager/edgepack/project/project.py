@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from edgepack.base.schema import Finite, Id, Positive, StrictModel
 from edgepack.project.inputs import ImageInput, InputDescription, Preprocess, TokensInput
+from edgepack.project.limits import Limits
 from edgepack.project.names import AppNames, ProjectName, ProjectVersion
 from edgepack.project.outputs import OutputDescription
 from edgepack.project.profile import VariantChange
@@ -16,26 +16,6 @@ from edgepack.project.samples import Samples
 
 Number = bool | int | Finite
 ConstantValue = Number | list[Number] | list[list[Number]]
-
-
-class Limits(StrictModel):
-    """What a variant may lose. There are no defaults: without a limit, nothing is refused."""
-
-    metric_drop: Annotated[float, Field(ge=0)] | None = None
-    """Absolute, in the metric's own unit."""
-    min_sqnr_db: float | None = None
-    """Signal to noise against fp32 in dB, for the worst group of channels of the worst output."""
-
-    def compute_excess(self, drop: float, sqnr_db: float) -> tuple[float, float]:
-        """Return by how much a drop is too large and an SQNR too small: (0, 0) if both are met.
-
-        NaN meets no limit: the result is (inf, inf) if one of them is NaN.
-        """
-        if math.isnan(drop) or math.isnan(sqnr_db):
-            return math.inf, math.inf
-        most = math.inf if self.metric_drop is None else self.metric_drop
-        least = -math.inf if self.min_sqnr_db is None else self.min_sqnr_db
-        return max(0.0, drop - most), max(0.0, least - sqnr_db)
 
 
 class Span(StrictModel):
@@ -57,11 +37,20 @@ class Span(StrictModel):
 
 
 class ChangedTarget(StrictModel):
-    """A target with variants of the project's own."""
+    """A target with variants or limits of the project's own."""
 
     id: Id
-    variants: Annotated[list[VariantChange], Field(min_length=1)]
+    variants: Annotated[list[VariantChange], Field(min_length=1)] = []
     """In order of preference, best first, instead of the profile's."""
+    limits: Limits = Limits()
+    """Beside those of the project, or in their place."""
+
+
+class DeviceNeeds(StrictModel):
+    """What the project asks of one device."""
+
+    limits: Limits
+    """Beside those of the project and of the device's target, or in their place."""
 
 
 class Project(StrictModel):
@@ -89,8 +78,19 @@ class Project(StrictModel):
     targets: list[Id | ChangedTarget] = []
     app: AppNames = AppNames()
     limits: Limits = Limits()
+    devices: dict[str, DeviceNeeds] = {}
+    """By name in the inventory."""
     interpreter: str | None = None
     """The Python that runs the project's hooks; default: the one edgepack runs in."""
+
+    @property
+    def named_variants(self) -> dict[str, list[VariantChange]]:
+        """The variants of the project's own, by the target's name in ``targets``."""
+        return {
+            entry.id: entry.variants
+            for entry in self.targets
+            if isinstance(entry, ChangedTarget) and entry.variants
+        }
 
     @property
     def fixed_dims(self) -> dict[str, int]:
@@ -166,9 +166,13 @@ class Project(StrictModel):
 
     @model_validator(mode="after")
     def _check_limits(self) -> Self:
-        if self.limits != Limits() and self.samples.evaluation is None:
+        own = [entry.limits for entry in self.targets if isinstance(entry, ChangedTarget)]
+        own += [needs.limits for needs in self.devices.values()]
+        if self.samples.evaluation is None and any(
+            limits.need_samples for limits in (self.limits, *own)
+        ):
             raise ValueError(
-                "limits are given, and no evaluation samples to judge by"
+                "limits of accuracy are given, and no evaluation samples to judge by"
                 " | add samples: {evaluation: {path: evaluation.npz}}"
             )
         return self

@@ -15,6 +15,7 @@ from pydantic import Field
 from edgepack.base.schema import Id, NotMeasured, StrictModel
 from edgepack.bundle.manifest import Accuracy, Attempt, LayerError, OutsideError, Simulated
 from edgepack.bundle.unused import Unused
+from edgepack.project.limits import Limits
 
 SCHEMA_VERSION: Literal[2] = 2
 
@@ -260,7 +261,7 @@ def list_latencies_ns(runs: Sequence[ProcessRun]) -> list[int]:
 
 
 class Creation(StrictModel):
-    """How long making a session takes, each time in a separate process."""
+    """How long making a session, or a start, takes, each time in a separate process."""
 
     cold_ns: Annotated[list[Ns], Field(min_length=1)] | NotMeasured
     """With the model's file not in memory, and engines and compiled models kept."""
@@ -431,12 +432,17 @@ class RunReport(StrictModel):
     """The command of a timed process run on the device."""
     runs: Annotated[list[ProcessRun], Field(min_length=1)]
     creation: Creation | NotMeasured
+    start: Creation | NotMeasured = NOT_ASKED
+    """From the beginning of a process to its first answer, with Python, the loader and its checks
+    of the goldens; to a tick of the device's clock, mostly 10 ms."""
     memory: Memory | NotMeasured
     placement: Placement | NotMeasured
     bound: BoundRuns | NotMeasured = NOT_ASKED
     sweep: list[SweepPoint] = []
     canary: Canary | NotMeasured
     tuned: list[TunedSetting] = []
+    limits: Annotated[Limits, Field(exclude_if=lambda limits: limits == Limits())] = Limits()
+    """Those that the project sets for this device."""
     unfinished: Name = ""
     """Why it ended early; then what was measured until then is here."""
     verdict: Verdict
@@ -479,6 +485,8 @@ class EvaluationReport(StrictModel):
     """On the build host, from the bundle's manifest: in the provider's simulator if that computed
     enough samples, else on the CPU."""
     placement: Placement | NotMeasured
+    limits: Annotated[Limits, Field(exclude_if=lambda limits: limits == Limits())] = Limits()
+    """Those that the project sets for this device."""
     reasons: list[Name] = []
     """Why the metric must not be used; empty if it may."""
     inference_ns: list[Ns]

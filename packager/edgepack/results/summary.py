@@ -52,6 +52,9 @@ class Summary:
     """Median; the model's file was not in memory."""
     first_inference_ms: float
     """Median over process runs."""
+    start_ms: float | NotMeasured
+    """Median, from the beginning of a process to its first answer; cold where the device can drop
+    files from memory."""
     throughput: float | NotMeasured
     """Inferences a second over the timed parts of all process runs."""
     energy_mj: float | NotMeasured
@@ -91,6 +94,7 @@ def summarize(report: RunReport) -> Summary:
         session_create_ms=_compute_median_ms(list_warm_creations(report)),
         cold_create_ms=_find_cold(report),
         first_inference_ms=_compute_median_ms([run.first_inference_ns for run in report.runs]),
+        start_ms=_find_start(report),
         throughput=_compute_throughput(report.runs),
         energy_mj=_compute_energy(report.runs),
         heavy_tail=explain_heavy_tail(
@@ -114,6 +118,14 @@ def list_cold_creations(report: RunReport) -> list[int] | NotMeasured:
 def _find_cold(report: RunReport) -> float | NotMeasured:
     cold = list_cold_creations(report)
     return cold if isinstance(cold, NotMeasured) else _compute_median_ms(cold)
+
+
+def _find_start(report: RunReport) -> float | NotMeasured:
+    start = report.start
+    if isinstance(start, NotMeasured):
+        return start
+    cold = start.cold_ns
+    return _compute_median_ms(start.warm_ns if isinstance(cold, NotMeasured) else cold)
 
 
 def _compute_median_ms(values_ns: list[int]) -> float:

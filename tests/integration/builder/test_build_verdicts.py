@@ -292,3 +292,23 @@ def test_bundle_without_evaluation_samples_has_fp32_first(tmp_path):
     project.write_text("\n".join(line for line in text.splitlines() if "evaluation" not in line))
     (made,) = build(project=project, targets=["host"], out=tmp_path / "dist").bundles
     assert [v.id for v in made.bundle.manifest.variants] == ["cpu-fp32", "cpu-int8-static"]
+
+
+def test_build_when_a_model_is_too_large_ships_those_that_are_not(tmp_path):
+    # fp32 has 2.2 kB; int8 with its scales has 3.9.
+    limited = tiny_models.write_project(tmp_path, "limits: {size_mb: 0.003}")
+    result = build(project=limited, targets=["host"], out=tmp_path / "dist")
+    (bundle,) = result.bundles
+    assert [v.id for v in bundle.bundle.manifest.variants] == ["cpu-fp32"]
+    assert result.errors == ()
+    (missed,) = [each for each in bundle.bundle.manifest.unused if each.stage == "missed"]
+    assert re.fullmatch(r"its model has 0.003\d+ MB, the limit is 0.003 MB", missed.reason)
+    assert missed.hint.startswith("cpu-fp32 met all limits; or ")
+
+
+def test_build_when_every_model_is_too_large_ends_with_the_size_of_each(tmp_path):
+    keys = "targets: [{id: host, limits: {size_mb: 0.0001}}]"
+    result = build(project=tiny_models.write_project(tmp_path, keys), out=tmp_path / "dist")
+    assert result.bundles == ()
+    assert [type(error) for error in result.errors] == [LimitError, LimitError]
+    assert all("the limit is 0.0001 MB" in error.problem for error in result.errors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import sys
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -14,7 +15,8 @@ from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError, ToolError, UsageError
-from edgepack.measure.bench.run import bench, create_sessions
+from edgepack.measure.bench.measuring import time_cold_and_warm
+from edgepack.measure.bench.run import bench
 from edgepack.records.run import Creation, RunReport
 from edgepack.records.scenarios import make_scenario
 
@@ -108,7 +110,7 @@ def test_create_sessions_when_the_device_cannot_says_why(
     with connect(here) as transport:
         harness = FakeHarness(transport, PurePosixPath("/"), sys.executable)
         object.__setattr__(harness, "times", {True: cold, False: warm})
-        assert create_sessions(harness, "cpu-fp32", 2) == expected
+        assert time_cold_and_warm(partial(harness.create, "cpu-fp32"), 2) == expected
 
 
 def test_bench_when_the_trace_cannot_be_written_says_so_before_it_measures(

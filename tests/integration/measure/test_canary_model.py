@@ -19,7 +19,7 @@ from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.local import LocalTransport
 from edgepack.measure.bench.assemble import Measurements
-from edgepack.measure.bench.run import measure_canary
+from edgepack.measure.bench.measuring import measure_canary
 from edgepack.records.run import Canary
 from onnx import TensorProto, helper
 

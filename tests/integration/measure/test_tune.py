@@ -32,8 +32,8 @@ from edgepack.measure.tune.keeping import find_tunings_dir, load_tuning
 from edgepack.measure.tune.searching import TuneQuestion
 from edgepack.measure.tune.space import AFFINITIES, BLOCK_BASE, SPINNING, format_settings
 from edgepack.measure.tune.tuning import plan_tuning, tune
+from edgepack.project.limits import Limits
 from edgepack.project.profile import find_host_target
-from edgepack.project.project import Limits
 from edgepack.records.presets import Preset
 from edgepack.records.run import Conditions, DeviceFacts, Memory, ProcessRun, Selection
 from edgepack.records.tuning import Confirmation, TuneReport

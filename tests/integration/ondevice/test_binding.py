@@ -14,7 +14,7 @@ from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.errors import RemoteCommandError
-from edgepack.measure.bench.run import measure_bound
+from edgepack.measure.bench.measuring import measure_bound
 from edgepack.records.run import IN_HOST_MEMORY, BoundRuns
 
 from tests.support.reports.tiny_bundle import change_manifest, import_loader, write_tiny_bundle

@@ -198,6 +198,31 @@ def test_create_times_a_session_cold_and_warm(harness: Harness, bundle: Path) ->
     assert snapshot(bundle) == before
 
 
+def test_start_times_a_process_up_to_its_first_answer(harness: Harness, bundle: Path) -> None:
+    before = snapshot(bundle)
+    began_ns = time.monotonic_ns()
+    warm = harness.start("cpu-fp32", cold=False)
+    took_ns = time.monotonic_ns() - began_ns
+    # It has Python and onnxruntime to load, which no session has, and ends within the command;
+    # the system's clock of processes ticks every 10 ms.
+    created = harness.create("cpu-fp32", cold=False)
+    assert isinstance(warm, int)
+    assert isinstance(created, int)
+    assert created + 50_000_000 < warm < took_ns + 10_000_000
+    cold = harness.start("cpu-fp32", cold=True)
+    assert isinstance(cold, NotMeasured) or cold > 50_000_000
+    assert snapshot(bundle) == before
+
+
+def test_start_when_the_system_does_not_tell_its_age_says_so(
+    harness: Harness, bundle: Path
+) -> None:
+    program = bundle / "harness/edgepack_harness.py"
+    program.write_text(program.read_text().replace('"/proc/self/stat"', '"/proc/none"'))
+    found = harness.start("cpu-fp32", cold=False)
+    assert found == NotMeasured(reason="the system does not tell when a process began")
+
+
 def test_create_when_the_device_cannot_drop_files_says_why(harness: Harness, bundle: Path) -> None:
     pages = bundle / "harness/edgepack_pages.py"
     pages.write_text(pages.read_text() + "\n\ndef drop(paths):\n    return f'kept {len(paths)}'\n")

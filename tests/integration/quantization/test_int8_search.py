@@ -12,7 +12,7 @@ from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_structure
 from edgepack.model.running import make_session, run_session
-from edgepack.project.project import Limits
+from edgepack.project.limits import Limits
 from edgepack.project.samples import PythonMetric
 from edgepack.quantization.search import improving
 from edgepack.samples.sample_set import write_sample_set

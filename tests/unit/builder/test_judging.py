@@ -12,7 +12,7 @@ from edgepack.builder.execution import Execution
 from edgepack.builder.judging import Verdict, explain_unproven, explain_unworthy, ship_most
 from edgepack.builder.timing import LatencyComparison, SlowerVariant, drop_slower
 from edgepack.bundle.manifest import Accuracy, Closeness, MetricValue
-from edgepack.project.project import Limits
+from edgepack.project.limits import Limits
 
 NOT_MEASURED = NotMeasured(reason="the project has no evaluation samples")
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from edgepack.builder.judging import explain_missed_limit, explain_unsettled
+from edgepack.base.schema import NotMeasured
+from edgepack.builder.judging import explain_unsettled
 from edgepack.bundle.manifest import Accuracy, Closeness
-from edgepack.project.project import Limits
+from edgepack.project.limits import Limits
+from edgepack.records.limits import explain_missed_limit
 
 DROP, SQNR = Limits(metric_drop=0.1), Limits(min_sqnr_db=20)
 NOTHING = (0.0, 0.0)
@@ -88,3 +90,37 @@ def test_samples_that_settle_a_limit_settle_it():
     many = {"drop_interval": (0.02 - half, 0.02 + half - 1e-9), "samples": enough}
     assert "40" in explain_unsettled(few, DROP)
     assert explain_unsettled(few.model_copy(update=many), DROP) == ""
+
+
+@pytest.mark.parametrize(
+    ("limits", "higher_is_better", "missed"),
+    [
+        (Limits(metric_at_least=0.4), True, ""),
+        (Limits(metric_at_least=0.41), True, "top1 is 0.4000 (fp32 0.5000) on 10 samples, the"),
+        (Limits(metric_at_most=0.4), False, ""),
+        (Limits(metric_at_most=0.39), False, "top1 is 0.4000 (fp32 0.5000) on 10 samples, the"),
+        (Limits(metric_at_least=0.1), False, "top1 is better when lower, so the limit has to be"),
+        (Limits(metric_at_most=0.9), True, "top1 is better when higher, so the limit has to be"),
+        (Limits(p50_ms=1), True, ""),
+    ],
+)
+def test_limit_of_the_metrics_own_value_counts_as_the_metric_is_read(
+    limits, higher_is_better, missed
+):
+    accuracy = found(0.1, 30.0).model_copy(update={"higher_is_better": higher_is_better})
+    reason = explain_missed_limit(accuracy, limits)
+    assert reason.startswith(missed)
+    assert bool(reason) == bool(missed)
+
+
+def test_limit_of_the_metrics_own_value_needs_no_fp32():
+    alone = found(0.1, 30.0).model_copy(
+        update={"fp32": NotMeasured(reason="it came so"), "drop": None, "worst": None}
+    )
+    reason = explain_missed_limit(alone, Limits(metric_at_least=0.5))
+    assert reason == "top1 is 0.4000 on 10 samples, the limit is metric_at_least: 0.5"
+
+
+def test_limit_of_the_metrics_own_value_that_is_no_number_is_missed():
+    none = found(0.1, 30.0).model_copy(update={"value": math.nan})
+    assert "top1 is nan" in explain_missed_limit(none, Limits(metric_at_least=0.0))

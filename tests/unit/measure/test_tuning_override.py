@@ -162,6 +162,30 @@ def test_variant_when_the_file_has_it_first_gets_the_session_in_its_place(
     assert profile.variants[0].session == SESSION
 
 
+@pytest.mark.parametrize(
+    "targets",
+    [
+        "targets:\n  - id: host\n    limits: {p50_ms: 20}  # by hand\nfiles: []\n",
+        "targets: [{id: host, limits: {p50_ms: 20}}]\n",
+    ],
+)
+def test_target_when_it_has_limits_alone_keeps_them_and_gains_variants(
+    tmp_path: Path, targets: str
+):
+    found = override(tmp_path, HEAD + targets)
+    assert not found.unsafe
+    write_override(found)
+    loaded = read_project(tmp_path / "edgepack.yaml")
+    (profile,) = read_project_targets(loaded)
+    assert profile.variants[0].session == SESSION
+    assert loaded.find_limits(TARGET).given == {"p50_ms": 20}
+    assert ("# by hand" in targets) == ("# by hand" in found.text)
+    again = override(tmp_path, found.text, answer(session=SessionSettings()))
+    assert not again.unsafe
+    write_override(again)
+    assert read_project(tmp_path / "edgepack.yaml").find_limits(TARGET).given == {"p50_ms": 20}
+
+
 @pytest.mark.parametrize("targets", ["", "targets: [host]\n", "targets:\n  - host\n"])
 def test_target_when_it_is_tuned_again_says_what_the_last_tuning_found(
     tmp_path: Path, targets: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.builder.judging import explain_missed_limit
 from edgepack.errors import SamplesError
 from edgepack.metrics.choosing import choose_metric
 from edgepack.metrics.labelled import choose_labelled_metric
@@ -12,8 +11,9 @@ from edgepack.metrics.precision import compute_average_precision, match_objects
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime.edgepack_answers import Detection
 from edgepack.ondevice.runtime.edgepack_images import find_placement
+from edgepack.project.limits import Limits
 from edgepack.project.outputs import DetectionOutput, LabelledDetection, RegressionOutput
-from edgepack.project.project import Limits
+from edgepack.records.limits import explain_missed_limit
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps.proofs.evaluation_result import make_accuracy
 from edgepack.steps.proofs.judge import GROUPS, Judge

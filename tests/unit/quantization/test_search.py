@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 from edgepack.errors import ModelError, StepError
-from edgepack.project.project import Limits
+from edgepack.project.limits import Limits
 from edgepack.quantization.search.closeness import ModelCloseness
 from edgepack.quantization.search.costs import Costs, PlaceStretch
 from edgepack.quantization.search.outside import BrokenOutput

@@ -15,7 +15,7 @@ from edgepack.model.facts import TensorSpec
 from edgepack.model.files import MODEL
 from edgepack.model.running import make_session
 from edgepack.model.simulating import Simulation, Simulator
-from edgepack.project.project import Limits
+from edgepack.project.limits import Limits
 from edgepack.quantization.search.search import Measured
 from edgepack.samples.sample_set import write_sample_set
 from edgepack.steps.recipes import limit_metric

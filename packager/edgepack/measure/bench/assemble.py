@@ -15,6 +15,7 @@ from edgepack.devices.clocks import HeldSetting
 from edgepack.devices.harness import Events
 from edgepack.measure.bench.conditions import make_tuned_settings
 from edgepack.measure.bench.sweeps import Shapes
+from edgepack.project.limits import Limits
 from edgepack.records.other_work import count_threads, list_work_notes
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
@@ -57,6 +58,7 @@ class Measurements:
     argv: list[str] = field(default_factory=list)
     """Of the first timed process run."""
     creation: Creation | NotMeasured = NOT_REACHED
+    start: Creation | NotMeasured = NOT_REACHED
     sweep: list[SweepPoint] = field(default_factory=list)
     events: Events = field(default_factory=list)
     """Of onnxruntime's profile, if they were asked for."""
@@ -77,6 +79,7 @@ class Question:
     preset: Preset
     sweep: Sequence[Shapes] = ()
     """The shapes of all inputs at each point."""
+    limits: Limits = field(default_factory=Limits)
     events: bool = False
     """Whether the report needs the events of onnxruntime's profile."""
 
@@ -109,12 +112,14 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
         argv=measured.argv,
         runs=list(measured.runs),
         creation=measured.creation,
+        start=measured.start,
         memory=measured.memory,
         bound=measured.bound,
         placement=measured.placement,
         sweep=measured.sweep,
         canary=join_runs(measured.canary),
         tuned=make_tuned_settings(measured.held),
+        limits=question.limits,
         unfinished=unfinished,
         verdict=judge(
             selection, measured.runs, measured.placement, used, preset, unfinished=unfinished
@@ -136,11 +141,10 @@ def make_report_id(created: str) -> str:
 
 def make_variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFacts:
     """Return the manifest's facts about a variant, as the report keeps them."""
-    sizes = {file.path: file.size_bytes for file in manifest.files}
     return VariantFacts(
         id=entry.id,
         recipe=entry.recipe,
-        model_bytes=sizes[entry.model],
+        model_bytes=manifest.count_model_bytes(entry),
         min_sqnr_db=entry.min_sqnr_db,
         accuracy=entry.accuracy,
         simulated=entry.simulated,

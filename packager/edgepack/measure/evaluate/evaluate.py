@@ -26,7 +26,7 @@ from edgepack.bundle.reading import Bundle
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
 from edgepack.devices.transports import require_machine
-from edgepack.errors import BundleError, EdgepackError, InconclusiveError, UsageError
+from edgepack.errors import BundleError, EdgepackError, InconclusiveError, LimitError, UsageError
 from edgepack.measure.bench.assemble import make_report_id
 from edgepack.measure.bench.session import INTERRUPTS, open_harness, read_bundle
 from edgepack.measure.evaluate.judge import Judged, Judging, judge_answers
@@ -36,6 +36,7 @@ from edgepack.measure.evaluate.stream import stream_answers
 from edgepack.model.facts import ModelFacts, read_model_facts
 from edgepack.model.running import Arrays
 from edgepack.project.loading import PROJECT_FILE, LoadedProject, read_project
+from edgepack.records.limits import explain_missed_limit
 from edgepack.records.run import EvaluationReport, Selection
 from edgepack.records.verdict import list_placement_reasons
 from edgepack.samples.sample_set import SampleSet
@@ -122,6 +123,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
         interval=found.interval,
         simulated=find_decisive(entry.accuracy, entry.simulated),
         placement=placement,
+        limits=loaded.find_limits(opened.manifest.target, device.name),
         reasons=list(list_placement_reasons(placement, entry)),
         inference_ns=kept.inference_ns,
         resumed=resumed,
@@ -130,15 +132,22 @@ def evaluate(  # noqa: PLR0913  (the command's options)
 
 
 def require_usable(report: EvaluationReport) -> None:
-    """Check that the metric is that of what was requested.
+    """Check that the metric is that of what was requested, and within the limits.
 
     Raises:
-        InconclusiveError: It is not; the message has all reasons.
+        InconclusiveError: It is not what was requested; the message has all reasons.
+        LimitError: It misses a limit.
     """
     if report.reasons:
         raise InconclusiveError(
             "".join(["the metric must not be used", *(f"\n  - {why}" for why in report.reasons)]),
             hint=f"see what the device lacks: edgepack device check {report.device}",
+            where=report.device,
+        )
+    if missed := explain_missed_limit(report.measured, report.limits):
+        raise LimitError(
+            f"{report.variant}: {missed}",
+            hint="evaluate another variant (--variant), or change 'limits' in edgepack.yaml",
             where=report.device,
         )
 

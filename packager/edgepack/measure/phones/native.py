@@ -61,6 +61,7 @@ COOL_DOWN_S = 300.0
 LOOK_S = 5.0
 NOT_SAMPLED = NotMeasured(reason="a phone is read before and after each run, not during it")
 NO_ENERGY = NotMeasured(reason="phones have no sensor for the power that they draw")
+NO_START = NotMeasured(reason="the program that measures on phones is no app that starts")
 NO_COLD = NotMeasured(reason="a phone does not let its file cache be dropped")
 
 _Document = TypeVar("_Document", bound=StrictModel)
@@ -152,6 +153,11 @@ class NativeHarness:
             return NO_COLD
         plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
         return self._ask_program(Created, ["create"], plan).session_create_ns
+
+    def start(self, variant: str, *, cold: bool) -> int | NotMeasured:
+        """Say that this is not timed: the measuring program loads nothing of an app."""
+        del variant, cold
+        return NO_START
 
     def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
         """Make one process run with inputs of other shapes."""

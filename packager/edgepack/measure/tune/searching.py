@@ -36,7 +36,7 @@ from edgepack.measure.tune.space import (
     format_settings,
     list_settings,
 )
-from edgepack.project.project import Limits
+from edgepack.project.limits import Limits
 from edgepack.records.deciding import FIRST_LOOK, Rule
 from edgepack.records.presets import Preset
 from edgepack.records.run import Memory, ProcessRun, Selection

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgepack.base.progress import Progress, Silent
-from edgepack.builder.judging import explain_missed_limit
-from edgepack.bundle.manifest import Accuracy, ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.bundle.unused import Unused
 from edgepack.devices.checking import find_runtime_python
@@ -15,8 +13,9 @@ from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
 from edgepack.devices.topology import ask_topology
 from edgepack.devices.transports import connect, require_machine
-from edgepack.errors import EdgepackError, LimitError, RemoteCommandError, UsageError
+from edgepack.errors import EdgepackError, RemoteCommandError, UsageError
 from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness, read_variants
+from edgepack.measure.limits import split_by_limits
 from edgepack.measure.tune.assembling import make_report
 from edgepack.measure.tune.searching import Site, TuneQuestion, TuneSearch
 from edgepack.measure.tune.space import list_settings
@@ -42,7 +41,7 @@ def plan_tuning(question: TuneQuestion, device: Device) -> TunePlan:
         EdgepackError: As :func:`tune`, before anything is pushed.
     """
     bundle = _open_bundle(question, device)
-    variants, unused = _split_by_limits(bundle, question)
+    variants, unused = split_by_limits(bundle.manifest, question.variants, question.limits)
     with connect(device) as transport:
         python = find_runtime_python(device, probe(device, transport))
         topology = ask_topology(transport, python, tuple(device.entry.run_prefix))
@@ -84,7 +83,7 @@ def tune(
         RemoteCommandError: No variant works there, or none with onnxruntime's defaults.
     """
     bundle = _open_bundle(question, device)
-    variants, unused = _split_by_limits(bundle, question)
+    variants, unused = split_by_limits(bundle.manifest, question.variants, question.limits)
     progress = progress or Silent()
     search: TuneSearch | None = None
     try:
@@ -116,26 +115,3 @@ def tune(
 def _open_bundle(question: TuneQuestion, device: Device) -> Bundle:
     require_machine(device)
     return read_variants(question.bundle, device, question.variants)
-
-
-def _split_by_limits(
-    bundle: Bundle, question: TuneQuestion
-) -> tuple[list[ManifestVariant], list[Unused]]:
-    """Return the variants to tune, and those that miss the project's limits."""
-    asked, missed = [], []
-    for variant in bundle.manifest.variants:
-        if question.variants and variant.id not in question.variants:
-            continue
-        found = variant.accuracy
-        reason = explain_missed_limit(found, question.limits) if isinstance(found, Accuracy) else ""
-        if reason:
-            missed.append(Unused(variant=variant.id, stage="missed", reason=reason))
-        else:
-            asked.append(variant)
-    if not asked:
-        raise LimitError(
-            f"no variant of {bundle.manifest.id} is within the project's limits:"
-            f" {missed[0].variant}: {missed[0].reason}",
-            hint="change 'limits' in edgepack.yaml, or build a bundle that is within them",
-        )
-    return asked, missed

@@ -150,10 +150,14 @@ class _Target:
     @property
     def listed(self) -> list[Values] | None:
         """The target's variants in the file, as they are written; None if it has none."""
-        if self.index is None or isinstance(self.loaded.project.targets[self.index], str):
-            return None
-        found: list[Values] = self.source.values["targets"][self.index]["variants"]
+        found: list[Values] | None = self.written.get("variants")
         return found
+
+    @property
+    def written(self) -> Values:
+        """The target as it is written in the file; empty where it is only named."""
+        entry = None if self.index is None else self.source.values["targets"][self.index]
+        return entry if isinstance(entry, dict) else {}
 
     def make_variants(self) -> list[Values]:
         """Return the variants for the file, the answer's first."""
@@ -249,7 +253,7 @@ def _change_text(text: str, target: _Target, variants: list[Values], about: str)
     wanted = copy.deepcopy(target.source.values)
     listed = wanted.setdefault("targets", []) or []
     wanted["targets"] = listed
-    entry = {"id": target.name, "variants": variants}
+    entry = {**target.written, "id": target.name, "variants": variants}
     if target.index is None:
         listed.append(entry)
     else:
@@ -276,6 +280,8 @@ def _make_edits(text: str, target: _Target, variants: list[Values], about: str) 
     if target.index is None:
         return [_add_variant(text, listed, target.name, variants, about)]
     node = listed.value[target.index]
+    if isinstance(node, yaml.MappingNode) and target.listed is None:
+        return [_add_key(text, node, "variants", variants)]
     if target.listed is None:
         return _replace_values(text, listed, node, target.name, variants, about)
     return [

@@ -22,6 +22,7 @@ from edgepack.records.run import (
     VariantFacts,
 )
 from edgepack.records.verdict import WORKING, explain_heavy_tail_of, find_remedy
+from edgepack.results.limits import JudgedLimit, judge_limits
 from edgepack.results.page.outside import find_broken_outputs, format_ranges
 from edgepack.results.page.plots import (
     STRETCHES,
@@ -181,6 +182,7 @@ class Section:
     anchor: str
     report: RunReport
     summary: Summary
+    limits: list[JudgedLimit]
     verdict: str
     reasons: list[str]
     remedy: str
@@ -248,6 +250,7 @@ def make_section(
         anchor=anchor,
         report=report,
         summary=summary,
+        limits=judge_limits(report),
         verdict=format_verdict(report),
         reasons=list_verdict_reasons(report),
         remedy=find_remedy(report, Path("BUNDLE")),
@@ -430,6 +433,11 @@ def _make_phases(report: RunReport, summary: Summary) -> list[Range]:
     if not isinstance(cold, NotMeasured):
         found.append(_make_range("session create, cold", cold))
     found.append(_make_range("session create, warm", list_warm_creations(report)))
+    if not isinstance(report.start, NotMeasured):
+        start, kept = report.start.cold_ns, report.start.warm_ns
+        if not isinstance(start, NotMeasured):
+            found.append(_make_range("start to first answer, cold", start))
+        found.append(_make_range("start to first answer, warm", kept))
     found.append(_make_range("first inference", [run.first_inference_ns for run in report.runs]))
     found.append(_make_p50_range(summary))
     found += _make_bound_ranges(report)

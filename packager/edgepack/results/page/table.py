@@ -12,6 +12,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.base.terminal import make_printable
 from edgepack.bundle.manifest import Accuracy, OutputAccuracy
 from edgepack.records.run import RunReport, SweepPoint, TunedSetting
+from edgepack.results.limits import judge_limits
 from edgepack.results.page.outside import list_unshown_rows
 from edgepack.results.store.documents import Report
 from edgepack.results.store.rows import RunRow, find_project, make_row
@@ -91,10 +92,12 @@ def list_report_rows(report: RunReport) -> list[tuple[str, str]]:
         ("session create, cold", format_milliseconds(summary.cold_create_ms)),
         ("session create, warm", format_milliseconds(summary.session_create_ms)),
         ("first inference", format_milliseconds(summary.first_inference_ms)),
+        ("start to first answer", format_milliseconds(summary.start_ms)),
         ("peak memory", f"{format_peak_memory(report)}, {format_memory(report)}"),
         ("nodes by provider", format_placement(report)),
         ("golden outputs", f"{format_golden(report)}, {format_golden_limit(report)}"),
     ]
+    rows += [(f"limit {each.name}", str(each)) for each in judge_limits(report)]
     rows += [("sweep", format_sweep(point)) for point in report.sweep]
     used = (each for each in report.variants if each.id == report.variant_used)
     rows += [("in the simulator", text) for text in map(format_simulated, used) if text]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from edgepack.model.simulating import Simulation
+from edgepack.project.limits import AccuracyLimits
 from edgepack.project.outputs import OutputDescription
 from edgepack.project.profile import Profile, Variant
-from edgepack.project.project import Limits
 from edgepack.project.samples import PythonMetric
 from edgepack.quantization.search.outside import Outside
 from edgepack.steps.base import Step
@@ -20,7 +20,7 @@ from edgepack.steps.streams import StatePairs
 class LimitSearch:
     """What a model is searched for: a limit, and the metric that it is about."""
 
-    limits: Limits
+    limits: AccuracyLimits
     metric: str | PythonMetric | None
     interpreter: str | None
     described: tuple[tuple[str, OutputDescription], ...] = ()

@@ -1,0 +1,193 @@
+"""What is asked of a device about one variant: timed runs, then all that is measured once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from edgepack.base.progress import Task
+from edgepack.base.schema import NotMeasured
+from edgepack.bundle.manifest import Manifest, ManifestVariant
+from edgepack.devices.canary import CanaryRun
+from edgepack.devices.harness import Measurer, Swept
+from edgepack.errors import RemoteCommandError, format_one_line
+from edgepack.measure.bench.assemble import Measurements, Question
+from edgepack.measure.bench.sweeps import Shapes, find_batch
+from edgepack.records.presets import Preset
+from edgepack.records.run import (
+    IN_HOST_MEMORY,
+    SINGLE_STREAM,
+    BoundRuns,
+    Creation,
+    ProcessRun,
+    SweepPoint,
+)
+from edgepack.records.scenarios import set_threads
+
+BINDING = "edgepack_binding.py"
+"""The file of a bundle that keeps inputs and outputs on a device; older bundles have none."""
+RUN, POINT = "process run", "point"
+"""Kinds of parts of a measurement that take about as long as each other."""
+ONCE = 3
+"""Parts that are measured once: creation and start, memory, placement."""
+
+
+@dataclass
+class Subject:
+    """One variant that is measured, and what was measured of it so far."""
+
+    harness: Measurer
+    question: Question
+    measured: Measurements
+    preset: Preset = field(init=False)
+    """The question's, for as many threads as the device has."""
+
+    def __post_init__(self) -> None:
+        cpu_count = self.measured.selection.device.cpu_count
+        asked = self.question.preset
+        scenario = set_threads(asked.scenario, cpu_count, self.entry)
+        self.preset = asked.with_scenario(scenario)
+        self.measured.scenario = scenario
+        self.measured.argv = self.harness.measure_argv(self.used, self.preset)
+
+    @property
+    def used(self) -> str:
+        """The variant's id."""
+        return self.measured.selection.variant
+
+    @property
+    def entry(self) -> ManifestVariant:
+        """The variant, in the bundle's manifest."""
+        return self.question.manifest.find_variant(self.used)
+
+    def measure_run(self, task: Task, note: Callable[[str], None] = lambda _: None) -> None:
+        """Let the device cool down, and make one more process run."""
+        number, preset = len(self.measured.runs) + 1, self.preset
+        run = f"{self.used}: process run {number}"
+        task.begin(run, f"{self.used}: latency, process run {number} of {preset.runs}", RUN)
+        self.harness.cool_down(self.measured.selection.device.conditions, preset.pause_s, note)
+        self.measured.runs.append(self.harness.measure(self.used, preset, seed=number - 1))
+        self.preset = _keep_sample_count(preset, self.measured.runs[0])
+        task(run)
+
+    def measure_rest(self, task: Task) -> None:
+        """Measure all that is measured once, and the sweep."""
+        self._measure_once(task)
+        points = self.question.sweep
+        for number, point in enumerate(points, 1):
+            sizes = f"{self.used}: batches and shapes, {number} of {len(points)}"
+            task.begin(sizes, f"{self.used}: latency of other sizes, {number}", POINT)
+            self.measured.sweep.append(_measure_sweep_point(self, point))
+            task(sizes)
+
+    def _measure_once(self, task: Task) -> None:
+        used, harness, measured = self.used, self.harness, self.measured
+        times = self.preset.creations
+        task.begin(f"{used}: creation", f"{used}: how long creating a session and a start take")
+        measured.creation = time_cold_and_warm(partial(harness.create, used), times)
+        measured.start = time_cold_and_warm(partial(harness.start, used), times)
+        task(f"{used}: creation")
+        task.begin(f"{used}: memory", f"{used}: memory")
+        measured.memory = harness.memory(used)
+        measured.bound = measure_bound(harness, self.entry, self.question.manifest)
+        task(f"{used}: memory")
+        task.begin(f"{used}: placement", f"{used}: which provider runs each node")
+        if self.question.events:
+            measured.placement, measured.events = harness.trace(used)
+        else:
+            measured.placement = harness.profile(used)
+        task(f"{used}: placement")
+
+
+def measure_all(subject: Subject, task: Task, note: Callable[[str], None]) -> None:
+    """Measure everything that a report of one variant needs."""
+    subject.measured.canary.append(measure_canary(subject.harness))
+    for _ in range(subject.preset.runs):
+        subject.measure_run(task, note)
+    subject.measure_rest(task)
+    subject.measured.canary.append(measure_canary(subject.harness))
+
+
+def _keep_sample_count(preset: Preset, first: ProcessRun) -> Preset:
+    """Return the preset with which an offline run has as many samples as the first one."""
+    if preset.scenario.name != "offline" or isinstance(first.inferences, NotMeasured):
+        return preset
+    return replace(preset, duration_s=0.0, iterations=first.inferences)
+
+
+def time_cold_and_warm(
+    once: Callable[..., int | NotMeasured], times: int
+) -> Creation | NotMeasured:
+    """Do something cold and warm in turn; only warm once the device cannot do cold.
+
+    If it fails, the measurement goes on.
+
+    Raises:
+        DeviceError: The connection broke.
+    """
+    cold: list[int] | NotMeasured = []
+    warm: list[int] = []
+    try:
+        for _ in range(times):
+            if not isinstance(cold, NotMeasured):
+                taken = once(cold=True)
+                cold = taken if isinstance(taken, NotMeasured) else [*cold, taken]
+            taken = once(cold=False)
+            if isinstance(taken, NotMeasured):
+                return taken
+            warm.append(taken)
+    except RemoteCommandError as error:
+        return NotMeasured(reason=format_one_line(error.problem))
+    return Creation(cold_ns=cold, warm_ns=warm)
+
+
+def measure_bound(
+    harness: Measurer, entry: ManifestVariant, manifest: Manifest
+) -> BoundRuns | NotMeasured:
+    """Time copies and computing apart where the provider has a memory of its own.
+
+    If it fails, the measurement goes on.
+
+    Raises:
+        DeviceError: The connection broke.
+    """
+    from edgepack.ondevice.runtime.edgepack_binding import MEMORIES
+
+    if entry.providers[0].name not in MEMORIES:
+        return IN_HOST_MEMORY
+    if not any(file.path == BINDING for file in manifest.files):
+        return NotMeasured(reason="the bundle is of an edgepack that did not time it")
+    try:
+        return harness.bound(entry.id)
+    except RemoteCommandError as error:
+        return NotMeasured(reason=format_one_line(error.problem))
+
+
+def _measure_sweep_point(subject: Subject, point: Shapes) -> SweepPoint:
+    """Measure one point; if its process fails, for example without memory, the point has why."""
+    question = subject.question
+    preset = question.preset.with_scenario(SINGLE_STREAM)
+    try:
+        swept = subject.harness.sweep(subject.used, preset, point)
+    except RemoteCommandError as error:
+        swept = Swept(latencies_ns=[], problem=format_one_line(error.problem))
+    return SweepPoint(
+        shapes=point,
+        batch=find_batch(question.manifest, point),
+        latencies_ns=swept.latencies_ns,
+        steady=swept.steady,
+        problem=swept.problem,
+    )
+
+
+def measure_canary(harness: Measurer) -> CanaryRun | NotMeasured:
+    """Time the canary once; if it fails, the measurement goes on.
+
+    Raises:
+        DeviceError: The connection broke.
+    """
+    try:
+        return harness.canary()
+    except RemoteCommandError as error:
+        return NotMeasured(reason=f"the canary failed: {format_one_line(error.first_line)}")
