@@ -161,6 +161,8 @@ if TYPE_CHECKING:
     from edgepack.devices.transports import connect as connect
     from edgepack.errors import EdgepackError as EdgepackError
     from edgepack.measure.bench.run import bench as bench
+    from edgepack.measure.bench.variants import VariantsBench as VariantsBench
+    from edgepack.measure.bench.variants import bench_variants as bench_variants
     from edgepack.measure.check import check_device as check_device
     from edgepack.measure.compare.comparing import CompareQuestion as CompareQuestion
     from edgepack.measure.compare.comparing import compare as compare
@@ -174,6 +176,9 @@ if TYPE_CHECKING:
     from edgepack.measure.compare.noise import measure_noise as measure_noise
     from edgepack.measure.evaluate.evaluate import evaluate as evaluate
     from edgepack.measure.evaluate.evaluate import require_usable as require_usable
+    from edgepack.measure.evaluate.variants import VariantsEvaluation as VariantsEvaluation
+    from edgepack.measure.evaluate.variants import evaluate_variants as evaluate_variants
+    from edgepack.measure.evaluate.variants import require_all_usable as require_all_usable
     from edgepack.measure.tune.keeping import keep_tuning as keep_tuning
     from edgepack.measure.tune.keeping import load_tuning as load_tuning
     from edgepack.measure.tune.searching import TuneQuestion as TuneQuestion
@@ -201,6 +206,7 @@ if TYPE_CHECKING:
     from edgepack.records.deciding import Rule as Rule
     from edgepack.records.presets import Preset as Preset
     from edgepack.records.presets import find_preset as find_preset
+    from edgepack.records.run import ALL_VARIANTS as ALL_VARIANTS
     from edgepack.records.run import EvaluationReport as EvaluationReport
     from edgepack.records.run import ImportedReport as ImportedReport
     from edgepack.records.run import Memory as Memory
@@ -235,6 +241,11 @@ if TYPE_CHECKING:
     from edgepack.results.page.tried import NOT_COMPARABLE as NOT_COMPARABLE
     from edgepack.results.page.tried import TriedStage as TriedStage
     from edgepack.results.page.tried import group_stages as group_stages
+    from edgepack.results.page.variants import VARIANT_HEADS as VARIANT_HEADS
+    from edgepack.results.page.variants import format_best_variant as format_best_variant
+    from edgepack.results.page.variants import format_variants_junit as format_variants_junit
+    from edgepack.results.page.variants import format_variants_markdown as format_variants_markdown
+    from edgepack.results.page.variants import list_variant_rows as list_variant_rows
     from edgepack.results.store.changes import HistorySeries as HistorySeries
     from edgepack.results.store.changes import find_changes as find_changes
     from edgepack.results.store.documents import Report as Report
@@ -242,6 +253,8 @@ if TYPE_CHECKING:
     from edgepack.results.store.exporting import export_runs as export_runs
     from edgepack.results.store.importing import import_log as import_log
     from edgepack.results.store.labels import explain_incomparable as explain_incomparable
+    from edgepack.results.store.measured import MeasuredBefore as MeasuredBefore
+    from edgepack.results.store.measured import find_measured as find_measured
     from edgepack.results.store.rows import RunRow as RunRow
     from edgepack.results.store.runs import import_runs as import_runs
     from edgepack.results.store.runs import list_runs as list_runs

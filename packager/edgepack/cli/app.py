@@ -10,12 +10,13 @@ import typer
 
 from edgepack import api
 from edgepack.cli.auditing import audit_app
+from edgepack.cli.benching import bench
 from edgepack.cli.comparing import compare
 from edgepack.cli.devices import device_app
 from edgepack.cli.groups import Edgepack
 from edgepack.cli.history import runs_app
 from edgepack.cli.leasing import lease, release, who
-from edgepack.cli.measuring import bench, demo, evaluate
+from edgepack.cli.measuring import demo, evaluate
 from edgepack.cli.once import OnceCommand
 from edgepack.cli.options import (
     JsonOption,
@@ -193,12 +194,12 @@ app.command(
     "edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5 --scenario server --qps 50 "
     "--latency-bound-ms 20  |  "
     "edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5 --batch 1 --batch 4  |  "
-    "edgepack bench dist --device tag:lab"
+    "edgepack bench dist --device tag:lab --variant all --html report.html --junit bench.xml"
 )(bench)
 app.command(epilog="Example: edgepack tune dist/detector-1.0.0-raspberry-pi --device pi5")(tune)
 app.command(
     epilog="Examples: edgepack evaluate dist/detector-1.0.0-raspberry-pi --device pi5  |  "
-    "edgepack evaluate dist --device tag:lab"
+    "edgepack evaluate dist --device tag:lab --variant all"
 )(evaluate)
 app.command(
     epilog="Examples: edgepack compare dist/old dist/new --device pi5  |  "

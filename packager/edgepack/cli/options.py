@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgepack import api
+from edgepack.errors import UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,8 +38,6 @@ def parse_moment(since: str) -> datetime:
     Raises:
         UsageError: It is no time.
     """
-    from edgepack.errors import UsageError
-
     try:
         return api.parse_moment(since)
     except ValueError as error:
@@ -90,3 +90,18 @@ ResultsOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """Return a time that the user wrote, in seconds.
+
+    Raises:
+        UsageError: It is no time; the error names the option.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if found is None or not float(found[1]):
+        raise UsageError(f"{text!r} is no time", hint="write 90s, 10m or 1h", where=option)
+    return float(found[1]) * _SECONDS[found[2]]

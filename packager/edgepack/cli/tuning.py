@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,14 +11,12 @@ import typer
 
 from edgepack import api
 from edgepack.cli.limits import find_limits, find_own_project
-from edgepack.cli.options import JsonOption, ProjectOption, WaitOption
+from edgepack.cli.options import JsonOption, ProjectOption, WaitOption, parse_seconds
 from edgepack.cli.rollouts import BundlesArgument, DevicesOption, ParallelOption
 from edgepack.cli.several import MEASURING_S, choose_bundle, do_on_chosen, require_one_device
 
 if TYPE_CHECKING:
     from edgepack.base.progress import Progress
-
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def tune(
@@ -58,7 +55,7 @@ def tune(
     bundles = api.load_bundles_by_target(bundle)
     name = next(iter(bundles.values())).manifest.name
     loaded = find_own_project(path if project or write else None, name)
-    budget_s = _parse_seconds(budget)
+    budget_s = parse_seconds(budget, "--budget")
 
     def ask(chosen: api.Device) -> api.TuneQuestion:
         return api.TuneQuestion(
@@ -126,15 +123,6 @@ def _search(
 def _format_answer(report: api.TuneReport) -> str:
     answer = report.candidate(report.answer).settings
     return f"{answer.variant} ({api.format_settings(answer)}): {report.why}"
-
-
-def _parse_seconds(text: str) -> float:
-    from edgepack.errors import UsageError
-
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if found is None or not float(found[1]):
-        raise UsageError(f"{text!r} is no time", hint="write 90s, 10m or 1h", where="--budget")
-    return float(found[1]) * _SECONDS[found[2]]
 
 
 def _find_project_file(given: Path | None) -> Path | None:

@@ -25,6 +25,8 @@ Name = Annotated[str, Field(max_length=10_000)]
 ReportId = Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
+ALL_VARIANTS = "all"
+"""What is asked for instead of a variant, to have each that works."""
 LOW_POWER = "low power"
 """The power mode of a phone that saves power."""
 NO_BATTERY = NotMeasured(reason="the device has no battery, or does not report it")
@@ -380,6 +382,21 @@ class BoundRuns(StrictModel):
     """As ``run_ns``, where the provider recorded a run once and starts that as one."""
 
 
+class Speedup(StrictModel):
+    """How much faster a variant was than another whose process runs were made in turn with its."""
+
+    over: Name
+    """The other variant: fp32 on the CPU, where that is in the bundle."""
+    report: ReportId
+    """The other's report."""
+    ratio: Annotated[float, Field(gt=0)]
+    """The other's p50 over this one's: the geometric mean over pairs of process runs."""
+    low: float | None
+    """The 95 % interval of that; None of one pair."""
+    high: float | None
+    pairs: Count
+
+
 class VariantFacts(StrictModel):
     """What the bundle's manifest has of one variant."""
 
@@ -422,6 +439,7 @@ class RunReport(StrictModel):
     bundle_bytes: Count
     variants: list[VariantFacts]
     variant_requested: Name | Literal["first that works"]
+    """``all`` where every variant was."""
     variant_used: Name
     unused: list[Unused]
     preset: Name
@@ -443,6 +461,12 @@ class RunReport(StrictModel):
     tuned: list[TunedSetting] = []
     limits: Annotated[Limits, Field(exclude_if=lambda limits: limits == Limits())] = Limits()
     """Those that the project sets for this device."""
+    beside: Annotated[list[ReportId], Field(exclude_if=lambda ids: not ids)] = []
+    """The reports of other variants whose process runs were made in turn with these."""
+    speedup: Annotated[
+        Speedup | NotMeasured | None, Field(exclude_if=lambda given: given is None)
+    ] = None
+    """None of a variant that was measured alone."""
     unfinished: Name = ""
     """Why it ended early; then what was measured until then is here."""
     verdict: Verdict

@@ -14,6 +14,7 @@ from edgepack.errors import InconclusiveError
 from edgepack.records.other_work import count_threads, explain_work
 from edgepack.records.presets import PRESETS, Preset
 from edgepack.records.run import (
+    ALL_VARIANTS,
     LOW_POWER,
     Cause,
     Conditions,
@@ -198,8 +199,8 @@ def _format_again(
     known = PRESETS.get(report.preset)  # another edgepack may have had others
     preset = known.name if known and known.conclusive else "standard"
     argv = ["edgepack", "bench", str(bundle), "--device", report.device, "--preset", preset]
-    if variant is None and report.variant_requested == report.variant_used:
-        variant = report.variant_used
+    if variant is None and report.variant_requested in (report.variant_used, ALL_VARIANTS):
+        variant = report.variant_requested
     argv += ["--variant", variant] if variant else []
     argv += format_command_options(report.scenario)
     argv += ["--tune"] if tune or report.tuned else []

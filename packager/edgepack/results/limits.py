@@ -129,7 +129,9 @@ def load_others(store: ResultsStore, report: RunReport) -> list[RunReport]:
 
 def _find_remedy(report: RunReport, others: Sequence[RunReport]) -> str:
     """Return which measured variant is within the limits; else which is nearest."""
-    again = [each.model_copy(update={"limits": report.limits}) for each in others]
+    again = [
+        each.model_copy(update={"limits": report.limits}) for each in others if each.id != report.id
+    ]
     within = [each for each in again if all(one.is_met for one in judge_limits(each))]
     if within:
         best = min(within, key=lambda each: summarize(each).p50_ms)
@@ -139,14 +141,16 @@ def _find_remedy(report: RunReport, others: Sequence[RunReport]) -> str:
         )
     nearest = min((report, *again), key=_compute_excess)
     missed = [each for each in judge_limits(nearest) if each.is_met is False]
-    measured = len(again) + 1
-    return (
-        f"of the {measured} variants measured there {nearest.variant_used} is nearest:"
-        f" {_list(missed) or 'not all of its limits are decided'};"
-        " measure the others: --variant all; or search: edgepack tune"
-        if measured > 1
-        else "measure the other variants: --variant all; or search for settings: edgepack tune"
+    measured = {each.variant_used for each in (report, *again)}
+    left = [each.id for each in report.variants if each.id not in measured]
+    todo = "measure the other variants: --variant all; or " if left else ""
+    near = (
+        f"of the {len(measured)} variants measured there {nearest.variant_used} is nearest:"
+        f" {_list(missed) or 'not all of its limits are decided'}; "
+        if len(measured) > 1
+        else ""
     )
+    return f"{near}{todo}search for settings: edgepack tune"
 
 
 def _compute_excess(report: RunReport) -> float:

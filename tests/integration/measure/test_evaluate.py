@@ -16,7 +16,13 @@ from edgepack.demo.demo import make_demo_device
 from edgepack.demo.server import LoopbackServer
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import load_device
-from edgepack.errors import BundleError, DeviceError, SamplesError, UsageError
+from edgepack.errors import (
+    BundleError,
+    DeviceError,
+    RemoteCommandError,
+    SamplesError,
+    UsageError,
+)
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.project.profile import find_host_target
 from edgepack.records.run import EvaluationReport
@@ -235,3 +241,39 @@ def test_evaluate_when_a_label_is_no_class_stops_with_the_sample(built, tmp_path
     np.savez(tmp_path / "eval.npz", image=images, labels=labels)
     with pytest.raises(SamplesError, match="label 9 is not one of the model's 4 classes"):
         evaluate(bundle.path, load_device("local"), project=project)
+
+
+@pytest.mark.slow(reason="evaluates on a device")
+def test_evaluate_command_of_all_variants_ends_as_one_is_within_the_limits(
+    built, monkeypatch, capsys
+):
+    project, bundle = built
+    text = project.read_text()
+    argv = ["evaluate", str(bundle.path), "--device", "local", "--project", str(project)]
+    argv += ["--variant", "all"]
+    project.write_text(f"{text}\nlimits: {{min_sqnr_db: 100}}\n")
+    assert run([*argv, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [each["variant"] for each in shown["reports"]] == ["cpu-int8-static", "cpu-fp32"]
+    values = [variant.accuracy.value for variant in bundle.manifest.variants]
+    assert [each["measured"]["value"] for each in shown["reports"]] == values
+    assert {row.id for row in ResultsStore().rows()} >= {each["id"] for each in shown["reports"]}
+    assert run([*argv[:-1], "cpu-fp32"]) == 0
+    assert run([*argv[:-1], "cpu-int8-static"]) == 10
+    assert "the limit is 100 dB" in capsys.readouterr().err
+
+    project.write_text(f"{text}\nlimits: {{min_sqnr_db: 300}}\n")
+    assert run(argv) == 10
+    assert "the limit is 300 dB" in capsys.readouterr().err
+
+    def refuse(self, variant, *_):
+        if variant == "cpu-fp32":
+            raise RemoteCommandError("it does not fit there", hint="take another")
+        return select(self, variant)
+
+    select = Harness.select
+    monkeypatch.setattr(Harness, "select", refuse)
+    project.write_text(text)
+    assert run(argv) == 0
+    told = capsys.readouterr().out
+    assert "passed over cpu-fp32: it does not fit there" in told

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
+from edgepack.base.markdown import escape_markdown, format_markdown_row
 from edgepack.base.statistics import median, percentile
 from edgepack.base.terminal import make_printable
 from edgepack.records.comparison import ComparedMetric, Comparison, DeviceComparison, Side
@@ -36,15 +37,18 @@ def format_comparison_rows(comparison: Comparison) -> list[tuple[str, ...]]:
 def format_comparison_markdown(comparison: Comparison) -> str:
     """Return a comment for a pull request."""
     lines = [f"**edgepack compare: {comparison.outcome}**", ""]
-    lines += [_format_row(COMPARISON_HEADS), _format_row(["---"] * len(COMPARISON_HEADS))]
-    lines += [_format_row(row) for row in format_comparison_rows(comparison)]
+    lines += [
+        format_markdown_row(COMPARISON_HEADS),
+        format_markdown_row(["---"] * len(COMPARISON_HEADS)),
+    ]
+    lines += [format_markdown_row(row) for row in format_comparison_rows(comparison)]
     for device in comparison.devices:
-        lines += ["", f"{_escape_markdown(device.device)}: {_format_device(device)}"]
-        lines += [f"- {_escape_markdown(reason)}" for reason in (*device.reasons, *device.notes)]
+        lines += ["", f"{escape_markdown(device.device)}: {_format_device(device)}"]
+        lines += [f"- {escape_markdown(reason)}" for reason in (*device.reasons, *device.notes)]
     for lost in comparison.not_compared:
         lines += [
             "",
-            f"{_escape_markdown(lost.device)} was not compared: {_escape_markdown(lost.problem)}",
+            f"{escape_markdown(lost.device)} was not compared: {escape_markdown(lost.problem)}",
         ]
     lines += ["", f"Chance of a false FAIL at most {comparison.error:.0%}, over everything above."]
     return "\n".join(lines) + "\n"
@@ -99,7 +103,7 @@ def _list_cases(device: DeviceComparison) -> Iterator[tuple[str, str, str]]:
 def _format_device(device: DeviceComparison) -> str:
     sides = [f"{side.bundle} {side.variant}" for side in (device.base, device.candidate)]
     both = sides[0] if sides[0] == sides[1] else f"{sides[0]} against {sides[1]}"
-    return f"{_escape_markdown(both)}, {device.pairs} pairs of process runs"
+    return f"{escape_markdown(both)}, {device.pairs} pairs of process runs"
 
 
 def _format_milliseconds(side: Side, metric: ComparedMetric) -> str:
@@ -111,15 +115,3 @@ def _format_interval(metric: ComparedMetric) -> str:
     if metric.low is None or metric.high is None:
         return "unknown"
     return f"{metric.low - 1:+.1%} to {metric.high - 1:+.1%}"
-
-
-def _format_row(cells: tuple[str, ...] | list[str]) -> str:
-    return f"| {' | '.join(_escape_markdown(cell) for cell in cells)} |"
-
-
-def _escape_markdown(text: str) -> str:
-    """Return a text that Markdown shows as it is: a device's text must not become markup."""
-    plain = make_printable(text)
-    for character in "\\`*_[]<>|#":
-        plain = plain.replace(character, f"\\{character}")
-    return plain

@@ -10,7 +10,12 @@ from edgepack.bundle.manifest import Accuracy
 from edgepack.records.run import EvaluationReport
 from edgepack.results.page.evaluations import find_accuracy, find_accuracy_range
 from edgepack.results.page.farm import Farm, SmallPlot
-from edgepack.results.page.overview_table import OverviewCell, OverviewRow, make_overview_row
+from edgepack.results.page.overview_table import (
+    UNKNOWN,
+    OverviewCell,
+    OverviewRow,
+    make_overview_row,
+)
 from edgepack.results.page.plots import Figure, PlotMark, draw_overview
 from edgepack.results.page.sections import Section
 from edgepack.results.store.previous import find_used_variant
@@ -61,6 +66,11 @@ class Overview:
     def slowness(self) -> dict[str, OverviewCell]:
         """How much slower than its peers each device is, with the variant that is slowest."""
         return {row.section.report.device: row.peers for row in self.rows[::-1]}
+
+    @property
+    def has_speedups(self) -> bool:
+        """Whether some variants were measured in turn with fp32."""
+        return any(row.speedup is not UNKNOWN for row in self.rows)
 
     @property
     def has_peers(self) -> bool:

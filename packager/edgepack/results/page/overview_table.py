@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import Interval
 from edgepack.bundle.manifest import Accuracy
-from edgepack.records.run import EvaluationReport
+from edgepack.records.run import EvaluationReport, Speedup
 from edgepack.results.page.sections import Section
 from edgepack.results.store.previous import SincePrevious, find_used_variant, format_percent
 from edgepack.results.store.units import UnitHistory
@@ -47,6 +47,8 @@ class OverviewRow:
     target: str
     p50: OverviewCell
     p90: OverviewCell
+    speedup: OverviewCell
+    """Over fp32, where all variants were measured in turn."""
     throughput: OverviewCell
     accuracy: OverviewCell
     size: OverviewCell
@@ -77,6 +79,7 @@ def make_overview_row(
         target=report.target,
         p50=OverviewCell(format_milliseconds(summary.p50_ms), summary.p50_ms, reach),
         p90=OverviewCell(format_milliseconds(summary.p90_ms), summary.p90_ms, doubt),
+        speedup=_make_speedup_cell(report.speedup),
         throughput=_make_number_cell(summary.throughput, "/s", doubt),
         accuracy=_make_accuracy_cell(accuracy, on_device=evaluation is not None),
         size=OverviewCell(format_mebibytes(model_bytes), model_bytes),
@@ -92,6 +95,14 @@ def make_overview_row(
             unit.estimate if unit else 0.0,
         ),
     )
+
+
+def _make_speedup_cell(speedup: Speedup | NotMeasured | None) -> OverviewCell:
+    if not isinstance(speedup, Speedup):
+        return UNKNOWN
+    low, high, text = speedup.low, speedup.high, f"{speedup.ratio:.2f}"
+    reach = "" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+    return OverviewCell(text, speedup.ratio, reach)
 
 
 def _make_peers_cell(unit: UnitHistory | None) -> OverviewCell:

@@ -1,0 +1,490 @@
+"""``bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgepack import api
+from edgepack.cli.history import open_store
+from edgepack.cli.limits import find_limits, find_own_project
+from edgepack.cli.options import (
+    JsonOption,
+    ProjectOption,
+    ResultsOption,
+    TuneOption,
+    WaitOption,
+    parse_seconds,
+)
+from edgepack.cli.rollouts import BundlesArgument, DevicesOption, ParallelOption
+from edgepack.cli.several import MEASURING_S, choose_bundle, do_on_chosen, require_one_device
+from edgepack.errors import (
+    EdgepackError,
+    InconclusiveError,
+    LimitError,
+    RemoteCommandError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from edgepack.base.progress import Progress
+
+    Keep = Callable[[api.RunReport], None]
+
+ScenarioOption = Annotated[
+    str,
+    typer.Option(help="single-stream, multi-stream, server or offline, as MLPerf defines them."),
+]
+QueriesOption = Annotated[
+    float | None,
+    typer.Option("--qps", help="server: queries per second, on average.", show_default=False),
+]
+BoundOption = Annotated[
+    float | None,
+    typer.Option(
+        "--latency-bound-ms",
+        help="server: the latency that 99 % of the queries must meet.",
+        show_default=False,
+    ),
+]
+SamplesOption = Annotated[
+    int | None,
+    typer.Option(help="multi-stream: inferences in a query [default: 8]", show_default=False),
+]
+BatchOption = Annotated[
+    list[int] | None,
+    typer.Option(help="Also measure this batch size; repeat for more.", show_default=False),
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=1x3x320x320",
+        help="Also measure an input of this shape; repeat for more.",
+        show_default=False,
+    ),
+]
+
+
+def bench(
+    bundle: BundlesArgument,
+    device: DevicesOption,
+    preset: Annotated[
+        str, typer.Option(help="quick, standard, gate, sustained or smoke.")
+    ] = "standard",
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this variant, whatever the loader would choose; 'all': each that works"
+            " there, their process runs in turn, with the speedup over fp32."
+        ),
+    ] = None,
+    scenario: ScenarioOption = "single-stream",
+    queries_per_s: QueriesOption = None,
+    latency_bound_ms: BoundOption = None,
+    samples_per_query: SamplesOption = None,
+    batch: BatchOption = None,
+    shape: ShapeOption = None,
+    wait_s: WaitOption = 0.0,
+    html: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write a trace for Perfetto here.", show_default=False)
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write JUnit XML here.", show_default=False)
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(help="Write a comment for a pull request here.", show_default=False),
+    ] = None,
+    tune: TuneOption = False,
+    project: ProjectOption = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --variant all: leave out devices that were measured whole within this time"
+            " (12h).",
+            show_default=False,
+        ),
+    ] = None,
+    self_test: Annotated[
+        bool,
+        typer.Option(
+            "--self-test", help="Measure the bundle against itself, to see how noisy the device is."
+        ),
+    ] = False,
+    parallel: ParallelOption = 16,
+    results: ResultsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a bundle on each device, with a verdict.
+
+    Each device gets the bundle for its target, from BUNDLE or the folders in it. The limits of the
+    bundle's project are judged, if its file is here or named.
+    """
+    load = api.make_scenario(
+        scenario,
+        queries_per_s=queries_per_s,
+        latency_bound_ms=latency_bound_ms,
+        samples_per_query=samples_per_query,
+    )
+    bundles = api.load_bundles_by_target(bundle)
+    outputs = _Outputs(html, junit, markdown)
+    if self_test:
+        plain = load.name == "single-stream" and not (batch or shape or tune or perfetto or resume)
+        _require_plain(is_plain=plain and outputs == _Outputs() and variant != api.ALL_VARIANTS)
+        chosen = require_one_device(device, "--self-test")
+        path = choose_bundle(chosen, bundles)
+        question = api.CompareQuestion(
+            path, variant=variant, preset=api.find_preset(preset), wait_s=wait_s
+        )
+        _run_self_test(question, chosen, as_json=as_json)
+        return
+    _require_fitting(device, variant, perfetto, resume)
+    outputs.require_writable()
+    asked = _Asked(
+        bundles=bundles,
+        loaded=find_own_project(project, next(iter(bundles.values())).manifest.name),
+        preset=preset,
+        variant=variant,
+        scenario=load,
+        batches=batch or (),
+        shapes=shape or (),
+        perfetto=perfetto,
+        tune=tune,
+        wait_s=wait_s,
+        since_s=None if resume is None else parse_seconds(resume, "--resume"),
+    )
+    _Bench(device, asked, open_store(results), outputs, parallel, as_json).run()
+
+
+def _require_fitting(
+    device: list[str], variant: str | None, perfetto: Path | None, resume: str | None
+) -> None:
+    """Check that options fit each other.
+
+    Raises:
+        UsageError: One is for one device or variant, or for all variants only.
+    """
+    if perfetto:
+        require_one_device(device, "--perfetto")
+        if variant == api.ALL_VARIANTS:
+            raise UsageError(
+                "--perfetto is for one variant, and --variant all measures several",
+                hint="name the variant",
+                where="--perfetto",
+            )
+    if resume is not None and variant != api.ALL_VARIANTS:
+        raise UsageError(
+            "--resume goes on with --variant all", hint="add --variant all", where="--resume"
+        )
+
+
+def _require_plain(*, is_plain: bool) -> None:
+    if not is_plain:
+        raise UsageError(
+            "--self-test times a single stream of one variant, and makes no report",
+            hint="leave --scenario, --batch, --shape, --html, --junit, --markdown, --perfetto,"
+            " --resume, --tune and --variant all out",
+        )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is measured on each device."""
+
+    bundles: Mapping[str, api.Bundle]
+    loaded: api.LoadedProject | None
+    preset: str
+    variant: str | None
+    scenario: api.Scenario
+    batches: Sequence[int]
+    shapes: Sequence[str]
+    perfetto: Path | None
+    tune: bool
+    wait_s: float
+    since_s: float | None
+    """How long ago a device may have been measured that is left out."""
+
+    def measure_one(self, device: api.Device, progress: Progress, keep: Keep) -> api.RunReport:
+        """Measure one variant."""
+        return api.bench(
+            choose_bundle(device, self.bundles),
+            device,
+            preset=self.preset,
+            variant=self.variant,
+            scenario=self.scenario,
+            batches=self.batches,
+            shapes=self.shapes,
+            perfetto=self.perfetto,
+            limits=find_limits(self.loaded, device),
+            tune=self.tune,
+            wait_s=self.wait_s,
+            progress=progress,
+            on_unfinished=keep,
+        )
+
+    def measure_all(self, device: api.Device, progress: Progress, keep: Keep) -> api.VariantsBench:
+        """Measure all variants."""
+        return api.bench_variants(
+            choose_bundle(device, self.bundles),
+            device,
+            preset=self.preset,
+            scenario=self.scenario,
+            batches=self.batches,
+            shapes=self.shapes,
+            limits=find_limits(self.loaded, device),
+            tune=self.tune,
+            wait_s=self.wait_s,
+            progress=progress,
+            on_unfinished=keep,
+        )
+
+    def find_measured(self, device: api.Device, store: api.ResultsStore) -> list[api.RunReport]:
+        """Return what was measured there before, if that may be taken."""
+        if self.since_s is None:
+            return []
+        digest = api.load_bundle(choose_bundle(device, self.bundles)).digest
+        return api.find_measured(
+            store,
+            api.MeasuredBefore(device.name, digest, self.preset, self.scenario, self.since_s),
+        )
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """Files that are written beside what is printed."""
+
+    html: Path | None = None
+    junit: Path | None = None
+    markdown: Path | None = None
+
+    def require_writable(self) -> None:
+        from edgepack.base.files import require_writable
+
+        for path, option in (
+            (self.html, "--html"),
+            (self.junit, "--junit"),
+            (self.markdown, "--markdown"),
+        ):
+            if path:
+                require_writable(path, option)
+
+
+@dataclass
+class _Bench:
+    """Measures on the chosen devices, keeps and judges the reports, and writes files of them all.
+
+    Devices are measured in threads of their own, which add to these lists.
+    """
+
+    words: list[str]
+    asked: _Asked
+    store: api.ResultsStore
+    outputs: _Outputs
+    parallel: int
+    as_json: bool
+    kept: list[str] = field(default_factory=list)
+    """Ids of the reports that were stored, and of those that an earlier call stored."""
+    reports: list[api.RunReport] = field(default_factory=list)
+    """Those that came to their end."""
+    out: dict[str, list[api.Unused]] = field(default_factory=dict)
+    """By device, the variants without a report."""
+    problems: dict[str, str] = field(default_factory=dict)
+    """By device, why nothing came of it."""
+
+    def run(self) -> None:
+        """Measure one variant, or all, on each device, and print what came of it."""
+        if self.asked.variant == api.ALL_VARIANTS:
+            self._run_all()
+            return
+        with self._writing_files():
+            do_on_chosen(
+                self.words,
+                self._measure_one,
+                show=_show,
+                summarize=api.format_run_line,
+                judge=self._require_good,
+                settings=self._settings,
+                as_json=self.as_json,
+            )
+
+    def _run_all(self) -> None:
+        with self._writing_files():
+            do_on_chosen(
+                self.words,
+                self._measure_all,
+                show=lambda _: None,
+                summarize=_format_fastest,
+                judge=self._require_all_good,
+                settings=self._settings,
+                as_json=self.as_json,
+            )
+
+    def _measure_one(self, device: api.Device, progress: Progress) -> api.RunReport:
+        with self._noting_problem(device):
+            report = self.asked.measure_one(device, progress, self.keep_unfinished)
+        self._keep([report])
+        return report
+
+    def _measure_all(self, device: api.Device, progress: Progress) -> api.VariantsBench:
+        with self._noting_problem(device):
+            if before := self.asked.find_measured(device, self.store):
+                progress.note(f"{device.name}: it was measured before: {before[0].id} and beside")
+                found = api.VariantsBench(device.name, before, [])
+            else:
+                found = self.asked.measure_all(device, progress, self.keep_unfinished)
+        self.out[device.name] = found.out
+        self._keep(found.reports)
+        return found
+
+    def keep_unfinished(self, report: api.RunReport) -> None:
+        """Keep a report of what was measured before the end came early, and show one device's."""
+        from edgepack.cli.printing import print_json
+
+        api.keep_report(self.store, report)
+        self.kept.append(report.id)
+        if api.is_one_device(self.words):
+            print_json(report) if self.as_json else _show(report)
+
+    @property
+    def _settings(self) -> api.RolloutSettings:
+        return api.RolloutSettings(parallel=self.parallel, deadline_s=MEASURING_S)
+
+    @contextmanager
+    def _noting_problem(self, device: api.Device) -> Iterator[None]:
+        try:
+            yield
+        except EdgepackError as error:
+            self.problems[device.name] = error.first_line
+            raise
+
+    def _keep(self, reports: Sequence[api.RunReport]) -> None:
+        for report in reports:
+            api.keep_report(self.store, report)
+        self.kept += [report.id for report in reports]
+        self.reports += reports
+
+    @contextmanager
+    def _writing_files(self) -> Iterator[None]:
+        """However measuring ends, print the table and write the files of what was measured."""
+        from edgepack.base.files import ELSEWHERE, SHARED, write_atomically, writing
+        from edgepack.cli.printing import write_line
+
+        try:
+            yield
+            if self.asked.perfetto and not self.as_json:
+                write_line(f"trace: {self.asked.perfetto}")
+        finally:
+            if self.asked.variant == api.ALL_VARIANTS and not self.as_json:
+                _print_variants(self.reports, self.out)
+            for path, make in (
+                (self.outputs.junit, api.format_variants_junit),
+                (self.outputs.markdown, api.format_variants_markdown),
+            ):
+                if path:
+                    text = make(self.reports, self.out, self.problems)
+                    with writing("the results", path, ELSEWHERE):
+                        write_atomically(path, text, mode=SHARED)
+            if self.outputs.html and self.kept:
+                api.report(self.outputs.html, self.store, runs=self.kept)
+                if not self.as_json:
+                    write_line(f"report: {self.outputs.html}")
+
+    def _require_good(self, report: api.RunReport) -> None:
+        """Check that a report's numbers may be used, and that its variant is within the limits."""
+        api.require_valid(report, self.asked.bundles[report.target].path)
+        if report.limits.given:
+            api.require_limits(report, api.load_others(self.store, report))
+
+    def _require_all_good(self, found: api.VariantsBench) -> None:
+        """Check that all that work were measured and may be used, and one is within the limits."""
+        if found.failed:
+            raise RemoteCommandError(
+                "failed while they were measured: "
+                + "; ".join(f"{each.variant}: {each.first_line}" for each in found.failed),
+                hint=f"measure it alone: --variant {found.failed[0].variant}",
+                where=found.device,
+            )
+        for report in found.reports:
+            api.require_valid(report, self.asked.bundles[report.target].path)
+        missing: list[LimitError | InconclusiveError] = []
+        for report in found.reports:
+            try:
+                api.require_limits(report, found.reports)
+            except (LimitError, InconclusiveError) as error:
+                missing.append(error)
+        if len(missing) == len(found.reports):
+            raise min(missing, key=lambda error: isinstance(error, InconclusiveError))
+
+
+def _show(report: api.RunReport) -> None:
+    from edgepack.cli.printing import print_table, write_line
+
+    print_table(api.make_report_table(report))
+    write_line(f"stored as {report.id}")
+
+
+def _format_fastest(found: api.VariantsBench) -> str:
+    """Return how many variants were measured, and which is best."""
+    return f"{len(found.reports)} variants; {api.format_best_variant(found.reports)}"
+
+
+def _print_variants(
+    reports: Sequence[api.RunReport], out: Mapping[str, Sequence[api.Unused]]
+) -> None:
+    """Print a row for each device and variant, without columns of which nothing is known."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from edgepack.base.terminal import make_printable
+    from edgepack.cli.printing import print_table, write_line
+
+    rows = [tuple(map(make_printable, row)) for row in api.list_variant_rows(reports)]
+    one = len({row[0] for row in rows}) == 1
+    # Of what is known of none there is no column, and none for the name of the only device.
+    columns = [
+        (head, texts)
+        for head, *texts in zip(api.VARIANT_HEADS, *rows, strict=True)
+        if {*texts} - {"n/a"} and not (one and head == "device")
+    ]
+    table = Table(*(head for head, _ in columns), title=rows[0][0] if one else None)
+    # Cells stay whole: three characters are between two of them.
+    table.min_width = 1 + sum(3 + max(map(len, (head, *texts))) for head, texts in columns)
+    for texts in zip(*(texts for _, texts in columns), strict=True):
+        table.add_row(*map(Text, texts))
+    if rows:
+        print_table(table)
+    for device, several in out.items():
+        for each in several:
+            write_line(f"{device}: {each.stage} {each.variant}: {each.first_line}")
+
+
+def _run_self_test(question: api.CompareQuestion, device: api.Device, *, as_json: bool) -> None:
+    from edgepack.base.progress import make_terminal_progress
+    from edgepack.cli.printing import print_json, write_line
+    from edgepack.errors import InconclusiveError
+
+    noise = api.measure_noise(question, device, progress=make_terminal_progress())
+    if as_json:
+        print_json(noise)
+    else:
+        write_line(f"{noise.device}, {noise.variant}, {noise.pairs} pairs of process runs")
+        write_line(f"medians of runs deviate by {noise.run_deviation:.1%}")
+        write_line(f"ratios of pairs deviate by {noise.pair_deviation:.1%}")
+        write_line(f"second of a pair over the first: {noise.order_ratio - 1:+.1%}")
+        write_line(
+            f"smallest change that 'edgepack compare' shows here: {noise.smallest_slowdown:.1%}"
+            f" beyond what is allowed, in 95 % of cases, within {noise.pairs} pairs"
+        )
+    if noise.reasons:
+        raise InconclusiveError(
+            "".join(["the runs must not be used", *(f"\n  - {each}" for each in noise.reasons)]),
+            hint="let the device cool down and idle, and measure again",
+            where=noise.device,
+        )
