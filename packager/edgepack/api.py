@@ -179,6 +179,11 @@ if TYPE_CHECKING:
     from edgepack.measure.evaluate.variants import VariantsEvaluation as VariantsEvaluation
     from edgepack.measure.evaluate.variants import evaluate_variants as evaluate_variants
     from edgepack.measure.evaluate.variants import require_all_usable as require_all_usable
+    from edgepack.measure.optimize.keeping import keep_optimizing as keep_optimizing
+    from edgepack.measure.optimize.optimizing import Optimized as Optimized
+    from edgepack.measure.optimize.optimizing import OptimizeQuestion as OptimizeQuestion
+    from edgepack.measure.optimize.optimizing import optimize as optimize
+    from edgepack.measure.optimize.optimizing import require_answer as require_answer
     from edgepack.measure.tune.keeping import keep_tuning as keep_tuning
     from edgepack.measure.tune.keeping import load_tuning as load_tuning
     from edgepack.measure.tune.searching import TuneQuestion as TuneQuestion
@@ -204,6 +209,7 @@ if TYPE_CHECKING:
     from edgepack.records.comparison import ComparedMetric as ComparedMetric
     from edgepack.records.comparison import Comparison as Comparison
     from edgepack.records.deciding import Rule as Rule
+    from edgepack.records.optimizing import OptimizeReport as OptimizeReport
     from edgepack.records.presets import Preset as Preset
     from edgepack.records.presets import find_preset as find_preset
     from edgepack.records.run import ALL_VARIANTS as ALL_VARIANTS

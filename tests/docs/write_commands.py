@@ -25,6 +25,7 @@ FUNCTIONS = {
     "sign": "sign",
     "push": "push",
     "bench": "bench",
+    "optimize": "optimize",
     "tune": "tune",
     "evaluate": "evaluate",
     "compare": "compare",

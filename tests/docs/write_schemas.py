@@ -13,6 +13,7 @@ from edgepack.bundle.manifest import Manifest
 from edgepack.devices.inventory import Inventory
 from edgepack.project.profile import Profile
 from edgepack.project.project import Project
+from edgepack.records.optimizing import OptimizeReport
 from edgepack.records.run import RunReport
 from edgepack.records.tuning import TuneReport
 from pydantic import BaseModel
@@ -25,6 +26,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "manifest": Manifest,
     "report": RunReport,
     "tuning": TuneReport,
+    "optimizing": OptimizeReport,
 }
 
 

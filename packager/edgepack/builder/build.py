@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from textwrap import indent
@@ -29,8 +29,10 @@ from edgepack.bundle.unused import Unused
 from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import BugError, EdgepackError, LimitError, ModelError, UsageError
 from edgepack.model.facts import read_model_facts, require_plain_signature
-from edgepack.project.loading import find_project
-from edgepack.project.profile import find_own_profile
+from edgepack.project.limits import Limits
+from edgepack.project.loading import LoadedProject, find_project
+from edgepack.project.profile import Profile, find_own_profile
+from edgepack.project.project import ChangedTarget
 
 
 @dataclass(frozen=True)
@@ -136,11 +138,57 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             returned instead, and the others are shipped: see :meth:`BuildResult.require_all`.
     """
     job = _make_job(model, project, targets, variants, simulate_s)
+    return _build(
+        job, out, jobs=jobs, use_cache=use_cache, aar=aar, jars=jars, progress=progress or Silent()
+    )
+
+
+def build_candidates(
+    loaded: LoadedProject,
+    profile: Profile,
+    limits: Limits,
+    out: Path,
+    *,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Build all variants of a profile that turn out well, whatever the project names.
+
+    None of them is asked for: one that cannot be made, or misses a limit, is left out without an
+    error, with its reason among the unused.
+
+    Args:
+        loaded: The project.
+        profile: Of the target, with the variants to try.
+        limits: What they have to be within, in the place of the project's own.
+        out: The folder that the bundle goes to.
+        progress: Where to report progress; default: nowhere.
+
+    Raises:
+        EdgepackError: As :func:`build`.
+    """
+    target = ChangedTarget(id=profile.id, limits=limits)
+    project = loaded.project.model_copy(update={"targets": [target]})
+    plain = replace(loaded, project=project)
+    facts = read_model_facts(plain.model_path)
+    require_plain_signature(facts)
+    job = Job(plain, facts, make_plan(plain, facts, [profile]))
+    return _build(job, out, progress=progress or Silent())
+
+
+def _build(  # noqa: PLR0913  (as build has them)
+    job: Job,
+    out: Path,
+    *,
+    jobs: int | None = None,
+    use_cache: bool = True,
+    aar: bool = False,
+    jars: Path | None = None,
+    progress: Progress,
+) -> BuildResult:
     toolchains = _find_toolchains(job.plan, jars, aar=aar)
     repository = out / "maven"
     for place in (out, repository) if toolchains else (out,):
         require_writable_folder(place)
-    progress = progress or Silent()
     for planned in job.plan.bundles:
         if own := find_own_profile(planned.profile.id):
             progress.note(

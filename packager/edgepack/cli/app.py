@@ -18,6 +18,7 @@ from edgepack.cli.history import runs_app
 from edgepack.cli.leasing import lease, release, who
 from edgepack.cli.measuring import demo, evaluate
 from edgepack.cli.once import OnceCommand
+from edgepack.cli.optimizing import optimize
 from edgepack.cli.options import (
     JsonOption,
     ModelArgument,
@@ -196,6 +197,10 @@ app.command(
     "edgepack bench dist/detector-1.0.0-raspberry-pi --device pi5 --batch 1 --batch 4  |  "
     "edgepack bench dist --device tag:lab --variant all --html report.html --junit bench.xml"
 )(bench)
+app.command(
+    epilog="Examples: edgepack optimize --device pi5 --budget 20m --write  |  "
+    "edgepack optimize --device tag:lab"
+)(optimize)
 app.command(epilog="Example: edgepack tune dist/detector-1.0.0-raspberry-pi --device pi5")(tune)
 app.command(
     epilog="Examples: edgepack evaluate dist/detector-1.0.0-raspberry-pi --device pi5  |  "

@@ -76,6 +76,12 @@ def bench(
     preset: Annotated[
         str, typer.Option(help="quick, standard, gate, sustained or smoke.")
     ] = "standard",
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            min=2, max=1000, help="Process runs, rather than the preset's.", show_default=False
+        ),
+    ] = None,
     variant: Annotated[
         str | None,
         typer.Option(
@@ -101,6 +107,14 @@ def bench(
         Path | None,
         typer.Option(help="Write a comment for a pull request here.", show_default=False),
     ] = None,
+    quiet_wait: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="How long to wait, over all runs of a variant, while others use the device.",
+        ),
+    ] = 60.0,
     tune: TuneOption = False,
     project: ProjectOption = None,
     resume: Annotated[
@@ -151,11 +165,14 @@ def bench(
         bundles=bundles,
         loaded=find_own_project(project, next(iter(bundles.values())).manifest.name),
         preset=preset,
+        runs=runs,
         variant=variant,
         scenario=load,
         batches=batch or (),
         shapes=shape or (),
         perfetto=perfetto,
+        # What concludes nothing has nothing to wait for.
+        quiet_s=quiet_wait if api.find_preset(preset).conclusive else 0.0,
         tune=tune,
         wait_s=wait_s,
         since_s=None if resume is None else parse_seconds(resume, "--resume"),
@@ -201,11 +218,13 @@ class _Asked:
     bundles: Mapping[str, api.Bundle]
     loaded: api.LoadedProject | None
     preset: str
+    runs: int | None
     variant: str | None
     scenario: api.Scenario
     batches: Sequence[int]
     shapes: Sequence[str]
     perfetto: Path | None
+    quiet_s: float
     tune: bool
     wait_s: float
     since_s: float | None
@@ -217,12 +236,14 @@ class _Asked:
             choose_bundle(device, self.bundles),
             device,
             preset=self.preset,
+            runs=self.runs,
             variant=self.variant,
             scenario=self.scenario,
             batches=self.batches,
             shapes=self.shapes,
             perfetto=self.perfetto,
             limits=find_limits(self.loaded, device),
+            quiet_s=self.quiet_s,
             tune=self.tune,
             wait_s=self.wait_s,
             progress=progress,
@@ -235,10 +256,12 @@ class _Asked:
             choose_bundle(device, self.bundles),
             device,
             preset=self.preset,
+            runs=self.runs,
             scenario=self.scenario,
             batches=self.batches,
             shapes=self.shapes,
             limits=find_limits(self.loaded, device),
+            quiet_s=self.quiet_s,
             tune=self.tune,
             wait_s=self.wait_s,
             progress=progress,
@@ -438,28 +461,14 @@ def _format_fastest(found: api.VariantsBench) -> str:
 def _print_variants(
     reports: Sequence[api.RunReport], out: Mapping[str, Sequence[api.Unused]]
 ) -> None:
-    """Print a row for each device and variant, without columns of which nothing is known."""
-    from rich.table import Table
-    from rich.text import Text
+    """Print a row for each device and variant, and what has none."""
+    from edgepack.cli.printing import print_rows, write_line
 
-    from edgepack.base.terminal import make_printable
-    from edgepack.cli.printing import print_table, write_line
-
-    rows = [tuple(map(make_printable, row)) for row in api.list_variant_rows(reports)]
-    one = len({row[0] for row in rows}) == 1
-    # Of what is known of none there is no column, and none for the name of the only device.
-    columns = [
-        (head, texts)
-        for head, *texts in zip(api.VARIANT_HEADS, *rows, strict=True)
-        if {*texts} - {"n/a"} and not (one and head == "device")
-    ]
-    table = Table(*(head for head, _ in columns), title=rows[0][0] if one else None)
-    # Cells stay whole: three characters are between two of them.
-    table.min_width = 1 + sum(3 + max(map(len, (head, *texts))) for head, texts in columns)
-    for texts in zip(*(texts for _, texts in columns), strict=True):
-        table.add_row(*map(Text, texts))
-    if rows:
-        print_table(table)
+    if rows := api.list_variant_rows(reports):
+        one = len({row[0] for row in rows}) == 1
+        first = int(one)  # the name of the only device is the title
+        shown = [row[first:] for row in rows]
+        print_rows(api.VARIANT_HEADS[first:], shown, title=rows[0][0] if one else "")
     for device, several in out.items():
         for each in several:
             write_line(f"{device}: {each.stage} {each.variant}: {each.first_line}")

@@ -59,6 +59,26 @@ def print_table(table: Table) -> None:
     Console(width=max(Console().width, least)).print(table)
 
 
+def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
+    """Write a table whose cells stay whole however narrow the terminal is.
+
+    A column of which nothing is known, ``n/a`` in each row, is left out.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    printable = [tuple(map(make_printable, row)) for row in rows]
+    columns = [
+        (head, texts) for head, *texts in zip(heads, *printable, strict=True) if {*texts} - {"n/a"}
+    ]
+    table = Table(*(head for head, _ in columns), title=make_printable(title) or None)
+    # Three characters are between two cells.
+    table.min_width = 1 + sum(3 + max(map(len, (head, *texts))) for head, texts in columns)
+    for texts in zip(*(texts for _, texts in columns), strict=True):
+        table.add_row(*map(Text, texts))
+    print_table(table)
+
+
 def print_inspection(inspection: api.Inspection) -> None:
     """Write facts and findings."""
     _print_facts(inspection.facts, inspection.constants)

@@ -219,7 +219,7 @@ def _print_report(report: api.TuneReport, kept: Path) -> None:
     facts = {variant.id: variant for variant in report.variants}
     for number in _choose_shown(report):
         one = report.candidate(number)
-        cells = _make_cells(one, facts[one.settings.variant])
+        cells = make_point_cells(one, facts[one.settings.variant])
         marks = _format_marks(report, one)
         row = (one.settings.variant, api.format_settings(one.settings), *cells, marks)
         table.add_row(*(Text(make_printable(cell)) for cell in row))
@@ -251,14 +251,15 @@ def _print_lines(report: api.TuneReport) -> None:
         base = report.candidate(report.confirmation.base).settings
         lines += [
             f"  {metric.name} over that of {base.variant} ({api.format_settings(base)}):"
-            f" {_format_ratio(metric)}"
+            f" {format_metric_ratio(metric)}"
             for metric in report.confirmation.metrics
         ]
     for line in lines:
         write_line(line)
 
 
-def _format_ratio(metric: api.ComparedMetric) -> str:
+def format_metric_ratio(metric: api.ComparedMetric) -> str:
+    """Return the ratio of a compared metric, with its interval if it has one."""
     if metric.low is None or metric.high is None:
         return f"{metric.ratio:.3f}"
     return f"{metric.ratio:.3f} ({metric.low:.3f} to {metric.high:.3f})"
@@ -274,8 +275,8 @@ def _choose_shown(report: api.TuneReport) -> list[int]:
     return list(dict.fromkeys([*report.front, *others]))
 
 
-def _make_cells(one: api.Candidate, facts: api.VariantFacts) -> list[str]:
-
+def make_point_cells(one: api.Candidate, facts: api.VariantFacts) -> list[str]:
+    """Return latency, memory, size and accuracy of a candidate, as cells of a table."""
     latency, memory, accuracy = one.latency, one.memory, facts.accuracy
     found = "not measured"
     if isinstance(latency, api.Latency):

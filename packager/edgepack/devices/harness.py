@@ -49,6 +49,7 @@ COOLER_C = 5.0
 """A run begins when the device is at most this much warmer, in °C, than it was at first."""
 _CONDITIONS = "harness/edgepack_conditions.py"
 _COOLING = "edgepack-cooling "
+_BUSY = "edgepack-busy "
 _COOL_DOWN_S = 360.0
 """The device itself waits for 300 s at most."""
 _TRIAL = re.compile(rb"edgepack-progress ([^\n]*)\n")
@@ -69,6 +70,16 @@ class _Started(StrictModel):
 
 class _Bound(StrictModel):
     bound: BoundRuns | NotMeasured
+
+
+class Quiet(StrictModel):
+    """How it came out to wait for a quiet device."""
+
+    waited_s: float
+    quiet: bool | NotMeasured
+    """Whether others took little in the last second."""
+    taken: float | NotMeasured
+    """How many cores they took then."""
 
 
 class Swept(StrictModel):
@@ -141,6 +152,9 @@ class Measurer(Protocol):
 
     def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
         """Wait until the device is nearly as cool as it was at first."""
+
+    def wait_for_quiet(self, cores: float, most_s: float, note: Callable[[str], None]) -> Quiet:
+        """Wait until others take no more than some of its cores."""
 
 
 @dataclass(frozen=True)
@@ -273,6 +287,27 @@ class Harness:
         program = str(self.release / _CONDITIONS)
         argv = [self.python, "-BIS", program, "cool-down", f"{limit_c:.1f}", f"{pause_s:g}"]
         self.transport.run(argv, timeout_s=_COOL_DOWN_S, on_stderr=on_stderr)
+
+    def wait_for_quiet(self, cores: float, most_s: float, note: Callable[[str], None]) -> Quiet:
+        """Wait until others take no more than some of the cores that the model may run on.
+
+        Args:
+            cores: How many they may take.
+            most_s: Wait no longer than this.
+            note: Called every second with what they take.
+        """
+
+        def on_stderr(line: str) -> None:
+            if line.startswith(_BUSY):
+                taken = line[len(_BUSY) :].strip()
+                note(f"others take {taken} cores: waiting until they take {cores:.2f} at most")
+
+        program = str(self.release / _CONDITIONS)
+        argv = [*self.run_prefix, self.python, "-BIS", program, "quiet"]
+        argv += [f"{cores:g}", f"{most_s:g}"]
+        return self._read_document(
+            Quiet, argv, timeout_s=most_s + self.load_timeout_s, on_stderr=on_stderr
+        )
 
     def canary(self) -> CanaryRun:
         """Time the canary once. The bundle must have one."""

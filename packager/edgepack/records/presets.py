@@ -52,6 +52,10 @@ class Preset:
         per_s = self.scenario.queries_per_s
         return 2 * max(self.duration_s, self.iterations / per_s if per_s else 0.0)
 
+    def with_runs(self, runs: int | None) -> Preset:
+        """Return the preset with another number of process runs; the same where it is None."""
+        return self if runs is None else replace(self, runs=runs)
+
     def with_samples_for(self, percents: Iterable[float]) -> Preset:
         """Return the preset with as many iterations as the percentiles need."""
         needed = (count_samples_needed(percent) for percent in percents)

@@ -52,6 +52,8 @@ class RunTimes(StrictModel):
 
     p50_ns: Ns
     p90_ns: Ns
+    energy_mj: Annotated[float | None, Field(exclude_if=lambda given: given is None)] = None
+    """Of one inference, idle power included; None where no sensor tells."""
 
 
 class Latency(StrictModel):

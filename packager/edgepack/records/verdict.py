@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,6 +33,10 @@ from edgepack.records.run import (
 )
 from edgepack.records.scenarios import format_command_options, list_scenario_reasons
 
+CLOSE = 0.03
+"""The reach of p50's 95 % interval that is close enough to be called known."""
+MOST_RUNS = 200
+"""More are not proposed: so noisy a device is better mended."""
 NOTED_SPREAD = 0.1
 """Between the fastest and the slowest run median; from here on it is noted."""
 TOO_WIDE_SPREAD = 0.25
@@ -375,7 +380,42 @@ def list_spread_notes(runs: Sequence[ProcessRun]) -> list[str]:
     if spread <= NOTED_SPREAD:
         return []
     why = "other work on the device, or its clock, changed between runs"
-    return [f"run medians differ by {spread:.0%}: {why}; measure again when it is idle"]
+    return [
+        f"run medians differ by {spread:.0%}: {why}; measure again when it is idle{_more(runs)}"
+    ]
+
+
+def count_runs_for(runs: Sequence[ProcessRun], reach: float) -> int:
+    """Return about how many process runs bring the 95 % interval of p50 to a reach; 0.03 is ±3 %.
+
+    As far as the next runs deviate like these, of which there are two or more.
+    """
+    logs = [math.log(max(1, statistics.median(run.latencies_ns))) for run in runs]
+    deviation = statistics.standard_deviation(logs)
+    count = max(2, len(runs))
+    while statistics.t_quantile(0.975, count - 1) * deviation / math.sqrt(count) > reach:
+        count += max(1, count // 8)
+        if count >= MOST_RUNS:
+            return MOST_RUNS
+    return count
+
+
+def _more(runs: Sequence[ProcessRun]) -> str:
+    """Return how many runs, and how long, would tell p50 all the same."""
+    needed = count_runs_for(runs, CLOSE)
+    if needed <= len(runs):
+        return ""
+    times = [run.timed_ns for run in runs]
+    known = [each for each in times if not isinstance(each, NotMeasured)]
+    if not known:
+        return ""
+    minutes = needed * sum(known) / len(known) / 60e9
+    if needed >= MOST_RUNS:
+        return f"; {MOST_RUNS} runs would not bring its p50 to ±{CLOSE:.0%}"
+    return (
+        f"; if it stays so, about {needed} runs, {max(1, math.ceil(minutes))} min of measuring,"
+        f" bring its p50 to ±{CLOSE:.0%}: --runs {needed}"
+    )
 
 
 def explain_heavy_tail(scenario: Scenario, p50_ns: float, p99_ns: float) -> str:

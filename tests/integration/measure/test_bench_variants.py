@@ -82,6 +82,7 @@ def test_runs_are_made_in_turn_and_compared_in_pairs(
     assert RunReport.model_validate_json(int8.model_dump_json()) == int8
 
 
+@pytest.mark.slow(reason="makes a dozen process runs")
 def test_variant_that_does_not_work_there_is_passed_over(bundle: Path, here: Device) -> None:
     def ask_for_another_provider(manifest: dict) -> None:
         manifest["variants"][1]["providers"] = [{"name": "XnnpackExecutionProvider"}]
@@ -96,6 +97,7 @@ def test_variant_that_does_not_work_there_is_passed_over(bundle: Path, here: Dev
     assert getattr(found.reports[0].speedup, "reason", "").startswith("no fp32 variant")
 
 
+@pytest.mark.slow(reason="makes a dozen process runs")
 def test_variant_that_fails_later_is_out_and_the_others_are_measured(
     bundle: Path, here: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +122,7 @@ def test_variant_that_fails_later_is_out_and_the_others_are_measured(
     ]
 
 
+@pytest.mark.slow(reason="makes a dozen process runs")
 def test_device_that_is_lost_leaves_what_was_measured_of_each(
     bundle: Path, here: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +184,7 @@ def test_command_ends_with_one_table_and_files_of_all_devices(
     assert "cpu-fp32" in Path("r.html").read_text()
 
 
+@pytest.mark.slow(reason="makes a dozen process runs")
 def test_command_ends_as_one_variant_is_within_the_limits(
     board: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +201,7 @@ def test_command_ends_as_one_variant_is_within_the_limits(
     assert "of the 2 variants measured there" in done.err.replace("\n", " ")
 
 
+@pytest.mark.slow(reason="makes a dozen process runs")
 def test_command_that_goes_on_takes_what_was_measured_whole_and_valid(
     board: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import load_bundle
 from edgepack.deploy import audit
 from edgepack.devices.clocks import held_clocks
-from edgepack.devices.harness import Harness
+from edgepack.devices.harness import Harness, Quiet
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
@@ -30,6 +30,7 @@ from edgepack.measure.check import check_device
 from edgepack.measure.compare import comparing
 from edgepack.measure.compare.comparing import compare
 from edgepack.ondevice.harness import edgepack_conditions
+from edgepack.project.profile import find_host_target
 from edgepack.records.presets import Preset, find_preset
 from edgepack.records.run import Sampling, Selection, TunedSetting
 
@@ -94,6 +95,87 @@ def test_cool_down_gives_up_when_the_device_stays_hot(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == edgepack_conditions.COOL_DOWN_S / edgepack_conditions.SAY_S - 1
     assert set(said) == {"edgepack-cooling 47.7"}
+
+
+class Work:
+    """Others' work as they say, a second after the other."""
+
+    def __init__(self, *cores: float) -> None:
+        self.cores = list(cores)
+
+    def __call__(self, root: Path) -> Any:
+        del root
+        return self
+
+    def measure(self) -> dict[str, Any]:
+        taken = self.cores.pop(0) if len(self.cores) > 1 else self.cores[0]
+        return {"other_cores": taken - 0.1, "stolen_cores": 0.1}
+
+
+@pytest.fixture
+def slept_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr(edgepack_conditions, "time", clock)
+    return slept
+
+
+def test_quiet_is_waited_for_until_others_take_little(
+    monkeypatch: pytest.MonkeyPatch, slept_s: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(edgepack_conditions, "OtherWork", Work(1.5, 0.8, 0.1))
+    found = edgepack_conditions.wait_for_quiet(0.1, 60.0)
+    assert found == {"waited_s": 2.0, "quiet": True, "taken": 0.1}
+    assert sum(slept_s) == 3.0
+    assert capsys.readouterr().err.split() == ["edgepack-busy", "1.50", "edgepack-busy", "0.80"]
+
+
+def test_quiet_is_waited_for_no_longer_than_asked(
+    monkeypatch: pytest.MonkeyPatch, slept_s: list[float]
+) -> None:
+    monkeypatch.setattr(edgepack_conditions, "OtherWork", Work(1.5))
+    found = edgepack_conditions.wait_for_quiet(0.1, 10.0)
+    assert found == {"waited_s": 9.0, "quiet": False, "taken": 1.5}
+    assert sum(slept_s) == 10.0
+
+
+def test_quiet_is_not_waited_for_where_others_work_cannot_be_read(tmp_path: Path) -> None:
+    found = edgepack_conditions.wait_for_quiet(0.1, 10.0, tmp_path)
+    assert found["waited_s"] == 0.0
+    assert found["quiet"]["kind"] == found["taken"]["kind"] == "not-measured"
+
+
+def test_bench_on_a_busy_device_waits_within_its_limit_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[float, float]] = []
+    answers = [
+        Quiet(waited_s=20.0, quiet=True, taken=0.0),
+        Quiet(waited_s=39.0, quiet=False, taken=1.5),
+    ]
+
+    def wait(self: Harness, cores: float, most_s: float, note: Any) -> Quiet:
+        asked.append((cores, most_s))
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr(Harness, "wait_for_quiet", wait)
+    bundle = write_tiny_bundle(tmp_path / "bundle")
+    change_manifest(bundle, lambda manifest: manifest.update(target=find_host_target()))
+    entry = LocalEntry(
+        transport="local",
+        target=find_host_target(),
+        root=str(tmp_path / "root"),
+        python=sys.executable,
+    )
+    report = bench(bundle, Device("here", entry), preset="smoke", runs=4, quiet_s=60.0)
+    assert len(report.runs) == 4
+    # A thread of two cores: others may have the other core, and 5 % of its own.
+    cores = report.facts.cpu_count
+    assert asked == [(pytest.approx(cores - 1 + 0.05), 60.0), (pytest.approx(cores - 0.95), 40.0)]
+    assert (
+        "it waited 59 s for other work to end, which still took 1.50 cores: --quiet-wait waits"
+        " longer"
+    ) in report.notes
 
 
 def test_cool_down_does_not_wait_when_no_temperature_can_be_read(

@@ -29,6 +29,7 @@ from edgepack.records.run import (
     list_latencies_ns,
 )
 from edgepack.records.verdict import (
+    count_runs_for,
     explain_heavy_tail,
     explain_heavy_tail_of,
     find_remedy,
@@ -404,6 +405,29 @@ def test_spread_notes_speak_up_when_run_medians_differ() -> None:
     fast = example_run(latencies_ns=[10_000_000] * 130)
     assert list_spread_notes([fast, fast]) == []
     assert list_spread_notes([fast, slow])[0].startswith("run medians differ by 25%")
+
+
+def test_spread_notes_say_how_many_runs_would_tell_the_median_all_the_same() -> None:
+    runs = [
+        example_run(
+            latencies_ns=[round(10_000_000 * factor)] * 130,
+            timed_from_ns=0,
+            timed_to_ns=15_000_000_000,
+        )
+        for factor in (0.95, 1.07, 0.96, 1.05, 1.0)
+    ]
+    [note] = list_spread_notes(runs)
+    needed = count_runs_for(runs, 0.03)
+    # t * s / sqrt(n): of these runs s is 0.0533, so 12 runs reach 3.4 % and 15 reach 2.95 %.
+    assert needed == 15
+    assert note.endswith("about 15 runs, 4 min of measuring, bring its p50 to ±3%: --runs 15")
+    assert count_runs_for(runs, 0.2) == 5
+
+
+def test_spread_notes_propose_no_runs_where_none_would_do() -> None:
+    runs = [example_run(latencies_ns=[ns] * 130) for ns in (1_000_000, 9_000_000)]
+    [note] = list_spread_notes(runs)
+    assert note.endswith("200 runs would not bring its p50 to ±3%")
 
 
 def test_find_preset_says_which_is_near_when_there_is_none() -> None:

@@ -12,7 +12,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.devices.canary import CanaryRun, join_runs
 from edgepack.devices.clocks import HeldSetting
-from edgepack.devices.harness import Events
+from edgepack.devices.harness import Events, Quiet
 from edgepack.measure.bench.conditions import make_tuned_settings
 from edgepack.measure.bench.sweeps import Shapes
 from edgepack.project.limits import Limits
@@ -66,6 +66,8 @@ class Measurements:
     """Before and after all that."""
     held: list[HeldSetting] = field(default_factory=list)
     """Settings of the device that are changed during the measurement."""
+    quiet: list[Quiet] = field(default_factory=list)
+    """How it came out to wait for quiet before the process runs."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class Question:
     sweep: Sequence[Shapes] = ()
     """The shapes of all inputs at each point."""
     limits: Limits = field(default_factory=Limits)
+    quiet_s: float = 0.0
+    """How long to wait, over all process runs, while others use the device."""
     events: bool = False
     """Whether the report needs the events of onnxruntime's profile."""
 
@@ -126,12 +130,24 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
         ),
         heavy_tail=explain_heavy_tail_of(measured.scenario, list_latencies_ns(measured.runs)),
         notes=[
+            *_list_quiet_notes(measured.quiet),
             *list_spread_notes(measured.runs),
             *list_sustained_notes(measured.runs),
             *list_work_notes(measured.runs, threads, judged=preset.conclusive),
             *list_condition_notes(selection, measured.runs, question.preset),
         ],
     )
+
+
+def _list_quiet_notes(found: Sequence[Quiet]) -> list[str]:
+    """Return what waiting for quiet came to, if there was anything to wait for."""
+    waited_s = sum(each.waited_s for each in found)
+    busy = [each for each in found if each.quiet is False]
+    if busy:
+        taken = max(each.taken for each in busy if not isinstance(each.taken, NotMeasured))
+        still = f", which still took {taken:.2f} cores: --quiet-wait waits longer"
+        return [f"it waited {waited_s:.0f} s for other work to end{still}"]
+    return [f"it waited {waited_s:.0f} s for other work to end"] if waited_s else []
 
 
 def make_report_id(created: str) -> str:

@@ -10,10 +10,11 @@ from edgepack.base.progress import Task
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.devices.canary import CanaryRun
-from edgepack.devices.harness import Measurer, Swept
+from edgepack.devices.harness import Measurer, Quiet, Swept
 from edgepack.errors import RemoteCommandError, format_one_line
 from edgepack.measure.bench.assemble import Measurements, Question
 from edgepack.measure.bench.sweeps import Shapes, find_batch
+from edgepack.records.other_work import compute_allowed_cores, count_threads
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     IN_HOST_MEMORY,
@@ -67,9 +68,27 @@ class Subject:
         run = f"{self.used}: process run {number}"
         task.begin(run, f"{self.used}: latency, process run {number} of {preset.runs}", RUN)
         self.harness.cool_down(self.measured.selection.device.conditions, preset.pause_s, note)
+        self._wait_for_quiet(note)
         self.measured.runs.append(self.harness.measure(self.used, preset, seed=number - 1))
         self.preset = _keep_sample_count(preset, self.measured.runs[0])
         task(run)
+
+    def _wait_for_quiet(self, note: Callable[[str], None]) -> None:
+        """Wait while others take so much that the run could not be used; measure all the same."""
+        left_s = self.question.quiet_s - sum(each.waited_s for each in self.measured.quiet)
+        if left_s <= 0 or any(each.quiet is not True for each in self.measured.quiet):
+            return
+        device = self.measured.selection.device
+        if device.emulated:
+            return  # its times are no device's
+        cores = device.cpu_count
+        threads = count_threads(self.entry, self.preset.scenario, cores)
+        allowed = compute_allowed_cores(threads, cores)
+        try:
+            self.measured.quiet.append(self.harness.wait_for_quiet(allowed, left_s, note))
+        except RemoteCommandError as error:
+            reason = NotMeasured(reason=format_one_line(error.problem))
+            self.measured.quiet.append(Quiet(waited_s=0.0, quiet=reason, taken=reason))
 
     def measure_rest(self, task: Task) -> None:
         """Measure all that is measured once, and the sweep."""

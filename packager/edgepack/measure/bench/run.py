@@ -45,12 +45,14 @@ def bench(  # noqa: PLR0913  (the command's options)
     device: Device,
     *,
     preset: str = "standard",
+    runs: int | None = None,
     variant: str | None = None,
     scenario: Scenario = SINGLE_STREAM,
     batches: Sequence[int] = (),
     shapes: Sequence[str] = (),
     perfetto: Path | None = None,
     limits: Limits | None = None,
+    quiet_s: float = 0.0,
     tune: bool = False,
     wait_s: float = 0.0,
     progress: Progress | None = None,
@@ -66,6 +68,7 @@ def bench(  # noqa: PLR0913  (the command's options)
         bundle: The bundle's folder.
         device: Where to measure.
         preset: ``quick``, ``standard``, ``gate``, ``sustained`` or ``smoke``.
+        runs: How many process runs to make, rather than as many as the preset has.
         variant: Measure this one, rather than the first that works there.
         scenario: How queries arrive: :func:`make_scenario`.
         batches: Also measure these batch sizes.
@@ -74,6 +77,8 @@ def bench(  # noqa: PLR0913  (the command's options)
         perfetto: Write the timed inferences, the sensors and onnxruntime's profile here, as a trace
             that Perfetto opens.
         limits: The project's for this device; the report holds them, for :func:`judge_limits`.
+        quiet_s: How long to wait, over all process runs of a variant, while others use so much of
+            the device that a run could not be used; it is measured then all the same.
         tune: Keep the device's clocks at their highest during this; they are restored however it
             ends.
         wait_s: How long to wait while others hold the device.
@@ -92,7 +97,7 @@ def bench(  # noqa: PLR0913  (the command's options)
         RemoteCommandError: The harness crashed, hung or printed nonsense, or no variant works.
         ToolError: The trace cannot be written.
     """
-    chosen = find_preset(preset).with_scenario(scenario)
+    chosen = find_preset(preset).with_runs(runs).with_scenario(scenario)
     opening = choose_opening(device, scenario, tune=tune)
     opened = read_bundle(bundle, device, variant)
     limits = limits or Limits()
@@ -106,6 +111,7 @@ def bench(  # noqa: PLR0913  (the command's options)
         chosen,
         sweep=make_sweep_points(opened.manifest, batches, shapes),
         limits=limits,
+        quiet_s=quiet_s,
         events=perfetto is not None,
     )
     if perfetto:

@@ -55,10 +55,12 @@ def bench_variants(  # noqa: PLR0913  (the command's options)
     device: Device,
     *,
     preset: str = "standard",
+    runs: int | None = None,
     scenario: Scenario = SINGLE_STREAM,
     batches: Sequence[int] = (),
     shapes: Sequence[str] = (),
     limits: Limits | None = None,
+    quiet_s: float = 0.0,
     tune: bool = False,
     wait_s: float = 0.0,
     progress: Progress | None = None,
@@ -73,10 +75,13 @@ def bench_variants(  # noqa: PLR0913  (the command's options)
         bundle: The bundle's folder.
         device: Where to measure.
         preset: ``quick``, ``standard``, ``gate``, ``sustained`` or ``smoke``.
+        runs: How many process runs to make, rather than as many as the preset has.
         scenario: How queries arrive.
         batches: Also measure these batch sizes.
         shapes: Also measure inputs of these shapes.
         limits: The project's for this device.
+        quiet_s: How long to wait, over all process runs of a variant, while others use so much of
+            the device that a run could not be used; it is measured then all the same.
         tune: Keep the device's clocks at their highest during this.
         wait_s: How long to wait while others hold the device.
         progress: Where to report; default: nowhere.
@@ -91,7 +96,7 @@ def bench_variants(  # noqa: PLR0913  (the command's options)
             hold it, or may have used it meanwhile.
         RemoteCommandError: No variant works there, or none could be measured.
     """
-    chosen = find_preset(preset).with_scenario(scenario)
+    chosen = find_preset(preset).with_runs(runs).with_scenario(scenario)
     opening = choose_opening(device, scenario, tune=tune)
     opened = read_bundle(bundle, device, None)
     limits = limits or Limits()
@@ -105,6 +110,7 @@ def bench_variants(  # noqa: PLR0913  (the command's options)
         chosen,
         sweep=make_sweep_points(opened.manifest, batches, shapes),
         limits=limits,
+        quiet_s=quiet_s,
     )
     rounds = _Rounds(device.name, on_unfinished)
     try:

@@ -20,6 +20,7 @@ from edgepack.devices.harness import (
     LOAD_TIMEOUT_S,
     MAX_EVENTS,
     Events,
+    Quiet,
     Swept,
     compute_run_timeout_s,
 )
@@ -61,6 +62,7 @@ COOL_DOWN_S = 300.0
 LOOK_S = 5.0
 NOT_SAMPLED = NotMeasured(reason="a phone is read before and after each run, not during it")
 NO_ENERGY = NotMeasured(reason="phones have no sensor for the power that they draw")
+NO_OTHERS = NotMeasured(reason="a phone does not tell what other apps take")
 NO_START = NotMeasured(reason="the program that measures on phones is no app that starts")
 NO_COLD = NotMeasured(reason="a phone does not let its file cache be dropped")
 
@@ -212,6 +214,11 @@ class NativeHarness:
             model_sha256=hashlib.sha256(canary.MODEL).hexdigest(),
             median_ns=int(statistics.median(timed.latencies_ns)),
         )
+
+    def wait_for_quiet(self, cores: float, most_s: float, note: Callable[[str], None]) -> Quiet:
+        """Say that it does not wait: a phone does not let others' work be read."""
+        del cores, most_s, note
+        return Quiet(waited_s=0.0, quiet=NO_OTHERS, taken=NO_OTHERS)
 
     def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
         """Wait until the phone is nearly as cool as it was at first, for five minutes at most."""

@@ -11,6 +11,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
 from edgepack.measure.bench.assemble import make_report_id, make_variant_facts
 from edgepack.measure.compare.comparing import make_compared_metric
+from edgepack.measure.tune.confirming import Pairs
 from edgepack.measure.tune.front import CandidatePoint, find_pareto_front
 from edgepack.measure.tune.halving import find_finalists
 from edgepack.measure.tune.searching import MeasuredCandidate, TuneSearch, format_candidate
@@ -43,9 +44,9 @@ def make_report(search: TuneSearch, *, unfinished: str = "") -> TuneReport:
         seed=search.question.seed,
         budget_s=search.question.budget_s,
         elapsed_s=search.elapsed_s,
-        candidates=[_make_candidate(tried) for tried in search.tried],
-        front=_find_front(search),
-        confirmation=_make_confirmation(search),
+        candidates=[make_candidate(tried) for tried in search.tried],
+        front=find_front(search),
+        confirmation=make_confirmation(search),
         answer=answer.entrant.number,
         why=why,
         unfinished=unfinished,
@@ -91,7 +92,8 @@ def _compare_fastest(
     return (fastest if fastest.entrant.default else base), why
 
 
-def _make_confirmation(search: TuneSearch) -> Confirmation | NotMeasured:
+def make_confirmation(search: TuneSearch) -> Confirmation | NotMeasured:
+    """Return what the pairs of a search showed, or why there are none."""
     pairs, base, candidate = search.pairs, search.base, search.fastest
     if not pairs or not pairs.whole or not base or not candidate:
         reason = "nothing is faster than the defaults"
@@ -100,6 +102,13 @@ def _make_confirmation(search: TuneSearch) -> Confirmation | NotMeasured:
         elif candidate is None or candidate is not base:
             reason = "it ended before"
         return NotMeasured(reason=reason)
+    return describe_pairs(pairs, base, candidate)
+
+
+def describe_pairs(
+    pairs: Pairs, base: MeasuredCandidate, candidate: MeasuredCandidate
+) -> Confirmation:
+    """Return pairs as reports have them."""
     return Confirmation(
         base=base.entrant.number,
         candidate=candidate.entrant.number,
@@ -110,16 +119,15 @@ def _make_confirmation(search: TuneSearch) -> Confirmation | NotMeasured:
     )
 
 
-def _find_front(search: TuneSearch) -> list[int]:
+def find_front(search: TuneSearch) -> list[int]:
+    """Return the candidates that no other dominates, of those that were measured to the end."""
     if search.fastest is None:
         return []
     facts = {entry.id: entry for entry in search.site.bundle.manifest.variants}
-    sizes = {file.path: file.size_bytes for file in search.site.bundle.manifest.files}
     points = []
     for entrant in find_finalists(search.entrants):
         tried = search.tried[entrant.number]
         entry = facts[tried.settings.variant]
-        models = {entry.model, *(bucket.model for bucket in entry.buckets)}
         memory, accuracy = tried.memory, entry.accuracy
         loss = None
         if isinstance(accuracy, Accuracy):
@@ -129,14 +137,15 @@ def _find_front(search: TuneSearch) -> list[int]:
                 number=entrant.number,
                 latency_ns=entrant.latency,
                 memory_bytes=memory.peak_bytes if isinstance(memory, Memory) else None,
-                size_bytes=sum(sizes[path] for path in models),
+                size_bytes=search.site.bundle.manifest.count_model_bytes(entry),
                 loss=loss,
             )
         )
     return find_pareto_front(points)
 
 
-def _make_candidate(tried: MeasuredCandidate) -> Candidate:
+def make_candidate(tried: MeasuredCandidate) -> Candidate:
+    """Return a candidate as reports have it."""
     return Candidate(
         number=tried.entrant.number,
         settings=tried.settings,

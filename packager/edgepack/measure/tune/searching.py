@@ -29,6 +29,7 @@ from edgepack.measure.tune.halving import (
     find_finalists,
     halve,
 )
+from edgepack.measure.tune.journal import Journal, JournaledRun
 from edgepack.measure.tune.space import (
     count_changes,
     find_default_settings,
@@ -65,6 +66,8 @@ class TuneQuestion:
     seed: int = 0
     """Decides the order of runs, and which candidates are tried if not all can be."""
     wait_s: float = 0.0
+    journal: Path | None = None
+    """Where runs are written down, and taken from if an earlier search was cut off."""
 
     @property
     def search(self) -> Preset:
@@ -137,6 +140,9 @@ class TuneSearch:
         self.dropped: str | None = None
         """Why the fastest went out while it was compared with the defaults."""
         self.notes: list[str] = []
+        self.pruned: dict[str, str] = {}
+        """Variants whose settings are not searched, and why."""
+        self.journal = Journal(site.question.journal)
         self.slowed = 0
         """In how many process runs the device throttled."""
         self.started = monotonic()
@@ -145,19 +151,19 @@ class TuneSearch:
 
     def run(self) -> None:
         """Search, then compare the fastest with the defaults, or those with what the bundle has."""
-        self._make_first_runs()
-        self._require_budget()
-        self._halve()
+        self.make_first_runs()
+        self.require_budget()
+        self.run_rungs()
         last = [self.tried[entrant.number] for entrant in find_finalists(self.entrants)]
-        self.base = self._find_defaults()
+        self.base = self.find_defaults()
         self.fastest = last[0]
-        self._measure_memory(last)
+        self.measure_memory(last)
         if self.site.selection.device.emulated:
             return
         if self.fastest is self.base:
-            self.base = self._find_present()
+            self.base = self.find_present()
         if self.fastest is not self.base:
-            self._confirm(self.base, self.fastest)
+            self.confirm(self.base, self.fastest)
 
     @property
     def entrants(self) -> list[Entrant]:
@@ -168,7 +174,7 @@ class TuneSearch:
         """Return how much is left of the first part of the budget."""
         return self.started + share * self.question.budget_s - monotonic()
 
-    def _make_first_runs(self) -> None:
+    def make_first_runs(self) -> None:
         """Run the defaults and the present settings of each variant once."""
         first = [tried for tried in self.tried if tried.entrant.first]
         title, total = "defaults and present settings", len(first)
@@ -182,9 +188,9 @@ class TuneSearch:
             mine = [tried for tried in first if tried.settings.variant == variant]
             if all(tried.entrant.problem for tried in mine):
                 self._drop(variant, mine[0].entrant.problem)
-        self.base = self._find_defaults()
+        self.base = self.find_defaults()
 
-    def _find_defaults(self) -> MeasuredCandidate:
+    def find_defaults(self) -> MeasuredCandidate:
         """Return the fastest of the variants' defaults.
 
         Raises:
@@ -202,17 +208,17 @@ class TuneSearch:
             )
         return min(working, key=lambda tried: tried.entrant.latency)
 
-    def _find_present(self) -> MeasuredCandidate:
+    def find_present(self) -> MeasuredCandidate:
         """Return what the device runs if nothing is changed."""
         sound = (tried for tried in self.tried if tried.present and not tried.entrant.problem)
-        return next(sound, self._find_defaults())
+        return next(sound, self.find_defaults())
 
     def _drop(self, variant: str, problem: str) -> None:
         for tried in self.tried:
             if tried.settings.variant == variant and not tried.entrant.problem:
                 tried.entrant.problem = f"not tried: with its own settings: {problem}"
 
-    def _require_budget(self) -> None:
+    def require_budget(self) -> None:
         """Check that two candidates of each variant and six pairs fit into the budget.
 
         Raises:
@@ -229,7 +235,8 @@ class TuneSearch:
 
     def _compute_needed_s(self, question: TuneQuestion) -> int:
         """Return the least budget in seconds; a run's time grows with the budget itself."""
-        groups = {tried.settings.variant for tried in self.tried if not tried.entrant.problem}
+        sound = {tried.settings.variant for tried in self.tried if not tried.entrant.problem}
+        groups = sound - self.pruned.keys()
         search_s = self.run_s * len(groups) * count_runs_needed(2) / SEARCH_SHARE
         pairs_s = 2 * FIRST_LOOK * self._estimate_run_s(question)
         needed_s = math.ceil(max(search_s, pairs_s / (1 - SEARCH_SHARE - MEMORY_SHARE)))
@@ -248,8 +255,9 @@ class TuneSearch:
         longer = confirm.duration_s + 2 * confirm.warm_up_s
         return self.run_s + longer - search.duration_s - search.warm_up_s
 
-    def _halve(self) -> None:
-        sound = [entrant for entrant in self.entrants if not entrant.problem]
+    def run_rungs(self) -> None:
+        """Halve the candidates of all variants that are not pruned."""
+        sound = [e for e in self.entrants if not e.problem and e.group not in self.pruned]
         affordable = self._compute_left_s(SEARCH_SHARE) / self.run_s + sum(e.first for e in sound)
         some = choose_entrants(sound, affordable, self.random)
         if len(some) < len(sound):
@@ -286,6 +294,28 @@ class TuneSearch:
         return found.p50_ns
 
     def _measure(self, tried: MeasuredCandidate, preset: Preset) -> RunTimes:
+        """Make one process run with a candidate's settings, or take it from an earlier search.
+
+        Raises:
+            CandidateOutError: It crashed, or its outputs are wrong.
+        """
+        key = f"{preset.duration_s:g} {preset.iterations} {tried.settings.key}"
+        if before := self.journal.take(key):
+            self.started -= before.took_s
+            if before.found is None:
+                raise CandidateOutError(before.problem)
+            return before.found
+        began = monotonic()
+        try:
+            found = self.make_run(tried, preset)
+        except CandidateOutError as out:
+            took_s = monotonic() - began
+            self.journal.add(JournaledRun(key=key, problem=str(out), took_s=took_s))
+            raise
+        self.journal.add(JournaledRun(key=key, found=found, took_s=monotonic() - began))
+        return found
+
+    def make_run(self, tried: MeasuredCandidate, preset: Preset) -> RunTimes:
         """Make one process run with a candidate's settings.
 
         Raises:
@@ -307,6 +337,7 @@ class TuneSearch:
         return RunTimes(
             p50_ns=round(statistics.median(run.latencies_ns)),
             p90_ns=round(statistics.percentile(run.latencies_ns, 90)),
+            energy_mj=_find_energy(run),
         )
 
     def _make_harness(self, tried: MeasuredCandidate) -> Harness:
@@ -318,7 +349,8 @@ class TuneSearch:
             slowest_s=0.0,  # a candidate this slow is out
         )
 
-    def _measure_memory(self, last: Sequence[MeasuredCandidate]) -> None:
+    def measure_memory(self, last: Sequence[MeasuredCandidate]) -> None:
+        """Measure the memory of candidates, as far as the time is enough."""
         with self._open_task("memory of the fastest", len(last)) as task:
             for tried in last:
                 if self._compute_left_s(SEARCH_SHARE + MEMORY_SHARE) < self.run_s:
@@ -331,12 +363,14 @@ class TuneSearch:
                     tried.memory = NotMeasured(reason=format_one_line(error.problem))
                 task(format_candidate(tried), found=_format_memory(tried))
 
-    def _confirm(self, base: MeasuredCandidate, candidate: MeasuredCandidate) -> None:
+    def confirm(self, base: MeasuredCandidate, candidate: MeasuredCandidate) -> Pairs:
+        """Compare a candidate with another in pairs of process runs."""
         affordable = (
             int(self._compute_left_s() / (2 * self._estimate_run_s(self.question))) // 2 * 2
         )
         rule = Rule(max_pairs=max(FIRST_LOOK, min(MOST_PAIRS, affordable)))
-        self.pairs = Pairs(self.site.device.name, rule)
+        pairs = self.pairs = Pairs(self.site.device.name, rule)
+        self.dropped = None
         title = f"{format_candidate(candidate)} against {format_candidate(base)}"
         with self._open_task(title, 2 * rule.max_pairs, at_most=True) as task:
 
@@ -348,18 +382,26 @@ class TuneSearch:
 
             try:
                 make_pairs(
-                    self.pairs,
+                    pairs,
                     lambda: run(base),
                     lambda: run(candidate),
                     time_is_up=lambda: self._compute_left_s() < self._estimate_run_s(self.question),
                 )
             except CandidateOutError as out:
                 self.dropped = str(out)
+        return pairs
 
 
 def _format_memory(tried: MeasuredCandidate) -> str:
     memory = tried.memory
     return memory.reason if isinstance(memory, NotMeasured) else f"{memory.peak_bytes / 1e6:.1f} MB"
+
+
+def _find_energy(run: ProcessRun) -> float | None:
+    """Return what an inference took, in millijoules; None where no sensor tells."""
+    if isinstance(run.energy, NotMeasured) or isinstance(run.inferences, NotMeasured):
+        return None
+    return run.energy.joules * 1e3 / run.inferences
 
 
 def _is_throttled(run: ProcessRun) -> bool:

@@ -183,7 +183,9 @@ class _Target:
         """Return the project's variants, and before their successors those that a build added."""
         ordered = list(ids)
         if self.listed is not None:
-            return ordered
+            answer = self.settings.variant
+            known = answer in ordered or answer not in {v.id for v in self.manifest.variants}
+            return ordered if known else [answer, *ordered]
         entries = [entry.id for entry in self.manifest.variants]
         for place, name in reversed(list(enumerate(entries))):
             if name not in ordered:
@@ -209,6 +211,8 @@ class _Target:
         found = self._read_variant(brief)
         if found.dialect != entry.dialect and entry.dialect is not None:
             brief["dialect"] = entry.dialect.model_dump()
+        if self._read_variant(brief).id != entry.id:
+            brief["id"] = entry.id
         return brief
 
     def _set_values(self, values: Values) -> None:

@@ -1,0 +1,1 @@
+"""`edgepack optimize`: the best variant with the best settings for one device, within limits."""

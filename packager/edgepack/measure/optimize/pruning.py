@@ -1,0 +1,67 @@
+"""Which variants' settings are worth searching. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgepack.builder.judging import find_largest_loss
+from edgepack.bundle.manifest import Accuracy, ManifestVariant, find_decisive
+from edgepack.project.limits import Limits
+
+GAIN = 1.5
+"""More than settings bring. Measured: at most 1.03 in ten variants of two networks, on two x86-64
+cores (tests/unit/measure/test_grid_replay.py); more is left for processors whose cores differ."""
+MOST_LOST = 0.01
+"""The share of fp32's metric that may be lost where the project sets no limit."""
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A variant as it ran once with onnxruntime's defaults."""
+
+    entry: ManifestVariant
+    latency_ns: float
+
+
+def find_pruned(screened: Mapping[str, Screened], limits: Limits) -> dict[str, str]:
+    """Return the variants that cannot be the answer, by id, with the reason.
+
+    A variant that loses more than may be lost, or that with onnxruntime's defaults is so much
+    slower than the fastest of the others that no settings make up for it.
+
+    Args:
+        screened: By variant.
+        limits: The project's for the device. What a build judges is met by all variants here.
+    """
+    pruned = {
+        name: reason
+        for name, each in screened.items()
+        if (reason := explain_too_poor(each.entry, limits))
+    }
+    left = {name: each for name, each in screened.items() if name not in pruned}
+    if not left:
+        return pruned
+    fastest = min(left, key=lambda name: left[name].latency_ns)
+    for name, each in left.items():
+        ratio = each.latency_ns / left[fastest].latency_ns
+        if ratio > GAIN:
+            pruned[name] = (
+                f"with onnxruntime's defaults it takes {ratio:.2f} times as long as {fastest},"
+                f" more than settings make up for ({GAIN:g})"
+            )
+    return pruned
+
+
+def explain_too_poor(entry: ManifestVariant, limits: Limits) -> str:
+    """Return why a variant loses too much where no limit says what may be lost; or nothing."""
+    found = find_decisive(entry.accuracy, entry.simulated)
+    if limits.need_samples or not isinstance(found, Accuracy):
+        return ""
+    lost, metric = find_largest_loss(found)
+    if lost <= MOST_LOST:
+        return ""
+    return (
+        f"it loses {lost:.1%} of fp32's {metric}, more than {MOST_LOST:.0%}; say in edgepack.yaml"
+        " what may be lost: limits: {metric_drop: ...}"
+    )
