@@ -48,6 +48,8 @@ cut."""
 COOLER_C = 5.0
 """A run begins when the device is at most this much warmer, in °C, than it was at first."""
 _CONDITIONS = "harness/edgepack_conditions.py"
+QUIET = "harness/edgepack_quiet.py"
+"""Bundles of an older edgepack have none."""
 _COOLING = "edgepack-cooling "
 _BUSY = "edgepack-busy "
 _COOL_DOWN_S = 360.0
@@ -302,8 +304,8 @@ class Harness:
                 taken = line[len(_BUSY) :].strip()
                 note(f"others take {taken} cores: waiting until they take {cores:.2f} at most")
 
-        program = str(self.release / _CONDITIONS)
-        argv = [*self.run_prefix, self.python, "-BIS", program, "quiet"]
+        program = str(self.release / QUIET)
+        argv = [*self.run_prefix, self.python, "-BIS", program]
         argv += [f"{cores:g}", f"{most_s:g}"]
         return self._read_document(
             Quiet, argv, timeout_s=most_s + self.load_timeout_s, on_stderr=on_stderr

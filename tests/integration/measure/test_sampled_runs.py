@@ -29,7 +29,7 @@ from edgepack.measure.bench.run import bench
 from edgepack.measure.check import check_device
 from edgepack.measure.compare import comparing
 from edgepack.measure.compare.comparing import compare
-from edgepack.ondevice.harness import edgepack_conditions
+from edgepack.ondevice.harness import edgepack_conditions, edgepack_quiet
 from edgepack.project.profile import find_host_target
 from edgepack.records.presets import Preset, find_preset
 from edgepack.records.run import Sampling, Selection, TunedSetting
@@ -116,15 +116,15 @@ class Work:
 def slept_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
-    monkeypatch.setattr(edgepack_conditions, "time", clock)
+    monkeypatch.setattr(edgepack_quiet, "time", clock)
     return slept
 
 
 def test_quiet_is_waited_for_until_others_take_little(
     monkeypatch: pytest.MonkeyPatch, slept_s: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(edgepack_conditions, "OtherWork", Work(1.5, 0.8, 0.1))
-    found = edgepack_conditions.wait_for_quiet(0.1, 60.0)
+    monkeypatch.setattr(edgepack_quiet, "OtherWork", Work(1.5, 0.8, 0.1))
+    found = edgepack_quiet.wait_for_quiet(0.1, 60.0)
     assert found == {"waited_s": 2.0, "quiet": True, "taken": 0.1}
     assert sum(slept_s) == 3.0
     assert capsys.readouterr().err.split() == ["edgepack-busy", "1.50", "edgepack-busy", "0.80"]
@@ -133,14 +133,14 @@ def test_quiet_is_waited_for_until_others_take_little(
 def test_quiet_is_waited_for_no_longer_than_asked(
     monkeypatch: pytest.MonkeyPatch, slept_s: list[float]
 ) -> None:
-    monkeypatch.setattr(edgepack_conditions, "OtherWork", Work(1.5))
-    found = edgepack_conditions.wait_for_quiet(0.1, 10.0)
+    monkeypatch.setattr(edgepack_quiet, "OtherWork", Work(1.5))
+    found = edgepack_quiet.wait_for_quiet(0.1, 10.0)
     assert found == {"waited_s": 9.0, "quiet": False, "taken": 1.5}
     assert sum(slept_s) == 10.0
 
 
 def test_quiet_is_not_waited_for_where_others_work_cannot_be_read(tmp_path: Path) -> None:
-    found = edgepack_conditions.wait_for_quiet(0.1, 10.0, tmp_path)
+    found = edgepack_quiet.wait_for_quiet(0.1, 10.0, tmp_path)
     assert found["waited_s"] == 0.0
     assert found["quiet"]["kind"] == found["taken"]["kind"] == "not-measured"
 

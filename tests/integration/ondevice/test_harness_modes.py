@@ -223,6 +223,19 @@ def test_start_when_the_system_does_not_tell_its_age_says_so(
     assert found == NotMeasured(reason="the system does not tell when a process began")
 
 
+def test_quiet_is_looked_for_on_the_device_itself(harness: Harness, bundle: Path) -> None:
+    before = snapshot(bundle)
+    found = harness.wait_for_quiet(1000.0, 5.0, pytest.fail)
+    assert (found.waited_s, found.quiet) == (0.0, True)
+    assert isinstance(found.taken, float)
+    said: list[str] = []
+    busy = harness.wait_for_quiet(-1.0, 2.5, said.append)
+    assert busy.quiet is False
+    assert 0.9 < busy.waited_s < 10
+    assert "waiting until they take" in said[0]
+    assert snapshot(bundle) == before
+
+
 def test_create_when_the_device_cannot_drop_files_says_why(harness: Harness, bundle: Path) -> None:
     pages = bundle / "harness/edgepack_pages.py"
     pages.write_text(pages.read_text() + "\n\ndef drop(paths):\n    return f'kept {len(paths)}'\n")

@@ -35,6 +35,8 @@ GRID = read_grid()
 SEEDS = range(8)
 ANYTHING = Limits(metric_drop=1.0)
 """Whatever a variant loses, it may be the answer."""
+NO_HARNESS: Any = None
+"""No run is made."""
 NO_MEMORY = NotMeasured(reason="the grid has none")
 
 
@@ -51,7 +53,7 @@ class Replay(OptimizeSearch):
             question=TuneQuestion(Path("grid"), budget_s=300.0, seed=seed, limits=limits),
             device=load_device("local"),
             bundle=bundle,
-            harness=None,  # type: ignore[arg-type]  (no run is made)
+            harness=NO_HARNESS,
             selection=Selection(variant=bundle.manifest.variants[0].id, unused=[], device=facts),
             topology=Topology.model_validate(network["topology"]),
             unused=[],

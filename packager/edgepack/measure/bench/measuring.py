@@ -10,7 +10,7 @@ from edgepack.base.progress import Task
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.devices.canary import CanaryRun
-from edgepack.devices.harness import Measurer, Quiet, Swept
+from edgepack.devices.harness import QUIET, Measurer, Quiet, Swept
 from edgepack.errors import RemoteCommandError, format_one_line
 from edgepack.measure.bench.assemble import Measurements, Question
 from edgepack.measure.bench.sweeps import Shapes, find_batch
@@ -76,6 +76,8 @@ class Subject:
     def _wait_for_quiet(self, note: Callable[[str], None]) -> None:
         """Wait while others take so much that the run could not be used; measure all the same."""
         left_s = self.question.quiet_s - sum(each.waited_s for each in self.measured.quiet)
+        if not any(file.path == QUIET for file in self.question.manifest.files):
+            return
         if left_s <= 0 or any(each.quiet is not True for each in self.measured.quiet):
             return
         device = self.measured.selection.device

@@ -8,14 +8,6 @@ waits so long, and until the hottest thermal zone is no hotter than the limit, b
 :data:`COOL_DOWN_S`. Then it prints ``{"temperature_c": ..., "waited_s": ...}``. Meanwhile it says
 on stderr how hot it is. Where no temperature can be read it does not wait at all.
 
-::
-
-    python3 -BIS edgepack_conditions.py quiet CORES MOST_S
-
-waits until for a second others take no more than so many of the cores that it may run on, but no
-longer than ``MOST_S``. Then it prints ``{"waited_s": ..., "quiet": ..., "taken": ...}``, and
-meanwhile it says on stderr how many are taken. Where that cannot be read, it prints why.
-
 Sources: Linux's Documentation/admin-guide/pm/cpufreq.rst; NVIDIA Jetson Linux Developer Guide,
 "Platform Power and Performance" (nvpmodel).
 
@@ -37,17 +29,9 @@ else:  # a bundle's, whose folder is not on the path with -I
     sys.path.append(str(Path(__file__).resolve().parent))
     import edgepack_sysfs as sysfs  # type: ignore[import-not-found,no-redef]
 
-if __package__:
-    from .edgepack_other_work import OtherWork
-else:
-    from edgepack_other_work import OtherWork  # type: ignore[import-not-found,no-redef]
-
 COOL_DOWN_S = 300.0
 SAY_S = 5.0
 COOLING = "edgepack-cooling "
-BUSY = "edgepack-busy "
-LOOK_S = 1.0
-"""Ticks of processor time are of 10 ms, so a look of this length is right to one per cent."""
 
 
 def read_conditions(root: Path = sysfs.ROOT) -> sysfs.Json:
@@ -134,22 +118,6 @@ def cool_down(limit_c: float, pause_s: float, root: Path = sysfs.ROOT) -> sysfs.
     return {"temperature_c": hottest, "waited_s": round(time.monotonic() - began_s, 3)}
 
 
-def wait_for_quiet(most_cores: float, most_s: float, root: Path = sysfs.ROOT) -> sysfs.Json:
-    """Wait until others take no more than some cores; return how long that took."""
-    began_s = time.monotonic()
-    while True:
-        work = OtherWork(root=root)
-        time.sleep(LOOK_S)
-        found = work.measure()
-        if "kind" in found:
-            return {"waited_s": 0.0, "quiet": found, "taken": found}
-        taken = found["other_cores"] + found["stolen_cores"]
-        waited_s = max(0.0, round(time.monotonic() - began_s - LOOK_S, 3))
-        if taken <= most_cores or waited_s + LOOK_S >= most_s:
-            return {"waited_s": waited_s, "quiet": taken <= most_cores, "taken": round(taken, 3)}
-        print(f"{BUSY}{taken:.2f}", file=sys.stderr, flush=True)
-
-
 def _list_causes(bits: Optional[int], first_bit: int) -> Any:
     if bits is None:
         return sysfs.make_not_measured("no vcgencmd or driver of a Raspberry Pi reports it")
@@ -157,5 +125,4 @@ def _list_causes(bits: Optional[int], first_bit: int) -> Any:
 
 
 if __name__ == "__main__":
-    wait = {"cool-down": cool_down, "quiet": wait_for_quiet}[sys.argv[1]]
-    print(json.dumps(wait(float(sys.argv[2]), float(sys.argv[3]))))
+    print(json.dumps(cool_down(float(sys.argv[2]), float(sys.argv[3]))))
