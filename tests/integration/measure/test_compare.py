@@ -202,7 +202,10 @@ def test_command_when_an_option_makes_no_sense_is_refused(
     assert run([*argv, "--margin", "p50=much"]) == 2
     assert "write --margin p50=3" in capsys.readouterr().err
     assert run(["bench", str(bundle), "--device", "local", "--self-test", "--html", "x.html"]) == 2
-    assert "--self-test times a single stream, and makes no report" in capsys.readouterr().err
+    assert (
+        "--self-test times a single stream of one variant, and makes no report"
+        in capsys.readouterr().err
+    )
 
 
 def test_self_test_command_when_the_device_cannot_be_used_prints_no_document(

@@ -123,7 +123,7 @@ def slept_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_quiet_is_waited_for_until_others_take_little(
     monkeypatch: pytest.MonkeyPatch, slept_s: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(edgepack_quiet, "OtherWork", Work(1.5, 0.8, 0.1))
+    monkeypatch.setattr(edgepack_quiet.other_work, "OtherWork", Work(1.5, 0.8, 0.1))
     found = edgepack_quiet.wait_for_quiet(0.1, 60.0)
     assert found == {"waited_s": 2.0, "quiet": True, "taken": 0.1}
     assert sum(slept_s) == 3.0
@@ -133,7 +133,7 @@ def test_quiet_is_waited_for_until_others_take_little(
 def test_quiet_is_waited_for_no_longer_than_asked(
     monkeypatch: pytest.MonkeyPatch, slept_s: list[float]
 ) -> None:
-    monkeypatch.setattr(edgepack_quiet, "OtherWork", Work(1.5))
+    monkeypatch.setattr(edgepack_quiet.other_work, "OtherWork", Work(1.5))
     found = edgepack_quiet.wait_for_quiet(0.1, 10.0)
     assert found == {"waited_s": 9.0, "quiet": False, "taken": 1.5}
     assert sum(slept_s) == 10.0

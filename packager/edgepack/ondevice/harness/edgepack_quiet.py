@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 
 if __package__:
+    from . import edgepack_other_work as other_work
     from . import edgepack_sysfs as sysfs
-    from .edgepack_other_work import OtherWork
 else:  # a bundle's, whose folder is not on the path with -I
     sys.path.append(str(Path(__file__).resolve().parent))
+    import edgepack_other_work as other_work  # type: ignore[import-not-found,no-redef]
     import edgepack_sysfs as sysfs  # type: ignore[import-not-found,no-redef]
-    from edgepack_other_work import OtherWork  # type: ignore[import-not-found,no-redef]
 
 BUSY = "edgepack-busy "
 LOOK_S = 1.0
@@ -35,7 +35,7 @@ def wait_for_quiet(most_cores: float, most_s: float, root: Path = sysfs.ROOT) ->
     """Wait until others take no more than some cores; return how long that took."""
     first_s = None
     while True:
-        work = OtherWork(root=root)
+        work = other_work.OtherWork(root=root)
         time.sleep(LOOK_S)
         found = work.measure()
         if "kind" in found:
