@@ -161,6 +161,8 @@ if TYPE_CHECKING:
     from edgepack.devices.transports import connect as connect
     from edgepack.errors import EdgepackError as EdgepackError
     from edgepack.measure.bench.run import bench as bench
+    from edgepack.measure.bench.sweeps import Shapes as Shapes
+    from edgepack.measure.bench.sweeps import make_sweep_points as make_sweep_points
     from edgepack.measure.bench.variants import VariantsBench as VariantsBench
     from edgepack.measure.bench.variants import bench_variants as bench_variants
     from edgepack.measure.check import check_device as check_device
@@ -209,6 +211,7 @@ if TYPE_CHECKING:
     from edgepack.records.comparison import ComparedMetric as ComparedMetric
     from edgepack.records.comparison import Comparison as Comparison
     from edgepack.records.deciding import Rule as Rule
+    from edgepack.records.optimizing import IS_BASE as IS_BASE
     from edgepack.records.optimizing import OptimizeReport as OptimizeReport
     from edgepack.records.presets import Preset as Preset
     from edgepack.records.presets import find_preset as find_preset
@@ -261,6 +264,7 @@ if TYPE_CHECKING:
     from edgepack.results.store.labels import explain_incomparable as explain_incomparable
     from edgepack.results.store.measured import MeasuredBefore as MeasuredBefore
     from edgepack.results.store.measured import find_measured as find_measured
+    from edgepack.results.store.measured import list_out as list_out
     from edgepack.results.store.rows import RunRow as RunRow
     from edgepack.results.store.runs import import_runs as import_runs
     from edgepack.results.store.runs import list_runs as list_runs

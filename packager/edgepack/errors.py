@@ -17,7 +17,7 @@
     │   ├── BusyError           8   others use the device
     │   └── PythonMissingError  8   a device has no Python, or not where it should be
     ├── RemoteCommandError  9   a command on a device failed
-    │   ├── VariantRefusedError  9   a phone cannot use a variant
+    │   ├── VariantRefusedError  9   a device cannot use a variant
     │   └── TooSlowError    9   it took longer than it may
     ├── LimitError         10   a variant misses a limit that the project sets
     └── InconclusiveError  11   the measurement does not settle the question
@@ -162,7 +162,7 @@ class RemoteCommandError(EdgepackError):
 
 
 class VariantRefusedError(RemoteCommandError):
-    """One variant cannot be used on a phone."""
+    """The loader on a device, or a phone, cannot use a variant."""
 
 
 class TooSlowError(RemoteCommandError):

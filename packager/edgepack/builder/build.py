@@ -166,8 +166,8 @@ def build_candidates(
     Raises:
         EdgepackError: As :func:`build`.
     """
-    target = ChangedTarget(id=profile.id, limits=limits)
-    project = loaded.project.model_copy(update={"targets": [target]})
+    target = ChangedTarget(id=profile.id)
+    project = loaded.project.model_copy(update={"targets": [target], "limits": limits})
     plain = replace(loaded, project=project)
     facts = read_model_facts(plain.model_path)
     require_plain_signature(facts)

@@ -59,6 +59,7 @@ def _make_manifest_variant(
         dialect=variant.dialect,
         model=model.path,
         model_sha256=model.sha256,
+        model_bytes=model.size_bytes,
         model_format=variant.model_format,
         buckets=model.buckets,
         slices=[Slice(**entry) for entry in index.slices] if index else [],

@@ -362,6 +362,8 @@ class ManifestVariant(StrictModel):
     """Path of the model file in the bundle. Variants with the same bytes share a file."""
     model_sha256: str
     """The bytes of the file, and of its external data if it has any."""
+    model_bytes: Annotated[int | None, Field(exclude_if=lambda size: size is None)] = None
+    """The size of all model files with their weights; bundles of older versions do not say it."""
     model_format: Literal["onnx"] | OrtFormat = "onnx"
     """Of all model files of the variant; an ``.ort`` file is written for one kind of processor."""
     buckets: list[Bucket] = []
@@ -509,7 +511,12 @@ class Manifest(StrictModel):
         return f"{self.name}-{self.version}-{self.target}"
 
     def count_model_bytes(self, variant: ManifestVariant) -> int:
-        """Return the bytes of a variant's model files, with the files of their weights."""
+        """Return the bytes of a variant's model files, with those of their weights.
+
+        Of bundles of older versions, weights are counted as far as they have the variant's name.
+        """
+        if variant.model_bytes is not None:
+            return variant.model_bytes
         sizes = {file.path: file.size_bytes for file in self.files}
         models = {variant.model, *(bucket.model for bucket in variant.buckets)}
         weights = sizes.get(f"models/{variant.id}.weights", 0)

@@ -268,15 +268,27 @@ class _Asked:
             on_unfinished=keep,
         )
 
-    def find_measured(self, device: api.Device, store: api.ResultsStore) -> list[api.RunReport]:
-        """Return what was measured there before, if that may be taken."""
+    def find_measured(
+        self, device: api.Device, store: api.ResultsStore
+    ) -> api.VariantsBench | None:
+        """Return what was measured there before, if that may be taken, by the limits of now."""
         if self.since_s is None:
-            return []
-        digest = api.load_bundle(choose_bundle(device, self.bundles)).digest
-        return api.find_measured(
-            store,
-            api.MeasuredBefore(device.name, digest, self.preset, self.scenario, self.since_s),
+            return None
+        bundle = api.load_bundle(choose_bundle(device, self.bundles))
+        asked = api.MeasuredBefore(
+            device.name,
+            bundle.digest,
+            self.preset,
+            self.runs or api.find_preset(self.preset).runs,
+            self.scenario,
+            self.since_s,
+            sweep=api.make_sweep_points(bundle.manifest, self.batches, self.shapes),
+            tune=self.tune,
         )
+        found = api.find_measured(store, asked)
+        limits = find_limits(self.loaded, device)
+        reports = [report.model_copy(update={"limits": limits}) for report in found]
+        return api.VariantsBench(device.name, reports, api.list_out(found[0])) if found else None
 
 
 @dataclass(frozen=True)
@@ -323,7 +335,7 @@ class _Bench:
 
     def run(self) -> None:
         """Measure one variant, or all, on each device, and print what came of it."""
-        if self.asked.variant == api.ALL_VARIANTS:
+        if self._is_all:
             self._run_all()
             return
         with self._writing_files():
@@ -352,18 +364,21 @@ class _Bench:
     def _measure_one(self, device: api.Device, progress: Progress) -> api.RunReport:
         with self._noting_problem(device):
             report = self.asked.measure_one(device, progress, self.keep_unfinished)
-        self._keep([report])
+            self._keep([report])
         return report
 
     def _measure_all(self, device: api.Device, progress: Progress) -> api.VariantsBench:
         with self._noting_problem(device):
-            if before := self.asked.find_measured(device, self.store):
-                progress.note(f"{device.name}: it was measured before: {before[0].id} and beside")
-                found = api.VariantsBench(device.name, before, [])
+            found = self.asked.find_measured(device, self.store)
+            if found:
+                first = found.reports[0].id
+                progress.note(f"{device.name}: it was measured before: {first} and beside")
+                self.reports += found.reports
+                self.kept += [report.id for report in found.reports]
             else:
                 found = self.asked.measure_all(device, progress, self.keep_unfinished)
+                self._keep(found.reports)
         self.out[device.name] = found.out
-        self._keep(found.reports)
         return found
 
     def keep_unfinished(self, report: api.RunReport) -> None:
@@ -372,8 +387,13 @@ class _Bench:
 
         api.keep_report(self.store, report)
         self.kept.append(report.id)
-        if api.is_one_device(self.words):
+        # With several variants the one document is that of the end.
+        if api.is_one_device(self.words) and not (self.as_json and self._is_all):
             print_json(report) if self.as_json else _show(report)
+
+    @property
+    def _is_all(self) -> bool:
+        return self.asked.variant == api.ALL_VARIANTS
 
     @property
     def _settings(self) -> api.RolloutSettings:
@@ -381,17 +401,27 @@ class _Bench:
 
     @contextmanager
     def _noting_problem(self, device: api.Device) -> Iterator[None]:
+        """Keep why nothing came of a device, until a later try comes to its end."""
         try:
             yield
         except EdgepackError as error:
             self.problems[device.name] = error.first_line
             raise
+        self.problems.pop(device.name, None)
 
     def _keep(self, reports: Sequence[api.RunReport]) -> None:
-        for report in reports:
-            api.keep_report(self.store, report)
-        self.kept += [report.id for report in reports]
+        """Store each report; one that cannot be stored takes none of the others with it."""
         self.reports += reports
+        errors: list[EdgepackError] = []
+        for report in reports:
+            try:
+                api.keep_report(self.store, report)
+            except EdgepackError as error:
+                errors.append(error)
+            else:
+                self.kept.append(report.id)
+        if errors:
+            raise errors[0]
 
     @contextmanager
     def _writing_files(self) -> Iterator[None]:
@@ -404,7 +434,8 @@ class _Bench:
             if self.asked.perfetto and not self.as_json:
                 write_line(f"trace: {self.asked.perfetto}")
         finally:
-            if self.asked.variant == api.ALL_VARIANTS and not self.as_json:
+            self._note_missing()
+            if self._is_all and not self.as_json:
                 _print_variants(self.reports, self.out)
             for path, make in (
                 (self.outputs.junit, api.format_variants_junit),
@@ -418,6 +449,13 @@ class _Bench:
                 api.report(self.outputs.html, self.store, runs=self.kept)
                 if not self.as_json:
                     write_line(f"report: {self.outputs.html}")
+
+    def _note_missing(self) -> None:
+        """Give devices of which nothing is known a line in the files."""
+        known = {report.device for report in self.reports} | self.problems.keys()
+        for device in api.select_devices(self.words):
+            if device.name not in known:
+                self.problems[device.name] = "it did not come to its end"
 
     def _require_good(self, report: api.RunReport) -> None:
         """Check that a report's numbers may be used, and that its variant is within the limits."""

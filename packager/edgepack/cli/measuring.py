@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,8 +20,6 @@ from edgepack.cli.several import MEASURING_S, choose_bundle, do_on_chosen
 
 if TYPE_CHECKING:
     from edgepack.base.progress import Progress
-
-    Keep = Callable[[api.RunReport], None]
 
 
 def evaluate(

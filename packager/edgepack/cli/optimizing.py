@@ -16,7 +16,6 @@ from edgepack.cli.tuning import format_metric_ratio, make_point_cells
 
 if TYPE_CHECKING:
     from edgepack.base.progress import Progress
-    from edgepack.base.schema import NotMeasured
 
 
 def optimize(
@@ -76,16 +75,23 @@ def _format_answer(report: api.OptimizeReport) -> str:
     if report.answer is None:
         return report.why
     settings = report.candidate(report.answer).settings
-    speed = _format_speedup(report, report.over_fp32)
-    return f"{settings.variant} ({api.format_settings(settings)}), {speed} as fast as fp32"
+    return (
+        f"{settings.variant} ({api.format_settings(settings)}), {_format_speedup(report, 'fp32')}"
+    )
 
 
-def _format_speedup(report: api.OptimizeReport, found: api.Confirmation | NotMeasured) -> str:
+def _format_speedup(report: api.OptimizeReport, base: str) -> str:
+    """Return how fast the answer is beside ``fp32`` or its own ``defaults``, in words."""
+    found = report.over_fp32 if base == "fp32" else report.over_defaults
+    name = "fp32" if base == "fp32" else "its own"
     speedup = report.find_speedup(found)
     if not isinstance(speedup, tuple):
-        return f"not known how many times ({speedup.reason})"
+        if found == api.IS_BASE:
+            return f"which is {name} with onnxruntime's defaults"
+        return f"not known how much faster than {name}: {speedup.reason}"
     ratio, *reach = speedup
-    return f"{ratio:.2f} times" + (f" ({reach[0]:.2f} to {reach[1]:.2f})" if reach else "")
+    interval = f" ({reach[0]:.2f} to {reach[1]:.2f})" if reach else ""
+    return f"{ratio:.2f} times{interval} as fast as {name} with onnxruntime's defaults"
 
 
 def _print_report(report: api.OptimizeReport, kept: Path) -> None:
@@ -128,11 +134,8 @@ def _print_answer(report: api.OptimizeReport) -> None:
         return
     settings = report.candidate(report.answer).settings
     write_line(f"answer: {settings.variant} ({api.format_settings(settings)}): {report.why}")
-    for name, found in (
-        ("fp32 with onnxruntime's defaults", report.over_fp32),
-        ("its own with onnxruntime's defaults", report.over_defaults),
-    ):
-        write_line(f"  {_format_speedup(report, found)} as fast as {name}")
+    for base, found in (("fp32", report.over_fp32), ("defaults", report.over_defaults)):
+        write_line(f"  {_format_speedup(report, base)}")
         if isinstance(found, api.Confirmation):
             for metric in found.metrics:
                 write_line(f"    {metric.name} over that: {format_metric_ratio(metric)}")
@@ -148,8 +151,8 @@ def _write_answer(path: Path, found: api.Optimized, *, write: bool, quiet: bool)
             write_line(f"{path} is unchanged: nothing is shown to be no slower than fp32")
         return
     settings = report.candidate(report.answer).settings
-    speed = _format_speedup(report, report.over_fp32)
-    about = f"edgepack optimize on {report.device}, {report.created[:10]}: {speed} as fast as fp32"
+    speed = _format_speedup(report, "fp32")
+    about = f"edgepack optimize on {report.device}, {report.created[:10]}: {speed}"
     override = api.make_override(path, found.manifest, settings, about)
     if write:
         api.write_override(override)

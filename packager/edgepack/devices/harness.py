@@ -15,7 +15,7 @@ from edgepack.base.statistics import MIN_SAMPLES_P99
 from edgepack.devices.answers import MAX_BYTES, parse_answer
 from edgepack.devices.canary import CANARY, CanaryRun
 from edgepack.devices.transport import CommandResult, Transport
-from edgepack.errors import RemoteCommandError
+from edgepack.errors import RemoteCommandError, VariantRefusedError
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     BoundRuns,
@@ -81,7 +81,7 @@ class Quiet(StrictModel):
     quiet: bool | NotMeasured
     """Whether others took little in the last second."""
     taken: float | NotMeasured
-    """How many cores they took then."""
+    """Which share of the model's cores they took then."""
 
 
 class Swept(StrictModel):
@@ -155,8 +155,10 @@ class Measurer(Protocol):
     def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
         """Wait until the device is nearly as cool as it was at first."""
 
-    def wait_for_quiet(self, cores: float, most_s: float, note: Callable[[str], None]) -> Quiet:
-        """Wait until others take no more than some of its cores."""
+    def wait_for_quiet(
+        self, threads: int, share: float, most_s: float, note: Callable[[str], None]
+    ) -> Quiet:
+        """Wait until others take less than a share of the cores that threads run on."""
 
 
 @dataclass(frozen=True)
@@ -290,23 +292,25 @@ class Harness:
         argv = [self.python, "-BIS", program, "cool-down", f"{limit_c:.1f}", f"{pause_s:g}"]
         self.transport.run(argv, timeout_s=_COOL_DOWN_S, on_stderr=on_stderr)
 
-    def wait_for_quiet(self, cores: float, most_s: float, note: Callable[[str], None]) -> Quiet:
-        """Wait until others take no more than some of the cores that the model may run on.
+    def wait_for_quiet(
+        self, threads: int, share: float, most_s: float, note: Callable[[str], None]
+    ) -> Quiet:
+        """Wait until others take less than a share of the cores that the model's threads run on.
 
         Args:
-            cores: How many they may take.
-            most_s: Wait no longer than this.
-            note: Called every second with what they take.
+            threads: How many threads run at once.
+            share: What others must not take of their cores; 0.05 is 5 %.
+            most_s: Wait no longer than this, in seconds.
+            note: Called every few seconds with what they take.
         """
 
         def on_stderr(line: str) -> None:
             if line.startswith(_BUSY):
-                taken = line[len(_BUSY) :].strip()
-                note(f"others take {taken} cores: waiting until they take {cores:.2f} at most")
+                taken = float(line[len(_BUSY) :])
+                note(f"others take {taken:.0%} of its cores: waiting until it is below {share:.0%}")
 
-        program = str(self.release / QUIET)
-        argv = [*self.run_prefix, self.python, "-BIS", program]
-        argv += [f"{cores:g}", f"{most_s:g}"]
+        argv = [*self.run_prefix, self.python, "-BIS", str(self.release / QUIET)]
+        argv += [str(threads), f"{share:g}", f"{most_s:g}"]
         return self._read_document(
             Quiet, argv, timeout_s=most_s + self.load_timeout_s, on_stderr=on_stderr
         )
@@ -367,4 +371,9 @@ class Harness:
                 "the model fails on a longer stream: start new streams earlier on the device, or"
                 " leave 'state' out of edgepack.yaml and give it in samples, to time single frames"
             )
-        result.check(doing, device=device, hint=hint)
+        try:
+            result.check(doing, device=device, hint=hint)
+        except RemoteCommandError as error:
+            if result.exit_code != NO_VARIANT_EXIT:
+                raise
+            raise VariantRefusedError(error.problem, hint=hint, where=device) from error

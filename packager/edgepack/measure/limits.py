@@ -22,23 +22,25 @@ def split_by_limits(
         limits: The project's for the device.
 
     Raises:
-        LimitError: All of them miss one; the nearest is named first.
+        LimitError: All of them miss one.
     """
-    asked, missed = [], []
-    for variant in manifest.variants:
-        if wanted and variant.id not in wanted:
-            continue
-        if reason := _explain_missed(manifest, variant, limits):
-            missed.append(Unused(variant=variant.id, stage="missed", reason=reason))
-        else:
-            asked.append(variant)
-    if not asked:
+    reasons = {each.id: _explain_missed(manifest, each, limits) for each in manifest.variants}
+    asked = [each for each in manifest.variants if not wanted or each.id in wanted]
+    missed = [
+        Unused(variant=each.id, stage="missed", reason=reasons[each.id])
+        for each in asked
+        if reasons[each.id]
+    ]
+    if len(missed) == len(asked):
+        within = [name for name, reason in reasons.items() if not reason]
+        others = f"take --variant {within[0]}, which may be within them; or " if within else ""
         raise LimitError(
-            f"no variant of {manifest.id} is within the project's limits: "
+            "not within the project's limits: "
             + "; ".join(f"{each.variant}: {each.reason}" for each in missed),
-            hint="change 'limits' in edgepack.yaml, or build a bundle that is within them",
+            hint=f"{others}change 'limits' in edgepack.yaml, or build a bundle that is within them",
+            where=manifest.id,
         )
-    return asked, missed
+    return [each for each in asked if not reasons[each.id]], missed
 
 
 def _explain_missed(manifest: Manifest, variant: ManifestVariant, limits: Limits) -> str:

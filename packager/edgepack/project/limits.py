@@ -67,12 +67,12 @@ class Limits(AccuracyLimits):
         return self.accuracy != AccuracyLimits() or values != (None, None)
 
     def override(self, others: Limits) -> Limits:
-        """Return these limits with those that others set in their place.
+        """Return these limits with those that others set in their place; null takes one away.
 
         Raises:
             ValueError: Together they contradict each other.
         """
-        return Limits.model_validate({**self.given, **others.given})
+        return Limits.model_validate({**self.given, **others.model_dump(exclude_unset=True)})
 
     @property
     def given(self) -> dict[str, float]:

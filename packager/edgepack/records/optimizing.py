@@ -13,6 +13,7 @@ from edgepack.records.topology import Topology
 from edgepack.records.tuning import Candidate, Confirmation
 
 SCHEMA_VERSION: Literal[1] = 1
+IS_BASE = NotMeasured(reason="the answer is that itself")
 
 
 class OptimizeReport(StrictModel):
@@ -67,17 +68,7 @@ class OptimizeReport(StrictModel):
     def confirmed(self) -> bool:
         """Whether pairs show that the answer is no slower than fp32, or it is that."""
         found = self.over_fp32
-        if isinstance(found, Confirmation):
-            return found.outcome == "PASS"
-        return self.answer is not None and self.candidate(self.answer).defaults and self.is_fp32
-
-    @property
-    def is_fp32(self) -> bool:
-        """Whether the answer is an fp32 variant."""
-        if self.answer is None:
-            return False
-        name = self.candidate(self.answer).settings.variant
-        return next(each.recipe for each in self.variants if each.id == name) == "fp32"
+        return found.outcome == "PASS" if isinstance(found, Confirmation) else found == IS_BASE
 
     def candidate(self, number: int) -> Candidate:
         """Return a candidate by its number."""

@@ -42,15 +42,6 @@ def compute_taken_share(work: OtherWork, threads: int) -> float:
     return min(1.0, (competing + work.stolen_cores) / wanted)
 
 
-def compute_allowed_cores(threads: int, cores: int) -> float:
-    """Return how many cores others may take without making this number of threads' times unusable.
-
-    The inverse of :func:`compute_taken_share`, of work that no host takes.
-    """
-    wanted = min(threads, cores)
-    return cores - wanted + TAKEN_SHARE * wanted
-
-
 def explain_work(work: OtherWork, threads: int) -> str:
     """Return why a time is not the model's alone; empty if others took too little for that."""
     share = compute_taken_share(work, threads)

@@ -103,16 +103,20 @@ def require_limits(report: RunReport, others: Sequence[RunReport] = ()) -> None:
             where=report.device,
         )
     if unknown := [each for each in judged if each.is_met is None]:
+        few = all(each.doubt or each.name == "p99_ms" for each in unknown)
+        limits = ", ".join(f"{each.name}: null" for each in unknown)
         raise InconclusiveError(
             f"limits are not decided for {report.variant_used}: {_list(unknown)}",
-            hint="measure where that can be read, or take the limit out of edgepack.yaml for this"
-            f" device: devices: {{{report.device}: {{limits: ...}}}}",
+            hint="measure longer, and while nothing else runs there: --runs 10"
+            if few
+            else "measure where that can be read, or take the limit away for this device in"
+            f" edgepack.yaml: devices: {{{report.device}: {{limits: {{{limits}}}}}}}",
             where=report.device,
         )
 
 
 def load_others(store: ResultsStore, report: RunReport) -> list[RunReport]:
-    """Return the newest VALID reports of other variants of a project on the same device.
+    """Return the newest VALID reports of a bundle's other variants on the same device.
 
     Raises:
         ToolError: The store cannot be read.
@@ -121,7 +125,11 @@ def load_others(store: ResultsStore, report: RunReport) -> list[RunReport]:
     wanted = RunFilter(
         kind="bench", project=report.project, device=report.device, verdict="VALID", limit=200
     )
-    newest = {row.variant: row.id for row in store.rows(wanted)}
+    newest = {
+        row.variant: row.id
+        for row in store.rows(wanted)
+        if (row.manifest_sha256, row.scenario) == (report.manifest_sha256, report.scenario.name)
+    }
     newest.pop(report.variant_used, None)
     found = store.load_all(list(newest.values()))
     return [each for each in found if isinstance(each, RunReport)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -13,12 +14,13 @@ from edgepack.cli.main import run
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import LimitError, RemoteCommandError, UnreachableError
-from edgepack.measure.bench.variants import bench_variants
+from edgepack.measure.bench.variants import bench_variants, pair_reports
 from edgepack.project.limits import Limits
 from edgepack.project.profile import find_host_target
 from edgepack.records.presets import Preset
 from edgepack.records.run import ProcessRun, RunReport, Speedup, Valid
 
+from tests.support.reports.example_report import example_report, example_run
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
 INT8, FP32 = "cpu-int8-static", "cpu-fp32"
@@ -145,6 +147,28 @@ def test_limits_that_none_can_be_within_are_told_before_the_device_is_touched(
     assert not (tmp_path / "root").exists()
 
 
+def test_speedup_of_offline_is_by_inferences_not_by_how_long_each_was_told_to_run() -> None:
+    manifest = SimpleNamespace(
+        find_variant=lambda name: SimpleNamespace(
+            recipe="fp32" if name == FP32 else "int8-static", backend="cpu"
+        )
+    )
+
+    def offline(name: str, inferences: int) -> RunReport:
+        runs = [
+            example_run(seed).model_copy(
+                update={"latencies_ns": [10_000_000_000], "inferences": inferences}
+            )
+            for seed in range(3)
+        ]
+        return example_report(id=name, variant_used=name, runs=runs)
+
+    fast, base = pair_reports([offline(INT8, 2000), offline(FP32, 1000)], manifest)
+    assert isinstance(fast.speedup, Speedup)
+    assert isinstance(base.speedup, Speedup)
+    assert (fast.speedup.ratio, base.speedup.ratio) == (pytest.approx(2.0), pytest.approx(1.0))
+
+
 @pytest.fixture
 def board(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The bundle; the inventory has this machine as ``board``, and ``lost``, which is not there."""
@@ -211,10 +235,18 @@ def test_command_that_goes_on_takes_what_was_measured_whole_and_valid(
     assert len(asked) == 4
     assert bench(board, "--device", "board", "--resume", "1h", "--junit", "r.xml") == 0
     assert len(asked) == 4
+    # It is judged by the limits of now, and another number of runs is another measurement.
+    project = Path("edgepack.yaml")
+    project.write_text("schema_version: 1\nname: tiny\nmodel: m.onnx\nlimits: {p50_ms: 1.0e-6}\n")
+    assert bench(board, "--device", "board", "--resume", "1h") == 10
+    project.unlink()
+    assert len(asked) == 4
+    assert bench(board, "--device", "board", "--resume", "1h", "--runs", "3") == 0
+    assert len(asked) == 10
     (suite,) = ElementTree.parse("r.xml").getroot()
     assert [case.attrib["name"] for case in suite] == [INT8, FP32]
     assert bench(board, "--device", "board") == 0
-    assert len(asked) == 8
+    assert len(asked) == 14
 
 
 def find_any_verdict(find: object) -> object:

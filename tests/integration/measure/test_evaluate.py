@@ -22,6 +22,7 @@ from edgepack.errors import (
     RemoteCommandError,
     SamplesError,
     UsageError,
+    VariantRefusedError,
 )
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.project.profile import find_host_target
@@ -268,12 +269,15 @@ def test_evaluate_command_of_all_variants_ends_as_one_is_within_the_limits(
 
     def refuse(self, variant, *_):
         if variant == "cpu-fp32":
-            raise RemoteCommandError("it does not fit there", hint="take another")
+            raise kind("it does not fit there", hint="take another")
         return select(self, variant)
 
-    select = Harness.select
+    select, kind = Harness.select, RemoteCommandError
     monkeypatch.setattr(Harness, "select", refuse)
     project.write_text(text)
+    assert run(argv) == 9
+    assert "failed: cpu-fp32: it does not fit there" in capsys.readouterr().err
+    kind = VariantRefusedError
     assert run(argv) == 0
     told = capsys.readouterr().out
     assert "passed over cpu-fp32: it does not fit there" in told

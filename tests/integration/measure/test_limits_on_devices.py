@@ -50,7 +50,7 @@ def test_bench_when_no_variant_can_be_within_a_limit_says_so_before_it_touches_t
     write_project(bundle, "devices: {board: {limits: {size_mb: 0.00001}}}\n")
     assert run(["bench", str(bundle), "--device", "board", "--preset", "smoke"]) == 10
     told = capsys.readouterr().err
-    assert "no variant of tiny-1.0.0-" in told
+    assert "not within the project's limits: cpu-int8-static: its model has" in told
     assert "MB, the limit is 1e-05 MB" in told
     assert not Path("root").exists()
 

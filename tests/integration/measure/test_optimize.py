@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from edgepack.backends.targets import read_project_targets
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import build
 from edgepack.cli.main import run
 from edgepack.devices.inventory import Device, LocalEntry
@@ -19,7 +20,7 @@ from edgepack.measure.optimize.optimizing import OptimizeQuestion, optimize, req
 from edgepack.measure.tune.space import AFFINITIES, BLOCK_BASE, SPINNING
 from edgepack.project.loading import read_project
 from edgepack.project.profile import find_host_target
-from edgepack.records.optimizing import OptimizeReport
+from edgepack.records.optimizing import IS_BASE, OptimizeReport
 from edgepack.records.presets import Preset
 from edgepack.records.run import EvaluationReport
 from edgepack.records.tuning import Confirmation
@@ -209,6 +210,46 @@ def test_settings_that_are_not_shown_to_gain_are_not_in_the_answer(
     if not answer.defaults:  # chance may show that others are as fast
         assert isinstance(report.over_defaults, Confirmation)
         assert report.over_defaults.outcome == "PASS"
+
+
+@pytest.mark.slow(reason="builds all candidates")
+def test_defaults_that_miss_a_limit_do_not_take_the_place_of_settings_that_meet_it(
+    project: Path, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Simulated(monkeypatch, ms_of)
+    unclear = NotMeasured(reason="the budget was used up before")
+    monkeypatch.setattr(optimizing, "_compare", lambda *_, share=1.0: unclear)
+    report = optimize(ask(project, tmp_path), device).report
+    assert report.answer is not None
+    assert report.candidate(report.answer).defaults
+    assert report.over_defaults == IS_BASE
+    assert not report.confirmed
+    limit(project, "{p50_ms: 3.6}")  # bound threads take 3.2 ms, the defaults 4
+    report = optimize(ask(project, tmp_path), device).report
+    assert report.answer is not None
+    assert not report.candidate(report.answer).defaults
+    assert "which miss a limit or fail: they are slower" in report.why
+
+
+@pytest.mark.slow(reason="builds all candidates")
+def test_variant_that_loses_much_only_on_the_device_is_no_answer_without_limits_either(
+    project: Path, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Simulated(monkeypatch, ms_of)
+    evaluate = optimizing.evaluate
+
+    def lose(*args: Any, variant: str, **given: Any) -> EvaluationReport:
+        report = evaluate(*args, variant=variant, **given)
+        if not variant.endswith("tensor"):
+            return report
+        assert isinstance(report.measured.fp32, float)
+        half = {"value": report.measured.fp32 / 2, "drop": report.measured.fp32 / 2}
+        return report.model_copy(update={"measured": report.measured.model_copy(update=half)})
+
+    monkeypatch.setattr(optimizing, "evaluate", lose)
+    report = optimize(ask(project, tmp_path), device).report
+    assert answer_of(report) == "cpu-int8-static"
+    assert "cpu-int8-static-u8s8-tensor: it loses 50.0% of fp32's top1" in report.why
 
 
 @pytest.mark.slow(reason="builds all candidates")

@@ -31,8 +31,9 @@ from edgepack.measure.compare import comparing
 from edgepack.measure.compare.comparing import compare
 from edgepack.ondevice.harness import edgepack_conditions, edgepack_quiet
 from edgepack.project.profile import find_host_target
+from edgepack.records.other_work import compute_taken_share
 from edgepack.records.presets import Preset, find_preset
-from edgepack.records.run import Sampling, Selection, TunedSetting
+from edgepack.records.run import OtherWork, Sampling, Selection, TunedSetting
 
 from tests.support.reports.example_report import COOL, example_facts, example_run
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
@@ -98,18 +99,18 @@ def test_cool_down_gives_up_when_the_device_stays_hot(
 
 
 class Work:
-    """Others' work as they say, a second after the other."""
+    """Others' work as they say, a second after the other, of two cores; 0.1 is stolen."""
 
     def __init__(self, *cores: float) -> None:
-        self.cores = list(cores)
+        self.taken = list(cores)
 
     def __call__(self, root: Path) -> Any:
         del root
         return self
 
     def measure(self) -> dict[str, Any]:
-        taken = self.cores.pop(0) if len(self.cores) > 1 else self.cores[0]
-        return {"other_cores": taken - 0.1, "stolen_cores": 0.1}
+        taken = self.taken.pop(0) if len(self.taken) > 1 else self.taken[0]
+        return {"cores": 2, "other_cores": taken, "stolen_cores": 0.1}
 
 
 @pytest.fixture
@@ -124,38 +125,62 @@ def test_quiet_is_waited_for_until_others_take_little(
     monkeypatch: pytest.MonkeyPatch, slept_s: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(edgepack_quiet.other_work, "OtherWork", Work(1.5, 0.8, 0.1))
-    found = edgepack_quiet.wait_for_quiet(0.1, 60.0)
+    found = edgepack_quiet.wait_for_quiet(2, 0.11, 60.0)
     assert found == {"waited_s": 2.0, "quiet": True, "taken": 0.1}
     assert sum(slept_s) == 3.0
-    assert capsys.readouterr().err.split() == ["edgepack-busy", "1.50", "edgepack-busy", "0.80"]
+    assert capsys.readouterr().err.split() == ["edgepack-busy", "0.80"]
+
+
+def test_quiet_is_there_where_others_keep_to_cores_that_the_threads_leave_free(
+    monkeypatch: pytest.MonkeyPatch, slept_s: list[float]
+) -> None:
+    monkeypatch.setattr(edgepack_quiet.other_work, "OtherWork", Work(0.9))
+    assert edgepack_quiet.wait_for_quiet(1, 0.11, 60.0)["quiet"] is True
+    assert edgepack_quiet.wait_for_quiet(2, 0.11, 5.0)["quiet"] is False
+    # More threads than this process may use cores: its cores count, not the device's.
+    assert edgepack_quiet.wait_for_quiet(8, 0.51, 60.0)["taken"] == 0.5
 
 
 def test_quiet_is_waited_for_no_longer_than_asked(
     monkeypatch: pytest.MonkeyPatch, slept_s: list[float]
 ) -> None:
     monkeypatch.setattr(edgepack_quiet.other_work, "OtherWork", Work(1.5))
-    found = edgepack_quiet.wait_for_quiet(0.1, 10.0)
-    assert found == {"waited_s": 9.0, "quiet": False, "taken": 1.5}
+    found = edgepack_quiet.wait_for_quiet(2, 0.1, 10.0)
+    assert found == {"waited_s": 9.0, "quiet": False, "taken": 0.8}
     assert sum(slept_s) == 10.0
 
 
 def test_quiet_is_not_waited_for_where_others_work_cannot_be_read(tmp_path: Path) -> None:
-    found = edgepack_quiet.wait_for_quiet(0.1, 10.0, tmp_path)
+    found = edgepack_quiet.wait_for_quiet(2, 0.1, 10.0, tmp_path)
     assert found["waited_s"] == 0.0
     assert found["quiet"]["kind"] == found["taken"]["kind"] == "not-measured"
 
 
+def test_quiet_and_the_verdict_count_what_others_take_in_one_way() -> None:
+    for threads, cores, other, stolen in ((1, 4, 2.9, 0.0), (4, 2, 0.3, 0.1), (3, 4, 2.0, 0.5)):
+        work = OtherWork(
+            cores=cores,
+            own_cores=1.0,
+            other_cores=other,
+            stolen_cores=stolen,
+            waiting=NotMeasured(reason="unknown"),
+        )
+        found = edgepack_quiet.compute_taken_share(work.model_dump(), threads)
+        assert found == pytest.approx(compute_taken_share(work, threads))
+
+
+@pytest.mark.slow(reason="makes four process runs")
 def test_bench_on_a_busy_device_waits_within_its_limit_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[float, float]] = []
+    asked: list[tuple[int, float, float]] = []
     answers = [
         Quiet(waited_s=20.0, quiet=True, taken=0.0),
-        Quiet(waited_s=39.0, quiet=False, taken=1.5),
+        Quiet(waited_s=39.0, quiet=False, taken=0.5),
     ]
 
-    def wait(self: Harness, cores: float, most_s: float, note: Any) -> Quiet:
-        asked.append((cores, most_s))
+    def wait(self: Harness, threads: int, share: float, most_s: float, note: Any) -> Quiet:
+        asked.append((threads, share, most_s))
         return answers[len(asked) - 1]
 
     monkeypatch.setattr(Harness, "wait_for_quiet", wait)
@@ -169,12 +194,10 @@ def test_bench_on_a_busy_device_waits_within_its_limit_and_says_so(
     )
     report = bench(bundle, Device("here", entry), preset="smoke", runs=4, quiet_s=60.0)
     assert len(report.runs) == 4
-    # A thread of two cores: others may have the other core, and 5 % of its own.
-    cores = report.facts.cpu_count
-    assert asked == [(pytest.approx(cores - 1 + 0.05), 60.0), (pytest.approx(cores - 0.95), 40.0)]
+    assert asked == [(1, 0.05, 60.0), (1, 0.05, 40.0)]
     assert (
-        "it waited 59 s for other work to end, which still took 1.50 cores: --quiet-wait waits"
-        " longer"
+        "it waited 59 s for other work to end, which still took 50% of the model's cores:"
+        " --quiet-wait waits longer"
     ) in report.notes
 
 

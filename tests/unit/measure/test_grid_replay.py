@@ -101,7 +101,7 @@ def eligible(replay: Replay, limits: Limits) -> set[str]:
     return {
         tried.settings.key
         for tried in replay.tried
-        if not explain_too_poor(entries[tried.settings.variant], limits)
+        if not explain_too_poor(entries[tried.settings.variant].accuracy, limits)
     }
 
 

@@ -117,6 +117,16 @@ def test_journal_that_was_cut_off_in_a_line_goes_on_behind_the_last_whole_one(
     assert [bool(third.take(key)) for key in ("a", "b", "c")] == [True, False, True]
 
 
+def test_journal_that_was_cut_off_in_a_character_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    Journal(path).add(JournaledRun(key="a", problem="größer\u2028als", took_s=1))
+    with path.open("ab") as file:
+        file.write('{"key": "ö'.encode()[:-1])
+    taken = Journal(path).take("a")
+    assert taken is not None
+    assert taken.problem == "größer\u2028als"
+
+
 def test_journal_without_a_file_writes_nothing_down() -> None:
     nothing = Journal(None)
     nothing.add(JournaledRun(key="a", found=times(1), took_s=1))

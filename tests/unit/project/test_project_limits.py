@@ -35,6 +35,15 @@ def test_limits_of_a_device_win_over_the_targets_which_win_over_the_projects(
     assert loaded.find_limits("raspberry-pi", "pi5").given == {"p50_ms": 20} | beside
 
 
+def test_limit_is_taken_away_from_one_device_by_null(tmp_path: Path) -> None:
+    loaded = read(
+        tmp_path,
+        "limits: {energy_mj: 30, p50_ms: 8}\ndevices: {old: {limits: {energy_mj: null}}}\n",
+    )
+    assert loaded.find_limits("jetson", "old").given == {"p50_ms": 8}
+    assert loaded.find_limits("jetson", "new").given == {"energy_mj": 30, "p50_ms": 8}
+
+
 def test_limits_of_a_target_by_another_of_its_names_are_its_own(tmp_path: Path) -> None:
     loaded = read(tmp_path, "targets: [{id: linux-x86-64, limits: {p50_ms: 40}}]\n")
     assert loaded.find_limits("linux-x86-64") == Limits(p50_ms=40)

@@ -11,7 +11,7 @@ import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.errors import InconclusiveError, LimitError
 from edgepack.project.limits import Limits
-from edgepack.records.run import Creation, RunReport, Valid
+from edgepack.records.run import Creation, RunReport, Scenario, Valid
 from edgepack.results.limits import judge_limits, load_others, require_limits
 from edgepack.results.page.html import write_html
 from edgepack.results.page.table import list_report_rows
@@ -119,6 +119,11 @@ def test_limit_that_is_missed_ends_with_each_and_the_variant_that_meets_all(
         variants=[slow.variants[0], small],
     )
     store.save(fast, limited(Limits(), id="elsewhere", device="pi4", variant_used="cpu-fp32"))
+    older = fast.model_copy(update={"id": "older", "manifest_sha256": "cd" * 32})
+    offline = fast.model_copy(update={"id": "offline", "scenario": Scenario(name="offline")})
+    store.save(
+        *(each.model_copy(update={"created": "2027-01-01T00:00:00Z"}) for each in (older, offline))
+    )
     store.save(slow)
     others = load_others(store, slow)
     assert [each.id for each in others] == ["fast"]
@@ -144,7 +149,11 @@ def test_limit_that_no_sensor_tells_of_is_inconclusive() -> None:
     with pytest.raises(InconclusiveError) as caught:
         require_limits(report)
     assert "energy_mj is at most 5 mJ: unknown (no counter)" in caught.value.problem
-    assert "devices: {pi5-a:" in caught.value.hint
+    assert "devices: {pi5-a: {limits: {energy_mj: null}}}" in caught.value.hint
+    few = limited(Limits(p99_ms=1e6), runs=report.runs[:1], verdict=Valid())
+    with pytest.raises(InconclusiveError) as caught:
+        require_limits(few)
+    assert caught.value.hint.startswith("measure longer")
     rows = dict(list_report_rows(report))
     assert rows["limit energy_mj"] == "at most 5 mJ: unknown (no counter)"
     assert rows["limit p50_ms"].endswith("of at most 1e+06 ms: met")

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from edgepack.base.clock import format_time
+from edgepack.bundle.unused import Unused
 from edgepack.records.run import Inconclusive, RunReport, Scenario, Speedup
-from edgepack.results.store.measured import MeasuredBefore, find_measured
+from edgepack.results.store.measured import MeasuredBefore, find_measured, list_out
 from edgepack.results.store.store import ResultsStore
 
 from tests.support.reports.example_report import example_report
 
 SPEEDUP = Speedup(over="cpu-fp32", report="b", ratio=2, low=1.9, high=2.1, pairs=5)
-ASKED = MeasuredBefore("pi5-a", "ab" * 32, "standard", Scenario(), 3600)
+SWEEP = tuple(point.shapes for point in example_report().sweep)
+ASKED = MeasuredBefore("pi5-a", "ab" * 32, "standard", 5, Scenario(), 3600, sweep=SWEEP, tune=True)
 
 
 def pair(minutes: float = 10, name: str = "", **changes: Any) -> list[RunReport]:
@@ -47,6 +50,10 @@ def test_newest_measurement_of_the_same_is_taken_whole(store: ResultsStore) -> N
         {"manifest_sha256": "cd" * 32},
         {"preset": "quick"},
         {"device": "pi4"},
+        {"unused": [Unused(variant="cpu-fp32", stage="failed", reason="it crashed")]},
+        {"tuned": []},
+        {"sweep": []},
+        {"runs": example_report().runs[:3]},
     ],
 )
 def test_measurement_of_which_a_variant_is_not_as_asked_is_not_taken(
@@ -62,8 +69,14 @@ def test_measurement_that_is_older_or_of_another_scenario_is_not_taken(
     store.save(*pair(90))
     assert find_measured(store, ASKED) == []
     store.save(*pair(10))
-    offline = MeasuredBefore("pi5-a", "ab" * 32, "standard", Scenario(name="offline"), 3600)
-    assert find_measured(store, offline) == []
+    assert find_measured(store, replace(ASKED, scenario=Scenario(name="offline"))) == []
+    assert len(find_measured(store, ASKED)) == 2
+
+
+def test_variants_without_a_report_are_told_of_again() -> None:
+    passed = Unused(variant="cpu-fp32", stage="passed over", reason="it does not fit")
+    built = Unused(variant="cpu-int4-weight", stage="failed", reason="nothing to quantize")
+    assert list_out(example_report(unused=[built, passed])) == [passed]
 
 
 def test_report_of_one_variant_alone_is_not_taken(store: ResultsStore) -> None:

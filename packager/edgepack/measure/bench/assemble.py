@@ -145,7 +145,7 @@ def _list_quiet_notes(found: Sequence[Quiet]) -> list[str]:
     busy = [each for each in found if each.quiet is False]
     if busy:
         taken = max(each.taken for each in busy if not isinstance(each.taken, NotMeasured))
-        still = f", which still took {taken:.2f} cores: --quiet-wait waits longer"
+        still = f", which still took {taken:.0%} of the model's cores: --quiet-wait waits longer"
         return [f"it waited {waited_s:.0f} s for other work to end{still}"]
     return [f"it waited {waited_s:.0f} s for other work to end"] if waited_s else []
 

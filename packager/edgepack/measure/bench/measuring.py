@@ -14,7 +14,7 @@ from edgepack.devices.harness import QUIET, Measurer, Quiet, Swept
 from edgepack.errors import RemoteCommandError, format_one_line
 from edgepack.measure.bench.assemble import Measurements, Question
 from edgepack.measure.bench.sweeps import Shapes, find_batch
-from edgepack.records.other_work import compute_allowed_cores, count_threads
+from edgepack.records.other_work import TAKEN_SHARE, count_threads
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     IN_HOST_MEMORY,
@@ -83,11 +83,10 @@ class Subject:
         device = self.measured.selection.device
         if device.emulated:
             return  # its times are no device's
-        cores = device.cpu_count
-        threads = count_threads(self.entry, self.preset.scenario, cores)
-        allowed = compute_allowed_cores(threads, cores)
+        threads = count_threads(self.entry, self.preset.scenario, device.cpu_count)
         try:
-            self.measured.quiet.append(self.harness.wait_for_quiet(allowed, left_s, note))
+            found = self.harness.wait_for_quiet(threads, TAKEN_SHARE, left_s, note)
+            self.measured.quiet.append(found)
         except RemoteCommandError as error:
             reason = NotMeasured(reason=format_one_line(error.problem))
             self.measured.quiet.append(Quiet(waited_s=0.0, quiet=reason, taken=reason))

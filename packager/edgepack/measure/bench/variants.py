@@ -15,11 +15,16 @@ from edgepack.base import statistics
 from edgepack.base.progress import Progress, Silent, Task, Work
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Manifest
-from edgepack.bundle.unused import Unused
+from edgepack.bundle.unused import Stage, Unused
 from edgepack.devices.clocks import HeldSetting
 from edgepack.devices.harness import Measurer
 from edgepack.devices.inventory import Device
-from edgepack.errors import EdgepackError, RemoteCommandError, format_one_line
+from edgepack.errors import (
+    EdgepackError,
+    RemoteCommandError,
+    VariantRefusedError,
+    format_one_line,
+)
 from edgepack.measure.bench.assemble import Measurements, Question, make_report
 from edgepack.measure.bench.conditions import tuned
 from edgepack.measure.bench.measuring import ONCE, POINT, RUN, Subject, measure_canary
@@ -29,7 +34,14 @@ from edgepack.measure.bench.sweeps import make_sweep_points
 from edgepack.measure.limits import split_by_limits
 from edgepack.project.limits import Limits
 from edgepack.records.presets import find_preset
-from edgepack.records.run import ALL_VARIANTS, SINGLE_STREAM, RunReport, Scenario, Speedup
+from edgepack.records.run import (
+    ALL_VARIANTS,
+    SINGLE_STREAM,
+    ProcessRun,
+    RunReport,
+    Scenario,
+    Speedup,
+)
 
 _NO_BASE = NotMeasured(reason="no fp32 variant was measured beside it")
 
@@ -46,7 +58,7 @@ class VariantsBench:
 
     @property
     def failed(self) -> list[Unused]:
-        """Those that worked first and failed later."""
+        """Those that crashed or hung, rather than being refused by the loader."""
         return [each for each in self.out if each.stage == "failed"]
 
 
@@ -128,9 +140,11 @@ def bench_variants(  # noqa: PLR0913  (the command's options)
         for subject in rounds.subjects:
             rounds.keep(subject, explain_end(end))
         raise
-    return VariantsBench(
-        device.name, pair_reports(rounds.make_reports(), opened.manifest), rounds.out
-    )
+    reports = [
+        report.model_copy(update={"unused": [*report.unused, *rounds.out]})
+        for report in pair_reports(rounds.make_reports(), opened.manifest)
+    ]
+    return VariantsBench(device.name, reports, rounds.out)
 
 
 def _plan_work(question: Question) -> Work:
@@ -160,8 +174,9 @@ class _Rounds:
         try:
             selection = harness.select(variant)
         except RemoteCommandError as error:
+            stage: Stage = "passed over" if isinstance(error, VariantRefusedError) else "failed"
             reason = format_one_line(error.problem)
-            self.out.append(Unused(variant=variant, stage="passed over", reason=reason))
+            self.out.append(Unused(variant=variant, stage=stage, reason=reason))
             return
         self.subjects.append(Subject(harness, question, Measurements(selection, held=held)))
 
@@ -237,11 +252,14 @@ def pair_reports(reports: Sequence[RunReport], manifest: Manifest) -> list[RunRe
     ]
 
 
+def _compute_time_ns(run: ProcessRun) -> float:
+    """Return the median time of a query, by its inferences: of ``offline`` a run is one query."""
+    return statistics.median(run.latencies_ns) / run.samples_per_query
+
+
 def _compute_speedup(base: RunReport, report: RunReport) -> Speedup:
-    ratios = [
-        statistics.median(one.latencies_ns) / max(1, statistics.median(other.latencies_ns))
-        for one, other in zip(base.runs, report.runs, strict=False)
-    ]
+    pairs = zip(base.runs, report.runs, strict=False)
+    ratios = [_compute_time_ns(one) / max(1.0, _compute_time_ns(other)) for one, other in pairs]
     found = statistics.log_t_interval(ratios) if len(ratios) > 1 else None
     return Speedup(
         over=base.variant_used,

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.base.progress import Progress
-from edgepack.bundle.unused import Unused
+from edgepack.bundle.unused import Stage, Unused
 from edgepack.devices.inventory import Device
-from edgepack.errors import EdgepackError, LimitError, RemoteCommandError, format_one_line
+from edgepack.errors import (
+    EdgepackError,
+    LimitError,
+    RemoteCommandError,
+    VariantRefusedError,
+    format_one_line,
+)
 from edgepack.measure.bench.session import read_bundle
 from edgepack.measure.evaluate.evaluate import evaluate, require_usable
 from edgepack.records.run import EvaluationReport
@@ -68,8 +74,9 @@ def evaluate_variants(  # noqa: PLR0913  (the command's options)
                 progress=progress,
             )
         except RemoteCommandError as error:
+            stage: Stage = "passed over" if isinstance(error, VariantRefusedError) else "failed"
             reason = format_one_line(error.problem)
-            out.append(Unused(variant=entry.id, stage="passed over", reason=reason))
+            out.append(Unused(variant=entry.id, stage=stage, reason=reason))
             continue
         reports.append(report)
         on_report(report)
@@ -87,9 +94,16 @@ def require_all_usable(found: VariantsEvaluation) -> None:
     """Check that all metrics may be used, and that one variant at least is within the limits.
 
     Raises:
+        RemoteCommandError: A variant failed.
         InconclusiveError: A metric is not that of what was requested.
         LimitError: All miss a limit.
     """
+    if failed := [each for each in found.out if each.stage == "failed"]:
+        raise RemoteCommandError(
+            "failed: " + "; ".join(f"{each.variant}: {each.first_line}" for each in failed),
+            hint=f"evaluate it alone: --variant {failed[0].variant}",
+            where=found.device,
+        )
     missed: list[EdgepackError] = []
     for report in found.reports:
         try:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from time import monotonic
 
 from edgepack import __version__
@@ -28,6 +29,7 @@ from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.measure.optimize.candidates import add_candidates
 from edgepack.measure.optimize.keeping import find_runs_dir
+from edgepack.measure.optimize.pruning import explain_too_poor
 from edgepack.measure.optimize.searching import OptimizeSearch
 from edgepack.measure.tune.assembling import describe_pairs, find_front, make_candidate
 from edgepack.measure.tune.searching import (
@@ -39,12 +41,12 @@ from edgepack.project.limits import Limits
 from edgepack.project.loading import LoadedProject
 from edgepack.project.profile import Profile
 from edgepack.records.limits import explain_missed_limit
-from edgepack.records.optimizing import SCHEMA_VERSION, OptimizeReport
+from edgepack.records.optimizing import IS_BASE, SCHEMA_VERSION, OptimizeReport
 from edgepack.records.tuning import Confirmation
 from edgepack.records.verdict import EMULATED
 
+_BUILDING = Lock()
 NOT_REACHED = NotMeasured(reason="it ended before")
-IS_BASE = NotMeasured(reason="the answer is that itself")
 NO_FP32 = NotMeasured(reason="no fp32 variant works there")
 
 
@@ -121,9 +123,10 @@ def optimize(
     limits = question.loaded.find_limits(device.target, device.name)
     [profile] = choose_targets(question.loaded, [device.target])
     with tempfile.TemporaryDirectory(prefix="edgepack-") as name:
-        built = build_candidates(
-            question.loaded, add_candidates(profile), limits, Path(name), progress=progress
-        )
+        with _BUILDING:  # of several devices' builds the first fills the cache for the others
+            built = build_candidates(
+                question.loaded, add_candidates(profile), limits, Path(name), progress=progress
+            )
         bundle = _take_bundle(built, device)
         asked = _ask(question, bundle, device, limits)
         unused = [each for several in built.unused.values() for each in several]
@@ -253,7 +256,9 @@ def _evaluate(
     if report.reasons:
         return "; ".join(report.reasons)
     outcome.on_device[variant] = report.measured
-    return explain_missed_limit(report.measured, outcome.limits)
+    return explain_missed_limit(report.measured, outcome.limits) or explain_too_poor(
+        report.measured, outcome.limits
+    )
 
 
 def _confirm(outcome: _Outcome, device: Device, progress: Progress) -> None:
@@ -268,13 +273,26 @@ def _confirm(outcome: _Outcome, device: Device, progress: Progress) -> None:
         outcome.over_fp32 = outcome.over_defaults = NotMeasured(reason=EMULATED)
         return
     own, fp32, wait_s = search.find_own_defaults(answer), search.find_fp32(), search.question.wait_s
-    bundle = search.site.bundle
+    bundle, began = search.site.bundle, monotonic()
     with open_harness(bundle, device, "optimize", wait_s=wait_s, progress=progress) as harness:
-        outcome.over_defaults = _compare(search, harness, own, answer)
+        search.started += monotonic() - began
+        outcome.over_defaults = _compare(search, harness, own, answer, share=0.5)
         if not _is_shown(outcome.over_defaults):
-            outcome.answer = answer = own
-            outcome.why += "; its settings are onnxruntime's, as others are not shown to be faster"
+            answer = _fall_back(outcome, answer, own)
         outcome.over_fp32 = _compare(search, harness, fp32, answer) if fp32 else NO_FP32
+
+
+def _fall_back(
+    outcome: _Outcome, answer: MeasuredCandidate, own: MeasuredCandidate
+) -> MeasuredCandidate:
+    """Take onnxruntime's defaults for settings that are not shown to gain, if those will do."""
+    if own.entrant.problem or any(outcome.search.explain_missed(own)):
+        outcome.why += "; its settings are not shown to be faster than onnxruntime's, which miss"
+        outcome.why += f" a limit or fail: {own.entrant.problem or 'they are slower'}"
+        return answer
+    outcome.answer, outcome.over_defaults = own, IS_BASE
+    outcome.why += "; its settings are onnxruntime's, as others are not shown to be faster"
+    return own
 
 
 def _is_shown(found: Confirmation | NotMeasured) -> bool:
@@ -285,12 +303,17 @@ def _is_shown(found: Confirmation | NotMeasured) -> bool:
 
 
 def _compare(
-    search: OptimizeSearch, harness: Harness, base: MeasuredCandidate, answer: MeasuredCandidate
+    search: OptimizeSearch,
+    harness: Harness,
+    base: MeasuredCandidate,
+    answer: MeasuredCandidate,
+    share: float = 1.0,
 ) -> Confirmation | NotMeasured:
+    """Compare two candidates in pairs, in a share of the time that is left."""
     if base is answer:
         return IS_BASE
     search.site = replace(search.site, harness=harness)
-    pairs = search.confirm(base, answer)
+    pairs = search.confirm(base, answer, share)
     if search.dropped:
         return NotMeasured(reason=f"a run failed: {search.dropped}")
     if not pairs.whole:

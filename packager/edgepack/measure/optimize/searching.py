@@ -17,6 +17,8 @@ _NOT_SEARCHED = ("p99_ms", "first_ms", "load_ms", "temperature_c")
 class OptimizeSearch(TuneSearch):
     """A search over variants and their settings, whose answer is within limits."""
 
+    comparisons = 2
+
     def run(self) -> None:
         """Run each variant as it is, prune, search the settings of the others, measure memory."""
         self.make_first_runs()
@@ -33,16 +35,22 @@ class OptimizeSearch(TuneSearch):
         )
         self.require_budget()
         self.run_rungs()
-        self.measure_memory([self.tried[each.number] for each in find_finalists(self.entrants)])
+        self.measure_memory([each for each in self.list_finalists() if self._is_left(each)])
 
     def rank(self) -> list[MeasuredCandidate]:
         """Return the measured candidates that may be the answer, fastest first."""
-        finalists = (self.tried[each.number] for each in find_finalists(self.entrants))
         return [
             tried
-            for tried in finalists
-            if tried.settings.variant not in self.pruned and not any(self.explain_missed(tried))
+            for tried in self.list_finalists()
+            if self._is_left(tried) and not any(self.explain_missed(tried))
         ]
+
+    def list_finalists(self) -> list[MeasuredCandidate]:
+        """Return the candidates that were measured to the end, fastest first."""
+        return [self.tried[each.number] for each in find_finalists(self.entrants)]
+
+    def _is_left(self, tried: MeasuredCandidate) -> bool:
+        return tried.settings.variant not in self.pruned
 
     def explain_missed(self, tried: MeasuredCandidate) -> Iterator[str]:
         """Yield the limits that a candidate misses, of those that the search measures."""
@@ -62,8 +70,7 @@ class OptimizeSearch(TuneSearch):
 
     def find_nearest(self) -> str:
         """Return which limits the fastest candidate misses."""
-        finalists = [self.tried[each.number] for each in find_finalists(self.entrants)]
-        left = [each for each in finalists if each.settings.variant not in self.pruned]
+        left = [each for each in self.list_finalists() if self._is_left(each)]
         missed = next((list(self.explain_missed(each)) for each in left), [])
         return "; ".join(missed) or "no variant may be the answer"
 
@@ -106,5 +113,12 @@ class OptimizeSearch(TuneSearch):
                 f"the search does not judge {', '.join(named)}: edgepack bench does, of a build"
                 " with the answer"
             )
-        if any(isinstance(tried.memory, NotMeasured) for tried in self.rank()) and limits.memory_mb:
+        ranked = self.rank()
+        if "memory_mb" in limits.given and any(
+            isinstance(tried.memory, NotMeasured) for tried in ranked
+        ):
             yield "memory was not measured of all candidates: edgepack bench judges memory_mb"
+        if "energy_mj" in limits.given and not any(
+            run.energy_mj is not None for tried in ranked for run in tried.runs
+        ):
+            yield "no sensor tells what an inference takes: energy_mj is not judged"

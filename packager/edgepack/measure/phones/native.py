@@ -215,9 +215,11 @@ class NativeHarness:
             median_ns=int(statistics.median(timed.latencies_ns)),
         )
 
-    def wait_for_quiet(self, cores: float, most_s: float, note: Callable[[str], None]) -> Quiet:
+    def wait_for_quiet(
+        self, threads: int, share: float, most_s: float, note: Callable[[str], None]
+    ) -> Quiet:
         """Say that it does not wait: a phone does not let others' work be read."""
-        del cores, most_s, note
+        del threads, share, most_s, note
         return Quiet(waited_s=0.0, quiet=NO_OTHERS, taken=NO_OTHERS)
 
     def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:

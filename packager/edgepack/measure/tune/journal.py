@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict, deque
 from pathlib import Path
 
@@ -29,6 +28,9 @@ class Journal:
 
     Args:
         path: The file; None writes nothing down.
+
+    Raises:
+        ToolError: The file cannot be read or written.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -38,15 +40,16 @@ class Journal:
         """How many runs were given back."""
         if path is None or not path.is_file():
             return
-        whole = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                run = JournaledRun.model_validate(json.loads(line))
-            except ValueError:
-                break
-            self._kept[run.key].append(run)
-            whole.append(f"{line}\n")
-        path.write_text("".join(whole), encoding="utf-8")
+        with writing("the runs of the search", path):
+            whole = b""
+            for line in path.read_bytes().split(b"\n"):
+                try:
+                    run = JournaledRun.model_validate_json(line)
+                except ValueError:
+                    break
+                self._kept[run.key].append(run)
+                whole += line + b"\n"
+            path.write_bytes(whole)
 
     def take(self, key: str) -> JournaledRun | None:
         """Return the next run of a key that was made before; None where it has to be made."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from time import monotonic
+from typing import ClassVar
 
 from edgepack.base import statistics
 from edgepack.base.progress import Progress, Task, Work
@@ -126,6 +127,9 @@ class MeasuredCandidate:
 class TuneSearch:
     """The state of a search on one device."""
 
+    comparisons: ClassVar[int] = 1
+    """How many times the answer is compared in pairs."""
+
     def __init__(self, site: Site, variants: Sequence[ManifestVariant]) -> None:
         self.site = site
         self.question = site.question
@@ -238,7 +242,7 @@ class TuneSearch:
         sound = {tried.settings.variant for tried in self.tried if not tried.entrant.problem}
         groups = sound - self.pruned.keys()
         search_s = self.run_s * len(groups) * count_runs_needed(2) / SEARCH_SHARE
-        pairs_s = 2 * FIRST_LOOK * self._estimate_run_s(question)
+        pairs_s = self.comparisons * 2 * FIRST_LOOK * self._estimate_run_s(question)
         needed_s = math.ceil(max(search_s, pairs_s / (1 - SEARCH_SHARE - MEMORY_SHARE)))
         if needed_s <= question.budget_s:
             return needed_s
@@ -363,11 +367,13 @@ class TuneSearch:
                     tried.memory = NotMeasured(reason=format_one_line(error.problem))
                 task(format_candidate(tried), found=_format_memory(tried))
 
-    def confirm(self, base: MeasuredCandidate, candidate: MeasuredCandidate) -> Pairs:
-        """Compare a candidate with another in pairs of process runs."""
-        affordable = (
-            int(self._compute_left_s() / (2 * self._estimate_run_s(self.question))) // 2 * 2
-        )
+    def confirm(
+        self, base: MeasuredCandidate, candidate: MeasuredCandidate, share: float = 1.0
+    ) -> Pairs:
+        """Compare a candidate with another in pairs, in a share of the time that is left."""
+        kept_s = (1 - share) * self._compute_left_s()
+        left_s = self._compute_left_s() - kept_s
+        affordable = int(left_s / (2 * self._estimate_run_s(self.question))) // 2 * 2
         rule = Rule(max_pairs=max(FIRST_LOOK, min(MOST_PAIRS, affordable)))
         pairs = self.pairs = Pairs(self.site.device.name, rule)
         self.dropped = None
@@ -385,7 +391,9 @@ class TuneSearch:
                     pairs,
                     lambda: run(base),
                     lambda: run(candidate),
-                    time_is_up=lambda: self._compute_left_s() < self._estimate_run_s(self.question),
+                    time_is_up=lambda: (
+                        self._compute_left_s() - kept_s < self._estimate_run_s(self.question)
+                    ),
                 )
             except CandidateOutError as out:
                 self.dropped = str(out)

@@ -35,7 +35,7 @@ from edgepack.project.project import Project
 from edgepack.records.tuning import Settings
 
 Values = dict[str, Any]
-_ABOUT = re.compile(r"# (edgepack tune on [^\r\n]*)")
+_ABOUT = re.compile(r"# (edgepack (?:tune|optimize) on [^\r\n]*)")
 _Edit = tuple[int, int, str]
 """A replacement: start, end (exclusive) and the new text."""
 
