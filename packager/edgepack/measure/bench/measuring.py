@@ -65,7 +65,7 @@ class Subject:
     def measure_run(self, task: Task, note: Callable[[str], None] = lambda _: None) -> None:
         """Let the device cool down, and make one more process run."""
         number, preset = len(self.measured.runs) + 1, self.preset
-        run = f"{self.used}: process run {number}"
+        run = f"process run {number}: {self.used}"
         task.begin(run, f"{self.used}: latency, process run {number} of {preset.runs}", RUN)
         self.harness.cool_down(self.measured.selection.device.conditions, preset.pause_s, note)
         self._wait_for_quiet(note)
@@ -104,20 +104,20 @@ class Subject:
     def _measure_once(self, task: Task) -> None:
         used, harness, measured = self.used, self.harness, self.measured
         times = self.preset.creations
-        task.begin(f"{used}: creation", f"{used}: how long creating a session and a start take")
+        task.begin(f"creation: {used}", f"{used}: how long creating a session and a start take")
         measured.creation = time_cold_and_warm(partial(harness.create, used), times)
         measured.start = time_cold_and_warm(partial(harness.start, used), times)
-        task(f"{used}: creation")
-        task.begin(f"{used}: memory", f"{used}: memory")
+        task(f"creation: {used}")
+        task.begin(f"memory: {used}", f"{used}: memory")
         measured.memory = harness.memory(used)
         measured.bound = measure_bound(harness, self.entry, self.question.manifest)
-        task(f"{used}: memory")
-        task.begin(f"{used}: placement", f"{used}: which provider runs each node")
+        task(f"memory: {used}")
+        task.begin(f"placement: {used}", f"{used}: which provider runs each node")
         if self.question.events:
             measured.placement, measured.events = harness.trace(used)
         else:
             measured.placement = harness.profile(used)
-        task(f"{used}: placement")
+        task(f"placement: {used}")
 
 
 def measure_all(subject: Subject, task: Task, note: Callable[[str], None]) -> None:
