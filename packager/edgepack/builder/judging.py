@@ -20,7 +20,7 @@ from edgepack.model.finding import Finding, group_findings
 from edgepack.project.limits import Limits
 from edgepack.quantization.search.outside import BrokenOutput
 from edgepack.quantization.search.search import SearchLine, describe
-from edgepack.records.limits import explain_missed_limit
+from edgepack.records.limits import explain_missed_limit, explain_size
 from edgepack.steps.base import read_notes
 from edgepack.steps.graph.placed import read_placement
 from edgepack.steps.proofs.evaluation_result import NO_FP32, make_accuracy
@@ -139,7 +139,7 @@ def _find_missed(
         where = "" if on_cpu else ", in the provider's simulator"
         is_error = not variant.offered and not (variant.may_fail and bool(unworthy))
         return _Missed(f"{reason}{where}{tried}", is_error)
-    if reason := _explain_size(variant, execution, limits):
+    if reason := explain_size(_count_model_bytes(variant, execution), limits):
         return _Missed(reason, is_error=variant.named)
     return None
 
@@ -165,13 +165,9 @@ def _report_missed(
     )
 
 
-def _explain_size(variant: PlannedVariant, execution: Execution, limits: Limits) -> str:
-    """Return why a variant's model files, with their weights, are too large; or nothing."""
+def _count_model_bytes(variant: PlannedVariant, execution: Execution) -> int:
     folder = execution.artifacts[variant.shipped].path
-    size_mb = sum(file.stat().st_size for file in folder.glob("model*")) / 1e6
-    if limits.size_mb is None or size_mb <= limits.size_mb:
-        return ""
-    return f"its model has {size_mb:.3g} MB, the limit is {limits.size_mb:g} MB"
+    return sum(file.stat().st_size for file in folder.glob("model*"))
 
 
 def explain_unworthy(variant: PlannedVariant, accuracy: Accuracy | NotMeasured) -> str:

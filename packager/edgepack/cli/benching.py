@@ -150,7 +150,8 @@ def bench(
     bundles = api.load_bundles_by_target(bundle)
     outputs = _Outputs(html, junit, markdown)
     if self_test:
-        plain = load.name == "single-stream" and not (batch or shape or tune or perfetto or resume)
+        given = (batch, shape, tune, perfetto, resume, runs, project)
+        plain = load.name == "single-stream" and not any(given)
         _require_plain(is_plain=plain and outputs == _Outputs() and variant != api.ALL_VARIANTS)
         chosen = require_one_device(device, "--self-test")
         path = choose_bundle(chosen, bundles)
@@ -207,7 +208,7 @@ def _require_plain(*, is_plain: bool) -> None:
         raise UsageError(
             "--self-test times a single stream of one variant, and makes no report",
             hint="leave --scenario, --batch, --shape, --html, --junit, --markdown, --perfetto,"
-            " --resume, --tune and --variant all out",
+            " --project, --resume, --runs, --tune and --variant all out",
         )
 
 

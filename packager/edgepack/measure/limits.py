@@ -8,7 +8,7 @@ from edgepack.bundle.manifest import Manifest, ManifestVariant, find_decisive
 from edgepack.bundle.unused import Unused
 from edgepack.errors import LimitError
 from edgepack.project.limits import Limits
-from edgepack.records.limits import explain_missed_limit
+from edgepack.records.limits import explain_missed_limit, explain_size
 
 
 def split_by_limits(
@@ -44,9 +44,6 @@ def split_by_limits(
 
 
 def _explain_missed(manifest: Manifest, variant: ManifestVariant, limits: Limits) -> str:
-    if reason := explain_missed_limit(find_decisive(variant.accuracy, variant.simulated), limits):
-        return reason
-    size_mb = manifest.count_model_bytes(variant) / 1e6
-    if limits.size_mb is not None and size_mb > limits.size_mb:
-        return f"its model has {size_mb:.3g} MB, the limit is {limits.size_mb:g} MB"
-    return ""
+    found = find_decisive(variant.accuracy, variant.simulated)
+    size = manifest.count_model_bytes(variant)
+    return explain_missed_limit(found, limits) or explain_size(size, limits)

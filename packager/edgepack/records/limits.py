@@ -7,6 +7,14 @@ from edgepack.bundle.manifest import Accuracy
 from edgepack.project.limits import Limits
 
 
+def explain_size(size_bytes: int, limits: Limits) -> str:
+    """Return why a variant's model files, with their weights, are too large; or nothing."""
+    size_mb = size_bytes / 1e6
+    if limits.size_mb is None or size_mb <= limits.size_mb:
+        return ""
+    return f"its model has {size_mb:.3g} MB, the limit is {limits.size_mb:g} MB"
+
+
 def explain_missed_limit(accuracy: Accuracy | NotMeasured, limits: Limits) -> str:
     """Return why a limit is missed, or nothing: also where there is no fp32 model to lose against.
 

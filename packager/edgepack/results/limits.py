@@ -205,7 +205,7 @@ def _find_load(_: RunReport, summary: Summary) -> float:
 
 def _find_hottest(report: RunReport, _: Summary) -> float | NotMeasured:
     values = [value for run in report.runs for value in _list_temperatures(run)]
-    return max(values, default=None) or _NO_ZONE
+    return max(values) if values else _NO_ZONE
 
 
 def _list_temperatures(run: ProcessRun) -> list[float]:

@@ -22,7 +22,7 @@ from edgepack.project.loading import read_project
 from edgepack.project.profile import find_host_target
 from edgepack.records.optimizing import IS_BASE, OptimizeReport
 from edgepack.records.presets import Preset
-from edgepack.records.run import EvaluationReport
+from edgepack.records.run import EvaluationReport, Memory
 from edgepack.records.tuning import Confirmation
 
 from tests.support.doubles import simulated_runs
@@ -97,6 +97,8 @@ def test_answer_is_the_fastest_of_all_that_can_be_built_in_pairs_with_fp32(
     assert "cpu-fp32" in {each.variant for each in report.unused}
     fp32 = next(c for c in report.candidates if c.settings.variant == "cpu-fp32" and c.defaults)
     assert len(fp32.runs) == 1
+    # The trade-offs weigh memory, so that of all that are weighed is known.
+    assert isinstance(fp32.memory, Memory)
     assert OptimizeReport.model_validate_json(report.model_dump_json()) == report
     assert not any((tmp_path / "journals").iterdir())
     names = {entry.id for entry in found.manifest.variants}

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.unused import Unused
 from edgepack.project.limits import Limits
-from edgepack.records.run import Energy, Invalid, RunReport, Speedup
+from edgepack.records.run import Energy, Invalid, RunReport, Scenario, Speedup
 from edgepack.results.page.html import write_html
 from edgepack.results.page.variants import (
     VARIANT_HEADS,
@@ -69,6 +69,16 @@ def test_rows_are_by_device_the_fastest_first_with_speeds_by_size_and_power() ->
     assert column(rows, "FPS/MB") == ["645.2", "322.6", "42.02"]
     assert column(rows, "FPS/W") == ["n/a", "250", "n/a"]
     assert column(rows, "p50, ms")[1] == "10.00 (10.0 to 10.0)"
+
+
+def test_offline_variants_are_ranked_by_throughput_not_by_how_long_they_were_told_to_run() -> None:
+    offline = {"scenario": Scenario(name="offline")}
+    few = steady(20, id="few", **offline)  # 50 a second
+    many = steady(20, id="many", variant_used="cpu-fp32", **offline)
+    runs = [run.model_copy(update={"inferences": 400}) for run in many.runs]
+    many = many.model_copy(update={"runs": runs})
+    assert column(list_variant_rows([few, many]), "variant") == ["cpu-fp32", "cpu-int8-static"]
+    assert format_best_variant([few, many]).startswith("the best: cpu-fp32")
 
 
 def test_best_variant_is_the_fastest_that_may_be_used() -> None:

@@ -35,7 +35,8 @@ class OptimizeSearch(TuneSearch):
         )
         self.require_budget()
         self.run_rungs()
-        self.measure_memory([each for each in self.list_finalists() if self._is_left(each)])
+        # Those that may be the answer first: the front needs the memory of all.
+        self.measure_memory(sorted(self.list_finalists(), key=self._is_left, reverse=True))
 
     def rank(self) -> list[MeasuredCandidate]:
         """Return the measured candidates that may be the answer, fastest first."""
