@@ -186,6 +186,12 @@ if TYPE_CHECKING:
     from edgepack.measure.optimize.optimizing import OptimizeQuestion as OptimizeQuestion
     from edgepack.measure.optimize.optimizing import optimize as optimize
     from edgepack.measure.optimize.optimizing import require_answer as require_answer
+    from edgepack.measure.optimize.resolutions import ResolutionResult as ResolutionResult
+    from edgepack.measure.optimize.resolutions import choose_resolution as choose_resolution
+    from edgepack.measure.optimize.resolutions import (
+        optimize_resolutions as optimize_resolutions,
+    )
+    from edgepack.measure.optimize.resolutions import require_resolution as require_resolution
     from edgepack.measure.tune.keeping import keep_tuning as keep_tuning
     from edgepack.measure.tune.keeping import load_tuning as load_tuning
     from edgepack.measure.tune.searching import TuneQuestion as TuneQuestion
@@ -229,6 +235,19 @@ if TYPE_CHECKING:
     from edgepack.records.tuning import Settings as Settings
     from edgepack.records.tuning import TuneReport as TuneReport
     from edgepack.records.verdict import require_valid as require_valid
+    from edgepack.results.explaining.bottlenecks import Bottleneck as Bottleneck
+    from edgepack.results.explaining.explain_run import explain_run as explain_run
+    from edgepack.results.explaining.explaining import Explanation as Explanation
+    from edgepack.results.explaining.explaining import TimePart as TimePart
+    from edgepack.results.explaining.roofline import NodeCost as NodeCost
+    from edgepack.results.explaining.roofline import Roof as Roof
+    from edgepack.results.explaining.texts import format_explained as format_explained
+    from edgepack.results.explaining.texts import format_gain as format_gain
+    from edgepack.results.explaining.texts import list_node_rows as list_node_rows
+    from edgepack.results.explaining.texts import list_part_rows as list_part_rows
+    from edgepack.results.explaining.texts import (
+        make_explanation_document as make_explanation_document,
+    )
     from edgepack.results.limits import JudgedLimit as JudgedLimit
     from edgepack.results.limits import judge_limits as judge_limits
     from edgepack.results.limits import load_others as load_others

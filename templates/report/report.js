@@ -174,6 +174,7 @@
   // Draws an interval with a cap at each end, unless the symbol hides it.
   function makeWhisker(point, x, y) {
     const series = point.series, index = point.index, at = point.at, top = point.top;
+    if (!series.x_low) return "";
     const left = x(series.x_low[index]), right = x(series.x_high[index]);
     const low = y(series.low[index]), high = y(series.high[index]), radius = series.radius[index];
     let path = "";
@@ -388,12 +389,18 @@
 
   function formatInterval(low, high) { return low === high ? "" : " (" + format(low) + " to " + format(high) + ")"; }
 
+  function listNumbers(series, index) {
+    const pairs = [[series.x, series.x_low, series.x_high], [series.y, series.low, series.high]];
+    return pairs.map((pair) =>
+      format(pair[0][index]) + (pair[1] ? formatInterval(pair[1][index], pair[2][index]) : "")
+    );
+  }
+
   function sayMark(box, index) {
     const point = box.frame.points[index], series = point.series, at = point.index;
-    const title = box.figure.panels[0].title;
-    say(box, series.text[at] + ": " + series.name + ", " + format(series.x[at]) + " ms"
-      + formatInterval(series.x_low[at], series.x_high[at]) + ", " + title + " " + format(series.y[at])
-      + formatInterval(series.low[at], series.high[at]));
+    const numbers = listNumbers(series, at), unit = findUnit(box.figure.x);
+    say(box, series.text[at] + ": " + series.name + ", " + numbers[0].replace(/^\S+/, "$&" + unit)
+      + ", " + box.figure.panels[0].title + " " + numbers[1]);
     box.cursor.setAttribute("d", makeSymbol("valid", point.at, point.top, series.radius[at] + 4));
     box.value = index;
   }
@@ -491,7 +498,11 @@
     svg.addEventListener("pointercancel", () => { from = null; box.brush.setAttribute("width", 0); });
   }
 
-  function follow(point) { location.hash = "#" + point.series.leads_to[point.index]; show(); }
+  function follow(point) {
+    if (!point.series.leads_to) return;
+    location.hash = "#" + point.series.leads_to[point.index];
+    show();
+  }
 
   // -- figures in the page --------------------------------------------------------------------
 
@@ -514,13 +525,6 @@
     (box.figure.bands || []).forEach((band) => { causes[band.text] = true; });
     const named = Object.keys(causes);
     if (named.length) addLegendItem(box, "bars s1", "shaded: slowed down (" + named.join("; ") + ")");
-  }
-
-  function listNumbers(series, index) {
-    const pairs = [[series.x, series.x_low, series.x_high], [series.y, series.low, series.high]];
-    return pairs.map((pair) =>
-      format(pair[0][index]) + (pair[1] ? formatInterval(pair[1][index], pair[2][index]) : "")
-    );
   }
 
   function addSeriesTable(series, panel, x, parent) {
@@ -553,7 +557,9 @@
   }
 
   function formatHint(figure) {
-    return figure.panels[0].series[0].kind === "marks"
+    const marks = figure.panels[0].series.filter((series) => series.kind === "marks")[0];
+    if (marks && !marks.leads_to) return "Point at a mark to read it, or use the arrow keys.";
+    return marks
       ? "Point at a mark to read it, or use the arrow keys; click it or press Enter to open its run."
       : "Point at the figure to read it, or use the arrow keys; drag to look closer.";
   }

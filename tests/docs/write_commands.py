@@ -29,6 +29,7 @@ FUNCTIONS = {
     "tune": "tune",
     "evaluate": "evaluate",
     "compare": "compare",
+    "explain": "explain_run",
     "report": "report",
     "rollback": "rollback",
     "demo": "demo",

@@ -13,6 +13,7 @@ from edgepack.cli.auditing import audit_app
 from edgepack.cli.benching import bench
 from edgepack.cli.comparing import compare
 from edgepack.cli.devices import device_app
+from edgepack.cli.explaining import explain
 from edgepack.cli.groups import Edgepack
 from edgepack.cli.history import runs_app
 from edgepack.cli.leasing import lease, release, who
@@ -210,6 +211,9 @@ app.command(
     epilog="Examples: edgepack compare dist/old dist/new --device pi5  |  "
     "edgepack compare current dist/new --device tag:lab --junit compare.xml"
 )(compare)
+app.command(epilog="Examples: edgepack explain  |  edgepack explain 20261121T093012Z-a1b2c3 --all")(
+    explain
+)
 app.command(
     epilog="Examples: edgepack report --html report.html  |  "
     "edgepack report --project detector --device pi5 --last 20"

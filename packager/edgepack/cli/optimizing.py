@@ -12,9 +12,11 @@ from edgepack import api
 from edgepack.cli.options import JsonOption, ProjectOption, WaitOption, parse_seconds
 from edgepack.cli.rollouts import DevicesOption, ParallelOption
 from edgepack.cli.several import MEASURING_S, do_on_chosen, require_one_device
-from edgepack.cli.tuning import format_metric_ratio, make_point_cells
+from edgepack.cli.tuning import POINT_HEADS, format_metric_ratio, make_point_cells
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edgepack.base.progress import Progress
 
 
@@ -32,6 +34,15 @@ def optimize(
         bool, typer.Option("--write", help="Put a confirmed answer into the project file.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Decides the order of runs.")] = 0,
+    resolution: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Also search over the width of pictures in the model; repeat for each, the one to"
+            " compare with first.",
+            show_default=False,
+        ),
+    ] = None,
     wait_s: WaitOption = 0.0,
     parallel: ParallelOption = 16,
     as_json: JsonOption = False,
@@ -42,6 +53,8 @@ def optimize(
     metric there, and compares the answer in pairs with fp32. Called again after an end that came
     early, it goes on.
     """
+    from edgepack.errors import UsageError
+
     path = project or Path(api.PROJECT_FILE)
     loaded = api.read_project(path)
     if write:
@@ -52,8 +65,29 @@ def optimize(
     def keep(report: api.OptimizeReport) -> None:
         kept[report.device] = api.keep_optimizing(report)
 
+    question = api.OptimizeQuestion(loaded, budget_s=budget_s, seed=seed, wait_s=wait_s)
+    limits_s = api.RolloutSettings(parallel=parallel, deadline_s=MEASURING_S + budget_s)
+    if resolution:
+        if write:
+            raise UsageError(
+                "--write takes no sizes of pictures",
+                hint="write the lines that are printed into the project file yourself",
+                where="--resolution",
+            )
+        do_on_chosen(
+            device,
+            lambda chosen, progress: api.optimize_resolutions(
+                question, chosen, resolution, progress=progress, on_unfinished=keep
+            ),
+            show=_print_resolutions,
+            summarize=_format_resolution,
+            judge=api.require_resolution,
+            settings=limits_s,
+            as_json=as_json,
+        )
+        return
+
     def search(chosen: api.Device, progress: Progress) -> api.Optimized:
-        question = api.OptimizeQuestion(loaded, path, budget_s=budget_s, seed=seed, wait_s=wait_s)
         found = api.optimize(question, chosen, progress=progress, on_unfinished=keep)
         keep(found.report)
         return found
@@ -64,11 +98,47 @@ def optimize(
         show=lambda found: _print_report(found.report, kept[found.report.device]),
         summarize=lambda found: _format_answer(found.report),
         judge=lambda found: api.require_answer(found.report),
-        settings=api.RolloutSettings(parallel=parallel, deadline_s=MEASURING_S + budget_s),
+        settings=limits_s,
         as_json=as_json,
     )
     if api.is_one_device(device):
         _write_answer(path, *found.values(), write=write, quiet=as_json)
+
+
+def _format_resolution(results: Sequence[api.ResolutionResult]) -> str:
+    best = api.choose_resolution(results)
+    if best is None or best.found is None:
+        return "no size is within the limits"
+    return f"{best.side} pixels: {_format_answer(best.found.report)}"
+
+
+def _print_resolutions(results: Sequence[api.ResolutionResult]) -> None:
+    """Print the answer of each size, and what a project file needs for the best of them."""
+    import json
+
+    from edgepack.cli.printing import print_rows, write_line
+
+    best = api.choose_resolution(results)
+    rows = []
+    for each in results:
+        answer = "" if each.found is None else _format_answer(each.found.report)
+        rows.append(
+            (
+                str(each.side),
+                answer,
+                f"{each.latency.p50_ns / 1e6:.3f}" if each.latency else "not measured",
+                f"{each.metric} {each.value:.4f}" if each.value is not None else "not measured",
+                f"{each.drop:+.4f}" if each.drop is not None else "not measured",
+                "answer" if each is best else each.refused,
+            )
+        )
+    heads = ("width", "answer", "p50, ms", "metric", "lost against fp32 at the first", "which")
+    print_rows(heads, rows)
+    write_line("sizes ran one after the other, not in pairs")
+    if best is not None:
+        write_line("to use the answer, put this into the project file, and optimize again:")
+        for key, value in best.changes.items():
+            write_line(f"{key}: {json.dumps(value)}")
 
 
 def _format_answer(report: api.OptimizeReport) -> str:
@@ -97,7 +167,7 @@ def _format_speedup(report: api.OptimizeReport, base: str) -> str:
 def _print_report(report: api.OptimizeReport, kept: Path) -> None:
     from edgepack.cli.printing import print_rows, write_line
 
-    heads = ("variant", "settings", "p50, ms", "peak memory", "model size", "accuracy", "which")
+    heads = ("variant", "settings", *POINT_HEADS, "which")
     facts = {variant.id: variant for variant in report.variants}
     shown = [*report.front, *([] if report.answer is None else [report.answer])]
     rows = []

@@ -213,7 +213,7 @@ def _print_report(report: api.TuneReport, kept: Path) -> None:
     from edgepack.cli.printing import print_table, write_line
 
     table = Table()
-    heads = ("variant", "settings", "p50, ms", "peak memory", "model size", "accuracy", "which")
+    heads = ("variant", "settings", *POINT_HEADS, "which")
     for head in heads:
         table.add_column(head)
     facts = {variant.id: variant for variant in report.variants}
@@ -275,8 +275,12 @@ def _choose_shown(report: api.TuneReport) -> list[int]:
     return list(dict.fromkeys([*report.front, *others]))
 
 
+POINT_HEADS = ("p50, ms", "peak memory", "model size", "energy", "accuracy")
+"""Of the cells of :func:`make_point_cells`."""
+
+
 def make_point_cells(one: api.Candidate, facts: api.VariantFacts) -> list[str]:
-    """Return latency, memory, size and accuracy of a candidate, as cells of a table."""
+    """Return latency, memory, size, energy and accuracy of a candidate, as cells of a table."""
     latency, memory, accuracy = one.latency, one.memory, facts.accuracy
     found = "not measured"
     if isinstance(latency, api.Latency):
@@ -287,6 +291,7 @@ def make_point_cells(one: api.Candidate, facts: api.VariantFacts) -> list[str]:
         found,
         f"{memory.peak_bytes / 1e6:.1f} MB" if isinstance(memory, api.Memory) else "not measured",
         f"{facts.model_bytes / 1e6:.2f} MB",
+        "not measured" if one.energy_mj is None else f"{one.energy_mj:.2f} mJ",
         f"{accuracy.metric} {accuracy.value:.4f}"
         if isinstance(accuracy, api.Accuracy)
         else "not measured",

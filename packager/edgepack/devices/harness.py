@@ -14,21 +14,23 @@ from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.base.statistics import MIN_SAMPLES_P99
 from edgepack.devices.answers import MAX_BYTES, parse_answer
 from edgepack.devices.canary import CANARY, CanaryRun
+from edgepack.devices.topology import ask_topology
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     BoundRuns,
     Conditions,
-    Count,
     Memory,
     Name,
     Ns,
+    Peak,
     Placement,
     ProcessRun,
     Selection,
     VariantTrial,
 )
+from edgepack.records.topology import Topology
 
 HARNESS = "harness/edgepack_harness.py"
 NO_VARIANT_EXIT = 3
@@ -49,7 +51,8 @@ COOLER_C = 5.0
 """A run begins when the device is at most this much warmer, in °C, than it was at first."""
 _CONDITIONS = "harness/edgepack_conditions.py"
 QUIET = "harness/edgepack_quiet.py"
-"""Bundles of an older edgepack have none."""
+PEAK = "harness/edgepack_peak.py"
+"""Bundles of an older edgepack have neither."""
 _COOLING = "edgepack-cooling "
 _BUSY = "edgepack-busy "
 _COOL_DOWN_S = 360.0
@@ -92,10 +95,7 @@ class Swept(StrictModel):
     problem: Name = ""
 
 
-class _Profile(StrictModel):
-    variant: Name
-    runs: Count
-    nodes: list[Any]
+class _Profile(Placement):
     events: Events
 
 
@@ -148,6 +148,12 @@ class Measurer(Protocol):
 
     def trace(self, variant: str) -> tuple[Placement, Events]:
         """Return which provider runs each node, with the first events of the profile."""
+
+    def peak(self, threads: int, duration_s: float) -> Peak | NotMeasured:
+        """Measure how fast the processor moves and multiplies at best."""
+
+    def topology(self) -> Topology | NotMeasured:
+        """Return the processors that the measured process may use."""
 
     def canary(self) -> CanaryRun:
         """Time the canary once."""
@@ -266,8 +272,8 @@ class Harness:
         found = self._read_document(
             _Profile, argv, timeout_s=self.load_timeout_s, max_bytes=MAX_RUN_BYTES
         )
-        fields = {"variant": found.variant, "runs": found.runs, "nodes": found.nodes}
-        return Placement.model_validate(fields), found.events
+        fields = {name: getattr(found, name) for name in Placement.model_fields}
+        return Placement.model_construct(**fields), found.events
 
     def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
         """Wait until the device is nearly as cool as it was at first, for five minutes at most.
@@ -319,6 +325,21 @@ class Harness:
         """Time the canary once. The bundle must have one."""
         argv = [*self.run_prefix, self.python, "-B", str(self.release / CANARY)]
         return self._read_document(CanaryRun, argv, timeout_s=self.load_timeout_s)
+
+    def peak(self, threads: int, duration_s: float) -> Peak | NotMeasured:
+        """Measure how fast the processor moves and multiplies at best. The bundle must have it.
+
+        Args:
+            threads: Those of the session; 0 is onnxruntime's choice.
+            duration_s: For how long each of a few kernels runs, in seconds.
+        """
+        argv = [*self.run_prefix, self.python, "-B", str(self.release / PEAK)]
+        argv += [str(threads), f"{duration_s:g}"]
+        return self._read_document(Peak, argv, timeout_s=self.load_timeout_s)
+
+    def topology(self) -> Topology | NotMeasured:
+        """Return the processors that the measured process may use."""
+        return ask_topology(self.transport, self.python, self.run_prefix)
 
     def make_argv(self, mode: str, variant: str | None) -> list[str]:
         """Return the command for a mode. ``-B``: a release is never written to."""

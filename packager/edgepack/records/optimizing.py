@@ -48,8 +48,8 @@ class OptimizeReport(StrictModel):
     """How many of them an earlier call had made."""
     candidates: list[Candidate]
     front: list[Count]
-    """Candidates that no other is at least as good as in latency, accuracy, memory and size, and
-    better in one. Fastest first."""
+    """Candidates that no other is at least as good as in latency, accuracy, memory, size and
+    energy, and better in one. Fastest first."""
     on_device: dict[Name, Accuracy] = {}
     """The accuracy of variants on the device, by variant; of those that were candidates for the
     answer."""

@@ -16,6 +16,8 @@ from edgepack.base.schema import Id, NotMeasured, StrictModel
 from edgepack.bundle.manifest import Accuracy, Attempt, LayerError, OutsideError, Simulated
 from edgepack.bundle.unused import Unused
 from edgepack.project.limits import Limits
+from edgepack.project.profile import SessionSettings
+from edgepack.records.topology import Topology
 
 SCHEMA_VERSION: Literal[2] = 2
 
@@ -106,6 +108,8 @@ class Sample(StrictModel):
     throttled: list[Name] = []
     """Causes for which the device is slowed down now."""
     load: float | None = None
+    used_bytes: dict[Name, Count] = {}
+    """By GPU: how much of its memory all programs use."""
 
 
 class Sampling(StrictModel):
@@ -320,6 +324,31 @@ class TunedSetting(StrictModel):
     restored: bool
 
 
+class TensorSize(StrictModel):
+    """One tensor, as a node reads or writes it."""
+
+    dtype: Name
+    """As onnxruntime has it: ``float``, ``uint8``."""
+    dims: list[int]
+
+
+class NodeSizes(StrictModel):
+    """What a node reads and writes in one run."""
+
+    activation_bytes: Count
+    parameter_bytes: Count
+    """Of weights, as the model has them."""
+    output_bytes: Count
+    inputs: list[TensorSize]
+    """Weights among them."""
+    outputs: list[TensorSize]
+
+    @property
+    def moved_bytes(self) -> int:
+        """All that it reads and writes once."""
+        return self.activation_bytes + self.parameter_bytes + self.output_bytes
+
+
 class PlacedNode(StrictModel):
     """One node as it ran, and where. What a provider compiled is one node."""
 
@@ -330,6 +359,8 @@ class PlacedNode(StrictModel):
     """Microseconds, by onnxruntime's profiler, over all runs but the first."""
     median_us: float
     """The same, which one run that was interrupted does not move."""
+    sizes: Annotated[NodeSizes | None, Field(exclude_if=lambda given: given is None)] = None
+    """None of what a provider compiled, and where it was not asked."""
 
 
 class Placement(StrictModel):
@@ -338,6 +369,8 @@ class Placement(StrictModel):
     variant: Name
     runs: Count
     nodes: list[PlacedNode]
+    between_us: float | NotMeasured = NOT_ASKED
+    """What onnxruntime does between the nodes of a run, in the median, in microseconds."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -365,6 +398,25 @@ class Memory(StrictModel):
     def model_bytes(self) -> int:
         """What the model added to the peak."""
         return self.peak_bytes - self.baseline_bytes
+
+
+class Move(StrictModel):
+    """How fast an operator at best reads and writes that only passes on what it reads."""
+
+    moved_bytes: Annotated[int, Field(gt=0)]
+    """Read and written together: what has room in a cache is faster."""
+    bytes_per_s: Annotated[float, Field(gt=0)]
+
+
+class Peak(StrictModel):
+    """The best that onnxruntime's kernels reach on a device's processor, with so many threads."""
+
+    threads: Count
+    """0 is onnxruntime's choice."""
+    moves: Annotated[list[Move], Field(min_length=1)]
+    """Smallest first."""
+    multiply_adds_per_s: dict[Literal["float32", "int8"], Annotated[float, Field(gt=0)]]
+    """In a product of matrices."""
 
 
 class BoundRuns(StrictModel):
@@ -404,6 +456,8 @@ class VariantFacts(StrictModel):
     recipe: Name
     model_bytes: Count
     min_sqnr_db: float
+    session: Annotated[SessionSettings | None, Field(exclude_if=lambda given: given is None)] = None
+    """None where the edgepack that measured this did not write it down."""
     accuracy: Accuracy | NotMeasured
     """On the build host's CPU."""
     simulated: Simulated | NotMeasured | None = None
@@ -456,6 +510,9 @@ class RunReport(StrictModel):
     memory: Memory | NotMeasured
     placement: Placement | NotMeasured
     bound: BoundRuns | NotMeasured = NOT_ASKED
+    peak: Peak | NotMeasured = NOT_ASKED
+    topology: Topology | NotMeasured = NOT_ASKED
+    """The processors that the measured process may use."""
     sweep: list[SweepPoint] = []
     canary: Canary | NotMeasured
     tuned: list[TunedSetting] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -84,6 +85,17 @@ class Candidate(StrictModel):
     problem: Name = ""
     """Why it is out: it crashed, or its outputs were wrong."""
 
+    @property
+    def energy_mj(self) -> float | None:
+        """What an inference took in the median of the runs; None where no sensor tells."""
+        return find_energy(self.runs)
+
+
+def find_energy(runs: Sequence[RunTimes]) -> float | None:
+    """Return what an inference took in the median of runs, in mJ; None where no sensor tells."""
+    found = sorted(run.energy_mj for run in runs if run.energy_mj is not None)
+    return found[len(found) // 2] if found else None
+
 
 class Confirmation(StrictModel):
     """The fastest settings against others, in pairs of process runs in ABBA order."""
@@ -124,8 +136,9 @@ class TuneReport(StrictModel):
     """How long the measurements took, in seconds."""
     candidates: list[Candidate]
     front: list[Count]
-    """Candidates that no other is at least as good as in latency, accuracy, memory and size, and
-    better in one; of those that were in the last rung of their variant. Fastest first."""
+    """Candidates that no other is at least as good as in latency, accuracy, memory, size and
+    energy, and better in one; of those that were in the last rung of their variant. Fastest
+    first."""
     confirmation: Confirmation | NotMeasured
     answer: Count
     """The candidate to use: the fastest if that was confirmed, or else the fastest defaults, or

@@ -57,9 +57,7 @@ def device(tmp_path: Path) -> Device:
 
 
 def ask(project: Path, tmp_path: Path) -> OptimizeQuestion:
-    return OptimizeQuestion(
-        read_project(project), project, budget_s=600, cache=tmp_path / "journals"
-    )
+    return OptimizeQuestion(read_project(project), budget_s=600, cache=tmp_path / "journals")
 
 
 def limit(project: Path, text: str) -> None:

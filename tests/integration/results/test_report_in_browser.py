@@ -251,6 +251,22 @@ def test_timeline_when_dragged_over_is_enlarged_and_shown_whole_again(tabs, many
         assert page.locator(line).first.get_attribute("d") == whole
 
 
+def test_roofline_when_pointed_at_names_the_node_and_leads_nowhere(tabs, many):
+    with tabs.open(many, "#run-1") as page:
+        roofline = page.locator("#run-1 figure[data-figure=roofline]")
+        roofline.scroll_into_view_if_needed()
+        marks = roofline.locator("svg .mark")
+        marks.first.wait_for()
+        assert marks.count() > 3
+        place = page.url
+        roofline.locator("svg").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+        assert "/model/stage" in roofline.locator("output").text_content()
+        assert "multiply-adds a second" in roofline.locator("output").text_content()
+        assert page.url == place
+
+
 def test_numbers_of_a_figure_when_opened_are_those_that_it_draws(tabs, many):
     with tabs.open(many, screen=PHONE) as page:
         page.locator("#overview-1 .data summary").click()

@@ -16,7 +16,14 @@ RIGHT = "{resize: {width: 8, height: 8}, scale: 0.00784314, mean: [1.0, 1.0, 1.0
 """-1 to 1, and red first."""
 
 
-def save(path: Path, *, norm: bool = False, head: bool = False, classes: int = 4) -> Path:
+def save(
+    path: Path,
+    *,
+    norm: bool = False,
+    head: bool = False,
+    classes: int = 4,
+    sides: tuple[int | str, int | str] = (8, 8),
+) -> Path:
     """Write a model of [1, 3, 8, 8], which is trained on -1 to 1, and gives ``classes`` scores.
 
     Args:
@@ -24,6 +31,7 @@ def save(path: Path, *, norm: bool = False, head: bool = False, classes: int = 4
         norm: A BatchNormalization behind its first Conv.
         head: It makes -1 to 1 of 0 to 255 itself.
         classes: More than four never win.
+        sides: Height and width, or names of them.
     """
     centres = np.array(SHADES, np.float32) / 127.5 - 1
     weights, bias = 2 * centres, -(centres**2)
@@ -66,7 +74,7 @@ def save(path: Path, *, norm: bool = False, head: bool = False, classes: int = 4
     return tiny_models.save(
         path,
         nodes,
-        [("image", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [("image", TensorProto.FLOAT, [1, 3, *sides])],
         [("scores", TensorProto.FLOAT, [1, classes])],
         [(name, value) for name, value in values if name in used],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,10 @@ from edgepack.records.run import (
     Inconclusive,
     Invalid,
     Memory,
+    Move,
+    NodeSizes,
     OtherWork,
+    Peak,
     PlacedNode,
     Placement,
     ProcessRun,
@@ -27,6 +31,7 @@ from edgepack.records.run import (
     Sampling,
     Scenario,
     SweepPoint,
+    TensorSize,
     TunedSetting,
     Valid,
     VariantFacts,
@@ -289,10 +294,26 @@ def many_nodes(count: int, *, provider: str) -> Placement:
             provider=CPU if index % 9 == 4 else provider,
             mean_us=round(1000 / (1 + index), 2),
             median_us=round(900 / (1 + index), 2),
+            sizes=_make_sizes(index, 8 << (index % 4)),
         )
         for index in range(count)
     ]
-    return Placement(variant="cpu-int8-static", runs=10, nodes=nodes)
+    return Placement(variant="cpu-int8-static", runs=10, nodes=nodes, between_us=84.0)
+
+
+def _make_sizes(index: int, channels: int) -> NodeSizes:
+    """Return the sizes of a pointwise convolution that takes about as long as the node."""
+    side = max(1, round(math.sqrt(4.5e7 / (1 + index)) / channels))
+    image = TensorSize(dtype="uint8", dims=[1, channels, side, side])
+    weight = TensorSize(dtype="int8", dims=[channels, channels, 1, 1])
+    moved = channels * side * side
+    return NodeSizes(
+        activation_bytes=moved,
+        parameter_bytes=channels * channels,
+        output_bytes=moved,
+        inputs=[image, weight],
+        outputs=[image],
+    )
 
 
 def varied_report(index: int, *, samples: int = 200, runs: int = 5) -> RunReport:
@@ -349,6 +370,15 @@ def varied_report(index: int, *, samples: int = 200, runs: int = 5) -> RunReport
         unused=[],
         runs=timed,
         placement=many_nodes(54, provider=provider),
+        peak=Peak(
+            threads=4,
+            moves=[
+                Move(moved_bytes=1 << 18, bytes_per_s=3.1e10),
+                Move(moved_bytes=1 << 21, bytes_per_s=1.9e10),
+                Move(moved_bytes=1 << 26, bytes_per_s=8.4e9),
+            ],
+            multiply_adds_per_s={"float32": 1.7e10, "int8": 6.2e10},
+        ),
         unfinished="the device did not answer any more" if cut else "",
         verdict=verdict,
     ).model_copy(update={"bundle_bytes": size + 1_200_000, "notes": []})

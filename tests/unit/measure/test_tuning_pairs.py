@@ -78,6 +78,12 @@ def test_front_holds_what_nothing_is_better_than_fastest_first():
     assert find_pareto_front(points) == [1, 0, 3]
 
 
+def test_front_holds_what_takes_less_energy_where_all_of_them_tell():
+    fast, frugal = (CandidatePoint(n, ns, 1, 1, 0.0, mj) for n, ns, mj in ((0, 5, 9), (1, 6, 2)))
+    assert find_pareto_front([fast, frugal]) == [0, 1]
+    assert find_pareto_front([fast, CandidatePoint(1, 6, 1, 1, 0.0)]) == [0]
+
+
 def test_front_when_something_is_not_known_of_all_does_not_count_it():
     points = [point(0, 5.0, memory=9), point(1, 6.0, memory=None), point(2, 7.0, memory=1)]
     assert find_pareto_front(points) == [0]

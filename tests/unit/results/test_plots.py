@@ -90,7 +90,7 @@ def test_timeline_when_latencies_add_up_to_less_than_the_time_fills_the_time() -
 
 def test_timeline_when_no_sensor_said_anything_has_latencies_alone() -> None:
     report = example_report(runs=[example_run(sampling=UNKNOWN, timed_from_ns=UNKNOWN)])
-    assert list(panels(report)) == ["latency (ms)"]
+    assert list(panels(report)) == ["latency (ms)", "deviation (%)"]
 
 
 def test_timeline_when_the_device_is_slowed_down_marks_how_long_and_why() -> None:

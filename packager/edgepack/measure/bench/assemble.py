@@ -19,10 +19,12 @@ from edgepack.project.limits import Limits
 from edgepack.records.other_work import count_threads, list_work_notes
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
+    NOT_ASKED,
     SCHEMA_VERSION,
     BoundRuns,
     Creation,
     Memory,
+    Peak,
     Placement,
     ProcessRun,
     RunReport,
@@ -33,6 +35,7 @@ from edgepack.records.run import (
     list_latencies_ns,
 )
 from edgepack.records.sustained import list_sustained_notes
+from edgepack.records.topology import Topology
 from edgepack.records.verdict import (
     explain_heavy_tail_of,
     judge,
@@ -54,6 +57,8 @@ class Measurements:
     memory: Memory | NotMeasured = NOT_REACHED
     bound: BoundRuns | NotMeasured = NOT_REACHED
     placement: Placement | NotMeasured = NOT_REACHED
+    peak: Peak | NotMeasured = NOT_ASKED
+    topology: Topology | NotMeasured = NOT_ASKED
     scenario: Scenario = field(default_factory=Scenario)
     argv: list[str] = field(default_factory=list)
     """Of the first timed process run."""
@@ -119,6 +124,8 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
         start=measured.start,
         memory=measured.memory,
         bound=measured.bound,
+        peak=measured.peak,
+        topology=measured.topology,
         placement=measured.placement,
         sweep=measured.sweep,
         canary=join_runs(measured.canary),
@@ -162,6 +169,7 @@ def make_variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFac
         recipe=entry.recipe,
         model_bytes=manifest.count_model_bytes(entry),
         min_sqnr_db=entry.min_sqnr_db,
+        session=entry.session,
         accuracy=entry.accuracy,
         simulated=entry.simulated,
         layers=entry.layers

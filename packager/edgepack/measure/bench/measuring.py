@@ -10,7 +10,7 @@ from edgepack.base.progress import Task
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.devices.canary import CanaryRun
-from edgepack.devices.harness import QUIET, Measurer, Quiet, Swept
+from edgepack.devices.harness import PEAK, QUIET, Measurer, Quiet, Swept
 from edgepack.errors import RemoteCommandError, format_one_line
 from edgepack.measure.bench.assemble import Measurements, Question
 from edgepack.measure.bench.sweeps import Shapes, find_batch
@@ -30,6 +30,8 @@ BINDING = "edgepack_binding.py"
 """The file of a bundle that keeps inputs and outputs on a device; older bundles have none."""
 RUN, POINT = "process run", "point"
 """Kinds of parts of a measurement that take about as long as each other."""
+PEAK_S, SMOKE_PEAK_S = 0.25, 0.02
+"""How long each kernel runs that shows what the processor reaches at best."""
 ONCE = 3
 """Parts that are measured once: creation and start, memory, placement."""
 
@@ -117,7 +119,29 @@ class Subject:
             measured.placement, measured.events = harness.trace(used)
         else:
             measured.placement = harness.profile(used)
+        self._measure_processor()
         task(f"placement: {used}")
+
+    def _measure_processor(self) -> None:
+        """Measure what the processor reaches at best, and ask for its cores; go on if that fails.
+
+        Raises:
+            DeviceError: The connection broke.
+        """
+        measured, files = self.measured, self.question.manifest.files
+        if not any(file.path == PEAK for file in files):
+            measured.peak = NotMeasured(reason="the bundle has no program that measures it")
+            return
+        if measured.selection.device.emulated:
+            measured.peak = NotMeasured(reason="the processor is emulated")
+            return
+        threads = self.entry.session.intra_op_num_threads
+        duration_s = PEAK_S if self.preset.conclusive else SMOKE_PEAK_S
+        try:
+            measured.peak = self.harness.peak(threads, duration_s)
+            measured.topology = self.harness.topology()
+        except RemoteCommandError as error:
+            measured.peak = NotMeasured(reason=format_one_line(error.problem))
 
 
 def measure_all(subject: Subject, task: Task, note: Callable[[str], None]) -> None:

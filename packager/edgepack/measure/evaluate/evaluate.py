@@ -48,7 +48,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
     bundle: Path,
     device: Device,
     *,
-    project: Path | None = None,
+    project: Path | LoadedProject | None = None,
     variant: str | None = None,
     wait_s: float = 0.0,
     resume: bool = True,
@@ -65,7 +65,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
     Args:
         bundle: The bundle's folder.
         device: Where to run it.
-        project: The project file; default: the one in the working directory.
+        project: The project, or its file; default: the one in the working directory.
         variant: Evaluate this one, rather than the first that works there.
         wait_s: How long to wait while others hold the device.
         resume: Whether to go on where an earlier call ended early.
@@ -293,7 +293,9 @@ def _reporting_kept(kept: KeptAnswers, total: int, progress: Progress) -> Iterat
         raise
 
 
-def _read_project_here(project: Path | None) -> LoadedProject:
+def _read_project_here(project: Path | LoadedProject | None) -> LoadedProject:
+    if isinstance(project, LoadedProject):
+        return project
     path = project or Path(PROJECT_FILE)
     if project is None and not path.is_file():
         raise UsageError(

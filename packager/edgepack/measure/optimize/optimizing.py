@@ -55,8 +55,6 @@ class OptimizeQuestion:
     """What is to be optimized, and how."""
 
     loaded: LoadedProject
-    project: Path
-    """The project file."""
     budget_s: float = 1200.0
     """Seconds to measure speed on the device; building and the metric come on top."""
     seed: int = 0
@@ -246,7 +244,7 @@ def _evaluate(
         report = evaluate(
             outcome.search.question.bundle,
             device,
-            project=question.project,
+            project=question.loaded,
             variant=variant,
             wait_s=question.wait_s,
             progress=progress,

@@ -9,6 +9,7 @@ from edgepack.measure.optimize.pruning import Screened, find_pruned
 from edgepack.measure.tune.halving import find_finalists
 from edgepack.measure.tune.searching import MeasuredCandidate, TuneSearch, format_candidate
 from edgepack.records.run import Memory
+from edgepack.records.tuning import find_energy
 
 _NS_PER_MS, _MB = 1e6, 1e6
 _NOT_SEARCHED = ("p99_ms", "first_ms", "load_ms", "temperature_c")
@@ -63,11 +64,9 @@ class OptimizeSearch(TuneSearch):
             peak_mb = tried.memory.peak_bytes / _MB
             if peak_mb > limits.memory_mb:
                 yield f"{name}: memory_mb is {peak_mb:.4g} of at most {limits.memory_mb:g} MB"
-        found_mj = [run.energy_mj for run in tried.runs if run.energy_mj is not None]
-        if limits.energy_mj is not None and found_mj:
-            energy_mj = sorted(found_mj)[len(found_mj) // 2]
-            if energy_mj > limits.energy_mj:
-                yield f"{name}: energy_mj is {energy_mj:.4g} of at most {limits.energy_mj:g} mJ"
+        energy_mj = find_energy(tried.runs)
+        if limits.energy_mj is not None and energy_mj is not None and energy_mj > limits.energy_mj:
+            yield f"{name}: energy_mj is {energy_mj:.4g} of at most {limits.energy_mj:g} mJ"
 
     def find_nearest(self) -> str:
         """Return which limits the fastest candidate misses."""

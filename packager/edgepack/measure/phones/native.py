@@ -50,11 +50,13 @@ from edgepack.records.run import (
     IN_HOST_MEMORY,
     Conditions,
     Memory,
+    Peak,
     Placement,
     ProcessRun,
     Selection,
     VariantTrial,
 )
+from edgepack.records.topology import Topology
 
 COOLER_C = 5.0
 """A run begins when the phone is at most this much warmer, in °C, than it was at first."""
@@ -64,6 +66,8 @@ NOT_SAMPLED = NotMeasured(reason="a phone is read before and after each run, not
 NO_ENERGY = NotMeasured(reason="phones have no sensor for the power that they draw")
 NO_OTHERS = NotMeasured(reason="a phone does not tell what other apps take")
 NO_START = NotMeasured(reason="the program that measures on phones is no app that starts")
+NO_PEAK = NotMeasured(reason="the program that measures on phones has no such model")
+NO_TOPOLOGY = NotMeasured(reason="a phone is not asked for its cores")
 NO_COLD = NotMeasured(reason="a phone does not let its file cache be dropped")
 
 _Document = TypeVar("_Document", bound=StrictModel)
@@ -214,6 +218,15 @@ class NativeHarness:
             model_sha256=hashlib.sha256(canary.MODEL).hexdigest(),
             median_ns=int(statistics.median(timed.latencies_ns)),
         )
+
+    def peak(self, threads: int, duration_s: float) -> Peak | NotMeasured:
+        """Say why it is not measured."""
+        del threads, duration_s
+        return NO_PEAK
+
+    def topology(self) -> Topology | NotMeasured:
+        """Say why it is not known."""
+        return NO_TOPOLOGY
 
     def wait_for_quiet(
         self, threads: int, share: float, most_s: float, note: Callable[[str], None]

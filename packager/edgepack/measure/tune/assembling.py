@@ -16,7 +16,14 @@ from edgepack.measure.tune.front import CandidatePoint, find_pareto_front
 from edgepack.measure.tune.halving import find_finalists
 from edgepack.measure.tune.searching import MeasuredCandidate, TuneSearch, format_candidate
 from edgepack.records.run import Memory
-from edgepack.records.tuning import SCHEMA_VERSION, Candidate, Confirmation, Latency, TuneReport
+from edgepack.records.tuning import (
+    SCHEMA_VERSION,
+    Candidate,
+    Confirmation,
+    Latency,
+    TuneReport,
+    find_energy,
+)
 from edgepack.records.verdict import EMULATED
 
 NO_RUN = NotMeasured(reason="it made no process run")
@@ -139,6 +146,7 @@ def find_front(search: TuneSearch) -> list[int]:
                 memory_bytes=memory.peak_bytes if isinstance(memory, Memory) else None,
                 size_bytes=search.site.bundle.manifest.count_model_bytes(entry),
                 loss=loss,
+                energy_mj=find_energy(tried.runs),
             )
         )
     return find_pareto_front(points)

@@ -16,6 +16,8 @@ class CandidatePoint:
     size_bytes: int
     loss: float | None
     """Its metric, with a sign such that less is better."""
+    energy_mj: float | None = None
+    """What an inference takes, by the device's own sensor."""
 
 
 def find_pareto_front(points: Sequence[CandidatePoint]) -> list[int]:
@@ -29,6 +31,7 @@ def find_pareto_front(points: Sequence[CandidatePoint]) -> list[int]:
         [point.size_bytes for point in points],
         [point.memory_bytes for point in points],
         [point.loss for point in points],
+        [point.energy_mj for point in points],
     ]
     known = [[float(each) for each in axis if each is not None] for axis in axes]
     full = [axis for axis in known if len(axis) == len(points)]

@@ -56,6 +56,7 @@ import edgepack_loader as loader  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_nvml as nvml  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_pages as pages  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_providers as providers  # type: ignore[import-not-found]  # noqa: E402
+import edgepack_sizes as sizes  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_sysfs as sysfs  # type: ignore[import-not-found]  # noqa: E402
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
@@ -497,18 +498,34 @@ def read_peak_rss() -> int:
 
 
 def profile(arguments: argparse.Namespace) -> Json:
-    """Report which provider ran each node, and for how long."""
+    """Report which provider ran each node, for how long, and what it read and wrote."""
     bundle = loader.Bundle(arguments.bundle)
     entry = bundle.list_variants(arguments.variant)[0]
     # It registers a provider that is a library beside onnxruntime.
     loader.check_requirements(entry, bundle.manifest.get("provider_sources"))
     events = loader.record_profile(bundle, entry, PROFILE_RUNS)
+    read = sizes.read_sizes(events) if _is_elsewhere(entry) else _record_sizes(bundle, entry)
+    nodes = loader.find_profile_nodes(events)
     document = {
         "variant": entry["id"],
         "runs": PROFILE_RUNS,
-        "nodes": loader.find_profile_nodes(events),
+        "nodes": [{**node, "sizes": read.get((node["name"], node["op"]))} for node in nodes],
+        "between_us": sizes.find_between_us(events),
     }
     return {**document, "events": events[: arguments.events]} if arguments.events else document
+
+
+def _is_elsewhere(entry: Json) -> bool:
+    """Return whether a provider other than the CPU would compile once more for another session."""
+    return bool(entry["providers"][0]["name"] != providers.CPU)
+
+
+def _record_sizes(bundle: Any, entry: Json) -> Any:
+    """Return what nodes read and write, from a session that packs no weights."""
+    key, value = sizes.UNPACKED
+    settings = entry["session"]
+    unpacked = {**settings, "config": {**settings["config"], key: value}}
+    return sizes.read_sizes(loader.record_profile(bundle, {**entry, "session": unpacked}, 1))
 
 
 def serve(arguments: argparse.Namespace, requests: BinaryIO, answers: BinaryIO) -> None:

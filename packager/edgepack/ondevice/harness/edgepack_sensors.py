@@ -64,6 +64,7 @@ class Sensors:
                 "clocks_hz": gpu.read_clock_hz(),
                 "busy": gpu.read_busy(),
                 "power_w": self._measure_power_w(name, gpu),
+                "used_bytes": gpu.read_used_bytes(),
             }
             for key, value in values.items():
                 if value is not None:  # a Jetson's own files come first

@@ -35,6 +35,8 @@ LONGEST_TEXT = 80
 """The most characters of a figure's text; longer text is cut, and complete in the tables."""
 LEAST_IN_STRETCH = 5
 """Queries; the median of fewer jumps as they do."""
+DEVIATIONS, LEAST_DEVIATING = 120, 20
+"""The most stretches in a timeline whose deviation is drawn, and the least queries in one."""
 GAP = 0.03
 """The gap between process runs, as part of the whole."""
 NEAR_TRIP_C = 20
@@ -48,8 +50,8 @@ Number = float | None
 class PlotSeries:
     """What is drawn in one colour: a line, dots, bars or marks.
 
-    ``bars`` stand on 0 and are as wide as the distance of the first two. ``marks`` have an interval
-    in each direction, a radius, a text, and the id of what they lead to.
+    ``bars`` stand on 0 and are as wide as the distance of the first two. ``marks`` have a radius
+    and a text, and may have an interval in each direction and the id of what they lead to.
     """
 
     name: str
@@ -194,12 +196,16 @@ def draw_timeline(report: RunReport, limit: int = STRETCHES) -> Figure:
     where = make_spans(report)
     panels = [
         _draw_latencies(report, where, limit),
+        _draw_deviation(report, where),
         _draw_sensors(report, where, "temperature (°C)", "s1", lambda each: each.temperatures_c),
         _draw_sensors(report, where, "clock (GHz)", "s2", _read_clocks),
+        _draw_sensors(report, where, "at work (cores; part of a GPU)", "s0", lambda s: s.busy),
+        _draw_sensors(report, where, "load (processes)", "s1", _read_load),
+        _draw_sensors(report, where, "memory of GPUs in use (GB)", "s2", _read_gpu_memory),
         _draw_sensors(report, where, "power (W)", "s3", lambda each: each.power_w),
     ]
     return Figure(
-        label=f"Latencies of {len(where)} process runs over temperature and clocks",
+        label=f"Latencies of {len(where)} process runs over what the sensors read",
         x="time measured (s)",
         panels=[panel for panel in panels if panel],
         marks=[Level(round_short(span.start), f"run {n}") for n, span in enumerate(where, 1)],
@@ -226,6 +232,26 @@ def _draw_latencies(report: RunReport, where: Sequence[PlotSpan], limit: int) ->
     bound = report.scenario.latency_bound_ms
     levels = [Level(bound, "latency bound")] if bound and bound < LOG_FROM * highest else []
     return Panel("latency (ms)", [slowest, medians], 230, log=log, levels=levels)
+
+
+def _draw_deviation(report: RunReport, where: Sequence[PlotSpan]) -> Panel | None:
+    """Draw how far the queries of a stretch are from its median, in the median of them."""
+    import numpy as np
+
+    line = PlotSeries("median deviation in a stretch", "line", [], [], "s0")
+    for run, span in zip(report.runs, where, strict=True):
+        values = np.array(run.latencies_ns, np.float64)
+        size = max(LEAST_DEVIATING, -(-len(values) // max(1, DEVIATIONS // len(report.runs))))
+        begun = _compute_beginnings(values, evenly=_has_overlap(report))
+        for start in range(0, len(values) - size + 1, size):
+            part = values[start : start + size]
+            middle = float(np.median(part))
+            deviation = float(np.median(np.abs(part - middle))) / max(middle, 1.0)
+            line.x.append(round_short(span.start + begun[start] * span.seconds))
+            line.y.append(round_short(100 * deviation))
+        line.x.append(None)
+        line.y.append(None)
+    return Panel("deviation (%)", [line], 80) if any(v is not None for v in line.y) else None
 
 
 class QueryStretch(NamedTuple):
@@ -287,6 +313,14 @@ def _read_clocks(sample: Sample) -> Mapping[str, float]:
     return {name: hertz / 1e9 for name, hertz in sample.clocks_hz.items()}
 
 
+def _read_load(sample: Sample) -> Mapping[str, float]:
+    return {} if sample.load is None else {"average of a minute": sample.load}
+
+
+def _read_gpu_memory(sample: Sample) -> Mapping[str, float]:
+    return {name: used / 1e9 for name, used in sample.used_bytes.items()}
+
+
 def _draw_sensors(
     report: RunReport,
     where: Sequence[PlotSpan],
@@ -316,7 +350,8 @@ def _draw_sensors(
         PlotSeries(name, "line", x[name], y[name], f"{colour} d{number}")
         for number, name in enumerate(shown)
     ]
-    return Panel(title, series, 110, levels=levels)
+    from_zero = not title.startswith(("temperature", "clock"))
+    return Panel(title, series, 110, from_zero=from_zero, levels=levels)
 
 
 def _list_samples(run: ProcessRun) -> list[Sample]:

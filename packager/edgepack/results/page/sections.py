@@ -23,6 +23,7 @@ from edgepack.records.run import (
 )
 from edgepack.records.verdict import WORKING, explain_heavy_tail_of, find_remedy
 from edgepack.results.limits import JudgedLimit, judge_limits
+from edgepack.results.page.explained import ExplainedRun, make_explained
 from edgepack.results.page.outside import find_broken_outputs, format_ranges
 from edgepack.results.page.plots import (
     STRETCHES,
@@ -193,7 +194,7 @@ class Section:
     seen: str
     """What the timeline shows."""
     figures: dict[str, Figure]
-    """By the name of their place: ``timeline``, ``distribution``, ``sustained``."""
+    """By the name of their place: ``timeline``, ``distribution``, ``sustained``, ``roofline``."""
     unknown: list[str]
     """Kinds of sensors that were not read, with the reason."""
     overhead: str
@@ -206,6 +207,7 @@ class Section:
     shares: list[Share]
     nodes: list[Bar]
     placement: str
+    explained: ExplainedRun
     layers_of: str
     layers: list[Bar]
     layers_not_measured: str
@@ -243,6 +245,9 @@ def make_section(
     }
     if by_minute:
         figures["sustained"] = draw_sustained(by_minute)
+    explained = make_explained(report)
+    if explained.roofline:
+        figures["roofline"] = explained.roofline
     cold = list_cold_creations(report)
     placement = None if isinstance(report.placement, NotMeasured) else report.placement
     variant, layers = _find_layers(report)
@@ -269,6 +274,7 @@ def make_section(
         shares=_make_shares(placement) if placement else [],
         nodes=_make_node_bars(placement.nodes) if placement else [],
         placement=format_placement(report),
+        explained=explained,
         layers_of=variant,
         layers=[_make_layer_bar(layer) for layer in layers[:WORST_LAYERS]],
         layers_not_measured=next(

@@ -1,0 +1,130 @@
+"""``edgepack optimize --resolution``: real builds of several sizes, with simulated runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from edgepack.cli.main import run
+from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.errors import LimitError, UsageError
+from edgepack.measure.optimize.optimizing import OptimizeQuestion
+from edgepack.measure.optimize.resolutions import (
+    ResolutionResult,
+    change_resolution,
+    choose_resolution,
+    optimize_resolutions,
+    require_resolution,
+)
+from edgepack.project.loading import read_project
+from edgepack.project.profile import find_host_target
+
+from tests.support.doubles.simulated_runs import Simulated
+from tests.support.nets import brightness_nets
+
+IMAGE = "{resize: {short_side: 18, crop: 16}, scale: 0.00784314, mean: [1.0, 1.0, 1.0]}"
+DIMS = "dims: {height: 16, width: 16}\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("CONFIG", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    path = brightness_nets.write_project(tmp_path, IMAGE, sides=("height", "width"))
+    path.write_text(f"{path.read_text()}{DIMS}targets: [{find_host_target()}]\n")
+    return path
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
+    """Runs take as long as a picture has pixels."""
+
+    def ms(session: dict[str, Any], _: object) -> float:
+        assert found.harness is not None
+        manifest = json.loads(Path(found.harness.release, "manifest.json").read_text())
+        _, _, height, width = manifest["inputs"][0]["shape"]
+        return height * width / 100 * (1 if "fp32" in session["variant"] else 2)
+
+    found = Simulated(monkeypatch, ms)
+    return found
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    entry = LocalEntry(
+        transport="local",
+        target=find_host_target(),
+        root=str(tmp_path / "root"),
+        python=sys.executable,
+    )
+    return Device("board", entry)
+
+
+def ask(project: Path, tmp_path: Path) -> OptimizeQuestion:
+    return OptimizeQuestion(read_project(project), budget_s=900, cache=tmp_path / "journals")
+
+
+def test_the_smallest_size_that_keeps_the_metric_is_the_answer(
+    project: Path, device: Device, tmp_path: Path, simulated: Simulated
+) -> None:
+    results = optimize_resolutions(ask(project, tmp_path), device, [16, 8])
+    assert [each.side for each in results] == [16, 8]
+    assert [each.value for each in results] == [1.0, 1.0]
+    best = choose_resolution(results)
+    assert best is results[1]
+    assert best.changes["dims"] == {"height": 8, "width": 8}
+    assert best.changes["inputs"]["image"]["image"]["resize"] == {"short_side": 9, "crop": 8}
+    assert results[0].latency.p50_ns / results[1].latency.p50_ns == pytest.approx(4, rel=0.1)
+    assert simulated.runs > 6
+
+
+def refused(side: int, why: str = "metric_drop is 0.4") -> ResolutionResult:
+    return ResolutionResult(side, {}, None, why)
+
+
+def test_a_size_that_lost_too_much_is_no_answer_and_none_is_an_error(
+    project: Path, device: Device, tmp_path: Path, simulated: Simulated
+) -> None:
+    [whole] = optimize_resolutions(ask(project, tmp_path), device, [16])
+    assert choose_resolution([whole, refused(8)]) is whole
+    lost = replace(whole, refused="metric_drop is 0.2 against fp32 at the first size")
+    assert choose_resolution([lost]) is None
+    with pytest.raises(LimitError, match=r"16: metric_drop is 0.2 .*; 8: metric_drop is 0.4"):
+        require_resolution([lost, refused(8)])
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("scale: 0.00784314", "scale: 0.00784314, layout: NHWC"), "takes pictures of one size"),
+        ((", labels: labels.csv", ""), "a metric of labels"),
+        (("images: photos, labels: labels.csv", "path: some.npz"), "tensors of one size"),
+        ((f"{{image: {{image: {IMAGE}}}}}", "{image: {pad: 0}}"), "the project has 0"),
+    ],
+)
+def test_what_has_one_size_is_refused_before_anything_is_built(
+    project: Path, change: tuple[str, str], problem: str
+) -> None:
+    text = project.read_text()
+    assert change[0] in text
+    project.write_text(text.replace(*change))
+    with pytest.raises(UsageError, match=problem):
+        change_resolution(read_project(project), 8)
+
+
+def test_command_prints_each_size_and_the_lines_for_the_best(
+    project: Path, simulated: Simulated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["optimize", "--device", "local", "--project", str(project), "--budget", "10m"]
+    sides = ["--resolution", "16", "--resolution", "8"]
+    assert run([*argv, *sides, "--write"]) == 2
+    assert "--write takes no sizes" in capsys.readouterr().err
+    assert run([*argv, *sides]) == 0
+    text = capsys.readouterr().out
+    assert 'dims: {"height": 8, "width": 8}' in text
+    assert run([*argv, *sides, "--json"]) == 0
+    assert [each["side"] for each in json.loads(capsys.readouterr().out)] == [16, 8]
