@@ -93,6 +93,7 @@ BACKEND = Backend(
     recipes=frozenset({"fp32", "int8-static"}),
     misfits=find_misfits,
     refusals=find_refusals,
+    on_processor=True,
     # Only convolutions and matrix products need known shapes.
     static_shapes=False,
     cores=count_session_cores,

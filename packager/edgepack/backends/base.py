@@ -128,6 +128,9 @@ class Backend:
     cores: Callable[[Mapping[str, str], int, int], int] = count_one_core
     """Returns on how many of the processor's cores an inference runs, from the provider's options,
     the session's threads (0 where it sets none) and the number of cores."""
+    on_processor: bool = False
+    """Whether its nodes are of the same device as the CPU's to onnxruntime, so that a session runs
+    both in one order. False where that is not known. Source: their constructors name no device."""
     plugin: str = ""
     """The Python distribution that installs the provider as a library beside onnxruntime, if there
     is one. :data:`edgepack.ondevice.runtime.edgepack_names.PLUGINS` names its module, for devices.

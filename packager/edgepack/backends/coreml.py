@@ -95,6 +95,7 @@ BACKEND = Backend(
     formats=frozenset({"onnx", "ort-runtime"}),
     misfits=find_misfits,
     refusals=find_refusals,
+    on_processor=True,
     # Dynamic shapes are taken (slowly), unless the option RequireStaticInputShapes is 1.
     static_shapes=False,
     # Source: the same as nnapi's; not tried on a phone.

@@ -33,5 +33,6 @@ BACKEND = Backend(
     formats=frozenset({"onnx", "ort-fixed", "ort-runtime"}),
     misfits=find_misfits,
     refusals=find_refusals,
+    on_processor=True,
     cores=count_session_cores,
 )

@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from edgepack.backends.base import Backend, Misfit
 from edgepack.backends.registry import BACKENDS
+from edgepack.backends.sessions import find_idle_settings
 from edgepack.errors import EdgepackError, ProfileError, suggest_nearest
 from edgepack.ondevice.runtime.edgepack_names import (
     find_provider_option_problem,
@@ -207,6 +208,7 @@ def find_misfits(variant: Variant, profile: Profile) -> list[Misfit]:
     found = [*_check_common(variant, backend), *_check_names(variant)]
     found += [*_check_kernels(variant, profile), *_check_replays(variant, profile)]
     found += _check_recipe(variant, profile)
+    found += find_idle_settings(variant, backend, profile.device)
     found += _check_compiled(variant, backend, profile)
     return found + backend.misfits(variant, profile.device)
 

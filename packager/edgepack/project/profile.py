@@ -206,6 +206,11 @@ class Provider(StrictModel):
 
 
 GraphLevel = Literal["disabled", "basic", "extended", "all"]
+ExecutionMode = Literal["sequential", "parallel"]
+
+
+def _is_sequential(mode: ExecutionMode) -> bool:
+    return mode == "sequential"
 
 
 class SessionSettings(StrictModel):
@@ -218,6 +223,20 @@ class SessionSettings(StrictModel):
     ] = "all"
     """How far onnxruntime optimizes the graph. Written only where it is not the default, so that
     the bytes of other manifests and profiles stay what they were."""
+    execution_mode: Annotated[ExecutionMode, Field(exclude_if=_is_sequential)] = "sequential"
+    """``parallel`` has nodes of two devices, such as a GPU and the CPU, run at the same time.
+    Written only where it is not the default, as are all settings below but ``config``."""
+    inter_op_num_threads: Annotated[int, Field(ge=0, exclude_if=lambda threads: not threads)] = 0
+    """Threads that the parallel mode spreads nodes over; 0 lets onnxruntime use one per core."""
+    enable_cpu_mem_arena: Annotated[bool, Field(exclude_if=bool)] = True
+    """Whether memory of the CPU that is no longer needed is kept for later tensors."""
+    enable_mem_pattern: Annotated[bool, Field(exclude_if=bool)] = True
+    """Whether all tensors of a run lie in one block, planned in the first run of their shapes."""
+    log_severity_level: Annotated[
+        int | None, Field(ge=0, le=4, exclude_if=lambda level: level is None)
+    ] = None
+    """The least severe messages that are written to stderr: 0 verbose, 1 info, 2 warning, 3 error,
+    4 fatal. None is the loader's own, which is error."""
     config: dict[str, str] = {}
 
 

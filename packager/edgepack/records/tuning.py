@@ -40,7 +40,10 @@ class Settings(StrictModel):
         session = sorted(self.session.config.items())
         level = self.session.graph_optimization_level
         listed = [(provider.name, sorted(provider.options.items())) for provider in self.providers]
-        return repr((self.variant, self.session.intra_op_num_threads, level, session, listed))
+        key = self.variant, self.session.intra_op_num_threads, level, session, listed
+        named = {"intra_op_num_threads", "graph_optimization_level", "config"}
+        others = self.session.model_dump(exclude=named, exclude_defaults=True)
+        return repr((*key, sorted(others.items())) if others else key)
 
     @property
     def override(self) -> str:

@@ -1,6 +1,9 @@
 import org.json.JSONArray
 import org.json.JSONObject
 
+/** onnxruntime's number of the log level that only has errors. */
+private const val LOG_ERRORS = 3
+
 /** The part of `manifest.json` that this code needs. */
 internal class Manifest(
     val name: String,
@@ -37,6 +40,19 @@ internal class Slice(val output: String, val axis: Int, val dim: String)
 /** An execution provider and its options. */
 internal class Provider(val name: String, val options: Map<String, String>)
 
+/** The options of a session that have a function of their own; the others are session config entries. */
+internal class SessionSettings(
+    val threads: Int,
+    val level: String,
+    val mode: String,
+    /** Threads that the parallel mode spreads nodes over; 0 lets onnxruntime decide. */
+    val interOpThreads: Int,
+    val arena: Boolean,
+    val memoryPattern: Boolean,
+    /** The least severe messages that onnxruntime writes, from 0 for verbose to 4 for fatal. */
+    val logLevel: Int,
+)
+
 /** One way to run the model. */
 internal data class Variant(
     val id: String,
@@ -48,8 +64,7 @@ internal data class Variant(
     val providers: List<Provider>,
     /** The share of the nodes that the first provider must run; null for all nodes. */
     val share: Double?,
-    val threads: Int,
-    val level: String,
+    val session: SessionSettings,
     val config: Map<String, String>,
     val cpuFlags: List<String>,
     val minDb: Double,
@@ -124,13 +139,23 @@ private fun readVariant(json: JSONObject): Variant {
         exact = json.optBoolean("exact"),
         providers = json.readObjects("providers").map(::readProvider),
         share = (placement as? Number)?.toDouble(),
-        threads = session.getInt("intra_op_num_threads"),
-        level = session.optString("graph_optimization_level", "all"),
+        session = readSession(session),
         config = readTexts(session.getJSONObject("config")),
         cpuFlags = List(flags.length(), flags::getString),
         minDb = json.getDouble("min_sqnr_db"),
     )
 }
+
+private fun readSession(json: JSONObject): SessionSettings =
+    SessionSettings(
+        threads = json.getInt("intra_op_num_threads"),
+        level = json.optString("graph_optimization_level", "all"),
+        mode = json.optString("execution_mode", "sequential"),
+        interOpThreads = json.optInt("inter_op_num_threads", 0),
+        arena = json.optBoolean("enable_cpu_mem_arena", true),
+        memoryPattern = json.optBoolean("enable_mem_pattern", true),
+        logLevel = json.optInt("log_severity_level", LOG_ERRORS),
+    )
 
 private fun readSlice(json: JSONObject): Slice =
     Slice(json.getString("output"), json.getInt("axis"), json.getString("dim"))

@@ -7,6 +7,7 @@ import ai.onnxruntime.OrtHardwareDevice.OrtHardwareDeviceType
 import ai.onnxruntime.OrtLoggingLevel
 import ai.onnxruntime.OrtSession
 import ai.onnxruntime.OrtSession.SessionOptions
+import ai.onnxruntime.OrtSession.SessionOptions.ExecutionMode
 import ai.onnxruntime.OrtSession.SessionOptions.OptLevel
 import ai.onnxruntime.providers.NNAPIFlags
 import java.io.File
@@ -40,6 +41,8 @@ private val LEVELS =
         "extended" to OptLevel.EXTENDED_OPT,
         "all" to OptLevel.ALL_OPT,
     )
+
+private val MODES = mapOf("sequential" to ExecutionMode.SEQUENTIAL, "parallel" to ExecutionMode.PARALLEL)
 
 private val TYPES =
     mapOf(
@@ -265,9 +268,14 @@ internal class Sessions(private val assets: Assets, private val manifest: Manife
     private fun wrapSession(session: OrtSession): Session = Session(environment, session, manifest)
 
     private fun configure(options: SessionOptions, variant: Variant, precise: Boolean, cache: File?) {
-        options.setSessionLogLevel(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR)
-        options.setIntraOpNumThreads(variant.threads)
-        options.setOptimizationLevel(LEVELS.getValue(variant.level))
+        val settings = variant.session
+        options.setSessionLogLevel(OrtLoggingLevel.mapFromInt(settings.logLevel))
+        options.setIntraOpNumThreads(settings.threads)
+        options.setOptimizationLevel(LEVELS.getValue(settings.level))
+        options.setExecutionMode(MODES.getValue(settings.mode))
+        options.setInterOpNumThreads(settings.interOpThreads)
+        options.setCPUArenaAllocator(settings.arena)
+        options.setMemoryPatternOptimization(settings.memoryPattern)
         if (precise) options.addConfigEntry(PRECISE, "1")
         if (variant.share == null && variant.providers.first().name != CPU) options.addConfigEntry(NO_FALLBACK, "1")
         for ((key, value) in fillCachePath(variant.config, cache)) options.addConfigEntry(key, value)

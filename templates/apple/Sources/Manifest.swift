@@ -166,12 +166,26 @@ struct SessionSettings: Decodable, Sendable {
     let intraOpNumThreads: Int
     /// `disabled`, `basic`, `extended` or `all`; nil means `all`.
     let graphOptimizationLevel: String?
+    /// `sequential` or `parallel`; nil means `sequential`.
+    let executionMode: String?
+    /// Threads that the parallel mode spreads nodes over; nil and 0 let onnxruntime decide.
+    let interOpNumThreads: Int?
+    /// nil means true, also for the next one.
+    let enableCPUMemArena: Bool?
+    let enableMemPattern: Bool?
+    /// The least severe messages that onnxruntime writes, from 0 for verbose to 4 for fatal; nil means errors.
+    let logSeverityLevel: Int?
     var config: [String: String]
 
     enum CodingKeys: String, CodingKey {
         case config
         case intraOpNumThreads = "intra_op_num_threads"
         case graphOptimizationLevel = "graph_optimization_level"
+        case executionMode = "execution_mode"
+        case interOpNumThreads = "inter_op_num_threads"
+        case enableCPUMemArena = "enable_cpu_mem_arena"
+        case enableMemPattern = "enable_mem_pattern"
+        case logSeverityLevel = "log_severity_level"
     }
 }
 

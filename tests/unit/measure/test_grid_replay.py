@@ -1,8 +1,9 @@
 """``edgepack optimize`` against a recorded grid: how much device time it takes, how near it comes.
 
-The grid has every variant and setting of three networks, three process runs of each, made in turn
-on one machine. A search asks for runs as on a device, and gets the recorded ones, in order and then
-again from the first.
+The grid has every variant of three networks, with every setting that is for speed alone (not those
+that trade memory or treat denormals), three process runs of each, made in turn on one machine. A
+search among these asks for runs as on a device, and gets the recorded ones, in order and then again
+from the first.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ class Replay(OptimizeSearch):
             progress=Silent(),
         )
         super().__init__(site, bundle.manifest.variants)
+        self.tried = [each for each in self.tried if each.settings.key in network["runs"]]
+        for number, each in enumerate(self.tried):
+            each.entrant.number = number
 
     def make_run(self, tried: MeasuredCandidate, preset: Preset) -> RunTimes:
         del preset

@@ -85,6 +85,21 @@ def test_plan_names_providers_and_settings_when_the_variant_has_them(folder: Pat
     assert made.keeps_cache
 
 
+def test_plan_has_the_settings_of_a_session_that_are_not_the_defaults(folder: Path) -> None:
+    def change(manifest: dict) -> None:  # type: ignore[type-arg]
+        manifest["variants"][0]["session"].update(
+            execution_mode="parallel",
+            inter_op_num_threads=2,
+            enable_cpu_mem_arena=False,
+            enable_mem_pattern=False,
+            log_severity_level=0,
+        )
+
+    change_manifest(folder, change)
+    lines = planner(load_bundle(folder)).plan_profile().text.splitlines()
+    assert lines[2:8] == ["threads 1", "level all", "parallel 2", "no-arena", "no-pattern", "log 0"]
+
+
 def test_plan_says_which_output_feeds_which_input_when_the_model_has_a_state(folder: Path) -> None:
     def change(manifest: dict) -> None:  # type: ignore[type-arg]
         manifest["outputs"].append({"name": "h out", "dtype": "float32", "shape": [1]})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from edgepack.backends.sessions import DENORMALS
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import ManifestVariant
+from edgepack.measure.tune import space
 from edgepack.measure.tune.space import (
     AFFINITIES,
     SPINNING,
@@ -12,7 +14,6 @@ from edgepack.measure.tune.space import (
     find_default_settings,
     find_present_settings,
     format_settings,
-    list_settings,
 )
 from edgepack.ondevice.runtime.edgepack_names import (
     find_provider_option_problem,
@@ -20,6 +21,7 @@ from edgepack.ondevice.runtime.edgepack_names import (
 )
 from edgepack.project.profile import OrtFormat, Provider, Requires, SessionSettings, load_profile
 from edgepack.records.topology import Processor, Topology
+from edgepack.records.tuning import Settings
 
 CPU = "CPUExecutionProvider"
 
@@ -49,6 +51,12 @@ def variant(
         "accuracy": NotMeasured(reason="there are no samples"),
     }
     return ManifestVariant.model_validate({**values, **changes})
+
+
+def list_settings(
+    given: ManifestVariant, processors: Topology, *, arch: str = "x86_64", lean: bool = False
+) -> list[Settings]:
+    return space.list_settings(given, processors, arch=arch, lean=lean)
 
 
 TWO, BIG_LITTLE = topology(1, 1), topology(*[18] * 4, *[24] * 2)
@@ -174,3 +182,74 @@ def test_words_say_what_is_tuned_and_nothing_else():
         "2 threads, no spinning, bound to 2, graph basic"
     )
     assert format_settings(find_present_settings(variant())) == "defaults"
+
+
+def test_memory_on_the_cpu_is_tried_for_each_number_of_threads_and_the_arena_once():
+    found = [format_settings(s) for s in list_settings(variant(), TWO)]
+    assert [words for words in found if "memory pattern" in words] == [
+        "no memory pattern",
+        "1 thread, no memory pattern",
+        "2 threads, no memory pattern",
+    ]
+    assert [words for words in found if "arena" in words] == ["no arena"]
+    assert not any("parallel" in words for words in found)
+
+
+def test_memory_when_the_project_limits_it_is_saved_by_all_but_defaults_and_present_ones():
+    own = SessionSettings(intra_op_num_threads=1)
+    found = list_settings(variant(session=own), TWO, lean=True)
+    assert [s.session for s in found[:2]] == [SessionSettings(), own]
+    assert not any(s.session.enable_mem_pattern for s in found[2:])
+    assert {s.session.intra_op_num_threads for s in found[2:]} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(("arch", "tried"), [("x86_64", 1), ("x86-64", 1), ("aarch64", 0)])
+def test_denormals_are_tried_where_onnxruntime_can_set_them(arch: str, tried: int):
+    found = list_settings(variant(), TWO, arch=arch)
+    assert sum(s.session.config.get(DENORMALS) == "1" for s in found) == tried
+
+
+@pytest.mark.parametrize(
+    ("placement", "backend", "name", "tried"),
+    [
+        (0.9, "cuda", "CUDAExecutionProvider", ["parallel over 2 threads"]),
+        ("all", "cuda", "CUDAExecutionProvider", []),
+        (0.9, "xnnpack", "XnnpackExecutionProvider", []),
+    ],
+)
+def test_parallel_mode_is_tried_where_another_device_leaves_nodes_to_the_cpu(
+    placement: float | str, backend: str, name: str, tried: list[str]
+):
+    given = variant(
+        Provider(name=name), Provider(name=CPU), id=f"{backend}-fp32", backend=backend,
+        placement=placement,
+    )  # fmt: skip
+    found = [format_settings(s) for s in list_settings(given, TWO)]
+    assert [words for words in found if "parallel" in words] == tried
+    assert "no memory pattern" in found
+
+
+def test_defaults_drop_settings_that_are_tuned_and_keep_the_log_level():
+    own = SessionSettings(
+        execution_mode="parallel",
+        inter_op_num_threads=2,
+        enable_mem_pattern=False,
+        enable_cpu_mem_arena=False,
+        log_severity_level=1,
+        config={DENORMALS: "1"},
+    )
+    base = find_default_settings(variant(session=own))
+    assert base.session == SessionSettings(log_severity_level=1)
+    assert all(s.session.log_severity_level == 1 for s in list_settings(variant(session=own), TWO))
+    present = find_present_settings(variant(session=own))
+    assert count_changes(present, base) == 5
+    assert present.key != base.key
+    assert format_settings(present) == (
+        "parallel over 2 threads, no memory pattern, no arena, denormals as zero"
+    )
+
+
+def test_key_when_settings_are_those_that_older_reports_know_is_what_it_was():
+    session = SessionSettings(intra_op_num_threads=2, config={SPINNING: "0"})
+    key = find_present_settings(variant(session=session)).key
+    assert key == repr(("cpu-fp32", 2, "all", [(SPINNING, "0")], [(CPU, [])]))

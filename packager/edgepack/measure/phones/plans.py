@@ -18,7 +18,7 @@ import numpy as np
 from edgepack.bundle.manifest import GoldenTensor, ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.ondevice.runtime import edgepack_shapes as shapes
-from edgepack.project.profile import Provider
+from edgepack.project.profile import Provider, SessionSettings
 
 CPU = "CPUExecutionProvider"
 CACHE = "{cache}"
@@ -164,10 +164,8 @@ class Planner:
         return PhonePlan("\n".join([f"golden {place}", made.text]), made.files)
 
     def _list_session(self, model: PhoneModel) -> Iterator[str]:
-        settings = self.entry.session
         yield f"session {_quote(model.path)}"
-        yield f"threads {settings.intra_op_num_threads}"
-        yield f"level {settings.graph_optimization_level}"
+        yield from _list_settings(self.entry.session)
         for key, value in self.list_config().items():
             yield f"config {_quote(key)} {_quote(self._fill_cache(value))}"
         for provider in self.entry.providers:
@@ -260,6 +258,19 @@ def list_files(bundle: Bundle) -> dict[str, str]:
     """Return the files that a phone needs to measure a bundle, models and goldens, by digest."""
     wanted = ("model", "golden")
     return {file.path: file.sha256 for file in bundle.manifest.files if file.role in wanted}
+
+
+def _list_settings(session: SessionSettings) -> Iterator[str]:
+    yield f"threads {session.intra_op_num_threads}"
+    yield f"level {session.graph_optimization_level}"
+    if session.execution_mode == "parallel":
+        yield f"parallel {session.inter_op_num_threads}"
+    if not session.enable_cpu_mem_arena:
+        yield "no-arena"
+    if not session.enable_mem_pattern:
+        yield "no-pattern"
+    if session.log_severity_level is not None:
+        yield f"log {session.log_severity_level}"
 
 
 def _format_tensor(what: str, tensor: GoldenTensor) -> str:

@@ -134,7 +134,7 @@ class TuneSearch:
         self.site = site
         self.question = site.question
         self.random = Random(site.question.seed)  # noqa: S311  (an order, no secret)
-        self.tried = _make_candidates(variants, site.topology)
+        self.tried = _make_candidates(variants, site)
         self.base: MeasuredCandidate | None = None
         """What the fastest is compared with: the fastest defaults, as far as that is known; if they
         are the fastest, what the bundle has."""
@@ -420,13 +420,12 @@ def _is_throttled(run: ProcessRun) -> bool:
     return rose or bool(isinstance(now, list) and now)
 
 
-def _make_candidates(
-    variants: Sequence[ManifestVariant], topology: Topology
-) -> list[MeasuredCandidate]:
+def _make_candidates(variants: Sequence[ManifestVariant], site: Site) -> list[MeasuredCandidate]:
+    arch, lean = site.selection.device.arch, site.question.limits.memory_mb is not None
     found: list[MeasuredCandidate] = []
     for variant in variants:
         own, base = find_present_settings(variant).key, find_default_settings(variant).key
-        for settings in list_settings(variant, topology):
+        for settings in list_settings(variant, site.topology, arch=arch, lean=lean):
             entrant = Entrant(
                 number=len(found),
                 group=variant.id,

@@ -7,6 +7,7 @@ from itertools import product
 
 from edgepack.backends.base import THREADS, Knob
 from edgepack.backends.registry import BACKENDS
+from edgepack.backends.sessions import DENORMALS
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.project.profile import GraphLevel, Provider, SessionSettings
 from edgepack.records.topology import Topology
@@ -23,7 +24,7 @@ not there leaves the thread unbound (1.31.1, tried)."""
 BLOCK_BASE = "session.dynamic_block_base"
 """With 4, work is split into blocks that get smaller; without it, into equal ones. Source:
 onnxruntime_session_options_config_keys.h."""
-TUNED_KEYS = (SPINNING, AFFINITIES, BLOCK_BASE)
+TUNED_KEYS = (SPINNING, AFFINITIES, BLOCK_BASE, DENORMALS)
 _OTHER_LEVELS: tuple[GraphLevel, ...] = ("extended", "basic")
 
 
@@ -35,23 +36,37 @@ def find_present_settings(variant: ManifestVariant) -> Settings:
 def find_default_settings(variant: ManifestVariant) -> Settings:
     """Return onnxruntime's own settings: tuned options are unset, the variant's own are kept."""
     config = {key: v for key, v in variant.session.config.items() if key not in TUNED_KEYS}
-    return _make_settings(
-        variant, SessionSettings(config=config), dict.fromkeys(_list_tuned_keys(variant))
-    )
+    session = SessionSettings(log_severity_level=variant.session.log_severity_level, config=config)
+    return _make_settings(variant, session, dict.fromkeys(_list_tuned_keys(variant)))
 
 
-def list_settings(variant: ManifestVariant, topology: Topology) -> list[Settings]:
-    """Return all settings to try, each once: the defaults, the present ones, then the others."""
+def list_settings(
+    variant: ManifestVariant, topology: Topology, *, arch: str, lean: bool = False
+) -> list[Settings]:
+    """Return all settings to try, each once: the defaults, the present ones, then the others.
+
+    Args:
+        variant: The variant.
+        topology: The device's processors.
+        arch: Its architecture, as its system or edgepack spells it.
+        lean: Whether the project limits memory: all others are then without memory patterns.
+    """
     base = find_default_settings(variant)
     found = [base, find_present_settings(variant)]
     if _is_on_cpu(variant):
+        sessions = list(
+            _list_sessions(base.session, topology, graph=variant.model_format == "onnx")
+        )
+        if arch.replace("_", "-") == "x86-64":
+            sessions.append(_change(base.session, config={**base.session.config, DENORMALS: "1"}))
+        if lean:
+            sessions = [_change(session, enable_mem_pattern=False) for session in sessions]
+        found += [base.model_copy(update={"session": session}) for session in sessions]
+    else:
         found += [
             base.model_copy(update={"session": session})
-            for session in _list_sessions(
-                base.session, topology, graph=variant.model_format == "onnx"
-            )
+            for session in _list_shared_sessions(base.session, variant)
         ]
-    else:
         sessions = [variant.session, base.session, _make_few_threads(base.session)]
         found += [
             _make_settings(variant, session, options)
@@ -64,15 +79,40 @@ def list_settings(variant: ManifestVariant, topology: Topology) -> list[Settings
 def _list_sessions(
     base: SessionSettings, topology: Topology, *, graph: bool
 ) -> Iterator[SessionSettings]:
-    """Yield thread settings at the full graph level, then the other levels for each count."""
+    """Yield thread settings at the full graph level, then the other levels for each count.
+
+    Then what trades memory: each count without memory patterns, which take up to 1.7 times the
+    memory at about the same speed, and the defaults once without the arena, which only takes less
+    where shapes vary (docs/tuning.md has what was measured). The parallel execution mode is not
+    here: it does nothing on the CPU (:mod:`edgepack.backends.sessions`).
+    """
     counts = [0, *topology.thread_counts]
     for threads in counts:
         for entries in _list_thread_entries(threads, topology):
-            yield SessionSettings(intra_op_num_threads=threads, config={**base.config, **entries})
+            yield _change(base, intra_op_num_threads=threads, config={**base.config, **entries})
     for level, threads in product(_OTHER_LEVELS if graph else (), counts):
-        yield SessionSettings(
-            intra_op_num_threads=threads, graph_optimization_level=level, config=base.config
-        )
+        yield _change(base, intra_op_num_threads=threads, graph_optimization_level=level)
+    for threads in counts:
+        yield _change(base, intra_op_num_threads=threads, enable_mem_pattern=False)
+    yield _change(base, enable_cpu_mem_arena=False)
+
+
+def _list_shared_sessions(
+    base: SessionSettings, variant: ManifestVariant
+) -> Iterator[SessionSettings]:
+    """Yield what may matter where a provider leaves nodes to the CPU, with its default options.
+
+    A run without memory patterns takes less memory, and in the parallel mode the CPU's nodes need
+    not wait for those of another device: one thread for each of the two.
+    """
+    yield _change(base, enable_mem_pattern=False)
+    backend = BACKENDS.get(variant.backend)
+    if backend and not backend.on_processor and variant.placement != "all":
+        yield _change(base, execution_mode="parallel", inter_op_num_threads=2)
+
+
+def _change(base: SessionSettings, **changes: object) -> SessionSettings:
+    return base.model_copy(update=changes)
 
 
 def _list_thread_entries(threads: int, topology: Topology) -> Iterator[dict[str, str]]:
@@ -91,7 +131,7 @@ def _list_thread_entries(threads: int, topology: Topology) -> Iterator[dict[str,
 
 def _make_few_threads(base: SessionSettings) -> SessionSettings:
     """Return what leaves the processor to a provider's own threads."""
-    return SessionSettings(intra_op_num_threads=1, config={**base.config, SPINNING: "0"})
+    return _change(base, intra_op_num_threads=1, config={**base.config, SPINNING: "0"})
 
 
 def _list_options(knobs: Sequence[Knob], topology: Topology) -> Iterator[dict[str, str | None]]:
@@ -145,15 +185,15 @@ def find_tuned_options(variant: ManifestVariant, settings: Settings) -> dict[str
 def count_changes(settings: Settings, base: Settings) -> int:
     """Return in how many settings one differs from another of the same variant."""
     session, other = settings.session, base.session
+    plain = [each.model_dump(exclude={"config"}) for each in (session, other)]
     return (
-        (session.intra_op_num_threads != other.intra_op_num_threads)
-        + (session.graph_optimization_level != other.graph_optimization_level)
+        _count_differing(*plain)
         + _count_differing(session.config, other.config)
         + _count_differing(settings.providers[0].options, base.providers[0].options)
     )
 
 
-def _count_differing(one: Mapping[str, str], other: Mapping[str, str]) -> int:
+def _count_differing(one: Mapping[str, object], other: Mapping[str, object]) -> int:
     return sum(one.get(key) != other.get(key) for key in {*one, *other})
 
 
@@ -172,7 +212,19 @@ def format_settings(settings: Settings) -> str:
             found.append(f"{name} {session.config[key]}")
     if session.graph_optimization_level != "all":
         found.append(f"graph {session.graph_optimization_level}")
+    found += _list_words(session)
     tuned = {knob.key for backend in BACKENDS.values() for knob in backend.knobs}
     options = settings.providers[0].options.items()
     found += [f"{key}={value}" for key, value in options if key in tuned]
     return ", ".join(found) or "defaults"
+
+
+def _list_words(session: SessionSettings) -> Iterator[str]:
+    if session.execution_mode == "parallel":
+        yield f"parallel over {session.inter_op_num_threads or 'all'} threads"
+    if not session.enable_mem_pattern:
+        yield "no memory pattern"
+    if not session.enable_cpu_mem_arena:
+        yield "no arena"
+    if session.config.get(DENORMALS) == "1":
+        yield "denormals as zero"

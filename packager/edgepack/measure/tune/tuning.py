@@ -43,13 +43,20 @@ def plan_tuning(question: TuneQuestion, device: Device) -> TunePlan:
     bundle = _open_bundle(question, device)
     variants, unused = split_by_limits(bundle.manifest, question.variants, question.limits)
     with connect(device) as transport:
-        python = find_runtime_python(device, probe(device, transport))
+        facts = probe(device, transport)
+        python = find_runtime_python(device, facts)
         topology = ask_topology(transport, python, tuple(device.entry.run_prefix))
     return TunePlan(
         device.name,
         bundle.manifest.id,
         topology,
-        [settings for each in variants for settings in list_settings(each, topology)],
+        [
+            settings
+            for each in variants
+            for settings in list_settings(
+                each, topology, arch=facts.arch, lean=question.limits.memory_mb is not None
+            )
+        ],
         unused,
     )
 

@@ -31,6 +31,10 @@
  *     session MODEL                       a model's file
  *     threads COUNT                       within an operator; 0: onnxruntime's default
  *     level disabled|basic|extended|all   of graph optimizations
+ *     parallel COUNT                      execution mode, over so many inter-op threads
+ *     no-arena                            for the memory of the CPU
+ *     no-pattern                          of memory
+ *     log SEVERITY                        0 (verbose) to 4 (fatal); 3 without this line
  *     config KEY VALUE
  *     provider NAME                       all but the CPU's, in order
  *     option KEY VALUE                    of the provider above
@@ -117,6 +121,10 @@ typedef struct {
   char *model;
   int threads;
   GraphOptimizationLevel level;
+  ExecutionMode mode;
+  int inter_op_threads;
+  bool arena, pattern;
+  int log_severity;
   Pairs config;
   Provider *providers;
   size_t provider_count;
@@ -318,14 +326,24 @@ static void read_line(Plan *plan, char **words, size_t count) {
   } else if (!strcmp(what, "state") && count == 3) {
     ADD(plan->states, plan->state_count, ((State){(size_t)number(words[1]), decoded(words[2])}));
   } else if (!strcmp(what, "session") && count == 2) {
-    ADD(plan->sessions, plan->session_count, ((Session){.model = decoded(words[1])}));
-    plan->sessions[plan->session_count - 1].level = ORT_ENABLE_ALL;
+    Session fresh = {.model = decoded(words[1]), .level = ORT_ENABLE_ALL, .arena = true,
+                     .pattern = true, .log_severity = ORT_LOGGING_LEVEL_ERROR};
+    ADD(plan->sessions, plan->session_count, fresh);
   } else if (!strcmp(what, "golden") && count == 2) {
     ADD(plan->goldens, plan->golden_count, ((Golden){.session = (size_t)number(words[1])}));
   } else if (session && !strcmp(what, "threads") && count == 2) {
     session->threads = (int)number(words[1]);
   } else if (session && !strcmp(what, "level") && count == 2) {
     session->level = level_of(words[1]);
+  } else if (session && !strcmp(what, "parallel") && count == 2) {
+    session->mode = ORT_PARALLEL;
+    session->inter_op_threads = (int)number(words[1]);
+  } else if (session && !strcmp(what, "no-arena") && count == 1) {
+    session->arena = false;
+  } else if (session && !strcmp(what, "no-pattern") && count == 1) {
+    session->pattern = false;
+  } else if (session && !strcmp(what, "log") && count == 2) {
+    session->log_severity = (int)number(words[1]);
   } else if (session && !strcmp(what, "config") && count == 3) {
     add_pair(&session->config, words[1], words[2]);
   } else if (session && !strcmp(what, "provider") && count == 2) {
@@ -550,9 +568,13 @@ static const char *load_plugin(const char *name, const char *path) {
 static OrtSessionOptions *options_of(const Session *session, void *runtime, const char *profile) {
   OrtSessionOptions *options;
   check(ort->CreateSessionOptions(&options), "session");
-  check(ort->SetSessionLogSeverityLevel(options, ORT_LOGGING_LEVEL_ERROR), "session");
+  check(ort->SetSessionLogSeverityLevel(options, session->log_severity), "session");
   check(ort->SetIntraOpNumThreads(options, session->threads), "session");
   check(ort->SetSessionGraphOptimizationLevel(options, session->level), "session");
+  check(ort->SetSessionExecutionMode(options, session->mode), "session");
+  check(ort->SetInterOpNumThreads(options, session->inter_op_threads), "session");
+  if (!session->arena) check(ort->DisableCpuMemArena(options), "session");
+  if (!session->pattern) check(ort->DisableMemPattern(options), "session");
   for (size_t index = 0; index < session->config.count; index++)
     check(ort->AddSessionConfigEntry(options, session->config.keys[index],
                                      session->config.values[index]),

@@ -90,12 +90,10 @@ _FLAG_KEYS = [
     "session.prepack.enable_parallel",
     "session.qdqisint8allowed",
     "session.record_ep_graph_assignment_info",
-    "session.save_external_prepacked_constant_initializers",
     "session.set_denormal_as_zero",
     "session.strict_shape_type_inference",
     "session.strict_workspace_verification",
     "session.use_device_allocator_for_initializers",
-    "session.use_env_allocators",
     "session.use_external_initializer_file_buffers_directly",
     "session.use_memory_mapped_ort_model",
     "session.use_ort_model_bytes_directly",
@@ -149,41 +147,52 @@ SESSION_KEYS: Dict[str, Values] = {
     "session.moe_expert_counter_state_file": FILE,
     "session.name_based_layer_assignment": TEXT,
     "session.node_partition_config_file": FILE,
-    "session.optimized_model_external_initializers_file_name": FILE,
-    "session.optimized_model_external_initializers_min_size_in_bytes": COUNT,
     "session.qdq_matmulnbits_accuracy_level": NUMBER,
     "session.qdq_matmulnbits_block_size": NUMBER,
     "session.resource_cuda_partitioning_settings": TEXT,
-    "session.save_model_format": _one_of("ONNX", "ORT"),
 }
 """Session config keys with what they take."""
 
 _PACKAGE_ONLY = "onnxruntime reads it in its model packages only; as a session config key"
 _EFFECTLESS_KEYS = [
-    "session.enable_cpu_mem_arena",
-    "session.enable_mem_pattern",
     "session.enable_profiling",
-    "session.execution_mode",
-    "session.graph_optimization_level",
-    "session.inter_op_num_threads",
     "session.log_id",
-    "session.log_severity_level",
     "session.log_verbosity_level",
     "session.optimized_model_filepath",
     "session.use_deterministic_compute",
     "session.use_per_session_threads",
 ]
+_SETTINGS = [
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+    "execution_mode",
+    "graph_optimization_level",
+    "inter_op_num_threads",
+    "intra_op_num_threads",
+    "log_severity_level",
+]
+_SAVING_KEYS = [
+    "session.optimized_model_external_initializers_file_name",
+    "session.optimized_model_external_initializers_min_size_in_bytes",
+    "session.save_external_prepacked_constant_initializers",
+    "session.save_model_format",
+]
 EFFECTLESS: Dict[str, str] = {
     **dict.fromkeys(_EFFECTLESS_KEYS, f"{_PACKAGE_ONLY} it has no effect"),
-    "session.intra_op_num_threads": f"{_PACKAGE_ONLY} it has no effect:"
-    " set intra_op_num_threads beside the config",
+    **{
+        f"session.{name}": f"{_PACKAGE_ONLY} it has no effect: set {name} beside the config"
+        for name in _SETTINGS
+    },
+    **dict.fromkeys(_SAVING_KEYS, "it is for sessions that save their model, which no loader does"),
+    "session.use_env_allocators": "no loader registers an allocator that sessions could share",
     "memory.enable_memory_arena_shrinkage": "it is a run option; in a session it has no effect",
 }
-"""Strings of onnxruntime that look like session config keys, and why they are not.
+"""Strings of onnxruntime that look like session config keys, and why they do nothing in a bundle.
 
 Source: with enable_profiling, optimized_model_filepath, intra_op_num_threads or log_severity_level
 set so, nothing changes (1.31.1, tried 2026-11-21); README.md of
-onnxruntime/core/session/model_package says where they are read.
+onnxruntime/core/session/model_package says where they are read. The comments of
+onnxruntime_session_options_config_keys.h say what is for saving, and for shared allocators.
 """
 
 _TENSORRT_FLAGS = [
@@ -407,7 +416,7 @@ OPENVINO_PRECISIONS: Dict[str, Dict[str, str]] = {
 def find_session_key_problem(key: str, value: str) -> str:
     """Return what is wrong with a session config entry, or nothing if it is fine."""
     if key in EFFECTLESS:
-        return f"{key!r} is not a session config key: {EFFECTLESS[key]}"
+        return f"{key!r} does nothing as a session config key: {EFFECTLESS[key]}"
     if key not in SESSION_KEYS:
         known = _suggest_nearest(key, SESSION_KEYS)
         return f"onnxruntime knows no session config key {key!r}{known}"

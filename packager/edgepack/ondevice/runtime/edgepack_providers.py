@@ -74,7 +74,22 @@ GRAPH_LEVELS: Dict[str, str] = {
     "all": "ORT_ENABLE_ALL",
 }
 """By the manifest's word, onnxruntime's ``GraphOptimizationLevel``."""
-_SESSION_SETTINGS = {"intra_op_num_threads", "graph_optimization_level", "config"}
+EXECUTION_MODES: Dict[str, str] = {"sequential": "ORT_SEQUENTIAL", "parallel": "ORT_PARALLEL"}
+"""By the manifest's word, onnxruntime's ``ExecutionMode``."""
+_PLAIN_SETTINGS = (
+    "inter_op_num_threads",
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+    "log_severity_level",
+)
+"""Settings that ``SessionOptions`` has under the same name; a manifest has those that were set."""
+_SESSION_SETTINGS = {
+    "intra_op_num_threads",
+    "graph_optimization_level",
+    "execution_mode",
+    "config",
+    *_PLAIN_SETTINGS,
+}
 
 
 _STDERR = "what onnxruntime wrote to stderr may say why"
@@ -301,6 +316,11 @@ def _make_session_options(entry: Entry, profile_prefix: str, *, precise: bool = 
     options.intra_op_num_threads = entry["session"]["intra_op_num_threads"]
     level = GRAPH_LEVELS[entry["session"].get("graph_optimization_level", "all")]
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    mode = EXECUTION_MODES[entry["session"].get("execution_mode", "sequential")]
+    options.execution_mode = getattr(ort.ExecutionMode, mode)
+    for name in _PLAIN_SETTINGS:
+        if name in entry["session"]:
+            setattr(options, name, entry["session"][name])
     config = make_session_config(entry)
     if not precise and PRECISE not in entry["session"]["config"]:
         config.pop(PRECISE, None)
@@ -423,13 +443,20 @@ def check_settings(entry: Entry) -> None:
             names.find_provider_option_problem(provider["name"], key, value)
             for key, value in provider["options"].items()
         ]
-    level = entry["session"].get("graph_optimization_level", "all")
-    if level not in GRAPH_LEVELS:
-        known = ", ".join(GRAPH_LEVELS)
-        problems.append(f"graph_optimization_level is {level!r}: it takes one of {known}")
+    problems += [
+        _find_word_problem(entry, "graph_optimization_level", GRAPH_LEVELS),
+        _find_word_problem(entry, "execution_mode", EXECUTION_MODES),
+    ]
     found = [problem for problem in problems if problem]
     if found:
         raise Refused("; ".join(found))
+
+
+def _find_word_problem(entry: Entry, setting: str, words: Mapping[str, str]) -> str:
+    word = entry["session"].get(setting)
+    if word is None or word in words:
+        return ""
+    return f"{setting} is {word!r}: it takes one of {', '.join(words)}"
 
 
 def find_cache_root(bundle: Path, project: str) -> Path:
