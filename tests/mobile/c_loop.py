@@ -42,6 +42,7 @@ from edgepack.records.run import NotMeasured, RunReport
 from tests.lab.rootfs import mirrors
 from tests.mobile.jvm import ANDROID, jars
 from tests.mobile.proofs import KEPT, Proof, require
+from tests.mobile.session_options import SETTINGS, require_all
 from tests.mobile.signatures import ALL, BUCKETS, CONV, DYNAMIC_BATCH, Signature
 from tests.mobile.swift_rootfs import toolchain
 from tests.support.doubles.phone_doubles import make_phone, write_ndk, write_package
@@ -419,6 +420,21 @@ def refusals(work: Path) -> str:
     return f"session, provider, plan, runtime, log, limit; onnxruntime {about['onnxruntime']}"
 
 
+def settings(work: Path) -> str:
+    """A plan's settings are those of the sessions."""
+    bundle = built(DYNAMIC_BATCH)
+    folder, last = work / "bundle", bundle.manifest.variants[-1]
+    shutil.copytree(bundle.path, folder)
+    session = last.session.model_copy(update=SETTINGS)
+    entry = last.model_copy(update={"session": session})
+    flags = frozenset(_cpu_flags())
+    plan = Planner(bundle, entry, cpu_flags=flags, cache="c", work="extra").plan_goldens()
+    write(folder, plan.text, plan.files)
+    done = tools().run("check", "--plan", "plan.txt", folder=folder)
+    require(done.exit_code == 0, f"check: {done.text}{done.last_lines}")
+    return require_all(done.stderr.decode("utf-8", "replace"))
+
+
 DRIVER = """
 import java.lang.reflect.Method;
 
@@ -551,6 +567,7 @@ PROOFS = (
     Proof("edgepack bench measures with it", whole_road),
     Proof("it measures on a plugin", plugin),
     Proof("a model with a state is timed over a stream", streams),
+    Proof("its sessions have a plan's settings", settings),
     Proof("what does not work is said", refusals),
     Proof("the measuring app of iPhones has Apple's types", objective_c),
     Proof("it runs within a process of Java, as in an app", within_java),

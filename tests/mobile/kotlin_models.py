@@ -39,6 +39,7 @@ from onnx import TensorProto, helper
 from tests.mobile.comparing import differences
 from tests.mobile.jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main, run_tool
 from tests.mobile.proofs import Proof, require
+from tests.mobile.session_options import require_all, set_all
 from tests.mobile.signatures import (
     ALL,
     BUCKETS,
@@ -370,6 +371,7 @@ def run(
         classpath=subject.path,
         options=[f"-Xlog:class+load=info:file={folder / 'classes.log'}", *options],
     )
+    (folder / "stderr.txt").write_bytes(done.stderr)
     return json.loads(done.text.splitlines()[-1]), folder
 
 
@@ -720,6 +722,16 @@ def outside(work: Path) -> str:
     return ", ".join(copies)
 
 
+def settings(work: Path) -> str:
+    """Open a variant whose session has no option that is the default."""
+    subject = subjects()[PAIR.name]
+    shutil.copytree(subject.bundle.path, work / "bundle")
+    set_all(work / "bundle", "cpu-fp32")
+    found, folder = run(subject, work, work / "bundle")
+    require(bool(found["passed"]), f"the self-test failed: {found['decibels']}")
+    return require_all((folder / "stderr.txt").read_text())
+
+
 def plugin(work: Path) -> str:
     """Open a bundle three times where QNN's plugin loads and lists no device, as on most phones."""
     subject = subjects()[PASSED_OVER.name]
@@ -788,6 +800,7 @@ PROOFS = (
     Proof("what a changed bundle says", changed),
     Proof("compressed assets", compressed),
     Proof("weights in a file of their own", outside),
+    Proof("settings of a session", settings),
     Proof("a plugin that lists no device", plugin),
     Proof("onnxruntime without libraries", no_libraries),
 )

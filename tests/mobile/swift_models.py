@@ -24,6 +24,7 @@ from edgepack.project.identifiers import make_identifiers, make_type_name
 
 from tests.mobile.kotlin_models import WIDE
 from tests.mobile.proofs import NotHeldError, Proof, require
+from tests.mobile.session_options import require_all, set_all
 from tests.mobile.signatures import (
     ALL,
     BUCKETS,
@@ -93,7 +94,8 @@ class Compiled:
         argv = ["swiftc", "-swift-version", "5", "-I", ".", "-Xcc", f"-I{include}", "-I", include]
         argv += ["main.swift", f"{self.module}.o", "-o", "proof", *LINK]
         self.tools.run(argv, folder=self.folder)
-        self.tools.run(["./proof", "bundle", "out"], folder=self.folder)
+        done = self.tools.run(["./proof", "bundle", "out"], folder=self.folder)
+        (self.folder / "out" / "stderr.txt").write_bytes(done.stderr)
         said: dict[str, Any] = json.loads((self.folder / "out" / "said.json").read_text("utf-8"))
         return said
 
@@ -133,11 +135,20 @@ def signature_holds(signature: Signature, work: Path) -> str:
     looks = [goldens_hold]
     if signature in MADE:
         looks.append(answers_hold)
+    if signature is PAIR:
+        looks.append(settings_hold)
     if signature is BUCKETS:
         looks.append(masks_may_be_left_out)
     if signature is TEXT:
         looks.append(text_holds)
     return "; ".join(look(made) for look in looks)
+
+
+def settings_hold(made: Compiled) -> str:
+    """Open a variant whose session has no option that is the default."""
+    set_all(made.bundle.path, made.variant.id)
+    goldens_hold(made)
+    return require_all((made.folder / "out" / "stderr.txt").read_text())
 
 
 def example_holds(work: Path) -> str:

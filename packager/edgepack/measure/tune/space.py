@@ -81,10 +81,10 @@ def _list_sessions(
 ) -> Iterator[SessionSettings]:
     """Yield thread settings at the full graph level, then the other levels for each count.
 
-    Then what trades memory: each count without memory patterns, which take up to 1.7 times the
-    memory at about the same speed, and the defaults once without the arena, which only takes less
-    where shapes vary (docs/tuning.md has what was measured). The parallel execution mode is not
-    here: it does nothing on the CPU (:mod:`edgepack.backends.sessions`).
+    Then each count without memory patterns, which took 0.62 to 1 times the memory at about the same
+    speed. Sessions without the arena are not here: where shapes stay they take more memory, and a
+    search has the goldens' shapes alone (docs/tuning.md has what was measured). Nor is the parallel
+    execution mode, which does nothing on the CPU (:mod:`edgepack.backends.sessions`).
     """
     counts = [0, *topology.thread_counts]
     for threads in counts:
@@ -94,7 +94,6 @@ def _list_sessions(
         yield _change(base, intra_op_num_threads=threads, graph_optimization_level=level)
     for threads in counts:
         yield _change(base, intra_op_num_threads=threads, enable_mem_pattern=False)
-    yield _change(base, enable_cpu_mem_arena=False)
 
 
 def _list_shared_sessions(
