@@ -16,6 +16,15 @@ onnxruntime; 1.31.1, tried 2026-11-27."""
 _INTER_OP = "session.inter_op."
 
 
+def make_host_config(variant: Variant) -> dict[str, str]:
+    """Return the session config entries with which a build runs a variant on this machine.
+
+    Denormals stay as they are: a setting of theirs would hold for all that runs later in the same
+    thread, so that what a build writes would depend on what the process did before.
+    """
+    return {key: value for key, value in variant.session.config.items() if key != DENORMALS}
+
+
 def find_idle_settings(variant: Variant, backend: Backend, device: DeviceKind) -> Iterator[Misfit]:
     """Yield the settings of a variant's session that do nothing on a kind of device."""
     if variant.session.execution_mode == "parallel":

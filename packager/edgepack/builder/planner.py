@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from edgepack.apps.names import require_assets, require_types, require_version
 from edgepack.backends.registry import BACKENDS
+from edgepack.backends.sessions import make_host_config
 from edgepack.backends.simulators import find_backend_simulator
 from edgepack.base.machine import find_processor
 from edgepack.base.schema import NotMeasured
@@ -436,8 +437,8 @@ def explain_unsampled(loaded: LoadedProject) -> Iterator[str]:
 
 
 def make_session_config(variant: Variant) -> tuple[tuple[str, str], ...]:
-    """Return a variant's session config entries, sorted."""
-    return tuple(sorted(variant.session.config.items()))
+    """Return the session config entries of a variant on this machine, sorted."""
+    return tuple(sorted(make_host_config(variant).items()))
 
 
 def _is_saturating(variant: Variant) -> bool:

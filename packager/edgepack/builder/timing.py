@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edgepack.backends.sessions import make_host_config
 from edgepack.base.machine import find_architecture, read_cpu_flags
 from edgepack.base.processes import Workers
 from edgepack.base.statistics import median
@@ -132,7 +133,7 @@ def list_slower_variants(
             )
             if (int8, fp32) not in measured:
                 samples = _find_samples(plan, variant, execution)
-                config = variant.variant.session.config
+                config = make_host_config(variant.variant)
                 measured[int8, fp32] = compare_latency(int8, fp32, samples, config)
             if measured[int8, fp32].int8_took_longer:
                 yield SlowerVariant(verdict.target, variant.variant.id, measured[int8, fp32])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from edgepack.backends.sessions import make_host_config
 from edgepack.backends.targets import load_target, read_project_targets
 from edgepack.errors import ProfileError
 from edgepack.project.loading import read_project
@@ -147,3 +148,12 @@ def test_settings_when_they_are_the_defaults_are_not_written():
     assert session.model_dump() == {"intra_op_num_threads": 0, "config": {}}
     given = SessionSettings(enable_mem_pattern=False, log_severity_level=0)
     assert SessionSettings.model_validate_json(given.model_dump_json()) == given
+
+
+def test_session_of_a_build_leaves_denormals_as_they_are():
+    """They would hold for all that runs later in the same worker."""
+    config = {"session.set_denormal_as_zero": "1", "session.disable_prepacking": "1"}
+    variant = load_target("linux-x86-64").variants[0]
+    session = variant.session.model_copy(update={"config": config})
+    given = variant.model_copy(update={"session": session})
+    assert make_host_config(given) == {"session.disable_prepacking": "1"}
