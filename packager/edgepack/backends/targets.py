@@ -19,6 +19,7 @@ from edgepack.ondevice.runtime.edgepack_names import (
 from edgepack.ondevice.runtime.edgepack_providers import CACHE
 from edgepack.project.loading import LoadedProject
 from edgepack.project.profile import (
+    ORT_PLATFORMS,
     Family,
     OrtFormat,
     Profile,
@@ -40,9 +41,6 @@ FAMILIES: dict[str, Family] = {
     "ios": "apple",
 }
 """The folder in ``templates/`` with the files for a device's bundles, by its operating system."""
-
-_PROCESSORS = {"arm": "aarch64", "amd64": "x86-64"}
-"""The architecture of a device, by the name of it that ``.ort`` files are written with."""
 
 _REPLAYS_SINCE = "1.30"
 """An onnxruntime that loads .ort files of style runtime: see :func:`_check_replays`."""
@@ -278,8 +276,8 @@ def _check_common(variant: Variant, backend: Backend) -> Iterator[Misfit]:
 def _check_kernels(variant: Variant, profile: Profile) -> Iterator[Misfit]:
     """Yield a problem if a file is written with kernels for other processors than the target's."""
     chosen = variant.model_format
-    if isinstance(chosen, OrtFormat) and _PROCESSORS[chosen.platform] != profile.device.arch:
-        right = next(word for word, arch in _PROCESSORS.items() if arch == profile.device.arch)
+    if isinstance(chosen, OrtFormat) and ORT_PLATFORMS[chosen.platform] != profile.device.arch:
+        right = next(word for word, arch in ORT_PLATFORMS.items() if arch == profile.device.arch)
         yield Misfit(
             ("model_format", "platform"),
             f"the file is for {chosen.platform}, and the target is {profile.device.arch}",

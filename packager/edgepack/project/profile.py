@@ -249,6 +249,10 @@ class Requires(StrictModel):
     """The Python package onnxruntime-extensions, whose operators the model has."""
 
 
+ORT_PLATFORMS = {"arm": "aarch64", "amd64": "x86-64"}
+"""The architecture of a device, by the name of it that ``.ort`` files are written with."""
+
+
 class OrtFormat(StrictModel):
     """A file in onnxruntime's own format, which a minimal build needs."""
 
@@ -310,6 +314,9 @@ class VariantChange(StrictModel):
     id: Id | None = None
     dialect: Dialect | None = None
     model_format: Literal["onnx"] | OrtFormat | None = None
+    optimized: bool | None = None
+    """Whether the bundle has the graph as onnxruntime optimizes it for the device's kind of CPU, so
+    that sessions start faster: a ``model_format`` with ``ort: fixed``, and for false ``onnx``."""
     providers: list[Provider] | None = None
     placement: Literal["all"] | Annotated[float, Field(gt=0, le=1)] | None = None
     shapes: Literal["any", "static"] | None = None
@@ -397,6 +404,9 @@ def change_profile(profile: Profile, changes: Sequence[VariantChange]) -> Profil
 
 def _parse_variant(profile: Profile, change: VariantChange) -> Variant:
     given = {key: value for key, value in change.model_dump().items() if value is not None}
+    if "optimized" in given:
+        given = {**given, "model_format": _find_format(profile, change)}
+        del given["optimized"]
     kin = [v for v in profile.variants if v.backend == change.backend]
     same = [v for v in kin if v.recipe == change.recipe]
     base = next(iter([*same, *kin]), None)
@@ -415,6 +425,17 @@ def _parse_variant(profile: Profile, change: VariantChange) -> Variant:
         given.setdefault("id", same[0].id)
     values["id"] = f"{change.backend}-{change.recipe}"
     return Variant.model_validate({**values, **given})
+
+
+def _find_format(profile: Profile, change: VariantChange) -> str | dict[str, str]:
+    """Return the file format that ``optimized`` stands for."""
+    if change.model_format is not None:
+        raise ValueError(
+            "'optimized' and 'model_format' are both given, and the former is one of the latter"
+            " | leave one of them out"
+        )
+    platform = next(word for word, arch in ORT_PLATFORMS.items() if arch == profile.device.arch)
+    return {"ort": "fixed", "platform": platform} if change.optimized else "onnx"
 
 
 def find_target_files() -> dict[str, Path]:

@@ -130,7 +130,7 @@ def test_answer_is_within_the_limits_or_there_is_none(
     assert not report.confirmed
     with pytest.raises(LimitError) as caught:
         require_answer(report)
-    assert "cpu-int8-static-u8s8-tensor (2 threads, bound to 2): p50_ms is 3." in str(caught.value)
+    assert "(2 threads, bound to 2, no memory pattern): p50_ms is 3." in str(caught.value)
     assert "of at most 3 ms" in caught.value.problem
 
 

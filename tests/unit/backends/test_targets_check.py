@@ -11,11 +11,12 @@ from edgepack.builder.build import dry_run
 from edgepack.cli.main import run
 from edgepack.errors import ProfileError
 from edgepack.project.loading import read_project
-from edgepack.project.profile import find_target_files
+from edgepack.project.profile import OrtFormat, find_target_files
 
 from tests.support.nets import tiny_models
 
 SYMMETRIC = "{activations: int8, weights: int8, symmetric: true, per_channel: true}"
+XNNPACK = "providers: [{name: XnnpackExecutionProvider}]"
 SHIPPED = sorted(path.stem for path in find_targets_dir().glob("*.yaml"))
 
 
@@ -160,8 +161,34 @@ def test_project_when_it_gives_all_of_a_variant_needs_nothing_of_the_profile(tmp
 
 
 @pytest.mark.parametrize(
+    ("target", "given", "format_"),
+    [
+        ("linux-x86-64", "true", OrtFormat(ort="fixed", platform="amd64")),
+        ("raspberry-pi", "true", OrtFormat(ort="fixed", platform="arm")),
+        ("android", "false", "onnx"),
+    ],
+)
+def test_project_when_a_variant_is_optimized_gets_the_file_of_the_devices_processor(
+    tmp_path, target, given, format_
+):
+    variant = f"{{backend: cpu, recipe: fp32, optimized: {given}}}"
+    [profile] = profiles(tmp_path, f"targets: [{{id: {target}, variants: [{variant}]}}]")
+    assert profile.variants[0].model_format == format_
+
+
+@pytest.mark.parametrize(
     ("variant", "problem", "column"),
     [
+        (
+            "{backend: cpu, recipe: fp32, optimized: true, model_format: onnx}",
+            "'optimized' and 'model_format' are both given",
+            0,
+        ),
+        (
+            f"{{backend: xnnpack, recipe: fp32, optimized: true, {XNNPACK}}}",
+            "does not run files of format 'ort-fixed'",
+            0,
+        ),
         ("{backend: tensorrt, recipe: fp16}", "no variant with backend 'tensorrt'", 0),
         ("{backend: cpu, recipe: fp16}", "cannot take the recipe", "recipe"),
         (
