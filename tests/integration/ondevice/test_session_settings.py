@@ -13,8 +13,12 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.base.resources import find_ondevice_dir
+from edgepack.builder.build import build
 from edgepack.ondevice.runtime import edgepack_providers as providers
 from onnx import TensorProto, helper, numpy_helper
+
+from tests.support.nets import tiny_models
+from tests.support.reports.tiny_bundle import import_loader
 
 ARCH = os.uname().machine
 SIZE = 1 << 22
@@ -151,3 +155,25 @@ def test_setting_when_its_word_is_unknown_is_refused_by_the_loader(
     }
     with pytest.raises(providers.Refused, match=said):
         providers.open_session(model, entry, model.parent)
+
+
+def test_settings_of_a_project_are_those_of_its_bundles_session(tmp_path: Path):
+    session = "{enable_mem_pattern: false, enable_cpu_mem_arena: false, log_severity_level: 4}"
+    variant = f"{{backend: cpu, recipe: fp32, session: {session}}}"
+    project = tiny_models.write_project(
+        tmp_path, f"targets: [{{id: host, variants: [{variant}]}}]", samples=False
+    )
+    built = build(project=project, out=tmp_path / "dist").bundles[0].bundle
+    [entry] = json.loads((built.path / "manifest.json").read_text())["variants"]
+    assert entry["session"] == {
+        "intra_op_num_threads": 0,
+        "enable_cpu_mem_arena": False,
+        "enable_mem_pattern": False,
+        "log_severity_level": 4,
+        "config": {},
+    }
+    opened = providers.open_session(built.path / entry["model"], entry, tmp_path)
+    options = opened.get_session_options()
+    assert (options.enable_cpu_mem_arena, options.enable_mem_pattern) == (False, False)
+    assert options.log_severity_level == 4
+    assert import_loader().load(built.path).variant == "cpu-fp32"
