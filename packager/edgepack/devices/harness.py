@@ -25,6 +25,7 @@ from edgepack.records.run import (
     Name,
     Ns,
     Peak,
+    Phases,
     Placement,
     ProcessRun,
     Selection,
@@ -47,12 +48,15 @@ SLOWEST_S = 5.0
 WARM_UP_ITERATIONS = 40
 """The inferences that run however long they take: 10, and a window of 30, which the cap does not
 cut."""
+PHASES_S = 4.0
+"""The most seconds for which calls of ``predict`` are timed."""
 COOLER_C = 5.0
 """A run begins when the device is at most this much warmer, in °C, than it was at first."""
 _CONDITIONS = "harness/edgepack_conditions.py"
 QUIET = "harness/edgepack_quiet.py"
 PEAK = "harness/edgepack_peak.py"
-"""Bundles of an older edgepack have neither."""
+PHASES = "harness/edgepack_phases.py"
+"""Bundles of an older edgepack have none of these three."""
 _COOLING = "edgepack-cooling "
 _BUSY = "edgepack-busy "
 _COOL_DOWN_S = 360.0
@@ -75,6 +79,10 @@ class _Started(StrictModel):
 
 class _Bound(StrictModel):
     bound: BoundRuns | NotMeasured
+
+
+class _Phased(StrictModel):
+    phases: Phases | NotMeasured
 
 
 class Quiet(StrictModel):
@@ -142,6 +150,9 @@ class Measurer(Protocol):
 
     def bound(self, variant: str) -> BoundRuns | NotMeasured:
         """Time inferences whose inputs and outputs stay on the device, and the copies."""
+
+    def phases(self, variant: str, preset: Preset) -> Phases | NotMeasured:
+        """Time what a program waits for when it calls ``predict``."""
 
     def profile(self, variant: str) -> Placement:
         """Return which provider runs each node."""
@@ -260,6 +271,13 @@ class Harness:
         """Time inferences whose inputs and outputs stay on the device, and the copies."""
         argv = [*self.run_prefix, *self.make_argv("bound", variant)]
         return self._read_document(_Bound, argv, timeout_s=self.load_timeout_s).bound
+
+    def phases(self, variant: str, preset: Preset) -> Phases | NotMeasured:
+        """Time what a program waits for when it calls ``predict``: the call, and its phases."""
+        argv = [*self.run_prefix, *self.make_argv("phases", variant)]
+        argv += [f"--duration-s={min(PHASES_S, preset.duration_s):g}"]
+        argv += [f"--warm-up-s={preset.warm_up_s:g}"]
+        return self._read_document(_Phased, argv, timeout_s=self.load_timeout_s).phases
 
     def profile(self, variant: str) -> Placement:
         """Return which provider runs each node."""

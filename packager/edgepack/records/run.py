@@ -27,6 +27,8 @@ Name = Annotated[str, Field(max_length=10_000)]
 ReportId = Annotated[str, Field(pattern=r"^[0-9A-Za-z-]{1,64}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
+PhaseNs = Annotated[list[Ns], Field(min_length=1)] | NotMeasured
+
 ALL_VARIANTS = "all"
 """What is asked for instead of a variant, to have each that works."""
 LOW_POWER = "low power"
@@ -434,6 +436,46 @@ class BoundRuns(StrictModel):
     """As ``run_ns``, where the provider recorded a run once and starts that as one."""
 
 
+class Phases(StrictModel):
+    """What a program waits for when it calls the loader's ``predict``, in a separate process.
+
+    Whole calls and calls in phases took turns; each list has the calls in that order. Between the
+    phases there is nothing but the clock.
+    """
+
+    given: Name
+    """What it was given, made of the first golden sample: ``a picture of 1280 x 720``, ``a text of
+    80 characters``, ``tensors``."""
+    found: Name
+    """How many classes or objects were in the answers, by output: ``boxes: 3``."""
+    decode_ns: PhaseNs
+    """A picture's file (JPEG, in memory) to pixels, by Pillow. It comes before ``predict``."""
+    preprocess_ns: PhaseNs
+    """Pictures and texts to tensors."""
+    copy_in_ns: PhaseNs
+    """Tensors into the memory of the device that computes."""
+    run_ns: Annotated[list[Ns], Field(min_length=1)]
+    """The session's run; with the copies where they were not timed apart."""
+    copy_out_ns: PhaseNs
+    """Outputs back."""
+    answers_ns: PhaseNs
+    """Outputs to classes, objects or vectors."""
+    predict_ns: Annotated[list[Ns], Field(min_length=1)]
+    """The whole call, timed on its own: from pictures, texts and tensors to answers."""
+
+    @property
+    def parts(self) -> dict[str, list[int] | NotMeasured]:
+        """The phases by name, in the order in which they happen."""
+        return {
+            "decode": self.decode_ns,
+            "preprocessing": self.preprocess_ns,
+            "copy in": self.copy_in_ns,
+            "run": self.run_ns,
+            "copy out": self.copy_out_ns,
+            "answers": self.answers_ns,
+        }
+
+
 class Speedup(StrictModel):
     """How much faster a variant was than another whose process runs were made in turn with its."""
 
@@ -513,6 +555,8 @@ class RunReport(StrictModel):
     peak: Peak | NotMeasured = NOT_ASKED
     topology: Topology | NotMeasured = NOT_ASKED
     """The processors that the measured process may use."""
+    phases: Phases | NotMeasured = NOT_ASKED
+    """What a program waits for when it calls ``predict``."""
     sweep: list[SweepPoint] = []
     canary: Canary | NotMeasured
     tuned: list[TunedSetting] = []

@@ -55,13 +55,15 @@ class Summary:
     start_ms: float | NotMeasured
     """Median, from the beginning of a process to its first answer; cold where the device can drop
     files from memory."""
+    predict_ms: float | NotMeasured
+    """Median of whole calls of ``predict``, in one process."""
     throughput: float | NotMeasured
     """Inferences a second over the timed parts of all process runs."""
     energy_mj: float | NotMeasured
     """Millijoules for one inference, idle power included."""
     heavy_tail: str
-    """Why all that depends on single inferences is inconclusive, which is every figure here but p50
-    and the run medians; empty if it is not."""
+    """Why all that depends on single inferences is inconclusive, which is every figure of the timed
+    inferences but p50 and the run medians; empty if it is not."""
 
     @property
     def p50_range_ms(self) -> tuple[float, float, float]:
@@ -95,6 +97,7 @@ def summarize(report: RunReport) -> Summary:
         cold_create_ms=_find_cold(report),
         first_inference_ms=_compute_median_ms([run.first_inference_ns for run in report.runs]),
         start_ms=_find_start(report),
+        predict_ms=_find_predict(report),
         throughput=_compute_throughput(report.runs),
         energy_mj=_compute_energy(report.runs),
         heavy_tail=explain_heavy_tail(
@@ -126,6 +129,40 @@ def _find_start(report: RunReport) -> float | NotMeasured:
         return start
     cold = start.cold_ns
     return _compute_median_ms(start.warm_ns if isinstance(cold, NotMeasured) else cold)
+
+
+def _find_predict(report: RunReport) -> float | NotMeasured:
+    phases = report.phases
+    return phases if isinstance(phases, NotMeasured) else _compute_median_ms(phases.predict_ns)
+
+
+def list_phases(report: RunReport) -> dict[str, float]:
+    """Return the medians of the phases of ``predict`` that were timed, in ms, in their order."""
+    if isinstance(report.phases, NotMeasured):
+        return {}
+    parts = report.phases.parts.items()
+    return {n: _compute_median_ms(ns) for n, ns in parts if not isinstance(ns, NotMeasured)}
+
+
+def compute_run_share(report: RunReport) -> float:
+    """Return which share of a call of ``predict`` is the session's run; 0 where it was not timed.
+
+    It is at most 1: both are medians of calls of their own.
+    """
+    if isinstance(report.phases, NotMeasured):
+        return 0.0
+    run_ms, whole_ms = map(_compute_median_ms, (report.phases.run_ns, report.phases.predict_ns))
+    return min(1.0, run_ms / max(whole_ms, 1e-9))
+
+
+def format_predict(report: RunReport) -> str:
+    """Return what a call of ``predict`` takes, how much of it is the session's run, and of what."""
+    phases = report.phases
+    if isinstance(phases, NotMeasured):
+        return format_milliseconds(phases)
+    whole = format_milliseconds(_compute_median_ms(phases.predict_ns))
+    share = f"{100 * compute_run_share(report):.0f} %"
+    return f"{whole}, of which session.run {share}; of {phases.given}"
 
 
 def _compute_median_ms(values_ns: list[int]) -> float:

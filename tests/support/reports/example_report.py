@@ -10,6 +10,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import R2, Accuracy, Closeness, LayerError
 from edgepack.bundle.unused import Unused
 from edgepack.records.run import (
+    IN_HOST_MEMORY,
     Canary,
     Conditions,
     Creation,
@@ -23,6 +24,7 @@ from edgepack.records.run import (
     NodeSizes,
     OtherWork,
     Peak,
+    Phases,
     PlacedNode,
     Placement,
     ProcessRun,
@@ -186,6 +188,25 @@ def example_placement(provider: str = CPU) -> Placement:
     return Placement(variant="cpu-int8-static", runs=10, nodes=nodes)
 
 
+def example_phases(scale: float = 1.0) -> Phases:
+    """Describe calls with a picture, on a processor: 23.7 ms, of which the run takes 10, times
+    ``scale``, and the answers half of one.
+    """
+    parts_ms = {"decode": 6.1, "preprocess": 13.2, "run": 10 * scale, "answers": 0.5}
+    spread = np.random.default_rng(7).lognormal(0, 0.02, 99)
+    spread /= np.median(spread)
+    times = {f"{n}_ns": [int(1e6 * ms * s) for s in spread] for n, ms in parts_ms.items()}
+    whole_ms = 13.2 + 10 * scale + 0.5
+    return Phases(
+        given="a picture of 1280 x 720 (JPEG of 88 kB)",
+        found="y: 5",
+        copy_in_ns=IN_HOST_MEMORY,
+        copy_out_ns=IN_HOST_MEMORY,
+        predict_ns=[int(1e6 * whole_ms * s) for s in spread],
+        **times,
+    )
+
+
 def example_report(**changes: Any) -> RunReport:
     """Return a valid report; ``changes`` replace fields without being checked."""
     return RunReport(
@@ -232,6 +253,7 @@ def example_report(**changes: Any) -> RunReport:
         ),
         memory=Memory(baseline_bytes=40 << 20, loaded_bytes=46 << 20, peak_bytes=52 << 20, runs=20),
         placement=example_placement(),
+        phases=example_phases(),
         sweep=[
             SweepPoint(
                 shapes={"x": [batch, 1, 8, 8]}, batch=batch, latencies_ns=[1_000_000 * each] * 30
@@ -379,6 +401,7 @@ def varied_report(index: int, *, samples: int = 200, runs: int = 5) -> RunReport
             ],
             multiply_adds_per_s={"float32": 1.7e10, "int8": 6.2e10},
         ),
+        phases=example_phases(scale),
         unfinished="the device did not answer any more" if cut else "",
         verdict=verdict,
     ).model_copy(update={"bundle_bytes": size + 1_200_000, "notes": []})

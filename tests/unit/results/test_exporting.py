@@ -144,6 +144,7 @@ def test_bencher_when_exported_has_the_newest_valid_run_with_intervals(export):
         }
     )
     assert measures["file-size"] == {"value": SLOW.bundle_bytes}
+    assert measures["predict"] == {"value": 23_700_000}
     assert measures["peak-memory"] == {"value": SLOW.memory.peak_bytes}
 
 
@@ -177,7 +178,7 @@ def test_bencher_when_inferences_were_interrupted_has_no_figure_but_p50_of_the_t
     runs = [interrupted_run(seed) for seed in range(3)]
     store.save(example_report(id="interrupted", runs=runs))
     (measures,) = json.loads(export("interrupted", kind="bencher")).values()
-    assert set(measures) == {"latency", "peak-memory", "file-size"}
+    assert set(measures) == {"latency", "predict", "peak-memory", "file-size"}
     (row,) = csv.DictReader(io.StringIO(export("interrupted", kind="csv").decode()))
     assert (row["p50_ms"], row["p90_ms"], row["run_p90_ms"]) == ("1.0", "", "")
 

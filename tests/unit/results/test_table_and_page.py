@@ -26,6 +26,7 @@ from edgepack.bundle.manifest import (
 from edgepack.bundle.unused import Unused
 from edgepack.errors import ToolError, UsageError
 from edgepack.records.run import (
+    NOT_ASKED,
     BoundRuns,
     Energy,
     Inconclusive,
@@ -51,6 +52,7 @@ from tests.support.reports.example_report import (
     CPU,
     example_accuracy,
     example_evaluation,
+    example_phases,
     example_report,
     example_run,
     interrupted_run,
@@ -485,6 +487,57 @@ def test_page_shows_what_copies_to_a_gpu_took_where_that_was_timed() -> None:
     assert "copying" not in text_of(render_html([example_report()]))
     unrecorded = bound.model_copy(update={"graph_run_ns": NOT_KNOWN})
     assert "recorded" not in text_of(render_html([example_report(bound=unrecorded)]))
+
+
+def test_table_and_page_show_what_a_call_of_predict_takes_beside_the_run() -> None:
+    gpu = example_phases().model_copy(update={"copy_in_ns": [2_000_000] * 9})
+    report = example_report(phases=gpu)
+    rows = dict(list_report_rows(report))
+    whole = "23.70 ms, of which session.run 42 %; of a picture of 1280 x 720 (JPEG of 88 kB)"
+    assert rows["predict p50"] == whole
+    assert rows["predict, phases"] == (
+        "decode 6.100 ms, preprocessing 13.20 ms, copy in 2.000 ms, run 10.00 ms, answers 0.5000 ms"
+    )
+    page = render_html([report])
+    text = text_of(page)
+    for part in (
+        "predict p50 23.70 ms session.run 42 % of it",
+        f"What a user feels: predict , {whole}",
+        # Of 6.1 + 13.2 + 2 + 10 + 0.5 ms.
+        ", n = 99 6.100 ms 19.2 %",
+        ", n = 99 13.20 ms 41.5 %",
+        "copy in 2.000 ms to 2.000 ms, n = 9 2.000 ms 6.3 %",
+        ", n = 99 10.00 ms 31.4 %",
+        "copy out it computes in the memory that the program has its tensors in not timed",
+        ", n = 99 0.5000 ms 1.6 %",
+        "Found: y: 5.",
+    ):
+        assert part in text, part
+    lengths = re.findall(r'<i class="of-\w+" style="width:([\d.]+)%">', page)
+    assert [float(each) for each in lengths] == [19.2, 41.5, 6.3, 31.4, 1.6]
+
+
+def test_table_and_page_when_calls_of_predict_were_not_timed_say_why() -> None:
+    report = example_report(phases=NotMeasured(reason="there is no app"))
+    rows = dict(list_report_rows(report))
+    assert rows["predict p50"] == "n/a (there is no app)"
+    assert "predict, phases" not in rows
+    page = render_html([report])
+    text = text_of(page)
+    assert "predict p50 unknown there is no app" in text
+    assert "What a user feels: predict , n/a (there is no app)" in text
+    assert 'class="of-' not in page
+    # No column of the overview is empty.
+    assert "is a whole call" not in text
+    assert "is a whole call" in text_of(render_html([report, example_report(device="other")]))
+
+
+def test_report_of_an_older_edgepack_says_that_it_did_not_time_predict() -> None:
+    document = json.loads(example_report().model_dump_json())
+    del document["phases"]
+    read = RunReport.model_validate_json(json.dumps(document))
+    assert read.phases == NOT_ASKED
+    assert summarize(read).predict_ms == NOT_ASKED
 
 
 def test_page_escapes_every_text_of_users_and_devices() -> None:

@@ -55,7 +55,7 @@ def test_rows_are_by_device_the_fastest_first_with_speeds_by_size_and_power() ->
     reports = [
         steady(20, id="b", variant_used="cpu-fp32", speedup=SAME),
         steady(10, joules=4.0, id="a", speedup=FASTER),
-        steady(5, id="c", device="a-board"),
+        steady(5, id="c", device="a-board", phases=NotMeasured(reason="a phone")),
     ]
     rows = list_variant_rows(reports)
     assert [row[:2] for row in rows] == [
@@ -68,6 +68,7 @@ def test_rows_are_by_device_the_fastest_first_with_speeds_by_size_and_power() ->
     # 0.31 MB and 1.19 MB; 4 J for 1000 inferences are 250 a second at a watt.
     assert column(rows, "FPS/MB") == ["645.2", "322.6", "42.02"]
     assert column(rows, "FPS/W") == ["n/a", "250", "n/a"]
+    assert column(rows, "predict, ms") == ["n/a", "23.70", "23.70"]
     assert column(rows, "p50, ms")[1] == "10.00 (10.0 to 10.0)"
 
 

@@ -25,6 +25,7 @@ from edgepack.records.run import (
     Creation,
     Memory,
     Peak,
+    Phases,
     Placement,
     ProcessRun,
     RunReport,
@@ -56,6 +57,7 @@ class Measurements:
     runs: list[ProcessRun] = field(default_factory=list)
     memory: Memory | NotMeasured = NOT_REACHED
     bound: BoundRuns | NotMeasured = NOT_REACHED
+    phases: Phases | NotMeasured = NOT_REACHED
     placement: Placement | NotMeasured = NOT_REACHED
     peak: Peak | NotMeasured = NOT_ASKED
     topology: Topology | NotMeasured = NOT_ASKED
@@ -126,6 +128,7 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
         bound=measured.bound,
         peak=measured.peak,
         topology=measured.topology,
+        phases=measured.phases,
         placement=measured.placement,
         sweep=measured.sweep,
         canary=join_runs(measured.canary),

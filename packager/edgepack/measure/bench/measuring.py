@@ -10,7 +10,7 @@ from edgepack.base.progress import Task
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.devices.canary import CanaryRun
-from edgepack.devices.harness import PEAK, QUIET, Measurer, Quiet, Swept
+from edgepack.devices.harness import PEAK, PHASES, QUIET, Measurer, Quiet, Swept
 from edgepack.errors import RemoteCommandError, format_one_line
 from edgepack.measure.bench.assemble import Measurements, Question
 from edgepack.measure.bench.sweeps import Shapes, find_batch
@@ -21,6 +21,7 @@ from edgepack.records.run import (
     SINGLE_STREAM,
     BoundRuns,
     Creation,
+    Phases,
     ProcessRun,
     SweepPoint,
 )
@@ -28,12 +29,13 @@ from edgepack.records.scenarios import set_threads
 
 BINDING = "edgepack_binding.py"
 """The file of a bundle that keeps inputs and outputs on a device; older bundles have none."""
+OLDER_BUNDLE = NotMeasured(reason="the bundle is of an edgepack that did not time it")
 RUN, POINT = "process run", "point"
 """Kinds of parts of a measurement that take about as long as each other."""
 PEAK_S, SMOKE_PEAK_S = 0.25, 0.02
 """How long each kernel runs that shows what the processor reaches at best."""
-ONCE = 3
-"""Parts that are measured once: creation and start, memory, placement."""
+ONCE = 4
+"""Parts that are measured once: creation and start, phases of predict, memory, placement."""
 
 
 @dataclass
@@ -78,7 +80,7 @@ class Subject:
     def _wait_for_quiet(self, note: Callable[[str], None]) -> None:
         """Wait while others take so much that the run could not be used; measure all the same."""
         left_s = self.question.quiet_s - sum(each.waited_s for each in self.measured.quiet)
-        if not any(file.path == QUIET for file in self.question.manifest.files):
+        if not _has_file(self.question.manifest, QUIET):
             return
         if left_s <= 0 or any(each.quiet is not True for each in self.measured.quiet):
             return
@@ -110,6 +112,9 @@ class Subject:
         measured.creation = time_cold_and_warm(partial(harness.create, used), times)
         measured.start = time_cold_and_warm(partial(harness.start, used), times)
         task(f"creation: {used}")
+        task.begin(f"predict: {used}", f"{used}: what a program waits for")
+        measured.phases = measure_phases(self)
+        task(f"predict: {used}")
         task.begin(f"memory: {used}", f"{used}: memory")
         measured.memory = harness.memory(used)
         measured.bound = measure_bound(harness, self.entry, self.question.manifest)
@@ -200,12 +205,31 @@ def measure_bound(
 
     if entry.providers[0].name not in MEMORIES:
         return IN_HOST_MEMORY
-    if not any(file.path == BINDING for file in manifest.files):
-        return NotMeasured(reason="the bundle is of an edgepack that did not time it")
+    if not _has_file(manifest, BINDING):
+        return OLDER_BUNDLE
     try:
         return harness.bound(entry.id)
     except RemoteCommandError as error:
         return NotMeasured(reason=format_one_line(error.problem))
+
+
+def measure_phases(subject: Subject) -> Phases | NotMeasured:
+    """Time what a program waits for when it calls ``predict``; if it fails, the rest goes on.
+
+    Raises:
+        DeviceError: The connection broke.
+    """
+    manifest = subject.question.manifest
+    if manifest.family == "linux" and not _has_file(manifest, PHASES):
+        return OLDER_BUNDLE
+    try:
+        return subject.harness.phases(subject.used, subject.question.preset)
+    except RemoteCommandError as error:
+        return NotMeasured(reason=format_one_line(error.problem))
+
+
+def _has_file(manifest: Manifest, path: str) -> bool:
+    return any(file.path == path for file in manifest.files)
 
 
 def _measure_sweep_point(subject: Subject, point: Shapes) -> SweepPoint:

@@ -68,6 +68,10 @@ NO_OTHERS = NotMeasured(reason="a phone does not tell what other apps take")
 NO_START = NotMeasured(reason="the program that measures on phones is no app that starts")
 NO_PEAK = NotMeasured(reason="the program that measures on phones has no such model")
 NO_TOPOLOGY = NotMeasured(reason="a phone is not asked for its cores")
+NO_PREDICT = NotMeasured(
+    reason="the program that measures on phones has tensors: pictures, texts and answers are for"
+    " an app's code, which is not in it"
+)
 NO_COLD = NotMeasured(reason="a phone does not let its file cache be dropped")
 
 _Document = TypeVar("_Document", bound=StrictModel)
@@ -190,6 +194,11 @@ class NativeHarness:
         """Return why no copies are timed apart: a phone's units share its memory."""
         del variant
         return IN_HOST_MEMORY
+
+    def phases(self, variant: str, preset: Preset) -> NotMeasured:
+        """Return why no phases of ``predict`` are timed: there is no app's code to time."""
+        del variant, preset
+        return NO_PREDICT
 
     def profile(self, variant: str) -> Placement:
         """Return which provider runs each node."""

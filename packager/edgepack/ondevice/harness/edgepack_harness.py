@@ -9,6 +9,7 @@
     python harness/edgepack_harness.py sweep   --bundle DIR --variant ID --shapes '{"x": [1, 3]}'
     python harness/edgepack_harness.py memory  --bundle DIR --variant ID
     python harness/edgepack_harness.py bound   --bundle DIR --variant ID
+    python harness/edgepack_harness.py phases  --bundle DIR --variant ID --duration-s 4
     python harness/edgepack_harness.py profile --bundle DIR --variant ID [--events 1000]
     python harness/edgepack_harness.py serve   --bundle DIR --variant ID
 
@@ -55,6 +56,7 @@ import edgepack_load as load  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_loader as loader  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_nvml as nvml  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_pages as pages  # type: ignore[import-not-found]  # noqa: E402
+import edgepack_phases as phases  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_providers as providers  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_sizes as sizes  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_sysfs as sysfs  # type: ignore[import-not-found]  # noqa: E402
@@ -484,6 +486,13 @@ def _time_bound(model: Any, bound: Any, feed: loader.Arrays) -> Json:
     return {name: list(each) for name, each in zip(names, timed)}  # noqa: B905
 
 
+def measure_phases(arguments: argparse.Namespace) -> Json:
+    """Time what a program waits for: calls of ``predict``, and their phases; edgepack_phases.py."""
+    model = loader.load(arguments.bundle, arguments.variant)
+    warm_up_s = max(arguments.warm_up_s, find_least_warm_up(model))
+    return {"phases": phases.time_phases(model, warm_up_s, arguments.duration_s)}
+
+
 def read_peak_rss() -> int:
     """Return this process's peak resident set size.
 
@@ -642,6 +651,7 @@ _MODES: Dict[str, Callable[[argparse.Namespace], Json]] = {
     "sweep": sweep,
     "memory": measure_memory,
     "bound": measure_bound,
+    "phases": measure_phases,
     "profile": profile,
 }
 _SCENARIOS: Dict[str, Callable[[Any, argparse.Namespace, WarmUp], Any]] = {

@@ -147,9 +147,28 @@ class Model:
             TypeError: A text is none.
             LoadError: A file that descriptions name is missing.
         """
+        feed = self.make_feed(given)
+        return self.make_answers(self.run(feed.arrays), feed)
+
+    def make_feed(self, given: Union[Mapping[str, Any], np.ndarray, str]) -> "meanings.Feed":
+        """Return what :meth:`predict` feeds the session for what it is given.
+
+        Raises:
+            ValueError: As :meth:`predict`.
+            TypeError: A text is none.
+            LoadError: A file that descriptions name is missing.
+        """
         feed = self.bundle.meaning.make_feed(given)
-        feed = feed._replace(arrays=self.check_inputs(feed.arrays))
-        return dict(self.bundle.meaning.make_answers(self.run(feed.arrays), feed))
+        return feed._replace(arrays=self.check_inputs(feed.arrays))
+
+    def make_answers(self, outputs: Arrays, feed: "meanings.Feed") -> Dict[str, Any]:
+        """Return the answers of :meth:`predict` in the outputs of a feed.
+
+        Raises:
+            ValueError: An output is not as it is described.
+            LoadError: A file that descriptions name is missing.
+        """
+        return dict(self.bundle.meaning.make_answers(outputs, feed))
 
     def run(self, feed: Arrays) -> Arrays:
         """Return the outputs by name, without checking names and dtypes of the inputs.

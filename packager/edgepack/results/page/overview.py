@@ -68,6 +68,11 @@ class Overview:
         return {row.section.report.device: row.peers for row in self.rows[::-1]}
 
     @property
+    def has_predicts(self) -> bool:
+        """Whether calls of ``predict`` were timed for any of them."""
+        return any(row.predict is not UNKNOWN for row in self.rows)
+
+    @property
     def has_speedups(self) -> bool:
         """Whether some variants were measured in turn with fp32."""
         return any(row.speedup is not UNKNOWN for row in self.rows)

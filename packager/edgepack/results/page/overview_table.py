@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import Interval
 from edgepack.bundle.manifest import Accuracy
-from edgepack.records.run import EvaluationReport, Speedup
+from edgepack.records.run import EvaluationReport, RunReport, Speedup
 from edgepack.results.page.sections import Section
 from edgepack.results.store.previous import SincePrevious, find_used_variant, format_percent
 from edgepack.results.store.units import UnitHistory
 from edgepack.results.summary import (
+    compute_run_share,
     format_interval,
     format_mebibytes,
     format_milliseconds,
@@ -47,6 +48,8 @@ class OverviewRow:
     target: str
     p50: OverviewCell
     p90: OverviewCell
+    predict: OverviewCell
+    """The median of whole calls, and how much of it is the session's run."""
     speedup: OverviewCell
     """Over fp32, where all variants were measured in turn."""
     throughput: OverviewCell
@@ -79,6 +82,7 @@ def make_overview_row(
         target=report.target,
         p50=OverviewCell(format_milliseconds(summary.p50_ms), summary.p50_ms, reach),
         p90=OverviewCell(format_milliseconds(summary.p90_ms), summary.p90_ms, doubt),
+        predict=_make_predict_cell(report, summary.predict_ms),
         speedup=_make_speedup_cell(report.speedup),
         throughput=_make_number_cell(summary.throughput, "/s", doubt),
         accuracy=_make_accuracy_cell(accuracy, on_device=evaluation is not None),
@@ -95,6 +99,13 @@ def make_overview_row(
             unit.estimate if unit else 0.0,
         ),
     )
+
+
+def _make_predict_cell(report: RunReport, predict_ms: float | NotMeasured) -> OverviewCell:
+    if isinstance(predict_ms, NotMeasured):
+        return UNKNOWN
+    text = format_milliseconds(predict_ms)
+    return OverviewCell(text, predict_ms, f"session.run {100 * compute_run_share(report):.0f} %")
 
 
 def _make_speedup_cell(speedup: Speedup | NotMeasured | None) -> OverviewCell:

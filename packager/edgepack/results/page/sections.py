@@ -51,6 +51,7 @@ from edgepack.results.store.previous import SincePrevious, format_percent
 from edgepack.results.summary import (
     NS_PER_MS,
     Summary,
+    compute_run_share,
     format_fact,
     format_interval,
     format_mebibytes,
@@ -58,11 +59,13 @@ from edgepack.results.summary import (
     format_milliseconds,
     format_peak_memory,
     format_placement,
+    format_predict,
     format_rate,
     format_scenario,
     format_simulated,
     format_verdict,
     list_cold_creations,
+    list_phases,
     list_verdict_reasons,
     list_warm_creations,
     mark_not_p50,
@@ -104,6 +107,18 @@ class Bar:
     op: str
     note: str
     value: str
+    length: float
+
+
+@dataclass(frozen=True)
+class PredictPart:
+    """One phase of ``predict``; the length is percent of all phases, 0 where it was not timed."""
+
+    name: str
+    look: str
+    """The class of its colour, which both copies share."""
+    value: str
+    note: str
     length: float
 
 
@@ -198,6 +213,10 @@ class Section:
     unknown: list[str]
     """Kinds of sensors that were not read, with the reason."""
     overhead: str
+    predict: str
+    """What a call takes, in words."""
+    predict_parts: list[PredictPart]
+    """None where calls were not timed."""
     phases: list[Rail]
     phases_unknown: str
     minutes: list[Minute]
@@ -266,6 +285,8 @@ def make_section(
         figures=figures,
         unknown=list_unknown_sensors(report),
         overhead=_format_overhead(report),
+        predict=format_predict(report),
+        predict_parts=_make_predict_parts(report),
         phases=place_rails(_make_phases(report, summary)),
         phases_unknown=format_fact(cold) if isinstance(cold, NotMeasured) else "",
         minutes=by_minute,
@@ -326,6 +347,12 @@ def _make_tiles(report: RunReport, summary: Summary) -> list[Tile]:
     return [
         Tile("latency p50", p50, f"{_format_reach(summary)}; {runs}"),
         Tile("latency p90", p90, f"{tail}, {summary.samples:,} queries"),
+        _make_tile(
+            "predict p50",
+            summary.predict_ms,
+            format_milliseconds,
+            f"session.run {100 * compute_run_share(report):.0f} % of it",
+        ),
         _make_tile(
             "throughput",
             summary.throughput,
@@ -463,6 +490,22 @@ def _make_bound_ranges(report: RunReport) -> list[Range]:
     ]
     if not isinstance(bound.graph_run_ns, NotMeasured):
         found.append(_make_range("computing there, recorded", bound.graph_run_ns))
+    return found
+
+
+def _make_predict_parts(report: RunReport) -> list[PredictPart]:
+    if isinstance(report.phases, NotMeasured):
+        return []
+    whole_ms = sum(list_phases(report).values()) or 1.0
+    found = []
+    for name, times in report.phases.parts.items():
+        look = "of-" + name.partition(" ")[0]
+        if isinstance(times, NotMeasured):
+            found.append(PredictPart(name, look, "not timed", times.reason, 0.0))
+            continue
+        part = _make_range(name, times)
+        length = round(100 * part.middle / whole_ms, 1)
+        found.append(PredictPart(name, look, part.value, part.note, length))
     return found
 
 

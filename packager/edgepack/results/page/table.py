@@ -26,10 +26,12 @@ from edgepack.results.summary import (
     format_milliseconds,
     format_peak_memory,
     format_placement,
+    format_predict,
     format_scenario,
     format_simulated,
     format_throughput,
     format_verdict,
+    list_phases,
     list_verdict_reasons,
     mark_not_p50,
     shorten_provider,
@@ -84,6 +86,8 @@ def list_report_rows(report: RunReport) -> list[tuple[str, str]]:
     ]
     if not isinstance(summary.p99_ms, NotMeasured):
         rows.append(("latency p99", mark_not_p50(summary, summary.p99_ms, format_milliseconds)))
+    rows += [("predict p50", format_predict(report))]
+    rows += [("predict, phases", text)] if (text := _format_phases(report)) else []
     rows += [
         ("queries", f"{summary.samples} in {len(report.runs)} process runs"),
         ("95 % interval of run medians", format_interval(summary.median_interval_ms)),
@@ -107,6 +111,11 @@ def list_report_rows(report: RunReport) -> list[tuple[str, str]]:
     rows += [("inconclusive", summary.heavy_tail)] if summary.heavy_tail else []
     rows += [("note", note) for note in report.notes]
     return rows
+
+
+def _format_phases(report: RunReport) -> str:
+    parts = list_phases(report).items()
+    return ", ".join(f"{name} {format_milliseconds(ms)}" for name, ms in parts)
 
 
 def format_sweep(point: SweepPoint) -> str:

@@ -25,11 +25,12 @@ from edgepack.results.summary import (
 _MB, _MJ = 1e6, 1e3
 _NONE = "n/a"
 VARIANT_HEADS = (
-    "device", "variant", "p50, ms", "verdict", "speedup", "FPS", "FPS/MB", "FPS/W", "metric",
-    "limits",
+    "device", "variant", "p50, ms", "predict, ms", "verdict", "speedup", "FPS", "FPS/MB", "FPS/W",
+    "metric", "limits",
 )  # fmt: skip
 """Over the columns of :func:`list_variant_rows`. In brackets are 95 % intervals; the speedup is the
-one over fp32, in pairs of process runs."""
+one over fp32, in pairs of process runs. ``predict`` is the median of whole calls, from pictures,
+texts and tensors to answers."""
 
 
 def list_variant_rows(reports: Sequence[RunReport]) -> list[tuple[str, ...]]:
@@ -49,10 +50,12 @@ def _compute_slowness(report: RunReport, summary: Summary) -> float:
 
 
 def _make_row(report: RunReport, summary: Summary) -> tuple[str, ...]:
+    whole = summary.predict_ms
     return (
         report.device,
         report.variant_used,
         _format_p50(summary),
+        _NONE if isinstance(whole, NotMeasured) else f"{whole:#.4g}",
         format_verdict(report),
         format_speedup(report.speedup),
         *_list_rates(report, summary),

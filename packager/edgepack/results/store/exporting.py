@@ -212,6 +212,8 @@ def _make_measures(report: RunReport) -> dict[str, dict[str, float]]:
     measures = {name: _make_metric(values) for name, values in per_run.items() if values}
     if not isinstance(report.memory, NotMeasured):
         measures["peak-memory"] = {"value": float(report.memory.peak_bytes)}
+    if not isinstance(report.phases, NotMeasured):
+        measures["predict"] = {"value": float(statistics.median(report.phases.predict_ns))}
     measures["file-size"] = {"value": float(report.bundle_bytes)}
     return measures
 
