@@ -44,6 +44,9 @@ class Limits(AccuracyLimits):
     p50_ms: _Most | None = None
     """The median latency of an inference."""
     p99_ms: _Most | None = None
+    predict_ms: _Most | None = None
+    """The median of the loader's ``predict``: from a decoded picture, a text or tensors to the
+    answers."""
     first_ms: _Most | None = None
     """From the start of the process to the first answer, with the loader's checks."""
     load_ms: _Most | None = None

@@ -224,6 +224,7 @@ _FINDERS: dict[str, Callable[[RunReport, Summary], float | NotMeasured]] = {
     "size_mb": lambda report, _: find_used_variant(report).model_bytes / _MB,
     "p50_ms": lambda _, summary: summary.p50_ms,
     "p99_ms": lambda _, summary: summary.p99_ms,
+    "predict_ms": lambda _, summary: summary.predict_ms,
     "first_ms": lambda _, summary: summary.start_ms,
     "load_ms": _find_load,
     "memory_mb": _find_peak,

@@ -80,7 +80,8 @@ def test_bench_when_a_project_that_is_not_the_bundles_is_named_is_refused(
     ("limits", "code", "told"),
     [
         ("{p50_ms: 0.000001}", 10, "p50_ms is "),
-        ("{p50_ms: 60000, first_ms: 600000, memory_mb: 100000}", 0, ""),
+        ("{p50_ms: 60000, predict_ms: 0.000001}", 10, "predict_ms is "),
+        ("{p50_ms: 60000, predict_ms: 60000, first_ms: 600000, memory_mb: 100000}", 0, ""),
         ("{energy_mj: 1000000, p50_ms: 60000}", 11, "energy_mj is at most"),
     ],
 )
@@ -99,6 +100,7 @@ def test_bench_ends_as_the_limits_are_met(
     done = capsys.readouterr()
     assert told in done.err
     assert "limit p50_ms" in done.out
+    assert "of which session.run" in done.out
 
 
 def test_limits_of_another_project_here_are_not_the_bundles(bundle: Path) -> None:

@@ -20,6 +20,7 @@ from edgepack.results.summary import summarize
 
 from tests.support.reports.example_report import (
     example_accuracy,
+    example_phases,
     example_report,
     example_run,
     interrupted_run,
@@ -51,6 +52,7 @@ def test_limits_are_judged_by_what_was_measured_in_their_units() -> None:
         "size_mb": 0.31,
         "p50_ms": summary.p50_ms,
         "p99_ms": summary.p99_ms,
+        "predict_ms": summary.predict_ms,
         "first_ms": 800.0,
         "load_ms": 210.0,
         "memory_mb": (52 << 20) / 1e6,
@@ -91,6 +93,20 @@ def test_limit_of_the_tail_is_not_decided_where_something_interrupted_the_model(
     assert (p99.name, p99.is_met, p50.is_met) == ("p99_ms", None, False)
     generous = limited(Limits(p99_ms=1e6), runs=runs, heavy_tail=tail)
     assert judge_limits(generous)[0].is_met is True
+
+
+def test_limit_of_predict_is_about_the_median_of_whole_calls() -> None:
+    phases = example_phases().model_copy(update={"predict_ns": [5_000_000, 9_000_000, 7_000_000]})
+    assert judge(Limits(predict_ms=7), phases=phases) is True
+    assert judge(Limits(predict_ms=6.99), phases=phases) is False
+
+
+def test_limit_of_predict_where_no_calls_were_timed_is_inconclusive() -> None:
+    why = NotMeasured(reason="there is no app's code")
+    assert judge(Limits(predict_ms=1000), phases=why) is None
+    with pytest.raises(InconclusiveError, match="predict_ms is at most 1000 ms: unknown") as caught:
+        require_limits(limited(Limits(predict_ms=1000), phases=why))
+    assert caught.value.hint.endswith("devices: {pi5-a: {limits: {predict_ms: null}}}")
 
 
 def test_limit_that_is_missed_ends_with_each_and_the_variant_that_meets_all(
