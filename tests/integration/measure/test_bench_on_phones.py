@@ -101,6 +101,8 @@ def test_bench_on_a_phone_makes_a_report(bundle: Path, phone: PhoneDouble, tmp_p
     assert [len(run.latencies_ns) >= 20 for run in report.runs] == [True, True]
     assert report.placement.compute_share("CPUExecutionProvider") == 1.0
     assert isinstance(report.creation.cold_ns, NotMeasured)
+    assert isinstance(report.phases, NotMeasured)
+    assert "has tensors" in report.phases.reason
     assert len(report.canary.medians_ns) == 2
     assert [point.problem for point in report.sweep] == [""]
     assert isinstance(report.verdict, Inconclusive)
