@@ -31,6 +31,7 @@ from edgepack.project.profile import Provider, Requires, SessionSettings
 VARIANTS = ("cpu-int8-static", "cpu-fp32")
 LOADER = (
     "edgepack_answers.py",
+    "edgepack_batches.py",
     "edgepack_binding.py",
     "edgepack_images.py",
     "edgepack_loader.py",

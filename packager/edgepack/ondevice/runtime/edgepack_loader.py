@@ -36,9 +36,22 @@ import sys
 import tempfile
 import threading
 import time
+from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+    overload,
+)
 
 # Official builds of onnxruntime 1.29 and newer send telemetry unless this is set before they load.
 # Source: Privacy.md in the onnxruntime 1.31.1 wheel.
@@ -47,12 +60,14 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import numpy as np
 
 if __package__:
+    from . import edgepack_batches as batches
     from . import edgepack_binding as binding
     from . import edgepack_meaning as meanings
     from . import edgepack_providers as providers
     from . import edgepack_shapes as shapes
 else:  # a bundle's, whose folder need not be on the path
     sys.path.append(str(Path(__file__).resolve().parent))
+    import edgepack_batches as batches  # type: ignore[import-not-found,no-redef]
     import edgepack_binding as binding  # type: ignore[import-not-found,no-redef]
     import edgepack_meaning as meanings  # type: ignore[import-not-found,no-redef]
     import edgepack_providers as providers  # type: ignore[import-not-found,no-redef]
@@ -130,23 +145,38 @@ class Model:
         """
         return self.run(self.check_inputs(inputs))
 
-    def predict(self, given: Union[Mapping[str, Any], np.ndarray, str]) -> Dict[str, Any]:
-        """Return answers for pictures and texts, by output.
+    @overload
+    def predict(
+        self, given: Union[List[Any], Tuple[Any, ...]], max_batch: int = ...
+    ) -> List[Dict[str, Any]]: ...
+
+    @overload
+    def predict(self, given: meanings.Given, max_batch: int = ...) -> Dict[str, Any]: ...
+
+    def predict(self, given: Any, max_batch: int = batches.MOST) -> Any:
+        """Return answers for pictures and texts, by output; for a list of them, a list.
 
         Args:
             given: By input, but for masks; or the one itself if that is one. For an input that the
                 bundle describes as an image, a picture as uint8 ``(H, W, 3)``, RGB, of any size;
-                for one that it describes as tokens, a text; for any other its array.
+                for one that it describes as tokens, a text; for any other its array. Or a list or
+                tuple of such.
+            max_batch: Of a list: how many that follow each other and have the same shapes are
+                joined to a batch at most. They run one by one where the model takes no batch, or
+                golden samples in one are not near their outputs, which is tried once.
 
         Returns:
             For an output that the bundle describes, the best classes, the objects in the picture's
             pixels, or one vector per sample, see ``edgepack_answers.py``; for any other its array.
+            Of a list the same for each, in order.
 
         Raises:
             ValueError: As when called; or a picture is none, or an output not as it is described.
             TypeError: A text is none.
             LoadError: A file that descriptions name is missing.
         """
+        if isinstance(given, (list, tuple)):
+            return list(batches.predict_all(self, given, max_batch))
         feed = self.make_feed(given)
         return self.make_answers(self.run(feed.arrays), feed)
 
@@ -245,6 +275,11 @@ class Model:
     def _exact(self) -> bool:
         return bool(self.entry.get("exact"))
 
+    @cached_property
+    def joining(self) -> "batches.Joining":
+        """How samples are joined to batches."""
+        return batches.Joining(self)
+
     def check_inputs(self, inputs: Union[Mapping[str, Any], np.ndarray]) -> Arrays:
         """Return what the session is to be fed, or raise ValueError."""
         needed = [spec.name for spec in self.bundle.shapes.needed]
@@ -297,22 +332,37 @@ class Model:
             self.golden_sqnr_db = min(self.golden_sqnr_db, found_db)
 
     def _can_take(self, bucket: Dict[str, int], feed: Arrays) -> bool:
-        sizes = self._find_sizes(feed)
+        return self.can_take_sizes(bucket, self._find_sizes(feed))
+
+    def can_take_sizes(self, bucket: Dict[str, int], sizes: Dict[str, int]) -> bool:
+        """Return whether the model of a bucket takes inputs of these sizes."""
         return bucket == sizes if self._exact else shapes.can_hold(bucket, sizes)
 
     def measure_golden_db(self, index: int) -> float:
         """Run a golden input and return how near the worst output is, as :func:`closeness_db`."""
         return self.compute_closeness_db(index, self.run(self.bundle.read_golden_inputs(index)))
 
-    def compute_closeness_db(self, index: int, outputs: Arrays) -> float:
+    def compute_closeness_db(
+        self, index: int, outputs: Arrays, names: Optional[Collection[str]] = None
+    ) -> float:
         """Return how near outputs are to the golden ones of a sample, in the worst output.
 
         If an output, or a quantity in it, has to exceed the variant's ``min_sqnr_db`` by its
-        ``extra_db``, that is subtracted, so that one limit applies to all.
+        ``extra_db``, that is subtracted, so that one limit applies to all. With ``names``, only
+        these outputs are compared.
         """
         golden = self.bundle.read_golden_outputs(index, self.variant)
         entries = self.bundle.manifest["goldens"][index]["outputs"][self.variant]
-        return min(golden_closeness_db(e, golden[e["name"]], outputs[e["name"]]) for e in entries)
+        return min(
+            golden_closeness_db(e, golden[e["name"]], outputs[e["name"]])
+            for e in entries
+            if names is None or e["name"] in names
+        )
+
+    @staticmethod
+    def compare(reference: Arrays, outputs: Arrays) -> float:
+        """Return :func:`closeness_db` of the worst of some outputs."""
+        return min(closeness_db(array, outputs[name]) for name, array in reference.items())
 
 
 class Bundle:
