@@ -214,6 +214,7 @@ if TYPE_CHECKING:
     from edgepack.project.profile import find_target_files as find_target_files
     from edgepack.project.profile import load_profile as load_profile
     from edgepack.project.project import ConstantValue as ConstantValue
+    from edgepack.records.batches import choose_best_batch as choose_best_batch
     from edgepack.records.comparison import ComparedMetric as ComparedMetric
     from edgepack.records.comparison import Comparison as Comparison
     from edgepack.records.deciding import Rule as Rule
@@ -222,11 +223,13 @@ if TYPE_CHECKING:
     from edgepack.records.presets import Preset as Preset
     from edgepack.records.presets import find_preset as find_preset
     from edgepack.records.run import ALL_VARIANTS as ALL_VARIANTS
+    from edgepack.records.run import BestBatch as BestBatch
     from edgepack.records.run import EvaluationReport as EvaluationReport
     from edgepack.records.run import ImportedReport as ImportedReport
     from edgepack.records.run import Memory as Memory
     from edgepack.records.run import RunReport as RunReport
     from edgepack.records.run import Scenario as Scenario
+    from edgepack.records.run import SweepPoint as SweepPoint
     from edgepack.records.run import VariantFacts as VariantFacts
     from edgepack.records.scenarios import make_scenario as make_scenario
     from edgepack.records.tuning import Candidate as Candidate

@@ -48,13 +48,30 @@ BoundOption = Annotated[
     float | None,
     typer.Option(
         "--latency-bound-ms",
-        help="server: the latency that 99 % of the queries must meet.",
+        help="server: the latency that 99 % of the queries must meet. With --batch: the one that"
+        " the best batch must meet.",
         show_default=False,
     ),
 ]
 SamplesOption = Annotated[
     int | None,
     typer.Option(help="multi-stream: inferences in a query [default: 8]", show_default=False),
+]
+MaxBatchOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-batch",
+        help="server, offline: join so many waiting samples to a batch at most [default: 1]",
+        show_default=False,
+    ),
+]
+DelayOption = Annotated[
+    float | None,
+    typer.Option(
+        "--queue-delay-ms",
+        help="server: how long a query waits for others to be joined with [default: 0]",
+        show_default=False,
+    ),
 ]
 BatchOption = Annotated[
     list[int] | None,
@@ -93,6 +110,8 @@ def bench(
     queries_per_s: QueriesOption = None,
     latency_bound_ms: BoundOption = None,
     samples_per_query: SamplesOption = None,
+    max_batch: MaxBatchOption = None,
+    queue_delay_ms: DelayOption = None,
     batch: BatchOption = None,
     shape: ShapeOption = None,
     wait_s: WaitOption = 0.0,
@@ -144,8 +163,11 @@ def bench(
     load = api.make_scenario(
         scenario,
         queries_per_s=queries_per_s,
-        latency_bound_ms=latency_bound_ms,
+        # Without a server, it is the batches' own.
+        latency_bound_ms=None if batch and scenario != "server" else latency_bound_ms,
         samples_per_query=samples_per_query,
+        max_batch=max_batch,
+        queue_delay_ms=queue_delay_ms,
     )
     bundles = api.load_bundles_by_target(bundle)
     outputs = _Outputs(html, junit, markdown)
@@ -171,6 +193,7 @@ def bench(
         scenario=load,
         batches=batch or (),
         shapes=shape or (),
+        batch_bound_ms=latency_bound_ms if batch else None,
         perfetto=perfetto,
         # What concludes nothing has nothing to wait for.
         quiet_s=quiet_wait if api.find_preset(preset).conclusive else 0.0,
@@ -224,6 +247,8 @@ class _Asked:
     scenario: api.Scenario
     batches: Sequence[int]
     shapes: Sequence[str]
+    batch_bound_ms: float | None
+    """What the latency of the best of the batches must not exceed."""
     perfetto: Path | None
     quiet_s: float
     tune: bool
@@ -242,6 +267,7 @@ class _Asked:
             scenario=self.scenario,
             batches=self.batches,
             shapes=self.shapes,
+            batch_bound_ms=self.batch_bound_ms,
             perfetto=self.perfetto,
             limits=find_limits(self.loaded, device),
             quiet_s=self.quiet_s,
@@ -261,6 +287,7 @@ class _Asked:
             scenario=self.scenario,
             batches=self.batches,
             shapes=self.shapes,
+            batch_bound_ms=self.batch_bound_ms,
             limits=find_limits(self.loaded, device),
             quiet_s=self.quiet_s,
             tune=self.tune,
@@ -288,8 +315,16 @@ class _Asked:
         )
         found = api.find_measured(store, asked)
         limits = find_limits(self.loaded, device)
-        reports = [report.model_copy(update={"limits": limits}) for report in found]
+        reports = [
+            report.model_copy(update={"limits": limits, "best_batch": self._choose_batch(report)})
+            for report in found
+        ]
         return api.VariantsBench(device.name, reports, api.list_out(found[0])) if found else None
+
+    def _choose_batch(self, report: api.RunReport) -> api.BestBatch | api.NotMeasured | None:
+        if self.batch_bound_ms is None:
+            return None
+        return api.choose_best_batch(report.sweep[: len(self.batches)], self.batch_bound_ms)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
+    NOT_CHECKED,
     BoundRuns,
     Conditions,
     Memory,
@@ -26,6 +27,7 @@ from edgepack.records.run import (
     Ns,
     Peak,
     Phases,
+    OutputCheck,
     Placement,
     ProcessRun,
     Selection,
@@ -57,6 +59,8 @@ QUIET = "harness/edgepack_quiet.py"
 PEAK = "harness/edgepack_peak.py"
 PHASES = "harness/edgepack_phases.py"
 """Bundles of an older edgepack have none of these three."""
+JOINED = "harness/edgepack_joined.py"
+"""Bundles of an older edgepack have none, and join no samples."""
 _COOLING = "edgepack-cooling "
 _BUSY = "edgepack-busy "
 _COOL_DOWN_S = 360.0
@@ -100,6 +104,7 @@ class Swept(StrictModel):
 
     latencies_ns: list[Ns]
     steady: bool = True
+    checked: OutputCheck | NotMeasured = NOT_CHECKED
     problem: Name = ""
 
 
@@ -113,7 +118,8 @@ def compute_run_timeout_s(
     """Return how many seconds a process run of the slowest allowed model may take."""
     # No preset makes more; offline has more only because its inferences are fast.
     queries = min(preset.iterations, MIN_SAMPLES_P99)
-    least = WARM_UP_ITERATIONS + queries * preset.scenario.samples_per_query
+    scenario = preset.scenario
+    least = WARM_UP_ITERATIONS * scenario.max_batch + queries * scenario.samples_per_query
     known_s = load_timeout_s + preset.warm_up_s + preset.warm_up_cap_s + preset.longest_s
     return known_s + least * slowest_s
 
@@ -142,8 +148,10 @@ class Measurer(Protocol):
     def start(self, variant: str, *, cold: bool) -> int | NotMeasured:
         """Time a start of a process, up to its first answer, in nanoseconds."""
 
-    def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
-        """Make one process run with inputs of other shapes."""
+    def sweep(
+        self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]], batch: int = 0
+    ) -> Swept:
+        """Make one process run with inputs of other shapes; with ``batch``, of joined samples."""
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
@@ -255,10 +263,13 @@ class Harness:
         argv = [*self.run_prefix, *self.make_argv("start", variant), *(["--cold"] if cold else [])]
         return self._read_document(_Started, argv, timeout_s=self.load_timeout_s).start_ns
 
-    def sweep(self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]]) -> Swept:
-        """Make one process run with inputs of other shapes."""
+    def sweep(
+        self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]], batch: int = 0
+    ) -> Swept:
+        """Make one process run with inputs of other shapes; with ``batch``, of joined samples."""
         argv = [*self.run_prefix, *self.make_argv("sweep", variant), *preset.arguments]
         argv.append(f"--shapes={json.dumps(shapes)}")
+        argv += [f"--batch={batch}"] if batch else []
         timeout_s = compute_run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
         return self._read_document(Swept, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
 

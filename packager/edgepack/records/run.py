@@ -38,6 +38,8 @@ TIMELESS = NotMeasured(reason="it took no time")
 NOT_READ = NotMeasured(reason="no driver of a GPU was asked")
 IN_HOST_MEMORY = NotMeasured(reason="it computes in the memory that the program has its tensors in")
 NOT_ASKED = NotMeasured(reason="the edgepack that measured this did not time it")
+NOT_CHECKED = NotMeasured(reason="the edgepack of the bundle, or that measured this, did not check")
+NOT_JOINED = NotMeasured(reason="its samples ran one by one")
 
 
 class Valid(StrictModel):
@@ -203,6 +205,16 @@ class VariantTrial(StrictModel):
         return f"{doing} {self.variant}: {took}{kept}"
 
 
+class Joined(StrictModel):
+    """The samples of a process run that were joined to batches."""
+
+    batches: Annotated[int, Field(gt=0)]
+    """The timed ones."""
+    min_sqnr_db: float
+    """The lowest SQNR over golden samples in batches, in dB, before and in the timed part; -200
+    stands for outputs that cannot be compared."""
+
+
 class ProcessRun(StrictModel):
     """One process that loaded the model, checked it, warmed up and timed it."""
 
@@ -222,10 +234,14 @@ class ProcessRun(StrictModel):
     timed_to_ns: Ns | NotMeasured
     """When the last one ended."""
     inferences: Annotated[int, Field(gt=0)] | NotMeasured
-    """The number of inferences in that time, over all queries."""
+    """The number of inferences in that time, over all queries; joined samples count one by one."""
     golden_min_sqnr_db: float
     """The lowest SQNR over all goldens and outputs, in dB, checked on the timed session before
     timing; -200 stands for outputs that cannot be compared."""
+    joined: Annotated[Joined | NotMeasured, Field(exclude_if=lambda given: given == NOT_JOINED)] = (
+        NOT_JOINED
+    )
+    """Written only where samples were joined."""
     not_finite: Annotated[list[Name], Field(exclude_if=lambda given: not given)] = []
     """Of a model with a state, whose timed inferences are frames of a stream: the outputs that had
     NaN or infinity after them, where no golden one has. Written only where there are some."""
@@ -288,9 +304,25 @@ class Scenario(StrictModel):
     """For ``server``: 99 % of the queries have to be answered within this time."""
     threads: Annotated[int, Field(gt=0)] = 1
     """The number of inferences at once; ``single-stream`` always has one."""
+    max_batch: Annotated[int, Field(gt=0), Field(exclude_if=lambda most: most == 1)] = 1
+    """Of ``server`` and ``offline``: how many samples that wait are joined to a batch at most."""
+    queue_delay_ms: Annotated[float, Field(ge=0), Field(exclude_if=lambda delay: delay == 0)] = 0.0
+    """Of ``server``: how long after its arrival a query waits for others to be joined with."""
 
 
 SINGLE_STREAM = Scenario()
+
+
+class OutputCheck(StrictModel):
+    """Whether outputs were right before they were timed."""
+
+    how: Name
+    """What they were compared with."""
+    nearness_db: float
+    """The worst SQNR of that, in dB; 200 stands for equal, -200 for what cannot be compared."""
+    needed_db: float
+    problem: Name = ""
+    """What is wrong; empty if they are right."""
 
 
 class SweepPoint(StrictModel):
@@ -304,8 +336,34 @@ class SweepPoint(StrictModel):
     """The latencies of one process run, as a single stream."""
     steady: bool = True
     """Whether its warm-up ended steady."""
+    checked: OutputCheck | NotMeasured = NOT_CHECKED
+    """There are latencies only of outputs that are right, or that nobody checked."""
     problem: Name = ""
     """Why there are no latencies."""
+
+    def __str__(self) -> str:
+        sizes = self.shapes.items()
+        return ", ".join(f"{name}={'x'.join(map(str, dims))}" for name, dims in sizes)
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether its outputs were found to be wrong."""
+        return not isinstance(self.checked, NotMeasured) and bool(self.checked.problem)
+
+
+class BestBatch(StrictModel):
+    """The batch of a sweep with the most samples a second within a latency."""
+
+    batch: Annotated[int, Field(gt=0)]
+    samples_per_s: Annotated[float, Field(gt=0)]
+    """By the median latency."""
+    percentile: Literal[90, 99]
+    """Which one is held to the bound: 99 where every batch has enough inferences for it."""
+    latency_ms: Annotated[float, Field(ge=0)]
+    """That percentile of the batch's latencies."""
+    bound_ms: Annotated[float, Field(gt=0)]
+    is_within: bool
+    """Whether it is within the bound; if no batch is, this is the nearest."""
 
 
 class Canary(StrictModel):
@@ -558,6 +616,10 @@ class RunReport(StrictModel):
     phases: Phases | NotMeasured = NOT_ASKED
     """What a program waits for when it calls ``predict``."""
     sweep: list[SweepPoint] = []
+    best_batch: Annotated[
+        BestBatch | NotMeasured | None, Field(exclude_if=lambda given: given is None)
+    ] = None
+    """None where it was not asked for."""
     canary: Canary | NotMeasured
     tuned: list[TunedSetting] = []
     limits: Annotated[Limits, Field(exclude_if=lambda limits: limits == Limits())] = Limits()

@@ -1,7 +1,9 @@
 """How queries arrive, in the words of MLPerf LoadGen: the options, and whether bounds are kept.
 
 Source: loadgen/test_settings.h and mlperf.conf, https://github.com/mlcommons/inference: 8 samples a
-query of multi-stream, Poisson arrivals and the 99th percentile of server.
+query of multi-stream, Poisson arrivals and the 99th percentile of server. ``max_batch`` and the
+queue delay are those of Triton's dynamic batching (model_configuration.md of
+https://github.com/triton-inference-server/server): by default no query waits for another.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ def make_scenario(
     queries_per_s: float | None = None,
     latency_bound_ms: float | None = None,
     samples_per_query: int | None = None,
+    max_batch: int | None = None,
+    queue_delay_ms: float | None = None,
 ) -> Scenario:
     """Return the scenario that options describe.
 
@@ -36,22 +40,22 @@ def make_scenario(
         raise UsageError(
             f"there is no scenario {name!r}", hint=suggest_nearest(name, NAMES), where="--scenario"
         )
-    owned: list[tuple[str, float | None, str]] = [
-        ("--qps", queries_per_s, "server"),
-        ("--latency-bound-ms", latency_bound_ms, "server"),
-        ("--samples-per-query", samples_per_query, "multi-stream"),
+    owned: list[tuple[str, float | None, tuple[str, ...]]] = [
+        ("--qps", queries_per_s, ("server",)),
+        ("--latency-bound-ms", latency_bound_ms, ("server",)),
+        ("--samples-per-query", samples_per_query, ("multi-stream",)),
+        ("--max-batch", max_batch, ("server", "offline")),
+        ("--queue-delay-ms", queue_delay_ms, ("server",)),
     ]
-    for option, value, owner in owned:
-        if value is None:
-            continue
-        if name != owner:
-            raise UsageError(
-                f"{option} belongs to the scenario {owner}, and this one is {name}",
-                hint=f"add --scenario {owner}, or leave {option} out",
-            )
-        if not 0 < value < math.inf:
-            raise UsageError(f"{option} is {value:g}", hint="give a number above 0")
-    missing = [option for option, value, owner in owned[:2] if owner == name and value is None]
+    for option, value, owners in owned:
+        if value is not None:
+            _require_fitting(option, value, owners, name)
+    if queue_delay_ms is not None and (max_batch or 1) == 1:
+        raise UsageError(
+            "--queue-delay-ms is how long queries wait to be joined, and none are",
+            hint="add --max-batch 8, or leave it out",
+        )
+    missing = [option for option, value, owners in owned[:2] if name in owners and value is None]
     if missing:
         raise UsageError(
             f"the scenario server needs {' and '.join(missing)}",
@@ -64,8 +68,22 @@ def make_scenario(
         "samples_per_query": samples_per_query or 1,
         "queries_per_s": queries_per_s,
         "latency_bound_ms": latency_bound_ms,
+        "max_batch": max_batch or 1,
+        "queue_delay_ms": queue_delay_ms or 0.0,
     }
     return Scenario.model_validate(asked)
+
+
+def _require_fitting(option: str, value: float, owners: tuple[str, ...], name: str) -> None:
+    if name not in owners:
+        # It also bounds the batches of a sweep, if there are some.
+        batches = ", or batches (--batch 1 --batch 4)" if option == "--latency-bound-ms" else ""
+        raise UsageError(
+            f"{option} belongs to the scenario {' or '.join(owners)}, and this one is {name}",
+            hint=f"add --scenario {owners[0]}{batches}, or leave {option} out",
+        )
+    if not 0 < value < math.inf:
+        raise UsageError(f"{option} is {value:g}", hint="give a number above 0")
 
 
 def set_threads(scenario: Scenario, cpu_count: int, variant: ManifestVariant) -> Scenario:
@@ -87,6 +105,10 @@ def make_harness_arguments(scenario: Scenario) -> list[str]:
         arguments.append(f"--samples-per-query={scenario.samples_per_query}")
     if scenario.queries_per_s is not None:
         arguments.append(f"--qps={scenario.queries_per_s!r}")
+    if scenario.max_batch > 1:
+        arguments.append(f"--max-batch={scenario.max_batch}")
+    if scenario.queue_delay_ms:
+        arguments.append(f"--queue-delay-ms={scenario.queue_delay_ms!r}")
     return arguments
 
 
@@ -100,6 +122,10 @@ def format_command_options(scenario: Scenario) -> list[str]:
     if scenario.name == "server":
         options += ["--qps", f"{scenario.queries_per_s:g}"]
         options += ["--latency-bound-ms", f"{scenario.latency_bound_ms:g}"]
+    if scenario.max_batch > 1:
+        options += ["--max-batch", str(scenario.max_batch)]
+    if scenario.queue_delay_ms:
+        options += ["--queue-delay-ms", f"{scenario.queue_delay_ms:g}"]
     return options
 
 

@@ -21,6 +21,7 @@ from edgepack.records.run import (
     Conditions,
     Inconclusive,
     Invalid,
+    Joined,
     OtherWork,
     Placement,
     ProcessRun,
@@ -29,7 +30,9 @@ from edgepack.records.run import (
     Sampling,
     Scenario,
     Selection,
+    SweepPoint,
     Valid,
+    Verdict,
 )
 from edgepack.records.scenarios import format_command_options, list_scenario_reasons
 
@@ -102,6 +105,15 @@ def judge(
     return Valid()
 
 
+def judge_sweep(verdict: Verdict, sweep: Sequence[SweepPoint]) -> Verdict:
+    """Return the verdict of a report with a sweep: wrong outputs at a point make it INVALID."""
+    wrong = [f"{point}: {point.problem}" for point in sweep if point.is_wrong]
+    if not wrong:
+        return verdict
+    others = verdict.reasons if isinstance(verdict, Invalid) else []
+    return Invalid(reasons=[*others, *wrong], cause="outputs")
+
+
 def list_reasons_against(
     selection: Selection,
     runs: Sequence[ProcessRun],
@@ -161,6 +173,8 @@ def find_remedy(report: RunReport, bundle: Path) -> str:
     match report.verdict:
         case Valid():
             return ""
+        case Invalid(cause="outputs") if _is_right_alone(report):
+            return f"use it one by one, in its own sizes: {_format_again(_part(report), bundle)}"
         case Invalid() as verdict:
             return _find_invalid_remedy(report, verdict, bundle)
         case Inconclusive():
@@ -195,6 +209,22 @@ def _find_invalid_remedy(report: RunReport, verdict: Invalid, bundle: Path) -> s
         "work": f"end what else runs there (top shows it), or on its host, then: {again}",
         "conditions": f"let the device cool down and idle, then: {again}",
     }[cause]
+
+
+def _is_right_alone(report: RunReport) -> bool:
+    """Return whether outputs are wrong, but only those of batches and of other sizes."""
+    limit_db = min(v.min_sqnr_db for v in report.variants if v.id == report.variant_used)
+    joined = (run.joined for run in report.runs if isinstance(run.joined, Joined))
+    return all(run.golden_min_sqnr_db >= limit_db for run in report.runs) and (
+        any(point.is_wrong for point in report.sweep)
+        or any(not each.min_sqnr_db >= limit_db for each in joined)
+    )
+
+
+def _part(report: RunReport) -> RunReport:
+    """Return a report whose samples were to run one by one."""
+    alone = report.scenario.model_copy(update={"max_batch": 1, "queue_delay_ms": 0.0})
+    return report.model_copy(update={"scenario": alone})
 
 
 def _format_again(
@@ -239,6 +269,12 @@ def _list_wrong_outputs(run: ProcessRun, variant: ManifestVariant) -> Iterator[_
             "outputs",
             f"outputs are {run.golden_min_sqnr_db:.1f} dB near the golden ones,"
             f" {variant.min_sqnr_db:.1f} dB are needed",
+        )
+    if isinstance(run.joined, Joined) and not run.joined.min_sqnr_db >= variant.min_sqnr_db:
+        yield _Reason(
+            "outputs",
+            f"in batches, outputs are {run.joined.min_sqnr_db:.1f} dB near the golden ones of their"
+            f" samples, {variant.min_sqnr_db:.1f} dB are needed",
         )
     if run.not_finite:
         named = ", ".join(run.not_finite)

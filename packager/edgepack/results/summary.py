@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,11 @@ from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import FLAGGED_Z, LISTED_Z, MAD_TO_SIGMA, Interval, Outliers
 from edgepack.records.run import (
     TIMELESS,
+    BestBatch,
     EvaluationReport,
     Inconclusive,
     Invalid,
+    Joined,
     ProcessRun,
     RunReport,
     Scenario,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 NS_PER_MS = 1e6
 MIB = 1 << 20
+EQUAL_DB = 200.0
+"""The SQNR of equal outputs."""
 
 
 @dataclass(frozen=True)
@@ -247,11 +251,43 @@ def format_scenario(scenario: Scenario) -> str:
         parts.append(f"{scenario.samples_per_query} samples a query")
     if scenario.threads > 1:
         parts.append(f"{scenario.threads} at once")
+    if scenario.max_batch > 1:
+        parts.append(f"joined to batches of up to {scenario.max_batch}")
+    if scenario.queue_delay_ms:
+        parts.append(f"waiting up to {scenario.queue_delay_ms:g} ms for others")
     if scenario.queries_per_s is not None:
         parts.append(f"{scenario.queries_per_s:g} queries/s")
     if scenario.latency_bound_ms is not None:
         parts.append(f"99 % within {scenario.latency_bound_ms:g} ms")
     return ", ".join(parts)
+
+
+def format_joined(runs: Sequence[ProcessRun]) -> str:
+    """Return how many samples batches had, and how near their outputs were; empty if none were.
+
+    Of a report of joined samples all runs have them.
+    """
+    found = [run.joined for run in runs if isinstance(run.joined, Joined)]
+    samples = _compute_total(run.inferences for run in runs)
+    if not found or isinstance(samples, NotMeasured):
+        return ""
+    mean = samples / sum(each.batches for each in found)
+    worst_db = min(each.min_sqnr_db for each in found)
+    near = "equal to" if worst_db >= EQUAL_DB else f"{worst_db:.1f} dB near"
+    return f"{mean:.3g} samples a batch on average; outputs {near} the golden ones of each sample"
+
+
+def format_best_batch(found: BestBatch | NotMeasured) -> str:
+    """Return which batch is best, and by what."""
+    if isinstance(found, NotMeasured):
+        return f"none could be measured: {found.reason}"
+    told = (
+        f"{format_rate(found.samples_per_s)} samples/s, p{found.percentile}"
+        f" {format_milliseconds(found.latency_ms)} of {found.bound_ms:g}"
+    )
+    if found.is_within:
+        return f"{found.batch} ({told})"
+    return f"none is within {found.bound_ms:g} ms; nearest: {found.batch} ({told})"
 
 
 def mark_not_p50(

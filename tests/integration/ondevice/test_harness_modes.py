@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import pytest
 from edgepack.base.schema import NotMeasured
-from edgepack.devices.harness import HARNESS, Harness
+from edgepack.devices.harness import HARNESS, Harness, Swept
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.local import LocalTransport
 from edgepack.devices.transport import CommandResult
@@ -23,9 +24,11 @@ from edgepack.devices.transports import connect
 from edgepack.errors import RemoteCommandError, SamplesError
 from edgepack.measure.evaluate.stream import stream_answers
 from edgepack.records.presets import Preset, find_preset
-from edgepack.records.run import Scenario
+from edgepack.records.run import Joined, OutputCheck, Scenario
 from edgepack.records.scenarios import make_scenario
+from onnx import TensorProto, helper
 
+from tests.support.nets import tiny_models
 from tests.support.reports.tiny_bundle import change_manifest, import_loader, write_tiny_bundle
 
 BRIEF = Preset(
@@ -252,6 +255,191 @@ def test_sweep_when_a_dimension_is_fixed_says_which(harness: Harness) -> None:
     swept = harness.sweep("cpu-fp32", BRIEF, {"x": [1, 3, 16, 8]})
     assert swept.latencies_ns == []
     assert swept.problem == "input 'x' has shape [1, 3, 16, 8], expected ['n', 3, 8, 8]"
+
+
+def checked(swept: Swept) -> OutputCheck:
+    assert isinstance(swept.checked, OutputCheck)
+    return swept.checked
+
+
+def test_sweep_of_a_batch_compares_each_sample_with_its_golden_outputs(harness: Harness) -> None:
+    for batch in (4, 1):
+        swept = harness.sweep("cpu-fp32", BRIEF, {"x": [batch, 3, 8, 8]}, batch)
+        check = checked(swept)
+        assert check.how.startswith("golden outputs")
+        assert check.nearness_db > 100
+        assert (check.needed_db, check.problem, swept.problem) == (40.0, "", "")
+        assert len(swept.latencies_ns) >= BRIEF.iterations
+
+
+def save_mixing(path: Path, size: int, *, mix: str = "mean") -> object:
+    """Save a model that is right for each sample alone, and mixes those of a batch."""
+    node = helper.make_node
+    weights = np.random.default_rng(7).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        {
+            "mean": node("ReduceMean", ["c"], ["m"], "mean", axes=[0], keepdims=1),
+            "reverse": node("Slice", ["c", "last", "before", "axis", "back"], ["m"], "reverse"),
+            "one": node("ReduceMean", ["c"], ["y"], "one", axes=[0], keepdims=1),
+        }[mix],
+    ]
+    if mix != "one":
+        nodes.append(node("Identity" if mix == "reverse" else "Add", ["m"], ["y"], "mix"))
+        nodes[-1].input.extend(["c"] if mix == "mean" else [])
+    back = [("last", [-1]), ("before", [-(1 << 30)]), ("axis", [0]), ("back", [-1])]
+    kept = [("w", weights), *((name, np.array(value, np.int64)) for name, value in back)]
+    kept = kept if mix == "reverse" else kept[:1]
+    value = ("x", TensorProto.FLOAT, ["n", 3, size, size])
+    return tiny_models.save(
+        path, nodes, [value], [("y", TensorProto.FLOAT, ["n", 4, size, size])], kept
+    )
+
+
+@pytest.mark.parametrize(
+    ("mix", "goldens", "said"),
+    [
+        ("mean", 2, r"for sample 1 of 4 in the batch are -?\d+\.\d dB near"),
+        ("mean", 1, r"for sample 1 of 4 in the batch are -?\d+\.\d dB near"),
+        ("reverse", 2, r"for sample 2 of 4 in the batch are -?\d+\.\d dB near"),
+        ("one", 2, r"'y' is \[1, 4, 8, 8\] for a batch of 4 samples, and \[1, 4, 8, 8\] for one"),
+    ],
+)
+def test_sweep_of_a_model_that_mixes_samples_finds_wrong_outputs_and_times_none(
+    tmp_path: Path, mix: str, goldens: int, said: str
+) -> None:
+    bundle = write_tiny_bundle(tmp_path / "mixing", save=partial(save_mixing, mix=mix))
+    change_manifest(bundle, lambda manifest: manifest.update(goldens=manifest["goldens"][:goldens]))
+    with connect(HERE) as transport:
+        harness = Harness(transport, PurePosixPath(bundle), sys.executable, load_timeout_s=60)
+        swept = harness.sweep("cpu-fp32", BRIEF, {"x": [4, 3, 8, 8]}, 4)
+        alone = harness.sweep("cpu-fp32", BRIEF, {"x": [1, 3, 8, 8]}, 1)
+    assert swept.latencies_ns == []
+    assert re.search(said, checked(swept).problem)
+    assert checked(alone).problem == ""
+    assert alone.latencies_ns
+
+
+def save_resizable(path: Path, size: int, *, fault: str = "") -> object:
+    """Save a model of any size, which may be wrong for others than 8 by 8."""
+    del size
+    node = helper.make_node
+    weights = np.random.default_rng(7).standard_normal((4, 3, 3, 3)).astype(np.float32)
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        node("Shape", ["c"], ["s"], "shape", start=2, end=3),
+        node("Cast", ["s"], ["side"], "cast", to=TensorProto.FLOAT),
+        node("Sub", ["eight", "side"], ["less"], "less"),
+        # At 8 the square root is 0, beyond it is NaN.
+        node("Sqrt", ["less"], ["root"], "root"),
+        node("Add", ["c", "root" if fault == "nan" else "zero"], ["y"], "add"),
+    ]
+    if fault == "random":
+        nodes[-1] = node("Mul", ["less", "less"], ["far"], "far")
+        nodes += [
+            node("RandomNormalLike", ["c"], ["noise"], "noise"),
+            node("Mul", ["noise", "far"], ["loud"], "loud"),
+            node("Add", ["c", "loud"], ["y"], "add"),
+        ]
+    kept = [("w", weights), ("eight", np.array([8], "f4")), ("zero", np.zeros(1, "f4"))]
+    dims = ["h", "w"]
+    told = [8, 8] if fault == "shape" else dims
+    return tiny_models.save(
+        path,
+        nodes,
+        [("x", TensorProto.FLOAT, ["n", 3, *dims])],
+        [("y", TensorProto.FLOAT, ["n", 4, *told])],
+        kept,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("", ""),
+        ("nan", "y is NaN or infinite"),
+        ("random", "outputs in a second run are"),
+        ("shape", "the output 'y' is [1, 4, 16, 8], not [1, 4, 8, 8]"),
+    ],
+)
+def test_sweep_of_another_shape_checks_what_can_be_told_without_golden_outputs(
+    tmp_path: Path, fault: str, said: str
+) -> None:
+    bundle = write_tiny_bundle(tmp_path / "other", save=partial(save_resizable, fault=fault))
+
+    def free(manifest: dict[str, Any]) -> None:
+        manifest["inputs"][0]["shape"] = ["n", 3, "h", "w"]
+        manifest["outputs"][0]["shape"] = ["n", 4, *([8, 8] if fault == "shape" else ["h", "w"])]
+
+    change_manifest(bundle, free)
+    with connect(HERE) as transport:
+        harness = Harness(transport, PurePosixPath(bundle), sys.executable, load_timeout_s=60)
+        swept = harness.sweep("cpu-fp32", BRIEF, {"x": [1, 3, 16, 8]})
+    check = checked(swept)
+    assert check.problem.startswith(said)
+    assert bool(swept.latencies_ns) == (not said)
+    if not said:
+        assert check.problem == ""
+        assert check.how.endswith("near its file on the CPU without optimizations")
+        assert check.nearness_db > 100
+
+
+JOINED = [
+    make_scenario("offline", max_batch=4).model_copy(update={"threads": 2}),
+    make_scenario("server", queries_per_s=3000, latency_bound_ms=50, max_batch=4, queue_delay_ms=2),
+]
+
+
+@pytest.mark.parametrize("scenario", JOINED, ids=lambda scenario: scenario.name)
+def test_measure_when_samples_are_joined_times_and_checks_batches(
+    harness: Harness, scenario: Scenario
+) -> None:
+    run = harness.measure("cpu-fp32", replace(BRIEF, scenario=scenario), seed=3)
+    assert isinstance(run.inferences, int)
+    assert isinstance(run.joined, Joined)
+    assert run.joined.min_sqnr_db > 100
+    assert run.inferences / 4 <= run.joined.batches < run.inferences
+    if scenario.name == "offline":
+        assert run.joined.batches <= run.inferences / 4 + 2
+    else:
+        assert len(run.latencies_ns) == run.inferences
+
+
+@pytest.mark.parametrize("scenario", JOINED, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("mix", ["mean", "reverse"])
+def test_measure_of_joined_samples_that_the_model_mixes_is_not_near_the_golden_outputs(
+    tmp_path: Path, scenario: Scenario, mix: str
+) -> None:
+    bundle = write_tiny_bundle(tmp_path / "mixing", save=partial(save_mixing, mix=mix))
+    with connect(HERE) as transport:
+        harness = Harness(transport, PurePosixPath(bundle), sys.executable, load_timeout_s=60)
+        run = harness.measure("cpu-fp32", replace(BRIEF, scenario=scenario))
+    assert run.golden_min_sqnr_db == 200.0
+    assert isinstance(run.joined, Joined)
+    assert run.joined.min_sqnr_db < 40
+
+
+def test_measure_when_the_pool_gives_a_query_anothers_output_is_not_near(
+    harness: Harness, bundle: Path
+) -> None:
+    """Break only what is timed: the proof before it stays as it is."""
+    program = bundle / "harness/edgepack_load.py"
+    source = program.read_text()
+    broken = source.replace("zip(numbers, places, parts)", "zip(numbers, places, parts[::-1])")
+    assert broken != source
+    program.write_text(broken)
+    run = harness.measure("cpu-fp32", replace(BRIEF, scenario=JOINED[0]))
+    assert isinstance(run.joined, Joined)
+    assert run.joined.min_sqnr_db < 40
+
+
+def test_measure_when_samples_cannot_be_joined_says_why(harness: Harness, bundle: Path) -> None:
+    def fix(manifest: dict[str, Any]) -> None:
+        manifest["inputs"][0]["shape"][0] = 1
+
+    change_manifest(bundle, fix)
+    with pytest.raises(RemoteCommandError, match=r"cannot be joined: the input 'x' has the fixed"):
+        harness.measure("cpu-fp32", replace(BRIEF, scenario=JOINED[0]))
 
 
 def test_trace_gives_the_nodes_and_the_events_they_come_from(harness: Harness) -> None:

@@ -116,6 +116,92 @@ def test_pool_when_it_has_threads_runs_at_once_and_answers_every_sample_once() -
     assert all(answered)
 
 
+def joined_pool(fake: FakeTime, most: int, delay_ns: int = 0) -> load.JoinedPool:
+    """Joins feeds to text, and gives each sample its letter back."""
+    run = fake.run
+
+    def spell(names: list[str], feed: str) -> list[str]:
+        run(names, feed)
+        return [feed.upper()]
+
+    joined = load.Joined(most, delay_ns, "".join, lambda outputs, _: list(outputs[0]))
+    infer = load.Inferences(spell, ["y"], ["a", "b", "c"])
+    return load.JoinedPool(infer, 1, joined, fake.clock, fake.sleep)
+
+
+def test_joined_offline_runs_full_batches_and_a_rest() -> None:
+    fake = FakeTime(constant(3 * MS))
+    pool = joined_pool(fake, 4)
+    timed = load.run_offline(pool, 10)
+    assert fake.fed == ["abca", "bcab", "ca"]
+    assert pool.sizes == [4, 4, 2]
+    assert timed == load.Timed([9 * MS], 5_000, 5_000 + 9 * MS, 10)
+    assert pool.last == {0: "A", 1: "B", 2: "C"}
+    assert pool.rehearse(1).inferences == 12
+    assert (pool.sizes, pool.last) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "fed", "answered_ms"),
+    [
+        # While the first runs, from 2 to 12, three more arrive; the last is alone.
+        (0, ["a", "bca", "b"], [12, 22, 22, 22, 50]),
+        # The first waits until 4 and takes the second along; 'c' and 'a' are there at 14; the last
+        # is the end of the load, and waits for nobody.
+        (2, ["ab", "ca", "b"], [14, 14, 24, 24, 50]),
+        # Full before the delay ends: nothing waits any longer.
+        (7, ["abca", "b"], [18, 18, 18, 18, 50]),
+    ],
+)
+def test_joined_server_takes_what_waits_and_counts_from_arrivals(
+    delay_ms: int, fed: list[str], answered_ms: list[int]
+) -> None:
+    arrivals = [2 * MS, 4 * MS, 7 * MS, 8 * MS, 40 * MS]
+    fake = FakeTime(constant(10 * MS))
+    pool = joined_pool(fake, 4, delay_ms * MS)
+    timed = load.run_server(pool, arrivals)
+    assert fake.fed == fed
+    expected = [ms * MS - arrival for ms, arrival in zip(answered_ms, arrivals, strict=True)]
+    assert timed.latencies_ns == expected
+    assert timed.inferences == 5
+
+
+def test_joined_server_waits_for_the_delay_though_nobody_comes() -> None:
+    fake = FakeTime(constant(10 * MS))
+    timed = load.run_server(joined_pool(fake, 4, 3 * MS), [1 * MS, 30 * MS])
+    assert timed.latencies_ns == [13 * MS, 10 * MS]
+
+
+def test_joined_pool_when_it_has_threads_answers_every_sample_once_and_its_own() -> None:
+    barrier = threading.Barrier(2, timeout=20)
+
+    def run(_: list[str], feed: list[int]) -> list[list[int]]:
+        barrier.wait()
+        return [[10 * number for number in feed]]
+
+    infer = load.Inferences(run, ["y"], list(range(12)))
+    joined = load.Joined(3, 0, list, lambda outputs, _: outputs[0])
+    pool = load.JoinedPool(infer, 2, joined)
+    with pool:
+        answered = pool.answer([time.monotonic_ns()] * 12)
+    assert all(answered)
+    assert pool.sizes == [3, 3, 3, 3]
+    assert pool.last == {number: 10 * number for number in range(12)}
+
+
+def test_joined_pool_when_a_batch_fails_says_so_and_ends() -> None:
+    def run(_: list[str], feed: list[int]) -> list[list[int]]:
+        time.sleep(0.001)
+        if 3 in feed:
+            raise ValueError("the model broke")
+        return [feed]
+
+    infer = load.Inferences(run, ["y"], list(range(50)))
+    joined = load.Joined(2, 0, list, lambda outputs, _: outputs[0])
+    with load.JoinedPool(infer, 4, joined) as pool, pytest.raises(ValueError, match="broke"):
+        pool.answer([0] * 50)
+
+
 def counting(names: list[str], feed: dict[str, np.ndarray]) -> list[np.ndarray]:
     """``y`` is ``x`` + ``h``, and ``h_out`` is one more than ``h``."""
     assert names == ["y", "h_out"]

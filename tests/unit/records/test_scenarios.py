@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.errors import UsageError
 from edgepack.project.profile import SessionSettings
 from edgepack.records.presets import find_preset
-from edgepack.records.run import Invalid, ProcessRun, Scenario, Valid
+from edgepack.records.run import (
+    Invalid,
+    Joined,
+    OutputCheck,
+    ProcessRun,
+    Scenario,
+    SweepPoint,
+    Valid,
+)
 from edgepack.records.scenarios import (
     format_command_options,
     list_scenario_reasons,
@@ -17,9 +26,9 @@ from edgepack.records.scenarios import (
     make_scenario,
     set_threads,
 )
-from edgepack.records.verdict import judge
+from edgepack.records.verdict import find_remedy, judge, judge_sweep
 
-from tests.support.reports.example_report import example_placement, example_run
+from tests.support.reports.example_report import example_placement, example_report, example_run
 from tests.unit.records.test_verdict import selection, variant
 
 SERVER = make_scenario("server", queries_per_s=50, latency_bound_ms=20)
@@ -40,6 +49,14 @@ def served(latencies_ms: Sequence[float]) -> ProcessRun:
         ("server", {"queries_per_s": 0, "latency_bound_ms": 5}, "--qps is 0"),
         ("server", {"queries_per_s": float("nan"), "latency_bound_ms": 5}, "--qps is nan"),
         ("multi-stream", {"samples_per_query": -1}, "--samples-per-query is -1"),
+        ("multi-stream", {"max_batch": 4}, "--max-batch belongs to the scenario server or offline"),
+        ("offline", {"max_batch": 0}, "--max-batch is 0"),
+        ("offline", {"max_batch": 4, "queue_delay_ms": 1}, "--queue-delay-ms belongs to the"),
+        (
+            "server",
+            {"queries_per_s": 5, "latency_bound_ms": 5, "queue_delay_ms": 1},
+            "how long queries wait to be joined, and none are",
+        ),
     ],
 )
 def test_make_scenario_when_options_do_not_fit_says_which(
@@ -59,6 +76,49 @@ def test_make_scenario_when_multi_stream_has_eight_samples_unless_told() -> None
 def test_arguments_when_single_stream_are_none_for_old_harnesses() -> None:
     assert make_harness_arguments(Scenario()) == format_command_options(Scenario()) == []
     assert find_preset("standard").with_scenario(Scenario()) == find_preset("standard")
+
+
+def test_arguments_when_samples_are_joined_say_so() -> None:
+    joined = make_scenario(
+        "server", queries_per_s=50, latency_bound_ms=20, max_batch=8, queue_delay_ms=1.5
+    )
+    assert {"--max-batch=8", "--queue-delay-ms=1.5"} < set(make_harness_arguments(joined))
+    options = format_command_options(joined)
+    assert options[-4:] == ["--max-batch", "8", "--queue-delay-ms", "1.5"]
+    assert "max_batch" not in SERVER.model_dump()
+    assert "--max-batch" not in " ".join(make_harness_arguments(SERVER))
+
+
+def test_verdict_when_outputs_are_wrong_in_batches_or_at_a_size_is_invalid() -> None:
+    runs = [
+        served([10.0] * 150).model_copy(update={"joined": Joined(batches=40, min_sqnr_db=each)})
+        for each in (200.0, 3.0, 200.0, 200.0, 200.0)
+    ]
+    preset = find_preset("standard").with_scenario(SERVER)
+    verdict = judge(selection(), runs, example_placement(), variant(), preset)
+    assert isinstance(verdict, Invalid)
+    assert verdict.cause == "outputs"
+    assert verdict.reasons == [
+        (
+            "run 2: in batches, outputs are 3.0 dB near the golden ones of their samples, 20.0 dB"
+            " are needed"
+        )
+    ]
+    check = OutputCheck(how="golden", nearness_db=3, needed_db=40, problem="outputs are far")
+    shapes = {"x": [4, 3]}
+    wrong = SweepPoint(
+        shapes=shapes, batch=4, latencies_ns=[], checked=check, problem="outputs are far"
+    )
+    refused = SweepPoint(shapes=shapes, batch=4, latencies_ns=[], problem="x is fixed")
+    assert judge_sweep(Valid(), [refused]) == Valid()
+    swept = judge_sweep(Invalid(reasons=["hot"]), [refused, wrong])
+    assert swept == Invalid(reasons=["hot", "x=4x3: outputs are far"], cause="outputs")
+    report = example_report(
+        runs=runs, sweep=[wrong], verdict=swept, scenario=SERVER.model_copy(update={"max_batch": 8})
+    )
+    hint = find_remedy(report, Path("dist/b"))
+    assert hint.startswith("use it one by one, in its own sizes: edgepack bench dist/b")
+    assert "--max-batch" not in hint
 
 
 def test_threads_when_a_session_takes_some_cores_fill_the_others() -> None:

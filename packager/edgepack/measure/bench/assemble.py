@@ -16,6 +16,7 @@ from edgepack.devices.harness import Events, Quiet
 from edgepack.measure.bench.conditions import make_tuned_settings
 from edgepack.measure.bench.sweeps import Shapes
 from edgepack.project.limits import Limits
+from edgepack.records.batches import choose_best_batch
 from edgepack.records.other_work import count_threads, list_work_notes
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
@@ -40,6 +41,7 @@ from edgepack.records.topology import Topology
 from edgepack.records.verdict import (
     explain_heavy_tail_of,
     judge,
+    judge_sweep,
     list_condition_notes,
     list_spread_notes,
 )
@@ -88,6 +90,10 @@ class Question:
     preset: Preset
     sweep: Sequence[Shapes] = ()
     """The shapes of all inputs at each point."""
+    batches: int = 0
+    """How many of these points, from the first on, are batches of joined samples."""
+    batch_bound_ms: float | None = None
+    """What the latency of the best of them must not exceed; None where none is asked for."""
     limits: Limits = field(default_factory=Limits)
     quiet_s: float = 0.0
     """How long to wait, over all process runs, while others use the device."""
@@ -131,12 +137,18 @@ def make_report(question: Question, measured: Measurements, *, unfinished: str =
         phases=measured.phases,
         placement=measured.placement,
         sweep=measured.sweep,
+        best_batch=None
+        if question.batch_bound_ms is None
+        else choose_best_batch(measured.sweep[: question.batches], question.batch_bound_ms),
         canary=join_runs(measured.canary),
         tuned=make_tuned_settings(measured.held),
         limits=question.limits,
         unfinished=unfinished,
-        verdict=judge(
-            selection, measured.runs, measured.placement, used, preset, unfinished=unfinished
+        verdict=judge_sweep(
+            judge(
+                selection, measured.runs, measured.placement, used, preset, unfinished=unfinished
+            ),
+            measured.sweep,
         ),
         heavy_tail=explain_heavy_tail_of(measured.scenario, list_latencies_ns(measured.runs)),
         notes=[

@@ -11,8 +11,9 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.devices.canary import CanaryRun
 from edgepack.devices.harness import PEAK, PHASES, QUIET, Measurer, Quiet, Swept
-from edgepack.errors import RemoteCommandError, format_one_line
+from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
 from edgepack.measure.bench.assemble import Measurements, Question
+from edgepack.measure.bench.joining import can_check, explain_unjoined
 from edgepack.measure.bench.sweeps import Shapes, find_batch
 from edgepack.records.other_work import TAKEN_SHARE, count_threads
 from edgepack.records.presets import Preset
@@ -51,6 +52,12 @@ class Subject:
     def __post_init__(self) -> None:
         cpu_count = self.measured.selection.device.cpu_count
         asked = self.question.preset
+        if why := explain_unjoined(self.question.manifest, self.entry, asked.scenario.max_batch):
+            raise VariantRefusedError(
+                f"{self.used} cannot join {asked.scenario.max_batch} samples: {why}",
+                hint="choose another one with --variant, or leave --max-batch out",
+                where=self.question.device,
+            )
         scenario = set_threads(asked.scenario, cpu_count, self.entry)
         self.preset = asked.with_scenario(scenario)
         self.measured.scenario = scenario
@@ -102,7 +109,8 @@ class Subject:
         for number, point in enumerate(points, 1):
             sizes = f"{self.used}: batches and shapes, {number} of {len(points)}"
             task.begin(sizes, f"{self.used}: latency of other sizes, {number}", POINT)
-            self.measured.sweep.append(_measure_sweep_point(self, point))
+            joined = number <= self.question.batches
+            self.measured.sweep.append(_measure_sweep_point(self, point, joined=joined))
             task(sizes)
 
     def _measure_once(self, task: Task) -> None:
@@ -232,20 +240,24 @@ def _has_file(manifest: Manifest, path: str) -> bool:
     return any(file.path == path for file in manifest.files)
 
 
-def _measure_sweep_point(subject: Subject, point: Shapes) -> SweepPoint:
+def _measure_sweep_point(subject: Subject, point: Shapes, *, joined: bool) -> SweepPoint:
     """Measure one point; if its process fails, for example without memory, the point has why."""
     question = subject.question
     preset = question.preset.with_scenario(SINGLE_STREAM)
+    batch = find_batch(question.manifest, point)
+    asked = batch if joined and can_check(question.manifest) else 0
     try:
-        swept = subject.harness.sweep(subject.used, preset, point)
+        swept = subject.harness.sweep(subject.used, preset, point, asked)
     except RemoteCommandError as error:
         swept = Swept(latencies_ns=[], problem=format_one_line(error.problem))
+    wrong = "" if isinstance(swept.checked, NotMeasured) else swept.checked.problem
     return SweepPoint(
         shapes=point,
-        batch=find_batch(question.manifest, point),
-        latencies_ns=swept.latencies_ns,
+        batch=batch,
+        latencies_ns=[] if wrong else swept.latencies_ns,
         steady=swept.steady,
-        problem=swept.problem,
+        checked=swept.checked,
+        problem=swept.problem or wrong,
     )
 
 

@@ -17,6 +17,7 @@ from edgepack.errors import (
 )
 from edgepack.measure.bench.assemble import Measurements, Question, make_report
 from edgepack.measure.bench.conditions import tuned
+from edgepack.measure.bench.joining import require_joinable
 from edgepack.measure.bench.measuring import (
     ONCE,
     POINT,
@@ -26,7 +27,7 @@ from edgepack.measure.bench.measuring import (
 )
 from edgepack.measure.bench.perfetto import make_trace
 from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness, read_bundle
-from edgepack.measure.bench.sweeps import make_sweep_points
+from edgepack.measure.bench.sweeps import make_sweep_points, require_bound
 from edgepack.measure.limits import split_by_limits
 from edgepack.measure.phones.phones import open_phone, require_asked_of_phones
 from edgepack.project.limits import Limits
@@ -50,6 +51,7 @@ def bench(  # noqa: PLR0913  (the command's options)
     scenario: Scenario = SINGLE_STREAM,
     batches: Sequence[int] = (),
     shapes: Sequence[str] = (),
+    batch_bound_ms: float | None = None,
     perfetto: Path | None = None,
     limits: Limits | None = None,
     quiet_s: float = 0.0,
@@ -74,6 +76,8 @@ def bench(  # noqa: PLR0913  (the command's options)
         batches: Also measure these batch sizes.
         shapes: Also measure inputs of these shapes, such as ``images=1x3x320x320``; see
             :func:`~edgepack.measure.bench.sweeps.make_sweep_points`.
+        batch_bound_ms: Find the batch of these with the most samples a second whose latencies are
+            within so many milliseconds.
         perfetto: Write the timed inferences, the sensors and onnxruntime's profile here, as a trace
             that Perfetto opens.
         limits: The project's for this device; the report holds them, for :func:`judge_limits`.
@@ -89,7 +93,7 @@ def bench(  # noqa: PLR0913  (the command's options)
 
     Raises:
         UsageError: There is no such preset, variant or shape, or the trace cannot be written; or
-            phones cannot do what was requested.
+            phones cannot do what was requested, or samples cannot be joined.
         BundleError: The bundle is incomplete or altered.
         LimitError: No variant that may be measured can meet the limits, whatever the device does.
         DeviceError: The device cannot be reached or used, or is not the bundle's target; others
@@ -101,6 +105,7 @@ def bench(  # noqa: PLR0913  (the command's options)
     opening = choose_opening(device, scenario, tune=tune)
     opened = read_bundle(bundle, device, variant)
     limits = limits or Limits()
+    require_joinable(opened.manifest, variant, scenario.max_batch)
     split_by_limits(opened.manifest, () if variant is None else (variant,), limits)
     progress = progress or Silent()
     question = Question(
@@ -110,6 +115,8 @@ def bench(  # noqa: PLR0913  (the command's options)
         variant,
         chosen,
         sweep=make_sweep_points(opened.manifest, batches, shapes),
+        batches=len(batches),
+        batch_bound_ms=require_bound(batch_bound_ms, batches),
         limits=limits,
         quiet_s=quiet_s,
         events=perfetto is not None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -35,6 +36,21 @@ def make_sweep_points(
     golden = find_golden_shapes(manifest)
     points = [_set_batch(manifest, golden, batch) for batch in batches]
     return points + [_set_shapes(manifest, golden, text) for text in shapes]
+
+
+def require_bound(bound_ms: float | None, batches: Sequence[int]) -> float | None:
+    """Return the bound on the latency of the best batch, if there are batches to choose from.
+
+    Raises:
+        UsageError: There are none, or it is no time.
+    """
+    if bound_ms is not None and not (batches and 0 < bound_ms < math.inf):
+        raise UsageError(
+            f"{bound_ms:g} ms bounds the latency of no batch",
+            hint="give batches and a time above 0: --batch 1 --batch 4 --latency-bound-ms 50",
+            where="--latency-bound-ms",
+        )
+    return bound_ms
 
 
 def find_golden_shapes(manifest: Manifest) -> Shapes:

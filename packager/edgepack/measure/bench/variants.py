@@ -27,10 +27,11 @@ from edgepack.errors import (
 )
 from edgepack.measure.bench.assemble import Measurements, Question, make_report
 from edgepack.measure.bench.conditions import tuned
+from edgepack.measure.bench.joining import require_joinable
 from edgepack.measure.bench.measuring import ONCE, POINT, RUN, Subject, measure_canary
 from edgepack.measure.bench.run import choose_opening
 from edgepack.measure.bench.session import INTERRUPTS, explain_end, read_bundle
-from edgepack.measure.bench.sweeps import make_sweep_points
+from edgepack.measure.bench.sweeps import make_sweep_points, require_bound
 from edgepack.measure.limits import split_by_limits
 from edgepack.project.limits import Limits
 from edgepack.records.presets import find_preset
@@ -71,6 +72,7 @@ def bench_variants(  # noqa: PLR0913  (the command's options)
     scenario: Scenario = SINGLE_STREAM,
     batches: Sequence[int] = (),
     shapes: Sequence[str] = (),
+    batch_bound_ms: float | None = None,
     limits: Limits | None = None,
     quiet_s: float = 0.0,
     tune: bool = False,
@@ -91,6 +93,8 @@ def bench_variants(  # noqa: PLR0913  (the command's options)
         scenario: How queries arrive.
         batches: Also measure these batch sizes.
         shapes: Also measure inputs of these shapes.
+        batch_bound_ms: Find each variant's batch of these with the most samples a second whose
+            latencies are within so many milliseconds.
         limits: The project's for this device.
         quiet_s: How long to wait, over all process runs of a variant, while others use so much of
             the device that a run could not be used; it is measured then all the same.
@@ -101,7 +105,8 @@ def bench_variants(  # noqa: PLR0913  (the command's options)
             all, if it ends early.
 
     Raises:
-        UsageError: There is no such preset or shape; or phones cannot do what was requested.
+        UsageError: There is no such preset or shape; or phones cannot do what was requested, or
+            no variant's samples can be joined.
         BundleError: The bundle is incomplete or altered.
         LimitError: No variant can be within the limits, whatever the device does.
         DeviceError: The device cannot be reached or used, or is not the bundle's target; others
@@ -112,6 +117,7 @@ def bench_variants(  # noqa: PLR0913  (the command's options)
     opening = choose_opening(device, scenario, tune=tune)
     opened = read_bundle(bundle, device, None)
     limits = limits or Limits()
+    require_joinable(opened.manifest, None, scenario.max_batch)
     split_by_limits(opened.manifest, (), limits)
     progress = progress or Silent()
     question = Question(
@@ -121,6 +127,8 @@ def bench_variants(  # noqa: PLR0913  (the command's options)
         ALL_VARIANTS,
         chosen,
         sweep=make_sweep_points(opened.manifest, batches, shapes),
+        batches=len(batches),
+        batch_bound_ms=require_bound(batch_bound_ms, batches),
         limits=limits,
         quiet_s=quiet_s,
     )
@@ -172,13 +180,13 @@ class _Rounds:
     ) -> None:
         """Take a variant, if the device does."""
         try:
-            selection = harness.select(variant)
+            subject = Subject(harness, question, Measurements(harness.select(variant), held=held))
         except RemoteCommandError as error:
             stage: Stage = "passed over" if isinstance(error, VariantRefusedError) else "failed"
             reason = format_one_line(error.problem)
             self.out.append(Unused(variant=variant, stage=stage, reason=reason))
             return
-        self.subjects.append(Subject(harness, question, Measurements(selection, held=held)))
+        self.subjects.append(subject)
 
     def measure(self, task: Task, note: Callable[[str], None]) -> None:
         """Measure all of them.

@@ -51,7 +51,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import edgepack_binding as binding  # type: ignore[import-not-found]  # noqa: E402
+import edgepack_checks as checks  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_conditions as conditions  # type: ignore[import-not-found]  # noqa: E402
+import edgepack_joined as joining  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_load as load  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_loader as loader  # type: ignore[import-not-found]  # noqa: E402
 import edgepack_nvml as nvml  # type: ignore[import-not-found]  # noqa: E402
@@ -75,8 +77,6 @@ WINDOW_ITERATIONS = 30
 COMPILING_WARM_UP_S = 3.0
 """The shortest warm-up on providers other than the CPU: they compile, move data and raise
 clocks."""
-INCOMPARABLE_DB = -200.0
-"""Stands for minus infinity, which JSON cannot represent."""
 MAX_PROBLEM = 1000
 MEMORY_RUNS = 20
 PROFILE_RUNS = 10
@@ -148,9 +148,12 @@ def _parse_arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("--samples-per-query", type=int, default=1, help="of multi-stream")
     parser.add_argument("--qps", type=float, default=1.0, help="of server: queries per second")
     parser.add_argument("--seed", type=int, default=0, help="of server's arrivals")
+    parser.add_argument("--max-batch", type=int, default=1, help="of server, offline: joined")
+    parser.add_argument("--queue-delay-ms", type=float, default=0.0, help="waiting for others")
     parser.add_argument("--threads", type=int, default=1, help="inferences at once")
     parser.add_argument("--cold", action="store_true", help="create, start: drop the files")
     parser.add_argument("--shapes", type=json.loads, help="sweep: of each input, as JSON")
+    parser.add_argument("--batch", type=int, default=0, help="sweep: the shapes join so many")
     parser.add_argument("--events", type=int, default=0, help="profile: give so many of them")
     arguments = parser.parse_args(argv)
     if arguments.session is not None and arguments.mode not in ("measure", "memory"):
@@ -215,12 +218,17 @@ def measure(arguments: argparse.Namespace) -> Json:
     goldens_db = [model.measure_golden_db(index) for index in range(model.bundle.goldens)]
     feeds = [model.bundle.read_golden_inputs(index) for index in range(model.bundle.goldens)]
     infer, stream = make_inferences(model, feeds)
+    joined = (
+        None
+        if arguments.max_batch == 1
+        else joining.JoinedSamples(model, arguments.max_batch, arguments.queue_delay_ms)
+    )
     before = conditions.read_conditions()
     sampler = Sampler(with_gpus=binding.find_memory(model.entry) != binding.HOST)
     try:
-        warm = warm_up(infer, arguments, find_least_warm_up(model))
+        warm = warm_up(joined.full if joined else infer, arguments, find_least_warm_up(model))
         others = OtherWork(sampler.pid)
-        timed = _SCENARIOS[arguments.scenario](infer, arguments, warm)
+        timed = _SCENARIOS[arguments.scenario](joined or infer, arguments, warm)
         other_work = others.measure()
     except loader.ORT_ERRORS as error:
         if not stream.frames:
@@ -237,7 +245,8 @@ def measure(arguments: argparse.Namespace) -> Json:
         "timed_from_ns": timed.from_ns,
         "timed_to_ns": timed.to_ns,
         "inferences": timed.inferences,
-        "golden_min_sqnr_db": max(min(goldens_db), INCOMPARABLE_DB),
+        "golden_min_sqnr_db": max(min(goldens_db), joining.INCOMPARABLE_DB),
+        **({"joined": joined.summarize()} if joined else {}),
         "not_finite": sorted(stream.find_nonfinite() - load.find_nonfinite_goldens(model)),
         "boot_id": conditions.read_boot_id(),
         "before": before,
@@ -262,6 +271,15 @@ def make_inferences(model: Any, feeds: List[loader.Arrays]) -> Any:
     return load.Inferences(stream.run if state else model.runner, names, feeds), stream
 
 
+def open_pool(infer: Any, threads: int) -> Any:
+    """Return threads that answer samples, one by one or joined."""
+    return (
+        infer.open_pool(threads)
+        if isinstance(infer, joining.JoinedSamples)
+        else load.Pool(infer, threads)
+    )
+
+
 def time_single_stream(infer: Any, arguments: argparse.Namespace, warm: WarmUp) -> Any:
     """Time one sample after the other."""
     _check_count(arguments.duration_s * load.NS / max(1.0, warm.median_ns))
@@ -284,14 +302,14 @@ def time_server(infer: Any, arguments: argparse.Namespace, _: WarmUp) -> Any:
     schedule_ns = load.make_poisson_schedule(
         arguments.qps, arguments.duration_s, arguments.iterations, arguments.seed
     )
-    with load.Pool(infer, arguments.threads) as pool:
+    with open_pool(infer, arguments.threads) as pool:
         pool.rehearse(WINDOW_ITERATIONS)
         return load.run_server(pool, schedule_ns)
 
 
 def time_offline(infer: Any, arguments: argparse.Namespace, _: WarmUp) -> Any:
     """Time one query of so many samples as should fill the duration."""
-    with load.Pool(infer, arguments.threads) as pool:
+    with open_pool(infer, arguments.threads) as pool:
         rehearsed = pool.rehearse(WINDOW_ITERATIONS)
         samples = load.count_offline_samples(rehearsed, arguments.duration_s, arguments.iterations)
         _check_count(samples)
@@ -395,22 +413,18 @@ def _list_model_files(bundle: Any, singles: Sequence[Json]) -> List[Path]:
 
 
 def sweep(arguments: argparse.Namespace) -> Json:
-    """Time inferences over golden inputs that are brought to other shapes."""
+    """Time inferences over golden inputs in other shapes, if the outputs for them are right."""
     model = loader.load(arguments.bundle, arguments.variant)
     try:
-        feeds = [
-            model.check_inputs(
-                load.reshape_feed(model.bundle.read_golden_inputs(index), arguments.shapes)
-            )
-            for index in range(model.bundle.goldens)
-        ]
-        model.run(feeds[0])
-        infer, _ = make_inferences(model, feeds)
+        point = checks.check_point(model, arguments.shapes, arguments.batch)
+        if point.checked["problem"]:
+            return {"latencies_ns": [], "checked": point.checked}
+        infer, _ = make_inferences(model, point.feeds)
         warm = warm_up(infer, arguments, find_least_warm_up(model))
         timed = time_single_stream(infer, arguments, warm)
     except loader.ORT_ERRORS as error:
         return {"latencies_ns": [], "problem": " ".join(str(error).split())[:MAX_PROBLEM]}
-    return {"latencies_ns": timed.latencies_ns, "steady": warm.steady}
+    return {"latencies_ns": timed.latencies_ns, "steady": warm.steady, "checked": point.checked}
 
 
 def measure_memory(arguments: argparse.Namespace) -> Json:

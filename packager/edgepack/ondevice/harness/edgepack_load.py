@@ -10,6 +10,9 @@ sample is one inference.
   times between them are exponential. Latency counts from the moment of arrival, waiting included.
 - ``offline``: one query with all samples.
 
+In the last two, samples that wait may be joined to batches, as inference servers do: Triton's
+dynamic batching (``max_batch_size``, ``max_queue_delay_microseconds``).
+
 Source: ``TestScenario`` in loadgen/test_settings.h of https://github.com/mlcommons/inference.
 
 Needs Python 3.8 and numpy; nothing of a device: callers pass the function to run, the clock and the
@@ -229,13 +232,102 @@ class Pool:
                 number, arrival = waiting.popleft()  # safe between threads, as documented
             except IndexError:
                 return
-            while True:
-                early_ns = arrival - clock()
-                if early_ns <= 0:
-                    break
-                self._sleep(early_ns / NS)
+            self._sleep_until(arrival)
             run(names, feeds[number % len(feeds)])
             answered[number] = clock()
+
+    def _sleep_until(self, moment: int) -> None:
+        while True:
+            early_ns = moment - self.clock()
+            if early_ns <= 0:
+                return
+            self._sleep(early_ns / NS)
+
+
+class Joined(NamedTuple):
+    """How samples are joined to batches."""
+
+    most: int
+    """In a batch."""
+    delay_ns: int
+    """How long after its arrival a sample waits for others, if the batch is not full."""
+    join: Callable[[List[Any]], Any]
+    """Makes the inputs of a batch of those of samples."""
+    split: Callable[[Sequence[Any], int], List[Any]]
+    """Makes the outputs of each sample of those of a batch."""
+
+
+class JoinedPool(Pool):
+    """Threads that join samples that wait to a batch, in the order of their arrival, and run it.
+
+    One thread at a time forms a batch: it takes the next sample when it has arrived, and what else
+    has until then or does within the delay. Joining and splitting are part of the time.
+
+    Attributes:
+        sizes: The samples of each batch that was run.
+        last: By the number of a feed: the outputs that the last sample with this feed was given.
+    """
+
+    def __init__(
+        self,
+        infer: Inferences,
+        threads: int,
+        joined: Joined,
+        clock: Clock = time.monotonic_ns,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        super().__init__(infer, threads, clock, sleep)
+        self.joined = joined
+        self.sizes: List[int] = []
+        self.last: Dict[int, Any] = {}
+        self._forming = threading.Lock()
+
+    def rehearse(self, samples: int) -> Timed:
+        """Answer some samples at once, three full batches for each thread at least."""
+        timed = super().rehearse(max(samples, 3 * self.joined.most * self.threads))
+        self.sizes.clear()
+        self.last.clear()
+        return timed
+
+    def _answer_waiting(self, waiting: Deque[Tuple[int, int]], answered: List[int]) -> None:
+        run, names, feeds = self.infer.run, self.infer.names, self.infer.feeds
+        while True:
+            with self._forming:
+                numbers = self._take(waiting)
+            if not numbers:
+                return
+            places = [number % len(feeds) for number in numbers]
+            outputs = run(names, self.joined.join([feeds[place] for place in places]))
+            parts = self.joined.split(outputs, len(numbers))
+            after = self.clock()
+            for number, place, part in zip(numbers, places, parts):  # noqa: B905
+                answered[number] = after
+                self.last[place] = part
+            self.sizes.append(len(numbers))
+
+    def _take(self, waiting: Deque[Tuple[int, int]]) -> List[int]:
+        """Return the numbers of the samples of the next batch; none if all were taken.
+
+        After the last sample nothing is waited for: as LoadGen's ``FlushQueries`` tells.
+        """
+        numbers: List[int] = []
+        until = 0
+        while len(numbers) < self.joined.most:
+            try:
+                number, arrival = waiting[0]
+            except IndexError:  # also where another thread failed
+                break
+            until = until if numbers else arrival + self.joined.delay_ns
+            if numbers and arrival > max(until, self.clock()):
+                self._sleep_until(until)
+                break
+            self._sleep_until(arrival)
+            numbers.append(number)
+            try:
+                waiting.popleft()
+            except IndexError:
+                return []
+        return numbers
 
 
 def run_multi_stream(pool: Pool, duration_s: float, queries: int, samples_per_query: int) -> Timed:

@@ -38,6 +38,7 @@ from edgepack.results.page.plots import (
     split_minutes,
 )
 from edgepack.results.page.table import (
+    format_check,
     format_golden,
     format_golden_limit,
     format_nearness,
@@ -52,8 +53,10 @@ from edgepack.results.summary import (
     NS_PER_MS,
     Summary,
     compute_run_share,
+    format_best_batch,
     format_fact,
     format_interval,
+    format_joined,
     format_mebibytes,
     format_memory,
     format_milliseconds,
@@ -170,6 +173,8 @@ class SweepRow:
     p90: str = "n/a"
     throughput: str = "n/a"
     queries: int = 0
+    outputs: str = "n/a"
+    """How they were checked, and how near they were."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +241,8 @@ class Section:
     tried: list[TriedVariant]
     """The variants for which something was tried."""
     sweep: list[SweepRow]
+    best_batch: str
+    """Empty where it was not asked for."""
     canary: str
     tuned: list[tuple[str, str]]
     device: list[tuple[str, str]]
@@ -316,6 +323,7 @@ def make_section(
             if variant.tried
         ],
         sweep=[_make_sweep_row(point) for point in report.sweep],
+        best_batch="" if report.best_batch is None else format_best_batch(report.best_batch),
         canary=_format_canary(report.canary),
         tuned=[(setting.name, format_tuned(setting)) for setting in report.tuned],
         device=[*list_device_rows(report), *_list_software_rows(report)],
@@ -339,6 +347,7 @@ def _format_reach(summary: Summary) -> str:
 
 def _make_tiles(report: RunReport, summary: Summary) -> list[Tile]:
     runs = f"{len(report.runs)} process runs"
+    joined = format_joined(report.runs)
     doubt = "inconclusive; " if summary.heavy_tail else ""
     p50, p90 = format_milliseconds(summary.p50_ms), format_milliseconds(summary.p90_ms)
     tail = f"{doubt}p95 {format_milliseconds(summary.p95_ms)}"
@@ -357,7 +366,7 @@ def _make_tiles(report: RunReport, summary: Summary) -> list[Tile]:
             "throughput",
             summary.throughput,
             lambda value: f"{format_rate(value)}/s",
-            f"{doubt}inferences, {format_scenario(report.scenario)}",
+            f"{doubt}inferences, {format_scenario(report.scenario)}{joined and f'; {joined}'}",
         ),
         _make_tile(
             "session create, cold",
@@ -655,7 +664,8 @@ def _make_accuracy_row(variant: VariantFacts, *, used: bool) -> AccuracyRow:
 def _make_sweep_row(point: SweepPoint) -> SweepRow:
     shapes = ", ".join(f"{name} {'x'.join(map(str, dims))}" for name, dims in point.shapes.items())
     if not point.latencies_ns:
-        return SweepRow(point.batch, shapes, point.problem or "no queries")
+        outputs = "WRONG" if point.is_wrong else "n/a"
+        return SweepRow(point.batch, shapes, point.problem or "no queries", outputs=outputs)
     p50_ms = statistics.median(point.latencies_ns) / NS_PER_MS
     p90 = format_milliseconds(statistics.percentile(point.latencies_ns, 90) / NS_PER_MS)
     tail = explain_heavy_tail_of(SINGLE_STREAM, point.latencies_ns)
@@ -667,6 +677,7 @@ def _make_sweep_row(point: SweepPoint) -> SweepRow:
         p90=f"{p90} (inconclusive)" if tail else p90,
         throughput=f"{format_rate(point.batch / max(p50_ms, 1e-9) * 1e3)} samples/s",
         queries=len(point.latencies_ns),
+        outputs=format_check(point.checked),
     )
 
 

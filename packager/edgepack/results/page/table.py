@@ -11,17 +11,20 @@ from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
 from edgepack.base.terminal import make_printable
 from edgepack.bundle.manifest import Accuracy, OutputAccuracy
-from edgepack.records.run import RunReport, SweepPoint, TunedSetting
+from edgepack.records.run import OutputCheck, RunReport, SweepPoint, TunedSetting
 from edgepack.results.limits import judge_limits
 from edgepack.results.page.outside import list_unshown_rows
 from edgepack.results.store.documents import Report
 from edgepack.results.store.rows import RunRow, find_project, make_row
 from edgepack.results.summary import (
+    EQUAL_DB,
     NS_PER_MS,
+    format_best_batch,
     format_count,
     format_energy,
     format_fact,
     format_interval,
+    format_joined,
     format_memory,
     format_milliseconds,
     format_peak_memory,
@@ -101,8 +104,12 @@ def list_report_rows(report: RunReport) -> list[tuple[str, str]]:
         ("nodes by provider", format_placement(report)),
         ("golden outputs", f"{format_golden(report)}, {format_golden_limit(report)}"),
     ]
+    if joined := format_joined(report.runs):
+        rows.append(("joined", joined))
     rows += [(f"limit {each.name}", str(each)) for each in judge_limits(report)]
     rows += [("sweep", format_sweep(point)) for point in report.sweep]
+    if report.best_batch is not None:
+        rows.append(("best batch", format_best_batch(report.best_batch)))
     used = (each for each in report.variants if each.id == report.variant_used)
     rows += [("in the simulator", text) for text in map(format_simulated, used) if text]
     rows += list_unshown_rows(report)
@@ -120,15 +127,23 @@ def _format_phases(report: RunReport) -> str:
 
 def format_sweep(point: SweepPoint) -> str:
     """Return one point of a sweep: its shapes, and its latency or why it has none."""
-    shapes = ", ".join(f"{name}={'x'.join(map(str, dims))}" for name, dims in point.shapes.items())
     if not point.latencies_ns:
-        return f"{shapes}: {point.problem or 'no queries'}"
+        wrong = "WRONG OUTPUTS: " if point.is_wrong else ""
+        return f"{point}: {wrong}{point.problem or 'no queries'}"
     p50_ms = statistics.median(point.latencies_ns) / NS_PER_MS
     unsteady = "" if point.steady else "; its warm-up was not steady"
     return (
-        f"{shapes}: p50 {format_milliseconds(p50_ms)},"
-        f" {format_milliseconds(p50_ms / point.batch)} a sample{unsteady}"
+        f"{point}: p50 {format_milliseconds(p50_ms)},"
+        f" {format_milliseconds(p50_ms / point.batch)} a sample{unsteady}; outputs"
+        f" {format_check(point.checked)}"
     )
+
+
+def format_check(check: OutputCheck | NotMeasured) -> str:
+    """Return how outputs were checked, and how near they were."""
+    if isinstance(check, NotMeasured):
+        return f"not checked ({check.reason})"
+    return f"{format_nearness(check.nearness_db)}, {check.needed_db:.1f} dB needed: {check.how}"
 
 
 def format_tuned(setting: TunedSetting) -> str:
@@ -144,7 +159,7 @@ def format_golden(report: RunReport) -> str:
 
 def format_nearness(sqnr_db: float) -> str:
     """Return an SQNR in words."""
-    return "equal" if sqnr_db >= 200 else f"{sqnr_db:.1f} dB"
+    return "equal" if sqnr_db >= EQUAL_DB else f"{sqnr_db:.1f} dB"
 
 
 def format_r2(accuracy: Accuracy) -> str:
