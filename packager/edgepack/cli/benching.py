@@ -535,7 +535,7 @@ def _format_fastest(found: api.VariantsBench) -> str:
 def _print_variants(
     reports: Sequence[api.RunReport], out: Mapping[str, Sequence[api.Unused]]
 ) -> None:
-    """Print a row for each device and variant, and what has none."""
+    """Print a row for each device and variant, their best batches, and what has no row."""
     from edgepack.cli.printing import print_rows, write_line
 
     if rows := api.list_variant_rows(reports):
@@ -543,6 +543,9 @@ def _print_variants(
         first = int(one)  # the name of the only device is the title
         shown = [row[first:] for row in rows]
         print_rows(api.VARIANT_HEADS[first:], shown, title=rows[0][0] if one else "")
+    for report in reports:
+        if report.best_batch is not None:
+            write_line(f"{report.device}: {api.format_run_line(report)}")
     for device, several in out.items():
         for each in several:
             write_line(f"{device}: {each.stage} {each.variant}: {each.first_line}")

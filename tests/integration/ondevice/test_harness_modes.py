@@ -384,6 +384,23 @@ def test_sweep_of_another_shape_checks_what_can_be_told_without_golden_outputs(
         assert check.nearness_db > 100
 
 
+def test_sweep_of_another_shape_when_the_providers_outputs_are_not_its_files_finds_it(
+    harness: Harness, bundle: Path
+) -> None:
+    """The provider is the CPU here: its file's outputs are made 20 % larger instead."""
+    program = bundle / "harness/edgepack_checks.py"
+    source = program.read_text()
+    broken = source.replace(
+        "expected = plain.run(feeds[0])",
+        "expected = {n: 1.2 * array for n, array in plain.run(feeds[0]).items()}",
+    )
+    assert broken != source
+    program.write_text(broken)
+    check = checked(harness.sweep("cpu-fp32", BRIEF, {"x": [3, 3, 8, 8]}))
+    assert check.problem.startswith("outputs beside its file on the CPU without optimizations are")
+    assert check.nearness_db == pytest.approx(20 * np.log10(1.2 / 0.2), abs=0.1)
+
+
 JOINED = [
     make_scenario("offline", max_batch=4).model_copy(update={"threads": 2}),
     make_scenario("server", queries_per_s=3000, latency_bound_ms=50, max_batch=4, queue_delay_ms=2),

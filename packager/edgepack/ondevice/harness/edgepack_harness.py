@@ -6,7 +6,7 @@
     python harness/edgepack_harness.py measure --bundle DIR --variant ID --duration-s 10
     python harness/edgepack_harness.py create  --bundle DIR --variant ID [--cold]
     python harness/edgepack_harness.py start   --bundle DIR --variant ID [--cold]
-    python harness/edgepack_harness.py sweep   --bundle DIR --variant ID --shapes '{"x": [1, 3]}'
+    python harness/edgepack_harness.py sweep   --bundle DIR --variant ID --shapes JSON [--batch 4]
     python harness/edgepack_harness.py memory  --bundle DIR --variant ID
     python harness/edgepack_harness.py bound   --bundle DIR --variant ID
     python harness/edgepack_harness.py phases  --bundle DIR --variant ID --duration-s 4

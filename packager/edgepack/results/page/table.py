@@ -67,9 +67,11 @@ def make_report_table(report: Report) -> Table:
 
 
 def format_run_line(report: RunReport) -> str:
-    """Return a report as one line: what was measured, its median and its verdict."""
+    """Return a report as one line: what was measured, its median, its verdict, its best batch."""
     p50 = format_milliseconds(summarize(report).p50_ms)
-    return f"{report.variant_used}: p50 {p50}, {format_verdict(report)}"
+    best = report.best_batch
+    batch = "" if best is None else f"; best batch: {format_best_batch(best)}"
+    return f"{report.variant_used}: p50 {p50}, {format_verdict(report)}{batch}"
 
 
 def list_report_rows(report: RunReport) -> list[tuple[str, str]]:
