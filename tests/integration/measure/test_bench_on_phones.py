@@ -24,10 +24,11 @@ from edgepack.measure.bench.run import bench
 from edgepack.measure.phones.native import NativeHarness
 from edgepack.measure.phones.phones import open_phone
 from edgepack.records.presets import find_preset
-from edgepack.records.run import Inconclusive, NotMeasured
+from edgepack.records.run import Inconclusive, Invalid, NotMeasured, OutputCheck
 from edgepack.records.scenarios import make_scenario
 from edgepack.results.page.table import list_device_rows
 
+from tests.integration.ondevice.test_harness_modes import save_mixing
 from tests.support.doubles.phone_doubles import (
     CANNED,
     SERIAL,
@@ -79,6 +80,29 @@ def test_bench_on_a_phone_runs_the_models_there(
     assert all(run.golden_min_sqnr_db > 40 for run in report.runs)
     assert [node.op for node in report.placement.nodes][:1] == ["Conv"]
     assert [bool(point.problem) for point in report.sweep] == [False, True]
+
+
+@pytest.mark.slow(reason="each of a dozen processes loads onnxruntime")
+def test_bench_on_a_phone_compares_batches_with_golden_outputs(
+    tmp_path: Path, phone: PhoneDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANDROID_NDK_HOME", str(write_ndk(tmp_path / "real")))
+    for mixes in (False, True):
+        folder = write_tiny_bundle(
+            tmp_path / f"bundle-{mixes}", save=save_mixing if mixes else None
+        )
+        change_manifest(
+            folder, lambda m: m.update(target="android", family="android", runtime=RUNTIME)
+        )
+        report = bench(folder, phone.device, preset="smoke", batches=[3], shapes=["x=2x3x8x8"])
+        batch, other = report.sweep
+        assert isinstance(batch.checked, OutputCheck)
+        assert batch.checked.how == "golden outputs, over the whole batch"
+        assert bool(batch.checked.problem) == batch.is_wrong == mixes
+        assert bool(batch.latencies_ns) != mixes
+        assert isinstance(other.checked, NotMeasured)
+        assert other.latencies_ns
+        assert isinstance(report.verdict, Invalid if mixes else Inconclusive)
 
 
 @pytest.mark.slow(reason="takes seconds")

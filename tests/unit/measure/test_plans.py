@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -158,6 +159,43 @@ def test_reshaped_inputs_have_no_outputs_to_be_near(folder: Path) -> None:
     assert "output" not in plan.text
     with pytest.raises(ValueError, match="no input 'z'"):
         planner(load_bundle(folder)).plan_reshaped({"z": [1]})
+
+
+def test_batch_of_golden_samples_has_their_outputs_joined(folder: Path) -> None:
+    plan = planner(load_bundle(folder)).plan_batch(3)
+    assert plan is not None
+    told = [line for line in words(plan.text) if line[0] in ("golden", "input", "output")]
+    assert told == [
+        ["golden", "0"],
+        ["input", "x", "float32", "work/batch-0-0.bin", "3", "3", "8", "8"],
+        ["output", "y", "float32", "work/batch-0-output-0.bin", "3", "4", "8", "8"],
+        ["golden", "0"],
+        ["input", "x", "float32", "work/batch-1-0.bin", "3", "3", "8", "8"],
+        ["output", "y", "float32", "work/batch-1-output-0.bin", "3", "4", "8", "8"],
+    ]
+    golden = {
+        (n, name): (folder / f"golden/{n}-{name}.bin").read_bytes() for n in (0, 1) for name in "xy"
+    }
+    for name, path in (("x", "work/batch-1-0.bin"), ("y", "work/batch-1-output-0.bin")):
+        assert plan.files[path] == golden[1, name] + golden[0, name] + golden[1, name]
+
+
+def test_batch_whose_outputs_cannot_be_told_has_no_plan(folder: Path) -> None:
+    bundle = load_bundle(folder)
+    manifest = bundle.manifest
+    [golden, _] = manifest.goldens
+    odd = golden.model_copy(
+        update={
+            "outputs": {
+                name: [each.model_copy(update={"stride": 7}) for each in tensors]
+                for name, tensors in golden.outputs.items()
+            }
+        }
+    )
+    mean = [manifest.outputs[0].model_copy(update={"shape": [1, 4, 8, 8]})]
+    for changes in ({"goldens": [golden]}, {"goldens": [odd, odd]}, {"outputs": mean}):
+        changed = replace(bundle, manifest=manifest.model_copy(update=changes))
+        assert planner(changed).plan_batch(3) is None
 
 
 def test_files_of_a_phone_are_models_and_goldens(folder: Path) -> None:

@@ -51,6 +51,7 @@ from edgepack.records.run import (
     Conditions,
     Memory,
     Peak,
+    OutputCheck,
     Placement,
     ProcessRun,
     Selection,
@@ -72,10 +73,24 @@ NO_PREDICT = NotMeasured(
     reason="the program that measures on phones has tensors: pictures, texts and answers are for"
     " an app's code, which is not in it"
 )
-NO_OUTPUTS_CHECKED = NotMeasured(reason="the program that measures on phones compares goldens only")
+NO_OUTPUTS_CHECKED = NotMeasured(
+    reason="phones compare with golden outputs only, and there are none for this"
+)
 NO_COLD = NotMeasured(reason="a phone does not let its file cache be dropped")
 
 _Document = TypeVar("_Document", bound=StrictModel)
+
+
+def check_batch(timed: TimedAnswer, needed_db: float) -> OutputCheck:
+    """Return whether the outputs of batches are near the golden ones, which are joined, too."""
+    found_db = timed.golden_min_sqnr_db
+    wrong = f"outputs are {found_db:.1f} dB near the golden ones, {needed_db:.1f} dB are needed"
+    return OutputCheck(
+        how="golden outputs, over the whole batch",
+        nearness_db=found_db,
+        needed_db=needed_db,
+        problem="" if found_db >= needed_db else wrong,
+    )
 
 
 @dataclass
@@ -173,23 +188,21 @@ class NativeHarness:
     def sweep(
         self, variant: str, preset: Preset, shapes: Mapping[str, Sequence[int]], batch: int = 0
     ) -> Swept:
-        """Make one process run with inputs of other shapes, whose outputs are not checked."""
-        del batch
+        """Make one process run with inputs of other shapes; outputs of a batch are checked."""
+        entry = self.bundle.manifest.find_variant(variant)
         try:
-            plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_reshaped(
-                shapes
-            )
+            planner = self._make_planner(entry)
+            joined = planner.plan_batch(batch) if batch else None
             timed = self._ask_program(
                 TimedAnswer,
                 ["measure", *list_arguments(preset)],
-                plan,
+                joined or planner.plan_reshaped(shapes),
                 timeout_s=compute_run_timeout_s(preset, self.load_timeout_s),
             )
         except ValueError as error:
             return Swept(latencies_ns=[], problem=format_one_line(str(error)))
-        return Swept(
-            latencies_ns=timed.latencies_ns, steady=timed.steady, checked=NO_OUTPUTS_CHECKED
-        )
+        checked = check_batch(timed, entry.min_sqnr_db) if joined else NO_OUTPUTS_CHECKED
+        return Swept(latencies_ns=timed.latencies_ns, steady=timed.steady, checked=checked)
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""

@@ -7,6 +7,7 @@ tensors that have to be padded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 
 from edgepack.bundle.manifest import GoldenTensor, ManifestVariant
 from edgepack.bundle.reading import Bundle
+from edgepack.ondevice.runtime import edgepack_batches as batches
 from edgepack.ondevice.runtime import edgepack_shapes as shapes
 from edgepack.project.profile import Provider, SessionSettings
 
@@ -131,6 +133,58 @@ class Planner:
             parts.append(self._make_unknown(self._find_model(feed), feed, f"sweep-{number}"))
         return self._make_plan(self._models, parts)
 
+    def plan_batch(self, batch: int) -> PhonePlan | None:
+        """Return the plan for golden samples that are joined to batches, with their outputs joined.
+
+        None where it cannot be told what these are: if fewer than two golden samples can be joined,
+        or an output does not begin with the batch.
+
+        Raises:
+            ValueError: No model takes such a batch.
+        """
+        feeds = [self._read_feed(number) for number in range(len(self.bundle.manifest.goldens))]
+        first = self._shapes.inputs[0]
+        axes = batches.find_axes(self._shapes.inputs, shapes.find_shapes(feeds[0]))
+        alike = [number for number, feed in enumerate(feeds) if _can_join(feed, feeds[0], axes)]
+        count, rest = divmod(batch, feeds[0][first.name].shape[0]) if first.shape else (0, 1)
+        outputs = self.bundle.manifest.outputs
+        begins = all(tuple(each.shape[:1]) == first.shape[:1] for each in outputs)
+        if rest or len(alike) < 2 or not begins:
+            return None
+        parts = []
+        for begin in range(len(alike)):
+            chosen = [alike[(begin + number) % len(alike)] for number in range(count)]
+            feed = batches.join([feeds[number] for number in chosen], axes)
+            right = self._join_outputs(chosen, f"batch-{begin}")
+            if right is None:
+                return None
+            made = self._make_unknown(self._find_model(feed), feed, f"batch-{begin}")
+            cuts = self._list_cuts(feed) if self.entry.buckets else ()
+            text = "\n".join([made.text, right.text, *cuts])
+            parts.append(PhonePlan(text, {**made.files, **right.files}))
+        return self._make_plan(self._models, parts)
+
+    def _join_outputs(self, chosen: Sequence[int], prefix: str) -> PhonePlan | None:
+        """Return the lines of golden outputs that are joined along their first axis.
+
+        None where what is kept of one does not end with a sample.
+        """
+        lines: list[str] = []
+        files: dict[str, bytes] = {}
+        goldens = [self.bundle.manifest.goldens[number].outputs[self.entry.id] for number in chosen]
+        for place, tensors in enumerate(zip(*goldens, strict=True)):
+            one = tensors[0]
+            ends = all(math.prod(each.shape) % each.stride == 0 for each in tensors)
+            if not ends or any(each.shape != one.shape for each in tensors):
+                return None
+            path = f"{self._work}/{prefix}-output-{place}.bin"
+            files[path] = b"".join((self.bundle.path / each.path).read_bytes() for each in tensors)
+            shape = [one.shape[0] * len(chosen), *one.shape[1:]]
+            extra_db = min(each.extra_db for each in tensors)
+            changed = {"path": path, "shape": shape, "extra_db": extra_db}
+            lines += _list_outputs(one.model_copy(update=changed))
+        return PhonePlan("\n".join(lines), files)
+
     def _make_plan(self, models: Sequence[PhoneModel], parts: Sequence[PhonePlan]) -> PhonePlan:
         sessions = [line for model in models for line in self._list_session(model)]
         outputs = [each.name for each in self.bundle.manifest.outputs]
@@ -234,6 +288,13 @@ class Planner:
         if self.entry.exact:
             return dict(model.dims) == dict(sizes)
         return bool(shapes.can_hold(model.dims, sizes))
+
+
+def _can_join(feed: Feed, other: Feed, axes: Mapping[str, int]) -> bool:
+    """Return whether two samples have the same shapes, and the same values outside the batch."""
+    return shapes.find_shapes(feed) == shapes.find_shapes(other) and all(
+        name in axes or np.array_equal(array, other[name]) for name, array in feed.items()
+    )
 
 
 def make_canary_plan(work: str) -> PhonePlan:
