@@ -59,6 +59,9 @@ def check_point(model: Any, wanted: Mapping[str, Sequence[int]], batch: int) -> 
             batches.join([sample.feed for sample in model.joining.choose(begin, count)], axes)
             for begin in range(len(model.joining.samples))
         ]
+        made = {name: list(shape) for name, shape in shapes.find_shapes(joined[0]).items()}
+        if made != dict(wanted):
+            raise ValueError(f"joined golden samples are {made}, not {dict(wanted)}")
         feeds = [model.check_inputs(feed) for feed in joined]
         return Point(feeds, checker.judge(lambda: checker.check_batches(feeds, count)))
     goldens = map(model.bundle.read_golden_inputs, range(model.bundle.goldens))
