@@ -260,12 +260,11 @@ def predict_all(model: Any, given: Sequence[Any], most: int = MOST) -> Iterator[
         ValueError: As ``Model.predict``, with the number of the one that it is about.
         TypeError: A text is none.
     """
-    meaning, joining = model.bundle.meaning, model.joining
+    joining = model.joining
     waiting: List[Any] = []
     for number, each in enumerate(given):
         try:
-            feed = meaning.make_feed(each)
-            feed = feed._replace(arrays=model.check_inputs(feed.arrays))
+            feed = model.make_feed(each)
         except (TypeError, ValueError) as error:
             raise type(error)(f"number {number} of the list: {error}") from error
         full = len(waiting) >= most
@@ -283,4 +282,4 @@ def _differ(joining: Joining, feed: Arrays, other: Arrays) -> bool:
 def _answer(model: Any, feeds: Sequence[Any]) -> Iterator[Dict[str, Any]]:
     found = model.joining.run([feed.arrays for feed in feeds])
     for feed, outputs in zip(feeds, found):  # noqa: B905 (strict is unknown to Python 3.8)
-        yield dict(model.bundle.meaning.make_answers(outputs, feed))
+        yield model.make_answers(outputs, feed)
