@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from edgepack.base.resources import find_example_dir
 from edgepack.deploy.adding import add_device
@@ -93,7 +94,8 @@ def walk(lab: Lab) -> None:
         EdgepackError: Likewise.
     """
     steps: list[Callable[[Lab], None]] = [
-        add, provision, build, push, prove, bench, evaluate, prove_target, break_off, look_back,
+        add, provision, build, push, prove, bench, bench_all, evaluate, prove_target, break_off,
+        look_back,
     ]  # fmt: skip
     for step in steps:
         began = time.monotonic()
@@ -280,6 +282,33 @@ def bench(lab: Lab) -> None:
         _keep(lab, board, emulated=report["facts"]["emulated"], preset=PRESET)
         _keep(lab, board, verdict=verdict, samples=samples)
         say(f"      {finished.seconds:.0f} s, {samples} samples")
+
+
+def bench_all(lab: Lab) -> None:
+    """Measure every variant of the emulated boards with one command: one table for all of them."""
+    boards = [board for board in lab.boards if board.kind.is_emulated]
+    junit, table = lab.out / "all.xml", lab.out / "all.md"
+    argv = ["bench", *(str(lab.bundle(board)) for board in boards)]
+    argv += [word for board in boards for word in ("--device", board.name)]
+    argv += ["--variant", "all", "--preset", "smoke"]
+    argv += ["--junit", str(junit), "--markdown", str(table)]
+    done, expect = run_one(argv, timeout_s=LONG_S), lab.findings.expect
+    expect(
+        "all variants: bench refuses their numbers", done.exit_code == InconclusiveError.exit_code
+    )
+    suites = {suite.get("name"): suite for suite in ElementTree.parse(junit).iter("testsuite")}
+    for board in boards:
+        manifest = json.loads((lab.bundle(board) / "manifest.json").read_text(encoding="utf-8"))
+        built = {variant["id"] for variant in manifest["variants"]}
+        cases = suites[board.name].findall("testcase")
+        told = {case.get("name"): [child.tag for child in case] for case in cases}
+        expect(f"{board.name}: a case for each variant", built <= told.keys(), sorted(told))
+        expect(
+            f"{board.name}: none is an error", all(t == ["skipped"] for t in told.values()), told
+        )
+    rows = table.read_text(encoding="utf-8").splitlines()
+    held = all(any(board.name in row for row in rows) for board in boards)
+    expect("all variants: one table has every board", held, len(rows))
 
 
 def evaluate(lab: Lab) -> None:

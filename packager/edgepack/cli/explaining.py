@@ -45,7 +45,7 @@ def explain(
     shown = found.bottlenecks if everything else found.bottlenecks[:REMEDIES]
     for number, each in enumerate(shown, 1):
         write_line(f"{number}. {each.what}")
-        write_line(f"   gain: {api.format_gain(each.gain)}. {each.remedy}")
+        write_line(f"   gain: {each.words}. {each.remedy}")
     hidden = len(found.bottlenecks) - len(shown)
     if not found.bottlenecks:
         write_line("no bottleneck was found")

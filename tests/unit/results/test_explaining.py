@@ -6,7 +6,7 @@ import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.unused import Unused
 from edgepack.project.profile import SessionSettings
-from edgepack.records.run import PlacedNode, RunReport, Sample, Sampling
+from edgepack.records.run import Phases, PlacedNode, RunReport, Sample, Sampling
 from edgepack.records.topology import Processor, Topology
 from edgepack.results.explaining.bottlenecks import Bottleneck
 from edgepack.results.explaining.explaining import explain
@@ -193,6 +193,18 @@ def test_more_threads_than_fast_cores_are_reported():
     assert found_in(with_threads(4), "4 threads on 2 fast cores").gain is None
     assert found_in(with_threads(0), "6 threads on 2 fast cores")
     assert found_in(with_threads(2), "fast cores") is None
+
+
+def test_preprocessing_around_a_run_is_a_part_of_a_call_not_of_the_run():
+    ns = {"run_ns": [6], "predict_ns": [10], "preprocess_ns": [3, 3, 9], "answers_ns": [0]}
+    unknown = NotMeasured(reason="it is in the run")
+    others = dict.fromkeys(("decode_ns", "copy_in_ns", "copy_out_ns"), unknown)
+    phases = Phases(given="a picture of 1280 x 720", found="", **ns, **others)
+    report = costly_report(conv_node(900), phases=phases)
+    found = found_in(report, "preprocessing takes")
+    assert found.words == "at most 30% of a call of predict"
+    assert "1280 x 720" in found.what
+    assert found_in(report, "making answers") is None
 
 
 def test_bottlenecks_begin_with_the_largest_gain_and_end_with_unknown_ones():

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
 from edgepack.records.run import OtherWork, Placement, RunReport, Sample, Sampling, VariantFacts
 from edgepack.results.explaining.patterns import find_unfused
@@ -31,13 +32,16 @@ class Bottleneck:
     what: str
     """With names and numbers."""
     gain: float | None
-    """Which part of a run could be saved at most, 0 to 1; None where nothing tells."""
+    """Which part of that could be saved at most, 0 to 1; None where nothing tells."""
     remedy: str
     """What to do, with the command."""
+    of: str = "a run"
+    """What the gain is a part of."""
 
-    def __str__(self) -> str:
-        gain = "unknown gain" if self.gain is None else f"at most {self.gain:.0%}"
-        return f"{self.what} ({gain}): {self.remedy}"
+    @property
+    def words(self) -> str:
+        """The gain in words."""
+        return "unknown" if self.gain is None else f"at most {self.gain:.0%} of {self.of}"
 
 
 def list_bottlenecks(report: RunReport, costs: Sequence[NodeCost]) -> list[Bottleneck]:
@@ -54,6 +58,7 @@ def list_bottlenecks(report: RunReport, costs: Sequence[NodeCost]) -> list[Bottl
         *_find_lost_clock(report),
         *_find_other_work(report),
         *_find_slow_cores(report),
+        *_find_around(report),
     ]
     return sorted(found, key=lambda each: -1.0 if each.gain is None else each.gain, reverse=True)
 
@@ -260,6 +265,32 @@ def _find_other_work(report: RunReport) -> Iterator[Bottleneck]:
             taken / cores,
             "stop what else runs there, or wait for it: edgepack bench --quiet-wait SECONDS",
         )
+
+
+def _find_around(report: RunReport) -> Iterator[Bottleneck]:
+    """Yield what a call of ``predict`` spends beside the session's run."""
+    if isinstance(report.phases, NotMeasured):
+        return
+    whole_ns = max(1.0, statistics.median(report.phases.predict_ns))
+    remedies = {
+        "preprocessing": "give pictures of the model's size, or put it into the model (preprocess:"
+        " {in_graph: true}), which the build proves and bench measures",
+        "answers": "ask for fewer: a higher threshold, or the largest classes alone",
+    }
+    for name, remedy in remedies.items():
+        took = report.phases.parts[name]
+        if isinstance(took, NotMeasured):
+            continue
+        share = min(1.0, statistics.median(took) / whole_ns)
+        if _is_large(share):
+            doing = "making answers" if name == "answers" else name
+            yield Bottleneck(
+                f"{doing} takes {statistics.median(took) / 1e6:.3f} ms beside the run, of"
+                f" {report.phases.given}",
+                share,
+                remedy,
+                of="a call of predict",
+            )
 
 
 def _find_slow_cores(report: RunReport) -> Iterator[Bottleneck]:

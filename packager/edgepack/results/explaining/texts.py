@@ -19,11 +19,6 @@ def format_explained(found: Explanation) -> str:
     )
 
 
-def format_gain(gain: float | None) -> str:
-    """Return what a bottleneck costs at most."""
-    return "unknown" if gain is None else f"at most {gain:.0%} of a run"
-
-
 def list_part_rows(found: Explanation) -> list[tuple[str, ...]]:
     """Return the parts of a run: what, time, share, nodes."""
     return [
