@@ -111,6 +111,8 @@ def test_float_products_of_an_int8_model_are_islands():
     report = costly_report(quantized, conv_node(2 * CONV_US, name="head"))
     found = found_in(report, "1 of 2 products are islands of float")
     assert "head" in found.what
+    lost = costly_report(relu_node(9, op="QuantizeLinear"), conv_node(2 * CONV_US))
+    assert found_in(lost, "1 of 1 products are islands of float")
     assert found_in(costly_report(quantized), "float") is None
 
 

@@ -82,8 +82,8 @@ def _find_variant(report: RunReport) -> VariantFacts | None:
 
 
 def _is_integer(costs: Sequence[NodeCost]) -> bool:
-    """Return whether a model computes products in int8."""
-    return any(cost.arithmetic == "int8" for cost in costs)
+    """Return whether a model computes in integers, or puts activations into them."""
+    return any(c.arithmetic == "int8" or c.node.op == "QuantizeLinear" for c in costs)
 
 
 def _find_first_provider(placement: Placement | NotMeasured) -> str:
