@@ -198,7 +198,7 @@ def _time_in_turns(
     from edgepack.steps.comparing import make_probe_inputs
 
     feed = next(make_probe_inputs(fp32, samples, 1))
-    sessions = [make_session(model, config=config, arena=True) for model in (int8, fp32)]
+    sessions = [make_session(model, config=config, as_on_device=True) for model in (int8, fp32)]
 
     def run(which: int, count: int) -> list[float]:
         # The first run of a turn meets cold caches, and the other session's threads still spinning.

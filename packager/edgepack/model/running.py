@@ -36,6 +36,10 @@ _UNREGISTERED = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered")
 _SOURCE_PLACE = re.compile(r"/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)? ?")
 
 
+# onnxruntime_session_options_config_keys.h
+_NOT_SPINNING = {"session.intra_op.allow_spinning": "0"}
+
+
 def _read_threads() -> int:
     given = os.environ.get("EDGEPACK_THREADS", "0")
     if not given.isdecimal():
@@ -53,24 +57,28 @@ def make_session(
     save_basic: Path | None = None,
     config: Mapping[str, str] | None = None,
     threads: int = 0,
-    arena: bool = False,
+    as_on_device: bool = False,
 ) -> onnxruntime.InferenceSession:
     """Return a CPU session.
 
     With ``save_basic`` onnxruntime does only the basic optimizations, before it gives nodes to
     providers, and writes the resulting graph there. ``config`` adds session config entries.
     ``threads`` share an operator; 0 leaves their number to the environment's ``EDGEPACK_THREADS``,
-    and without that to onnxruntime. An ``arena``, as on devices, keeps the memory of the largest
-    run while the session lives, in blocks of powers of two (400 MB where 150 are in use,
-    onnxruntime 1.31.1). On x86-64 without VNNI, int8 kernels saturate unless
+    and without that to onnxruntime. On x86-64 without VNNI, int8 kernels saturate unless
     ``session.x64quantprecision`` is set (onnxruntime_session_options_config_keys.h), so it is set
     there.
+
+    ``as_on_device`` is for measuring latency. The session then has an arena, which keeps the memory
+    of the largest run while the session lives, in blocks of powers of two (400 MB where 150 are in
+    use, onnxruntime 1.31.1), and its threads wait busily for the next operator. In other sessions
+    they sleep, because waiting takes time from other workers: int8-static of squeezenet1.1 took
+    25 processor seconds instead of 34 (2 cores, onnxruntime 1.31.1, x86-64, 2026-11-27).
 
     Raises:
         ModelError: onnxruntime refuses the model; the error names the node if known.
         UsageError: ``EDGEPACK_THREADS`` is not a number.
     """
-    given = dict(config or {})
+    given = {**({} if as_on_device else _NOT_SPINNING), **(config or {})}
     saturates = find_processor() == "x86-64" and not has_vnni()
     # With the key onnxruntime 1.31.1 fails at models whose nodes share an int8 constant. Without it
     # these may saturate, which the golden outputs show: they are compared with plain kernels' ones.
@@ -78,7 +86,7 @@ def make_session(
     options = [_make_session_options(e, save_basic, optimized=optimized) for e in configs]
     for each in options:
         each.intra_op_num_threads = threads or _read_threads()
-        each.enable_cpu_mem_arena = arena
+        each.enable_cpu_mem_arena = as_on_device
     try:
         return _open_session(model, options)
     except ModelError as error:

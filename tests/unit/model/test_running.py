@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,15 @@ def test_session_when_the_environment_says_so_has_that_many_threads(
     monkeypatch.setenv("EDGEPACK_THREADS", usual)
     options = make_session(model, threads=asked).get_session_options()
     assert options.intra_op_num_threads == threads
+
+
+def test_threads_of_a_session_wait_busily_only_where_latency_is_measured(tmp_path: Path) -> None:
+    model = tiny_models.relu(tmp_path / "net.onnx")
+    key = "session.intra_op.allow_spinning"
+    assert make_session(model).get_session_options().get_session_config_entry(key) == "0"
+    for session in (make_session(model, as_on_device=True), make_session(model, config={key: "1"})):
+        with contextlib.suppress(RuntimeError):  # there is no entry, and they do by default
+            assert session.get_session_options().get_session_config_entry(key) == "1"
 
 
 @pytest.mark.parametrize("said", ["two", "-1", ""])

@@ -359,8 +359,7 @@ class Passage:
         with tempfile.TemporaryDirectory(prefix="edgepack-part-") as folder:
             path = Path(folder) / "part.onnx"
             write_model(part, path)
-            # Many short runs: threads that wait busily for the next one only take time from others.
-            return make_session(path, config={"session.intra_op.allow_spinning": "0"})
+            return make_session(path)
 
 
 def _count_bytes(value: object) -> float:
