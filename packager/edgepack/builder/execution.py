@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 from pathlib import Path
 from threading import Lock
@@ -22,7 +22,7 @@ from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
 from edgepack.model.reading import list_external_files, read_outline
 from edgepack.model.workload import ActivationSizes, find_activation_sizes
 from edgepack.samples.sample_set import SampleSet
-from edgepack.steps.base import Notes, run_step
+from edgepack.steps.base import Notes, narrow_step, run_step
 
 _UNKNOWN = ActivationSizes(0, 0)
 
@@ -63,6 +63,18 @@ def execute(
         return _Run(plan, cache, workers, progress, jobs, subject).run(threads)
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A step whose inputs are there, or have failed."""
+
+    planned: PlannedStep
+    """Narrowed to what its inputs need."""
+    key: str = ""
+    """In the cache; empty where an input failed."""
+    model_bytes: int = 0
+    """Of the models that it takes."""
+
+
 @dataclass
 class _Run:
     plan: Plan
@@ -82,8 +94,6 @@ class _Run:
     begun: set[str] = field(default_factory=set)
     """Ids of the steps that were begun here."""
     telling: Lock = field(default_factory=Lock)
-    locks: defaultdict[str, Lock] = field(default_factory=lambda: defaultdict(Lock))
-    """By cache key: steps that turn out to be equal run once."""
 
     def __post_init__(self) -> None:
         self.sources = {source.id: source for source in self.plan.sources}
@@ -91,7 +101,7 @@ class _Run:
         self.needed_by_all = self.plan.needed_by_all
         self.doing = Doing(self.plan)
         self.memory_bytes = read_available_memory()
-        self.running: dict[Future[Artifact], tuple[str, int]] = {}
+        self.running: dict[Future[Artifact], tuple[_Ready, int]] = {}
 
     def run(self, threads: ThreadPoolExecutor) -> Execution:
         order = TopologicalSorter(
@@ -101,15 +111,15 @@ class _Run:
             }
         )
         order.prepare()
-        waiting: list[str] = []
+        waiting: list[_Ready] = []
         kinds = Counter(s.step.name for s in self.plan.steps if is_long(s.step.name))
         try:
             work = Work("build", total=len(self.steps), kinds=kinds)
             with self.progress.start_task(work) as self.task:
                 while order.is_active():
-                    waiting += order.get_ready()
-                    for step_id in self._begin_steps(waiting, threads):
-                        waiting.remove(step_id)
+                    waiting += [self._find_ready(self.steps[each]) for each in order.get_ready()]
+                    for ready in self._begin_steps(waiting, threads):
+                        waiting.remove(ready)
                     for step_id in self._wait_for_ended():
                         order.done(step_id)
         except BaseException:
@@ -119,17 +129,31 @@ class _Run:
             raise
         return Execution(self.artifacts, frozenset(self.from_cache), self.failed)
 
-    def _begin_steps(self, waiting: Sequence[str], threads: ThreadPoolExecutor) -> list[str]:
-        """Start the steps that fit into memory beside those that run; one always does."""
+    def _find_ready(self, planned: PlannedStep) -> _Ready:
+        if any(origin in self.failed for origin in planned.inputs.values()):
+            return _Ready(planned)
+        paths = {name: self._find_path(origin) for name, origin in planned.inputs.items()}
+        digests = {name: self._find_digest(origin) for name, origin in planned.inputs.items()}
+        narrowed = replace(planned, step=narrow_step(planned.step, paths))
+        models = sum(map(_count_model_bytes, paths.values()))
+        return _Ready(narrowed, make_step_key(narrowed.step, digests), models)
+
+    def _begin_steps(self, waiting: Sequence[_Ready], threads: ThreadPoolExecutor) -> list[_Ready]:
+        """Start the steps that fit into memory beside those that run; one always does.
+
+        A step that turns out to be equal to one that runs waits for it, and so runs once.
+        """
         begun = []
-        for step_id in waiting:
-            needed = self._estimate_memory(self.steps[step_id])
+        for ready in waiting:
+            name = ready.planned.step.name
+            needed = estimate_step_bytes(name, ready.model_bytes, self.activations)
             used = sum(size for _, size in self.running.values())
             if self.running and used + needed > self.memory_bytes:
                 continue
-            future = threads.submit(self._make_artifact, self.steps[step_id])
-            self.running[future] = (step_id, needed)
-            begun.append(step_id)
+            if ready.key and ready.key in {each.key for each, _ in self.running.values()}:
+                continue
+            self.running[threads.submit(self._make_artifact, ready)] = (ready, needed)
+            begun.append(ready)
         return begun
 
     def _wait_for_ended(self) -> list[str]:
@@ -137,7 +161,7 @@ class _Run:
         done, _ = wait(self.running, return_when=FIRST_COMPLETED)
         ended = []
         for future in done:
-            step_id, _ = self.running.pop(future)
+            step_id = self.running.pop(future)[0].planned.id
             try:
                 self.artifacts[step_id] = future.result()
             except (StepError, ModelError) as error:
@@ -148,28 +172,26 @@ class _Run:
             ended.append(step_id)
         return ended
 
-    def _make_artifact(self, planned: PlannedStep) -> Artifact:
+    def _make_artifact(self, ready: _Ready) -> Artifact:
+        planned, key = ready.planned, ready.key
         for origin in planned.inputs.values():
             if origin in self.failed:
                 raise self.failed[origin]
-        digests = {name: self._find_digest(origin) for name, origin in planned.inputs.items()}
-        key = make_step_key(planned.step, digests)
-        with self.locks[key]:
-            if planned.step.cacheable and (found := self.cache.find(key)):
-                if key not in self.made:
-                    self.from_cache.add(planned.id)
-                return found
-            for origin in planned.inputs.values():
-                if origin in self.artifacts:
-                    self.artifacts[origin].require_whole()
-            paths = {name: self._find_path(origin) for name, origin in planned.inputs.items()}
-            artifact = self.cache.keep(
-                key,
-                lambda out: self._call_worker(planned, paths, out),
-                by_content=not planned.step.cacheable,
-            )
-            self.made.add(key)
-            return artifact
+        if planned.step.cacheable and (found := self.cache.find(key)):
+            if key not in self.made:
+                self.from_cache.add(planned.id)
+            return found
+        for origin in planned.inputs.values():
+            if origin in self.artifacts:
+                self.artifacts[origin].require_whole()
+        paths = {name: self._find_path(origin) for name, origin in planned.inputs.items()}
+        artifact = self.cache.keep(
+            key,
+            lambda out: self._call_worker(planned, paths, out),
+            by_content=not planned.step.cacheable,
+        )
+        self.made.add(key)
+        return artifact
 
     def _call_worker(self, planned: PlannedStep, paths: Mapping[str, Path], out: Path) -> Notes:
         self._tell_memory()
@@ -212,13 +234,6 @@ class _Run:
             self.task(f"{text}: not done, because what it needs failed")
         else:
             self.task(text, kind=planned.step.name)
-
-    def _estimate_memory(self, planned: PlannedStep) -> int:
-        """Return about how many bytes a step takes."""
-        if any(origin in self.failed for origin in planned.inputs.values()):
-            return 0
-        models = sum(map(_count_model_bytes, map(self._find_path, planned.inputs.values())))
-        return estimate_step_bytes(planned.step.name, models, self.activations)
 
     def _find_digest(self, origin: str) -> str:
         if origin in self.sources:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -194,6 +194,12 @@ def walk_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     yield from walk_nested(model.graph.node)
     for function in model.functions:
         yield from walk_nested(function.node)
+
+
+def keep_present(ops: Iterable[str], model: onnx.ModelProto) -> tuple[str, ...]:
+    """Return those of some operators that a model has, whatever their domain, in their order."""
+    present = {node.op_type for node in walk_nodes(model)}
+    return tuple(op for op in ops if op in present)
 
 
 def walk_nested(nodes: Any) -> Iterator[onnx.NodeProto]:  # noqa: ANN401  (a protobuf container)

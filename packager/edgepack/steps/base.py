@@ -57,11 +57,31 @@ class Step(Protocol):
 
 
 @runtime_checkable
+class Narrowing(Protocol):
+    """A step with settings that only some models need, such as rules for an operator.
+
+    What several targets ask of a model that needs none of them is then one step, which runs once.
+    """
+
+    def narrow(self, inputs: Inputs) -> Step:
+        """Return the step to run in this one's place: it writes the same, and asks no less."""
+
+
+@runtime_checkable
 class Drafting(Protocol):
     """A step that writes the form of its output without samples: numbers in it mean nothing."""
 
     def draft(self, inputs: Inputs, out: Path) -> None:
         """Write into ``out`` what ``run`` begins with, or writes without its proof."""
+
+
+def narrow_step(step: Step, inputs: Inputs) -> Step:
+    """Return a step without the settings that make no difference to its inputs.
+
+    Raises:
+        EdgepackError: The step's own.
+    """
+    return step.narrow(inputs) if isinstance(step, Narrowing) else step
 
 
 def draft_step(step: Step, inputs: Inputs, out: Path) -> None:

@@ -13,14 +13,20 @@ import numpy as np
 import onnx
 import pytest
 from edgepack.base.machine import find_processor
+from edgepack.base.progress import Silent
 from edgepack.builder import planner
 from edgepack.builder.build import build, dry_run
+from edgepack.builder.cache import StepCache
+from edgepack.builder.execution import execute
 from edgepack.builder.inspect import inspect
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, ModelError
-from edgepack.project.profile import OrtFormat, find_target_files, load_profile
+from edgepack.project.profile import Dialect, OrtFormat, find_target_files, load_profile
+from edgepack.steps.base import narrow_step
+from edgepack.steps.recipes.fp16 import Fp16
+from edgepack.steps.recipes.int8_static import Int8Static
 from edgepack.trying.verify import verify as verify_here
 from onnx import helper
 
@@ -366,3 +372,32 @@ def test_rebuild_when_one_profile_changes_redoes_only_what_it_touches(tmp_path, 
     assert (tmp_path / "a/net-1.2.3-raspberry-pi.tar.gz").read_bytes() == (
         tmp_path / "b/net-1.2.3-raspberry-pi.tar.gz"
     ).read_bytes()
+
+
+@pytest.mark.slow(reason="quantizes for two targets")
+@pytest.mark.parametrize(("ir", "same"), [(8, True), (11, False)])
+def test_targets_that_ask_the_same_of_a_model_have_it_quantized_once(tmp_path, ir, same):
+    project = tiny_models.write_project(tmp_path, FIXED)
+    model = onnx.load(tmp_path / "net.onnx")
+    model.ir_version = ir
+    onnx.save(model, tmp_path / "net.onnx")
+    # Their runtimes load up to IR 13 and 10.
+    plan = dry_run(project=project, targets=["linux-aarch64", "raspberry-pi-xnnpack"])
+    ids = [step.id for step in plan.steps if step.step.name == "int8-static" and step.step.cpu]  # type: ignore[attr-defined]
+    assert len(ids) == 2
+    wanted = plan.only(ids)
+    done = execute(wanted, cache=StepCache(tmp_path / "steps"), jobs=2, progress=Silent())
+    one, two = (done.artifacts[each].path for each in ids)
+    assert (one == two) is same
+    assert [onnx.load(each / "model.onnx").ir_version for each in (one, two)] == [ir, min(ir, 10)]
+
+
+@pytest.mark.parametrize(("ops", "kept"), [(("Conv", "STFT"), ("Conv",)), (("STFT",), ())])
+def test_rules_for_operators_that_a_model_lacks_decide_nothing(tmp_path, ops, kept):
+    model = onnx.load(tiny_models.conv_net(tmp_path / "model.onnx"))
+    model.ir_version = 9
+    onnx.save(model, tmp_path / "model.onnx")
+    dialect = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)
+    quantized = narrow_step(Int8Static(dialect, 13, per_tensor_ops=ops), {"model": tmp_path})
+    assert quantized == Int8Static(dialect, 9, per_tensor_ops=kept)
+    assert narrow_step(Fp16(8, ops), {"model": tmp_path}) == Fp16(8, kept)

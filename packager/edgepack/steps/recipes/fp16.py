@@ -16,7 +16,7 @@ float32 is used here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,7 +29,8 @@ from edgepack.metrics.accuracy import EQUAL_SQNR_DB, array_sqnr_db
 from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.ir import lower_ir
-from edgepack.model.reading import read_model, write_model
+from edgepack.model.quantized import keep_present
+from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import EMBEDDING_PROBES, NEARER_EMBEDDINGS, compare, make_probe_inputs
@@ -95,6 +96,15 @@ class Fp16:
     """Operators that stay float32, besides those that onnxruntime's converter leaves so."""
     float32_nodes: tuple[str, ...] = ()
     """Names of nodes that stay float32."""
+
+    def narrow(self, inputs: Inputs) -> Fp16:
+        """Leave out operators that the model lacks, and an IR version above its own."""
+        model = read_outline(inputs["model"] / MODEL)
+        return replace(
+            self,
+            max_ir=min(self.max_ir, model.ir_version),
+            float32_ops=keep_present(self.float32_ops, model),
+        )
 
     def check(self, inputs: Inputs) -> None:
         """Make sure that the model is a float32 one that has the named nodes.

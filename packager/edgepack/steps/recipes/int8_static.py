@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -15,7 +15,8 @@ from edgepack.errors import StepError, format_list
 from edgepack.model.files import MODEL
 from edgepack.model.fusion import measure_fusion_coverage
 from edgepack.model.ir import lower_ir
-from edgepack.model.reading import read_model, read_structure, write_model
+from edgepack.model.quantized import keep_present
+from edgepack.model.reading import read_model, read_outline, read_structure, write_model
 from edgepack.project.profile import Dialect
 from edgepack.project.samples import PythonMetric
 from edgepack.quantization.qdq.dialect import QUANTIZE, WITHOUT_INT8, require_dialect
@@ -113,6 +114,15 @@ class Int8Static:
     def cacheable(self) -> bool:
         """A user's own metric may change, and nothing here can detect that."""
         return self.search is None or not isinstance(self.search.metric, PythonMetric)
+
+    def narrow(self, inputs: Inputs) -> Int8Static:
+        """Leave out rules for operators that the model lacks, and an IR version above its own."""
+        model = read_outline(inputs["model"] / MODEL)
+        return replace(
+            self,
+            max_ir=min(self.max_ir, model.ir_version),
+            per_tensor_ops=keep_present(self.per_tensor_ops, model),
+        )
 
     def check(self, inputs: Inputs) -> None:
         """Accept any model that ranges could be found for."""
