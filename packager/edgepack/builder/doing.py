@@ -23,6 +23,7 @@ WORDS = {
     "golden-choice": "choosing samples for golden outputs",
     "goldens": "computing golden outputs",
     "evaluation": "measuring accuracy",
+    "reference-answers": "computing fp32's answers to the samples",
     "compiled": "compiling it for the provider's hardware",
     "simulated": "running it in the provider's simulator",
     "placed": "predicting which nodes the provider takes",
@@ -49,6 +50,7 @@ LONG = {
     "image-samples",
     "picture-samples",
     "python-samples",
+    "reference-answers",
     "simulated",
     "unrolled",
 }

@@ -52,6 +52,7 @@ from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.layer_errors import LayerErrors
 from edgepack.steps.proofs.outside import OutsideErrors
 from edgepack.steps.proofs.read_answers import ReadAnswers
+from edgepack.steps.proofs.reference_answers import ReferenceAnswers
 from edgepack.steps.proofs.simulated import Simulated
 from edgepack.steps.recipes.bucketed import find_static_problem, has_static_shapes
 from edgepack.steps.recipes.recipes import RECIPES
@@ -366,6 +367,10 @@ class _Planner:
         if self.samples.given is None or source is None:
             return None
         metric = source.metric
+        answers = None
+        if fp32 is not None:
+            step = ReferenceAnswers(find_processor(), self.inputs.state_pairs)
+            answers = self.builder.add_step(step, model=fp32, samples=self.samples.given)
         return self.builder.add_step(
             Evaluation(
                 metric=metric,
@@ -377,6 +382,7 @@ class _Planner:
                 state=self.inputs.state_pairs,
             ),
             reference=fp32,
+            answers=answers,
             model=model,
             samples=self.samples.given,
             project=PROJECT_SOURCE if isinstance(metric, PythonMetric) else None,
@@ -389,7 +395,9 @@ class _Planner:
         if not isinstance(made.simulation, Simulation):
             return made.simulation
         evaluated = self.builder.steps[evaluation] if evaluation else None
+        # A simulator computes some of the samples, and the answers are those to all.
         given = {**evaluated.inputs} if evaluated else {}
+        given.pop("answers", None)
         step = evaluated.step if evaluated else None
         return self.builder.add_step(
             Simulated(

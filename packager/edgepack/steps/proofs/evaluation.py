@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from edgepack.base.worker import report
 from edgepack.errors import SamplesError, StepError
 from edgepack.metrics.labelled import choose_labelled_metric
 from edgepack.model.files import MODEL, find_model_file
-from edgepack.model.running import Session, make_session
+from edgepack.model.running import Arrays, Session, make_session
 from edgepack.project.outputs import OutputDescription
 from edgepack.project.samples import PythonMetric
 from edgepack.samples.sample_set import SampleSet
@@ -25,6 +26,7 @@ from edgepack.steps.proofs.evaluation_result import (
 )
 from edgepack.steps.proofs.hook_metric import make_hook
 from edgepack.steps.proofs.judge import Judge
+from edgepack.steps.proofs.reference_answers import read_answers
 from edgepack.steps.streams import StatePairs, measure_drift, run_streams, select_answers
 
 EVALUATION = "evaluation.json"
@@ -34,10 +36,11 @@ EVALUATION = "evaluation.json"
 class Evaluation:
     """The metric of fp32 and of the variant, and how close their outputs are.
 
-    Inputs: ``reference``, the prepared fp32 model, where there is one; ``model``, the variant, as
-    the file that is shipped unless that is one of several; ``samples``; ``project``, the project's
-    folder, where the metric is a hook. Without a reference nothing is compared: a metric of labels
-    or of the user's has its value, agreement has none.
+    Inputs: ``reference``, the prepared fp32 model, where there is one; ``answers``, what it answers
+    to the samples, so that it need not be run; ``model``, the variant, as the file that is shipped
+    unless that is one of several; ``samples``; ``project``, the project's folder, where the metric
+    is a hook. Without a reference nothing is compared: a metric of labels or of the user's has its
+    value, agreement has none.
     """
 
     name: ClassVar[str] = "evaluation"
@@ -88,7 +91,6 @@ class Evaluation:
         Raises:
             SamplesError: The metric does not fit the outputs.
         """
-        reference = make_session(inputs["reference"] / MODEL) if "reference" in inputs else None
         hooked = isinstance(self.metric, PythonMetric)
         meant = dict(self.described)
         judge = Judge(
@@ -100,18 +102,27 @@ class Evaluation:
             labelled=choose_labelled_metric(self.metric, samples, meant),
         )
         runs = run_streams(variant, samples, self.state)
-        expected = run_streams(reference, samples, self.state) if reference else None
+        expected = self._find_expected(samples, inputs)
         for done, (feed, output) in enumerate(runs, 1):
             own = select_answers(output, self.state)
-            judge.add(select_answers(next(expected)[1], self.state) if expected else own, own, feed)
+            judge.add(select_answers(next(expected), self.state) if expected else own, own, feed)
             report(done, len(samples))
         hook = make_hook(self.metric, samples, inputs, self.interpreter)
         result = judge.make_result(self.metric, hook)
         if "metric" in result and (found := measure_drift(judge.by_output.r2, samples)):
             result["drift"] = found.model_dump()
-        if reference is None:
+        if expected is None:
             result = drop_comparison(result)
         return result, judge.by_output.left_out
+
+    def _find_expected(self, samples: SampleSet, inputs: Inputs) -> Iterator[Arrays] | None:
+        """Return what the reference gives for each sample; None where there is no reference."""
+        if "reference" not in inputs:
+            return None
+        if "answers" in inputs and (answers := read_answers(inputs["answers"])) is not None:
+            return answers
+        session = make_session(inputs["reference"] / MODEL)
+        return (outputs for _, outputs in run_streams(session, samples, self.state))
 
     def verify(self, inputs: Inputs, out: Path) -> None:
         """Prove that the result holds numbers.
