@@ -18,7 +18,7 @@ from edgepack.builder.assembly import BuiltBundle, assemble
 from edgepack.builder.cache import open_own_cache, open_temporary_cache
 from edgepack.builder.execution import execute
 from edgepack.builder.job import Job, JudgedBundle
-from edgepack.builder.judging import judge, list_answers, list_warnings
+from edgepack.builder.judging import judge, list_answers, list_warnings, require_whole
 from edgepack.builder.memory import Subject, count_default_jobs
 from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.pins import list_older_runtimes
@@ -207,6 +207,7 @@ def _build(  # noqa: PLR0913  (as build has them)
             progress=progress,
             subject=_make_subject(job),
         )
+        require_whole(job.plan.bundles, execution)
         judged = [
             judge(planned, execution, job.loaded.find_limits(planned.profile.id))
             for planned in job.plan.bundles

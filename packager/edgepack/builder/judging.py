@@ -60,13 +60,26 @@ class Verdict:
     """By which they were judged."""
 
 
+def require_whole(bundles: Sequence[PlannedBundle], execution: Execution) -> None:
+    """Check that what variants are judged by is unchanged: once, whatever number of them share it.
+
+    Raises:
+        ToolError: A step's output in the cache was changed.
+    """
+    steps = {step for bundle in bundles for variant in bundle.variants for step in variant.steps}
+    found = (execution.artifacts[step] for step in sorted(steps) if step in execution.artifacts)
+    for artifact in {artifact.path: artifact for artifact in found}.values():
+        artifact.require_whole()
+
+
 def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdict:
     """Decide about every variant of a bundle.
 
     One that failed or missed a limit is no error where nobody asked for it, or if it was offered.
+    What it is judged by is checked before, by :func:`require_whole`.
 
     Raises:
-        ToolError: A step's output in the cache was changed.
+        ToolError: The output of a simulator in the cache was changed.
     """
     shipped: list[tuple[PlannedVariant, Accuracy | NotMeasured]] = []
     unused = [*planned.unused]
@@ -84,8 +97,6 @@ def judge(planned: PlannedBundle, execution: Execution, limits: Limits) -> Verdi
             if not variant.may_fail or isinstance(error, BugError):
                 errors.append(type(error)(unused[-1].reason, hint=error.hint, where=where))
             continue
-        for step_id in variant.steps:
-            execution.artifacts[step_id].require_whole()
         accuracy = read_accuracy(variant, execution)
         decisive[name] = read_decisive(variant, execution)
         missed = _find_missed(variant, decisive[name], execution, limits)
