@@ -212,7 +212,7 @@ def _build(  # noqa: PLR0913  (as build has them)
             judge(planned, execution, job.loaded.find_limits(planned.profile.id))
             for planned in job.plan.bundles
         ]
-        slower = tuple(list_slower_variants(job.plan, judged, execution))
+        slower = tuple(list_slower_variants(job.plan, judged, execution, cache))
         judged = [drop_slower(verdict, slower, execution) for verdict in judged]
         bundles = [
             assemble(JudgedBundle(job, planned, verdict, execution), cache, out)

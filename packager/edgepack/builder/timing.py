@@ -1,19 +1,26 @@
 """Checks whether int8 is faster than fp32 on this machine: a short test, not a benchmark.
 
-The result depends on the machine's load, so it goes neither into the cache nor into a bundle.
+The result depends on the machine and its load, so it does not go into a bundle; the machine's cache
+keeps it where the times show which of the two is slower.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 from edgepack.backends.sessions import make_host_config
 from edgepack.base.machine import find_architecture, read_cpu_flags
 from edgepack.base.processes import Workers
 from edgepack.base.statistics import median
+from edgepack.builder.cache import Artifact, StepCache, hash_code
 from edgepack.builder.execution import Execution
 from edgepack.builder.judging import Verdict, is_quantized
 from edgepack.builder.plan import Plan, PlannedVariant
@@ -23,6 +30,7 @@ from edgepack.project.profile import DeviceKind
 from edgepack.records.other_work import explain_work
 from edgepack.records.run import OtherWork
 
+_KEPT = "latency.json"
 _BUDGET_S = 1.2
 _MOST_RUNS = 100
 _SLOWER = 1.05
@@ -108,35 +116,62 @@ def judge_turns(
     if "cores" in other_work:
         work = OtherWork.model_validate(other_work)
         why = explain_work(work, threads=work.cores)
-    if not why and min(medians_ms[0], medians_ms[3]) <= max(medians_ms[1:3]):
+    ours, theirs = (medians_ms[0], medians_ms[3]), medians_ms[1:3]
+    if not why and min(ours) <= max(theirs) and min(theirs) <= max(ours):
         said = ", ".join(f"{each:.3f}" for each in medians_ms)
         why = f"turns of one model differ as much as the two do: {said} ms (int8, fp32, fp32, int8)"
     return LatencyComparison(1e3 * median(int8_s), 1e3 * median(fp32_s), len(int8_s), why)
 
 
 def list_slower_variants(
-    plan: Plan, judged: Sequence[Verdict], execution: Execution
+    plan: Plan, judged: Sequence[Verdict], execution: Execution, cache: StepCache
 ) -> Iterator[SlowerVariant]:
     """Yield the shipped int8 and int4 variants that took longer than fp32 on this machine.
 
     Only variants for a CPU like this machine's are measured, and only those made from a float
-    model; models that targets share, once.
+    model; models that targets share, once. What an earlier build found on this machine is taken
+    from the cache.
     """
-    measured: dict[tuple[Path, Path], LatencyComparison] = {}
+    measured: dict[tuple[str, str, str], LatencyComparison] = {}
     for planned, verdict in zip(plan.bundles, judged, strict=True):
         for variant, _ in verdict.shipped:
             if not _is_for_this_machine(variant, planned.profile.device):
                 continue
-            int8, fp32 = (
-                execution.artifacts[step].path / MODEL
-                for step in (variant.model, variant.reference)
-            )
-            if (int8, fp32) not in measured:
+            int8, fp32 = (execution.artifacts[step] for step in (variant.model, variant.reference))
+            config = make_host_config(variant.variant)
+            both = int8.digest, fp32.digest, json.dumps(config, sort_keys=True)
+            if both not in measured:
                 samples = _find_samples(plan, variant, execution)
-                config = make_host_config(variant.variant)
-                measured[int8, fp32] = compare_latency(int8, fp32, samples, config)
-            if measured[int8, fp32].int8_took_longer:
-                yield SlowerVariant(verdict.target, variant.variant.id, measured[int8, fp32])
+                measured[both] = find_comparison(int8, fp32, samples, config, cache)
+            if measured[both].int8_took_longer:
+                yield SlowerVariant(verdict.target, variant.variant.id, measured[both])
+
+
+def find_comparison(
+    int8: Artifact,
+    fp32: Artifact,
+    samples: Artifact | None,
+    config: Mapping[str, str],
+    cache: StepCache,
+) -> LatencyComparison:
+    """Return how long two models take here, from the cache if an earlier build could tell.
+
+    Raises:
+        EdgepackError: As :func:`compare_latency`.
+    """
+    machine = (platform.node(), os.cpu_count(), sorted(read_cpu_flags()))
+    given = (int8.digest, fp32.digest, samples and samples.digest, sorted(config.items()))
+    what = json.dumps(["latency", hash_code(), version("onnxruntime"), machine, given])
+    key = hashlib.sha256(what.encode()).hexdigest()
+    if kept := cache.find(key):
+        kept.require_whole()
+        return LatencyComparison(**json.loads((kept.path / _KEPT).read_text(encoding="utf-8")))
+    feed = samples.path if samples else None
+    found = compare_latency(int8.path / MODEL, fp32.path / MODEL, feed, config)
+    if not found.inconclusive:
+        text = json.dumps(asdict(found))
+        cache.keep(key, lambda out: (out / _KEPT).write_text(text, encoding="utf-8"))
+    return found
 
 
 def drop_slower(verdict: Verdict, slower: Sequence[SlowerVariant], execution: Execution) -> Verdict:
@@ -179,11 +214,11 @@ def _is_for_this_machine(planned: PlannedVariant, device: DeviceKind) -> bool:
     )
 
 
-def _find_samples(plan: Plan, planned: PlannedVariant, execution: Execution) -> Path | None:
+def _find_samples(plan: Plan, planned: PlannedVariant, execution: Execution) -> Artifact | None:
     """Return the samples from which the goldens are made."""
     goldens = next(step for step in plan.steps if step.id == planned.goldens)
     samples = goldens.inputs.get("samples")
-    return execution.artifacts[samples].path if samples else None
+    return execution.artifacts[samples] if samples else None
 
 
 def _time_in_turns(

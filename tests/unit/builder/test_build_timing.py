@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from edgepack.builder.timing import LatencyComparison, SlowerVariant, judge_turns
+from edgepack.builder import timing
+from edgepack.builder.cache import StepCache
+from edgepack.builder.timing import (
+    LatencyComparison,
+    SlowerVariant,
+    find_comparison,
+    judge_turns,
+)
 from edgepack.cli.building import _format_slower
 
 UNKNOWN = {"kind": "not-measured", "reason": "there is no /proc/stat"}
@@ -32,6 +41,31 @@ def test_int8_when_every_turn_took_longer_on_a_quiet_machine_is_slower(
 
 def test_int8_that_took_no_longer_is_not_said_to_be_slower() -> None:
     assert not judge_turns(turns(2.0, 2.0, 2.0, 2.0), work(0.0)).int8_took_longer
+
+
+def test_int8_that_took_less_in_every_turn_is_told_apart() -> None:
+    found = judge_turns(turns(1.0, 2.0, 2.1, 1.1), work(0.0))
+    assert (found.int8_took_longer, found.inconclusive) == (False, "")
+
+
+@pytest.mark.parametrize(("inconclusive", "runs"), [("", 1), ("others took the cores", 2)])
+def test_comparison_is_kept_where_it_could_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inconclusive: str, runs: int
+) -> None:
+    cache = StepCache(tmp_path)
+    models = [cache.keep(name, lambda out, n=name: (out / n).write_text(n)) for name in ("a", "b")]
+    other = cache.keep("c", lambda out: (out / "c").write_text("c"))
+    told = LatencyComparison(2.0, 3.0, 8, inconclusive)
+    asked: list[object] = []
+    monkeypatch.setattr(timing, "compare_latency", lambda *given: asked.append(given) or told)
+    for _ in range(2):
+        assert find_comparison(*models, None, {"a": "1"}, cache) == told
+    assert len(asked) == runs
+    # Another model, other samples and another setting are other measurements.
+    find_comparison(models[0], other, None, {"a": "1"}, cache)
+    find_comparison(*models, other, {"a": "1"}, cache)
+    find_comparison(*models, None, {}, cache)
+    assert len(asked) == runs + 3
 
 
 @pytest.mark.parametrize(
