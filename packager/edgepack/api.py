@@ -245,6 +245,7 @@ if TYPE_CHECKING:
     from edgepack.results.explaining.roofline import NodeCost as NodeCost
     from edgepack.results.explaining.roofline import Roof as Roof
     from edgepack.results.explaining.texts import format_explained as format_explained
+    from edgepack.results.explaining.texts import list_doubts as list_doubts
     from edgepack.results.explaining.texts import list_node_rows as list_node_rows
     from edgepack.results.explaining.texts import list_part_rows as list_part_rows
     from edgepack.results.explaining.texts import (

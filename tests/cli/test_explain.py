@@ -27,7 +27,7 @@ def test_explain_shows_the_newest_run_its_parts_nodes_and_first_remedies(store, 
     text = capsys.readouterr().out
     assert "digits-1.0.0-raspberry-pi, cpu-int8-static on pi5-a: p50 10.00 ms, 3.300 ms" in text
     assert "bound by arithmetic" in text
-    assert "1. all is float32, 1 product" in text
+    assert "1. float32 in 1 of 1 product" in text
     assert "at most 57% of a run. the bundle has cpu-int8-static" in text
     assert "not known: which cores are fast" in text
     assert text.index("1. ") < text.index("2. ") < text.index("3. ")

@@ -37,6 +37,8 @@ def explain(
         print_json(api.make_explanation_document(found))
         return
     write_line(api.format_explained(found))
+    for reason in api.list_doubts(found):
+        write_line(reason)
     nodes = api.list_node_rows(found)
     if nodes:
         print_rows(("part of a run", "time", "of a run", "nodes"), api.list_part_rows(found))

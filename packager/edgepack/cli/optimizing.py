@@ -77,7 +77,7 @@ def optimize(
         do_on_chosen(
             device,
             lambda chosen, progress: api.optimize_resolutions(
-                question, chosen, resolution, progress=progress, on_unfinished=keep
+                question, chosen, resolution, progress=progress, on_report=keep
             ),
             show=_print_resolutions,
             summarize=_format_resolution,

@@ -17,6 +17,7 @@ from edgepack.devices.canary import CANARY, CanaryRun
 from edgepack.devices.topology import ask_topology
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError
+from edgepack.project.profile import SessionSettings
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     NOT_CHECKED,
@@ -162,13 +163,13 @@ class Measurer(Protocol):
     def phases(self, variant: str, preset: Preset) -> Phases | NotMeasured:
         """Time what a program waits for when it calls ``predict``."""
 
-    def profile(self, variant: str) -> Placement:
+    def profile(self, variant: str, *, sizes: bool = False) -> Placement:
         """Return which provider runs each node."""
 
-    def trace(self, variant: str) -> tuple[Placement, Events]:
+    def trace(self, variant: str, *, sizes: bool = False) -> tuple[Placement, Events]:
         """Return which provider runs each node, with the first events of the profile."""
 
-    def peak(self, threads: int, duration_s: float) -> Peak | NotMeasured:
+    def peak(self, session: SessionSettings, duration_s: float) -> Peak | NotMeasured:
         """Measure how fast the processor moves and multiplies at best."""
 
     def topology(self) -> Topology | NotMeasured:
@@ -290,14 +291,18 @@ class Harness:
         argv += [f"--warm-up-s={preset.warm_up_s:g}"]
         return self._read_document(_Phased, argv, timeout_s=self.load_timeout_s).phases
 
-    def profile(self, variant: str) -> Placement:
-        """Return which provider runs each node."""
-        argv = self.make_argv("profile", variant)
+    def profile(self, variant: str, *, sizes: bool = False) -> Placement:
+        """Return which provider runs each node.
+
+        With ``sizes``, which a bundle of an older edgepack does not take, also of packed weights.
+        """
+        argv = [*self.make_argv("profile", variant), *(["--sizes"] if sizes else [])]
         return self._read_document(Placement, argv, timeout_s=self.load_timeout_s)
 
-    def trace(self, variant: str) -> tuple[Placement, Events]:
+    def trace(self, variant: str, *, sizes: bool = False) -> tuple[Placement, Events]:
         """Return which provider runs each node, with the first events of onnxruntime's profile."""
         argv = [*self.make_argv("profile", variant), f"--events={MAX_EVENTS}"]
+        argv += ["--sizes"] if sizes else []
         found = self._read_document(
             _Profile, argv, timeout_s=self.load_timeout_s, max_bytes=MAX_RUN_BYTES
         )
@@ -355,15 +360,15 @@ class Harness:
         argv = [*self.run_prefix, self.python, "-B", str(self.release / CANARY)]
         return self._read_document(CanaryRun, argv, timeout_s=self.load_timeout_s)
 
-    def peak(self, threads: int, duration_s: float) -> Peak | NotMeasured:
+    def peak(self, session: SessionSettings, duration_s: float) -> Peak | NotMeasured:
         """Measure how fast the processor moves and multiplies at best. The bundle must have it.
 
         Args:
-            threads: Those of the session; 0 is onnxruntime's choice.
+            session: Whose threads and config entries to measure with.
             duration_s: For how long each of a few kernels runs, in seconds.
         """
         argv = [*self.run_prefix, self.python, "-B", str(self.release / PEAK)]
-        argv += [str(threads), f"{duration_s:g}"]
+        argv += [str(session.intra_op_num_threads), f"{duration_s:g}", json.dumps(session.config)]
         return self._read_document(Peak, argv, timeout_s=self.load_timeout_s)
 
     def topology(self) -> Topology | NotMeasured:

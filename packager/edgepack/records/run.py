@@ -558,6 +558,8 @@ class VariantFacts(StrictModel):
     min_sqnr_db: float
     session: Annotated[SessionSettings | None, Field(exclude_if=lambda given: given is None)] = None
     """None where the edgepack that measured this did not write it down."""
+    providers: Annotated[list[Name], Field(exclude_if=lambda given: not given)] = []
+    """In order of preference; empty where that edgepack did not write them down."""
     accuracy: Accuracy | NotMeasured
     """On the build host's CPU."""
     simulated: Simulated | NotMeasured | None = None
@@ -611,7 +613,7 @@ class RunReport(StrictModel):
     placement: Placement | NotMeasured
     bound: BoundRuns | NotMeasured = NOT_ASKED
     peak: Peak | NotMeasured = NOT_ASKED
-    topology: Topology | NotMeasured = NOT_ASKED
+    topology: Topology | NotMeasured = NotMeasured(reason="the device was not asked")
     """The processors that the measured process may use."""
     phases: Phases | NotMeasured = NOT_ASKED
     """What a program waits for when it calls ``predict``."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured, StrictModel
 from edgepack.bundle.unused import Unused
 from edgepack.project.profile import Provider, SessionSettings
@@ -96,8 +97,8 @@ class Candidate(StrictModel):
 
 def find_energy(runs: Sequence[RunTimes]) -> float | None:
     """Return what an inference took in the median of runs, in mJ; None where no sensor tells."""
-    found = sorted(run.energy_mj for run in runs if run.energy_mj is not None)
-    return found[len(found) // 2] if found else None
+    found = [run.energy_mj for run in runs if run.energy_mj is not None]
+    return statistics.median(found) if found else None
 
 
 class Confirmation(StrictModel):

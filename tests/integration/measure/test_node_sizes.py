@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +13,26 @@ import onnx
 import pytest
 from edgepack.base.resources import find_ondevice_dir
 from edgepack.bundle.reading import load_bundle
-from edgepack.devices.harness import Harness
+from edgepack.devices.harness import PEAK, Harness
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.local import LocalTransport
+from edgepack.errors import RemoteCommandError
+from edgepack.measure.bench.assemble import Measurements, Question
+from edgepack.measure.bench.measuring import OLDER_BUNDLE, Subject
 from edgepack.model.workload import count_multiply_adds as count_of_model
 from edgepack.ondevice.harness import edgepack_peak
 from edgepack.ondevice.harness import edgepack_sizes as sizes
+from edgepack.records.presets import find_preset
 from edgepack.records.run import Peak, PlacedNode
+from edgepack.records.topology import Topology
+from edgepack.results.explaining.patterns import find_unfused
+from edgepack.results.explaining.roofline import compute_costs
 from edgepack.results.explaining.work import count_multiply_adds
 from onnx import TensorProto, helper
 
 from tests.integration.measure.test_canary_model import constant
 from tests.support.nets import tiny_models
+from tests.support.reports.example_costs import costly_report, example_peak
 from tests.support.reports.tiny_bundle import import_loader, write_tiny_bundle
 
 SIZE = 512
@@ -72,7 +81,16 @@ def test_models_of_the_peak_when_made_anew_are_those_in_every_bundle():
 def test_the_peak_is_a_document_of_positive_numbers_for_as_many_threads():
     program = find_ondevice_dir() / "harness/edgepack_peak.py"
     done = subprocess.run(
-        [sys.executable, "-B", str(program), "1", "0.01"], capture_output=True, check=True
+        [
+            sys.executable,
+            "-B",
+            str(program),
+            "1",
+            "0.01",
+            '{"session.intra_op.allow_spinning": "0"}',
+        ],
+        capture_output=True,
+        check=True,
     )
     peak = Peak.model_validate(json.loads(done.stdout))
     assert peak.threads == 1
@@ -171,11 +189,77 @@ def harness(tmp_path) -> Harness:
 
 
 def test_harness_tells_sizes_of_all_nodes_and_the_time_between_them(harness):
-    placement = harness.profile("cpu-fp32")
+    placement = harness.profile("cpu-fp32", sizes=True)
     assert all(node.sizes for node in placement.nodes)
     assert placement.between_us > 0
-    assert harness.trace("cpu-fp32")[0].between_us > 0
+    assert harness.trace("cpu-fp32", sizes=True)[0].between_us > 0
     assert harness.topology().count > 0
+
+
+class Processor:
+    """A harness that answers about the processor alone, or fails to."""
+
+    def __init__(self, peak=None, topology=None) -> None:
+        self.answers = {"peak": peak, "topology": topology}
+        self.asked: list[str] = []
+
+    def __getattr__(self, name):
+        def answer(*_):
+            self.asked.append(name)
+            found = self.answers[name]
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+        return answer
+
+
+@pytest.mark.parametrize("broken", ["peak", "topology"])
+def test_a_processor_that_does_not_tell_one_thing_still_tells_the_other(subject, broken):
+    told = {"peak": example_peak(), "topology": Topology(count=2, processors=[])}
+    told[broken] = RemoteCommandError("it hung", hint="wait")
+    subject.harness = Processor(**told)
+    subject._measure_processor()
+    found = {name: getattr(subject.measured, name) for name in told}
+    assert found.pop(broken).reason == "it hung"
+    assert found == {name: each for name, each in told.items() if name != broken}
+
+
+def test_an_emulated_processor_and_an_older_bundle_have_no_peak_but_cores(subject):
+    subject.harness = Processor(topology=Topology(count=2, processors=[]))
+    facts = subject.measured.selection.device
+    subject.measured.selection = subject.measured.selection.model_copy(
+        update={"device": facts.model_copy(update={"emulated": True})}
+    )
+    subject._measure_processor()
+    assert "emulated" in subject.measured.peak.reason
+    assert subject.measured.topology.count == 2
+    subject.measured.selection = subject.measured.selection.model_copy(update={"device": facts})
+    manifest = subject.question.manifest
+    older = [file for file in manifest.files if file.path != PEAK]
+    subject.question = replace(
+        subject.question, manifest=manifest.model_copy(update={"files": older})
+    )
+    subject._measure_processor()
+    assert subject.measured.peak == OLDER_BUNDLE
+    assert subject.harness.asked == ["topology", "topology"]
+
+
+@pytest.fixture
+def subject(harness, tmp_path) -> Subject:
+    bundle = load_bundle(tmp_path / "tiny-1.0.0-linux-x86-64")
+    question = Question("here", bundle.manifest, bundle.digest, None, find_preset("smoke"))
+    return Subject(harness, question, Measurements(harness.select("cpu-fp32")))
+
+
+def test_hard_swish_as_onnxruntime_takes_it_apart_is_no_bottleneck(tmp_path):
+    """Its CPU has no kernel for it: nothing that the user could export differently."""
+    value = (TensorProto.FLOAT, [1, 3, 8, 8])
+    nodes = [helper.make_node("HardSwish", ["image"], ["y"], "swish")]
+    path = tiny_models.save(tmp_path / "m.onnx", nodes, [("image", *value)], [("y", *value)])
+    ran = profile_nodes(path, tmp_path, {})
+    assert [node.op for node in ran] == ["HardSigmoid", "Mul"]
+    assert find_unfused(compute_costs(costly_report(*ran))) == []
 
 
 def event(name: str, ts: int, dur: int, cat: str = "Node") -> dict:

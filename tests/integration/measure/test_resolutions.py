@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from edgepack.cli.main import run
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.errors import LimitError, UsageError
-from edgepack.measure.optimize.optimizing import OptimizeQuestion
+from edgepack.errors import LimitError, StepError, UnreachableError, UsageError
+from edgepack.measure.optimize import resolutions
+from edgepack.measure.optimize.optimizing import Optimized, OptimizeQuestion, optimize
+from edgepack.measure.optimize.pruning import explain_lost
 from edgepack.measure.optimize.resolutions import (
     ResolutionResult,
     change_resolution,
@@ -20,11 +22,14 @@ from edgepack.measure.optimize.resolutions import (
     optimize_resolutions,
     require_resolution,
 )
+from edgepack.project.limits import Limits
 from edgepack.project.loading import read_project
 from edgepack.project.profile import find_host_target
+from edgepack.records.optimizing import OptimizeReport
 
 from tests.support.doubles.simulated_runs import Simulated
 from tests.support.nets import brightness_nets
+from tests.support.reports.example_report import example_accuracy
 
 IMAGE = "{resize: {short_side: 18, crop: 16}, scale: 0.00784314, mean: [1.0, 1.0, 1.0]}"
 DIMS = "dims: {height: 16, width: 16}\n"
@@ -97,6 +102,60 @@ def test_a_size_that_lost_too_much_is_no_answer_and_none_is_an_error(
         require_resolution([lost, refused(8)])
 
 
+def test_later_sizes_are_held_against_fp32_at_the_first_and_their_failure_is_a_line(
+    project: Path, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated = Simulated(monkeypatch, lambda session, _: 5.0)
+    asked: list[OptimizeQuestion] = []
+
+    def search(question: OptimizeQuestion, *rest: Any, **others: Any) -> Optimized:
+        asked.append(question)
+        if len(asked) == 2:
+            raise StepError("the model does not take 7 pixels", hint="none")
+        return optimize(question, *rest, **others)
+
+    monkeypatch.setattr(resolutions, "optimize", search)
+    kept: list[OptimizeReport] = []
+    sides = [16, 7, 8]
+    results = optimize_resolutions(ask(project, tmp_path), device, sides, on_report=kept.append)
+    assert [each.reference for each in asked] == [None, 1.0, 1.0]
+    assert [each.refused for each in results] == ["", "the model does not take 7 pixels", ""]
+    assert len(kept) == 2
+    assert not list((tmp_path / "journals").iterdir())
+    assert simulated.runs > 0
+
+
+def test_a_cut_after_the_first_size_keeps_its_runs(
+    project: Path, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated = Simulated(monkeypatch, lambda session, _: 5.0)
+    whole, cut = optimize, [True]
+
+    def search(question: OptimizeQuestion, *rest: Any, **others: Any) -> Optimized:
+        if question.reference is not None and cut.pop():
+            raise UnreachableError("it is gone", hint="look")
+        return whole(question, *rest, **others)
+
+    monkeypatch.setattr(resolutions, "optimize", search)
+    with pytest.raises(UnreachableError):
+        optimize_resolutions(ask(project, tmp_path), device, [16, 8])
+    first = simulated.runs
+    cut.append(False)
+    results = optimize_resolutions(ask(project, tmp_path), device, [16, 8])
+    assert results[0].found is not None
+    assert results[0].found.report.resumed > 0
+    assert simulated.runs < 2 * first + first
+
+
+def test_loss_counts_from_fp32_at_the_first_size_within_the_limit_or_one_per_cent() -> None:
+    found = example_accuracy(0.95, 30.0)
+    assert explain_lost(found, Limits(), None) == ""
+    assert "drops by 0.0300" in explain_lost(found, Limits(), 0.98)
+    assert explain_lost(found, Limits(), 0.955) == ""
+    assert explain_lost(found, Limits(metric_drop=0.05), 0.98) == ""
+    assert "of at most 0.02" in explain_lost(found, Limits(metric_drop=0.02), 0.98)
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -104,6 +163,7 @@ def test_a_size_that_lost_too_much_is_no_answer_and_none_is_an_error(
         ((", labels: labels.csv", ""), "a metric of labels"),
         (("images: photos, labels: labels.csv", "path: some.npz"), "tensors of one size"),
         ((f"{{image: {{image: {IMAGE}}}}}", "{image: {pad: 0}}"), "the project has 0"),
+        (("inputs: {image:", "inputs: {imgae:"), "the model has no input 'imgae'"),
     ],
 )
 def test_what_has_one_size_is_refused_before_anything_is_built(

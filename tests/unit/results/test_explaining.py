@@ -6,11 +6,20 @@ import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.unused import Unused
 from edgepack.project.profile import SessionSettings
-from edgepack.records.run import Phases, PlacedNode, RunReport, Sample, Sampling
+from edgepack.records.run import (
+    BoundRuns,
+    OtherWork,
+    Phases,
+    PlacedNode,
+    ProcessRun,
+    RunReport,
+    Sample,
+    Sampling,
+)
 from edgepack.records.topology import Processor, Topology
 from edgepack.results.explaining.bottlenecks import Bottleneck
 from edgepack.results.explaining.explaining import explain
-from edgepack.results.explaining.roofline import compute_costs
+from edgepack.results.explaining.roofline import compute_between_us, compute_costs
 from edgepack.results.explaining.work import count_multiply_adds, find_arithmetic
 from edgepack.results.page.explained import make_explained
 
@@ -48,6 +57,11 @@ def found_in(report: RunReport, words: str) -> Bottleneck | None:
         ("LSTM", [(9, 2, 4), (1, 32, 4), (1, 32, 8), (1, 64)], (9, 1, 2, 8), 18 * (128 + 256)),
         ("Relu", [(1, 3, 8, 8)], (1, 3, 8, 8), 0),
         ("MatMul", [(5, 20)], (5, 7), None),
+        ("MatMul", [(5, 20), (8, 20, 7)], (8, 5, 7), 8 * 5 * 7 * 20),
+        ("FusedMatMul", [(2, 20, 5), (20, 7)], (2, 5, 7), 2 * 5 * 7 * 20),
+        ("Attention", [(1, 8, 16), (16, 48), (48,)], (1, 8, 16), None),
+        ("MultiHeadAttention", [(1, 8, 16), (1, 8, 16), (1, 8, 16)], (1, 8, 16), None),
+        ("Einsum", [(4, 5), (5, 6)], (4, 6), None),
     ],
 )
 def test_multiply_adds_are_those_of_the_shapes(op, inputs, output, expected):
@@ -81,6 +95,52 @@ def test_a_small_tensor_is_held_against_the_cache_that_it_fits_in():
     assert cost.roof.moving_us == pytest.approx(MOVED / 16 / 1e11 * 1e6)
 
 
+def test_what_only_looks_into_a_table_or_moves_nothing_is_not_held_against_all_its_bytes():
+    table = sized_node("Gather", 20, [(30_000, 768), (8,)], (8, 768))
+    view = sized_node("Reshape", 5, [(1, 8, 768), (2,)], (8, 768))
+    looked, seen = compute_costs(costly_report(table, view))
+    assert looked.roof.moving_us == pytest.approx(2 * 4 * 8 * 768 / 1e11 * 1e6)
+    assert seen.roof is None
+
+
+def test_time_between_nodes_is_no_more_than_they_leave_of_a_run_without_the_profiler():
+    """p50 of the example is 10 ms."""
+    report = costly_report(conv_node(9900), between_us=4000)
+    assert compute_between_us(report) == pytest.approx(100, rel=0.1)
+    assert compute_between_us(costly_report(conv_node(900), between_us=40)) == 40
+    slower = costly_report(conv_node(15_000), between_us=4000)
+    assert compute_between_us(slower) == 0
+    assert any("the profiler itself" in each for each in explain(slower).unknown)
+    body = costly_report(relu_node(1000, op="If"), relu_node(900), between_us=100)
+    assert found_in(body, "between the 2 nodes").gain == pytest.approx(0.1)
+
+
+def test_nodes_of_a_gpu_that_returns_before_it_has_computed_promise_nothing():
+    cuda = {"provider": "CUDAExecutionProvider"}
+    report = costly_report(
+        conv_node(5, **cuda),
+        relu_node(900, op="MemcpyToHost", **cuda),
+        relu_node(300, op="NonZero"),
+        between_us=8000,
+        bound=BoundRuns(
+            memory="cuda", write_ns=[10**6], run_ns=[1], read_ns=[10**6], graph_run_ns=[1]
+        ),
+    )
+    assert found_in(report, "µs between") is None
+    assert found_in(report, "copies between the memories of providers: 1 node").gain is None
+    assert found_in(report, "run on CPU, not on CUDA").gain is None
+    assert found_in(report, "1.000 ms to the device's memory").gain == pytest.approx(0.2, rel=0.1)
+    assert any("a GPU works on" in each for each in explain(report).unknown)
+
+
+def test_an_emulated_processor_promises_nothing():
+    facts = example_report().facts.model_copy(update={"emulated": True})
+    found = explain(costly_report(conv_node(CONV_US), facts=facts))
+    assert found.bottlenecks
+    assert {each.gain for each in found.bottlenecks} == {None}
+    assert any("is not a device's time" in each for each in found.unknown)
+
+
 def test_parts_of_a_run_are_all_of_it():
     report = costly_report(conv_node(2500), relu_node(500), between_us=300)
     parts = {part.kind: part for part in explain(report).parts}
@@ -93,15 +153,15 @@ def test_parts_of_a_run_are_all_of_it():
 
 def test_float_products_gain_what_int8_is_faster_and_name_the_variant_that_has_it():
     report = costly_report(conv_node(1.25 * CONV_US), relu_node(100, channels=1, size=1))
-    found = found_in(report, "all is float32, 1 product;")
+    found = found_in(report, "float32 in 1 of 1 product")
     share = 1.25 * CONV_US / (1.25 * CONV_US + 100)
     assert found.gain == pytest.approx(0.75 * share, abs=0.001)
     assert "the bundle has cpu-int8-static" in found.remedy
     alone = costly_report(conv_node(CONV_US), variants=report.variants[1:], unused=[])
-    assert "edgepack optimize --device pi5-a" in found_in(alone, "float32").remedy
+    assert "edgepack optimize --device pi5-a" in found_in(alone, "float32 in").remedy
     lost = [Unused(variant="cpu-int8-static", stage="missed", reason="it loses 9 %")]
     refused = costly_report(conv_node(CONV_US), variants=report.variants[1:], unused=lost)
-    assert "it loses 9 %" in found_in(refused, "float32").remedy
+    assert "it loses 9 %" in found_in(refused, "float32 in").remedy
 
 
 def test_float_products_of_an_int8_model_are_islands():
@@ -109,33 +169,50 @@ def test_float_products_of_an_int8_model_are_islands():
         "QLinearConv", 900, [(1, 56, 56, 64), (64, 64, 3, 3)], (1, 56, 56, 64), dtype="uint8"
     )
     report = costly_report(quantized, conv_node(2 * CONV_US, name="head"))
-    found = found_in(report, "1 of 2 products are islands of float")
+    found = found_in(report, "islands of float in int8, 1 of 2 products")
     assert "head" in found.what
     lost = costly_report(relu_node(9, op="QuantizeLinear"), conv_node(2 * CONV_US))
-    assert found_in(lost, "1 of 1 products are islands of float")
+    assert found_in(lost, "islands of float in int8, 1 of 1 product")
     assert found_in(costly_report(quantized), "float") is None
 
 
 def test_nodes_that_fell_to_the_cpu_and_copies_are_reported_with_their_share():
+    migraphx = {"provider": "MIGraphXExecutionProvider"}
     report = costly_report(
-        conv_node(600, provider="CUDAExecutionProvider"),
-        relu_node(50, op="MemcpyToHost", provider="CUDAExecutionProvider"),
+        conv_node(600, **migraphx),
+        relu_node(50, op="MemcpyToHost", **migraphx),
         relu_node(300, op="NonZero", name="selects"),
-        relu_node(50, op="MemcpyFromHost", provider="CUDAExecutionProvider"),
+        relu_node(50, op="MemcpyFromHost", **migraphx),
     )
-    fallen = found_in(report, "run on the CPU, not on CUDA")
+    fallen = found_in(report, "run on CPU, not on MIGraphX")
     assert fallen.gain == pytest.approx(0.3)
     assert "selects" in fallen.what
-    copies = found_in(report, "2 copies")
+    copies = found_in(report, "copies between the memories of providers: 2 nodes")
     assert copies.gain == pytest.approx(0.1)
-    assert found_in(costly_report(conv_node(600)), "run on the CPU") is None
+    assert "selects" in fallen.what
+    assert "--target raspberry-pi" in fallen.remedy
+    assert found_in(costly_report(conv_node(600)), "run on CPU") is None
+
+
+def test_the_provider_that_a_variant_is_for_is_the_manifests_not_the_most_frequent():
+    engine = conv_node(9000, provider="QNNExecutionProvider")
+    fallen = [relu_node(100, provider="XnnpackExecutionProvider") for _ in range(3)]
+    variants = [
+        each.model_copy(update={"providers": ["QNNExecutionProvider", "XnnpackExecutionProvider"]})
+        for each in example_report().variants
+    ]
+    found = found_in(costly_report(engine, *fallen, variants=variants), "3 of 4 nodes run on")
+    assert "on Xnnpack, not on QNN" in found.what
+    old = costly_report(engine, *fallen)
+    assert "not on QNN" in found_in(old, "3 of 4 nodes run on").what
 
 
 @pytest.mark.parametrize(
     ("ops", "what", "gain"),
     [
-        (("Add", "Clip", "Mul", "Div"), "hard swish is not fused", 0.75),
-        (("Sigmoid", "Mul"), "swish is not fused", 0.5),
+        (("Add", "Clip", "Mul", "Div"), "hard swish is not fused", 0.5),
+        (("HardSigmoid", "Mul"), "is not fused", None),
+        (("Sigmoid", "Mul"), "is not fused", None),
         (("BatchNormalization",), "batch normalization is not fused", 1.0),
         (("Add", "Clip", "Div", "Sub"), "is not fused", None),
     ],
@@ -164,7 +241,7 @@ def test_conversions_layouts_and_the_time_between_nodes_are_reported():
 
 
 def test_a_lost_clock_costs_what_it_lost_and_an_idle_one_nothing():
-    def run_at(*hertz: int, busy: float = 1.0):
+    def run_at(*hertz: int, busy: float = 1.0) -> ProcessRun:
         samples = [
             Sample(at_ns=at, clocks_hz={"policy0": hz}, busy={"policy0": busy})
             for at, hz in enumerate(hertz)
@@ -172,10 +249,37 @@ def test_a_lost_clock_costs_what_it_lost_and_an_idle_one_nothing():
         sampling = Sampling(interval_s=0.5, samples=samples, unknown={}, cpu_ns=1, elapsed_ns=9)
         return example_run(0, sampling=sampling)
 
-    slowed = costly_report(conv_node(900), runs=[run_at(2_000, 2_000, 1_000, 1_000)])
+    slowed = costly_report(conv_node(900), runs=[run_at(*[2_000] * 3, *[1_000] * 3)])
     assert found_in(slowed, "the clock of policy0").gain == pytest.approx(0.25)
-    idle = costly_report(conv_node(900), runs=[run_at(2_000, 1_000, busy=0.1)])
+    idle = costly_report(conv_node(900), runs=[run_at(*[2_000] * 3, *[1_000] * 3, busy=0.1)])
     assert found_in(idle, "the clock") is None
+    turbo = costly_report(conv_node(900), runs=[run_at(3_000, *[2_000] * 9)])
+    assert found_in(turbo, "the clock") is None
+
+
+@pytest.mark.parametrize(("threads", "other_cores", "share"), [(1, 3.1, 0.1), (1, 1.0, None)])
+def test_other_work_counts_where_it_takes_the_models_cores(threads, other_cores, share):
+    work = OtherWork(cores=4, own_cores=1, other_cores=other_cores, stolen_cores=0, waiting=0.1)
+    session = SessionSettings(intra_op_num_threads=threads)
+    variants = [each.model_copy(update={"session": session}) for each in example_report().variants]
+    runs = [example_run(0).model_copy(update={"other_work": work})]
+    found = found_in(costly_report(conv_node(900), runs=runs, variants=variants), "others took")
+    assert (found and found.gain) == (share and pytest.approx(share))
+
+
+def test_four_bit_weights_are_no_float_that_int8_would_make_smaller():
+    packed = sized_node("MatMulNBits", 5000, [(1, 4096), (4096, 128, 16), (4096,)], (1, 4096))
+    assert found_in(costly_report(packed), "float32 in") is None
+    half = conv_node(900, dtype="float16")
+    mixed = found_in(costly_report(half, conv_node(CONV_US)), "float32 in")
+    assert "float32 in 1 of 2 products" in mixed.what
+
+
+def test_phones_are_not_told_to_search_on_them():
+    facts = example_report().facts.model_copy(update={"os": "Android 14 (API 34)"})
+    report = costly_report(conv_node(50 * CONV_US), facts=facts)
+    assert "edgepack optimize" not in found_in(report, "far below").remedy
+    assert "--variant all" in found_in(report, "far below").remedy
 
 
 def test_more_threads_than_fast_cores_are_reported():
@@ -193,6 +297,12 @@ def test_more_threads_than_fast_cores_are_reported():
         return costly_report(conv_node(900), variants=variants, topology=topology)
 
     assert found_in(with_threads(4), "4 threads on 2 fast cores").gain is None
+    elsewhere = costly_report(
+        conv_node(900, provider="QNNExecutionProvider"),
+        variants=with_threads(4).variants,
+        topology=topology,
+    )
+    assert found_in(elsewhere, "fast core") is None
     assert found_in(with_threads(0), "6 threads on 2 fast cores")
     assert found_in(with_threads(2), "fast cores") is None
 

@@ -20,7 +20,6 @@ from edgepack.records.batches import choose_best_batch
 from edgepack.records.other_work import count_threads, list_work_notes
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
-    NOT_ASKED,
     SCHEMA_VERSION,
     BoundRuns,
     Creation,
@@ -61,8 +60,8 @@ class Measurements:
     bound: BoundRuns | NotMeasured = NOT_REACHED
     phases: Phases | NotMeasured = NOT_REACHED
     placement: Placement | NotMeasured = NOT_REACHED
-    peak: Peak | NotMeasured = NOT_ASKED
-    topology: Topology | NotMeasured = NOT_ASKED
+    peak: Peak | NotMeasured = NOT_REACHED
+    topology: Topology | NotMeasured = NOT_REACHED
     scenario: Scenario = field(default_factory=Scenario)
     argv: list[str] = field(default_factory=list)
     """Of the first timed process run."""
@@ -185,6 +184,7 @@ def make_variant_facts(manifest: Manifest, entry: ManifestVariant) -> VariantFac
         model_bytes=manifest.count_model_bytes(entry),
         min_sqnr_db=entry.min_sqnr_db,
         session=entry.session,
+        providers=[provider.name for provider in entry.providers],
         accuracy=entry.accuracy,
         simulated=entry.simulated,
         layers=entry.layers

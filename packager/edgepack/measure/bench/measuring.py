@@ -11,7 +11,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Manifest, ManifestVariant
 from edgepack.devices.canary import CanaryRun
 from edgepack.devices.harness import PEAK, PHASES, QUIET, Measurer, Quiet, Swept
-from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
+from edgepack.errors import DeviceError, RemoteCommandError, VariantRefusedError, format_one_line
 from edgepack.measure.bench.assemble import Measurements, Question
 from edgepack.measure.bench.joining import can_check, explain_unjoined
 from edgepack.measure.bench.sweeps import Shapes, find_batch
@@ -27,6 +27,7 @@ from edgepack.records.run import (
     SweepPoint,
 )
 from edgepack.records.scenarios import set_threads
+from edgepack.records.verdict import EMULATED
 
 BINDING = "edgepack_binding.py"
 """The file of a bundle that keeps inputs and outputs on a device; older bundles have none."""
@@ -128,10 +129,11 @@ class Subject:
         measured.bound = measure_bound(harness, self.entry, self.question.manifest)
         task(f"memory: {used}")
         task.begin(f"placement: {used}", f"{used}: which provider runs each node")
+        sizes = _has_file(self.question.manifest, PEAK)
         if self.question.events:
-            measured.placement, measured.events = harness.trace(used)
+            measured.placement, measured.events = harness.trace(used, sizes=sizes)
         else:
-            measured.placement = harness.profile(used)
+            measured.placement = harness.profile(used, sizes=sizes)
         self._measure_processor()
         task(f"placement: {used}")
 
@@ -141,18 +143,20 @@ class Subject:
         Raises:
             DeviceError: The connection broke.
         """
-        measured, files = self.measured, self.question.manifest.files
-        if not any(file.path == PEAK for file in files):
-            measured.peak = NotMeasured(reason="the bundle has no program that measures it")
-            return
-        if measured.selection.device.emulated:
-            measured.peak = NotMeasured(reason="the processor is emulated")
-            return
-        threads = self.entry.session.intra_op_num_threads
+        measured, manifest = self.measured, self.question.manifest
         duration_s = PEAK_S if self.preset.conclusive else SMOKE_PEAK_S
         try:
-            measured.peak = self.harness.peak(threads, duration_s)
             measured.topology = self.harness.topology()
+        except (DeviceError, RemoteCommandError) as error:
+            measured.topology = NotMeasured(reason=format_one_line(error.problem))
+        if measured.selection.device.emulated:
+            measured.peak = NotMeasured(reason=EMULATED)
+            return
+        if manifest.family == "linux" and not _has_file(manifest, PEAK):
+            measured.peak = OLDER_BUNDLE
+            return
+        try:
+            measured.peak = self.harness.peak(self.entry.session, duration_s)
         except RemoteCommandError as error:
             measured.peak = NotMeasured(reason=format_one_line(error.problem))
 

@@ -29,9 +29,10 @@ from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.measure.optimize.candidates import add_candidates
 from edgepack.measure.optimize.keeping import find_runs_dir
-from edgepack.measure.optimize.pruning import explain_too_poor
+from edgepack.measure.optimize.pruning import explain_lost, explain_too_poor
 from edgepack.measure.optimize.searching import OptimizeSearch
 from edgepack.measure.tune.assembling import describe_pairs, find_front, make_candidate
+from edgepack.measure.tune.journal import Journal
 from edgepack.measure.tune.searching import (
     MeasuredCandidate,
     Site,
@@ -62,6 +63,10 @@ class OptimizeQuestion:
     wait_s: float = 0.0
     cache: Path = field(default_factory=find_runs_dir)
     """The folder where runs are written down, for a call that goes on."""
+    reference: float | None = None
+    """fp32's metric that an answer's loss is counted from; None: its own fp32's."""
+    end: Callable[[Journal], None] = Journal.drop
+    """What becomes of the runs that were written down, once the search has come to its end."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,7 @@ def optimize(
             if outcome:
                 on_unfinished(_make_report(question, outcome, unfinished=explain_end(end)))
             raise
-        outcome.search.journal.drop()
+        question.end(outcome.search.journal)
         report = _make_report(question, outcome)
         return Optimized(report, _shorten(bundle.manifest, profile, report))
 
@@ -254,8 +259,10 @@ def _evaluate(
     if report.reasons:
         return "; ".join(report.reasons)
     outcome.on_device[variant] = report.measured
-    return explain_missed_limit(report.measured, outcome.limits) or explain_too_poor(
-        report.measured, outcome.limits
+    return (
+        explain_missed_limit(report.measured, outcome.limits)
+        or explain_too_poor(report.measured, outcome.limits)
+        or explain_lost(report.measured, outcome.limits, question.reference)
     )
 
 

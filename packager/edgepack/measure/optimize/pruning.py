@@ -69,3 +69,24 @@ def explain_too_poor(found: Accuracy | NotMeasured, limits: Limits) -> str:
         f"it loses {lost:.1%} of fp32's {metric}, more than {MAY_LOSE:.0%}; say in edgepack.yaml"
         " what may be lost: limits: {metric_drop: ...}"
     )
+
+
+def compute_drop(found: Accuracy, reference: float) -> float:
+    """Return how much worse a metric is than a reference, in its unit; negative is better."""
+    return (reference - found.value) * (1 if found.higher_is_better else -1)
+
+
+def explain_lost(found: Accuracy, limits: Limits, reference: float | None) -> str:
+    """Return why a variant loses too much against fp32 of another size; or nothing.
+
+    Where no limit says what may be lost, that is as much as against its own fp32.
+    """
+    if reference is None:
+        return ""
+    drop = compute_drop(found, reference)
+    most = limits.metric_drop
+    if most is None and not limits.need_samples:
+        most = MAY_LOSE * abs(reference)
+    if most is None or drop <= most:
+        return ""
+    return f"{found.metric} drops by {drop:.4f} against fp32 at the first size, of at most {most:g}"

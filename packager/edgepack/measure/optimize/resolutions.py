@@ -9,11 +9,20 @@ from edgepack.base.progress import Progress
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
 from edgepack.devices.inventory import Device
-from edgepack.errors import LimitError, UsageError
+from edgepack.errors import (
+    LimitError,
+    ModelError,
+    SamplesError,
+    StepError,
+    UsageError,
+    format_one_line,
+    suggest_nearest,
+)
 from edgepack.measure.optimize.optimizing import Optimized, OptimizeQuestion, optimize
+from edgepack.measure.optimize.pruning import compute_drop
+from edgepack.measure.tune.journal import Journal
 from edgepack.model.facts import read_model_facts
 from edgepack.project.inputs import ImageInput, Letterbox, ShortSideCrop, Stretch
-from edgepack.project.limits import Limits
 from edgepack.project.loading import LoadedProject
 from edgepack.records.optimizing import OptimizeReport
 from edgepack.records.tuning import Latency
@@ -49,13 +58,13 @@ def optimize_resolutions(
     sides: Sequence[int],
     *,
     progress: Progress | None = None,
-    on_unfinished: Callable[[OptimizeReport], None] = lambda _: None,
+    on_report: Callable[[OptimizeReport], None] = lambda _: None,
 ) -> list[ResolutionResult]:
     """Optimize for each size of pictures, in an equal part of the budget.
 
     A size's metric is compared with fp32's at the first one, by labels: its own fp32 says nothing
     about what smaller pictures lose. Sizes run one after the other, so that their speeds are
-    compared over the hours of a call, not in pairs.
+    compared over the time of a call, not in pairs. A call that was cut off goes on.
 
     Args:
         question: What and how; its budget is for all sizes.
@@ -63,27 +72,40 @@ def optimize_resolutions(
         sides: The widths of pictures in the model, in pixels; the first is what the others are
             held against.
         progress: Where to report; default: nowhere.
-        on_unfinished: As :func:`~edgepack.measure.optimize.optimizing.optimize`.
+        on_report: Called with the report of each size, also of one that ends early.
 
     Raises:
         UsageError: The model or the samples are of one size, or there are no labels.
-        EdgepackError: As :func:`~edgepack.measure.optimize.optimizing.optimize`, but that a size
-            within no limit is a result.
+        LimitError: Nothing is within the limits at the first size, or its fp32 was not measured.
+        DeviceError: As :func:`~edgepack.measure.optimize.optimizing.optimize`.
+        RemoteCommandError: No variant works there.
     """
     projects = [change_resolution(question.loaded, side) for side in sides]
-    limits = question.loaded.find_limits(device.target, device.name)
     results: list[ResolutionResult] = []
+    ended: list[Journal] = []
     reference: float | None = None
     for side, project in zip(sides, projects, strict=True):
-        part = replace(question, loaded=project, budget_s=question.budget_s / len(sides))
+        part = replace(
+            question,
+            loaded=project,
+            budget_s=question.budget_s / len(sides),
+            reference=reference,
+            end=ended.append,
+        )
         try:
-            found = optimize(part, device, progress=progress, on_unfinished=on_unfinished)
-        except LimitError as error:
-            results.append(ResolutionResult(side, list_changes(project), None, error.problem))
+            found = optimize(part, device, progress=progress, on_unfinished=on_report)
+        except (LimitError, ModelError, StepError, SamplesError) as error:
+            if not results:
+                raise
+            results.append(
+                ResolutionResult(side, list_changes(project), None, format_one_line(error.problem))
+            )
             continue
-        if reference is None:
-            reference = _find_fp32(found.report)
-        results.append(_judge(side, project, found, reference, limits))
+        on_report(found.report)
+        reference = reference if results else _require_fp32(found.report, side)
+        results.append(_describe(side, project, found, reference))
+    for journal in ended:
+        journal.drop()
     return results
 
 
@@ -145,9 +167,10 @@ def list_changes(loaded: LoadedProject) -> dict[str, object]:
     """Return what a project file says of sizes, as its keys."""
     project = loaded.project
     return {
-        "dims": project.dims,
+        "dims": project.model_dump(mode="json", include={"dims"})["dims"],
         "inputs": {
-            name: each.model_dump(exclude_defaults=True) for name, each in project.inputs.items()
+            name: each.model_dump(mode="json", exclude_defaults=True)
+            for name, each in project.inputs.items()
         },
     }
 
@@ -180,7 +203,14 @@ def _resize(image: ImageInput, side: int) -> Letterbox | ShortSideCrop | Stretch
 
 def _find_axes(loaded: LoadedProject, name: str, image: ImageInput) -> tuple[str, str]:
     """Return the model's names of the picture's height and width."""
-    [spec] = [each for each in read_model_facts(loaded.model_path).inputs if each.name == name]
+    inputs = {each.name: each for each in read_model_facts(loaded.model_path).inputs}
+    if name not in inputs:
+        raise UsageError(
+            f"the model has no input {name!r}",
+            hint=suggest_nearest(name, inputs),
+            where=loaded.locate("inputs", name),
+        )
+    spec = inputs[name]
     shape = spec.shape or ()
     first = 2 if image.layout == "NCHW" else 1
     found = shape[first : first + 2]
@@ -193,19 +223,24 @@ def _find_axes(loaded: LoadedProject, name: str, image: ImageInput) -> tuple[str
     return str(found[0]), str(found[1])
 
 
-def _find_fp32(report: OptimizeReport) -> float | None:
-    """Return fp32's metric on the build host."""
+def _require_fp32(report: OptimizeReport, side: int) -> float:
+    """Return fp32's metric on the build host.
+
+    Raises:
+        LimitError: It was not measured.
+    """
     found = [each.accuracy for each in report.variants if isinstance(each.accuracy, Accuracy)]
-    values = [each.fp32 for each in found if not isinstance(each.fp32, NotMeasured)]
-    return values[0] if values else None
+    for accuracy in found:
+        if not isinstance(accuracy.fp32, NotMeasured):
+            return accuracy.fp32
+    raise LimitError(
+        f"fp32's metric at {side} pixels was not measured, and other sizes are held against it",
+        hint="give a float32 model, with labels for its evaluation samples",
+    )
 
 
-def _judge(
-    side: int,
-    project: LoadedProject,
-    found: Optimized,
-    reference: float | None,
-    limits: Limits,
+def _describe(
+    side: int, project: LoadedProject, found: Optimized, reference: float | None
 ) -> ResolutionResult:
     """Return a size's result, with how much its answer lost against the first size's fp32."""
     report, changes = found.report, list_changes(project)
@@ -216,12 +251,8 @@ def _judge(
     accuracy = report.on_device.get(variant, facts.accuracy)
     if isinstance(accuracy, NotMeasured) or reference is None:
         return ResolutionResult(side, changes, found, "its metric was not measured")
-    drop = reference - accuracy.value
-    drop = drop if accuracy.higher_is_better else -drop
-    most, refused = limits.metric_drop, ""
-    if most is not None and drop > most:
-        refused = f"metric_drop is {drop:.4f} against fp32 at the first size, of at most {most:g}"
-    return ResolutionResult(side, changes, found, refused, accuracy.metric, accuracy.value, drop)
+    drop = compute_drop(accuracy, reference)
+    return ResolutionResult(side, changes, found, "", accuracy.metric, accuracy.value, drop)
 
 
 def _find_latency(report: OptimizeReport) -> Latency | None:

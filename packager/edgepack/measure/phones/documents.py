@@ -103,9 +103,16 @@ def parse_events(data: bytes, device: str) -> Events:
 
 def find_placement(variant: str, runs: int, events: Events) -> Placement:
     """Return which provider ran each node, from a profile's events."""
+    from edgepack.ondevice.harness.edgepack_sizes import find_between_us, read_sizes
     from edgepack.ondevice.runtime.edgepack_loader import find_profile_nodes
 
-    fields = {"variant": variant, "runs": runs, "nodes": find_profile_nodes(events)}
+    sizes, nodes = read_sizes(events), find_profile_nodes(events)
+    fields = {
+        "variant": variant,
+        "runs": runs,
+        "nodes": [{**node, "sizes": sizes.get((node["name"], node["op"]))} for node in nodes],
+        "between_us": find_between_us(events),
+    }
     return Placement.model_validate(fields)
 
 

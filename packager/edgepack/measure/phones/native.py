@@ -45,6 +45,7 @@ from edgepack.measure.phones.plans import (
     make_cpu_variant,
 )
 from edgepack.measure.phones.program import Phone, limit_arguments, list_arguments
+from edgepack.project.profile import SessionSettings
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     IN_HOST_MEMORY,
@@ -219,12 +220,14 @@ class NativeHarness:
         del variant, preset
         return NO_PREDICT
 
-    def profile(self, variant: str) -> Placement:
+    def profile(self, variant: str, *, sizes: bool = False) -> Placement:
         """Return which provider runs each node."""
+        del sizes  # a phone's bundle has no such program
         return self._read_profile(self.bundle.manifest.find_variant(variant))
 
-    def trace(self, variant: str) -> tuple[Placement, Events]:
+    def trace(self, variant: str, *, sizes: bool = False) -> tuple[Placement, Events]:
         """Return which provider runs each node, with the first events of the profile."""
+        del sizes
         runs, events = self._read_events(self.bundle.manifest.find_variant(variant))
         return find_placement(variant, runs, events), events[:MAX_EVENTS]
 
@@ -247,9 +250,9 @@ class NativeHarness:
             median_ns=int(statistics.median(timed.latencies_ns)),
         )
 
-    def peak(self, threads: int, duration_s: float) -> Peak | NotMeasured:
+    def peak(self, session: SessionSettings, duration_s: float) -> Peak | NotMeasured:
         """Say why it is not measured."""
-        del threads, duration_s
+        del session, duration_s
         return NO_PEAK
 
     def topology(self) -> Topology | NotMeasured:

@@ -154,6 +154,7 @@ def _parse_arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("--cold", action="store_true", help="create, start: drop the files")
     parser.add_argument("--shapes", type=json.loads, help="sweep: of each input, as JSON")
     parser.add_argument("--batch", type=int, default=0, help="sweep: the shapes join so many")
+    parser.add_argument("--sizes", action="store_true", help="profile: also of packed weights")
     parser.add_argument("--events", type=int, default=0, help="profile: give so many of them")
     arguments = parser.parse_args(argv)
     if arguments.session is not None and arguments.mode not in ("measure", "memory"):
@@ -527,7 +528,9 @@ def profile(arguments: argparse.Namespace) -> Json:
     # It registers a provider that is a library beside onnxruntime.
     loader.check_requirements(entry, bundle.manifest.get("provider_sources"))
     events = loader.record_profile(bundle, entry, PROFILE_RUNS)
-    read = sizes.read_sizes(events) if _is_elsewhere(entry) else _record_sizes(bundle, entry)
+    read = sizes.read_sizes(events)
+    if arguments.sizes and not _is_elsewhere(entry):
+        read = _record_sizes(bundle, entry)
     nodes = loader.find_profile_nodes(events)
     document = {
         "variant": entry["id"],
@@ -544,11 +547,16 @@ def _is_elsewhere(entry: Json) -> bool:
 
 
 def _record_sizes(bundle: Any, entry: Json) -> Any:
-    """Return what nodes read and write, from a session that packs no weights."""
+    """Return what nodes read and write, from a session that packs no weights; none if it fails."""
     key, value = sizes.UNPACKED
     settings = entry["session"]
     unpacked = {**settings, "config": {**settings["config"], key: value}}
-    return sizes.read_sizes(loader.record_profile(bundle, {**entry, "session": unpacked}, 1))
+    try:
+        events = loader.record_profile(bundle, {**entry, "session": unpacked}, 1)
+    except (loader.Refused, *loader.ORT_ERRORS) as error:
+        print(f"nodes tell no sizes: {error}", file=sys.stderr)
+        return {}
+    return sizes.read_sizes(events)
 
 
 def serve(arguments: argparse.Namespace, requests: BinaryIO, answers: BinaryIO) -> None:

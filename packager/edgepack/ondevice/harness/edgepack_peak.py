@@ -2,10 +2,10 @@
 
 ::
 
-    python harness/edgepack_peak.py THREADS DURATION_S
+    python harness/edgepack_peak.py THREADS DURATION_S '{"session.intra_op.allow_spinning": "0"}'
 
-``THREADS`` are the session's own; 0 is onnxruntime's choice. Each of five kernels runs for
-``DURATION_S``, and at least five times. What is timed are onnxruntime's own
+``THREADS`` and the config entries are the session's own; 0 is onnxruntime's choice. Each of five
+kernels runs for ``DURATION_S``, and at least five times. What is timed are onnxruntime's own
 kernels, by its own profiler, as the nodes of a model are: Relu, which reads and writes a tensor of
 a size that lies in a small cache, a large one, or none; and a product with a square matrix of 512,
 in float32 and in int8. The fastest of the repetitions counts.
@@ -54,8 +54,18 @@ MOVED_BYTES = (1 << 18, 1 << 21, 1 << 26)
 LEAST_RUNS = 5
 
 
-def main(threads: int, duration_s: float) -> int:
+def main(threads: int, duration_s: float, config: Dict[str, str]) -> int:
     """Measure once and return the exit code."""
+
+    def make_options() -> ort.SessionOptions:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.enable_profiling = True
+        for key, value in config.items():
+            options.add_session_config_entry(key, value)
+        return options
+
     matrices: Dict[str, Tuple[bytes, np.ndarray]] = {
         "float32": (FLOAT32, np.ones((SIZE, SIZE), np.float32)),
         "int8": (INT8, np.ones((SIZE, SIZE), np.uint8)),
@@ -66,10 +76,10 @@ def main(threads: int, duration_s: float) -> int:
         "moves": [
             {"moved_bytes": vector.nbytes * 2, "bytes_per_s": vector.nbytes * 2 / best_s}
             for vector in vectors
-            for best_s in [time_kernel(MOVE, vector, threads, duration_s)]
+            for best_s in [time_kernel(MOVE, vector, make_options(), duration_s)]
         ],
         "multiply_adds_per_s": {
-            name: SIZE**3 / time_kernel(model, matrix, threads, duration_s)
+            name: SIZE**3 / time_kernel(model, matrix, make_options(), duration_s)
             for name, (model, matrix) in matrices.items()
         },
     }
@@ -77,12 +87,10 @@ def main(threads: int, duration_s: float) -> int:
     return 0
 
 
-def time_kernel(model: bytes, given: np.ndarray, threads: int, duration_s: float) -> float:
+def time_kernel(
+    model: bytes, given: np.ndarray, options: ort.SessionOptions, duration_s: float
+) -> float:
     """Return how many seconds the one node of a model takes at best."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.enable_profiling = True
     with tempfile.TemporaryDirectory(prefix="edgepack-peak-") as folder:
         options.profile_file_prefix = os.path.join(folder, "profile")
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -103,4 +111,4 @@ def time_kernel(model: bytes, given: np.ndarray, threads: int, duration_s: float
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), float(sys.argv[2])))
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), json.loads(sys.argv[3])))

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
-from edgepack.records.run import OtherWork, Placement, RunReport, Sample, Sampling, VariantFacts
-from edgepack.results.explaining.patterns import find_unfused
-from edgepack.results.explaining.roofline import CPU, NodeCost, compute_int8_part, sum_shares
+from edgepack.records.other_work import compute_taken_share
+from edgepack.records.run import OtherWork, RunReport, Sample, Sampling, VariantFacts
+from edgepack.results.explaining.patterns import Unfused, find_unfused
+from edgepack.results.explaining.roofline import (
+    CPU,
+    NodeCost,
+    compute_between_us,
+    compute_int8_part,
+    compute_run_us,
+    is_asynchronous,
+    sum_shares,
+)
+from edgepack.results.explaining.work import is_packed
 from edgepack.results.summary import format_count, shorten_provider
 
 LEAST_SHARE = 0.01
@@ -22,7 +31,13 @@ CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 LAYOUTS = ("ReorderInput", "ReorderOutput", "Transpose")
 WORKING = 0.9
 """From how much of a core on a cluster counts as at work."""
+FIRST_WINDOW = 3
+"""Samples at work with which the later ones are compared."""
 LOST_CLOCK = 0.03
+HALF = 0.5
+AFFINITIES = "session.intra_op_thread_affinities"
+PHONES = ("Android", "iOS", "iPadOS")
+"""How the systems of phones begin, which are not searched on."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +60,10 @@ class Bottleneck:
 
 
 def list_bottlenecks(report: RunReport, costs: Sequence[NodeCost]) -> list[Bottleneck]:
-    """Return what makes a run slow, the one with the largest gain first."""
+    """Return what makes a run slow, the one with the largest gain first.
+
+    On an emulated processor, whose times are no device's, no gain is known.
+    """
     found = [
         *_find_fallen(report, costs),
         *_find_copies(report, costs),
@@ -57,9 +75,11 @@ def list_bottlenecks(report: RunReport, costs: Sequence[NodeCost]) -> list[Bottl
         *_find_far_below(report, costs),
         *_find_lost_clock(report),
         *_find_other_work(report),
-        *_find_slow_cores(report),
+        *_find_slow_cores(report, costs),
         *_find_around(report),
     ]
+    if report.facts.emulated:
+        found = [replace(each, gain=None) for each in found]
     return sorted(found, key=lambda each: -1.0 if each.gain is None else each.gain, reverse=True)
 
 
@@ -86,39 +106,61 @@ def _is_integer(costs: Sequence[NodeCost]) -> bool:
     return any(c.arithmetic == "int8" or c.node.op == "QuantizeLinear" for c in costs)
 
 
-def _find_first_provider(placement: Placement | NotMeasured) -> str:
-    """Return the provider that takes most of the time, the CPU last."""
-    if isinstance(placement, NotMeasured):
-        return CPU
-    others = [node.provider for node in placement.nodes if node.provider != CPU]
-    return Counter(others).most_common(1)[0][0] if others else CPU
+def _find_first_provider(report: RunReport, costs: Sequence[NodeCost]) -> str:
+    """Return the provider that the variant is for; of an old report the one that takes longest."""
+    variant = _find_variant(report)
+    if variant and variant.providers:
+        return variant.providers[0]
+    took = Counter[str]()
+    for cost in costs:
+        if cost.node.provider != CPU and cost.node.op not in COPIES:
+            took[cost.node.provider] += round(cost.us)
+    return took.most_common(1)[0][0] if took else CPU
+
+
+def _suggest_search(report: RunReport) -> str:
+    """Return the command that tries other variants and settings on the device."""
+    if report.facts.os.startswith(PHONES):
+        return f"edgepack bench BUNDLE --device {report.device} --variant all"
+    return f"edgepack optimize --device {report.device}"
 
 
 def _find_fallen(report: RunReport, costs: Sequence[NodeCost]) -> Iterator[Bottleneck]:
-    first = _find_first_provider(report.placement)
-    fallen = [c for c in costs if c.node.provider == CPU and c.node.op not in COPIES]
-    if first == CPU or not fallen:
-        return
+    first = _find_first_provider(report, costs)
+    fallen = [c for c in costs if c.node.provider != first and c.node.op not in COPIES]
     share = sum_shares(fallen)
+    if first == CPU or not _is_large(share):
+        return
+    others = ", ".join(sorted({shorten_provider(cost.node.provider) for cost in fallen}))
     yield Bottleneck(
-        f"{len(fallen)} of {len(costs)} nodes run on the CPU, not on {shorten_provider(first)}:"
+        f"{len(fallen)} of {len(costs)} nodes run on {others}, not on {shorten_provider(first)}:"
         f" {_name(fallen)}",
-        share,
-        "edgepack inspect MODEL --target TARGET says which rule refuses each",
+        None if is_asynchronous(report) else share,
+        f"edgepack inspect MODEL --target {report.target} says which rule refuses each",
     )
 
 
 def _find_copies(report: RunReport, costs: Sequence[NodeCost]) -> Iterator[Bottleneck]:
+    """Yield copies within a run, and those around it where they were timed apart."""
     copies = [cost for cost in costs if cost.node.op in COPIES]
-    providers = [cost.node.provider for cost in costs]
-    switches = sum(a != b for a, b in pairwise(providers))
     if copies:
+        known = not is_asynchronous(report)
         yield Bottleneck(
-            f"{len(copies)} copies between the memories of providers, which change"
-            f" {switches} times in a run",
-            sum_shares(copies),
+            f"copies between the memories of providers: {format_count(len(copies), 'node')}",
+            sum_shares(copies) if known else None,
             "keep the operators between them on one provider: edgepack inspect MODEL --target"
             f" {report.target}",
+        )
+    if isinstance(report.bound, NotMeasured):
+        return
+    write, read = map(statistics.median, (report.bound.write_ns, report.bound.read_ns))
+    share = (write + read) / max(1.0, statistics.median(report.latencies_ns))
+    if _is_large(share):
+        yield Bottleneck(
+            f"inputs take {write / 1e6:.3f} ms to the device's memory, outputs {read / 1e6:.3f} ms"
+            " back",
+            min(1.0, share),
+            "make and use them there: Model.bind of the bundle's loader",
         )
 
 
@@ -129,32 +171,31 @@ def _find_conversions(report: RunReport, costs: Sequence[NodeCost]) -> Iterator[
             f"conversions between float and integers: {_name(found)}",
             sum_shares(found),
             "those of the model's own inputs and outputs stay; for the others try the dialects that"
-            f" the processor fuses: edgepack optimize --device {report.device}",
+            f" the processor fuses: {_suggest_search(report)}",
         )
 
 
 def _find_float(report: RunReport, costs: Sequence[NodeCost]) -> Iterator[Bottleneck]:
     """Yield what int8 would save: in the whole of a float model, or in islands of an int8 one."""
-    if isinstance(report.peak, NotMeasured):
+    if isinstance(report.peak, NotMeasured) or len(report.peak.multiply_adds_per_s) < 2:
         return
-    peak, integer = report.peak, _is_integer(costs)
-    found = [cost for cost in costs if cost.arithmetic == "float32"]
-    saved = [(1 - compute_int8_part(cost, peak)) * cost.share for cost in found]
-    gain = sum(saved)
+    peak = report.peak
+    found = [c for c in costs if c.arithmetic == "float32" and not is_packed(c.node.op)]
+    gain = sum((1 - compute_int8_part(cost, peak)) * cost.share for cost in found)
     if not _is_large(gain):
         return
-    products = sum(cost.arithmetic is not None for cost in costs)
+    products = sum(bool(cost.multiply_adds) for cost in costs)
     faster = peak.multiply_adds_per_s["int8"] / peak.multiply_adds_per_s["float32"]
-    speed = f"this processor multiplies int8 {faster:.1f} times as fast"
-    if integer:
-        what = f"{len(found)} of {products} products are islands of float in int8: {_name(found)}"
+    some = f"{len(found)} of {format_count(products, 'product')}"
+    if _is_integer(costs):
+        what = f"islands of float in int8, {some}: {_name(found)}"
         remedy = (
             "edgepack build --verbose says which the build keeps in float for their accuracy; other"
-            f" dialects: edgepack optimize --device {report.device}"
+            f" dialects: {_suggest_search(report)}"
         )
     else:
-        what = f"all is float32, {format_count(products, 'product')}"
-        remedy = _suggest_int8(report)
+        what, remedy = f"float32 in {some}", _suggest_int8(report)
+    speed = f"this processor multiplies int8 {faster:.1f} times as fast"
     yield Bottleneck(f"{what}; {speed}", gain, remedy)
 
 
@@ -168,7 +209,7 @@ def _suggest_int8(report: RunReport) -> str:
     left_out = [each for each in report.unused if "int8" in each.variant]
     if left_out:
         return f"{left_out[0].variant} is not in the bundle: {left_out[0].reason}"
-    return f"let int8 be tried on it: edgepack optimize --device {report.device}"
+    return f"let int8 be tried on it: {_suggest_search(report)}"
 
 
 def _find_layouts(costs: Sequence[NodeCost]) -> Iterator[Bottleneck]:
@@ -177,38 +218,32 @@ def _find_layouts(costs: Sequence[NodeCost]) -> Iterator[Bottleneck]:
         yield Bottleneck(
             f"data is only put in another order: {_name(found)}",
             sum_shares(found),
-            "export the model without Transpose nodes; onnxruntime's own (Reorder) come with the"
-            " optimization level 'all' and go with 'extended': edgepack tune tries both",
+            "leave Transpose out of the model where it is the model's own; onnxruntime puts some"
+            " around kernels of another layout, and Reorder with the optimization level 'all':"
+            " edgepack tune tries others",
         )
 
 
 def _find_patterns(costs: Sequence[NodeCost]) -> Iterator[Bottleneck]:
-    by_kind: dict[str, list[tuple[float, NodeCost]]] = {}
+    by_kind: dict[tuple[str, str], list[Unfused]] = {}
     for each in find_unfused(costs):
-        by_kind.setdefault(each.what, []).extend((1 - each.kept, cost) for cost in each.nodes)
-    for what, nodes in by_kind.items():
-        gain = sum(part * cost.share for part, cost in nodes)
+        by_kind.setdefault((each.what, each.remedy), []).append(each)
+    for (what, remedy), several in by_kind.items():
+        nodes = [cost for each in several for cost in each.nodes]
+        gain = sum((1 - each.kept) * sum_shares(each.nodes) for each in several)
         if _is_large(gain):
-            yield Bottleneck(
-                f"{what} is not fused: {_name([cost for _, cost in nodes])}",
-                gain,
-                "export with a newer opset that has an operator for it, or without what stands"
-                " between the nodes; and see that the session's optimization level is 'all'",
-            )
+            yield Bottleneck(f"{what} is not fused: {_name(nodes)}", gain, remedy)
 
 
 def _find_between(report: RunReport) -> Iterator[Bottleneck]:
-    if isinstance(report.placement, NotMeasured):
+    between_us = compute_between_us(report)
+    if isinstance(between_us, NotMeasured) or isinstance(report.placement, NotMeasured):
         return
-    between = report.placement.between_us
-    if isinstance(between, NotMeasured):
-        return
-    nodes = sum(node.median_us for node in report.placement.nodes)
-    share = between / max(nodes + between, 1e-9)
+    share = between_us / max(compute_run_us(report), 1e-9)
     if _is_large(share):
+        nodes = format_count(len(report.placement.nodes), "node")
         yield Bottleneck(
-            f"onnxruntime takes {between:,.0f} µs between the"
-            f" {len(report.placement.nodes)} nodes of a run",
+            f"onnxruntime takes up to {between_us:,.0f} µs between the {nodes} of a run",
             share,
             "fewer and larger nodes take less: join samples to batches, or simplify the model",
         )
@@ -221,25 +256,26 @@ def _find_far_below(report: RunReport, costs: Sequence[NodeCost]) -> Iterator[Bo
             f"{sum_shares(found):.0%} of a run are nodes far below what the processor reaches, too"
             f" small or of a shape that its kernels are not made for: {_name(found)}",
             None,
-            "try other numbers of threads and providers: edgepack optimize --device"
-            f" {report.device}",
+            f"try other numbers of threads and providers: {_suggest_search(report)}",
         )
 
 
 def _find_lost_clock(report: RunReport) -> Iterator[Bottleneck]:
+    """Yield the clock that was lowest on average, beside what it was when the work began."""
     samples = [each for run in report.runs for each in _list_samples(run.sampling)]
     lost: dict[str, float] = {}
     for name in {name for sample in samples for name in sample.clocks_hz}:
         clocks = [s.clocks_hz[name] for s in samples if _is_working(s, name)]
-        if clocks:
-            lost[name] = 1 - sum(clocks) / len(clocks) / max(1, *clocks)
+        if len(clocks) > FIRST_WINDOW:
+            begun = statistics.median(clocks[:FIRST_WINDOW])
+            lost[name] = 1 - sum(clocks) / len(clocks) / max(1.0, begun)
     causes = sorted({cause for sample in samples for cause in sample.throttled})
     worst = max(lost, key=lambda name: lost[name], default="")
     if not worst or lost[worst] < LOST_CLOCK:
         return
     why = f", slowed down by {', '.join(causes)}" if causes else ""
     yield Bottleneck(
-        f"the clock of {worst} was {lost[worst]:.0%} below its highest on average{why}",
+        f"the clock of {worst} was {lost[worst]:.0%} below that of the beginning on average{why}",
         lost[worst],
         "cool the device, or hold its clocks: edgepack bench --tune",
     )
@@ -254,16 +290,43 @@ def _is_working(sample: Sample, clock: str) -> bool:
 
 
 def _find_other_work(report: RunReport) -> Iterator[Bottleneck]:
+    """Yield what others took of the cores that the model runs on.
+
+    With several threads an operator waits for the slowest, so their share is no bound of the gain.
+    """
+    variant = _find_variant(report)
     works = [run.other_work for run in report.runs if isinstance(run.other_work, OtherWork)]
     if not works:
         return
-    taken = sum(work.other_cores + work.stolen_cores for work in works) / len(works)
-    cores = works[0].cores
-    if _is_large(taken / cores):
+    settings = variant.session if variant else None
+    threads = (settings.intra_op_num_threads if settings else 0) or works[0].cores
+    share = sum(compute_taken_share(work, threads) for work in works) / len(works)
+    if _is_large(share):
         yield Bottleneck(
-            f"others took {taken:.2f} of {cores} cores, the host of a virtual machine included",
-            taken / cores,
+            f"others took {share:.0%} of the cores that it runs on, the host of a virtual machine"
+            " included",
+            share if threads == 1 else None,
             "stop what else runs there, or wait for it: edgepack bench --quiet-wait SECONDS",
+        )
+
+
+def _find_slow_cores(report: RunReport, costs: Sequence[NodeCost]) -> Iterator[Bottleneck]:
+    variant = _find_variant(report)
+    if isinstance(report.topology, NotMeasured) or variant is None or variant.session is None:
+        return
+    on_cpu = sum_shares([cost for cost in costs if cost.node.provider == CPU])
+    clusters, settings = report.topology.clusters, variant.session
+    if len(clusters) < 2 or on_cpu < HALF or AFFINITIES in settings.config:
+        return
+    threads = settings.intra_op_num_threads or report.topology.count
+    fast = len(clusters[0])
+    if threads > fast:
+        few = format_count(fast, "fast core")
+        yield Bottleneck(
+            f"{threads} threads on {few}: each operator waits for the slow ones",
+            None,
+            f"try {format_count(fast, 'thread')} there: edgepack tune BUNDLE --device"
+            f" {report.device}",
         )
 
 
@@ -272,9 +335,12 @@ def _find_around(report: RunReport) -> Iterator[Bottleneck]:
     if isinstance(report.phases, NotMeasured):
         return
     whole_ns = max(1.0, statistics.median(report.phases.predict_ns))
+    is_picture = "picture" in report.phases.given
     remedies = {
         "preprocessing": "give pictures of the model's size, or put it into the model (preprocess:"
-        " {in_graph: true}), which the build proves and bench measures",
+        " {in_graph: true}), which the build proves and bench measures"
+        if is_picture
+        else "let the model do it (preprocess: {extensions: [tokenize]}), which bench measures",
         "answers": "ask for fewer: a higher threshold, or the largest classes alone",
     }
     for name, remedy in remedies.items():
@@ -291,19 +357,3 @@ def _find_around(report: RunReport) -> Iterator[Bottleneck]:
                 remedy,
                 of="a call of predict",
             )
-
-
-def _find_slow_cores(report: RunReport) -> Iterator[Bottleneck]:
-    if isinstance(report.topology, NotMeasured):
-        return
-    variant, clusters = _find_variant(report), report.topology.clusters
-    if len(clusters) < 2 or variant is None or variant.session is None:
-        return
-    threads = variant.session.intra_op_num_threads or report.topology.count
-    fast = len(clusters[0])
-    if threads > fast:
-        yield Bottleneck(
-            f"{threads} threads on {fast} fast cores: each operator waits for the slow ones",
-            None,
-            f"try {fast} threads on the fast cores: edgepack tune --device {report.device}",
-        )

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
-from edgepack.records.run import RunReport
+from edgepack.records.run import Placement, RunReport
+from edgepack.records.verdict import EMULATED
 from edgepack.results.explaining.bottlenecks import COPIES, Bottleneck, list_bottlenecks
 from edgepack.results.explaining.roofline import (
     HOLLOW,
     NodeCost,
+    compute_between_us,
     compute_costs,
     compute_run_us,
+    is_asynchronous,
     sum_shares,
 )
 
+SLOWED = 1.2
+"""From how much of a run's time on it is told that the profiler adds to the nodes'."""
 PartKind = Literal["arithmetic", "memory", "neither", "unknown", "copies", "between"]
 
 PARTS: dict[PartKind, str] = {
@@ -67,15 +73,13 @@ class Explanation:
 def explain(report: RunReport) -> Explanation:
     """Explain where the time of a report's run goes."""
     costs = compute_costs(report)
-    placement = report.placement
-    whole = 0.0 if isinstance(placement, NotMeasured) else compute_run_us(placement)
     return Explanation(
         report=report,
-        run_us=whole,
+        run_us=compute_run_us(report),
         costs=costs,
         parts=_list_parts(report, costs),
         bottlenecks=list_bottlenecks(report, costs),
-        unknown=_list_unknown(report, costs),
+        unknown=list(_list_unknown(report, costs)),
     )
 
 
@@ -88,26 +92,44 @@ def _list_parts(report: RunReport, costs: Sequence[NodeCost]) -> list[TimePart]:
         TimePart(kind, sum(cost.node.median_us for cost in chosen), sum_shares(chosen), len(chosen))
         for kind, chosen in by_kind.items()
     ]
-    if not isinstance(report.placement, NotMeasured):
-        between = report.placement.between_us
-        if not isinstance(between, NotMeasured):
-            found.append(TimePart("between", between, max(0.0, 1 - sum_shares(costs)), 0))
+    between_us = compute_between_us(report)
+    if costs and not isinstance(between_us, NotMeasured):
+        found.append(TimePart("between", between_us, max(0.0, 1 - sum_shares(costs)), 0))
     return sorted(found, key=lambda part: -part.share)
 
 
-def _list_unknown(report: RunReport, costs: Sequence[NodeCost]) -> list[str]:
-    found = []
-    if isinstance(report.placement, NotMeasured):
-        return [f"no node was timed: {report.placement.reason}"]
-    if isinstance(report.peak, NotMeasured):
-        found.append(f"what the processor reaches at best: {report.peak.reason}")
-    if isinstance(report.placement.between_us, NotMeasured):
-        found.append(f"the time between nodes: {report.placement.between_us.reason}")
-    if isinstance(report.topology, NotMeasured):
-        found.append(f"which cores are fast: {report.topology.reason}")
-    if any(node.op in HOLLOW[1:] for node in report.placement.nodes):
-        found.append("how often loops go round: times of the nodes in them are of one round")
+def _list_unknown(report: RunReport, costs: Sequence[NodeCost]) -> Iterator[str]:
+    placement = report.placement
+    if isinstance(placement, NotMeasured):
+        yield f"no node was timed: {placement.reason}"
+        return
+    if report.facts.emulated:
+        yield f"what anything would gain: {EMULATED}"
+    if is_asynchronous(report):
+        yield "how long nodes take: a GPU works on while they have returned"
+    asked = {
+        "what the processor reaches at best": report.peak,
+        "the time between nodes": placement.between_us,
+        "which cores are fast": report.topology,
+    }
+    for what, found in asked.items():
+        if isinstance(found, NotMeasured):
+            yield f"{what}: {found.reason}"
+    yield from _list_untold(report, placement, costs)
+
+
+def _list_untold(
+    report: RunReport, placement: Placement, costs: Sequence[NodeCost]
+) -> Iterator[str]:
+    """Yield what the profile does not tell."""
+    if any(node.op in HOLLOW[1:] for node in placement.nodes):
+        yield "how often loops go round: times of the nodes in them are of one round"
     sizeless = sum(cost.multiply_adds is None for cost in costs)
     if sizeless and not isinstance(report.peak, NotMeasured):
-        found.append(f"what {sizeless} of {len(costs)} nodes read and compute")
-    return found
+        yield f"what {sizeless} of {len(costs)} nodes compute"
+    nodes_us, p50_us = sum(c.us for c in costs), statistics.median(report.latencies_ns) / 1e3
+    if report.scenario.name == "single-stream" and nodes_us > SLOWED * p50_us:
+        yield (
+            f"what the profiler itself takes: under it the nodes add up to {nodes_us:,.0f} µs, and"
+            f" a run takes {p50_us:,.0f} µs without it"
+        )

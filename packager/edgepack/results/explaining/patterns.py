@@ -1,9 +1,9 @@
-"""Finds operators that onnxruntime could run as one and did not, in the order in which they ran.
+"""Finds operators that could run as fewer and did not, in the order in which they ran.
 
-Source of each: the operators of onnx (``operators/onnx``: HardSwish from opset 14, Gelu from 20,
-LayerNormalization from 17) and the fusions of onnxruntime 1.31.1's documentation ("Graph
-optimizations": BatchNormalization into Conv, Relu, Clip, Sigmoid, Tanh, LeakyRelu and HardSigmoid
-after Conv, Gelu, LayerNormalization).
+Source: onnx's operators (Gelu from opset 20, LayerNormalization from 17, HardSwish from 14) and the
+fusions of onnxruntime 1.31.1's documentation ("Graph optimizations": BatchNormalization into Conv;
+Relu, Clip, Sigmoid, Tanh, LeakyRelu and HardSigmoid after Conv; Gelu; LayerNormalization). Its CPU
+has no kernel for HardSwish and runs that as HardSigmoid and Mul (1.31.1, tried 2026-11-27).
 """
 
 from __future__ import annotations
@@ -13,22 +13,46 @@ from dataclasses import dataclass
 
 from edgepack.results.explaining.roofline import NodeCost
 
-_WHOLE: dict[str, list[tuple[str, ...]]] = {
-    "hard swish": [
-        ("Add", "Clip", "Mul", "Div"),
-        ("Add", "Clip", "Div", "Mul"),
-        ("HardSigmoid", "Mul"),
-    ],
-    "swish": [("Sigmoid", "Mul")],
-    "gelu": [("Div", "Erf", "Add", "Mul", "Mul"), ("Mul", "Erf", "Add", "Mul", "Mul")],
-    "layer normalization": [
-        ("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div"),
-        ("ReduceMean", "Sub", "Mul", "ReduceMean", "Add", "Sqrt", "Div"),
-    ],
-    "softmax": [("ReduceMax", "Sub", "Exp", "ReduceSum", "Div")],
-    "batch normalization": [("BatchNormalization",)],
-}
-"""By what is computed: the operators that it is written with, where they run one after another."""
+_NEWER = "export it with opset {} or newer, which has an operator for it"
+_LEVEL = "see that the session's optimization level is 'all', and that nothing else reads what is"
+_LEVEL += " between the nodes"
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    what: str
+    written: tuple[tuple[str, ...], ...]
+    """The operators that it is written with, where they run one after another."""
+    nodes: int
+    """As how many onnxruntime would run it; 0 if as part of the node before."""
+    remedy: str
+
+
+_PATTERNS = (
+    _Pattern(
+        "hard swish",
+        (("Add", "Clip", "Mul", "Div"), ("Add", "Clip", "Div", "Mul")),
+        2,
+        _NEWER.format(14),
+    ),
+    _Pattern(
+        "gelu",
+        (("Div", "Erf", "Add", "Mul", "Mul"), ("Mul", "Erf", "Add", "Mul", "Mul")),
+        1,
+        _NEWER.format(20),
+    ),
+    _Pattern(
+        "layer normalization",
+        (
+            ("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div"),
+            ("ReduceMean", "Sub", "Mul", "ReduceMean", "Add", "Sqrt", "Div"),
+        ),
+        1,
+        _NEWER.format(17),
+    ),
+    _Pattern("softmax", (("ReduceMax", "Sub", "Exp", "ReduceSum", "Div"),), 1, _NEWER.format(13)),
+    _Pattern("batch normalization", (("BatchNormalization",),), 0, _LEVEL),
+)
 _AFTER_CONVOLUTION = ("Relu", "Clip", "LeakyRelu", "HardSigmoid", "Sigmoid", "Tanh")
 _CONVOLUTIONS = ("Conv", "FusedConv", "NhwcFusedConv")
 
@@ -40,7 +64,8 @@ class Unfused:
     what: str
     nodes: list[NodeCost]
     kept: float
-    """The part of their time that one node would still take."""
+    """The part of their time that would still be taken."""
+    remedy: str
 
 
 def find_unfused(costs: Sequence[NodeCost]) -> list[Unfused]:
@@ -58,19 +83,18 @@ def find_unfused(costs: Sequence[NodeCost]) -> list[Unfused]:
 
 
 def _match(costs: Sequence[NodeCost], at: int) -> Unfused | None:
-    """Return the longest pattern that begins with a node."""
-    known = [(ops, what) for what, written in _WHOLE.items() for ops in written]
-    for ops, what in sorted(known, key=lambda each: -len(each[0])):
-        nodes = [*costs[at : at + len(ops)]]
-        if tuple(cost.node.op for cost in nodes) == ops and _has_one_size(nodes):
-            kept = 1 / len(ops) if len(ops) > 1 else 0.0
-            return Unfused(what, nodes, kept)
+    """Return the pattern that begins with a node."""
+    for pattern in _PATTERNS:
+        for ops in pattern.written:
+            nodes = [*costs[at : at + len(ops)]]
+            if tuple(cost.node.op for cost in nodes) == ops and _has_one_size(nodes):
+                return Unfused(pattern.what, nodes, pattern.nodes / len(ops), pattern.remedy)
     here = costs[at]
     before = costs[at - 1] if at else None
     if before is None or not _has_one_size([before, here]):
         return None
     if here.node.op in _AFTER_CONVOLUTION and before.node.op in _CONVOLUTIONS:
-        return Unfused(f"{here.node.op} after a convolution", [here], 0.0)
+        return Unfused(f"{here.node.op} after a convolution", [here], 0.0, _LEVEL)
     return None
 
 

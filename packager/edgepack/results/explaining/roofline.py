@@ -11,16 +11,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
 from edgepack.records.run import Peak, PlacedNode, Placement, RunReport
 from edgepack.results.explaining.work import (
     Arithmetic,
+    count_moved_bytes,
     count_multiply_adds,
     find_arithmetic,
-    is_product,
 )
 
 CPU = "CPUExecutionProvider"
+ASYNCHRONOUS = (
+    "CUDAExecutionProvider",
+    "TensorrtExecutionProvider",
+    "NvTensorRTRTXExecutionProvider",
+    "DmlExecutionProvider",
+    "ROCMExecutionProvider",
+)
+"""Providers whose nodes return before what they began is computed."""
 HOLLOW = ("If", "Loop", "Scan")
 """Operators whose time is that of the nodes in their bodies."""
 FAR_BELOW = 0.25
@@ -74,6 +83,34 @@ class NodeCost:
         return "memory" if self.roof.moving_us >= self.roof.computing_us else "arithmetic"
 
 
+def is_asynchronous(report: RunReport) -> bool:
+    """Return whether some nodes return before what they began is computed.
+
+    Source: onnxruntime issues 7390 and 19930: a CUDA kernel's time is that of its launch.
+    """
+    placement = report.placement
+    return not isinstance(placement, NotMeasured) and any(
+        node.provider in ASYNCHRONOUS for node in placement.nodes
+    )
+
+
+def compute_between_us(report: RunReport) -> float | NotMeasured:
+    """Return the time of a run that is no node's, in microseconds.
+
+    The profiler writes between the nodes, too, so of a single stream it is no more than what the
+    nodes leave of p50.
+    """
+    placement = report.placement
+    if isinstance(placement, NotMeasured):
+        return placement
+    if is_asynchronous(report):
+        return NotMeasured(reason="a GPU works on while its nodes have returned")
+    if isinstance(placement.between_us, NotMeasured) or report.scenario.name != "single-stream":
+        return placement.between_us
+    left_us = statistics.median(report.latencies_ns) / 1e3 - _sum_nodes_us(placement)
+    return min(placement.between_us, max(0.0, left_us))
+
+
 def compute_costs(report: RunReport) -> list[NodeCost]:
     """Return the cost of each node of the report's profile; none if there is no profile.
 
@@ -82,7 +119,7 @@ def compute_costs(report: RunReport) -> list[NodeCost]:
     placement = report.placement
     if isinstance(placement, NotMeasured):
         return []
-    whole_us = max(compute_run_us(placement), 1e-9)
+    whole_us = max(compute_run_us(report), 1e-9)
     peak = None if isinstance(report.peak, NotMeasured) else report.peak
     return [_compute_cost(node, whole_us, peak) for node in list_nodes(placement)]
 
@@ -92,19 +129,24 @@ def list_nodes(placement: Placement) -> list[PlacedNode]:
     return [node for node in placement.nodes if node.op not in HOLLOW]
 
 
-def compute_run_us(placement: Placement) -> float:
+def compute_run_us(report: RunReport) -> float:
     """Return how long the nodes of a run take together with what is between them."""
-    between = placement.between_us
-    nodes_us = sum(node.median_us for node in list_nodes(placement))
-    return nodes_us + (0.0 if isinstance(between, NotMeasured) else between)
+    between = compute_between_us(report)
+    if isinstance(report.placement, NotMeasured):
+        return 0.0
+    return _sum_nodes_us(report.placement) + (0.0 if isinstance(between, NotMeasured) else between)
+
+
+def _sum_nodes_us(placement: Placement) -> float:
+    return sum(node.median_us for node in list_nodes(placement))
 
 
 def _compute_cost(node: PlacedNode, whole_us: float, peak: Peak | None) -> NodeCost:
-    work = count_multiply_adds(node)
-    arithmetic = find_arithmetic(node) if work and is_product(node.op) else None
+    work, moved = count_multiply_adds(node), count_moved_bytes(node)
+    arithmetic = find_arithmetic(node) if work else None
     roof = None
-    if peak and node.provider == CPU and node.sizes and work is not None:
-        roof = compute_roof(peak, work, node.sizes.moved_bytes, arithmetic)
+    if peak and node.provider == CPU and moved and work is not None:
+        roof = compute_roof(peak, work, moved, arithmetic)
     return NodeCost(node, node.median_us / whole_us, work, arithmetic, roof)
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from edgepack.base.schema import NotMeasured
 from edgepack.results.explaining.explaining import Explanation
 from edgepack.results.explaining.roofline import NodeCost
-from edgepack.results.summary import format_milliseconds, shorten_provider, summarize
+from edgepack.results.summary import (
+    format_milliseconds,
+    format_verdict,
+    list_verdict_reasons,
+    shorten_provider,
+    summarize,
+)
 
 
 def format_explained(found: Explanation) -> str:
@@ -17,6 +23,12 @@ def format_explained(found: Explanation) -> str:
         f"{report.bundle}, {report.variant_used} on {report.device}: p50 {p50}{profiled}"
         f" (run {report.id})"
     )
+
+
+def list_doubts(found: Explanation) -> list[str]:
+    """Return why the run's times must not be used, or conclude nothing; empty if it is VALID."""
+    word = format_verdict(found.report)
+    return [f"{word}: {reason}" for reason in list_verdict_reasons(found.report)]
 
 
 def list_part_rows(found: Explanation) -> list[tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from math import prod, sqrt
+from math import prod
 from typing import Literal
 
 from edgepack.records.run import NodeSizes, PlacedNode, TensorSize
@@ -18,6 +18,12 @@ _TRANSPOSED = re.compile(r"^ConvTranspose")
 _MATRIX_PRODUCT = re.compile(r"^(MatMul(Integer|IntegerToFloat|ScaleBias)?|Gemm)$")
 _PACKED_PRODUCT = re.compile(r"^MatMul(NBits|Bnb4)$")
 _RECURRENT = ("LSTM", "GRU", "RNN")
+_UNCOUNTED = re.compile(r"Attention|^(Einsum|QMoE|MoE|DeformConv)$")
+"""Operators with products inside, whose number the shapes alone do not tell."""
+_LOOKUPS = re.compile(r"^(Gather|QGather|EmbedLayerNormalization)")
+"""Operators that read only those parts of a table that they give."""
+_VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Shape", "Size", "Identity")
+"""Operators that move no data."""
 _EIGHT_BITS = ("int8", "uint8")
 
 
@@ -26,6 +32,23 @@ def is_product(op: str) -> bool:
     base = _PREFIX.sub("", op)
     shapes = (_CONVOLUTION, _TRANSPOSED, _MATRIX_PRODUCT, _PACKED_PRODUCT)
     return base in _RECURRENT or any(shape.match(base) for shape in shapes)
+
+
+def is_packed(op: str) -> bool:
+    """Return whether a product's weights have 4 bits, or other formats smaller than int8."""
+    return bool(_PACKED_PRODUCT.match(op))
+
+
+def count_moved_bytes(node: PlacedNode) -> int | None:
+    """Return the bytes that a node has to read and write; None where that is not known.
+
+    Of a table that is looked into only what is taken out; nothing where data only gets other dims.
+    """
+    if node.sizes is None:
+        return None
+    if node.op in _VIEWS:
+        return 0
+    return 2 * node.sizes.output_bytes if _LOOKUPS.match(node.op) else node.sizes.moved_bytes
 
 
 def find_arithmetic(node: PlacedNode) -> Arithmetic:
@@ -47,19 +70,19 @@ def count_multiply_adds(node: PlacedNode) -> int | None:
     None where the sizes are not known, or are none that such an operator has.
     """
     sizes = node.sizes
-    if sizes is None or not sizes.outputs:
+    if sizes is None or not sizes.outputs or _UNCOUNTED.search(node.op):
         return None
     if not is_product(node.op):
         return 0
     factors = _list_factors(sizes)
     if len(factors) < 2:
         return None
-    return _count_product(_PREFIX.sub("", node.op), factors, prod(sizes.outputs[0].dims))
+    return _count_product(_PREFIX.sub("", node.op), factors, sizes.outputs[0].dims)
 
 
-def _count_product(base: str, factors: Sequence[TensorSize], made: int) -> int:
-    """Return the multiply-adds of a product of tensors that makes so many elements."""
-    first, second = factors[0].dims, factors[1].dims
+def _count_product(base: str, factors: Sequence[TensorSize], output: Sequence[int]) -> int:
+    """Return the multiply-adds of a product of tensors."""
+    first, second, made = factors[0].dims, factors[1].dims, prod(output)
     if base in _RECURRENT:
         weights = sum(prod(each.dims) for each in factors[1:3])
         return prod(first[:2]) * weights
@@ -69,9 +92,9 @@ def _count_product(base: str, factors: Sequence[TensorSize], made: int) -> int:
         return prod(first) * prod(second[1:])
     if _PACKED_PRODUCT.match(base):
         return made * first[-1]
-    # Whatever is transposed: (b·M·K) (K·N) / (b·M·N) is K squared, and once more b of both.
-    batch = prod(second[:-2])
-    return round(made * sqrt(prod(first) * prod(second) / max(1, made * batch)))
+    # The last two axes are rows and what is summed over, whichever of them is transposed.
+    rows = output[-2] if len(first) > 1 and len(output) > 1 else 1
+    return made * prod(first[-2:]) // max(1, rows)
 
 
 def _list_factors(sizes: NodeSizes) -> list[TensorSize]:
