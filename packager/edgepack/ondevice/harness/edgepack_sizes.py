@@ -53,18 +53,15 @@ def find_between_us(events: Sequence[Json]) -> Any:
     of If does, is that node's time. Source: an event named ``model_run`` for each, around those of
     its nodes (onnxruntime 1.31.1, observed).
     """
+    runs = [event for event in events if event.get("name") == "model_run"]
+    if not runs:
+        return sysfs.make_not_measured("onnxruntime's profile does not tell of whole runs")
     nodes = sorted(
         (event["ts"], event["ts"] + event["dur"])
         for event in events
         if event.get("cat") == "Node" and str(event["name"]).endswith(_SUFFIX)
     )
-    found = [
-        _count_uncovered(event["ts"], event["ts"] + event["dur"], nodes)
-        for event in events
-        if event.get("name") == "model_run"
-    ]
-    if not found:
-        return sysfs.make_not_measured("onnxruntime's profile does not tell of whole runs")
+    found = [_count_uncovered(run["ts"], run["ts"] + run["dur"], nodes) for run in runs]
     return float(median(found[1:] or found))
 
 
