@@ -23,12 +23,12 @@ def test_build_when_json_is_asked_prints_one_document_and_progress_on_stderr(tmp
     )
     streams = capsys.readouterr()
     document = json.loads(streams.out)
-    assert document["steps"] == 17
+    assert document["steps"] == 18
     assert [v["id"] for v in document["bundles"][0]["bundle"]["manifest"]["variants"]] == [
         "cpu-int8-static",
         "cpu-fp32",
     ]
-    assert "build 17/17" in streams.err
+    assert "build 18/18" in streams.err
 
 
 def test_build_when_a_project_lies_here_needs_no_arguments(tmp_path, monkeypatch, capsys):

@@ -69,7 +69,7 @@ def test_bench_makes_a_report_when_the_device_is_this_machine(
     assert report.variant_requested == "first that works"
     assert report.variant_used == "cpu-int8-static"
     said = capsys.readouterr().err.splitlines()
-    assert "bench on here 3/6  cpu-int8-static: latency, process run 2 of 2" in said
+    assert "bench on here 3/7  cpu-int8-static: latency, process run 2 of 2" in said
     assert said[0].startswith("here: sent ")
     assert not list((tmp_path / "root").rglob("current"))
     ResultsStore().save(report)

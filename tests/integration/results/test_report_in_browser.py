@@ -151,7 +151,10 @@ def test_page_when_looked_at_draws_what_is_open_legibly_within_its_width(
         assert page.evaluate(OVERFLOW) <= 0
         page.locator("#run-1 > summary").click()
         page.evaluate(SCROLL)
-        assert drawn(page) == {"overview-1 overview", "run-1 timeline", "run-1 distribution"}
+        assert drawn(page) == {
+            "overview-1 overview",
+            *(f"run-1 {name}" for name in ("timeline", "distribution", "roofline")),
+        }
         assert page.evaluate(OVERFLOW) <= 0
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
