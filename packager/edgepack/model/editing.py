@@ -11,8 +11,8 @@ from edgepack.model.facts import STANDARD
 if TYPE_CHECKING:
     import onnx
 
-# Initializers need not be graph inputs from IR 4 on (onnx/docs/Versioning.md, IR version 4).
-_MIN_IR = 4
+MIN_IR = 4
+"""The first IR version whose initializers need not be graph inputs (onnx/docs/Versioning.md)."""
 
 
 def take_name(stem: str, taken: set[str]) -> str:
@@ -38,7 +38,7 @@ def move_constants_to_initializers(model: onnx.ModelProto) -> None:
             model.graph.initializer.append(numpy_helper.from_array(array, node.output[0]))
     del model.graph.node[:]
     model.graph.node.extend(kept)
-    model.ir_version = max(model.ir_version, _MIN_IR)
+    model.ir_version = max(model.ir_version, MIN_IR)
 
 
 def read_float_constant(node: onnx.NodeProto) -> np.ndarray[Any, Any] | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.errors import ModelError
+from edgepack.model.editing import MIN_IR
 from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import list_runtime_errors
 
@@ -41,6 +42,14 @@ def lower_ir(model: onnx.ModelProto, highest: int) -> str:
             )
     model.ir_version = highest
     return f"IR {found} written as IR {highest}"
+
+
+def limit_ir(highest: int, model: onnx.ModelProto) -> int:
+    """Return the highest IR version that a recipe writes of a model: its own, or at least 4.
+
+    Weights in Constant nodes of an IR 3 model become initializers, which IR 4 needs.
+    """
+    return min(highest, max(model.ir_version, MIN_IR))
 
 
 @cache

@@ -30,7 +30,7 @@ from edgepack.steps.recipes.int8_static import Int8Static
 from edgepack.trying.verify import verify as verify_here
 from onnx import helper
 
-from tests.support.nets import tiny_models
+from tests.support.nets import int8_nets, tiny_models
 from tests.support.slow_cases import slow_after
 
 FIXED = "dims: {batch: 1}"
@@ -401,3 +401,24 @@ def test_rules_for_operators_that_a_model_lacks_decide_nothing(tmp_path, ops, ke
     quantized = narrow_step(Int8Static(dialect, 13, per_tensor_ops=ops), {"model": tmp_path})
     assert quantized == Int8Static(dialect, 9, per_tensor_ops=kept)
     assert narrow_step(Fp16(8, ops), {"model": tmp_path}) == Fp16(8, kept)
+
+
+@pytest.mark.parametrize("recipe", ["fp16", "int8-static"])
+def test_model_of_ir_3_whose_weights_are_constants_is_written_as_ir_4(tmp_path, recipe):
+    net = tiny_models.conv_net(tmp_path / "net.onnx", batch=1)
+    model = onnx.load(net)
+    nodes = [
+        helper.make_node("Constant", [], [tensor.name], value=tensor)
+        for tensor in model.graph.initializer
+    ]
+    model.graph.node.MergeFrom(nodes)
+    model.graph.node.sort(key=lambda node: node.op_type != "Constant")
+    del model.graph.initializer[:]
+    model.ir_version = 3
+    onnx.save(model, net)
+    feeds = [{"image": tiny_models.images(1, seed)} for seed in range(4)]
+    inputs = int8_nets.calibrated(tmp_path, net, feeds, simplify=False)
+    dialect = Dialect(activations="uint8", weights="int8", symmetric=False, per_channel=True)
+    step = {"fp16": Fp16(10, ()), "int8-static": Int8Static(dialect, 10)}[recipe]
+    int8_nets.run(narrow_step(step, inputs), inputs, tmp_path / "out")
+    assert onnx.load(tmp_path / "out" / "model.onnx").ir_version == 4

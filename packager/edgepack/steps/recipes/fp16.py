@@ -28,7 +28,7 @@ from edgepack.errors import BugError, StepError, format_list, suggest_nearest
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, array_sqnr_db
 from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
-from edgepack.model.ir import lower_ir
+from edgepack.model.ir import limit_ir, lower_ir
 from edgepack.model.quantized import keep_present
 from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.model.running import Arrays, make_session, run_session
@@ -102,7 +102,7 @@ class Fp16:
         model = read_outline(inputs["model"] / MODEL)
         return replace(
             self,
-            max_ir=min(self.max_ir, model.ir_version),
+            max_ir=limit_ir(self.max_ir, model),
             float32_ops=keep_present(self.float32_ops, model),
         )
 

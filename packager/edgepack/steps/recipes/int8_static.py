@@ -14,7 +14,7 @@ from edgepack.base.machine import find_processor
 from edgepack.errors import StepError, format_list
 from edgepack.model.files import MODEL
 from edgepack.model.fusion import measure_fusion_coverage
-from edgepack.model.ir import lower_ir
+from edgepack.model.ir import limit_ir, lower_ir
 from edgepack.model.quantized import keep_present
 from edgepack.model.reading import read_model, read_outline, read_structure, write_model
 from edgepack.project.profile import Dialect
@@ -120,7 +120,7 @@ class Int8Static:
         model = read_outline(inputs["model"] / MODEL)
         return replace(
             self,
-            max_ir=min(self.max_ir, model.ir_version),
+            max_ir=limit_ir(self.max_ir, model),
             per_tensor_ops=keep_present(self.per_tensor_ops, model),
         )
 
