@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from edgepack.base.schema import NotMeasured
 from edgepack.devices.harness import HARNESS, Harness, Swept
@@ -320,6 +322,50 @@ def test_sweep_of_a_model_that_mixes_samples_finds_wrong_outputs_and_times_none(
     assert alone.latencies_ns
 
 
+def rename_batch(manifest: dict[str, Any]) -> None:
+    manifest["outputs"][0]["shape"][0] = "k"
+
+
+def test_sweep_of_a_batch_that_no_output_tells_apart_checks_it_without_golden_outputs(
+    harness: Harness, bundle: Path
+) -> None:
+    change_manifest(bundle, rename_batch)
+    swept = harness.sweep("cpu-fp32", BRIEF, {"x": [4, 3, 8, 8]}, 4)
+    check = checked(swept)
+    assert check.problem == ""
+    assert check.how.startswith("finite, of the declared shapes, the same in two runs")
+    assert check.how.endswith("; samples of a batch cannot be told apart in y")
+    assert len(swept.latencies_ns) >= BRIEF.iterations
+
+
+def test_sweep_of_a_batch_that_some_outputs_tell_apart_compares_those(
+    harness: Harness, bundle: Path
+) -> None:
+    """The same tensor is given twice, and only one of them is declared with the batch."""
+    path = bundle / "models/cpu-fp32.onnx"
+    model = onnx.load(path)
+    model.graph.node.append(helper.make_node("Identity", ["y"], ["z"], "same"))
+    value = helper.make_tensor_value_info("z", TensorProto.FLOAT, ["k", 4, 8, 8])
+    model.graph.output.append(value)
+    onnx.save(model, path)
+
+    def add(manifest: dict[str, Any]) -> None:
+        manifest["outputs"].append({**manifest["outputs"][0], "name": "z", "shape": ["k", 4, 8, 8]})
+        for entry in manifest["variants"]:
+            entry["model_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        for golden in manifest["goldens"]:
+            for tensors in golden["outputs"].values():
+                tensors.append({**tensors[0], "name": "z"})
+
+    change_manifest(bundle, add)
+    swept = harness.sweep("cpu-fp32", BRIEF, {"x": [4, 3, 8, 8]}, 4)
+    check = checked(swept)
+    assert check.problem == ""
+    assert check.how == (
+        "golden outputs, for each sample of the batch; not of z, where samples cannot be told apart"
+    )
+
+
 def save_resizable(path: Path, size: int, *, fault: str = "") -> object:
     """Save a model of any size, which may be wrong for others than 8 by 8."""
     del size
@@ -457,6 +503,50 @@ def test_measure_when_samples_cannot_be_joined_says_why(harness: Harness, bundle
     change_manifest(bundle, fix)
     with pytest.raises(RemoteCommandError, match=r"cannot be joined: the input 'x' has the fixed"):
         harness.measure("cpu-fp32", replace(BRIEF, scenario=JOINED[0]))
+
+
+def test_measure_when_the_model_runs_no_batch_says_why(tmp_path: Path) -> None:
+    """Its batch is declared as free, and a Reshape in it is of one sample."""
+
+    def save(path: Path, size: int) -> object:
+        nodes = [
+            helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+            helper.make_node("Reshape", ["c", "one"], ["y"], "reshape"),
+        ]
+        weights = np.random.default_rng(7).standard_normal((4, 3, 3, 3)).astype(np.float32)
+        kept = [("w", weights), ("one", np.array([1, 4, size, size], np.int64))]
+        value = ("x", TensorProto.FLOAT, ["n", 3, size, size])
+        output = ("y", TensorProto.FLOAT, ["n", 4, size, size])
+        return tiny_models.save(path, nodes, [value], [output], kept)
+
+    bundle = write_tiny_bundle(tmp_path / "bundle", save=save)
+    with connect(HERE) as transport:
+        harness = Harness(transport, PurePosixPath(bundle), sys.executable, load_timeout_s=60)
+        with pytest.raises(RemoteCommandError, match=r"samples cannot be joined: .*reshape") as why:
+            harness.measure("cpu-fp32", replace(BRIEF, scenario=JOINED[0]))
+    assert "Traceback" not in str(why.value)
+
+
+def test_measure_of_joined_samples_proves_the_model_of_each_size(
+    harness: Harness, bundle: Path
+) -> None:
+    """Only the model for batches of 3 is wrong, and only at the end batches are so small."""
+    mixing = bundle / "models/mixing.onnx"
+    save_mixing(mixing, 8)
+
+    def change(manifest: dict[str, Any]) -> None:
+        for entry in manifest["variants"]:
+            file = {"model": entry["model"], "model_sha256": entry["model_sha256"]}
+            entry["buckets"] = [{"dims": {"n": size}, **file} for size in (1, 2, 3, 4)]
+            digest = hashlib.sha256(mixing.read_bytes()).hexdigest()
+            entry["buckets"][2].update(model="models/mixing.onnx", model_sha256=digest)
+            entry["slices"] = [{"output": "y", "axis": 0, "dim": "n"}]
+            entry["exact"] = True
+
+    change_manifest(bundle, change)
+    run = harness.measure("cpu-fp32", replace(BRIEF, scenario=JOINED[0]))
+    assert isinstance(run.joined, Joined)
+    assert run.joined.min_sqnr_db < 40
 
 
 def test_trace_gives_the_nodes_and_the_events_they_come_from(harness: Harness) -> None:

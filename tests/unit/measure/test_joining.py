@@ -12,6 +12,8 @@ from edgepack.devices.harness import JOINED
 from edgepack.errors import UsageError
 from edgepack.measure.bench.joining import explain_unjoined, require_joinable
 from edgepack.measure.bench.sweeps import require_bound
+from edgepack.ondevice.runtime import edgepack_batches as batches
+from edgepack.ondevice.runtime import edgepack_shapes as shapes
 
 from tests.support.reports.tiny_bundle import write_tiny_bundle
 from tests.unit.measure.test_sweeps import with_inputs
@@ -42,7 +44,9 @@ def test_samples_when_the_batch_is_free_may_be_joined(manifest: Manifest) -> Non
 def test_samples_when_they_cannot_be_joined_are_refused_with_the_reason(manifest: Manifest) -> None:
     fixed = with_inputs(manifest, {"x": ([1, 3, 8], [1, 3, 8])})
     older = [file for file in manifest.files if file.path != JOINED]
+    outputs = [manifest.outputs[0].model_copy(update={"shape": ["k", 4, 8, 8]})]
     cases = {
+        "the output 'y' is ['k', 4, 8, 8]": manifest.model_copy(update={"outputs": outputs}),
         "the input 'x' has the fixed shape [1, 3, 8]": fixed,
         "the model has a state": manifest.model_copy(update={"state": {"y": "x"}}),
         "build it again": manifest.model_copy(update={"files": older}),
@@ -69,6 +73,38 @@ def test_variant_that_cannot_be_joined_is_named_where_another_can(manifest: Mani
 def test_bound_without_batches_is_refused() -> None:
     assert require_bound(None, []) is None
     assert require_bound(50, [1]) == 50
-    for bound_ms, batches in ((50, []), (0, [1]), (float("nan"), [1]), (float("inf"), [1])):
+    for bound_ms, sizes in ((50, []), (0, [1]), (float("nan"), [1]), (float("inf"), [1])):
         with pytest.raises(UsageError, match="bounds the latency of no batch"):
-            require_bound(bound_ms, batches)
+            require_bound(bound_ms, sizes)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        (("n", 4), 0),
+        ((4, "n"), 1),
+        (("n", "s", 4), 0),
+        (("k", 6), None),  # objects, of all samples
+        (("?", 6), None),
+        (("n", "k", 6), None),  # as many objects as the sample with the most has
+        (("n", "?", 6), None),
+        (("n", "n"), None),
+        ((1, 4), None),
+    ],
+)
+def test_batch_in_an_output_is_the_dimension_of_its_name_beside_known_sizes(
+    shape: tuple[int | str, ...], axis: int | None
+) -> None:
+    inputs = [shapes.TensorSpec("x", "float32", ("n", 3, "s"))]
+    output = shapes.TensorSpec("y", "float32", shape)
+    assert batches.find_output_axes(inputs, [output]).get("y") == axis
+    assert bool(batches.explain_unsplit(inputs, [output])) == (axis is None)
+
+
+def test_batch_without_a_name_or_twice_in_an_input_is_no_batch() -> None:
+    unnamed = [shapes.TensorSpec("x", "float32", ("?", 3))]
+    output = shapes.TensorSpec("y", "float32", ("?", 3))
+    assert batches.find_output_axes(unnamed, [output]) == {}
+    twice = [shapes.TensorSpec("x", "float32", ("n", "n"))]
+    assert batches.find_axes(twice, {"x": (1, 1)}) == {}
+    assert "with 'n' twice" in batches.explain_unsplit(twice, [output._replace(shape=("n", 3))])

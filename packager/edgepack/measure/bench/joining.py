@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgepack.bundle.manifest import Manifest, ManifestVariant
+from edgepack.bundle.manifest import Manifest, ManifestVariant, Tensor
 from edgepack.devices.harness import JOINED
 from edgepack.errors import UsageError
+from edgepack.ondevice.runtime import edgepack_batches as batches
+from edgepack.ondevice.runtime import edgepack_shapes as shapes
 
 
 def can_check(manifest: Manifest) -> bool:
@@ -56,8 +58,15 @@ def explain_unjoined(manifest: Manifest, entry: ManifestVariant, max_batch: int)
         return f"the input {first.name!r} is one picture or text"
     if not first.shape or isinstance(first.shape[0], int):
         return f"the input {first.name!r} has the fixed shape {list(first.shape)}"
+    inputs, outputs = (list(map(_make_spec, each)) for each in (manifest.inputs, manifest.outputs))
     sizes = [bucket.dims.get(first.shape[0], max_batch) for bucket in entry.buckets]
-    return _explain_sizes(sizes, max_batch, exact=entry.exact)
+    return batches.explain_unsplit(inputs, outputs) or _explain_sizes(
+        sizes, max_batch, exact=entry.exact
+    )
+
+
+def _make_spec(tensor: Tensor) -> shapes.TensorSpec:
+    return shapes.TensorSpec(tensor.name, tensor.dtype, tuple(tensor.shape))
 
 
 def _explain_sizes(sizes: Sequence[int], max_batch: int, *, exact: bool) -> str:

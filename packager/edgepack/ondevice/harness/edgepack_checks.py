@@ -1,9 +1,10 @@
 """Whether a model's outputs are right at a point of a sweep: for a batch, or inputs of other sizes.
 
-A batch of golden samples has to be as near each one's golden outputs as the sample alone. For other
-shapes there are no golden outputs: they have to be finite, of the shapes that the model declares,
-the same in a second run, and near those of the variant's file on the CPU without optimizations,
-which decides a bundle's limits, too.
+Of a batch of golden samples, each one's outputs have to be as near its golden ones as the variant's
+limit asks of any. For other shapes there are no golden outputs: they have to be finite, of the
+shapes that the model declares, the same in a second run, and near those of the variant's file on
+the CPU without optimizations, which decides a bundle's limits, too. So is a batch whose outputs
+nothing tells apart by samples.
 
 Needs what the loader needs: Python 3.8, numpy and onnxruntime.
 """
@@ -109,17 +110,24 @@ class _Checker:
         if count == 1:
             self.check_goldens()
             return
+        joined = self.model.joining
+        names = [spec.name for spec in self.model.outputs]
+        untold = [name for name in names if name not in joined.output_axes]
+        if not joined.output_axes or not joined.are_told_apart:
+            self.check_alone(feeds)
+            self.how += f"; samples of a batch cannot be told apart in {', '.join(names)}"
+            return
         self.how = "golden outputs, for each sample of the batch"
+        if untold:
+            self.how += f"; not of {', '.join(untold)}, where samples cannot be told apart"
         for begin, feed in enumerate(feeds):
             outputs = self.model.run(feed)
-            chosen = self.model.joining.choose(begin, count)
             try:
-                axes = self.model.joining.find_output_axes(outputs, count)
+                parts = joined.split(outputs, count)
             except loader.Refused as refusal:
                 raise WrongError(str(refusal)) from refusal
-            parts = batches.split(outputs, axes, count)
-            for place, sample in enumerate(chosen):
-                found_db = self.model.joining.compute_closeness_db(sample, parts[place])
+            for place, sample in enumerate(joined.choose(begin, count)):
+                found_db = joined.compute_closeness_db(sample, parts[place])
                 self._note(found_db, f"for sample {place + 1} of {count} in the batch")
 
     def check_alone(self, feeds: Sequence[loader.Arrays]) -> None:

@@ -5,7 +5,7 @@ Needs what the loader needs: Python 3.8, numpy and onnxruntime.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Tuple
+from typing import Any, Dict
 
 import edgepack_batches as batches  # type: ignore[import-not-found]
 import edgepack_load as load  # type: ignore[import-not-found]
@@ -30,7 +30,7 @@ class JoinedSamples:
     def __init__(self, model: Any, most: int, delay_ms: float) -> None:
         joining = model.joining
         self._joining = joining
-        self._nearness_db, axes = check_joined(model, most)
+        self._nearness_db = check_joined(model, most)
         names = [spec.name for spec in model.outputs]
         self._infer = load.Inferences(model.runner, names, [s.feed for s in joining.samples])
         chosen = [joining.choose(begin, most) for begin in range(len(joining.samples))]
@@ -43,7 +43,7 @@ class JoinedSamples:
             lambda feeds: batches.join(feeds, joining.axes),
             lambda outputs, count: batches.split(
                 dict(zip(names, outputs)),  # noqa: B905 (strict is unknown to Python 3.8)
-                axes,
+                joining.output_axes,
                 count,
             ),
         )
@@ -68,8 +68,10 @@ class JoinedSamples:
         return {"batches": len(self._pool.sizes), "min_sqnr_db": worst_db}
 
 
-def check_joined(model: Any, most: int) -> Tuple[float, Dict[str, int]]:
-    """Return how near golden samples in batches of 2 and of ``most`` are, and the outputs' axes.
+def check_joined(model: Any, most: int) -> float:
+    """Return how near golden samples are in batches of 2, of ``most``, and in each model's largest.
+
+    A variant may have a model for each of several sizes.
 
     Raises:
         Refused: Samples of this variant cannot be joined to batches of so many.
@@ -79,8 +81,16 @@ def check_joined(model: Any, most: int) -> Tuple[float, Dict[str, int]]:
     if why:
         raise providers.Refused(f"samples cannot be joined: {why}")
     first = joining.samples[0].feed
-    lacking = [count for count in range(1, most + 1) if not joining.takes(first, count)]
+    buckets = {count: joining.find_bucket(first, count) for count in range(1, most + 1)}
+    lacking = [count for count, bucket in buckets.items() if bucket is None]
     if lacking:
         raise providers.Refused(f"it has no model for a batch of {lacking[0]} samples")
-    proofs = [joining.prove(count) for count in sorted({2, most})]
-    return max(min(near_db for near_db, _ in proofs), INCOMPARABLE_DB), proofs[-1][1]
+    largest = {bucket: count for count, bucket in buckets.items() if count > 1}
+    try:
+        near_db = [joining.prove(n, buckets[n]) for n in sorted({2, most, *largest.values()})]
+    except providers.Refused as refusal:
+        raise providers.Refused(f"samples cannot be joined: {refusal}") from refusal
+    except providers.ORT_ERRORS as error:
+        why = " ".join(str(error).split())
+        raise providers.Refused(f"samples cannot be joined: {why}") from error
+    return float(max(min(near_db), INCOMPARABLE_DB))

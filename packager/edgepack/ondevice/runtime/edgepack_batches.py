@@ -1,9 +1,9 @@
 """Joins samples to one batch, and splits its outputs back into those of each sample.
 
-The batch is the first dimension of the first input, and in every other input the dimension of that
-name; where it has no name or is fixed, every input's first dimension of that size. In an output it
-is the axis that grows with the batch. Golden samples show whether a batch gives what they give one
-by one: nothing else tells whether a graph mixes its samples.
+The batch is the first dimension of the first input, and in every other input and output the
+dimension of that name. A size without that name is none: that of a detector's ``[k, 6]`` may be the
+number of objects, which grows with the batch, too. Golden samples show whether a batch gives what
+they give one by one: nothing else tells whether a graph mixes its samples.
 
 Needs Python 3.8 or newer and numpy; nothing else.
 """
@@ -39,13 +39,15 @@ class Sample(NamedTuple):
     golden: Optional[int]
     """The number of the golden sample that this is; None if it is none."""
     outputs: Arrays
-    """What the session gave for it alone; empty for a golden sample."""
+    """What the session gave for it alone."""
 
 
 def find_axes(
     specs: Sequence[shapes.TensorSpec], sizes: Mapping[str, Sequence[int]]
 ) -> Dict[str, int]:
-    """Return the batch's axis in each input that has one.
+    """Return the batch's axis in each input that has one; empty where one has two of its name.
+
+    Where the batch has no name or is fixed, it is every input's first dimension of that size.
 
     Args:
         specs: The model's inputs.
@@ -55,9 +57,49 @@ def find_axes(
     if not first.shape:
         return {}
     dim, size = first.shape[0], sizes[first.name][0]
-    if isinstance(dim, str) and dim != shapes.UNKNOWN:
-        return {spec.name: spec.shape.index(dim) for spec in specs if dim in spec.shape}
-    return {name: 0 for name, shape in sizes.items() if shape and shape[0] == size}
+    if isinstance(dim, int) or dim == shapes.UNKNOWN:
+        return {name: 0 for name, shape in sizes.items() if shape and shape[0] == size}
+    if any(spec.shape.count(dim) > 1 for spec in specs):
+        return {}
+    return {spec.name: spec.shape.index(dim) for spec in specs if dim in spec.shape}
+
+
+def find_output_axes(
+    inputs: Sequence[shapes.TensorSpec], outputs: Sequence[shapes.TensorSpec]
+) -> Dict[str, int]:
+    """Return the batch's axis in each output that has one: the dimension of its name.
+
+    Every other size has to be fixed or one of the inputs': of one that depends on the data, as the
+    number of objects, a batch has the largest, or the sum.
+    """
+    if not inputs[0].shape or isinstance(inputs[0].shape[0], int):
+        return {}
+    batch = inputs[0].shape[0]
+    known = {dim for spec in inputs for dim in spec.shape} - {shapes.UNKNOWN}
+    return {
+        spec.name: spec.shape.index(batch)
+        for spec in outputs
+        if spec.shape.count(batch) == 1
+        and all(isinstance(dim, int) or dim in known for dim in spec.shape)
+    }
+
+
+def explain_unsplit(
+    inputs: Sequence[shapes.TensorSpec], outputs: Sequence[shapes.TensorSpec]
+) -> str:
+    """Return why batches of a first dimension of any size cannot be joined or split; or nothing."""
+    batch = inputs[0].shape[0]
+    for spec in inputs:
+        if spec.shape.count(batch) > 1 and batch != shapes.UNKNOWN:
+            return f"the input {spec.name!r} is {list(spec.shape)}, with {batch!r} twice"
+    axes = find_output_axes(inputs, outputs)
+    for spec in outputs:
+        if spec.name not in axes:
+            return (
+                f"the output {spec.name!r} is {list(spec.shape)}: nothing tells which part of it is"
+                f" which sample's, where the batch is {batch!r}"
+            )
+    return ""
 
 
 def join(feeds: Sequence[Arrays], axes: Mapping[str, int]) -> Arrays:
@@ -70,14 +112,6 @@ def join(feeds: Sequence[Arrays], axes: Mapping[str, int]) -> Arrays:
         name: np.concatenate([feed[name] for feed in feeds], axes[name]) if name in axes else array
         for name, array in feeds[0].items()
     }
-
-
-def find_output_axis(alone: Sequence[int], joined: Sequence[int], count: int) -> Optional[int]:
-    """Return the axis of an output that holds ``count`` samples; None if there is no such axis."""
-    pairs = list(zip(alone, joined))  # noqa: B905 (strict is unknown to Python 3.8)
-    grown = [axis for axis, (one, all_) in enumerate(pairs) if one != all_]
-    fits = len(alone) == len(joined) and len(grown) == 1
-    return grown[0] if fits and joined[grown[0]] == alone[grown[0]] * count else None
 
 
 def split(outputs: Arrays, axes: Mapping[str, int], count: int) -> List[Arrays]:
@@ -94,6 +128,7 @@ class Joining:
 
     Attributes:
         axes: The batch's axis in each input.
+        output_axes: The batch's axis in each output that has one.
     """
 
     def __init__(self, model: Any) -> None:
@@ -101,6 +136,8 @@ class Joining:
         self._first = model.bundle.read_golden_inputs(0)
         sizes = shapes.find_shapes(self._first)
         self.axes = {} if self._is_one else find_axes(model.inputs, sizes)
+        self.output_axes = find_output_axes(model.inputs, model.outputs) if self.axes else {}
+        self._proven: Dict[Tuple[int, int], bool] = {}
 
     @property
     def _is_one(self) -> bool:
@@ -115,23 +152,23 @@ class Joining:
         """The golden samples that can be joined, and others, so that there are three at least.
 
         Those of the first one's shapes, with equal values in inputs without a batch. The others are
-        the first with its values moved along the last axis, which stay values that the model takes.
-        A batch of equal samples would not tell a graph that mixes them, two in turn not one that
-        reverses them.
+        the first with its values moved along the last axis by a third of it, and by two and turned
+        round, which stay values that the model takes. A batch of equal samples would not tell a
+        graph that mixes them, two in turn not one that reverses them.
         """
         goldens = map(self.model.bundle.read_golden_inputs, range(self.model.bundle.goldens))
         kind = self.find_kind(self._first)
         found = [
-            Sample(feed, number, {})
+            Sample(feed, number, self.model.infer(feed))
             for number, feed in enumerate(goldens)
             if self.find_kind(feed) == kind
         ]
-        for places in range(1, _LEAST + 1 - len(found)):
+        for thirds in range(1, _LEAST + 1 - len(found)):
             feed = {
-                name: np.roll(array, places, -1) if name in self.axes else array
+                name: _move(array, thirds) if name in self.axes else array
                 for name, array in self._first.items()
             }
-            found.append(Sample(feed, None, self.model.run(feed)))
+            found.append(Sample(feed, None, self.model.infer(feed)))
         return found
 
     def find_kind(self, feed: Arrays) -> Any:
@@ -150,57 +187,102 @@ class Joining:
             return f"the input {spec.name!r} is one picture or text"
         if not spec.shape or isinstance(spec.shape[0], int):
             return f"the input {spec.name!r} has the fixed shape {list(spec.shape)}"
-        return ""
+        return explain_unsplit(self.model.inputs, self.model.outputs)
 
-    def takes(self, feed: Arrays, count: int) -> bool:
-        """Return whether a model of the variant takes a batch of so many samples of this shape."""
-        dim = self.model.inputs[0].shape[0]
-        sizes = self.model.bundle.shapes.find_sizes(shapes.find_shapes(feed))
-        return not self.model.buckets or any(
-            self.model.can_take_sizes(bucket, {**sizes, dim: sizes.get(dim, 1) * count})
-            for bucket in self.model.buckets
+    @cached_property
+    def are_told_apart(self) -> bool:
+        """Whether a graph that mixes samples could be seen by the outputs of these.
+
+        Of samples in turn, those at each two places of a batch have to differ in some batch: one's
+        outputs are further from the other's than the limit asks of right ones.
+        """
+        count, needed_db = len(self.samples), self.model.entry["min_sqnr_db"]
+        return all(
+            any(
+                not self.compute_closeness_db(one, other.outputs) >= needed_db
+                for one, other in zip(self.samples, self.choose(distance, count))  # noqa: B905
+            )
+            for distance in range(1, count)
         )
 
-    def prove(self, count: int) -> Tuple[float, Dict[str, int]]:
+    def find_bucket(self, feed: Arrays, count: int) -> Optional[int]:
+        """Return the number of the variant's model for a batch of so many samples of these shapes.
+
+        None if none takes it; 0 where one model takes all sizes.
+        """
+        if not self.model.buckets:
+            return 0
+        wanted = self._find_sizes(feed, count)
+        takes = (self.model.can_take_sizes(bucket, wanted) for bucket in self.model.buckets)
+        return next((number for number, fits in enumerate(takes) if fits), None)
+
+    def _find_sizes(self, feed: Arrays, count: int) -> Dict[str, int]:
+        dim = self.model.inputs[0].shape[0]
+        sizes = self.model.bundle.shapes.find_sizes(shapes.find_shapes(feed))
+        return {**sizes, dim: sizes.get(dim, 1) * count}
+
+    def prove(self, count: int, bucket: int) -> float:
         """Run golden samples in batches of ``count``, each of them in each place once.
 
+        Args:
+            count: The samples of a batch.
+            bucket: The number of the model that they run in, as :meth:`find_bucket` has it.
+
         Returns:
-            How near the worst sample and output was, in dB, as ``Model.compute_closeness_db``; and
-            the axis of the samples in each output.
+            How near the worst sample and output was, in dB, as ``Model.compute_closeness_db``.
 
         Raises:
-            Refused: An output has no axis for the samples.
+            Refused: They do not fit into that model, or their outputs do not tell them apart or
+                have other sizes than the model declares.
         """
-        worst_db, axes = float("inf"), {}
+        if not self._can_hold_goldens(count, bucket):
+            known = shapes.format_sizes(self.model.buckets[bucket])
+            raise providers.Refused(f"golden samples do not fit into the model for {known}")
+        if not self.are_told_apart:
+            raise providers.Refused(
+                "the outputs of golden samples are too near to each other to tell them apart"
+            )
+        worst_db = float("inf")
         for begin in range(len(self.samples)):
             chosen = self.choose(begin, count)
-            outputs = self.model.run(join([sample.feed for sample in chosen], self.axes))
-            axes = self.find_output_axes(outputs, count)
-            for sample, own in zip(chosen, split(outputs, axes, count)):  # noqa: B905
+            outputs = self._run_in(bucket, join([sample.feed for sample in chosen], self.axes))
+            for sample, own in zip(chosen, self.split(outputs, count)):  # noqa: B905
                 worst_db = min(worst_db, self.compute_closeness_db(sample, own))
-        return worst_db, axes
+        return worst_db
+
+    def _can_hold_goldens(self, count: int, bucket: int) -> bool:
+        return not self.model.buckets or bool(
+            self.model.can_take_sizes(
+                self.model.buckets[bucket], self._find_sizes(self._first, count)
+            )
+        )
+
+    def _run_in(self, bucket: int, feed: Arrays) -> Arrays:
+        if not self.model.buckets:
+            return dict(self.model.infer(feed))
+        names = [spec.name for spec in self.model.outputs]
+        return dict(self.model.run_bucket(bucket, names, feed))
 
     def choose(self, begin: int, count: int) -> List[Sample]:
         """Return samples in turn, from one on."""
         return [self.samples[(begin + n) % len(self.samples)] for n in range(count)]
 
-    def find_output_axes(self, outputs: Arrays, count: int) -> Dict[str, int]:
-        """Return the axis of the samples in each output of a batch of golden samples.
+    def split(self, outputs: Arrays, count: int) -> List[Arrays]:
+        """Return the outputs of each golden sample of a batch; without those that have no axis.
 
         Raises:
-            Refused: An output has none.
+            Refused: An output does not hold so many samples.
         """
-        alone = self.model.bundle.manifest["goldens"][0]["outputs"][self.model.variant]
-        axes: Dict[str, int] = {}
-        for name, shape in ((entry["name"], entry["shape"]) for entry in alone):
-            axis = find_output_axis(shape, outputs[name].shape, count)
-            if axis is None:
+        alone = self.samples[0].outputs
+        for name, axis in self.output_axes.items():
+            expected = list(alone[name].shape)
+            expected[axis] *= count
+            if list(outputs[name].shape) != expected:
                 raise providers.Refused(
                     f"the output {name!r} is {list(outputs[name].shape)} for a batch of {count}"
-                    f" samples, and {shape} for one: it has no axis for them"
+                    f" samples, and {list(alone[name].shape)} for one: it has no axis for them"
                 )
-            axes[name] = axis
-        return axes
+        return split(outputs, self.output_axes, count)
 
     def compute_closeness_db(self, sample: Sample, outputs: Arrays) -> float:
         """Return how near outputs are to a sample's, in the worst of these outputs."""
@@ -208,22 +290,28 @@ class Joining:
             return float(self.model.compare({n: sample.outputs[n] for n in outputs}, outputs))
         return float(self.model.compute_closeness_db(sample.golden, outputs, outputs))
 
-    @cached_property
-    def output_axes(self) -> Dict[str, int]:
-        """The axis of the samples in each output, as a batch showed that gave the golden outputs.
+    def is_proven(self, feed: Arrays, count: int) -> bool:
+        """Return whether golden samples in batches of so many were near what is right.
 
-        Empty if there is no such batch.
+        That is tried once for each size and model of the variant. One that is wrong ends it for
+        all.
         """
         if self.explain_fixed() or self.model.entry["recipe"] == "int8-dynamic":
-            return {}  # int8-dynamic has one range for the whole batch: each depends on the others
-        count = next((n for n in range(2, MOST + 1) if self.takes(self._first, n)), 0)
-        if not count:
-            return {}
+            return False  # int8-dynamic has one range for the whole batch: each depends on others
+        bucket = self.find_bucket(feed, count)
+        if bucket is None or not self._can_hold_goldens(count, bucket):
+            return False
+        if not all(self._proven.values()):
+            return False
+        if (count, bucket) not in self._proven:
+            self._proven[count, bucket] = self._try(count, bucket)
+        return self._proven[count, bucket]
+
+    def _try(self, count: int, bucket: int) -> bool:
         try:
-            found_db, axes = self.prove(count)
-            return axes if found_db >= self.model.entry["min_sqnr_db"] else {}
+            return self.prove(count, bucket) >= float(self.model.entry["min_sqnr_db"])
         except _FAILURES:
-            return {}  # they are run one by one then
+            return False  # they are run one by one then
 
     def run(self, feeds: Sequence[Arrays]) -> List[Arrays]:
         """Return the outputs of samples that may be joined, in as few runs as there are models for.
@@ -234,16 +322,25 @@ class Joining:
         found: List[Arrays] = []
         while len(found) < len(feeds):
             rest = feeds[len(found) :]
-            count = next((n for n in range(len(rest), 1, -1) if self._is_proven(rest[0], n)), 1)
+            count = next((n for n in range(len(rest), 1, -1) if self.is_proven(rest[0], n)), 1)
             if count == 1:
                 found.append(self.model.run(rest[0]))
             else:
-                outputs = self.model.run(join(rest[:count], self.axes))
-                found += split(outputs, self.output_axes, count)
+                found += self._run_joined(rest[:count])
         return found
 
-    def _is_proven(self, feed: Arrays, count: int) -> bool:
-        return bool(self.output_axes) and self.takes(feed, count)
+    def _run_joined(self, feeds: Sequence[Arrays]) -> List[Arrays]:
+        if self.model.counts_outside:
+            for feed in feeds:
+                self.model.count_outside(feed)
+        outputs = self.model.infer(join(feeds, self.axes))
+        return split(outputs, self.output_axes, len(feeds))
+
+
+def _move(array: np.ndarray, thirds: int) -> np.ndarray:
+    """Return an array moved along its last axis; by two thirds also in the reverse order."""
+    moved = np.roll(array, max(1, thirds * array.shape[-1] // 3), -1)
+    return np.ascontiguousarray(np.flip(moved, -1)) if thirds > 1 else moved
 
 
 def predict_all(model: Any, given: Sequence[Any], most: int = MOST) -> Iterator[Dict[str, Any]]:

@@ -163,7 +163,7 @@ class Model:
                 tuple of such.
             max_batch: Of a list: how many that follow each other and have the same shapes are
                 joined to a batch at most. They run one by one where the model takes no batch, or
-                golden samples in one are not near their outputs, which is tried once.
+                golden samples in one are not near their outputs, which is tried once for each size.
 
         Returns:
             For an output that the bundle describes, the best classes, the objects in the picture's
@@ -207,7 +207,15 @@ class Model:
             ValueError: The inputs are larger than any model of this variant.
         """
         if self.counts_outside:
-            self._count_outside(feed)
+            self.count_outside(feed)
+        return self.infer(feed)
+
+    def infer(self, feed: Arrays) -> Arrays:
+        """Return the outputs as :meth:`run`, without counting inputs outside the ranges.
+
+        Raises:
+            ValueError: As :meth:`run`.
+        """
         names = [spec.name for spec in self.outputs]
         arrays = self.runner(names, feed)
         return dict(zip(names, arrays))  # noqa: B905 (strict is unknown to Python 3.8)
@@ -247,7 +255,8 @@ class Model:
             bound.write(feed)
         return bound
 
-    def _count_outside(self, feed: Arrays) -> None:
+    def count_outside(self, feed: Arrays) -> None:
+        """Count a call in :attr:`outside`, by each input that has values beyond its range."""
         for name, (low, high) in self.entry.get("input_ranges", {}).items():
             array = feed[name]
             if array.size and not (low <= array.min() and array.max() <= high):
@@ -261,9 +270,10 @@ class Model:
 
     def _run_padded(self, names: List[str], feed: Arrays) -> Sequence[np.ndarray]:
         number = shapes.choose_bucket(self.buckets, self._find_sizes(feed), exact=self._exact)
-        return list(self._run_bucket(number, names, feed).values())
+        return list(self.run_bucket(number, names, feed).values())
 
-    def _run_bucket(self, number: int, names: List[str], feed: Arrays) -> Arrays:
+    def run_bucket(self, number: int, names: List[str], feed: Arrays) -> Arrays:
+        """Return the outputs of the model for a bucket, which holds the inputs."""
         padded = self.bundle.shapes.pad_feed(feed, self.buckets[number])
         arrays = dict(zip(names, self.sessions[number].run(names, padded)))  # noqa: B905
         return shapes.cut_outputs(arrays, self.entry["slices"], self._find_sizes(feed))
@@ -312,9 +322,9 @@ class Model:
         for number, bucket in enumerate(self.buckets):
             held = [index for index, feed in enumerate(feeds) if self._can_take(bucket, feed)]
             if not held:
-                self._run_bucket(number, names, self.bundle.shapes.resize_feed(feeds[0], bucket))
+                self.run_bucket(number, names, self.bundle.shapes.resize_feed(feeds[0], bucket))
                 continue
-            outputs = self._run_bucket(number, names, feeds[held[0]])
+            outputs = self.run_bucket(number, names, feeds[held[0]])
             found_db = self.compute_closeness_db(held[0], outputs)
             check_golden(self.entry, found_db, f" for {shapes.format_sizes(bucket)}")
             if held[0] == 0:
