@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from edgepack.bundle.manifest import Manifest, ManifestVariant
+from edgepack.bundle.manifest import BundleFile, Manifest, ManifestVariant
 from edgepack.bundle.reading import Bundle
+from edgepack.devices.harness import JOINED
 
 GRID = Path(__file__).with_suffix(".json")
 """What ``tests/bench/record_grid.py`` wrote."""
@@ -30,7 +31,8 @@ def strip(entry: ManifestVariant) -> dict[str, Any]:
 def make_bundle(network: dict[str, Any]) -> Bundle:
     """Return a bundle with as much of a manifest as a search looks at."""
     variants = [ManifestVariant.model_validate_json(json.dumps(v)) for v in network["variants"]]
+    files = [BundleFile.model_construct(path=JOINED, role="harness")]
     manifest = Manifest.model_construct(
-        name="grid", version="1.0.0", target="grid", variants=variants, files=[]
+        name="grid", version="1.0.0", target="grid", family="linux", variants=variants, files=files
     )
     return Bundle(Path("grid"), manifest, "0" * 64)

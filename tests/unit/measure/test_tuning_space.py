@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from edgepack.backends.sessions import DENORMALS
 from edgepack.base.schema import NotMeasured
@@ -54,9 +56,9 @@ def variant(
 
 
 def list_settings(
-    given: ManifestVariant, processors: Topology, *, arch: str = "x86_64", lean: bool = False
+    given: ManifestVariant, processors: Topology, *, arch: str = "x86_64", **others: bool
 ) -> list[Settings]:
-    return space.list_settings(given, processors, arch=arch, lean=lean)
+    return space.list_settings(given, processors, arch=arch, **others)
 
 
 TWO, BIG_LITTLE = topology(1, 1), topology(*[18] * 4, *[24] * 2)
@@ -228,24 +230,37 @@ def test_parallel_mode_is_tried_where_another_device_leaves_nodes_to_the_cpu(
     assert "no memory pattern" in found
 
 
-def test_defaults_drop_settings_that_are_tuned_and_keep_the_log_level():
+def test_defaults_drop_settings_that_are_tuned_and_keep_the_arena_and_the_log_level():
     own = SessionSettings(
         execution_mode="parallel",
         inter_op_num_threads=2,
         enable_mem_pattern=False,
         enable_cpu_mem_arena=False,
         log_severity_level=1,
-        config={DENORMALS: "1"},
+        config={DENORMALS: "1", "session.inter_op.allow_spinning": "0"},
     )
     base = find_default_settings(variant(session=own))
-    assert base.session == SessionSettings(log_severity_level=1)
+    assert base.session == SessionSettings(log_severity_level=1, enable_cpu_mem_arena=False)
     assert all(s.session.log_severity_level == 1 for s in list_settings(variant(session=own), TWO))
     present = find_present_settings(variant(session=own))
-    assert count_changes(present, base) == 5
+    assert count_changes(present, base) == 5  # not the arena
     assert present.key != base.key
     assert format_settings(present) == (
         "parallel over 2 threads, no memory pattern, no arena, denormals as zero"
     )
+
+
+@pytest.mark.parametrize("lean", [False, True])
+@pytest.mark.parametrize("name", [CPU, "CUDAExecutionProvider"])
+def test_settings_that_an_older_bundles_loader_refuses_are_not_tried(name: str, *, lean: bool):
+    given = variant(Provider(name=name), backend="cpu" if name == CPU else "cuda", placement=0.9)
+    known = {"intra_op_num_threads", "graph_optimization_level", "config"}
+    found = list_settings(given, TWO, lean=lean, older=True)
+    assert len(found) > 2
+    for settings in found:
+        assert {*json.loads(settings.override)["session"]} <= known
+    every = list_settings(given, TWO, lean=lean)
+    assert any("memory pattern" in format_settings(settings) for settings in every)
 
 
 def test_key_when_settings_are_those_that_older_reports_know_is_what_it_was():

@@ -14,7 +14,8 @@ from edgepack.ondevice.runtime import edgepack_shapes as shapes
 def can_check(manifest: Manifest) -> bool:
     """Return whether what measures joins samples, and checks their outputs.
 
-    Linux devices are measured by the bundle's own harness, which may be older than this.
+    Linux devices are measured by the bundle's own harness, which may be older than this, and than
+    the session options that its loader sets then.
     """
     return manifest.family != "linux" or any(file.path == JOINED for file in manifest.files)
 

@@ -20,6 +20,7 @@ from edgepack.bundle.unused import Unused
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
 from edgepack.errors import RemoteCommandError, UsageError, format_one_line
+from edgepack.measure.bench.joining import can_check
 from edgepack.measure.tune.confirming import Pairs, make_pairs
 from edgepack.measure.tune.halving import (
     CandidateOutError,
@@ -425,7 +426,9 @@ def _make_candidates(variants: Sequence[ManifestVariant], site: Site) -> list[Me
     found: list[MeasuredCandidate] = []
     for variant in variants:
         own, base = find_present_settings(variant).key, find_default_settings(variant).key
-        for settings in list_settings(variant, site.topology, arch=arch, lean=lean):
+        for settings in list_settings(
+            variant, site.topology, arch=arch, lean=lean, older=not can_check(site.bundle.manifest)
+        ):
             entrant = Entrant(
                 number=len(found),
                 group=variant.id,

@@ -25,6 +25,7 @@ BLOCK_BASE = "session.dynamic_block_base"
 """With 4, work is split into blocks that get smaller; without it, into equal ones. Source:
 onnxruntime_session_options_config_keys.h."""
 TUNED_KEYS = (SPINNING, AFFINITIES, BLOCK_BASE, DENORMALS)
+_BETWEEN_OPERATORS = "session.inter_op."
 _OTHER_LEVELS: tuple[GraphLevel, ...] = ("extended", "basic")
 
 
@@ -34,14 +35,31 @@ def find_present_settings(variant: ManifestVariant) -> Settings:
 
 
 def find_default_settings(variant: ManifestVariant) -> Settings:
-    """Return onnxruntime's own settings: tuned options are unset, the variant's own are kept."""
-    config = {key: v for key, v in variant.session.config.items() if key not in TUNED_KEYS}
-    session = SessionSettings(log_severity_level=variant.session.log_severity_level, config=config)
+    """Return onnxruntime's own settings: tuned options are unset, the variant's own are kept.
+
+    The mode is sequential, in which entries of threads between operators do nothing.
+    """
+    own = variant.session
+    config = {
+        key: value
+        for key, value in own.config.items()
+        if key not in TUNED_KEYS and not key.startswith(_BETWEEN_OPERATORS)
+    }
+    session = SessionSettings(
+        log_severity_level=own.log_severity_level,
+        enable_cpu_mem_arena=own.enable_cpu_mem_arena,
+        config=config,
+    )
     return _make_settings(variant, session, dict.fromkeys(_list_tuned_keys(variant)))
 
 
 def list_settings(
-    variant: ManifestVariant, topology: Topology, *, arch: str, lean: bool = False
+    variant: ManifestVariant,
+    topology: Topology,
+    *,
+    arch: str,
+    lean: bool = False,
+    older: bool = False,
 ) -> list[Settings]:
     """Return all settings to try, each once: the defaults, the present ones, then the others.
 
@@ -50,6 +68,8 @@ def list_settings(
         topology: The device's processors.
         arch: Its architecture, as its system or edgepack spells it.
         lean: Whether the project limits memory: all others are then without memory patterns.
+        older: Whether the bundle is of an edgepack whose loader sets threads, the graph's level and
+            config entries alone, and refuses the rest.
     """
     base = find_default_settings(variant)
     found = [base, find_present_settings(variant)]
@@ -59,7 +79,7 @@ def list_settings(
         )
         if arch.replace("_", "-") == "x86-64":
             sessions.append(_change(base.session, config={**base.session.config, DENORMALS: "1"}))
-        if lean:
+        if lean and not older:
             sessions = [_change(session, enable_mem_pattern=False) for session in sessions]
         found += [base.model_copy(update={"session": session}) for session in sessions]
     else:
@@ -73,7 +93,13 @@ def list_settings(
             for session in sessions
             for options in _list_options(_find_knobs(variant), topology)
         ]
-    return list({each.key: each for each in found}.values())
+    fit = [each for each in found if not (older and _has_later_settings(each.session))]
+    return list({each.key: each for each in fit}.values())
+
+
+def _has_later_settings(session: SessionSettings) -> bool:
+    first = {"intra_op_num_threads", "graph_optimization_level", "config"}
+    return bool(session.model_dump(exclude=first, exclude_defaults=True))
 
 
 def _list_sessions(

@@ -14,6 +14,7 @@ from edgepack.devices.probing import probe
 from edgepack.devices.topology import ask_topology
 from edgepack.devices.transports import connect, require_machine
 from edgepack.errors import EdgepackError, RemoteCommandError, UsageError
+from edgepack.measure.bench.joining import can_check
 from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness, read_variants
 from edgepack.measure.limits import split_by_limits
 from edgepack.measure.tune.assembling import make_report
@@ -54,7 +55,11 @@ def plan_tuning(question: TuneQuestion, device: Device) -> TunePlan:
             settings
             for each in variants
             for settings in list_settings(
-                each, topology, arch=facts.arch, lean=question.limits.memory_mb is not None
+                each,
+                topology,
+                arch=facts.arch,
+                lean=question.limits.memory_mb is not None,
+                older=not can_check(bundle.manifest),
             )
         ],
         unused,
