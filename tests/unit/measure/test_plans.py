@@ -164,6 +164,7 @@ def test_reshaped_inputs_have_no_outputs_to_be_near(folder: Path) -> None:
 def test_batch_of_golden_samples_has_their_outputs_joined(folder: Path) -> None:
     plan = planner(load_bundle(folder)).plan_batch(3)
     assert plan is not None
+    assert plan.how == "golden outputs, over the whole batch"
     told = [line for line in words(plan.text) if line[0] in ("golden", "input", "output")]
     assert told == [
         ["golden", "0"],
@@ -180,6 +181,18 @@ def test_batch_of_golden_samples_has_their_outputs_joined(folder: Path) -> None:
         assert plan.files[path] == golden[1, name] + golden[0, name] + golden[1, name]
 
 
+def test_batch_of_the_only_golden_sample_repeats_it_and_says_so(folder: Path) -> None:
+    def keep_one(manifest: dict) -> None:  # type: ignore[type-arg]
+        del manifest["goldens"][1:]
+
+    change_manifest(folder, keep_one)
+    plan = planner(load_bundle(folder)).plan_batch(3)
+    assert plan is not None
+    for name, path in (("x", "work/batch-0-0.bin"), ("y", "work/batch-0-output-0.bin")):
+        assert plan.files[path] == 3 * (folder / f"golden/0-{name}.bin").read_bytes()
+    assert plan.how.startswith("golden outputs of one sample, repeated")
+
+
 def test_batch_whose_outputs_cannot_be_told_has_no_plan(folder: Path) -> None:
     bundle = load_bundle(folder)
     manifest = bundle.manifest
@@ -193,7 +206,12 @@ def test_batch_whose_outputs_cannot_be_told_has_no_plan(folder: Path) -> None:
         }
     )
     mean = [manifest.outputs[0].model_copy(update={"shape": [1, 4, 8, 8]})]
-    for changes in ({"goldens": [golden]}, {"goldens": [odd, odd]}, {"outputs": mean}):
+    unnamed = {
+        name: [tensors[0].model_copy(update={"shape": ["?", *tensors[0].shape[1:]]})]
+        for name, tensors in (("inputs", manifest.inputs), ("outputs", manifest.outputs))
+    }
+    twice = [manifest.inputs[0].model_copy(update={"shape": ["n", "n", 8, 8]})]
+    for changes in ({"goldens": [odd, odd]}, {"outputs": mean}, unnamed, {"inputs": twice}):
         changed = replace(bundle, manifest=manifest.model_copy(update=changes))
         assert planner(changed).plan_batch(3) is None
 

@@ -82,12 +82,12 @@ NO_COLD = NotMeasured(reason="a phone does not let its file cache be dropped")
 _Document = TypeVar("_Document", bound=StrictModel)
 
 
-def check_batch(timed: TimedAnswer, needed_db: float) -> OutputCheck:
+def check_batch(timed: TimedAnswer, how: str, needed_db: float) -> OutputCheck:
     """Return whether the outputs of batches are near the golden ones, which are joined, too."""
     found_db = timed.golden_min_sqnr_db
     wrong = f"outputs are {found_db:.1f} dB near the golden ones, {needed_db:.1f} dB are needed"
     return OutputCheck(
-        how="golden outputs, over the whole batch",
+        how=how,
         nearness_db=found_db,
         needed_db=needed_db,
         problem="" if found_db >= needed_db else wrong,
@@ -202,7 +202,9 @@ class NativeHarness:
             )
         except ValueError as error:
             return Swept(latencies_ns=[], problem=format_one_line(str(error)))
-        checked = check_batch(timed, entry.min_sqnr_db) if joined else NO_OUTPUTS_CHECKED
+        checked = (
+            check_batch(timed, joined.how, entry.min_sqnr_db) if joined else NO_OUTPUTS_CHECKED
+        )
         return Swept(latencies_ns=timed.latencies_ns, steady=timed.steady, checked=checked)
 
     def memory(self, variant: str) -> Memory:

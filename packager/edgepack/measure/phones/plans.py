@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +27,9 @@ CACHE = "{cache}"
 PRECISE = "session.x64quantprecision"
 VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 
+_OVER_BATCH = "golden outputs, over the whole batch"
+_REPEATED = "golden outputs of one sample, repeated over the whole batch: not whether samples mix"
+
 Feed = dict[str, np.ndarray]
 
 
@@ -37,6 +40,8 @@ class PhonePlan:
     text: str
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Inputs that are not in the bundle, by the path that the text has for them."""
+    how: str = ""
+    """Of a batch: what its outputs are compared with."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +141,8 @@ class Planner:
     def plan_batch(self, batch: int) -> PhonePlan | None:
         """Return the plan for golden samples that are joined to batches, with their outputs joined.
 
-        None where it cannot be told what these are: if fewer than two golden samples can be joined,
-        or an output does not begin with the batch.
+        None where it cannot be told what these are: if an output does not begin with the batch. One
+        golden sample is repeated, which shows no graph that mixes samples.
 
         Raises:
             ValueError: No model takes such a batch.
@@ -149,7 +154,7 @@ class Planner:
         count, rest = divmod(batch, feeds[0][first.name].shape[0]) if first.shape else (0, 1)
         outputs = self.bundle.manifest.outputs
         begins = all(tuple(each.shape[:1]) == first.shape[:1] for each in outputs)
-        if rest or len(alike) < 2 or not begins:
+        if rest or not axes or first.shape[0] == shapes.UNKNOWN or not begins:
             return None
         parts = []
         for begin in range(len(alike)):
@@ -162,7 +167,8 @@ class Planner:
             cuts = self._list_cuts(feed) if self.entry.buckets else ()
             text = "\n".join([made.text, right.text, *cuts])
             parts.append(PhonePlan(text, {**made.files, **right.files}))
-        return self._make_plan(self._models, parts)
+        how = _OVER_BATCH if len(alike) > 1 else _REPEATED
+        return replace(self._make_plan(self._models, parts), how=how)
 
     def _join_outputs(self, chosen: Sequence[int], prefix: str) -> PhonePlan | None:
         """Return the lines of golden outputs that are joined along their first axis.
