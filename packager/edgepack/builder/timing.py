@@ -160,8 +160,10 @@ def find_comparison(
         EdgepackError: As :func:`compare_latency`.
     """
     machine = (platform.node(), os.cpu_count(), sorted(read_cpu_flags()))
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    threads = (os.environ.get("EDGEPACK_THREADS", ""), mine)
     given = (int8.digest, fp32.digest, samples and samples.digest, sorted(config.items()))
-    what = json.dumps(["latency", hash_code(), version("onnxruntime"), machine, given])
+    what = json.dumps(["latency", hash_code(), version("onnxruntime"), machine, threads, given])
     key = hashlib.sha256(what.encode()).hexdigest()
     if kept := cache.find(key):
         kept.require_whole()

@@ -66,6 +66,12 @@ def test_comparison_is_kept_where_it_could_tell(
     find_comparison(*models, other, {"a": "1"}, cache)
     find_comparison(*models, None, {}, cache)
     assert len(asked) == runs + 3
+    # So are other threads and other processors.
+    monkeypatch.setenv("EDGEPACK_THREADS", "97")
+    find_comparison(*models, None, {}, cache)
+    monkeypatch.setattr(timing.os, "sched_getaffinity", lambda _: {97}, raising=False)
+    find_comparison(*models, None, {}, cache)
+    assert len(asked) == runs + 5
 
 
 @pytest.mark.parametrize(
