@@ -73,6 +73,8 @@ class _Ready:
     """In the cache; empty where an input failed."""
     model_bytes: int = 0
     """Of the models that it takes."""
+    problem: EdgepackError | None = None
+    """Why it could not be narrowed."""
 
 
 @dataclass
@@ -134,7 +136,10 @@ class _Run:
             return _Ready(planned)
         paths = {name: self._find_path(origin) for name, origin in planned.inputs.items()}
         digests = {name: self._find_digest(origin) for name, origin in planned.inputs.items()}
-        narrowed = replace(planned, step=narrow_step(planned.step, paths))
+        try:
+            narrowed = replace(planned, step=narrow_step(planned.step, paths))
+        except (StepError, ModelError) as error:
+            return _Ready(planned, problem=error)
         models = sum(map(_count_model_bytes, paths.values()))
         return _Ready(narrowed, make_step_key(narrowed.step, digests), models)
 
@@ -177,13 +182,15 @@ class _Run:
         for origin in planned.inputs.values():
             if origin in self.failed:
                 raise self.failed[origin]
-        if planned.step.cacheable and (found := self.cache.find(key)):
+        if planned.step.cacheable and key and (found := self.cache.find(key)):
             if key not in self.made:
                 self.from_cache.add(planned.id)
             return found
         for origin in planned.inputs.values():
             if origin in self.artifacts:
                 self.artifacts[origin].require_whole()
+        if ready.problem:
+            raise ready.problem
         paths = {name: self._find_path(origin) for name, origin in planned.inputs.items()}
         artifact = self.cache.keep(
             key,

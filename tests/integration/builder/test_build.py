@@ -421,6 +421,15 @@ def test_cache_when_a_kept_model_changes_is_noticed_and_not_shipped(tmp_path, ow
     assert build(model, targets=["host"], out=tmp_path / "b", use_cache=False).bundles
 
 
+def test_cache_when_a_kept_model_cannot_be_read_says_that_the_cache_is_damaged(tmp_path, own_home):
+    model = tiny_models.conv_net(tmp_path / "net.onnx", batch=1)
+    build(model, targets=["nvidia"], variants=["cpu-fp32"], out=tmp_path / "a")
+    for kept in (own_home / ".cache").rglob("model.onnx"):
+        kept.write_bytes(b"\xff" * kept.stat().st_size)
+    with pytest.raises(EdgepackError, match="the cache is damaged"):
+        build(model, targets=["nvidia"], variants=["cuda-fp16"], out=tmp_path / "b")
+
+
 def test_cache_when_an_entry_is_cut_off_is_made_again(tmp_path, own_home):
     model = tiny_models.relu(tmp_path / "net.onnx")
     first = build(model, targets=["host"], out=tmp_path / "a").bundles[0]
