@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,3 +92,22 @@ def test_evaluation_compares_with_the_kept_answers(inputs: dict[str, Path], tmp_
         {**inputs, "reference": inputs["model"], "answers": out},
     )
     assert result["agreement"] == pytest.approx((COUNT - 1) / COUNT)
+
+
+def test_answers_that_will_be_too_large_are_known_after_the_first_sample(
+    inputs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames: list[int] = []
+    every = reference_answers.run_streams
+
+    def count(*given: Any) -> Iterator[Any]:
+        for each in every(*given):
+            frames.append(1)
+            yield each
+
+    monkeypatch.setattr(reference_answers, "run_streams", count)
+    monkeypatch.setattr(reference_answers, "MOST_BYTES", COUNT * 16 - 1)
+    assert read_answers(run(inputs, tmp_path / "nothing")) is None
+    assert len(frames) == 1
+    monkeypatch.setattr(reference_answers, "MOST_BYTES", COUNT * 16)
+    assert read_answers(run(inputs, tmp_path / "all")) is not None
