@@ -28,7 +28,7 @@ from edgepack.measure.evaluate.stream import stream_answers
 from edgepack.records.presets import Preset, find_preset
 from edgepack.records.run import Joined, OutputCheck, Scenario
 from edgepack.records.scenarios import make_scenario
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.nets import tiny_models
 from tests.support.reports.tiny_bundle import change_manifest, import_loader, write_tiny_bundle
@@ -341,21 +341,28 @@ def test_sweep_of_a_batch_that_no_output_tells_apart_checks_it_without_golden_ou
 def test_sweep_of_a_batch_that_some_outputs_tell_apart_compares_those(
     harness: Harness, bundle: Path
 ) -> None:
-    """The same tensor is given twice, and only one of them is declared with the batch."""
+    """The other one has the values above 0, of which each sample has as many as it has."""
     path = bundle / "models/cpu-fp32.onnx"
     model = onnx.load(path)
-    model.graph.node.append(helper.make_node("Identity", ["y"], ["z"], "same"))
-    value = helper.make_tensor_value_info("z", TensorProto.FLOAT, ["k", 4, 8, 8])
-    model.graph.output.append(value)
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, "f4"), "zero"))
+    model.graph.node.append(helper.make_node("Greater", ["y", "zero"], ["above"], "above"))
+    model.graph.node.append(helper.make_node("Reshape", ["above", "flat"], ["kept"], "kept"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "flat"))
+    model.graph.node.append(helper.make_node("Compress", ["y", "kept"], ["z"], "choose"))
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["k"]))
     onnx.save(model, path)
 
     def add(manifest: dict[str, Any]) -> None:
-        manifest["outputs"].append({**manifest["outputs"][0], "name": "z", "shape": ["k", 4, 8, 8]})
+        manifest["outputs"].append({"name": "z", "dtype": "float32", "shape": ["k"]})
         for entry in manifest["variants"]:
             entry["model_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-        for golden in manifest["goldens"]:
+        for number, golden in enumerate(manifest["goldens"]):
+            y = np.fromfile(bundle / f"golden/{number}-y.bin", "<f4")
+            y[y > 0].tofile(bundle / f"golden/{number}-z.bin")
+            z = {"name": "z", "path": f"golden/{number}-z.bin", "shape": [int((y > 0).sum())]}
             for tensors in golden["outputs"].values():
-                tensors.append({**tensors[0], "name": "z"})
+                tensors.append({**tensors[0], **z})
+        assert len({str(golden["outputs"]["cpu-fp32"][1]) for golden in manifest["goldens"]}) == 2
 
     change_manifest(bundle, add)
     swept = harness.sweep("cpu-fp32", BRIEF, {"x": [4, 3, 8, 8]}, 4)

@@ -194,13 +194,16 @@ class Joining:
         """Whether a graph that mixes samples could be seen by the outputs of these.
 
         Of samples in turn, those at each two places of a batch have to differ in some batch: one's
-        outputs are further from the other's than the limit asks of right ones.
+        outputs are further from the other's than the limit asks of right ones, in one output that
+        has a batch at least.
         """
         count, needed_db = len(self.samples), self.model.entry["min_sqnr_db"]
+        found = [{name: each.outputs[name] for name in self.output_axes} for each in self.samples]
         return all(
             any(
-                not self.compute_closeness_db(one, other.outputs) >= needed_db
-                for one, other in zip(self.samples, self.choose(distance, count))  # noqa: B905
+                not self.compute_closeness_db(sample, found[(place + distance) % count])
+                >= needed_db
+                for place, sample in enumerate(self.samples)
             )
             for distance in range(1, count)
         )
