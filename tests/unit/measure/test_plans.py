@@ -205,13 +205,22 @@ def test_batch_whose_outputs_cannot_be_told_has_no_plan(folder: Path) -> None:
             }
         }
     )
-    mean = [manifest.outputs[0].model_copy(update={"shape": [1, 4, 8, 8]})]
+    mean, found = (
+        [manifest.outputs[0].model_copy(update={"shape": shape})]
+        for shape in ([1, 4, 8, 8], ["n", "k", 8, 8])
+    )
     unnamed = {
         name: [tensors[0].model_copy(update={"shape": ["?", *tensors[0].shape[1:]]})]
         for name, tensors in (("inputs", manifest.inputs), ("outputs", manifest.outputs))
     }
     twice = [manifest.inputs[0].model_copy(update={"shape": ["n", "n", 8, 8]})]
-    for changes in ({"goldens": [odd, odd]}, {"outputs": mean}, unnamed, {"inputs": twice}):
+    for changes in (
+        {"goldens": [odd, odd]},
+        {"outputs": mean},
+        {"outputs": found},
+        unnamed,
+        {"inputs": twice},
+    ):
         changed = replace(bundle, manifest=manifest.model_copy(update=changes))
         assert planner(changed).plan_batch(3) is None
 

@@ -152,9 +152,7 @@ class Planner:
         axes = batches.find_axes(self._shapes.inputs, shapes.find_shapes(feeds[0]))
         alike = [number for number, feed in enumerate(feeds) if _can_join(feed, feeds[0], axes)]
         count, rest = divmod(batch, feeds[0][first.name].shape[0]) if first.shape else (0, 1)
-        outputs = self.bundle.manifest.outputs
-        begins = all(tuple(each.shape[:1]) == first.shape[:1] for each in outputs)
-        if rest or not axes or first.shape[0] == shapes.UNKNOWN or not begins:
+        if rest or not axes or not self._begin_with_batch():
             return None
         parts = []
         for begin in range(len(alike)):
@@ -169,6 +167,15 @@ class Planner:
             parts.append(PhonePlan(text, {**made.files, **right.files}))
         how = _OVER_BATCH if len(alike) > 1 else _REPEATED
         return replace(self._make_plan(self._models, parts), how=how)
+
+    def _begin_with_batch(self) -> bool:
+        """Return whether each output begins with the batch, as the manifest has it."""
+        first, outputs = self._shapes.inputs[0].shape, self.bundle.manifest.outputs
+        if isinstance(first[0], int):
+            return all(each.shape[:1] == [first[0]] for each in outputs)
+        specs = [shapes.TensorSpec(t.name, t.dtype, tuple(t.shape)) for t in outputs]
+        begins = batches.find_output_axes(self._shapes.inputs, specs)
+        return all(begins.get(spec.name) == 0 for spec in specs)
 
     def _join_outputs(self, chosen: Sequence[int], prefix: str) -> PhonePlan | None:
         """Return the lines of golden outputs that are joined along their first axis.
