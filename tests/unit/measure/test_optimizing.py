@@ -9,7 +9,12 @@ from edgepack.backends.targets import find_misfits
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy, ManifestVariant
 from edgepack.measure.optimize.candidates import add_candidates
-from edgepack.measure.optimize.pruning import GAIN, Screened, find_pruned
+from edgepack.measure.optimize.pruning import (
+    GAIN,
+    Screened,
+    explain_few_samples,
+    find_pruned,
+)
 from edgepack.measure.tune.journal import Journal, JournaledRun
 from edgepack.project.limits import Limits
 from edgepack.project.profile import find_target_files, load_profile
@@ -132,3 +137,23 @@ def test_journal_without_a_file_writes_nothing_down() -> None:
     nothing.add(JournaledRun(key="a", found=times(1), took_s=1))
     assert nothing.take("a") is None
     nothing.drop()
+
+
+@pytest.mark.parametrize(
+    ("samples", "interval", "limits", "needed"),
+    [
+        (360, (-0.0027, 0.0083), Limits(), ""),
+        (360, (-0.0172, 0.0228), Limits(metric_drop=0.01), "about 1440 would"),
+        (360, (-0.0172, 0.0228), Limits(metric_drop=0.03), ""),
+        (40, (0.0, 0.0), Limits(metric_drop=0.01), "about 300 would"),
+        (400, (0.0, 0.0), Limits(metric_drop=0.01), ""),
+    ],
+)
+def test_samples_that_cannot_tell_the_loss_say_how_many_would(
+    samples: int, interval: tuple[float, float], limits: Limits, needed: str
+) -> None:
+    found = example_accuracy(0.9833, 24.3).model_copy(
+        update={"samples": samples, "drop_interval": interval}
+    )
+    told = explain_few_samples(found, limits)
+    assert (needed in told) if needed else told == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -29,7 +29,11 @@ from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.measure.optimize.candidates import add_candidates
 from edgepack.measure.optimize.keeping import find_runs_dir
-from edgepack.measure.optimize.pruning import explain_lost, explain_too_poor
+from edgepack.measure.optimize.pruning import (
+    explain_few_samples,
+    explain_lost,
+    explain_too_poor,
+)
 from edgepack.measure.optimize.searching import OptimizeSearch
 from edgepack.measure.tune.assembling import describe_pairs, find_front, make_candidate
 from edgepack.measure.tune.journal import Journal
@@ -366,8 +370,16 @@ def _make_report(
         over_fp32=outcome.over_fp32,
         over_defaults=outcome.over_defaults,
         unfinished=unfinished,
-        notes=list(search.list_notes()),
+        notes=[*search.list_notes(), *_list_few_samples(outcome)],
     )
+
+
+def _list_few_samples(outcome: _Outcome) -> Iterator[str]:
+    """Yield whether the answer's samples are too few to tell what it may lose."""
+    if outcome.answer is not None:
+        found = outcome.on_device.get(outcome.answer.settings.variant)
+        if found and (few := explain_few_samples(found, outcome.limits)):
+            yield few
 
 
 def require_answer(report: OptimizeReport) -> None:

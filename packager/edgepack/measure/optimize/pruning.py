@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -90,3 +91,23 @@ def explain_lost(found: Accuracy, limits: Limits, reference: float | None) -> st
     if most is None or drop <= most:
         return ""
     return f"{found.metric} drops by {drop:.4f} against fp32 at the first size, of at most {most:g}"
+
+
+def explain_few_samples(found: Accuracy, limits: Limits) -> str:
+    """Return that samples are too few to tell what may be lost, and how many would; or nothing.
+
+    The interval of the drop shrinks with the square root of their number. Of a metric between 0 and
+    1 that no sample changed, 3 / n may still be lost (the rule of three, at 95 %).
+    """
+    if found.drop_interval is None or isinstance(found.fp32, NotMeasured):
+        return ""
+    most = limits.metric_drop or MAY_LOSE * abs(found.fp32)
+    low, high = found.drop_interval
+    reach = max((high - low) / 2, 3 / found.samples if high == low else 0.0)
+    if reach <= most or most <= 0:
+        return ""
+    needed = math.ceil(found.samples * (reach / most) ** (1 if high == low else 2))
+    return (
+        f"{found.samples} samples tell a loss of {most:.3g} in {found.metric} only to"
+        f" ±{reach:.3g}: about {needed} would"
+    )
