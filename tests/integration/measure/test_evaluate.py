@@ -87,6 +87,20 @@ def test_evaluate_when_the_metric_is_python_calls_it_here(built, tmp_path):
     assert accuracy.interval.reason == "mymetric:mean has no value for each sample"
 
 
+@pytest.mark.slow(reason="evaluates on a device")
+def test_evaluate_when_the_metric_of_the_devices_answers_is_nan_says_so(built, tmp_path):
+    """Every comparison with NaN is false: no limit would be missed."""
+    project, _ = built
+    hook = tmp_path / "mymetric.py"
+    hook.write_text("def mean(outputs, labels):\n    return float(len(outputs))\n")
+    given = "labels: labels, metric: {python: 'mymetric:mean', higher_is_better: true}}"
+    project.write_text(project.read_text().replace("labels: labels}", given))
+    [made] = build(project=project, targets=["host"], out=tmp_path / "dist").bundles
+    hook.write_text("def mean(outputs, labels):\n    return float('nan')\n")
+    with pytest.raises(SamplesError, match="mymetric:mean of the device's answers is not a number"):
+        evaluate(made.bundle.path, load_device("local"), project=project)
+
+
 def test_evaluate_when_no_project_is_here_asks_for_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"no edgepack\.yaml here") as caught:

@@ -9,6 +9,7 @@ from pathlib import Path
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
 from edgepack.devices.frames import encode
+from edgepack.errors import SamplesError
 from edgepack.measure.evaluate.kept_answers import read_as_they_come
 from edgepack.metrics.labelled import choose_labelled_metric
 from edgepack.model.files import MODEL
@@ -16,6 +17,7 @@ from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project.outputs import OutputDescription
 from edgepack.project.samples import PythonMetric
 from edgepack.samples.sample_set import SampleSet
+from edgepack.steps.proofs.evaluation import is_finite
 from edgepack.steps.proofs.evaluation_result import drop_comparison, make_accuracy
 from edgepack.steps.proofs.hook_metric import make_hook
 from edgepack.steps.proofs.judge import Judge
@@ -56,7 +58,7 @@ def judge_answers(given: Judging) -> Judged:
     """Return the metric over all samples; fp32 runs here, on each while the device runs others.
 
     Raises:
-        SamplesError: The metric does not fit the outputs, or the user's fails.
+        SamplesError: The metric does not fit the outputs, or the user's fails or gives NaN.
         ModelError: The fp32 model does not run.
     """
     samples = SampleSet.read(given.samples)
@@ -81,6 +83,12 @@ def judge_answers(given: Judging) -> Judged:
 
     hook = make_hook(given.metric, samples, {"project": given.project}, given.interpreter)
     result = judge.make_result(given.metric, hook)
+    if not is_finite(result):
+        raise SamplesError(
+            f"the metric {result['metric']} of the device's answers is not a number: fp32"
+            f" {result['fp32']}, device {result['value']}",
+            hint="check the metric's function on the outputs that it gets",
+        )
     if "metric" in result and (found := measure_drift(judge.by_output.r2, samples)):
         result["drift"] = found.model_dump()
     accuracy = make_accuracy(result if given.reference else drop_comparison(result))
