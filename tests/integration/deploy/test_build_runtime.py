@@ -107,7 +107,8 @@ def write_target(site: Path, **runtime: object) -> None:
     profile["id"] = "own"
     profile["runtime"] |= runtime
     (site / "targets").mkdir(exist_ok=True)
-    (site / "targets" / "own.yaml").write_text(yaml.safe_dump(profile))
+    # As JSON, whose texts are quoted: a commit may look like a number (12e345).
+    (site / "targets" / "own.yaml").write_text(json.dumps(profile))
 
 
 def look(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -216,7 +217,7 @@ def test_provider_that_is_missing_on_the_board_is_not_kept_and_the_old_environme
         cuda = {"id": "cuda-fp16", "backend": "cuda", "recipe": "fp16", "placement": 0.9}
         providers = [{"name": "CUDAExecutionProvider"}, {"name": "CPUExecutionProvider"}]
         profile["variants"].insert(0, cuda | {"providers": providers})
-        path.write_text(yaml.safe_dump(profile))
+        path.write_text(json.dumps(profile))
         why = "CUDAExecutionProvider: it is not in the runtime"
     assert run(["runtime", "build", "own", "--device", "board"]) == 9
     assert why in capsys.readouterr().err
