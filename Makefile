@@ -59,7 +59,7 @@ gpu: $(READY)  ## The target nvidia on this machine's GPU; GPU='--wheelhouse FOL
 	$(ROOM) $(BIN)/python -m tests.gpu.run $(GPU)
 
 lab: $(READY)  ## Emulated aarch64 boards over SSH; needs root on Debian
-	$(ROOM) $(BIN)/python -m tests.lab.run $(LAB)
+	$(ROOM) $(BIN)/python -m tests.lab.run --variants $(LAB)
 
 farm-test: $(READY)  ## A month of a farm in an hour: 40 boards, faults all the time; needs root on Linux, sshd
 	$(ROOM) $(BIN)/python -m tests.farm.run $(FARM)

@@ -86,16 +86,16 @@ class Lab:
             raise LabError(f"not {what}: exit codes {broken}")
 
 
-def walk(lab: Lab) -> None:
-    """Walk the whole road.
+def walk(lab: Lab, *, every_variant: bool = False) -> None:
+    """Walk the whole road; to ``every_variant`` it takes several minutes more.
 
     Raises:
         LabError: A step failed on which the next ones stand.
         EdgepackError: Likewise.
     """
     steps: list[Callable[[Lab], None]] = [
-        add, provision, build, push, prove, bench, bench_all, evaluate, prove_target, break_off,
-        look_back,
+        add, provision, build, push, prove, bench, *([bench_all] if every_variant else []),
+        evaluate, prove_target, break_off, look_back,
     ]  # fmt: skip
     for step in steps:
         began = time.monotonic()

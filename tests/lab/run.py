@@ -46,7 +46,9 @@ def main() -> int:
     began = time.monotonic()
     try:
         host.require_host()
-        findings = run_lab(arguments.record, fresh=arguments.fresh)
+        findings = run_lab(
+            arguments.record, fresh=arguments.fresh, every_variant=arguments.variants
+        )
     except host.CannotRunError as error:
         report("lab", [], time.monotonic() - began, not_run=str(error))
         sys.stdout.write(f"lab: cannot run here: {error}\n")
@@ -68,6 +70,9 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run edgepack on boards in namespaces.")
     parser.add_argument("--record", type=Path, help="write what was seen, as JSON, to this file")
+    parser.add_argument(
+        "--variants", action="store_true", help="measure every variant of the emulated boards, too"
+    )
     parser.add_argument("--fresh", action="store_true", help="build the root file system again")
     parser.add_argument(
         "--packages", action="store_true", help="print the Debian packages it needs"
@@ -88,7 +93,7 @@ def cache_folder() -> Path:
     return Path(named).absolute() if named else Path.home() / ".cache" / "edgepack-lab"
 
 
-def run_lab(record: Path | None, *, fresh: bool) -> Findings:
+def run_lab(record: Path | None, *, fresh: bool, every_variant: bool = False) -> Findings:
     """Start the boards, walk the road, take everything down; return what was seen.
 
     Raises:
@@ -130,7 +135,8 @@ def run_lab(record: Path | None, *, fresh: bool) -> Findings:
         findings.facts["emulator"] = f"qemu-user {host.emulator_version()}"
         finished = False
         try:
-            walk(Lab(boards, key, work / "dist", findings))
+            lab = Lab(boards, key, work / "dist", findings)
+            walk(lab, every_variant=every_variant)
             finished = True
         except (EdgepackError, host.LabError) as error:
             findings.expect("the road was walked to its end", held=False, found=error)
