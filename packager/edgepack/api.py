@@ -222,6 +222,7 @@ if TYPE_CHECKING:
     from edgepack.records.optimizing import OptimizeReport as OptimizeReport
     from edgepack.records.presets import Preset as Preset
     from edgepack.records.presets import find_preset as find_preset
+    from edgepack.records.profiled import ProfiledRun as ProfiledRun
     from edgepack.records.run import ALL_VARIANTS as ALL_VARIANTS
     from edgepack.records.run import BestBatch as BestBatch
     from edgepack.records.run import EvaluationReport as EvaluationReport

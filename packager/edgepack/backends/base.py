@@ -131,6 +131,9 @@ class Backend:
     on_processor: bool = False
     """Whether its nodes are of the same device as the CPU's to onnxruntime, so that a session runs
     both in one order. False where that is not known. Source: their constructors name no device."""
+    returns_early: bool = False
+    """Whether its nodes return before what they began is computed, so that a profile has the times
+    of their starts. Source: onnxruntime issues 7390 and 19930."""
     plugin: str = ""
     """The Python distribution that installs the provider as a library beside onnxruntime, if there
     is one. :data:`edgepack.ondevice.runtime.edgepack_names.PLUGINS` names its module, for devices.

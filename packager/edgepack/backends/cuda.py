@@ -46,6 +46,7 @@ BACKEND = Backend(
     recipes=frozenset({"fp32", "fp16"}),
     misfits=find_misfits,
     refusals=find_refusals,
+    returns_early=True,
     # These have float32 kernels and no float16 ones (data/cuda.yaml).
     float32_ops=frozenset({"EyeLike", "GridSample", "Range"}),
     knobs=(

@@ -90,6 +90,7 @@ BACKEND = Backend(
     recipes=frozenset({"fp32", "fp16", "int8-static"}),
     misfits=find_misfits,
     refusals=find_refusals,
+    returns_early=True,
     # Dynamic shapes work with a given range (shape_options); known shapes work best.
     static_shapes=False,
     # An engine is built for a range of sizes, and built again for each size outside it, which takes

@@ -25,8 +25,8 @@ from edgepack.ondevice.harness import edgepack_sizes as sizes
 from edgepack.records.presets import find_preset
 from edgepack.records.run import Peak, PlacedNode
 from edgepack.records.topology import Topology
+from edgepack.results.explaining.explaining import explain
 from edgepack.results.explaining.patterns import find_unfused
-from edgepack.results.explaining.roofline import compute_costs
 from edgepack.results.explaining.work import count_multiply_adds
 from onnx import TensorProto, helper
 
@@ -259,7 +259,7 @@ def test_hard_swish_as_onnxruntime_takes_it_apart_is_no_bottleneck(tmp_path):
     path = tiny_models.save(tmp_path / "m.onnx", nodes, [("image", *value)], [("y", *value)])
     ran = profile_nodes(path, tmp_path, {})
     assert [node.op for node in ran] == ["HardSigmoid", "Mul"]
-    assert find_unfused(compute_costs(costly_report(*ran))) == []
+    assert find_unfused(explain(costly_report(*ran), 1.0).costs) == []
 
 
 def event(name: str, ts: int, dur: int, cat: str = "Node") -> dict:

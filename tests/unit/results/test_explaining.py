@@ -18,10 +18,12 @@ from edgepack.records.run import (
 )
 from edgepack.records.topology import Processor, Topology
 from edgepack.results.explaining.bottlenecks import Bottleneck
-from edgepack.results.explaining.explaining import explain
-from edgepack.results.explaining.roofline import compute_between_us, compute_costs
+from edgepack.results.explaining.explaining import Explanation, explain
+from edgepack.results.explaining.roofline import NodeCost
 from edgepack.results.explaining.work import count_multiply_adds, find_arithmetic
-from edgepack.results.page.explained import make_explained
+from edgepack.results.page.plots import Figure
+from edgepack.results.page.roofline import MARKS, draw_roofline
+from edgepack.results.summary import summarize
 
 from tests.support.reports.example_costs import (
     conv_node,
@@ -36,8 +38,16 @@ CONV_US = 115_605_504 / 5e10 * 1e6
 MOVED = 2 * 4 * 64 * 56 * 56
 
 
+def explained(report: RunReport) -> Explanation:
+    return explain(report, summarize(report).p50_ms)
+
+
+def costs_of(report: RunReport) -> list[NodeCost]:
+    return explained(report).costs
+
+
 def found_in(report: RunReport, words: str) -> Bottleneck | None:
-    return next((each for each in explain(report).bottlenecks if words in each.what), None)
+    return next((each for each in explained(report).bottlenecks if words in each.what), None)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +92,7 @@ def test_a_node_is_bound_by_what_takes_longer_at_best_or_by_neither():
         conv_node(10 * CONV_US, name="slow"),
         sized_node("Conv", 50, [(1, 64), (64, 64, 3, 3)], (1, 64), dtype="float16", name="half"),
     )
-    costs = {cost.node.name: cost for cost in compute_costs(report)}
+    costs = {cost.node.name: cost for cost in costs_of(report)}
     assert costs["computes"].bound == "arithmetic"
     assert costs["moves"].bound == "memory"
     assert costs["slow"].bound == "neither"
@@ -91,14 +101,14 @@ def test_a_node_is_bound_by_what_takes_longer_at_best_or_by_neither():
 
 
 def test_a_small_tensor_is_held_against_the_cache_that_it_fits_in():
-    [cost] = compute_costs(costly_report(relu_node(10, channels=4)))
+    [cost] = costs_of(costly_report(relu_node(10, channels=4)))
     assert cost.roof.moving_us == pytest.approx(MOVED / 16 / 1e11 * 1e6)
 
 
 def test_what_only_looks_into_a_table_or_moves_nothing_is_not_held_against_all_its_bytes():
     table = sized_node("Gather", 20, [(30_000, 768), (8,)], (8, 768))
     view = sized_node("Reshape", 5, [(1, 8, 768), (2,)], (8, 768))
-    looked, seen = compute_costs(costly_report(table, view))
+    looked, seen = costs_of(costly_report(table, view))
     assert looked.roof.moving_us == pytest.approx(2 * 4 * 8 * 768 / 1e11 * 1e6)
     assert seen.roof is None
 
@@ -106,13 +116,13 @@ def test_what_only_looks_into_a_table_or_moves_nothing_is_not_held_against_all_i
 def test_time_between_nodes_is_no_more_than_they_leave_of_a_run_without_the_profiler():
     """p50 of the example is 10 ms."""
     report = costly_report(conv_node(9900), between_us=4000)
-    assert compute_between_us(report) == pytest.approx(100, rel=0.1)
-    assert compute_between_us(costly_report(conv_node(900), between_us=40)) == 40
+    assert explained(report).run.between_us == pytest.approx(100, rel=0.1)
+    assert explained(costly_report(conv_node(900), between_us=40)).run.between_us == 40
     slower = costly_report(conv_node(15_000), between_us=4000)
-    assert compute_between_us(slower) == 0
-    assert any("the profiler itself" in each for each in explain(slower).unknown)
+    assert explained(slower).run.between_us == 0
+    assert any("the profiler itself" in each for each in explained(slower).unknown)
     body = costly_report(relu_node(1000, op="If"), relu_node(900), between_us=100)
-    assert found_in(body, "between the 2 nodes").gain == pytest.approx(0.1)
+    assert found_in(body, "between the 1 node").gain == pytest.approx(0.1)
 
 
 def test_nodes_of_a_gpu_that_returns_before_it_has_computed_promise_nothing():
@@ -129,13 +139,13 @@ def test_nodes_of_a_gpu_that_returns_before_it_has_computed_promise_nothing():
     assert found_in(report, "µs between") is None
     assert found_in(report, "copies between the memories of providers: 1 node").gain is None
     assert found_in(report, "run on CPU, not on CUDA").gain is None
-    assert found_in(report, "1.000 ms to the device's memory").gain == pytest.approx(0.2, rel=0.1)
-    assert any("a GPU works on" in each for each in explain(report).unknown)
+    assert found_in(report, "1,000 µs to the device's memory").gain == pytest.approx(0.2, rel=0.1)
+    assert any("a GPU works on" in each for each in explained(report).unknown)
 
 
 def test_an_emulated_processor_promises_nothing():
     facts = example_report().facts.model_copy(update={"emulated": True})
-    found = explain(costly_report(conv_node(CONV_US), facts=facts))
+    found = explained(costly_report(conv_node(CONV_US), facts=facts))
     assert found.bottlenecks
     assert {each.gain for each in found.bottlenecks} == {None}
     assert any("is not a device's time" in each for each in found.unknown)
@@ -143,7 +153,7 @@ def test_an_emulated_processor_promises_nothing():
 
 def test_parts_of_a_run_are_all_of_it():
     report = costly_report(conv_node(2500), relu_node(500), between_us=300)
-    parts = {part.kind: part for part in explain(report).parts}
+    parts = {part.kind: part for part in explained(report).parts}
     assert {kind: part.nodes for kind, part in parts.items()} == {
         "arithmetic": 1, "memory": 1, "between": 0,
     }  # fmt: skip
@@ -321,25 +331,31 @@ def test_preprocessing_around_a_run_is_a_part_of_a_call_not_of_the_run():
 
 def test_bottlenecks_begin_with_the_largest_gain_and_end_with_unknown_ones():
     report = costly_report(conv_node(50 * CONV_US), relu_node(100, op="Transpose"), between_us=4000)
-    gains = [each.gain for each in explain(report).bottlenecks]
+    gains = [each.gain for each in explained(report).bottlenecks]
     known = [gain for gain in gains if gain is not None]
     assert known == sorted(known, reverse=True)
     assert gains[-1] is None
 
 
 def test_what_an_older_report_lacks_is_said():
-    found = explain(example_report())
+    found = explained(example_report())
     assert [part.kind for part in found.parts] == ["unknown"]
     assert any("what the processor reaches" in each for each in found.unknown)
-    bare = explain(example_report(placement=NotMeasured(reason="it crashed")))
+    bare = explained(example_report(placement=NotMeasured(reason="it crashed")))
     assert (bare.costs, bare.parts) == ([], [])
     assert bare.unknown == ["no node was timed: it crashed"]
 
 
-def test_the_roofline_has_each_product_and_no_figure_without_one():
-    figure = make_explained(costly_report(conv_node(2 * CONV_US), relu_node(100))).roofline
+def test_the_roofline_has_the_longest_products_and_there_is_none_without_one():
+    def draw(report: RunReport) -> Figure | None:
+        return draw_roofline(explained(report).costs, report.peak)
+
+    figure = draw(costly_report(conv_node(2 * CONV_US), relu_node(100)))
     marks = [series for series in figure.panels[0].series if series.kind == "marks"]
     assert [(series.name, series.y) for series in marks] == [("bound by arithmetic", [25.0])]
     assert marks[0].x == [pytest.approx(115_605_504 / (MOVED + 4 * 64 * 64 * 9), rel=1e-4)]
-    assert make_explained(costly_report(relu_node(100))).roofline is None
-    assert make_explained(example_report()).roofline is None
+    assert draw(costly_report(relu_node(100))) is None
+    many = [conv_node(CONV_US + n, name=f"conv{n}") for n in range(2 * MARKS)]
+    [series] = [each for each in draw(costly_report(*many)).panels[0].series if each.text]
+    assert len(series.text) == MARKS
+    assert all(f"conv{n} " in " ".join(series.text) for n in range(MARKS, 2 * MARKS))

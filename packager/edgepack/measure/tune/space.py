@@ -10,17 +10,12 @@ from edgepack.backends.registry import BACKENDS
 from edgepack.backends.sessions import DENORMALS
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.project.profile import GraphLevel, Provider, SessionSettings
-from edgepack.records.topology import Topology
+from edgepack.records.topology import AFFINITIES, Topology
 from edgepack.records.tuning import Settings
 
 SPINNING = "session.intra_op.allow_spinning"
 """Whether threads without work spin for a while before they sleep; 1 is the default.
 Source: onnxruntime_session_options_config_keys.h."""
-AFFINITIES = "session.intra_op_thread_affinities"
-"""The processors of each thread but the calling one, counted from 1, behind a ``;`` each. With 0
-threads, the default, onnxruntime binds one thread to each physical core; with a number it binds
-none. Source: onnxruntime.ai/docs/performance/tune-performance/threading.html; a processor that is
-not there leaves the thread unbound (1.31.1, tried)."""
 BLOCK_BASE = "session.dynamic_block_base"
 """With 4, work is split into blocks that get smaller; without it, into equal ones. Source:
 onnxruntime_session_options_config_keys.h."""

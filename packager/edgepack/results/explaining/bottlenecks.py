@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
 from edgepack.records.other_work import compute_taken_share
+from edgepack.records.profiled import ProfiledRun
 from edgepack.records.run import OtherWork, RunReport, Sample, Sampling, VariantFacts
+from edgepack.records.topology import AFFINITIES
+from edgepack.records.verdict import CLOCK_KEPT, FIRST_WINDOW, WORKING
 from edgepack.results.explaining.patterns import Unfused, find_unfused
 from edgepack.results.explaining.roofline import (
     CPU,
     NodeCost,
-    compute_between_us,
     compute_int8_part,
-    compute_run_us,
-    is_asynchronous,
     sum_shares,
 )
 from edgepack.results.explaining.work import is_packed
@@ -29,13 +29,8 @@ SHOWN_NODES = 3
 COPIES = ("MemcpyToHost", "MemcpyFromHost")
 CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 LAYOUTS = ("ReorderInput", "ReorderOutput", "Transpose")
-WORKING = 0.9
-"""From how much of a core on a cluster counts as at work."""
-FIRST_WINDOW = 3
-"""Samples at work with which the later ones are compared."""
-LOST_CLOCK = 0.03
-HALF = 0.5
-AFFINITIES = "session.intra_op_thread_affinities"
+MOSTLY = 0.5
+"""From which share of a run on it is the CPU's nodes that wait for slow cores."""
 PHONES = ("Android", "iOS", "iPadOS")
 """How the systems of phones begin, which are not searched on."""
 
@@ -59,20 +54,28 @@ class Bottleneck:
         return "unknown" if self.gain is None else f"at most {self.gain:.0%} of {self.of}"
 
 
-def list_bottlenecks(report: RunReport, costs: Sequence[NodeCost]) -> list[Bottleneck]:
+def list_bottlenecks(run: ProfiledRun, costs: Sequence[NodeCost]) -> list[Bottleneck]:
     """Return what makes a run slow, the one with the largest gain first.
 
-    On an emulated processor, whose times are no device's, no gain is known.
+    No gain is known on an emulated processor, whose times are no device's, nor of nodes that return
+    before they have computed.
     """
-    found = [
+    report = run.report
+    of_nodes = [
         *_find_fallen(report, costs),
         *_find_copies(report, costs),
         *_find_conversions(report, costs),
         *_find_float(report, costs),
         *_find_layouts(costs),
         *_find_patterns(costs),
-        *_find_between(report),
+        *_find_between(run),
         *_find_far_below(report, costs),
+    ]
+    if run.returns_early:
+        of_nodes = [replace(each, gain=None) for each in of_nodes]
+    found = [
+        *of_nodes,
+        *_find_bound_copies(run),
         *_find_lost_clock(report),
         *_find_other_work(report),
         *_find_slow_cores(report, costs),
@@ -135,30 +138,32 @@ def _find_fallen(report: RunReport, costs: Sequence[NodeCost]) -> Iterator[Bottl
     yield Bottleneck(
         f"{len(fallen)} of {len(costs)} nodes run on {others}, not on {shorten_provider(first)}:"
         f" {_name(fallen)}",
-        None if is_asynchronous(report) else share,
+        share,
         f"edgepack inspect MODEL --target {report.target} says which rule refuses each",
     )
 
 
 def _find_copies(report: RunReport, costs: Sequence[NodeCost]) -> Iterator[Bottleneck]:
-    """Yield copies within a run, and those around it where they were timed apart."""
     copies = [cost for cost in costs if cost.node.op in COPIES]
     if copies:
-        known = not is_asynchronous(report)
         yield Bottleneck(
             f"copies between the memories of providers: {format_count(len(copies), 'node')}",
-            sum_shares(copies) if known else None,
+            sum_shares(copies),
             "keep the operators between them on one provider: edgepack inspect MODEL --target"
             f" {report.target}",
         )
-    if isinstance(report.bound, NotMeasured):
+
+
+def _find_bound_copies(run: ProfiledRun) -> Iterator[Bottleneck]:
+    """Yield the copies around a run, where they were timed apart."""
+    bound = run.report.bound
+    if isinstance(bound, NotMeasured):
         return
-    write, read = map(statistics.median, (report.bound.write_ns, report.bound.read_ns))
-    share = (write + read) / max(1.0, statistics.median(report.latencies_ns))
+    write, read = (statistics.median(each) / 1e3 for each in (bound.write_ns, bound.read_ns))
+    share = (write + read) / max(1.0, run.p50_us)
     if _is_large(share):
         yield Bottleneck(
-            f"inputs take {write / 1e6:.3f} ms to the device's memory, outputs {read / 1e6:.3f} ms"
-            " back",
+            f"inputs take {write:,.0f} µs to the device's memory, outputs {read:,.0f} µs back",
             min(1.0, share),
             "make and use them there: Model.bind of the bundle's loader",
         )
@@ -235,15 +240,14 @@ def _find_patterns(costs: Sequence[NodeCost]) -> Iterator[Bottleneck]:
             yield Bottleneck(f"{what} is not fused: {_name(nodes)}", gain, remedy)
 
 
-def _find_between(report: RunReport) -> Iterator[Bottleneck]:
-    between_us = compute_between_us(report)
-    if isinstance(between_us, NotMeasured) or isinstance(report.placement, NotMeasured):
+def _find_between(run: ProfiledRun) -> Iterator[Bottleneck]:
+    if isinstance(run.between_us, NotMeasured):
         return
-    share = between_us / max(compute_run_us(report), 1e-9)
+    share = run.between_us / max(run.whole_us, 1e-9)
     if _is_large(share):
-        nodes = format_count(len(report.placement.nodes), "node")
+        nodes = format_count(len(run.nodes), "node")
         yield Bottleneck(
-            f"onnxruntime takes up to {between_us:,.0f} µs between the {nodes} of a run",
+            f"onnxruntime takes up to {run.between_us:,.0f} µs between the {nodes} of a run",
             share,
             "fewer and larger nodes take less: join samples to batches, or simplify the model",
         )
@@ -271,7 +275,7 @@ def _find_lost_clock(report: RunReport) -> Iterator[Bottleneck]:
             lost[name] = 1 - sum(clocks) / len(clocks) / max(1.0, begun)
     causes = sorted({cause for sample in samples for cause in sample.throttled})
     worst = max(lost, key=lambda name: lost[name], default="")
-    if not worst or lost[worst] < LOST_CLOCK:
+    if not worst or 1 - lost[worst] >= CLOCK_KEPT:
         return
     why = f", slowed down by {', '.join(causes)}" if causes else ""
     yield Bottleneck(
@@ -316,7 +320,7 @@ def _find_slow_cores(report: RunReport, costs: Sequence[NodeCost]) -> Iterator[B
         return
     on_cpu = sum_shares([cost for cost in costs if cost.node.provider == CPU])
     clusters, settings = report.topology.clusters, variant.session
-    if len(clusters) < 2 or on_cpu < HALF or AFFINITIES in settings.config:
+    if len(clusters) < 2 or on_cpu < MOSTLY or AFFINITIES in settings.config:
         return
     threads = settings.intra_op_num_threads or report.topology.count
     fast = len(clusters[0])

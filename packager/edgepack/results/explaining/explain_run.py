@@ -6,6 +6,7 @@ from edgepack.errors import UsageError
 from edgepack.records.run import RunReport
 from edgepack.results.explaining.explaining import Explanation, explain
 from edgepack.results.store.store import ResultsStore, RunFilter
+from edgepack.results.summary import summarize
 
 
 def explain_run(store: ResultsStore, run: str | None = None) -> Explanation:
@@ -26,7 +27,7 @@ def explain_run(store: ResultsStore, run: str | None = None) -> Explanation:
             hint="edgepack runs list",
             where=store.name,
         )
-    return explain(report)
+    return explain(report, summarize(report).p50_ms)
 
 
 def _find_newest(store: ResultsStore) -> str:

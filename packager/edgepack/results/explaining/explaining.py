@@ -6,18 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
-from edgepack.records.run import Placement, RunReport
+from edgepack.records.profiled import ProfiledRun, has_loops, make_profiled_run
+from edgepack.records.run import RunReport
 from edgepack.records.verdict import EMULATED
 from edgepack.results.explaining.bottlenecks import COPIES, Bottleneck, list_bottlenecks
 from edgepack.results.explaining.roofline import (
-    HOLLOW,
     NodeCost,
-    compute_between_us,
     compute_costs,
-    compute_run_us,
-    is_asynchronous,
     sum_shares,
 )
 
@@ -57,9 +53,7 @@ class TimePart:
 class Explanation:
     """Where the time of a run goes, and what may help."""
 
-    report: RunReport
-    run_us: float
-    """The nodes of a run and what is between them, by onnxruntime's profiler."""
+    run: ProfiledRun
     costs: list[NodeCost]
     """Of each node, in the order in which they ran."""
     parts: list[TimePart]
@@ -70,20 +64,20 @@ class Explanation:
     """What could not be told, and why."""
 
 
-def explain(report: RunReport) -> Explanation:
-    """Explain where the time of a report's run goes."""
-    costs = compute_costs(report)
+def explain(report: RunReport, p50_ms: float) -> Explanation:
+    """Explain where the time of a report's run goes, whose queries have this median."""
+    run = make_profiled_run(report, p50_ms * 1e3)
+    costs = compute_costs(run)
     return Explanation(
-        report=report,
-        run_us=compute_run_us(report),
+        run=run,
         costs=costs,
-        parts=_list_parts(report, costs),
-        bottlenecks=list_bottlenecks(report, costs),
-        unknown=list(_list_unknown(report, costs)),
+        parts=_list_parts(run, costs),
+        bottlenecks=list_bottlenecks(run, costs),
+        unknown=list(_list_unknown(run, costs)),
     )
 
 
-def _list_parts(report: RunReport, costs: Sequence[NodeCost]) -> list[TimePart]:
+def _list_parts(run: ProfiledRun, costs: Sequence[NodeCost]) -> list[TimePart]:
     by_kind: dict[PartKind, list[NodeCost]] = {}
     for cost in costs:
         kind = "copies" if cost.node.op in COPIES else cost.bound or "unknown"
@@ -92,44 +86,40 @@ def _list_parts(report: RunReport, costs: Sequence[NodeCost]) -> list[TimePart]:
         TimePart(kind, sum(cost.node.median_us for cost in chosen), sum_shares(chosen), len(chosen))
         for kind, chosen in by_kind.items()
     ]
-    between_us = compute_between_us(report)
-    if costs and not isinstance(between_us, NotMeasured):
-        found.append(TimePart("between", between_us, max(0.0, 1 - sum_shares(costs)), 0))
+    if costs and not isinstance(run.between_us, NotMeasured):
+        found.append(TimePart("between", run.between_us, max(0.0, 1 - sum_shares(costs)), 0))
     return sorted(found, key=lambda part: -part.share)
 
 
-def _list_unknown(report: RunReport, costs: Sequence[NodeCost]) -> Iterator[str]:
-    placement = report.placement
-    if isinstance(placement, NotMeasured):
-        yield f"no node was timed: {placement.reason}"
+def _list_unknown(run: ProfiledRun, costs: Sequence[NodeCost]) -> Iterator[str]:
+    report = run.report
+    if isinstance(report.placement, NotMeasured):
+        yield f"no node was timed: {report.placement.reason}"
         return
     if report.facts.emulated:
         yield f"what anything would gain: {EMULATED}"
-    if is_asynchronous(report):
+    if run.returns_early:
         yield "how long nodes take: a GPU works on while they have returned"
     asked = {
         "what the processor reaches at best": report.peak,
-        "the time between nodes": placement.between_us,
+        "the time between nodes": report.placement.between_us,
         "which cores are fast": report.topology,
     }
     for what, found in asked.items():
         if isinstance(found, NotMeasured):
             yield f"{what}: {found.reason}"
-    yield from _list_untold(report, placement, costs)
-
-
-def _list_untold(
-    report: RunReport, placement: Placement, costs: Sequence[NodeCost]
-) -> Iterator[str]:
-    """Yield what the profile does not tell."""
-    if any(node.op in HOLLOW[1:] for node in placement.nodes):
+    if has_loops(report.placement.nodes):
         yield "how often loops go round: times of the nodes in them are of one round"
+    yield from _list_untold(run, costs)
+
+
+def _list_untold(run: ProfiledRun, costs: Sequence[NodeCost]) -> Iterator[str]:
+    """Yield what the profile does not tell of its nodes."""
     sizeless = sum(cost.multiply_adds is None for cost in costs)
-    if sizeless and not isinstance(report.peak, NotMeasured):
+    if sizeless and not isinstance(run.report.peak, NotMeasured):
         yield f"what {sizeless} of {len(costs)} nodes compute"
-    nodes_us, p50_us = sum(c.us for c in costs), statistics.median(report.latencies_ns) / 1e3
-    if report.scenario.name == "single-stream" and nodes_us > SLOWED * p50_us:
+    if run.is_single and run.nodes_us > SLOWED * run.p50_us:
         yield (
-            f"what the profiler itself takes: under it the nodes add up to {nodes_us:,.0f} µs, and"
-            f" a run takes {p50_us:,.0f} µs without it"
+            f"what the profiler itself takes: under it the nodes add up to {run.nodes_us:,.0f} µs,"
+            f" and a run takes {run.p50_us:,.0f} µs without it"
         )

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
-from edgepack.records.run import Peak, PlacedNode, Placement, RunReport
+from edgepack.records.profiled import ProfiledRun
+from edgepack.records.run import Peak, PlacedNode
 from edgepack.results.explaining.work import (
     Arithmetic,
     count_moved_bytes,
@@ -22,16 +22,6 @@ from edgepack.results.explaining.work import (
 )
 
 CPU = "CPUExecutionProvider"
-ASYNCHRONOUS = (
-    "CUDAExecutionProvider",
-    "TensorrtExecutionProvider",
-    "NvTensorRTRTXExecutionProvider",
-    "DmlExecutionProvider",
-    "ROCMExecutionProvider",
-)
-"""Providers whose nodes return before what they began is computed."""
-HOLLOW = ("If", "Loop", "Scan")
-"""Operators whose time is that of the nodes in their bodies."""
 FAR_BELOW = 0.25
 """A node that reaches less of its roof than this is bound by neither memory nor arithmetic."""
 FLOAT_BYTES = 4
@@ -63,6 +53,8 @@ class NodeCost:
     """Of a run: all nodes, and what is between them."""
     multiply_adds: int | None
     """None where it is not known what it computes."""
+    moved_bytes: int | None
+    """What it has to read and write; None where that is not known."""
     arithmetic: Arithmetic | None
     """None of what is no product."""
     roof: Roof | None
@@ -83,62 +75,13 @@ class NodeCost:
         return "memory" if self.roof.moving_us >= self.roof.computing_us else "arithmetic"
 
 
-def is_asynchronous(report: RunReport) -> bool:
-    """Return whether some nodes return before what they began is computed.
-
-    Source: onnxruntime issues 7390 and 19930: a CUDA kernel's time is that of its launch.
-    """
-    placement = report.placement
-    return not isinstance(placement, NotMeasured) and any(
-        node.provider in ASYNCHRONOUS for node in placement.nodes
-    )
-
-
-def compute_between_us(report: RunReport) -> float | NotMeasured:
-    """Return the time of a run that is no node's, in microseconds.
-
-    The profiler writes between the nodes, too, so of a single stream it is no more than what the
-    nodes leave of p50.
-    """
-    placement = report.placement
-    if isinstance(placement, NotMeasured):
-        return placement
-    if is_asynchronous(report):
-        return NotMeasured(reason="a GPU works on while its nodes have returned")
-    if isinstance(placement.between_us, NotMeasured) or report.scenario.name != "single-stream":
-        return placement.between_us
-    left_us = statistics.median(report.latencies_ns) / 1e3 - _sum_nodes_us(placement)
-    return min(placement.between_us, max(0.0, left_us))
-
-
-def compute_costs(report: RunReport) -> list[NodeCost]:
-    """Return the cost of each node of the report's profile; none if there is no profile.
+def compute_costs(run: ProfiledRun) -> list[NodeCost]:
+    """Return the cost of each node of a run.
 
     What a provider other than the CPU runs has no roof: its peak is not measured.
     """
-    placement = report.placement
-    if isinstance(placement, NotMeasured):
-        return []
-    whole_us = max(compute_run_us(report), 1e-9)
-    peak = None if isinstance(report.peak, NotMeasured) else report.peak
-    return [_compute_cost(node, whole_us, peak) for node in list_nodes(placement)]
-
-
-def list_nodes(placement: Placement) -> list[PlacedNode]:
-    """Return the nodes that take time of their own."""
-    return [node for node in placement.nodes if node.op not in HOLLOW]
-
-
-def compute_run_us(report: RunReport) -> float:
-    """Return how long the nodes of a run take together with what is between them."""
-    between = compute_between_us(report)
-    if isinstance(report.placement, NotMeasured):
-        return 0.0
-    return _sum_nodes_us(report.placement) + (0.0 if isinstance(between, NotMeasured) else between)
-
-
-def _sum_nodes_us(placement: Placement) -> float:
-    return sum(node.median_us for node in list_nodes(placement))
+    peak = None if isinstance(run.report.peak, NotMeasured) else run.report.peak
+    return [_compute_cost(node, max(run.whole_us, 1e-9), peak) for node in run.nodes]
 
 
 def _compute_cost(node: PlacedNode, whole_us: float, peak: Peak | None) -> NodeCost:
@@ -147,7 +90,7 @@ def _compute_cost(node: PlacedNode, whole_us: float, peak: Peak | None) -> NodeC
     roof = None
     if peak and node.provider == CPU and moved and work is not None:
         roof = compute_roof(peak, work, moved, arithmetic)
-    return NodeCost(node, node.median_us / whole_us, work, arithmetic, roof)
+    return NodeCost(node, node.median_us / whole_us, work, moved, arithmetic, roof)
 
 
 def compute_roof(
@@ -173,10 +116,9 @@ def find_bandwidth(peak: Peak, moved_bytes: int) -> float:
 
 def compute_int8_part(cost: NodeCost, peak: Peak) -> float:
     """Return which part of its time a float32 node would take in int8, as near to its roof."""
-    if cost.roof is None or cost.multiply_adds is None or not cost.node.sizes:
+    if cost.roof is None or cost.multiply_adds is None or cost.moved_bytes is None:
         return 1.0
-    fewer = max(1, cost.node.sizes.moved_bytes // FLOAT_BYTES)
-    roof = compute_roof(peak, cost.multiply_adds, fewer, "int8" if cost.arithmetic else None)
+    roof = compute_roof(peak, cost.multiply_adds, cost.moved_bytes // FLOAT_BYTES, "int8")
     return min(1.0, roof.us / max(cost.roof.us, 1e-9)) if roof else 1.0
 
 

@@ -10,15 +10,15 @@ from edgepack.results.summary import (
     format_verdict,
     list_verdict_reasons,
     shorten_provider,
-    summarize,
 )
 
 
 def format_explained(found: Explanation) -> str:
     """Return in one line what is explained."""
-    report = found.report
-    p50 = format_milliseconds(summarize(report).p50_ms)
-    profiled = f", {found.run_us / 1e3:,.3f} ms a run by the profiler" if found.costs else ""
+    report = found.run.report
+    p50 = format_milliseconds(found.run.p50_us / 1e3)
+    whole_ms = found.run.whole_us / 1e3
+    profiled = f", {whole_ms:,.3f} ms a run by the profiler" if found.costs else ""
     return (
         f"{report.bundle}, {report.variant_used} on {report.device}: p50 {p50}{profiled}"
         f" (run {report.id})"
@@ -27,8 +27,8 @@ def format_explained(found: Explanation) -> str:
 
 def list_doubts(found: Explanation) -> list[str]:
     """Return why the run's times must not be used, or conclude nothing; empty if it is VALID."""
-    word = format_verdict(found.report)
-    return [f"{word}: {reason}" for reason in list_verdict_reasons(found.report)]
+    word = format_verdict(found.run.report)
+    return [f"{word}: {reason}" for reason in list_verdict_reasons(found.run.report)]
 
 
 def list_part_rows(found: Explanation) -> list[tuple[str, ...]]:
@@ -56,13 +56,14 @@ def list_node_rows(found: Explanation) -> list[tuple[str, ...]]:
 
 def make_explanation_document(found: Explanation) -> dict[str, object]:
     """Return an explanation as plain data; times are in microseconds, shares and gains 0 to 1."""
+    report = found.run.report
     return {
-        "run": found.report.id,
-        "device": found.report.device,
-        "variant": found.report.variant_used,
-        "p50_ms": summarize(found.report).p50_ms,
-        "run_us": found.run_us,
-        "peak": None if isinstance(found.report.peak, NotMeasured) else found.report.peak,
+        "run": report.id,
+        "device": report.device,
+        "variant": report.variant_used,
+        "p50_us": found.run.p50_us,
+        "run_us": found.run.whole_us,
+        "peak": None if isinstance(report.peak, NotMeasured) else report.peak,
         "parts": found.parts,
         "bottlenecks": found.bottlenecks,
         "nodes": [_make_node_document(cost) for cost in found.costs],
@@ -79,7 +80,7 @@ def _make_node_document(cost: NodeCost) -> dict[str, object]:
         "share": cost.share,
         "bound": cost.bound,
         "multiply_adds": cost.multiply_adds,
-        "moved_bytes": cost.node.sizes.moved_bytes if cost.node.sizes else None,
+        "moved_bytes": cost.moved_bytes,
         "roof_us": cost.roof.us if cost.roof else None,
     }
 

@@ -35,8 +35,8 @@ LONGEST_TEXT = 80
 """The most characters of a figure's text; longer text is cut, and complete in the tables."""
 LEAST_IN_STRETCH = 5
 """Queries; the median of fewer jumps as they do."""
-DEVIATIONS, LEAST_DEVIATING = 120, 20
-"""The most stretches in a timeline whose deviation is drawn, and the least queries in one."""
+DEVIATING, LEAST_DEVIATING = 5, 20
+"""How many fewer stretches there are for the deviation, and the least queries in one."""
 GAP = 0.03
 """The gap between process runs, as part of the whole."""
 NEAR_TRIP_C = 20
@@ -196,7 +196,7 @@ def draw_timeline(report: RunReport, limit: int = STRETCHES) -> Figure:
     where = make_spans(report)
     panels = [
         _draw_latencies(report, where, limit),
-        _draw_deviation(report, where),
+        _draw_deviation(report, where, limit // DEVIATING),
         _draw_sensors(report, where, "temperature (°C)", "s1", lambda each: each.temperatures_c),
         _draw_sensors(report, where, "clock (GHz)", "s2", _read_clocks),
         _draw_sensors(report, where, "at work (cores; part of a GPU)", "s0", lambda s: s.busy),
@@ -234,23 +234,22 @@ def _draw_latencies(report: RunReport, where: Sequence[PlotSpan], limit: int) ->
     return Panel("latency (ms)", [slowest, medians], 230, log=log, levels=levels)
 
 
-def _draw_deviation(report: RunReport, where: Sequence[PlotSpan]) -> Panel | None:
+def _draw_deviation(report: RunReport, where: Sequence[PlotSpan], limit: int) -> Panel | None:
     """Draw how far the queries of a stretch are from its median, in the median of them."""
     import numpy as np
 
     line = PlotSeries("median deviation in a stretch", "line", [], [], "s0")
     for run, span in zip(report.runs, where, strict=True):
         values = np.array(run.latencies_ns, np.float64)
-        size = max(LEAST_DEVIATING, -(-len(values) // max(1, DEVIATIONS // len(report.runs))))
-        begun = _compute_beginnings(values, evenly=_has_overlap(report))
-        for start in range(0, len(values) - size + 1, size):
-            part = values[start : start + size]
-            middle = float(np.median(part))
-            deviation = float(np.median(np.abs(part - middle))) / max(middle, 1.0)
-            line.x.append(round_short(span.start + begun[start] * span.seconds))
-            line.y.append(round_short(100 * deviation))
-        line.x.append(None)
-        line.y.append(None)
+        size = max(LEAST_DEVIATING, -(-len(values) // max(1, limit // len(report.runs))))
+        blocks = values[: len(values) // size * size].reshape(-1, size)
+        middles = np.median(blocks, axis=1, keepdims=True)
+        deviations = np.median(np.abs(blocks - middles), axis=1) / np.maximum(middles[:, 0], 1.0)
+        begun = _compute_beginnings(values, evenly=_has_overlap(report))[
+            : len(blocks) * size : size
+        ]
+        line.x.extend([*(round_short(span.start + at * span.seconds) for at in begun), None])
+        line.y.extend([*_round_all_short(100 * deviations), None])
     return Panel("deviation (%)", [line], 80) if any(v is not None for v in line.y) else None
 
 

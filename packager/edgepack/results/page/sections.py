@@ -22,8 +22,8 @@ from edgepack.records.run import (
     VariantFacts,
 )
 from edgepack.records.verdict import WORKING, explain_heavy_tail_of, find_remedy
+from edgepack.results.explaining.explaining import Explanation, explain
 from edgepack.results.limits import JudgedLimit, judge_limits
-from edgepack.results.page.explained import ExplainedRun, make_explained
 from edgepack.results.page.outside import find_broken_outputs, format_ranges
 from edgepack.results.page.plots import (
     STRETCHES,
@@ -37,6 +37,7 @@ from edgepack.results.page.plots import (
     place_rails,
     split_minutes,
 )
+from edgepack.results.page.roofline import draw_roofline
 from edgepack.results.page.table import (
     format_check,
     format_golden,
@@ -231,7 +232,7 @@ class Section:
     shares: list[Share]
     nodes: list[Bar]
     placement: str
-    explained: ExplainedRun
+    explained: Explanation
     layers_of: str
     layers: list[Bar]
     layers_not_measured: str
@@ -271,9 +272,11 @@ def make_section(
     }
     if by_minute:
         figures["sustained"] = draw_sustained(by_minute)
-    explained = make_explained(report)
-    if explained.roofline:
-        figures["roofline"] = explained.roofline
+    explained = explain(report, summary.p50_ms)
+    peak = report.peak
+    roofline = None if isinstance(peak, NotMeasured) else draw_roofline(explained.costs, peak)
+    if roofline:
+        figures["roofline"] = roofline
     cold = list_cold_creations(report)
     placement = None if isinstance(report.placement, NotMeasured) else report.placement
     variant, layers = _find_layers(report)

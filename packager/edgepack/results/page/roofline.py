@@ -1,54 +1,28 @@
-"""Why a run takes as long as it does, as the page shows it, with its roofline."""
+"""The roofline of a run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 
-from edgepack.base.schema import NotMeasured
-from edgepack.records.run import Peak, RunReport
-from edgepack.results.explaining.bottlenecks import Bottleneck
-from edgepack.results.explaining.explaining import PARTS, PartKind, TimePart, explain
+from edgepack.records.run import Peak
+from edgepack.results.explaining.explaining import PARTS, PartKind
 from edgepack.results.explaining.roofline import NodeCost
 from edgepack.results.explaining.work import Arithmetic
 from edgepack.results.page.plots import Figure, Number, Panel, PlotSeries, round_short
 
-SHOWN = 3
-"""Bottlenecks that are shown at once; the others are folded."""
-
-
-@dataclass(frozen=True)
-class ExplainedRun:
-    """Where the time of a run goes, and what may help."""
-
-    parts: list[TimePart]
-    first: list[Bottleneck]
-    others: list[Bottleneck]
-    unknown: list[str]
-    roofline: Figure | None
-
-
-def make_explained(report: RunReport) -> ExplainedRun:
-    """Return what the page shows of where the time of a report's run goes."""
-    found = explain(report)
-    peak = report.peak
-    return ExplainedRun(
-        parts=found.parts,
-        first=found.bottlenecks[:SHOWN],
-        others=found.bottlenecks[SHOWN:],
-        unknown=found.unknown,
-        roofline=None if isinstance(peak, NotMeasured) else draw_roofline(found.costs, peak),
-    )
+MARKS = 40
+"""The most products in one figure, so that pages of many runs stay small."""
 
 
 def draw_roofline(costs: Sequence[NodeCost], peak: Peak) -> Figure | None:
-    """Draw the products of a run under what the processor reaches at best; None without any.
+    """Draw the longest products of a run under what the processor reaches; None without any.
 
     The horizontal axis is how much is computed with each byte that is moved, the vertical one how
     fast; a mark's area is the node's share of a run.
     """
-    shown = [cost for cost in costs if cost.multiply_adds and cost.bound]
+    shown = [cost for cost in costs if cost.multiply_adds and cost.moved_bytes and cost.bound]
+    shown = sorted(shown, key=lambda cost: -cost.us)[:MARKS]
     if not shown:
         return None
     arithmetics = {cost.arithmetic for cost in shown}
@@ -92,8 +66,7 @@ def _has_any(series: PlotSeries) -> bool:
 
 
 def _compute_ratio(cost: NodeCost) -> float:
-    moved = cost.node.sizes.moved_bytes if cost.node.sizes else 0
-    return (cost.multiply_adds or 0) / max(1, moved)
+    return (cost.multiply_adds or 0) / (cost.moved_bytes or 1)
 
 
 def _draw_roofs(
