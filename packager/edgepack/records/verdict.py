@@ -145,7 +145,7 @@ def _list_reasons(
 
 
 EMULATED = "the processor is emulated: its time is not a device's time"
-_PHONES = ("Android", "iOS", "iPadOS")
+PHONES = ("Android", "iOS", "iPadOS")
 """How the system's name in a phone's report begins. edgepack cannot set phones' clocks."""
 _STRONGER = "give the device a stronger power supply"
 _CHARGE = "charge the phone and switch its battery saver or low power mode off"
@@ -183,7 +183,7 @@ def find_remedy(report: RunReport, bundle: Path) -> str:
 
 def _find_invalid_remedy(report: RunReport, verdict: Invalid, bundle: Path) -> str:
     """Return what to do about the reason that weighs most, with the one command for it."""
-    phone = report.facts.os.startswith(_PHONES)
+    phone = report.facts.os.startswith(PHONES)
     if verdict.cause == "outputs" and not phone:
         device = shlex.quote(report.device)
         return f"the runtime there computes something else: edgepack device check {device}"

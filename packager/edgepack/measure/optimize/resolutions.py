@@ -102,7 +102,8 @@ def optimize_resolutions(
             )
             continue
         on_report(found.report)
-        reference = reference if results else _require_fp32(found.report, side)
+        if reference is None:
+            reference = _require_fp32(found.report, side)
         results.append(_describe(side, project, found, reference))
     for journal in ended:
         journal.drop()
@@ -240,7 +241,7 @@ def _require_fp32(report: OptimizeReport, side: int) -> float:
 
 
 def _describe(
-    side: int, project: LoadedProject, found: Optimized, reference: float | None
+    side: int, project: LoadedProject, found: Optimized, reference: float
 ) -> ResolutionResult:
     """Return a size's result, with how much its answer lost against the first size's fp32."""
     report, changes = found.report, list_changes(project)
@@ -249,7 +250,7 @@ def _describe(
     variant = report.candidate(report.answer).settings.variant
     facts = next(each for each in report.variants if each.id == variant)
     accuracy = report.on_device.get(variant, facts.accuracy)
-    if isinstance(accuracy, NotMeasured) or reference is None:
+    if isinstance(accuracy, NotMeasured):
         return ResolutionResult(side, changes, found, "its metric was not measured")
     drop = compute_drop(accuracy, reference)
     return ResolutionResult(side, changes, found, "", accuracy.metric, accuracy.value, drop)

@@ -12,7 +12,7 @@ from edgepack.records.other_work import compute_taken_share
 from edgepack.records.profiled import ProfiledRun
 from edgepack.records.run import OtherWork, RunReport, Sample, Sampling, VariantFacts
 from edgepack.records.topology import AFFINITIES
-from edgepack.records.verdict import CLOCK_KEPT, FIRST_WINDOW, WORKING
+from edgepack.records.verdict import CLOCK_KEPT, FIRST_WINDOW, PHONES, WORKING
 from edgepack.results.explaining.patterns import Unfused, find_unfused
 from edgepack.results.explaining.roofline import (
     CPU,
@@ -31,8 +31,6 @@ CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 LAYOUTS = ("ReorderInput", "ReorderOutput", "Transpose")
 MOSTLY = 0.5
 """From which share of a run on it is the CPU's nodes that wait for slow cores."""
-PHONES = ("Android", "iOS", "iPadOS")
-"""How the systems of phones begin, which are not searched on."""
 
 
 @dataclass(frozen=True)
