@@ -327,6 +327,10 @@ def test_preprocessing_around_a_run_is_a_part_of_a_call_not_of_the_run():
     assert found.words == "at most 30% of a call of predict"
     assert "1280 x 720" in found.what
     assert found_in(report, "making answers") is None
+    text = phases.model_copy(update={"given": "a text of 80 characters"})
+    assert "tokenize" in found_in(costly_report(phases=text), "preprocessing takes").remedy
+    tensors = phases.model_copy(update={"given": "tensors"})
+    assert found_in(costly_report(phases=tensors), "preprocessing takes") is None
 
 
 def test_bottlenecks_begin_with_the_largest_gain_and_end_with_unknown_ones():

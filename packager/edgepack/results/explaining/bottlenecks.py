@@ -29,6 +29,12 @@ SHOWN_NODES = 3
 COPIES = ("MemcpyToHost", "MemcpyFromHost")
 CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 LAYOUTS = ("ReorderInput", "ReorderOutput", "Transpose")
+PREPROCESSING = {
+    "picture": "give pictures of the model's size, or put it into the model (preprocess: {in_graph:"
+    " true}), which the build proves and bench measures",
+    "text": "let the model do it (preprocess: {extensions: [tokenize]}), which bench measures",
+}
+"""What may help with it, by what is given; of tensors it is only their check."""
 MOSTLY = 0.5
 """From which share of a run on it is the CPU's nodes that wait for slow cores."""
 
@@ -337,14 +343,10 @@ def _find_around(report: RunReport) -> Iterator[Bottleneck]:
     if isinstance(report.phases, NotMeasured):
         return
     whole_ns = max(1.0, statistics.median(report.phases.predict_ns))
-    is_picture = "picture" in report.phases.given
-    remedies = {
-        "preprocessing": "give pictures of the model's size, or put it into the model (preprocess:"
-        " {in_graph: true}), which the build proves and bench measures"
-        if is_picture
-        else "let the model do it (preprocess: {extensions: [tokenize]}), which bench measures",
-        "answers": "ask for fewer: a higher threshold, or the largest classes alone",
-    }
+    remedies = {"answers": "ask for fewer: a higher threshold, or the largest classes alone"}
+    for kind, remedy in PREPROCESSING.items():
+        if kind in report.phases.given:
+            remedies["preprocessing"] = remedy
     for name, remedy in remedies.items():
         took = report.phases.parts[name]
         if isinstance(took, NotMeasured):
