@@ -9,16 +9,15 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edgepack.base.progress import Progress, Work
 from edgepack.cli.fleet_view import FleetLines
 from edgepack.deploy.fleet.bundles import load_bundles_by_target
-from edgepack.deploy.fleet.rollout import run_rollout, start_rollout
+from edgepack.deploy.fleet.rollout import Done, run_rollout, start_rollout
 from edgepack.deploy.fleet.schedule import RolloutSettings, Schedule
-from edgepack.deploy.fleet.store import PushOptions, RolloutStore
-from edgepack.deploy.transfer.client import PushedRelease
+from edgepack.deploy.fleet.store import PushOptions, Rollout, RolloutStore
 from edgepack.devices.inventory import Device, LocalEntry
 
 from tests.bench.measuring import Row
@@ -61,21 +60,12 @@ def _seconds(bundle: Path, inventory: Path, folder: Path, takes: dict[str, float
     store = RolloutStore(folder)
     devices = [Device(n, LocalEntry(transport="local", target=TARGET)) for n in takes]
 
-    def push(
-        bundle: Path, device: Device, options: PushOptions, *, progress: Progress
-    ) -> PushedRelease:
-        del bundle, options
+    def push(rollout: Rollout, device: Device, *, progress: Progress) -> Done:
+        del rollout
         with progress.start_task(Work("push", total=1)) as advance:
             time.sleep(takes[device.name])
             advance("model")
-        return PushedRelease(
-            device=device.name,
-            release="0" * 16,
-            path=PurePosixPath("/r"),
-            bytes_sent=1,
-            already_there=False,
-            switched_from=None,
-        )
+        return Done(None, "pushed", release="0" * 16, bytes_sent=1)
 
     with contextlib.redirect_stderr(io.StringIO()):
         started = time.perf_counter()

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
+from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 
-from edgepack.base.statistics import log_t_interval
+from edgepack.base.statistics import log_t_interval, t_quantile
 
 EDGEPACK = str(Path(sys.executable).with_name("edgepack"))
 """The installed command, of the interpreter that runs this."""
@@ -65,6 +67,13 @@ def interval_text(values: Sequence[float]) -> str:
     """Return the geometric mean with its 95 % interval."""
     found = log_t_interval(values)
     return f"{found.estimate:.3f} ({found.low:.3f} to {found.high:.3f})"
+
+
+def mean_text(values: Sequence[float]) -> str:
+    """Return the mean with its 95 % interval (Student's t)."""
+    middle = fmean(values)
+    reach = t_quantile(0.975, len(values) - 1) * stdev(values) / sqrt(len(values))
+    return f"{middle:.1f} ({middle - reach:.1f} to {middle + reach:.1f})"
 
 
 def process_seconds(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> float:

@@ -1,7 +1,8 @@
 """Accuracy of int8 models: edgepack's beside onnxruntime's, NNCF's and onnxsim's, in one run.
 
 Every tool gets the same simplified float model and the same calibration samples, and every int8
-model is judged by the same other samples, in the same kind of session. The dialect is what the
+model is judged by the same other samples, in the same kind of session; five draws of both tell how
+much of a difference is the draw. The dialect is what the
 tool can be told: NNCF and onnxsim choose their own. Times are of one call on this machine: they
 include calibration and writing, not imports. In each dialect, edgepack's model and onnxruntime's
 run in turns on one core, to compare their latency.
@@ -15,19 +16,32 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from edgepack.base.arrays import Array
 from edgepack.base.statistics import median
-from edgepack.metrics.accuracy import compute_paired_drop, sqnr_db
+from edgepack.metrics.accuracy import sqnr_db
 from edgepack.model.running import make_session
 
-from tests.bench.measuring import Row, Table, interleaved, one_core, ratio_text, run, scratch
+from tests.bench.measuring import (
+    Row,
+    Table,
+    interleaved,
+    mean_text,
+    one_core,
+    ratio_text,
+    run,
+    scratch,
+)
 from tests.bench.peers import peer_python
 from tests.bench.projects import VARIABLE
 from tests.bench.quantization_tasks import Task, tasks
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 HERE = Path(__file__).resolve().parent
 DIALECTS = {
@@ -43,6 +57,9 @@ OTHERS = (
 )
 """What is compared with all dialects: tools that choose their own."""
 LATENCY_PAIRS = 20
+DRAWS = 5
+"""Each of other samples to calibrate with; agreement differs between them by a point or two."""
+MODEL = "model.onnx"
 TURN_SECONDS = 0.2
 """How long one model runs before it is the other's turn."""
 
@@ -56,14 +73,35 @@ class Scheme:
     options: tuple[str, ...]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Quantized:
-    """An int8 model, what it took, and what it computes."""
+    """An int8 model, and what it took."""
 
     scheme: Scheme
     took: dict[str, float]
     path: Path
-    outputs: list[np.ndarray[Any, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A model that a tool did not make."""
+
+    scheme: Scheme
+    why: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How near one int8 model of one draw is to the float one."""
+
+    scheme: Scheme
+    samples: int
+    agrees: float
+    """Percent of the samples with the float model's best class."""
+    drop: float | None
+    """Points of top-1; None without labels."""
+    sqnr_db: float
+    took: dict[str, float]
 
 
 def schemes() -> Iterator[Scheme]:
@@ -76,30 +114,35 @@ def schemes() -> Iterator[Scheme]:
 
 
 def measure() -> Iterator[Row | Table]:
-    """Yield one table for each model."""
+    """Yield one table for each model, over all draws, and the latencies of the first draw."""
     root = os.environ.get(VARIABLE, "")
     if not root:
         return
-    for task in tasks(Path(root).resolve()):
-        with scratch() as folder:
-            yield from _compared(task, folder)
+    data = Path(root).resolve()
+    draws = [list(tasks(data, seed)) for seed in range(DRAWS)]
+    for drawn in zip(*draws, strict=True):
+        found: list[list[Judged]] = []
+        for number, task in enumerate(drawn):
+            with scratch() as folder:
+                made = _make_all(task, folder)
+                found.append(_judge(task, folder / MODEL, made))
+                if number == 0:
+                    yield from _compare_latency(task, made)
+        yield _make_table(drawn[0].name, found)
 
 
-def _compared(task: Task, folder: Path) -> Iterator[Row | Table]:
+def _make_all(task: Task, folder: Path) -> list[Quantized | Refused]:
     samples = folder / "samples.npy"
     np.save(samples, task.calibration())
-    model = folder / "model.onnx"
+    model = folder / MODEL
     run(
         [sys.executable, "-m", "tests.bench.edgepack_tool", "simplify", str(task.model), str(model)]
     )
-    tried = [_quantized(scheme, task, model, samples, folder) for scheme in schemes()]
-    made = [each for each in tried if isinstance(each, Quantized)]
-    reference = _evaluate(task, model, made)
-    rows = [_row(each, task, reference) for each in tried]
-    heads = ("", "top-1 %", "drop, points (95 %)", "agrees %", "SQNR dB", "s", "peak MB")
-    count = len(reference)
-    yield Table(f"{task.name}, int8 against fp32 on {count} samples", heads, tuple(rows))
-    paths = {each.scheme.name: each.path for each in made}
+    return [_quantize(scheme, task, model, samples, folder) for scheme in schemes()]
+
+
+def _compare_latency(task: Task, made: list[Quantized | Refused]) -> Iterator[Row]:
+    paths = {each.scheme.name: each.path for each in made if isinstance(each, Quantized)}
     for dialect in DIALECTS:
         pair = [paths.get(f"{tool}, {dialect}") for tool in ("edgepack", "onnxruntime")]
         if all(pair):
@@ -121,7 +164,7 @@ def _latency(what: str, task: Task, models: list[Path]) -> Row:
     )
 
 
-def _turns(model: Path, feed: dict[str, np.ndarray[Any, Any]]) -> Callable[[], float]:
+def _turns(model: Path, feed: dict[str, Array]) -> Callable[[], float]:
     """Return what runs a model for a while, and returns the median seconds of a run."""
     session = make_session(model)
 
@@ -137,9 +180,9 @@ def _turns(model: Path, feed: dict[str, np.ndarray[Any, Any]]) -> Callable[[], f
     return turn
 
 
-def _quantized(
+def _quantize(
     scheme: Scheme, task: Task, model: Path, samples: Path, folder: Path
-) -> Quantized | tuple[Scheme, str]:
+) -> Quantized | Refused:
     """Return the model, or why the tool did not make it."""
     out = folder / f"{scheme.name.replace('/', '-')}.onnx"
     tool = [str(peer_python()), str(HERE / "peer_tool.py"), scheme.tool]
@@ -156,45 +199,93 @@ def _quantized(
     )
     if done.returncode:
         last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        return scheme, " ".join(last)
+        return Refused(scheme, " ".join(last))
     return Quantized(scheme, json.loads(done.stdout.splitlines()[-1]), out)
 
 
-def _evaluate(task: Task, model: Path, made: list[Quantized]) -> list[np.ndarray[Any, Any]]:
-    """Run every model on every sample, and return what the float model gives."""
+def _judge(task: Task, model: Path, made: list[Quantized | Refused]) -> list[Judged]:
+    """Run every model on every sample, and compare it with the float model."""
     float_session = make_session(model)
-    sessions = [make_session(each.path) for each in made]
-    reference = []
+    models = [each for each in made if isinstance(each, Quantized)]
+    sessions = [make_session(each.path) for each in models]
+    reference: list[Array] = []
+    outputs: list[list[Array]] = [[] for _ in models]
     for sample in task.evaluation():
         feed = {task.input_name: sample}
-        reference.append(float_session.run(None, feed)[0].ravel().astype(np.float64))
-        for each, session in zip(made, sessions, strict=True):
-            each.outputs.append(session.run(None, feed)[0].ravel().astype(np.float64))
-    return reference
+        reference.append(_run(float_session, feed))
+        for session, found in zip(sessions, outputs, strict=True):
+            found.append(_run(session, feed))
+    ours = np.stack(reference)
+    return [
+        _compare(each, ours, np.stack(found), task)
+        for each, found in zip(models, outputs, strict=True)
+    ]
 
 
-def _row(
-    made: Quantized | tuple[Scheme, str], task: Task, reference: list[np.ndarray[Any, Any]]
-) -> tuple[str, ...]:
-    if isinstance(made, tuple):
-        scheme, why = made
-        return (scheme.name, f"refused: {why[:300]}")
-    ours, theirs = np.stack(reference), np.stack(made.outputs)
+def _run(session: onnxruntime.InferenceSession, feed: dict[str, Array]) -> Array:
+    return np.asarray(session.run(None, feed)[0]).ravel().astype(np.float64)
+
+
+def _compare(made: Quantized, ours: Array, theirs: Array, task: Task) -> Judged:
     best, other = ours.argmax(axis=1), theirs.argmax(axis=1)
-    top1 = drop = "-"
-    if task.labels is not None:
-        hits = [list((each == task.labels).astype(float)) for each in (best, other)]
-        found = compute_paired_drop(*hits)
-        top1 = f"{100 * np.mean(hits[1]):.1f}"
-        low, high = found.interval or (found.value, found.value)
-        drop = f"{100 * found.value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
-    noise = float(np.sum((ours - theirs) ** 2))
+    hits = [] if task.labels is None else [float(np.mean(c == task.labels)) for c in (best, other)]
+    return Judged(
+        made.scheme,
+        len(ours),
+        100 * float(np.mean(best == other)),
+        100 * (hits[0] - hits[1]) if hits else None,
+        sqnr_db(float(np.sum(ours**2)), float(np.sum((ours - theirs) ** 2))),
+        made.took,
+    )
+
+
+def _make_table(name: str, draws: list[list[Judged]]) -> Table:
+    """Return the means over the draws; peers of a dialect are those that were told it or chose."""
+    by_scheme: dict[Scheme, list[Judged]] = {scheme: [] for scheme in schemes()}
+    for judged in (each for draw in draws for each in draw):
+        by_scheme[judged.scheme].append(judged)
+    whole = {scheme: found for scheme, found in by_scheme.items() if len(found) == len(draws)}
+    rows = [
+        _make_row(scheme, found, _find_best_peer(scheme, whole))
+        if scheme in whole
+        else (scheme.name, f"refused in {len(draws) - len(found)} of {len(draws)} draws")
+        for scheme, found in by_scheme.items()
+    ]
+    heads = ("", "agrees %", "- best peer", "drop, points", "SQNR dB", "s", "peak MB")
+    count = max(judged.samples for draw in draws for judged in draw)
+    title = f"{name}, int8 against fp32: means of {len(draws)} draws (95 %), {count} samples each"
+    return Table(title, heads, tuple(rows))
+
+
+def _find_best_peer(scheme: Scheme, whole: dict[Scheme, list[Judged]]) -> list[Judged] | None:
+    """Return the draws of the tool that agrees most on average; None for a scheme of another's."""
+    if scheme.tool != "edgepack":
+        return None
+    dialect = scheme.name.removeprefix("edgepack, ")
+    of_dialect = {other.name for other in whole if other.name.endswith(dialect)}
+    peers = [
+        found
+        for other, found in whole.items()
+        if other.tool != "edgepack" and (other.name in of_dialect or other.tool != "onnxruntime")
+    ]
+    return max(peers, key=lambda found: sum(each.agrees for each in found), default=None)
+
+
+def _make_row(
+    scheme: Scheme, found: list[Judged], best_peer: list[Judged] | None
+) -> tuple[str, ...]:
+    beyond = "-"
+    if best_peer is not None:
+        pairs = zip(found, best_peer, strict=True)
+        more = mean_text([one.agrees - other.agrees for one, other in pairs])
+        beyond = f"{more} {best_peer[0].scheme.tool}"
+    drops = [each.drop for each in found if each.drop is not None]
     return (
-        made.scheme.name,
-        top1,
-        drop,
-        f"{100 * np.mean(best == other):.1f}",
-        f"{sqnr_db(float(np.sum(ours**2)), noise):.1f}",
-        f"{made.took['seconds']:.1f}",
-        f"{made.took['peak_bytes'] / 1e6:.0f}",
+        scheme.name,
+        mean_text([each.agrees for each in found]),
+        beyond,
+        mean_text(drops) if drops else "-",
+        f"{np.mean([each.sqnr_db for each in found]):.1f}",
+        f"{median([each.took['seconds'] for each in found]):.1f}",
+        f"{median([each.took['peak_bytes'] for each in found]) / 1e6:.0f}",
     )

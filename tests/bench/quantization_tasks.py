@@ -1,7 +1,7 @@
 """The models and samples by which quantizers are compared, where EDGEPACK_TEST_DATA names them.
 
 Of a seeded permutation of a model's samples, the first 100 calibrate and those from the 200th on
-are judged by. Windows of sound overlap each other.
+are judged by: another seed is another draw of both. Windows of sound overlap each other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from PIL import Image
 from tests.bench.projects import MOBILENET, SQUEEZENET, PublicModel
 
 Array = np.ndarray[Any, Any]
-SEED = 0
 CALIBRATION = 100
 FIRST_JUDGED = 200
 _CIFAR_MEAN, _CIFAR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -45,18 +44,18 @@ class Task:
     """One class index per evaluation sample."""
 
 
-def tasks(root: Path) -> Iterator[Task]:
+def tasks(root: Path, seed: int = 0) -> Iterator[Task]:
     """Yield the tasks; ``root`` is the folder that EDGEPACK_TEST_DATA names."""
-    yield _photographs(root / "imagenet", MOBILENET)
-    yield _photographs(root / "imagenet", SQUEEZENET)
-    yield _cifar(root / "small")
-    yield _words(root)
+    yield _photographs(root / "imagenet", MOBILENET, seed)
+    yield _photographs(root / "imagenet", SQUEEZENET, seed)
+    yield _cifar(root / "small", seed)
+    yield _words(root, seed)
 
 
-def _photographs(data: Path, model: PublicModel) -> Task:
+def _photographs(data: Path, model: PublicModel, seed: int) -> Task:
     with (data / "labels.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.reader(file) if not row[0].startswith("#")]
-    order = np.random.default_rng(SEED).permutation(len(rows))
+    order = np.random.default_rng(seed).permutation(len(rows))
     judged = order[FIRST_JUDGED:]
     description = ImageInput.model_validate(_parsed(model.image))
 
@@ -79,7 +78,7 @@ def _parsed(text: str) -> Any:
     return yaml.safe_load(text)
 
 
-def _cifar(data: Path) -> Task:
+def _cifar(data: Path, seed: int) -> Task:
     archive = data / "cifar10_test3000_jpg.zip"
     with zipfile.ZipFile(archive) as opened:
         names = sorted(name for name in opened.namelist() if name.endswith(".jpg"))
@@ -89,7 +88,7 @@ def _cifar(data: Path) -> Task:
     images = np.ascontiguousarray(images.transpose(0, 3, 1, 2), dtype=np.float32)
     kinds = sorted({name.split("/")[-2] for name in names})
     labels = np.array([kinds.index(name.split("/")[-2]) for name in names])
-    order = np.random.default_rng(SEED).permutation(len(names))
+    order = np.random.default_rng(seed).permutation(len(names))
     judged = order[FIRST_JUDGED:]
     return Task(
         "resnet20",
@@ -101,11 +100,11 @@ def _cifar(data: Path) -> Task:
     )
 
 
-def _words(root: Path) -> Task:
+def _words(root: Path, seed: int) -> Task:
     """Return DS-CNN with windows of speech; without labels, and its features are approximate."""
     sound = [root / "audio" / "silero_vad" / "test.wav", root / "audio" / "gtcrn" / "mix.wav"]
     features = np.concatenate([_features(_read_wave(path)) for path in sound])
-    order = np.random.default_rng(SEED).permutation(len(features))
+    order = np.random.default_rng(seed).permutation(len(features))
     judged = order[FIRST_JUDGED:]
     return Task(
         "ds-cnn",

@@ -5,6 +5,8 @@ import json
 from typing import Annotated, Literal
 
 import pytest
+from edgepack.base import yaml_source
+from edgepack.base.resources import find_targets_dir
 from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import parse_yaml, read_yaml
 from edgepack.errors import ProfileError
@@ -219,3 +221,51 @@ def test_json_document_when_read_as_yaml_is_the_same(value):
 def test_parse_when_given_any_text_returns_or_raises_its_own_error(text):
     with contextlib.suppress(ProfileError):
         parse_yaml(text, name="x")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 50_000, "- " * 100_000 + "a"])
+def test_parse_when_nested_beyond_any_stack_is_an_error_and_no_crash(text):
+    with pytest.raises(ProfileError, match=r"not valid YAML: .*recursion"):
+        parse_yaml(text, name="t")
+
+
+@pytest.mark.parametrize("path", sorted(find_targets_dir().glob("*.yaml")), ids=lambda p: p.stem)
+def test_fast_loader_when_it_reads_a_profile_gives_values_and_places_of_the_other(path):
+    fast, slow = {}, {}
+    text = path.read_text(encoding="utf-8")
+    assert yaml_source._load_fast(text, "t", fast) == yaml_source._load(
+        yaml_source._Loader(text), "t", slow
+    )
+    assert fast == slow
+
+
+PIECES = [
+    *("a", "b: ", ": ", ",", "- ", "[", "]", "{", "}", "&x ", "*x", "'", '"', " #", "#", "?", "!"),
+    *(
+        "\n",
+        "\n  ",
+        "  ",
+        "\t",
+        "0",
+        "1e3",
+        "~",
+        "|",
+        ">-",
+        "|+",
+        " |\n  ",
+        "\u2028",
+        "\x85",
+        "\ufeff",
+    ),
+    *("%", "<<", "---\n", "...", "é", "\r\n", "\\n"),
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_fast_loader_when_it_reads_any_text_gives_what_the_other_does(text):
+    fast, slow = {}, {}
+    found = yaml_source._load_fast(text, "t", fast)
+    if found is None:
+        return
+    assert found == yaml_source._load(yaml_source._Loader(text), "t", slow)
+    assert fast == slow
