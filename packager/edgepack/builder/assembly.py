@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgepack.apps.names import App, make_app
 from edgepack.apps.render import render_family
-from edgepack.base.files import holding
+from edgepack.base.files import hash_file, holding
 from edgepack.builder.cache import StepCache
 from edgepack.builder.golden_files import write_goldens
 from edgepack.builder.job import JudgedBundle
@@ -15,6 +15,7 @@ from edgepack.builder.manifest import make_manifest
 from edgepack.builder.manifest_variants import make_manifest_variants
 from edgepack.builder.model_files import write_models
 from edgepack.builder.readme import make_bundle_context
+from edgepack.builder.unchanged import find_standing, hash_origins, remember
 from edgepack.bundle.archive import copy_file, write_archive
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.bundle.writing import BundleWriter, replacing
@@ -31,6 +32,8 @@ class BuiltBundle:
 def assemble(judged: JudgedBundle, cache: StepCache, out: Path) -> BuiltBundle:
     """Write the bundle of one target and its archive, each replaced whole or not at all.
 
+    What stands there and would be written again byte for byte is left alone.
+
     Raises:
         BundleError: Two files have one name.
         ToolError: The place cannot be written.
@@ -40,12 +43,16 @@ def assemble(judged: JudgedBundle, cache: StepCache, out: Path) -> BuiltBundle:
     final = out / f"{project.name}-{project.version}-{judged.profile.id}"
     archive = out / f"{final.name}.tar.gz"
     # An archive never lies beside a folder that it does not hold, whoever builds here at once.
+    origins = hash_origins(judged)
     with holding(final):
-        with replacing(final) as folder:
-            _write(judged, BundleWriter(folder))
-            archive.unlink(missing_ok=True)
-        bundle = load_bundle(final)
-        copy_file(_make_archive(bundle, cache), archive)
+        bundle = find_standing(origins, cache, final)
+        if bundle is None:
+            with replacing(final) as folder:
+                _write(judged, BundleWriter(folder))
+                archive.unlink(missing_ok=True)
+            bundle = load_bundle(final)
+            remember(origins, cache, bundle)
+        _write_archive(bundle, cache, archive)
     return BuiltBundle(bundle, archive)
 
 
@@ -71,12 +78,14 @@ def _make_app(judged: JudgedBundle) -> App | None:
     return make_app(judged.project, judged.profile, *judged.signature)
 
 
-def _make_archive(bundle: Bundle, cache: StepCache) -> Path:
-    """Return the bundle's archive in the cache: its bytes follow from the manifest's digest."""
+def _write_archive(bundle: Bundle, cache: StepCache, archive: Path) -> None:
+    """Write the bundle's archive by way of the cache: its bytes follow from the bundle's digest."""
     name = "bundle.tar.gz"
     key = f"archive-{bundle.digest}"
     found = cache.find(key) or cache.keep(
         key, lambda folder: write_archive(bundle.path, folder / name)
     )
+    if archive.is_file() and hash_file(archive) == found.files[name]:
+        return
     found.require_whole()
-    return found.path / name
+    copy_file(found.path / name, archive)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import version
 
 import edgepack
@@ -66,19 +67,25 @@ def make_manifest(
         goldens_from="samples" if real_samples else "seeded random",
         runtime=judged.packages,
         provider_sources=profile.runtime.providers,
-        built_on=BuildHost(
-            os=platform.system(),
-            processor=find_processor(),
-            tools={
-                "edgepack": edgepack.__version__,
-                "python": platform.python_version(),
-                **{name: version(name) for name in _TOOLS},
-            },
-        ),
+        built_on=find_build_host(),
         steps=_list_history(judged),
         plan_digest=hash_bundle(judged.planned),
         provenance=_make_provenance(judged),
         files=files,
+    )
+
+
+@cache
+def find_build_host() -> BuildHost:
+    """Return what builds here: the system, the processor, and the tools with their versions."""
+    return BuildHost(
+        os=platform.system(),
+        processor=find_processor(),
+        tools={
+            "edgepack": edgepack.__version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in _TOOLS},
+        },
     )
 
 

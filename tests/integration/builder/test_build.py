@@ -320,7 +320,7 @@ def test_disk_when_full_while_bundling_leaves_the_old_bundle(tmp_path, monkeypat
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(ToolError, match="No space left on device"):
-        build(model, targets=["host"], out=tmp_path / "dist")
+        build(model, targets=["host"], out=tmp_path / "dist", use_cache=False)
     monkeypatch.undo()
     assert tree(tmp_path / "dist") == before
     verify(built.bundle.path)
