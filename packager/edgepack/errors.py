@@ -80,6 +80,13 @@ class UsageError(EdgepackError):
     exit_code = 2
 
 
+class BudgetError(UsageError):
+    """The time that the user gives for measuring is too short for an answer."""
+
+    needed_s: int = 0
+    """What would do, in seconds."""
+
+
 class ProfileError(EdgepackError):
     """A YAML file (project, profile, inventory) is wrong."""
 

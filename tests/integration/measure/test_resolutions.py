@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from edgepack.cli.main import run
 from edgepack.devices.inventory import Device, LocalEntry
-from edgepack.errors import LimitError, StepError, UnreachableError, UsageError
+from edgepack.errors import BudgetError, LimitError, StepError, UnreachableError, UsageError
 from edgepack.measure.optimize import resolutions
 from edgepack.measure.optimize.optimizing import Optimized, OptimizeQuestion, optimize
 from edgepack.measure.optimize.pruning import explain_lost
@@ -123,6 +124,32 @@ def test_later_sizes_are_held_against_fp32_at_the_first_and_their_failure_is_a_l
     assert len(kept) == 2
     assert not list((tmp_path / "journals").iterdir())
     assert simulated.runs > 0
+
+
+def test_a_part_of_the_budget_that_is_too_small_ends_the_first_size_and_is_a_line_of_a_later_one(
+    project: Path, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Simulated(monkeypatch, lambda session, _: 5.0)
+    question = replace(ask(project, tmp_path), budget_s=0.001)
+    with pytest.raises(BudgetError, match="too small") as caught:
+        optimize_resolutions(question, device, [16, 8])
+    wanted = re.search(r"the 2 sizes has an equal part: give --budget (\d+)s", caught.value.hint)
+    assert wanted is not None
+    enough = replace(question, budget_s=float(wanted[1]))
+    asked: list[float] = []
+
+    def search(part: OptimizeQuestion, *rest: Any, **others: Any) -> Optimized:
+        asked.append(part.budget_s)
+        if len(asked) == 2:
+            part = replace(part, budget_s=0.001)
+        return optimize(part, *rest, **others)
+
+    monkeypatch.setattr(resolutions, "optimize", search)
+    whole, short = optimize_resolutions(enough, device, [16, 8])
+    assert asked == [enough.budget_s / 2] * 2
+    assert choose_resolution([whole, short]) is whole
+    assert short.refused.startswith("a budget of 0.001 s is too small: one process run takes")
+    assert "give --budget" in short.refused
 
 
 def test_a_cut_after_the_first_size_keeps_its_runs(

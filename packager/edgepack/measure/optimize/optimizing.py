@@ -119,7 +119,7 @@ def optimize(
             or interrupt is raised.
 
     Raises:
-        UsageError: The budget is too small for any answer.
+        BudgetError: The budget is too small for any answer.
         LimitError: No variant can be built that is within the limits.
         DeviceError: The device cannot be reached or used; others hold it, or may have used it.
         RemoteCommandError: No variant works there.

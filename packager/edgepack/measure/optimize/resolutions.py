@@ -10,6 +10,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import Accuracy
 from edgepack.devices.inventory import Device
 from edgepack.errors import (
+    BudgetError,
     LimitError,
     ModelError,
     SamplesError,
@@ -76,6 +77,7 @@ def optimize_resolutions(
 
     Raises:
         UsageError: The model or the samples are of one size, or there are no labels.
+        BudgetError: The first size's part of the budget is too small for an answer.
         LimitError: Nothing is within the limits at the first size, or its fp32 was not measured.
         DeviceError: As :func:`~edgepack.measure.optimize.optimizing.optimize`.
         RemoteCommandError: No variant works there.
@@ -94,6 +96,16 @@ def optimize_resolutions(
         )
         try:
             found = optimize(part, device, progress=progress, on_unfinished=on_report)
+        except BudgetError as error:
+            error.hint = (
+                f"each of the {len(sides)} sizes has an equal part: give --budget"
+                f" {error.needed_s * len(sides)}s or more"
+            )
+            if not results:
+                raise
+            problem = f"{error.problem}; {error.hint}"
+            results.append(ResolutionResult(side, list_changes(project), None, problem))
+            continue
         except (LimitError, ModelError, StepError, SamplesError) as error:
             if not results:
                 raise

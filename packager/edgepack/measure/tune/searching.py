@@ -19,7 +19,7 @@ from edgepack.bundle.reading import Bundle
 from edgepack.bundle.unused import Unused
 from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
-from edgepack.errors import RemoteCommandError, UsageError, format_one_line
+from edgepack.errors import BudgetError, RemoteCommandError, format_one_line
 from edgepack.measure.bench.joining import can_check
 from edgepack.measure.tune.confirming import Pairs, make_pairs
 from edgepack.measure.tune.halving import (
@@ -227,16 +227,18 @@ class TuneSearch:
         """Check that two candidates of each variant and six pairs fit into the budget.
 
         Raises:
-            UsageError: They do not.
+            BudgetError: They do not.
         """
         needed_s = self._compute_needed_s(self.question)
         if needed_s > self.question.budget_s:
-            raise UsageError(
+            error = BudgetError(
                 f"a budget of {self.question.budget_s:g} s is too small: one process run takes"
                 f" {self.run_s:.1f} s there",
                 hint=f"give --budget {needed_s}s or more",
                 where="--budget",
             )
+            error.needed_s = needed_s
+            raise error
 
     def _compute_needed_s(self, question: TuneQuestion) -> int:
         """Return the least budget in seconds; a run's time grows with the budget itself."""
