@@ -172,3 +172,37 @@ def test_openvino_options_when_the_plugin_has_them_not_are_refused():
     assert providers.make_plugin_options({"reshape_input": "x[1]"}) == {"reshape_input": "x[1]"}
     with pytest.raises(providers.Refused, match="no option 'enable_causallm'"):
         providers.make_plugin_options({"enable_causallm": "True"})
+
+
+@pytest.mark.parametrize(
+    ("allowed", "threads"),
+    [({0, 1, 2, 3, 4, 5, 6, 7}, 0), ({2}, 1), ({0, 1}, 1), ({0, 1, 6}, 2), ({1, 3, 5, 7}, 4)],
+)
+def test_threads_when_a_process_may_use_some_cores_are_one_for_each_physical_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: set[int], threads: int
+):
+    for number in range(8):
+        pair = f"{number // 2 * 2}-{number // 2 * 2 + 1}\n"
+        write(tmp_path / f"cpu{number}/topology/thread_siblings_list", pair)
+    monkeypatch.setattr(providers, "_PROCESSORS", tmp_path)
+    monkeypatch.setattr(providers.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(providers.os, "sched_getaffinity", lambda _: allowed, raising=False)
+    assert providers.count_threads(entry_with()) == threads
+    assert providers.count_threads(entry_with(intra_op_num_threads=3)) == 3
+    bound = {"session.intra_op_thread_affinities": "1;2"}
+    assert providers.count_threads(entry_with(config=bound)) == 0
+
+
+def test_threads_when_nothing_tells_of_cores_are_one_for_each_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(providers, "_PROCESSORS", tmp_path / "absent")
+    monkeypatch.setattr(providers.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(providers.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert providers.count_threads(entry_with()) == 2
+    monkeypatch.delattr(providers.os, "sched_getaffinity")
+    assert providers.count_threads(entry_with()) == 0
+
+
+def entry_with(**session: object) -> dict[str, object]:
+    return {"session": {"intra_op_num_threads": 0, "config": {}, **session}}

@@ -125,6 +125,15 @@ def test_time_between_nodes_is_no_more_than_they_leave_of_a_run_without_the_prof
     assert found_in(body, "between the 1 node").gain == pytest.approx(0.1)
 
 
+def test_a_run_that_takes_longer_than_the_profiled_one_waited_for_what_is_in_no_node():
+    """p50 of the example is 10 ms."""
+    waiting = found_in(costly_report(conv_node(3900), between_us=100), "is in no node")
+    assert waiting.gain == pytest.approx(0.6, rel=0.01)
+    assert "a run takes 10 ms, and took 4 ms while it was profiled" in waiting.what
+    assert found_in(costly_report(conv_node(7900), between_us=100), "is in no node") is None
+    assert found_in(costly_report(), "is in no node") is None
+
+
 def test_nodes_of_a_gpu_that_returns_before_it_has_computed_promise_nothing():
     cuda = {"provider": "CUDAExecutionProvider"}
     report = costly_report(

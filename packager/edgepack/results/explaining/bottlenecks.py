@@ -25,6 +25,8 @@ from edgepack.results.summary import format_count, shorten_provider
 
 LEAST_SHARE = 0.01
 """What takes less of a run is not reported."""
+LEAST_LOST = 0.25
+"""Runs differ by less on a quiet machine, with the profiler and without."""
 SHOWN_NODES = 3
 COPIES = ("MemcpyToHost", "MemcpyFromHost")
 CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
@@ -79,6 +81,7 @@ def list_bottlenecks(run: ProfiledRun, costs: Sequence[NodeCost]) -> list[Bottle
         of_nodes = [replace(each, gain=None) for each in of_nodes]
     found = [
         *of_nodes,
+        *_find_unprofiled(run),
         *_find_bound_copies(run),
         *_find_lost_clock(report),
         *_find_other_work(report),
@@ -254,6 +257,19 @@ def _find_between(run: ProfiledRun) -> Iterator[Bottleneck]:
             f"onnxruntime takes up to {run.between_us:,.0f} µs between the {nodes} of a run",
             share,
             "fewer and larger nodes take less: join samples to batches, or simplify the model",
+        )
+
+
+def _find_unprofiled(run: ProfiledRun) -> Iterator[Bottleneck]:
+    """Yield what timed runs take beyond the profiled ones: they waited for something."""
+    lost = 1 - run.whole_us / max(run.p50_us, 1e-9)
+    if run.is_single and run.nodes and not run.returns_early and lost >= LEAST_LOST:
+        yield Bottleneck(
+            f"a run takes {run.p50_us / 1000:.4g} ms, and took {run.whole_us / 1000:.4g} ms while"
+            " it was profiled: the rest is in no node",
+            lost,
+            "more threads than cores wait for each other (session: {intra_op_num_threads: 1} shows"
+            " it), or the machine was busier: measure again with --quiet-wait",
         )
 
 
