@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.base.statistics import median
+from edgepack.errors import ModelError
 from edgepack.metrics.accuracy import sqnr_db
 from edgepack.model.running import make_session
 
@@ -123,7 +124,7 @@ def measure() -> Iterator[Row | Table]:
     data = Path(root).resolve()
     draws = [list(tasks(data, seed)) for seed in range(DRAWS)]
     for drawn in zip(*draws, strict=True):
-        found: list[list[Judged]] = []
+        found: list[list[Judged | Refused]] = []
         for number, task in enumerate(drawn):
             with scratch() as folder:
                 made = _make_all(task, folder)
@@ -205,11 +206,19 @@ def _quantize(
     return Quantized(scheme, json.loads(done.stdout.splitlines()[-1]), out)
 
 
-def _judge(task: Task, model: Path, made: list[Quantized | Refused]) -> list[Judged]:
+def _judge(task: Task, model: Path, made: list[Quantized | Refused]) -> list[Judged | Refused]:
     """Run every model on every sample, and compare it with the float model."""
     float_session = make_session(model)
-    models = [each for each in made if isinstance(each, Quantized)]
-    sessions = [make_session(each.path) for each in models]
+    models: list[Quantized] = []
+    sessions: list[onnxruntime.InferenceSession] = []
+    refused = [each for each in made if isinstance(each, Refused)]
+    for each in made:
+        if isinstance(each, Quantized):
+            try:
+                sessions.append(make_session(each.path))
+                models.append(each)
+            except ModelError as error:
+                refused.append(Refused(each.scheme, error.first_line))
     reference: list[Array] = []
     outputs: list[list[Array]] = [[] for _ in models]
     for sample in task.evaluation():
@@ -218,10 +227,11 @@ def _judge(task: Task, model: Path, made: list[Quantized | Refused]) -> list[Jud
         for session, found in zip(sessions, outputs, strict=True):
             found.append(_run(session, feed))
     ours = np.stack(reference)
-    return [
+    judged = (
         _compare(each, ours, np.stack(found), task)
         for each, found in zip(models, outputs, strict=True)
-    ]
+    )
+    return [*judged, *refused]
 
 
 def _run(session: onnxruntime.InferenceSession, feed: dict[str, Array]) -> Array:
@@ -241,20 +251,24 @@ def _compare(made: Quantized, ours: Array, theirs: Array, task: Task) -> Judged:
     )
 
 
-def _make_table(name: str, draws: list[list[Judged]]) -> Table:
+def _make_table(name: str, draws: list[list[Judged | Refused]]) -> Table:
     """Return the means over the draws, and how much more edgepack agrees than the best peer."""
     by_scheme: dict[Scheme, list[Judged]] = {scheme: [] for scheme in schemes()}
-    for judged in (each for draw in draws for each in draw):
-        by_scheme[judged.scheme].append(judged)
+    why: dict[Scheme, str] = {}
+    for each in (each for draw in draws for each in draw):
+        if isinstance(each, Refused):
+            why[each.scheme] = each.why
+        else:
+            by_scheme[each.scheme].append(each)
     whole = {scheme: found for scheme, found in by_scheme.items() if len(found) == len(draws)}
     rows = [
         _make_row(scheme, found, _find_best_peer(scheme, whole))
         if scheme in whole
-        else (scheme.name, f"refused in {len(draws) - len(found)} of {len(draws)} draws")
+        else (scheme.name, f"{len(draws) - len(found)} draws refused: {why.get(scheme, '')[:200]}")
         for scheme, found in by_scheme.items()
     ]
     heads = ("", "agrees %", "- best peer", "drop, points", "SQNR dB", "s", "peak MB")
-    count = max(judged.samples for draw in draws for judged in draw)
+    count = max(judged.samples for found in whole.values() for judged in found)
     title = f"{name}, int8 against fp32: means of {len(draws)} draws (95 %), {count} samples each"
     return Table(title, heads, tuple(rows))
 

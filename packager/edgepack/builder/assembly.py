@@ -43,15 +43,17 @@ def assemble(judged: JudgedBundle, cache: StepCache, out: Path) -> BuiltBundle:
     final = out / f"{project.name}-{project.version}-{judged.profile.id}"
     archive = out / f"{final.name}.tar.gz"
     # An archive never lies beside a folder that it does not hold, whoever builds here at once.
-    origins = hash_origins(judged)
     with holding(final):
+        origins = hash_origins(judged)
         bundle = find_standing(origins, cache, final)
         if bundle is None:
             with replacing(final) as folder:
                 _write(judged, BundleWriter(folder))
                 archive.unlink(missing_ok=True)
             bundle = load_bundle(final)
-            remember(origins, cache, bundle)
+            # A file of the project may have changed meanwhile.
+            if hash_origins(judged) == origins:
+                remember(origins, cache, bundle)
         _write_archive(bundle, cache, archive)
     return BuiltBundle(bundle, archive)
 
@@ -85,7 +87,14 @@ def _write_archive(bundle: Bundle, cache: StepCache, archive: Path) -> None:
     found = cache.find(key) or cache.keep(
         key, lambda folder: write_archive(bundle.path, folder / name)
     )
-    if archive.is_file() and hash_file(archive) == found.files[name]:
+    if _is_there(archive, found.files[name]):
         return
     found.require_whole()
     copy_file(found.path / name, archive)
+
+
+def _is_there(archive: Path, sha256: str) -> bool:
+    try:
+        return hash_file(archive) == sha256
+    except OSError:
+        return False

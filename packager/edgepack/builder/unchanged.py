@@ -9,11 +9,14 @@ from pathlib import Path
 
 from edgepack.base.files import hash_file
 from edgepack.base.resources import find_templates_dir
+from edgepack.base.schema import NotMeasured
 from edgepack.builder.cache import StepCache, hash_code
 from edgepack.builder.job import JudgedBundle
 from edgepack.builder.manifest import find_build_host
+from edgepack.builder.plan import hash_bundle
 from edgepack.bundle.reading import Bundle, verify
-from edgepack.errors import BundleError
+from edgepack.errors import BundleError, ToolError
+from edgepack.project.loading import LoadedProject
 
 _WRITTEN = "bundle.json"
 
@@ -23,27 +26,57 @@ def hash_origins(judged: JudgedBundle) -> str:
 
     That is edgepack's own code and templates, the tools that the manifest names, the project with
     its files, the plan, the outputs of its steps, and the verdict. What is not in it must not be
-    read when a bundle is written.
+    read when a bundle is written. Keys of the project and the profile count in their order, as
+    they are written in it.
+
+    Raises:
+        ProfileError: A file of the project is not there any more.
+        ToolError: A file of the project cannot be read.
     """
-    loaded, execution, verdict = judged.job.loaded, judged.execution, judged.verdict
+    execution, planned, plan = judged.execution, judged.planned, judged.job.plan
+    variants = planned.variants
+    needed = plan.find_needed([step for each in variants for step in (*each.steps, *each.beside)])
     origins = {
         "code": hash_code(),
         "templates": _hash_templates(),
         "host": find_build_host().model_dump(mode="json"),
-        "project": loaded.project.model_dump(mode="json"),
-        "files": {name: hash_file(loaded.find_file(name)) for name in loaded.project.files},
+        "project": judged.project.model_dump(mode="json"),
+        "files": _hash_files(judged.job.loaded),
         "model": [judged.job.facts.name, judged.job.facts.sha256],
-        "plan": judged.job.plan.digest,
-        "bundle": judged.profile.id,
-        "outputs": {step: artifact.digest for step, artifact in execution.artifacts.items()},
-        "failed": {step: [e.problem, e.hint, e.where] for step, e in execution.failed.items()},
-        "shipped": [
-            [planned.variant.id, planned.offered, accuracy.model_dump(mode="json")]
-            for planned, accuracy in verdict.shipped
+        "profile": judged.profile.model_dump(mode="json"),
+        "plan": [plan.only(needed).digest, hash_bundle(planned)],
+        "outputs": [
+            (s, execution.artifacts[s].digest) for s in sorted(needed & set(execution.artifacts))
         ],
-        "unused": [each.model_dump(mode="json") for each in verdict.unused],
+        "failed": [(s, str(execution.failed[s])) for s in sorted(needed & set(execution.failed))],
+        "variants": [
+            [each.variant.id, each.offered, _dump(each.simulated), _dump(each.compiled)]
+            for each in variants
+        ],
+        "shipped": [
+            [each.variant.id, accuracy.model_dump(mode="json")]
+            for each, accuracy in judged.verdict.shipped
+        ],
+        "unused": [each.model_dump(mode="json") for each in judged.verdict.unused],
     }
-    return hashlib.sha256(json.dumps(origins, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(origins).encode()).hexdigest()
+
+
+def _dump(step: str | NotMeasured | None) -> object:
+    """Return a step's id, or why there is none."""
+    return step.reason if isinstance(step, NotMeasured) else step
+
+
+def _hash_files(loaded: LoadedProject) -> list[tuple[str, str]]:
+    """Return the project's own files, by their places in the bundle."""
+    paths = [loaded.find_file(name) for name in loaded.project.files]
+    try:
+        return [(path.relative_to(loaded.folder).as_posix(), hash_file(path)) for path in paths]
+    except OSError as error:
+        raise ToolError(
+            f"cannot read {error.filename!r}: {error.strerror}",
+            hint="make the file readable for your user: 'files' in edgepack.yaml has it",
+        ) from error
 
 
 @functools.cache
@@ -55,13 +88,16 @@ def _hash_templates() -> str:
 
 
 def find_standing(origins: str, cache: StepCache, final: Path) -> Bundle | None:
-    """Return the bundle in a folder if these origins were written there and no file has changed."""
+    """Return the bundle in a folder if these origins were written there and no file has changed.
+
+    Where the record or the bundle cannot be read, the answer is None: it is written again.
+    """
     if (record := cache.find(f"bundle-{origins}")) is None:
         return None
-    written = json.loads((record.path / _WRITTEN).read_text(encoding="utf-8"))["digest"]
     try:
+        written = json.loads((record.path / _WRITTEN).read_text(encoding="utf-8"))["digest"]
         bundle = verify(final)
-    except BundleError:
+    except (BundleError, OSError, ValueError, KeyError, TypeError):
         return None
     return bundle if bundle.digest == written else None
 

@@ -121,7 +121,8 @@ def _print_resolutions(results: Sequence[api.ResolutionResult]) -> None:
     best = api.choose_resolution(results)
     rows = []
     for each in results:
-        answer = "" if each.found is None else _format_answer(each.found.report)
+        report = None if each.found is None else each.found.report
+        answer = _format_answer(report) if report and report.answer is not None else ""
         rows.append(
             (
                 str(each.side),

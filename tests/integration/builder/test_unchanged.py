@@ -7,8 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edgepack.builder import unchanged
+from edgepack.base.schema import NotMeasured
+from edgepack.builder import assembly, cache, model_plan, unchanged
 from edgepack.builder.build import build
+from edgepack.bundle.reading import parse_manifest
+from onnx import TensorProto, helper
 
 from tests.support.nets import tiny_models
 
@@ -118,6 +121,65 @@ def test_build_when_something_changed_writes_what_an_empty_folder_gets(what, pro
     assert contents(dist) != before
     anew = contents(dist.parent / "anew")
     assert anew == {name: data for name, data in contents(dist).items() if name in anew}
+
+
+def test_build_when_only_the_order_of_keys_changed_writes_what_an_empty_folder_gets(tmp_path):
+    dist, model = tmp_path / "dist", tmp_path / "net.onnx"
+    names = ("p", "q")
+    value = (TensorProto.FLOAT, [1, 4])
+    nodes = [helper.make_node("Relu", [n], [o]) for n, o in zip((*names, "x"), "bay", strict=True)]
+    given, made = ([(name, *value) for name in each] for each in (("x", *names), "yba"))
+    tiny_models.save(model, nodes, given, made)
+    project = tmp_path / "edgepack.yaml"
+    head = "schema_version: 1\nname: net\nmodel: net.onnx\n"
+    project.write_text(head + "state: {b: p, a: q}\n")
+    build(project=project, targets=["raspberry-pi"], out=dist)
+    before = contents(dist)
+    project.write_text(head + "state: {a: q, b: p}\n")
+    build(project=project, targets=["raspberry-pi"], out=dist)
+    build(project=project, targets=["raspberry-pi"], out=tmp_path / "anew", use_cache=False)
+    assert contents(dist) == contents(tmp_path / "anew") != before
+
+
+def test_build_when_it_is_another_reason_why_a_variant_was_not_simulated_says_it(
+    project, dist, monkeypatch
+):
+    """The plan has the same steps with both reasons."""
+    for reason in ("it is not installed", "it is broken", "it is not installed"):
+        monkeypatch.setattr(
+            model_plan, "find_backend_simulator", lambda _, why=reason: NotMeasured(reason=why)
+        )
+        build(project=project, targets=["android-qnn"], out=dist)
+        text = (next(dist.glob("*-android-qnn")) / "manifest.json").read_bytes()
+        told = {v.simulated.reason for v in parse_manifest(text).variants if v.simulated}
+        assert told == {reason}
+
+
+def test_bundle_when_a_file_changes_while_it_is_written_is_not_taken_for_the_earlier_ones(
+    project, tmp_path, monkeypatch
+):
+    names, whole = tmp_path / "names.txt", assembly._write
+
+    def change(*arguments):
+        names.write_text("meanwhile\n")
+        whole(*arguments)
+
+    monkeypatch.setattr(assembly, "_write", change)
+    build(project=project, targets=["raspberry-pi"], out=tmp_path / "dist")
+    monkeypatch.undo()
+    names.write_text("zero\n")
+    build(project=project, targets=["raspberry-pi"], out=tmp_path / "dist")
+    assert next(tmp_path.glob("dist/*/files/names.txt")).read_text() == "zero\n"
+
+
+def test_record_when_it_is_damaged_is_as_if_there_was_none(project, dist, homes):
+    before = contents(dist)
+    records = list(cache.open_own_cache().folder.glob("bundle-*/bundle.json"))
+    assert len(records) == len(TARGETS)
+    for record in records:
+        record.write_bytes(bytes(record.stat().st_size))
+    build(project=project, targets=TARGETS, out=dist)
+    assert contents(dist) == before
 
 
 @pytest.mark.parametrize("name", ["_hash_templates", "hash_code"])

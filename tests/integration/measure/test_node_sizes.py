@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -89,6 +90,7 @@ def test_the_peak_is_a_document_of_positive_numbers_for_as_many_threads():
             "0.01",
             '{"session.intra_op.allow_spinning": "0"}',
         ],
+        env={**os.environ, "PYTHONPATH": str(find_ondevice_dir() / "runtime")},
         capture_output=True,
         check=True,
     )

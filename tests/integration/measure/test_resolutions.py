@@ -150,6 +150,7 @@ def test_a_part_of_the_budget_that_is_too_small_ends_the_first_size_and_is_a_lin
     assert choose_resolution([whole, short]) is whole
     assert short.refused.startswith("a budget of 0.001 s is too small: one process run takes")
     assert "give --budget" in short.refused
+    assert not list((tmp_path / "journals").iterdir())
 
 
 def test_a_cut_after_the_first_size_keeps_its_runs(

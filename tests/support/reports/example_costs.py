@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from edgepack.base.schema import NotMeasured
 from edgepack.records.run import Move, NodeSizes, Peak, PlacedNode, Placement, RunReport, TensorSize
 
 from tests.support.reports.example_report import CPU, example_report
@@ -68,7 +69,9 @@ def relu_node(us: float, channels: int = 64, size: int = 56, **about: Any) -> Pl
     return sized_node(about.pop("op", "Relu"), us, [shape], shape, **about)
 
 
-def costly_report(*nodes: PlacedNode, between_us: float = 0.0, **changes: Any) -> RunReport:
+def costly_report(
+    *nodes: PlacedNode, between_us: float | NotMeasured = 0.0, **changes: Any
+) -> RunReport:
     """Return a report whose run has these nodes."""
     placement = Placement(variant="cpu-int8-static", runs=10, nodes=[*nodes], between_us=between_us)
     return example_report(**{"placement": placement, "peak": example_peak(), **changes})

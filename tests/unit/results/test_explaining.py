@@ -132,6 +132,10 @@ def test_a_run_that_takes_longer_than_the_profiled_one_waited_for_what_is_in_no_
     assert "a run takes 10 ms, and took 4 ms while it was profiled" in waiting.what
     assert found_in(costly_report(conv_node(7900), between_us=100), "is in no node") is None
     assert found_in(costly_report(), "is in no node") is None
+    looped = costly_report(relu_node(9500, op="Loop"), relu_node(90), between_us=100)
+    assert found_in(looped, "is in no node") is None
+    unknown = costly_report(conv_node(3900), between_us=NotMeasured(reason="an older report"))
+    assert found_in(unknown, "is in no node") is None
 
 
 def test_nodes_of_a_gpu_that_returns_before_it_has_computed_promise_nothing():

@@ -238,6 +238,7 @@ class TuneSearch:
                 where="--budget",
             )
             error.needed_s = needed_s
+            self.journal.drop()
             raise error
 
     def _compute_needed_s(self, question: TuneQuestion) -> int:

@@ -4,7 +4,7 @@
 
     python harness/edgepack_peak.py THREADS DURATION_S '{"session.intra_op.allow_spinning": "0"}'
 
-``THREADS`` and the config entries are the session's own; 0 is onnxruntime's choice. Each of five
+``THREADS`` and the config entries are the session's own; 0 is the loader's choice. Each of five
 kernels runs for ``DURATION_S``, and at least five times. What is timed are onnxruntime's own
 kernels, by its own profiler, as the nodes of a model are: Relu, which reads and writes a tensor of
 a size that lies in a small cache, a large one, or none; and a product with a square matrix of 512,
@@ -31,6 +31,12 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 
+if __package__:
+    from ..runtime import edgepack_providers as providers  # noqa: TID252
+else:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    import edgepack_providers as providers  # type: ignore[import-not-found,no-redef]
+
 MOVE = base64.b64decode(
     "CAcSCGVkZ2VwYWNrOjgKDAoBeBIBeSIEUmVsdRIEbW92ZVoQCgF4EgsKCQgBEgUKAxIBbmIQCgF5EgsKCQgBEgUKAxIB"
     "bkIECgAQDQ=="
@@ -56,6 +62,9 @@ LEAST_RUNS = 5
 
 def main(threads: int, duration_s: float, config: Dict[str, str]) -> int:
     """Measure once and return the exit code."""
+    threads = providers.count_threads(
+        {"session": {"intra_op_num_threads": threads, "config": config}}
+    )
 
     def make_options() -> ort.SessionOptions:
         options = ort.SessionOptions()

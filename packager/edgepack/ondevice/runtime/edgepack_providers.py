@@ -416,12 +416,13 @@ def count_threads(entry: Entry) -> int:
     onnxruntime makes one for each physical core of the machine, also where the process may use
     fewer, and they wait busily for each other: squeezenet1.1 took 15.0 ms with two threads on one
     core and 7.4 ms with one (1.31.1, x86-64 Linux, 2026-11-27). Then there is one for each core
-    that the process may use.
+    that the process may use, which is what its main thread may. A container's quota of time is no
+    such limit: it leaves all cores.
     """
     asked = int(entry["session"]["intra_op_num_threads"])
     if asked or _AFFINITIES in entry["session"]["config"] or not hasattr(os, "sched_getaffinity"):
         return asked
-    allowed = os.sched_getaffinity(0)
+    allowed = os.sched_getaffinity(os.getpid())
     return 0 if len(allowed) >= (os.cpu_count() or 1) else len(set(map(_read_core, allowed)))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
 from edgepack.records.other_work import compute_taken_share
-from edgepack.records.profiled import ProfiledRun
+from edgepack.records.profiled import ProfiledRun, has_loops
 from edgepack.records.run import OtherWork, RunReport, Sample, Sampling, VariantFacts
 from edgepack.records.topology import AFFINITIES
 from edgepack.records.verdict import CLOCK_KEPT, FIRST_WINDOW, PHONES, WORKING
@@ -26,7 +26,7 @@ from edgepack.results.summary import format_count, shorten_provider
 LEAST_SHARE = 0.01
 """What takes less of a run is not reported."""
 LEAST_LOST = 0.25
-"""Runs differ by less on a quiet machine, with the profiler and without."""
+"""The part of a run that is missing from the profiled one: on a quiet machine it is less."""
 SHOWN_NODES = 3
 COPIES = ("MemcpyToHost", "MemcpyFromHost")
 CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
@@ -262,8 +262,12 @@ def _find_between(run: ProfiledRun) -> Iterator[Bottleneck]:
 
 def _find_unprofiled(run: ProfiledRun) -> Iterator[Bottleneck]:
     """Yield what timed runs take beyond the profiled ones: they waited for something."""
+    placement = run.report.placement
+    if isinstance(placement, NotMeasured) or isinstance(run.between_us, NotMeasured):
+        return
+    is_whole = run.is_single and bool(run.nodes) and not has_loops(placement.nodes)
     lost = 1 - run.whole_us / max(run.p50_us, 1e-9)
-    if run.is_single and run.nodes and not run.returns_early and lost >= LEAST_LOST:
+    if is_whole and lost >= LEAST_LOST:
         yield Bottleneck(
             f"a run takes {run.p50_us / 1000:.4g} ms, and took {run.whole_us / 1000:.4g} ms while"
             " it was profiled: the rest is in no node",
