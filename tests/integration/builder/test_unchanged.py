@@ -156,7 +156,7 @@ def test_build_when_it_is_another_reason_why_a_variant_was_not_simulated_says_it
 
 
 def test_bundle_when_a_file_changes_while_it_is_written_is_not_taken_for_the_earlier_ones(
-    project, tmp_path, monkeypatch
+    project, tmp_path
 ):
     names, whole = tmp_path / "names.txt", assembly._write
 
@@ -164,9 +164,9 @@ def test_bundle_when_a_file_changes_while_it_is_written_is_not_taken_for_the_ear
         names.write_text("meanwhile\n")
         whole(*arguments)
 
-    monkeypatch.setattr(assembly, "_write", change)
-    build(project=project, targets=["raspberry-pi"], out=tmp_path / "dist")
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly, "_write", change)
+        build(project=project, targets=["raspberry-pi"], out=tmp_path / "dist")
     names.write_text("zero\n")
     build(project=project, targets=["raspberry-pi"], out=tmp_path / "dist")
     assert next(tmp_path.glob("dist/*/files/names.txt")).read_text() == "zero\n"
