@@ -17,7 +17,6 @@ from edgepack.devices.inventory import load_device
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, InconclusiveError
 from edgepack.project.profile import load_profile
-from edgepack.records.verdict import EMULATED
 from packaging.specifiers import SpecifierSet
 
 from tests.lab.board import Board
@@ -33,7 +32,6 @@ METRIC_TOLERANCE = 0.01
 # Emulated programs start several times slower than real ones, and the host may be busy.
 SHORT_S = 300.0
 LONG_S = 1200.0
-BUDGET = "10m"
 END_S = 30.0
 """How long programs on a board may take to end once nobody listens any more."""
 
@@ -95,10 +93,9 @@ def walk(lab: Lab, *, every_variant: bool = False) -> None:
         LabError: A step failed on which the next ones stand.
         EdgepackError: Likewise.
     """
-    long = [bench_all, optimize] if every_variant else []
     steps: list[Callable[[Lab], None]] = [
-        add, provision, build, push, prove, bench, *long, evaluate, prove_target, break_off,
-        look_back,
+        add, provision, build, push, prove, bench, *([bench_all] if every_variant else []),
+        evaluate, prove_target, break_off, look_back,
     ]  # fmt: skip
     for step in steps:
         began = time.monotonic()
@@ -312,27 +309,6 @@ def bench_all(lab: Lab) -> None:
     rows = table.read_text(encoding="utf-8").splitlines()
     held = all(any(board.name in row for row in rows) for board in boards)
     expect("all variants: one table has every board", held, len(rows))
-
-
-def optimize(lab: Lab) -> None:
-    """Search for the best of every variant on both emulated boards at once; no speed is told."""
-    boards = [board for board in lab.boards if board.kind.is_emulated]
-    argv = ["optimize", *(word for board in boards for word in ("--device", board.name))]
-    argv += ["--project", str(find_example_dir() / "edgepack.yaml"), "--budget", BUDGET, "--json"]
-    done, expect = run_one(argv, timeout_s=LONG_S), lab.findings.expect
-    expect("optimize: an answer for each board", done.exit_code == 0, done.exit_code)
-    for board in boards:
-        found = done.document()["devices"][board.name]
-        has_answer = found["result"] is not None
-        expect(f"{board.name}: optimize finds an answer", has_answer, found["problem"])
-        if not has_answer:
-            continue
-        report = found["result"]["report"]
-        ran = {each["settings"]["variant"] for each in report["candidates"] if each["runs"]}
-        expect(f"{board.name}: several variants ran", len(ran) > 1, sorted(ran))
-        speedup = report["over_fp32"]
-        expect(f"{board.name}: no speedup is told", speedup.get("reason") == EMULATED, speedup)
-        say(f"      {report['runs']} process runs: {report['why']}")
 
 
 def evaluate(lab: Lab) -> None:
