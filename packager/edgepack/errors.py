@@ -4,6 +4,7 @@
 
     EdgepackError
     ├── UsageError          2   the command line asks for something that is not there
+    │   └── BudgetError     2   the time that is given for measuring is too short
     ├── ProfileError        3   a YAML file (project, profile, inventory) is wrong
     ├── ModelError          4   the model cannot be read, or cannot be taken
     │   └── SamplesError    4   the samples do not fit the model

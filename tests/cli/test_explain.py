@@ -18,14 +18,14 @@ def store() -> ResultsStore:
     store = ResultsStore()
     older = costly_report(conv_node(9000), id="older", created="2026-11-20T00:00:00Z")
     store.save(older)
-    store.save(costly_report(conv_node(2500), relu_node(500), between_us=300))
+    store.save(costly_report(conv_node(7500), relu_node(1500), between_us=900))
     return store
 
 
 def test_explain_shows_the_newest_run_its_parts_nodes_and_first_remedies(store, capsys):
     assert run(["explain"]) == 0
     text = capsys.readouterr().out
-    assert "digits-1.0.0-raspberry-pi, cpu-int8-static on pi5-a: p50 10.00 ms, 3.300 ms" in text
+    assert "digits-1.0.0-raspberry-pi, cpu-int8-static on pi5-a: p50 10.00 ms, 9.900 ms" in text
     assert "bound by arithmetic" in text
     assert "1. float32 in 1 of 1 product" in text
     assert "at most 57% of a run. the bundle has cpu-int8-static" in text
