@@ -64,7 +64,7 @@ class EdgepackError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors are pickled between processes; keyword arguments need this method for that.
-        return (_rebuild, (type(self), self.problem, self.hint, self.where))
+        return (_rebuild, (type(self), self.problem, self.hint, self.where), vars(self))
 
 
 def _rebuild(kind: type[EdgepackError], problem: str, hint: str, where: str) -> EdgepackError:

@@ -23,7 +23,7 @@ opened = loader.Bundle(bundle)
 entry = opened.list_variants(variant)[0]
 options = ort.SessionOptions()
 options.log_severity_level = 3
-options.intra_op_num_threads = loader.count_threads(entry)
+options.intra_op_num_threads = loader.choose_threads(entry["session"])
 for key, value in loader.make_session_config(entry).items():
     options.add_session_config_entry(key, value)
 session = ort.InferenceSession(

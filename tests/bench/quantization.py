@@ -2,10 +2,10 @@
 
 Every tool gets the same simplified float model and the same calibration samples, and every int8
 model is judged by the same other samples, in the same kind of session; five draws of both tell how
-much of a difference is the draw. The dialect is what the
-tool can be told: NNCF and onnxsim choose their own. Times are of one call on this machine: they
-include calibration and writing, not imports. In each dialect, edgepack's model and onnxruntime's
-run in turns on one core, to compare their latency.
+much of a difference is the draw. The dialect is what the tool can be told: NNCF and onnxsim choose
+their own. Times are of one call on this machine: they include calibration and writing, not imports.
+In each dialect, edgepack's model and onnxruntime's run in turns on one core, to compare their
+latency.
 """
 
 from __future__ import annotations

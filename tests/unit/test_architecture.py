@@ -20,7 +20,7 @@ MAY_USE = {
     "samples": "base ondevice model project",
     "apps": "base model project bundle",
     "metrics": "base ondevice project samples",
-    "records": "base project backends bundle",
+    "records": "base ondevice project backends bundle",
     "devices": "base project backends records",
     "preprocessing": "base ondevice project metrics",
     "quantization": "base model project samples metrics",

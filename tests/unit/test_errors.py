@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 
 from edgepack import errors
-from edgepack.errors import EdgepackError, SamplesError, format_list, suggest_nearest
+from edgepack.errors import BudgetError, EdgepackError, SamplesError, format_list, suggest_nearest
 
 
 def error_classes(base=EdgepackError):
@@ -26,6 +26,9 @@ def test_tree_when_read_in_the_docstring_names_every_class_and_code():
 def test_error_when_it_crosses_processes_keeps_everything():
     error = pickle.loads(pickle.dumps(SamplesError("p", hint="h", where="w")))
     assert (type(error), str(error)) == (SamplesError, "w: p\n  hint: h")
+    short = BudgetError("p", hint="h")
+    short.needed_s = 7
+    assert pickle.loads(pickle.dumps(short)).needed_s == 7
 
 
 def test_nearest_when_several_are_near_names_three_of_them_the_nearest_first():

@@ -23,8 +23,6 @@ _Path = tuple[str | int, ...]
 _KEEP_ONE = "keep one of the two"
 _MAX_VALUES = 100_000
 """Far more values than any edgepack file has; with aliases a few lines can stand for billions."""
-
-
 _MOST_FAST_DEPTH = 100
 """libyaml's loader calls itself at each level, and would run out of stack without an error."""
 _READ_OTHERWISE = re.compile(r"[\t?!\ufeff]|[|>][-+0-9]*#")
@@ -164,7 +162,7 @@ def parse_yaml(text: str, *, name: str, tagged: bool = False) -> YamlSource:
     """
     marks: dict[_Path, tuple[int, int]] = {}
     try:
-        values = _load_fast(text, name, marks) if not tagged else None
+        values = _load_fast(text, name, marks)
         if values is None:
             values = _load((_TaggedLoader if tagged else _Loader)(text), name, marks)
     except yaml.MarkedYAMLError as error:
@@ -183,7 +181,7 @@ def parse_yaml(text: str, *, name: str, tagged: bool = False) -> YamlSource:
 
 def _load_fast(text: str, name: str, marks: dict[_Path, tuple[int, int]]) -> object | None:
     """Return the same as :func:`_load`, or None where that has to read it, or say what is wrong."""
-    if _READ_OTHERWISE.search(text):
+    if not yaml.__with_libyaml__ or _READ_OTHERWISE.search(text):
         return None
     depth = 0
     try:

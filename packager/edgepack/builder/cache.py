@@ -59,9 +59,13 @@ def make_step_key(step: Step, inputs: Mapping[str, str]) -> str:
 @cache
 def hash_code() -> str:
     """Return a digest of edgepack's own source: another version's outputs are not reused."""
-    folder = Path(edgepack.__file__).parent
+    return hash_tree(Path(edgepack.__file__).parent, "*.py")
+
+
+def hash_tree(folder: Path, pattern: str) -> str:
+    """Return a digest of the names and contents of the files below a folder that match."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(path for path in folder.rglob(pattern) if path.is_file()):
         digest.update(f"{path.relative_to(folder)}\0{hash_file(path)}\n".encode())
     return digest.hexdigest()
 

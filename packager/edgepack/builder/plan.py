@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 from edgepack.base.schema import NotMeasured
@@ -122,7 +121,7 @@ class Plan:
     """The steps, each after those that it needs."""
     bundles: tuple[PlannedBundle, ...]
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """Sha256 over sources, settings and outputs; paths do not count."""
         return _compute_digest(

@@ -10,7 +10,7 @@ from pathlib import Path
 from edgepack.base.files import hash_file
 from edgepack.base.resources import find_templates_dir
 from edgepack.base.schema import NotMeasured
-from edgepack.builder.cache import StepCache, hash_code
+from edgepack.builder.cache import StepCache, hash_code, hash_tree
 from edgepack.builder.job import JudgedBundle
 from edgepack.builder.manifest import find_build_host
 from edgepack.builder.plan import hash_bundle
@@ -81,10 +81,7 @@ def _hash_files(loaded: LoadedProject) -> list[tuple[str, str]]:
 
 @functools.cache
 def _hash_templates() -> str:
-    folder, digest = find_templates_dir(), hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(folder)}\0{hash_file(path)}\n".encode())
-    return digest.hexdigest()
+    return hash_tree(find_templates_dir(), "*")
 
 
 def find_standing(origins: str, cache: StepCache, final: Path) -> Bundle | None:

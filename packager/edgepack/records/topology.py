@@ -7,13 +7,9 @@ from typing import Annotated
 from pydantic import Field
 
 from edgepack.base.schema import StrictModel
+from edgepack.ondevice.runtime import edgepack_names
 
-AFFINITIES = "session.intra_op_thread_affinities"
-"""The session config key with the processors of each thread but the calling one, counted from 1,
-behind a ``;`` each. With 0 threads, the default, onnxruntime binds one thread to each physical
-core; with a number it binds none. Source:
-onnxruntime.ai/docs/performance/tune-performance/threading.html; a processor that is not there
-leaves the thread unbound (1.31.1, tried)."""
+AFFINITIES = edgepack_names.AFFINITIES
 
 
 class Processor(StrictModel):

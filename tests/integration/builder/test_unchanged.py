@@ -174,7 +174,7 @@ def test_bundle_when_a_file_changes_while_it_is_written_is_not_taken_for_the_ear
     assert next(tmp_path.glob("dist/*/files/names.txt")).read_text() == "zero\n"
 
 
-def test_record_when_it_is_damaged_is_as_if_there_was_none(project, dist, homes):
+def test_record_when_it_is_damaged_is_as_if_there_was_none(project, dist):
     before = contents(dist)
     records = list(cache.open_own_cache().folder.glob("bundle-*/bundle.json"))
     assert len(records) == len(TARGETS)

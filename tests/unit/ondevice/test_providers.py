@@ -187,10 +187,10 @@ def test_threads_when_a_process_may_use_some_cores_are_one_for_each_physical_one
     monkeypatch.setattr(providers, "_PROCESSORS", tmp_path)
     monkeypatch.setattr(providers.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(providers.os, "sched_getaffinity", lambda _: allowed, raising=False)
-    assert providers.count_threads(entry_with()) == threads
-    assert providers.count_threads(entry_with(intra_op_num_threads=3)) == 3
+    assert providers.choose_threads(session_with()) == threads
+    assert providers.choose_threads(session_with(intra_op_num_threads=3)) == 3
     bound = {"session.intra_op_thread_affinities": "1;2"}
-    assert providers.count_threads(entry_with(config=bound)) == 0
+    assert providers.choose_threads(session_with(config=bound)) == 0
 
 
 def test_threads_when_nothing_tells_of_cores_are_one_for_each_processor(
@@ -199,10 +199,10 @@ def test_threads_when_nothing_tells_of_cores_are_one_for_each_processor(
     monkeypatch.setattr(providers, "_PROCESSORS", tmp_path / "absent")
     monkeypatch.setattr(providers.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(providers.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    assert providers.count_threads(entry_with()) == 2
+    assert providers.choose_threads(session_with()) == 2
     monkeypatch.delattr(providers.os, "sched_getaffinity")
-    assert providers.count_threads(entry_with()) == 0
+    assert providers.choose_threads(session_with()) == 0
 
 
-def entry_with(**session: object) -> dict[str, object]:
-    return {"session": {"intra_op_num_threads": 0, "config": {}, **session}}
+def session_with(**settings: object) -> dict[str, object]:
+    return {"intra_op_num_threads": 0, "config": {}, **settings}

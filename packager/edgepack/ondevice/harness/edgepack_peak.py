@@ -62,9 +62,7 @@ LEAST_RUNS = 5
 
 def main(threads: int, duration_s: float, config: Dict[str, str]) -> int:
     """Measure once and return the exit code."""
-    threads = providers.count_threads(
-        {"session": {"intra_op_num_threads": threads, "config": config}}
-    )
+    threads = providers.choose_threads({"intra_op_num_threads": threads, "config": config})
 
     def make_options() -> ort.SessionOptions:
         options = ort.SessionOptions()

@@ -83,7 +83,7 @@ ORT_ERRORS = providers.ORT_ERRORS
 Refused = providers.Refused
 check_requirements = providers.check_requirements
 make_session_config = providers.make_session_config
-count_threads = providers.count_threads
+choose_threads = providers.choose_threads
 TensorSpec = shapes.TensorSpec
 
 Arrays = Dict[str, np.ndarray]

@@ -45,6 +45,12 @@ def _one_of(*values: str) -> Values:
     return Values("|".join(re.escape(value) for value in values), " or ".join(values))
 
 
+AFFINITIES = "session.intra_op_thread_affinities"
+"""The session config key with the processors of each thread but the calling one, counted from 1,
+behind a ``;`` each. With 0 threads, the default, onnxruntime binds one thread to each physical
+core; with a number it binds none. Source:
+onnxruntime.ai/docs/performance/tune-performance/threading.html; a processor that is not there
+leaves the thread unbound (1.31.1, tried)."""
 FLAG = _one_of("0", "1")
 SPELT_FLAG = Values("True|true|False|false", "True or False")
 ANY_FLAG = Values("0|1|True|true|False|false", "0 or 1")
@@ -134,9 +140,7 @@ SESSION_KEYS: Dict[str, Values] = {
     "session.inter_op.spin_duration_us": COUNT,
     "session.intra_op.spin_backoff_max": COUNT,
     "session.intra_op.spin_duration_us": COUNT,
-    "session.intra_op_thread_affinities": Values(
-        r"[\d,;-]+", "processor numbers from 1, those of each thread behind a ';'"
-    ),
+    AFFINITIES: Values(r"[\d,;-]+", "processor numbers from 1, those of each thread behind a ';'"),
     "session.layer_assignment_settings": TEXT,
     # Any other text, "ort" for one, is silently read as ONNX (1.31.1, tried).
     "session.load_model_format": _one_of("ONNX", "ORT"),

@@ -39,7 +39,6 @@ else:
     import edgepack_nvidia as nvidia  # type: ignore[import-not-found,no-redef]
 
 PRECISE = "session.x64quantprecision"
-_AFFINITIES = "session.intra_op_thread_affinities"
 _PROCESSORS = Path("/sys/devices/system/cpu")
 NEVER_ENDED = ("ACLExecutionProvider",)
 """Providers whose sessions last as long as the process: when one ends, a run of any other crashes.
@@ -315,7 +314,7 @@ def _set_aside(folder: Path) -> Iterator[None]:
 def _make_session_options(entry: Entry, profile_prefix: str, *, precise: bool = True) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = count_threads(entry)
+    options.intra_op_num_threads = choose_threads(entry["session"])
     level = GRAPH_LEVELS[entry["session"].get("graph_optimization_level", "all")]
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     mode = EXECUTION_MODES[entry["session"].get("execution_mode", "sequential")]
@@ -410,8 +409,8 @@ def find_session_providers(entry: Entry) -> List[Dict[str, Any]]:
     return providers
 
 
-def count_threads(entry: Entry) -> int:
-    """Return how many threads share an operator; 0 leaves it to onnxruntime.
+def choose_threads(session: Mapping[str, Any]) -> int:
+    """Return how many threads share an operator in a session; 0 leaves it to onnxruntime.
 
     onnxruntime makes one for each physical core of the machine, also where the process may use
     fewer, and they wait busily for each other: squeezenet1.1 took 15.0 ms with two threads on one
@@ -419,8 +418,9 @@ def count_threads(entry: Entry) -> int:
     that the process may use, which is what its main thread may. A container's quota of time is no
     such limit: it leaves all cores.
     """
-    asked = int(entry["session"]["intra_op_num_threads"])
-    if asked or _AFFINITIES in entry["session"]["config"] or not hasattr(os, "sched_getaffinity"):
+    asked = int(session["intra_op_num_threads"])
+    is_bound = names.AFFINITIES in session["config"]
+    if asked or is_bound or not hasattr(os, "sched_getaffinity"):
         return asked
     allowed = os.sched_getaffinity(os.getpid())
     return 0 if len(allowed) >= (os.cpu_count() or 1) else len(set(map(_read_core, allowed)))
