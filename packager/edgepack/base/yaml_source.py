@@ -190,10 +190,12 @@ def _load_fast(text: str, name: str, marks: dict[_Path, tuple[int, int]]) -> obj
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > _MOST_FAST_DEPTH:
                 return None
-        return _load(_FastLoader(text), name, marks)
+        values = _load(_FastLoader(text), name, marks)
     except (yaml.YAMLError, ValueError):
+        values = None
+    if values is None:  # of an empty document, too: libyaml has its end a line further down
         marks.clear()
-        return None
+    return values
 
 
 def _load(loader: _Loader | _FastLoader, name: str, marks: dict[_Path, tuple[int, int]]) -> object:

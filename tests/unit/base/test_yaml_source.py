@@ -11,7 +11,7 @@ from edgepack.base.resources import find_targets_dir
 from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import parse_yaml, read_yaml
 from edgepack.errors import ProfileError
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -248,7 +248,15 @@ PIECES = [
 ]
 
 
+@pytest.mark.parametrize("text", ["---\n #", "---", "--- # nothing", "~\n #"])
+def test_parse_when_a_document_is_empty_has_its_place_as_the_other_loader_has_it(text):
+    marks = {}
+    yaml_source._load(yaml_source._Loader(text), "t", marks)
+    assert parse_yaml(text, name="t").marks == marks
+
+
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+@example("---\n #")
 def test_fast_loader_when_it_reads_any_text_gives_what_the_other_does(text):
     def read(load):
         marks = {}
