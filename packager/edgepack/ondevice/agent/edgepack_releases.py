@@ -62,14 +62,17 @@ def list_files(manifest: bytes) -> List[Dict[str, Any]]:
 def is_whole(release: str, digest: str) -> bool:
     """Return whether a release is there with every byte of it."""
     manifest = os.path.join(release, MANIFEST)
-    if not is_file(manifest) or hash_file(manifest) != digest:
-        return False
-    with open(manifest, "rb") as file:
-        entries = list_files(file.read())
-    paths = {entry["path"]: os.path.join(release, entry["path"]) for entry in entries}
-    return all(is_file(path) for path in paths.values()) and all(
-        hash_file(paths[entry["path"]]) == entry["sha256"] for entry in entries
-    )
+    try:
+        if not is_file(manifest) or hash_file(manifest) != digest:
+            return False
+        with open(manifest, "rb") as file:
+            entries = list_files(file.read())
+        paths = {entry["path"]: os.path.join(release, entry["path"]) for entry in entries}
+        return all(is_file(path) for path in paths.values()) and all(
+            hash_file(paths[entry["path"]]) == entry["sha256"] for entry in entries
+        )
+    except FileNotFoundError:
+        return False  # somebody else removes it meanwhile
 
 
 def sync(path: str) -> None:
