@@ -4,10 +4,15 @@
 
     python -m tests.mobile.vectors FOLDER
 
-``FOLDER`` gets three folders with a folder per case::
+``FOLDER`` gets four folders with a folder per case::
 
     images/<n>/case.json       {width, height, description}
                pixels.bin      uint8 (height, width, 3), RGB
+               tensor.bin      float32, little endian
+    frames/<n>/case.json       {format, width, height, planes, rotation, matrix, range,
+                               description, upright: {width, height}}
+               *.bin           what the planes lie in
+               rgb.bin         uint8 (upright height, upright width, 3)
                tensor.bin      float32, little endian
     answers/<n>/case.json      {description, labels, outputs, image, mask, answers}
                 *.bin          the tensors of outputs and mask, little endian
@@ -15,12 +20,13 @@
                                token_type_ids}]}
                   tokenizer.json
 
-Descriptions are as the manifest has them. ``outputs`` holds one ``{name, dtype, shape, path}``,
-``mask`` one or null, ``image`` ``{width, height, description}`` of the picture or null. ``answers``
-is what :func:`edgepack_answers.make_json` gives.
+Descriptions are as the manifest has them. ``planes`` holds one ``{path, offset, row_stride,
+pixel_stride}`` each, two of which may share a file. ``outputs`` holds one ``{name, dtype, shape,
+path}``, ``mask`` one or null, ``image`` ``{width, height, description}`` of the picture or null.
+``answers`` is what :func:`edgepack_answers.make_json` gives.
 
-Tensors and ids are equal; indices, labels and the number of answers too; of scores, boxes and
-vectors the difference is at most 1e-4 of the value here, plus 1e-6.
+Tensors, pictures and ids are equal; indices, labels and the number of answers too; of scores, boxes
+and vectors the difference is at most 1e-4 of the value here, plus 1e-6.
 
 Everything is seeded. Pictures of ``EDGEPACK_TEST_DATA`` are added where that is set.
 """
@@ -31,12 +37,13 @@ import argparse
 import json
 import os
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, cycle, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from edgepack.ondevice.runtime import edgepack_answers as answers
+from edgepack.ondevice.runtime import edgepack_frames as frames
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.ondevice.runtime.edgepack_wordpiece import WordPiece
 from edgepack.project.inputs import ImageInput
@@ -59,6 +66,8 @@ def write(folder: Path) -> None:
     rng = np.random.default_rng(7)
     for n, (pixels, description) in enumerate(image_cases(rng)):
         write_image(folder / "images" / str(n), pixels, description)
+    for n, (frame, description) in enumerate(frame_cases()):
+        write_frame(folder / "frames" / str(n), frame, description)
     for n, case in enumerate(answer_cases(rng)):
         write_answer(folder / "answers" / str(n), *case)
     for n, (described, length, pad) in enumerate(wordpiece_cases()):
@@ -72,6 +81,26 @@ def write_image(folder: Path, pixels: np.ndarray, description: Description) -> N
     write_json(folder / "case.json", width=width, height=height, description=description)
     (folder / "pixels.bin").write_bytes(pixels.tobytes())
     (folder / "tensor.bin").write_bytes(images.make_tensor(pixels, description).tobytes())
+
+
+def write_frame(folder: Path, frame: frames.Frame, description: Description) -> None:
+    """Write a frame, the picture that it is, and its tensor."""
+    folder.mkdir(parents=True)
+    written: dict[int, str] = {}
+    planes = []
+    for n, plane in enumerate(frame.planes):
+        # A plane is a view of what it lies in.
+        buffer = plane.data.base
+        path = written.setdefault(id(buffer), f"plane{n}.bin")
+        (folder / path).write_bytes(buffer.tobytes())
+        strides = {"row_stride": plane.row_stride, "pixel_stride": plane.pixel_stride}
+        planes.append({"path": path, "offset": buffer.size - plane.data.size, **strides})
+    pixels = frames.make_pixels(frame)
+    (folder / "rgb.bin").write_bytes(pixels.tobytes())
+    (folder / "tensor.bin").write_bytes(images.make_tensor(pixels, description).tobytes())
+    facts = vars(frame) | {"planes": planes, "description": description}
+    upright = {"width": pixels.shape[1], "height": pixels.shape[0]}
+    write_json(folder / "case.json", **facts, upright=upright)
 
 
 def write_answer(
@@ -184,6 +213,83 @@ def photographs() -> Iterator[np.ndarray]:
         for path in files[:PHOTOS]:
             with Image.open(path) as photo:
                 yield np.asarray(ImageOps.exif_transpose(photo).convert("RGB"))
+
+
+LAYOUTS = ("i420", "nv12", "nv21")
+STANDARDS = tuple(frames.YUV_WEIGHTS)
+FRAME_SIZES = [(1, 1), (2, 1), (1, 3), (5, 4), (48, 20), (31, 17), (70, 53)]
+
+
+def frame_cases() -> Iterator[tuple[frames.Frame, Description]]:
+    rng = np.random.default_rng(17)
+    turned = product(STANDARDS, frames.ROTATIONS)
+    others = product(LAYOUTS, turned, (0, 5))
+    sizes, descriptions = cycle(FRAME_SIZES), cycle(DESCRIPTIONS)
+    for layout, ((matrix, of_range), rotation), padding in others:
+        planes = yuv_planes(rng, layout, next(sizes), padding)
+        yield yuv_frame(planes, rotation, matrix, of_range), next(descriptions)
+    for form, rotation, size in product(("rgb", "rgba", "bgra"), frames.ROTATIONS, FRAME_SIZES):
+        data = packed(rng.integers(0, 256, (size[1], size[0], len(form))), rng.integers(0, 9))
+        yield frames.Frame(form, *size, [data], rotation), next(descriptions)
+    # Pixels farther apart than their bytes, and every value at every opacity.
+    spread = packed(rng.integers(0, 256, (9, 14, 4)), 3, apart=6)
+    yield frames.Frame("bgra", 14, 9, [spread], 90), DESCRIPTIONS[0]
+    value, opacity = np.meshgrid(np.arange(256), np.arange(256))
+    every = packed(np.stack([value, value[:, ::-1], 255 - value // 2, opacity], axis=2), 0)
+    yield frames.Frame("rgba", 256, 256, [every]), DESCRIPTIONS[2]
+    for matrix, of_range in STANDARDS:
+        yield every_chroma(rng, matrix, of_range), DESCRIPTIONS[2]
+    for layout, rotation in (("nv21", 90), ("i420", 270)):
+        planes = yuv_planes(rng, layout, (640, 480), 32)
+        yield yuv_frame(planes, rotation, "bt601", "full"), DESCRIPTIONS[0]
+
+
+Planes = tuple[tuple[int, int], list[frames.Plane]]
+
+
+def yuv_frame(sized: Planes, rotation: int, matrix: str, of_range: str) -> frames.Frame:
+    (width, height), planes = sized
+    return frames.Frame("yuv420", width, height, planes, rotation, matrix, of_range)
+
+
+def yuv_planes(
+    rng: np.random.Generator, layout: str, size: tuple[int, int], padding: int
+) -> Planes:
+    """Return planes of noise, whose rows have some bytes more than they need."""
+    width, height = size
+    luma = packed(rng.integers(0, 256, (height, width, 1)), padding)
+    half = ((height + 1) // 2, (width + 1) // 2)
+    if layout == "i420":
+        chroma = [packed(rng.integers(0, 256, (*half, 1)), padding + n) for n in range(2)]
+    else:
+        both = packed(rng.integers(0, 256, (*half, 2)), padding)
+        second = frames.Plane(both.data[1:], both.row_stride, 2)
+        chroma = [both, second] if layout == "nv12" else [second, both]
+    return size, [luma, *chroma]
+
+
+def every_chroma(rng: np.random.Generator, matrix: str, of_range: str) -> frames.Frame:
+    """Return a frame with each pair of U and V, under four Y each."""
+    luma = packed(rng.integers(0, 256, (512, 512, 1)), 0)
+    u, v = (packed(values[:, :, None], 0) for values in np.meshgrid(np.arange(256), np.arange(256)))
+    return yuv_frame(((512, 512), [luma, u, v]), 0, matrix, of_range)
+
+
+def packed(samples: np.ndarray, padding: int, apart: int = 0) -> frames.Plane:
+    """Return ``(rows, columns, bytes)`` as a plane that begins behind some bytes of a buffer.
+
+    Between its rows and pixels lie bytes that are no samples; behind the last one there are none.
+    """
+    rows, columns, count = samples.shape
+    apart = apart or count
+    row = columns * apart + padding
+    begin = padding % 4
+    spread = np.full((rows, row), 0xA5, np.uint8)
+    for byte in range(count):
+        spread[:, byte : byte + columns * apart : apart][:, :columns] = samples[:, :, byte]
+    end = (rows - 1) * row + (columns - 1) * apart + count
+    buffer = np.concatenate([np.full(begin, 0x5A, np.uint8), spread.reshape(-1)[:end]])
+    return frames.Plane(buffer[begin:], int(row), apart)
 
 
 AnswerCase = tuple[Any, ...]

@@ -62,6 +62,7 @@ import numpy as np
 if __package__:
     from . import edgepack_batches as batches
     from . import edgepack_binding as binding
+    from . import edgepack_frames as frames
     from . import edgepack_meaning as meanings
     from . import edgepack_providers as providers
     from . import edgepack_shapes as shapes
@@ -69,6 +70,7 @@ else:  # a bundle's, whose folder need not be on the path
     sys.path.append(str(Path(__file__).resolve().parent))
     import edgepack_batches as batches  # type: ignore[import-not-found,no-redef]
     import edgepack_binding as binding  # type: ignore[import-not-found,no-redef]
+    import edgepack_frames as frames  # type: ignore[import-not-found,no-redef]
     import edgepack_meaning as meanings  # type: ignore[import-not-found,no-redef]
     import edgepack_providers as providers  # type: ignore[import-not-found,no-redef]
     import edgepack_shapes as shapes  # type: ignore[import-not-found,no-redef]
@@ -85,6 +87,9 @@ check_requirements = providers.check_requirements
 make_session_config = providers.make_session_config
 choose_threads = providers.choose_threads
 TensorSpec = shapes.TensorSpec
+Frame = frames.Frame
+Plane = frames.Plane
+make_pixels = frames.make_pixels
 
 Arrays = Dict[str, np.ndarray]
 
