@@ -14,7 +14,8 @@
                *.bin           what the planes lie in
                rgb.bin         uint8 (upright height, upright width, 3)
                tensor.bin      float32, little endian
-    answers/<n>/case.json      {description, labels, outputs, image, mask, answers}
+    answers/<n>/case.json      {description, labels, outputs, image, mask, options,
+                               answers}
                 *.bin          the tensors of outputs and mask, little endian
     wordpiece/<n>/case.json    {length, pad, texts: [{text, input_ids, attention_mask,
                                token_type_ids}]}
@@ -22,8 +23,9 @@
 
 Descriptions are as the manifest has them. ``planes`` holds one ``{path, offset, row_stride,
 pixel_stride}`` each, two of which may share a file. ``outputs`` holds one ``{name, dtype, shape,
-path}``, ``mask`` one or null, ``image`` ``{width, height, description}`` of the picture or null.
-``answers`` is what :func:`edgepack_answers.make_json` gives.
+path}``, ``mask`` one or null, ``image`` ``{width, height, description}`` of the picture or null,
+``options`` those of ``AnswerOptions`` that are given, or null. ``answers`` is what
+:func:`edgepack_answers.make_json` gives.
 
 Tensors, pictures and ids are equal; indices, labels and the number of answers too; of scores, boxes
 and vectors the difference is at most 1e-4 of the value here, plus 1e-6.
@@ -39,7 +41,7 @@ import os
 from collections.abc import Iterator
 from itertools import count, cycle, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from edgepack.ondevice.runtime import edgepack_answers as answers
@@ -69,7 +71,7 @@ def write(folder: Path) -> None:
     for n, (frame, description) in enumerate(frame_cases()):
         write_frame(folder / "frames" / str(n), frame, description)
     for n, case in enumerate(answer_cases(rng)):
-        write_answer(folder / "answers" / str(n), *case)
+        write_answer(folder / "answers" / str(n), AnswerCase(*case))
     for n, (described, length, pad) in enumerate(wordpiece_cases()):
         write_wordpiece(folder / "wordpiece" / str(n), described, length, pad=pad)
 
@@ -103,30 +105,35 @@ def write_frame(folder: Path, frame: frames.Frame, description: Description) -> 
     write_json(folder / "case.json", **facts, upright=upright)
 
 
-def write_answer(
-    folder: Path,
-    description: Description,
-    output: np.ndarray,
-    labels: list[str],
-    image: Description | None = None,
-    mask: np.ndarray | None = None,
-) -> None:
+class AnswerCase(NamedTuple):
+    """One output, and all that its answer depends on."""
+
+    description: Description
+    output: np.ndarray
+    labels: list[str]
+    image: Description | None = None
+    mask: np.ndarray | None = None
+    options: Description | None = None
+
+
+def write_answer(folder: Path, case: AnswerCase) -> None:
     """Write one output and the answer that it is."""
     folder.mkdir(parents=True)
     place = None
-    if image:
-        resize = image["description"]["resize"]
-        place = images.find_placement(image["width"], image["height"], resize)
-    given = answers.make_answer(output, description, labels, place, mask)
-    write_json(
-        folder / "case.json",
-        description=description,
-        labels=labels,
-        outputs=[write_tensor(folder, "output", output)],
-        image=image,
-        mask=None if mask is None else write_tensor(folder, "mask", mask),
-        answers=answers.make_json(given),
+    if case.image:
+        resize = case.image["description"]["resize"]
+        place = images.find_placement(case.image["width"], case.image["height"], resize)
+    options = answers.AnswerOptions(**case.options) if case.options else None
+    given = answers.make_answer(
+        case.output, case.description, case.labels, place, case.mask, options
     )
+    tensors = {
+        "outputs": [write_tensor(folder, "output", case.output)],
+        "mask": None if case.mask is None else write_tensor(folder, "mask", case.mask),
+    }
+    written = case._asdict() | tensors | {"answers": answers.make_json(given)}
+    del written["output"]
+    write_json(folder / "case.json", **written)
 
 
 def write_wordpiece(folder: Path, tokenizer: Description, length: int, *, pad: bool) -> None:
@@ -292,17 +299,55 @@ def packed(samples: np.ndarray, padding: int, apart: int = 0) -> frames.Plane:
     return frames.Plane(buffer[begin:], int(row), apart)
 
 
-AnswerCase = tuple[Any, ...]
 LABELS = ["cat", "dog", "caf\u00e9", "\u732b", "", "bus", "\U0001f600"]
 
 
-def answer_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
+def answer_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     yield from classification_cases(rng)
     yield from detection_cases(rng)
     yield from embedding_cases(rng)
+    yield from option_cases(np.random.default_rng(23))
 
 
-def classification_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
+def option_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
+    logits = rng.normal(0, 2, (1, 7)).astype(np.float32)
+    for activation in ("none", "softmax", "sigmoid"):
+        described = output(kind="classification", labels="labels.txt", activation=activation)
+        for options in (
+            {"top": 2},
+            {"score": 0.1},
+            {"score": 0.0, "top": 9, "most": 1, "iou": 0.5},
+            {"allow": ["dog", "", LABELS[3]]},
+            {"allow": [LABELS[6], "cat"], "score": 0.05, "top": 1},
+            {"allow": []},
+        ):
+            yield described, logits, LABELS, None, None, options
+        few = {"allow": LABELS[:2], "top": 7}
+        yield described, logits, LABELS[:3], None, None, few
+        # A score that is just reached, one that is no number, and a label that two classes have.
+        edge = np.array([[0, np.nan, 0.5, -0.5, 0]], np.float32)
+        yield described, edge, ["a", "b", "a", "c", "d"], None, None, {"score": 0.5}
+        yield described, edge[:, 2:], ["a", "c", "a"], None, None, {"allow": ["a"]}
+    letterbox = {"width": 200, "height": 120, "description": image(resize={"letterbox": 96})}
+    for layout, scores in (("yolo", 3), ("yolov5", 4)):
+        described = output(kind="detection", layout=layout, labels="labels.txt", most=50)
+        rows = boxes(rng, 60, scores)[None]
+        for options in (
+            {"score": 0.6},
+            {"score": 0, "iou": 1, "most": 70},
+            {"iou": 0.0},
+            {"most": 3, "top": 1},
+            {"allow": ["dog"]},
+            {"allow": ["cat", LABELS[2]], "score": 0.4, "iou": 0.2, "most": 9},
+            {"allow": []},
+        ):
+            yield described, rows, LABELS[:3], letterbox, None, options
+    zeros = np.zeros((1, 4), np.float32)
+    nothing = {"score": 0.5, "allow": ["no label"]}
+    yield output(kind="embedding", pooling="none"), zeros, [], None, None, nothing
+
+
+def classification_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     for activation in ("none", "softmax", "sigmoid"):
         described = output(kind="classification", labels="labels.txt", activation=activation)
         yield described, rng.normal(0, 4, (1, 7)).astype(np.float32), LABELS
@@ -317,7 +362,7 @@ def classification_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
     yield output(kind="classification", top=9), rng.integers(0, 256, (1, 7), np.uint8), LABELS
 
 
-def detection_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
+def detection_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     letterbox = {"width": 200, "height": 120, "description": image(resize={"letterbox": 96})}
     crop = image(resize={"short_side": 110, "crop": 96})
     cropped = {"width": 333, "height": 197, "description": crop}
@@ -368,7 +413,7 @@ def boxes(rng: np.random.Generator, number: int, scores: int) -> np.ndarray:
     return np.hstack([centres, sizes, rng.uniform(0, 1, (number, scores))]).astype(np.float32)
 
 
-def embedding_cases(rng: np.random.Generator) -> Iterator[AnswerCase]:
+def embedding_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     hidden = rng.normal(0, 1, (3, 6, 8)).astype(np.float32)
     mask = (np.arange(6) < np.array([[6], [2], [0]])).astype(np.int64)
     for normalize in (False, True):

@@ -143,6 +143,27 @@ def test_predict_when_all_is_described_gives_labels_boxes_and_vectors(bundle, lo
     assert found["hidden"][0] == pytest.approx(TABLE[ids].mean(axis=0), abs=1e-6)
 
 
+def test_predict_when_options_are_given_answers_with_them(bundle, loader):
+    model, given = loader.load(bundle), {"picture": picture(), "input_ids": "The foxes"}
+    options = loader.AnswerOptions(score=0.75, top=3)
+    found = model.predict(given, options=options)
+    assert [each.label for each in found["boxes"]] == ["cat"]
+    assert len(found["colours"]) == 3
+    listed = model.predict([given, given], options=loader.AnswerOptions(top=3))
+    assert [len(answers["colours"]) for answers in listed] == [3, 3]
+    with pytest.raises(ValueError, match="'horse', and the labels are 'cat', 'dog'"):
+        model.predict(given, options=loader.AnswerOptions(allow=["horse"]))
+
+
+def test_predict_when_a_frame_is_given_sees_it_upright(bundle, loader):
+    pixels = picture()
+    frame = loader.Frame("rgb", 50, 100, [loader.Plane(np.rot90(pixels).tobytes(), 150, 3)], 90)
+    ids = {"input_ids": "The foxes"}
+    model = loader.load(bundle)
+    given = model.predict({"picture": loader.make_pixels(frame), **ids})
+    assert given["boxes"] == model.predict({"picture": pixels, **ids})["boxes"]
+
+
 def test_predict_when_a_picture_or_text_is_none_says_what_is_wanted(bundle, loader):
     model = loader.load(bundle)
     with pytest.raises(ValueError, match=r"expected uint8 \[height, width, 3\]"):

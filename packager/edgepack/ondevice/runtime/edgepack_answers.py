@@ -22,6 +22,9 @@ else:  # a bundle's
     import edgepack_images as images  # type: ignore[import-not-found,no-redef]
 
 Box = Tuple[float, float, float, float]
+MOST_LISTED = 10
+"""The most labels that an error lists."""
+_OF_CLASSES = ("classification", "detection")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,53 @@ class Detection:
     """Left, top, right, bottom in pixels of the picture as it came, clipped to it."""
 
 
+@dataclass(frozen=True)
+class AnswerOptions:
+    """What one call wants otherwise than the manifest says; None is what that says.
+
+    An output whose kind knows nothing of an option is answered without it.
+
+    Raises:
+        ValueError: ``score`` or ``iou`` is not from 0 to 1, or ``most`` or ``top`` is below 1.
+        TypeError: ``allow`` is a text instead of several.
+    """
+
+    score: Optional[float] = None
+    """The least score that counts, of objects and of classes, after the activation."""
+    iou: Optional[float] = None
+    """Of two boxes of one class that overlap by more than this, the better one stays."""
+    most: Optional[int] = None
+    """How many objects, at most."""
+    top: Optional[int] = None
+    """How many classes of a classification, at most."""
+    allow: Optional[Sequence[str]] = None
+    """The labels of the classes that an answer may hold; None allows all, without labels too."""
+
+    def __post_init__(self) -> None:
+        for name in ("score", "iou"):
+            share = getattr(self, name)
+            if share is not None and not 0 <= share <= 1:
+                raise ValueError(f"the option {name!r} is {share}, expected 0 to 1")
+        for name in ("most", "top"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"the option {name!r} is {number}, expected 1 or more")
+        if isinstance(self.allow, str):
+            raise TypeError(f"the option 'allow' is {self.allow!r}, expected a list of labels")
+
+    def change(self, description: Mapping[str, Any], labels: Sequence[str]) -> Mapping[str, Any]:
+        """Return an output's description with these options, ``allowed`` being class indices.
+
+        Raises:
+            ValueError: A label is allowed that there is none of.
+        """
+        names = ("score", "iou", "most", "top")
+        given = {n: getattr(self, n) for n in names if getattr(self, n) is not None}
+        if self.allow is not None and description["kind"] in _OF_CLASSES:
+            given["allowed"] = _find_allowed(self.allow, labels)
+        return {**description, **given}
+
+
 Answer = Union[List[Class], List[Detection], np.ndarray]
 
 
@@ -55,6 +105,7 @@ def make_answer(
     labels: Sequence[str] = (),
     place: Optional[images.Placement] = None,
     mask: Optional[np.ndarray] = None,
+    options: Optional[AnswerOptions] = None,
 ) -> Answer:
     """Return the answer in one output.
 
@@ -64,14 +115,17 @@ def make_answer(
         labels: By index; empty where there are none.
         place: The picture's place in the input; for a detection.
         mask: The input that ``mask`` names: for an embedding that has one.
+        options: What is wanted otherwise than the description says.
 
     Returns:
         Classes, detections, float32 vectors ``(B, D)``, or the output itself.
 
     Raises:
-        ValueError: The output's shape is not one of the described kind, or ``place`` or ``mask`` is
-            missing.
+        ValueError: The output's shape is not one of the described kind, ``place`` or ``mask`` is
+            missing, or a label is allowed that there is none of.
     """
+    if options is not None:
+        description = options.change(description, labels)
     kind = description["kind"]
     if kind == "classification":
         return find_classes(output, description, labels)
@@ -96,6 +150,19 @@ def read_labels(text: str) -> List[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
+def _find_allowed(allow: Sequence[str], labels: Sequence[str]) -> List[int]:
+    if not labels:
+        raise ValueError("the option 'allow' names labels, and the output has none: leave it out")
+    for label in allow:
+        if label not in labels:
+            more = f" and {len(labels) - MOST_LISTED} more" if len(labels) > MOST_LISTED else ""
+            listed = ", ".join(map(repr, labels[:MOST_LISTED]))
+            raise ValueError(
+                f"the option 'allow' names {label!r}, and the labels are {listed}{more}"
+            )
+    return [index for index, label in enumerate(labels) if label in allow]
+
+
 def find_classes(
     output: np.ndarray, description: Mapping[str, Any], labels: Sequence[str] = ()
 ) -> List[Class]:
@@ -103,7 +170,8 @@ def find_classes(
 
     Args:
         output: One sample's scores or logits: one axis has any size, all others have size 1.
-        description: ``activation`` (default: none) and ``top`` (default: 5).
+        description: ``activation`` (default: none) and ``top`` (default: 5); with
+            :class:`AnswerOptions` also ``score`` and ``allowed``.
         labels: By index.
 
     Raises:
@@ -118,8 +186,20 @@ def find_classes(
     # Bundles that edgepack made before it knew these keys lack them.
     scores = _apply_activation(values, description.get("activation", "none"))
     # By the values: activations keep their order, and may round two of them to the same score.
-    order = np.argsort(-values, kind="stable")[: description.get("top", 5)]
+    order = np.argsort(-values, kind="stable")
+    if "score" in description:
+        order = order[scores[order] >= description["score"]]
+    order = _select_allowed(order, order, description)[: description.get("top", 5)]
     return [Class(int(i), _find_label(labels, int(i)), float(scores[i])) for i in order]
+
+
+def _select_allowed(
+    order: np.ndarray, index: np.ndarray, description: Mapping[str, Any]
+) -> np.ndarray:
+    """Return those of some rows, whose classes are ``index``, that options allow."""
+    if "allowed" not in description:
+        return order
+    return order[np.isin(index, description["allowed"])]
 
 
 def _apply_activation(values: np.ndarray, activation: str) -> np.ndarray:
@@ -144,13 +224,15 @@ def find_detections(
 
     A row is one object of the class with its best score. Rows below ``score`` are left out, and
     those that hold a value that is no number. Of two objects of one class that overlap by more than
-    ``iou`` (intersection over union), the better one is kept; in the end ``most`` of all.
+    ``iou`` (intersection over union), the better one is kept; in the end ``most`` of all. Classes
+    that are not allowed are left out before: their objects hide none.
 
     Args:
         output: ``(1, 4 + C, N)`` or ``(1, N, 4 + C)`` for ``yolo``, ``(1, N, 5 + C)`` for
             ``yolov5``: centre x and y, width and height in pixels of the input, for ``yolov5`` the
             score that there is an object at all, then a score per class.
-        description: ``layout``, ``score``, ``iou`` and ``most``.
+        description: ``layout``, ``score``, ``iou`` and ``most``; with :class:`AnswerOptions` also
+            ``allowed``.
         labels: By index; where there are any, they say what C is.
         place: Where the picture lay in the input.
 
@@ -165,6 +247,7 @@ def find_detections(
     good = (best >= description["score"]) & np.isfinite(best) & np.isfinite(boxes).all(axis=1)
     order = np.argsort(-best, kind="stable")
     order = order[good[order]]
+    order = _select_allowed(order, index[order], description)
     kept = _suppress_overlaps(boxes, index, order, description["iou"], description["most"])
     return [
         Detection(int(index[row]), _find_label(labels, int(index[row])), float(best[row]), box)

@@ -346,7 +346,9 @@ def _move(array: np.ndarray, thirds: int) -> np.ndarray:
     return np.ascontiguousarray(np.flip(moved, -1)) if thirds > 1 else moved
 
 
-def predict_all(model: Any, given: Sequence[Any], most: int = MOST) -> Iterator[Dict[str, Any]]:
+def predict_all(
+    model: Any, given: Sequence[Any], most: int = MOST, options: Optional[Any] = None
+) -> Iterator[Dict[str, Any]]:
     """Yield the answers for each of several pictures, texts or dicts, in order.
 
     Those that follow each other and have the same shapes are joined to batches.
@@ -355,6 +357,7 @@ def predict_all(model: Any, given: Sequence[Any], most: int = MOST) -> Iterator[
         model: The loader's ``Model``.
         given: Each as ``Model.predict`` takes it alone.
         most: How many are joined at most.
+        options: As ``Model.predict`` takes them.
 
     Raises:
         ValueError: As ``Model.predict``, with the number of the one that it is about.
@@ -369,17 +372,17 @@ def predict_all(model: Any, given: Sequence[Any], most: int = MOST) -> Iterator[
             raise type(error)(f"number {number} of the list: {error}") from error
         full = len(waiting) >= most
         if waiting and (full or _differ(joining, feed.arrays, waiting[0].arrays)):
-            yield from _answer(model, waiting)
+            yield from _answer(model, waiting, options)
             waiting = []
         waiting.append(feed)
-    yield from _answer(model, waiting)
+    yield from _answer(model, waiting, options)
 
 
 def _differ(joining: Joining, feed: Arrays, other: Arrays) -> bool:
     return bool(joining.find_kind(feed) != joining.find_kind(other))
 
 
-def _answer(model: Any, feeds: Sequence[Any]) -> Iterator[Dict[str, Any]]:
+def _answer(model: Any, feeds: Sequence[Any], options: Optional[Any]) -> Iterator[Dict[str, Any]]:
     found = model.joining.run([feed.arrays for feed in feeds])
     for feed, outputs in zip(feeds, found):  # noqa: B905 (strict is unknown to Python 3.8)
-        yield model.make_answers(outputs, feed)
+        yield model.make_answers(outputs, feed, options)

@@ -60,6 +60,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import numpy as np
 
 if __package__:
+    from . import edgepack_answers as answers
     from . import edgepack_batches as batches
     from . import edgepack_binding as binding
     from . import edgepack_frames as frames
@@ -68,6 +69,7 @@ if __package__:
     from . import edgepack_shapes as shapes
 else:  # a bundle's, whose folder need not be on the path
     sys.path.append(str(Path(__file__).resolve().parent))
+    import edgepack_answers as answers  # type: ignore[import-not-found,no-redef]
     import edgepack_batches as batches  # type: ignore[import-not-found,no-redef]
     import edgepack_binding as binding  # type: ignore[import-not-found,no-redef]
     import edgepack_frames as frames  # type: ignore[import-not-found,no-redef]
@@ -87,6 +89,7 @@ check_requirements = providers.check_requirements
 make_session_config = providers.make_session_config
 choose_threads = providers.choose_threads
 TensorSpec = shapes.TensorSpec
+AnswerOptions = answers.AnswerOptions
 Frame = frames.Frame
 Plane = frames.Plane
 make_pixels = frames.make_pixels
@@ -153,13 +156,26 @@ class Model:
 
     @overload
     def predict(
-        self, given: Union[List[Any], Tuple[Any, ...]], max_batch: int = ...
+        self,
+        given: Union[List[Any], Tuple[Any, ...]],
+        max_batch: int = ...,
+        options: Optional["answers.AnswerOptions"] = ...,
     ) -> List[Dict[str, Any]]: ...
 
     @overload
-    def predict(self, given: meanings.Given, max_batch: int = ...) -> Dict[str, Any]: ...
+    def predict(
+        self,
+        given: meanings.Given,
+        max_batch: int = ...,
+        options: Optional["answers.AnswerOptions"] = ...,
+    ) -> Dict[str, Any]: ...
 
-    def predict(self, given: Any, max_batch: int = batches.MOST) -> Any:
+    def predict(
+        self,
+        given: Any,
+        max_batch: int = batches.MOST,
+        options: Optional["answers.AnswerOptions"] = None,
+    ) -> Any:
         """Return answers for pictures and texts, by output; for a list of them, a list.
 
         Args:
@@ -170,6 +186,7 @@ class Model:
             max_batch: Of a list: how many that follow each other and have the same shapes are
                 joined to a batch at most. They run one by one where the model takes no batch, or
                 golden samples in one are not near their outputs, which is tried once for each size.
+            options: What is wanted otherwise than the bundle says: ``AnswerOptions(score=0.5)``.
 
         Returns:
             For an output that the bundle describes, the best classes, the objects in the picture's
@@ -177,14 +194,15 @@ class Model:
             Of a list the same for each, in order.
 
         Raises:
-            ValueError: As when called; or a picture is none, or an output not as it is described.
+            ValueError: As when called; or a picture is none, an output not as it is described, or
+                an allowed label none of an output's.
             TypeError: A text is none.
             LoadError: A file that descriptions name is missing.
         """
         if isinstance(given, (list, tuple)):
-            return list(batches.predict_all(self, given, max_batch))
+            return list(batches.predict_all(self, given, max_batch, options))
         feed = self.make_feed(given)
-        return self.make_answers(self.run(feed.arrays), feed)
+        return self.make_answers(self.run(feed.arrays), feed, options)
 
     def make_feed(self, given: Union[Mapping[str, Any], np.ndarray, str]) -> "meanings.Feed":
         """Return what :meth:`predict` feeds the session for what it is given.
@@ -197,14 +215,19 @@ class Model:
         feed = self.bundle.meaning.make_feed(given)
         return feed._replace(arrays=self.check_inputs(feed.arrays))
 
-    def make_answers(self, outputs: Arrays, feed: "meanings.Feed") -> Dict[str, Any]:
+    def make_answers(
+        self,
+        outputs: Arrays,
+        feed: "meanings.Feed",
+        options: Optional["answers.AnswerOptions"] = None,
+    ) -> Dict[str, Any]:
         """Return the answers of :meth:`predict` in the outputs of a feed.
 
         Raises:
-            ValueError: An output is not as it is described.
+            ValueError: An output is not as it is described, or has not a label that is allowed.
             LoadError: A file that descriptions name is missing.
         """
-        return dict(self.bundle.meaning.make_answers(outputs, feed))
+        return dict(self.bundle.meaning.make_answers(outputs, feed, options))
 
     def run(self, feed: Arrays) -> Arrays:
         """Return the outputs by name, without checking names and dtypes of the inputs.

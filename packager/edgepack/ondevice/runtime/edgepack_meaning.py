@@ -123,19 +123,23 @@ class Meaning:
         }
 
     def make_answers(
-        self, outputs: Mapping[str, np.ndarray], feed: Feed
+        self,
+        outputs: Mapping[str, np.ndarray],
+        feed: Feed,
+        options: Optional[answers.AnswerOptions] = None,
     ) -> Dict[str, answers.Answer]:
         """Return what the outputs of a feed mean; those without a description are as they are.
 
         Raises:
-            ValueError: An output has not the shape that its description wants.
+            ValueError: An output has not the shape that its description wants, or options allow a
+                label that it has not.
         """
         found: Dict[str, answers.Answer] = {}
         for name, output in outputs.items():
             described = self._outputs.get(name, _RAW)
             mask = feed.arrays.get(described.get("mask") or "")
             found[name] = answers.make_answer(
-                output, described, self._labels.get(name, []), feed.place, mask
+                output, described, self._labels.get(name, []), feed.place, mask, options
             )
         return found
 
