@@ -12,7 +12,13 @@ from edgepack.base.yaml_source import parse_yaml
 from edgepack.bundle.reading import parse_manifest
 from edgepack.devices.inventory import Inventory
 from edgepack.errors import EdgepackError
-from edgepack.project.outputs import ClassificationOutput, DetectionOutput, EmbeddingOutput
+from edgepack.project.outputs import (
+    ClassificationOutput,
+    DetectionOutput,
+    EmbeddingOutput,
+    MaskOutput,
+    ProbabilityOutput,
+)
 from edgepack.project.profile import find_target_files, load_profile
 from edgepack.project.project import Project
 from pydantic import BaseModel
@@ -119,6 +125,8 @@ KEYS: dict[tuple[str, str], type[BaseModel]] = {
     ("answers.md", "Classification"): ClassificationOutput,
     ("answers.md", "Detection"): DetectionOutput,
     ("answers.md", "Embedding"): EmbeddingOutput,
+    ("answers.md", "Mask"): MaskOutput,
+    ("answers.md", "Probability"): ProbabilityOutput,
 }
 
 

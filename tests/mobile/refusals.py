@@ -39,6 +39,8 @@ TOKENIZERS: list[Changes] = [
 CLASSES = output(kind="classification")
 BOXES = output(kind="detection", layout="yolo")
 BOXES5 = output(kind="detection", layout="yolov5")
+BOXES_X = output(kind="detection", layout="yolox")
+OBJECTS = output(kind="detection", layout="end2end")
 MEANS = output(kind="embedding", pooling="mean")
 FIRSTS = output(kind="embedding", pooling="cls")
 OUTPUTS: list[tuple[Changes, Shape, list[str], Shape | None]] = [
@@ -50,6 +52,12 @@ OUTPUTS: list[tuple[Changes, Shape, list[str], Shape | None]] = [
     (BOXES, (1, 9, 11), LABELS[:3], None),
     (BOXES5, (1, 9, 5), [], None),
     (BOXES5, (1, 8, 9), LABELS[:3], None),
+    (BOXES_X, (1, 1, 5), [], None),
+    (BOXES_X, (1, 1, 9), LABELS[:3], None),
+    (BOXES_X, (1, 5, 8), LABELS[:3], None),
+    (OBJECTS, (1, 9, 7), [], None),
+    (OBJECTS, (6, 9), [], None),
+    (OBJECTS, (2, 9, 6), LABELS[:3], None),
     (MEANS, (2, 3), [], None),
     (FIRSTS, (2, 0, 4), [], None),
     (BOXES, (1, 0, 0), [], None),

@@ -47,6 +47,7 @@ import numpy as np
 from edgepack.ondevice.runtime import edgepack_answers as answers
 from edgepack.ondevice.runtime import edgepack_frames as frames
 from edgepack.ondevice.runtime import edgepack_images as images
+from edgepack.ondevice.runtime import edgepack_layouts as layouts
 from edgepack.ondevice.runtime.edgepack_wordpiece import WordPiece
 from edgepack.project.inputs import ImageInput
 from edgepack.project.outputs import OutputDescription
@@ -307,6 +308,9 @@ def answer_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     yield from detection_cases(rng)
     yield from embedding_cases(rng)
     yield from option_cases(np.random.default_rng(23))
+    yield from layout_cases(np.random.default_rng(29))
+    yield from mask_cases(np.random.default_rng(31))
+    yield from decision_cases(np.random.default_rng(37))
 
 
 def option_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
@@ -403,6 +407,104 @@ def detection_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
         for names in ([], LABELS[:3]):
             yield output(kind="detection", layout="yolo"), np.zeros(shape, "f4"), names, letterbox
     yield output(kind="detection", layout="yolov5"), np.zeros((1, 0, 7), "f4"), [], letterbox
+
+
+def layout_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
+    letterbox = {"width": 200, "height": 120, "description": image(resize={"letterbox": 96})}
+    wide = image(resize={"width": 100, "height": 70})
+    stretch = {"width": 50, "height": 70, "description": wide}
+    names = LABELS[:3]
+    for picture_of, strides in ((letterbox, None), (letterbox, [16, 8]), (stretch, [7, 64, 101])):
+        given = {} if strides is None else {"strides": strides}
+        described = output(kind="detection", layout="yolox", score=0.3, **given)
+        place = images.find_placement(1, 1, picture_of["description"]["resize"])
+        cells = layouts.count_cells(described["strides"], place[-2:])
+        offsets, logs = rng.normal(0.5, 1, (cells, 2)), rng.normal(1, 1, (cells, 2))
+        scores = rng.uniform(0, 1, (cells, 4)) ** 0.3
+        rows = np.hstack([offsets, logs, scores]).astype(np.float32)
+        for labels in (names, []):
+            yield described, rows[None], labels, picture_of
+        yield described, rows[None].astype(np.float16), names, picture_of, None, {"most": 5}
+        # No numbers, and sizes beyond all numbers.
+        rows[0, 2], rows[1, 0], rows[2, 4], rows[3, 5] = 1e4, np.nan, np.inf, np.nan
+        rows[4, 2:4] = -1e4
+        yield {**described, "score": 0.0, "iou": 1.0}, rows[None], names, picture_of
+    for picture_of in (letterbox, stretch):
+        first = rng.uniform(-5, 80, (40, 2))
+        corners = np.hstack([first, first + rng.uniform(0, 60, (40, 2))])
+        found = np.column_stack([corners, rng.uniform(0, 1, 40), rng.integers(0, 3, 40)])
+        rows = found.astype(np.float32)[None]
+        rows[0, 3, :5] = rows[0, 4, :5] = rows[0, 9, :5]
+        described = output(kind="detection", layout="end2end", score=0.3)
+        for labels in (names, names[:2], []):
+            yield described, rows, labels, picture_of
+        yield described, rows.astype(np.float16), names, picture_of, None, {"allow": ["dog"]}
+        yield {**described, "most": 4}, rows, names, picture_of, None, {"score": 0.8, "iou": 0}
+    odd = np.array(
+        [
+            [10, 10, 20, 20, 0.9, -1],
+            [10, 10, 20, 20, 0.9, 1.5],
+            [10, 10, 20, 20, 0.9, np.nan],
+            [10, 10, 20, 20, 0.9, np.inf],
+            [10, 10, 20, 20, 0.9, 3e9],
+            [10, 10, 20, 20, np.nan, 1],
+            [10, 10, 20, 20, np.inf, 1],
+            [10, np.nan, 20, 20, 0.9, 1],
+            [10, 10, np.inf, 20, 0.9, 1],
+            [10, 10, 20, 20, 0.5, -0.0],
+            [20, 20, 10, 10, 0.5, 2],
+            [10, 10, 10, 10, 0.5, 80],
+        ],
+        np.float32,
+    )
+    for labels in (names, []):
+        yield described, odd[None], labels, letterbox
+        yield {**described, "score": 0.0}, odd[None], labels, letterbox
+    yield described, np.zeros((1, 0, 6), np.float32), names, letterbox
+
+
+def mask_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
+    pictures = [
+        {"width": 50, "height": 31, "description": image(resize={"letterbox": 24})},
+        {"width": 9, "height": 40, "description": image(resize={"letterbox": 24})},
+        {"width": 61, "height": 37, "description": image(resize={"short_side": 30, "crop": 24})},
+        {"width": 19, "height": 33, "description": image(resize={"width": 24, "height": 16})},
+        {"width": 1, "height": 1, "description": image(resize={"width": 24, "height": 16})},
+    ]
+    first, last = output(kind="mask"), output(kind="mask", axis=-1, labels="labels.txt")
+    for shown in pictures:
+        for height, width in ((24, 24), (6, 12), (31, 50), (1, 1)):
+            scores = rng.normal(0, 1, (1, 3, height, width)).astype(np.float32)
+            yield first, scores, [], shown
+            by_pixel = np.ascontiguousarray(scores.transpose(0, 2, 3, 1)).astype(np.float16)
+            yield last, by_pixel, LABELS[:3], shown
+        single = rng.uniform(0, 1, (8, 8)).astype(np.float32)
+        named = rng.integers(0, 255, (8, 8))
+        for shape, axis in (((1, 8, 8), 1), ((1, 1, 8, 8), 1), ((1, 8, 8, 1), -1)):
+            described = output(kind="mask", axis=axis, threshold=0.3)
+            yield described, single.reshape(shape), [], shown
+            yield described, named.reshape(shape).astype(np.int64), [], shown
+        yield last, named.astype(np.uint8)[None], [], shown
+        yield first, named.astype(np.int32)[None, None], LABELS, shown
+    # Equal scores, no numbers, a value at the threshold, and many classes.
+    odd = np.zeros((1, 3, 2, 4), np.float32)
+    odd[0, 1, 0], odd[0, 2, 0], odd[0, 0, 1] = 1, 1, np.nan
+    odd[0, :, 1, 1], odd[0, :, 1, 2], odd[0, 2, 1, 3] = np.nan, -np.inf, np.inf
+    yield first, odd, [], pictures[0]
+    edge = np.array([[[0.5, 0.3, np.nan, np.inf]]], np.float32)
+    yield first, edge, [], pictures[0]
+    yield {**first, "threshold": 0.3}, edge, [], pictures[0]
+    yield first, rng.normal(0, 1, (1, 255, 5, 5)).astype(np.float32), [], pictures[3]
+
+
+def decision_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
+    for activation in ("none", "sigmoid"):
+        described = output(kind="probability", activation=activation, threshold=0.75)
+        yield described, rng.normal(0.5, 2, (1, 9)).astype(np.float32), []
+        yield described, rng.normal(0.5, 2, (3, 1, 2)).astype(np.float16), []
+        yield described, np.array([[0.75, 900, -900, 0, -0.0]], np.float32), []
+        yield described, np.array(0.8, np.float64), []
+        yield described, np.zeros((1, 0), np.float32), []
 
 
 def boxes(rng: np.random.Generator, number: int, scores: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from edgepack.apps.render import ExampleInput
 from edgepack.model.facts import TensorSpec
 from edgepack.project.inputs import InputDescription, TokensInput
-from edgepack.project.outputs import GivenAsTensor
+from edgepack.project.outputs import GivenAsTensor, MaskOutput
 from edgepack.project.project import Project
 
 _EXAMPLE_SIDE = 480
@@ -48,13 +48,11 @@ def write_prediction_lines(
         return ()
     given = [_write_given(each, project) for each in examples if each.name not in made]
     first = next((spec.name for spec in outputs if spec.name in meant), outputs[0].name)
-    return (
-        "answers = model.predict({",
-        *(f"    {line}," for line in given),
-        "})",
-        f"for answer in answers[{first!r}]:",
-        "    print(answer)",
-    )
+    shown = [f"for answer in answers[{first!r}]:", "    print(answer)"]
+    if isinstance(project.outputs.get(first), MaskOutput):
+        shown = [f"print(answers[{first!r}])"]
+    called = ("answers = model.predict({", *(f"    {line}," for line in given), "})")
+    return (*called, *shown)
 
 
 def _list_beside_ids(tokens: TokensInput) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
 from edgepack.ondevice.runtime.edgepack_images import find_placement
+from edgepack.ondevice.runtime.edgepack_layouts import BEFORE_SCORES, OBJECT_VALUES, count_cells
 from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
 from edgepack.project.inputs import ImageInput, TokensInput
 from edgepack.project.loading import LoadedProject
@@ -24,6 +25,7 @@ from edgepack.project.outputs import (
     ClassificationOutput,
     DetectionOutput,
     EmbeddingOutput,
+    MaskOutput,
     OutputDescription,
     RawOutput,
     TokensOutput,
@@ -31,8 +33,6 @@ from edgepack.project.outputs import (
 from edgepack.samples.tokenizers import parse_tokenizer
 
 _Place = tuple[str, ...]
-BEFORE_SCORES = {"yolo": 4, "yolov5": 5}
-"""The number of a box's values before its class scores."""
 
 
 def check_meanings(
@@ -187,6 +187,8 @@ class _Check:
                 self._check_embedding(spec, meaning)
             case RawOutput():
                 self._count_labels(meaning.labels, ("outputs", spec.name))
+            case MaskOutput():
+                self._check_mask(spec, meaning)
             case _:
                 self._check_tensor(spec, meaning)
 
@@ -204,6 +206,26 @@ class _Check:
                 ("outputs", spec.name, "kind"),
                 f"the output is {spec}, and tokens are integers, or floats [..., ids]",
                 "describe the output that holds them, or remove the description",
+            )
+
+    def _check_mask(self, spec: TensorSpec, meaning: MaskOutput) -> None:
+        place = ("outputs", spec.name)
+        labels = self._count_labels(meaning.labels, place)
+        shape = spec.shape or ()
+        classes = shape[meaning.axis] if len(shape) > 1 else "?"
+        floats = spec.dtype.startswith("float")
+        if len(shape) == 4 and shape[-meaning.axis] == 1 and classes != 1:
+            raise self._make_error(
+                (*place, "axis"),
+                f"the output is {spec}, with one value for each place on axis {-meaning.axis}",
+                f"give axis: {-meaning.axis}",
+            )
+        if labels and floats and isinstance(classes, int) and classes not in (1, labels):
+            raise self._make_error(
+                (*place, "labels"),
+                f"{meaning.labels!r} has {labels} labels, the output {classes} classes on axis"
+                f" {meaning.axis}",
+                "give one label a line for each class, in their order, or another 'axis'",
             )
 
     def _check_classification(self, spec: TensorSpec, meaning: ClassificationOutput) -> None:
@@ -242,10 +264,15 @@ class _Check:
                 "leave 'decode_image' out: preprocess: {in_graph: true} takes pixels",
             )
         labels = self._count_labels(meaning.labels, place)
-        values: int | str = BEFORE_SCORES[meaning.layout] + labels if labels else "values"
-        shapes: list[tuple[int | str, ...]] = [(1, "boxes", values)]
+        boxes = self._count_boxes(spec, meaning)
+        values: int | str = "values"
+        if meaning.layout == "end2end":
+            values = OBJECT_VALUES
+        elif labels:
+            values = BEFORE_SCORES[meaning.layout] + labels
+        shapes: list[tuple[int | str, ...]] = [(1, boxes, values)]
         if meaning.layout == "yolo":
-            shapes.append((1, values, "boxes"))
+            shapes.append((1, values, boxes))
         if not any(_can_be(spec, shape) for shape in shapes):
             wanted = " or ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
             raise self._make_error(
@@ -254,6 +281,21 @@ class _Check:
                 f" is {wanted}",
                 "choose the layout that the model was exported with, and one label per class",
             )
+
+    def _count_boxes(self, spec: TensorSpec, meaning: DetectionOutput) -> int | str:
+        """Return how many boxes the output has where the layout says so, else a name for it."""
+        if meaning.strides is None:
+            return "boxes"
+        width, height = self.loaded.project.input_size or (0, 0)
+        boxes = count_cells(meaning.strides, (width, height))
+        if not _can_be(spec, (1, boxes, "values")):
+            raise self._make_error(
+                ("outputs", spec.name, "strides"),
+                f"the output is {spec}; with the strides {list(meaning.strides)} an input of"
+                f" {width} x {height} pixels has [1, {boxes}, values]",
+                "give the strides that the model was made with, and 'resize' its input's size",
+            )
+        return boxes
 
     def _check_embedding(self, spec: TensorSpec, meaning: EmbeddingOutput) -> None:
         place = ("outputs", spec.name)

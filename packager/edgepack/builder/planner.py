@@ -36,7 +36,6 @@ from edgepack.errors import EdgepackError, ModelError, ProfileError, UsageError
 from edgepack.model.facts import ModelFacts
 from edgepack.model.running import is_saturating
 from edgepack.model.simulating import Simulation, Simulator
-from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.loading import LoadedProject
 from edgepack.project.outputs import DetectionOutput
 from edgepack.project.profile import OrtFormat, Profile, Recipe, Variant
@@ -334,10 +333,7 @@ class _Planner:
         samples = self.samples.tensors
         self.builder.add_step(step, model=reference, samples=samples)
         if project.outputs:
-            sizes = [find_placement(1, 1, d.resize.model_dump())[-2:] for _, d in images]
-            look = ReadAnswers(
-                self.inputs.described, sizes[0] if len(sizes) == 1 else None, find_processor()
-            )
+            look = ReadAnswers(self.inputs.described, project.input_size, find_processor())
             self.builder.add_step(look, model=reference, samples=samples)
 
     def _add_layer_errors(self, variant: Variant, model: str) -> str | None:

@@ -253,13 +253,16 @@ def _find_meaning(facts: ModelFacts) -> str:
     """Return what ultralytics' metadata says about the first output; empty without it.
 
     Source: its exporter writes ``task`` and ``names``; a detection without suppression in it is
-    ``(batch, 4 + classes, boxes)``, a classification ``(batch, classes)`` after softmax
+    ``(batch, 4 + classes, boxes)``, another ``(batch, boxes, 6)``, a classification
+    ``(batch, classes)`` after softmax
     (ultralytics/nn/modules/head.py, Detect and Classify, read 2026-11-22).
     """
     task, classes = facts.metadata.get("task"), len(read_class_names(facts))
     shape = facts.outputs[0].shape or ()
     if classes and task == "detect" and len(shape) == 3 and shape[1] == 4 + classes:
         return f"{{kind: detection, layout: yolo, labels: {NAMES}, score: 0.25, iou: 0.45}}"
+    if classes and task == "detect" and len(shape) == 3 and shape[2] == 6:
+        return f"{{kind: detection, layout: end2end, labels: {NAMES}, score: 0.25}}"
     if classes and task == "classify" and shape[1:] == (classes,):
         return f"{{kind: classification, labels: {NAMES}}}"
     return ""

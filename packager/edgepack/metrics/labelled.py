@@ -12,15 +12,15 @@ from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError
 from edgepack.metrics.base import Arrays
 from edgepack.metrics.precision import (
-    PLANE,
     Matched,
     compute_average_precision,
     compute_f1,
     find_all_objects,
+    make_plane,
     match_objects,
 )
 from edgepack.metrics.sequences import are_shares, compute_log_shares
-from edgepack.ondevice.runtime.edgepack_answers import read_rows
+from edgepack.ondevice.runtime.edgepack_layouts import read_rows
 from edgepack.project.outputs import OutputDescription
 from edgepack.project.samples import PythonMetric
 from edgepack.samples.sample_set import SampleSet
@@ -115,7 +115,7 @@ class MeanPrecision(LabelledMetric):
         self.output = output
         self.description = description
         self.labels = [""] * description.get("classes", 0)
-        self.places = samples.places or [PLANE] * len(samples)
+        self.places = samples.places or [make_plane(description)] * len(samples)
         given = np.asarray(samples.labels, np.float64)
         self.truth = [boxes[~np.isnan(boxes).any(axis=1)] for boxes in given]
         self.pictures: tuple[list[Matched], list[Matched]] = ([], [])
@@ -146,11 +146,13 @@ class MeanPrecision(LabelledMetric):
             pictures.append(match_objects(found, self.truth[number]))
 
     def _check_classes(self, output: Array) -> None:
-        _, scores = read_rows(output, self.description["layout"], len(self.labels))
-        if self.most >= scores.shape[1]:
+        plane = make_plane(self.description)
+        size = (plane.input_width, plane.input_height)
+        classes = read_rows(output, self.description, len(self.labels), size).classes
+        if classes is not None and self.most >= classes:
             raise SamplesError(
                 f"the labels have boxes of class {self.most:g}, and the model has"
-                f" {scores.shape[1]} classes, 0 to {scores.shape[1] - 1}",
+                f" {classes} classes, 0 to {classes - 1}",
                 hint="subtract 1 from each where yours begin at 1; COCO's categories are found by"
                 " name where the output has 'labels'",
             )

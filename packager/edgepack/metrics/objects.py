@@ -10,11 +10,11 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.metrics.base import Arrays, Found, Nothing, OutputMetric
 from edgepack.metrics.precision import (
-    PLANE,
     Matched,
     compute_average_precision,
     compute_overlaps,
     find_all_objects,
+    make_plane,
     make_rows,
     match_objects,
 )
@@ -37,6 +37,7 @@ class Objects(OutputMetric):
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.description = description
         self.labels = [""] * description.get("classes", 0)
+        self.plane = make_plane(description)
         self.counts: list[tuple[int, int, tuple[int, ...]]] = []
         """By picture: fp32's objects, the variant's, and how many are the same at each overlap."""
         self.pictures: list[Matched] = []
@@ -45,10 +46,10 @@ class Objects(OutputMetric):
     def add(self, reference: Array, output: Array, feed: Arrays) -> None:
         """Add one picture's rows, as the description's layout has them."""
         del feed
-        ours = find_detections(reference, self.description, self.labels, PLANE)
+        ours = find_detections(reference, self.description, self.labels, self.plane)
         found = []
         if output.shape == reference.shape:
-            found = find_all_objects(output, self.description, self.labels, PLANE)
+            found = find_all_objects(output, self.description, self.labels, self.plane)
         self.pictures.append(match_objects(found, make_rows(ours)))
         theirs = self._select_certain(found)
         same = tuple(_count_same(ours, theirs, least) for least in OVERLAPS)

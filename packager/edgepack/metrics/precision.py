@@ -19,7 +19,7 @@ OVERLAPS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0.0, 1.0, 101)
 """The recalls at which precision is taken."""
 PLANE = Placement(1 << 20, 1 << 20, 1 << 20, 1 << 20, 0, 0, 1 << 20, 1 << 20)
-"""A placement that leaves boxes in the input's pixels."""
+"""A placement that leaves boxes in the input's pixels, of an input without a size."""
 LEAST_SCORE, MOST = 0.001, 100
 """The lowest score of objects that count, which is below the score that an application uses."""
 
@@ -35,6 +35,17 @@ class Matched(NamedTuple):
     """At each overlap: bool ``(10, N)``."""
     wanted: Array
     """The classes of the objects that are there: int64 ``(M,)``."""
+
+
+def make_plane(description: Mapping[str, Any]) -> Placement:
+    """Return the placement that leaves a detection's boxes in the input's pixels.
+
+    Args:
+        description: As :class:`~edgepack.project.outputs.SizedDetection` has it, for layouts that
+            need the input's size.
+    """
+    width, height = description.get("input_size", (0, 0))
+    return PLANE._replace(input_width=width, input_height=height)
 
 
 def find_all_objects(

@@ -9,22 +9,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.ondevice.runtime.edgepack_answers import find_detections, read_rows
+from edgepack.ondevice.runtime.edgepack_answers import find_detections
 from edgepack.ondevice.runtime.edgepack_images import Placement
+from edgepack.ondevice.runtime.edgepack_layouts import read_rows
 from edgepack.project.outputs import (
+    STRIDES,
     ClassificationOutput,
     DetectionOutput,
-    LabelledDetection,
+    Layout,
     OutputDescription,
     ProbabilityOutput,
+    SizedDetection,
 )
-
-Layout = Literal["yolo", "yolov5"]
 
 LEAST_SIDE = 2.0
 """In pixels: a box with a shorter side is not an object that a camera shows."""
@@ -43,8 +44,16 @@ _OVER = 1.02
 _BEYOND = 0.25
 """The least share of boxes that reach out of the picture where corners are read as centre and
 size."""
-_LAYOUTS: tuple[Layout, ...] = ("yolo", "yolov5")
+_LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 _PLANE = 1 << 20
+_PIXELS = "boxes are centre, width and height in pixels of the input, then scores from 0 to 1"
+_HELD: dict[Layout, str] = {
+    "yolo": _PIXELS,
+    "yolov5": _PIXELS,
+    "yolox": "boxes are offsets and logarithms in cells of the strides, then scores from 0 to 1",
+    "end2end": "boxes are corners in pixels of the input, then a score from 0 to 1 and the class",
+}
+"""What each layout's rows hold."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,7 @@ class Boxes(Reading):
 
     def add(self, output: Array) -> None:
         """Add one picture's rows."""
-        plane = Placement(_PLANE, _PLANE, _PLANE, _PLANE, 0, 0, _PLANE, _PLANE)
+        plane = Placement(_PLANE, _PLANE, _PLANE, _PLANE, 0, 0, *self.size)
         found = find_detections(output, self.description.model_dump(), [""] * self._labels, plane)
         self.objects += len(found)
         self.with_objects += bool(found)
@@ -126,7 +135,7 @@ class Boxes(Reading):
     @property
     def _labels(self) -> int:
         given = self.description
-        return given.classes if isinstance(given, LabelledDetection) else 0
+        return given.classes if isinstance(given, SizedDetection) else 0
 
     def _try_layout(self, layout: Layout, output: Array) -> None:
         try:
@@ -135,10 +144,11 @@ class Boxes(Reading):
             self.good[layout].append(False)
 
     def _check_layout(self, layout: Layout, output: Array) -> None:
-        boxes, scores = read_rows(output, layout, self._labels)
-        best = scores.max(axis=1, initial=-np.inf)
-        counts = (best >= self.description.score) & np.isfinite(boxes).all(axis=1)
-        boxes, best = boxes[counts], best[counts]
+        described = {"layout": layout, "strides": self.description.strides or STRIDES}
+        rows = read_rows(output, described, self._labels, self.size)
+        counts = (rows.score >= self.description.score) & np.isfinite(rows.boxes).all(axis=1)
+        first, second, best = rows.boxes[counts, :2], rows.boxes[counts, 2:], rows.score[counts]
+        boxes = np.hstack([(first + second) / 2, second - first])
         faults = {
             "scores above 1": best > 1 + _SLACK,
             "boxes without area": boxes[:, 2:].min(axis=1, initial=np.inf) < LEAST_SIDE,
@@ -184,8 +194,8 @@ class Boxes(Reading):
                 " in pixels, or describe the output as raw"
             )
         return (
-            "boxes are centre, width and height in pixels of the input, then scores from 0 to 1"
-            " (docs/answers.md): export the model so, or describe the output as raw"
+            f"{_HELD[self.description.layout]} (docs/answers.md): export the model so, or describe"
+            " the output as raw"
         )
 
 

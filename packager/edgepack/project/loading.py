@@ -13,7 +13,7 @@ from edgepack.errors import ProfileError, UsageError
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
 from edgepack.project.limits import Limits
 from edgepack.project.names import is_taken
-from edgepack.project.outputs import DetectionOutput, LabelledDetection, OutputDescription
+from edgepack.project.outputs import DetectionOutput, OutputDescription, SizedDetection
 from edgepack.project.profile import find_target_file
 from edgepack.project.project import Project
 
@@ -49,18 +49,20 @@ class LoadedProject:
         return None if outputs[0] in described else outputs[0]
 
     def describe_outputs(self) -> dict[str, OutputDescription]:
-        """Return what outputs mean; detections with labels know how many classes there are.
+        """Return what outputs mean; detections know how many classes and how large an input.
 
         Raises:
             ProfileError: A file of labels is not there.
         """
-        return {name: self._count_labels(meaning) for name, meaning in self.project.outputs.items()}
+        return {name: self._complete(meaning) for name, meaning in self.project.outputs.items()}
 
-    def _count_labels(self, meaning: OutputDescription) -> OutputDescription:
-        if not isinstance(meaning, DetectionOutput) or meaning.labels is None:
+    def _complete(self, meaning: OutputDescription) -> OutputDescription:
+        if not isinstance(meaning, DetectionOutput):
             return meaning
-        count = len(read_labels(self.find_file(meaning.labels).read_text(encoding="utf-8")))
-        return LabelledDetection(**meaning.model_dump(), classes=count)
+        labels = meaning.labels and self.find_file(meaning.labels).read_text(encoding="utf-8")
+        classes = len(read_labels(labels)) if labels else 0
+        size = self.project.input_size or (0, 0)
+        return SizedDetection(**meaning.model_dump(), classes=classes, input_size=size)
 
     def find_file(self, name: str) -> Path:
         """Return the path of one of the project's ``files``.

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from edgepack.base.schema import Finite, Positive, StrictModel
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Layout = Literal["yolo", "yolov5", "yolox", "end2end"]
+STRIDES = (8, 16, 32)
+"""Source: YOLOX, yolox/models/yolo_head.py."""
 
 
 class RawOutput(StrictModel):
@@ -35,10 +38,15 @@ class DetectionOutput(StrictModel):
     """Boxes with scores: the answer is objects in the pixels of the caller's picture."""
 
     kind: Literal["detection"]
-    layout: Literal["yolo", "yolov5"]
+    layout: Layout
     """``yolo``: centre x and y, width, height, then a score per class: ``(1, 4 + C, N)`` or
     ``(1, N, 4 + C)``. ``yolov5``: between them the score that there is an object at all,
-    ``(1, N, 5 + C)``. Boxes are in pixels of the input."""
+    ``(1, N, 5 + C)``. ``yolox``: the same without decoding: offsets and logarithms in cells of
+    grids. ``end2end``: left, top, right, bottom, score, class: ``(1, N, 6)``, where overlaps are
+    suppressed already. Boxes are in pixels of the input, but for ``yolox``."""
+    strides: Annotated[list[Positive], Field(min_length=1)] | None = None
+    """Of ``yolox``: the sizes of its grids' cells in pixels, in the order of the rows; 8, 16 and 32
+    where none are given. Null for other layouts."""
     labels: str | None = None
     """A file of the project's ``files`` with one label a line."""
     score: Share = 0.25
@@ -49,11 +57,29 @@ class DetectionOutput(StrictModel):
     most: Positive = 100
     """How many objects an answer holds, at most."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_strides(cls, given: object) -> object:
+        if isinstance(given, dict) and given.get("layout") == "yolox":
+            return {"strides": [*STRIDES], **given}
+        return given
 
-class LabelledDetection(DetectionOutput):
-    """A detection whose labels were counted: they say how many values a box has."""
+    @model_validator(mode="after")
+    def _check_strides(self) -> Self:
+        if (self.strides is None) == (self.layout == "yolox"):
+            raise ValueError(
+                "'strides' belong to the layout yolox, and to no other | remove 'strides'"
+            )
+        return self
 
-    classes: int
+
+class SizedDetection(DetectionOutput):
+    """A detection of which is known how many classes it has, and how large the input is."""
+
+    classes: int = 0
+    """By its labels; 0 where there are none."""
+    input_size: tuple[int, int] = (0, 0)
+    """Width and height in pixels; zeros where not exactly one input is described as an image."""
 
 
 class EmbeddingOutput(StrictModel):
@@ -86,7 +112,7 @@ class RegressionOutput(StrictModel):
 
 
 class ProbabilityOutput(StrictModel):
-    """Probabilities that decide something each: the answer is the output itself."""
+    """Probabilities that decide something each: the answer is decisions, of at most 1000 values."""
 
     kind: Literal["probability"]
     threshold: Share = 0.5
@@ -96,9 +122,14 @@ class ProbabilityOutput(StrictModel):
 
 
 class MaskOutput(StrictModel):
-    """A class for each place, or whether it is in a region: the answer is the output itself."""
+    """A class for each place, or whether it is in a region: the answer is the class of each pixel.
+
+    It is the output itself where no picture is given, or the output has other axes besides.
+    """
 
     kind: Literal["mask"]
+    labels: str | None = None
+    """A file of the project's ``files`` with one label a line."""
     axis: Literal[1, -1] = 1
     """Where scores of classes lie; with one value there, ``threshold`` decides."""
     threshold: Finite = 0.5
@@ -121,7 +152,7 @@ class SignalOutput(StrictModel):
 GivenAsTensor = (
     RawOutput | RegressionOutput | ProbabilityOutput | MaskOutput | TokensOutput | SignalOutput
 )
-"""Outputs whose answer is the tensor itself."""
+"""Outputs whose answer is the tensor itself in an app; Python answers probabilities and masks."""
 OutputDescription = Annotated[
     RawOutput
     | ClassificationOutput

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from edgepack.base.schema import Finite, Id, Positive, StrictModel
+from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.inputs import ImageInput, InputDescription, Preprocess, TokensInput
 from edgepack.project.limits import Limits
 from edgepack.project.names import AppNames, ProjectName, ProjectVersion
@@ -118,6 +119,15 @@ class Project(StrictModel):
         if not self.preprocess.in_graph:
             return {}
         return {name: d.image for name, d in self.inputs.items() if d.image is not None}
+
+    @property
+    def input_size(self) -> tuple[int, int] | None:
+        """Width and height of the input that takes a picture, in pixels; None unless one does."""
+        images = [described.image for described in self.inputs.values() if described.image]
+        if len(images) != 1:
+            return None
+        place = find_placement(1, 1, images[0].resize.model_dump())
+        return place.input_width, place.input_height
 
     @property
     def texts(self) -> dict[str, TokensInput]:

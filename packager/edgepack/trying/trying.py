@@ -196,7 +196,9 @@ def _compare_input(
     for name, output in first.items():
         kind = reader.kinds.get(name, "raw")
         shown = maps.find_kind(output, _find_input_size(sample)) if kind not in _ANSWERED else None
-        given = [answers[column][name] for column in columns]
+        # Tensors are compared and drawn as they are.
+        found = answers if kind in _ANSWERED else outputs
+        given = [found[column][name] for column in columns]
         blocks.append(make_block(name, kind, given, shown))
         listed = kind in ("classification", "detection")
         as_written[name] = {

@@ -101,15 +101,16 @@ def with_metadata(path, output, **metadata):
     return path
 
 
-def test_init_when_metadata_tells_of_a_detection_describes_its_answers(tmp_path):
-    model = with_metadata(tmp_path / "m.onnx", [1, 6, 21], task="detect", names=NAMES)
+@pytest.mark.parametrize(("shape", "layout"), [([1, 6, 21], "yolo"), ([1, 21, 6], "end2end")])
+def test_init_when_metadata_tells_of_a_detection_describes_its_answers(tmp_path, shape, layout):
+    model = with_metadata(tmp_path / "m.onnx", shape, task="detect", names=NAMES)
     project = read_project(init(model, images=photos(tmp_path / "photos", 2))).project
     assert project.files == ["names.txt"]
     assert (tmp_path / "names.txt").read_text() == "person\ntraffic light\n"
     described = project.outputs["out"]
     assert (described.kind, described.layout, described.labels) == (
         "detection",
-        "yolo",
+        layout,
         "names.txt",
     )
 
@@ -141,7 +142,7 @@ def test_init_when_metadata_tells_of_a_classification_describes_its_answers(tmp_
 
 
 @pytest.mark.parametrize(
-    ("output", "task"), [([1, 300, 6], "detect"), ([1, 5, 21], "detect"), ([1, 6, 21], "segment")]
+    ("output", "task"), [([1, 300, 7], "detect"), ([1, 5, 21], "detect"), ([1, 6, 21], "segment")]
 )
 def test_init_when_an_output_is_not_what_the_metadata_would_make_describes_nothing(
     tmp_path, output, task

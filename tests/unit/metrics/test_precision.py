@@ -12,7 +12,7 @@ from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime.edgepack_answers import Detection
 from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.limits import Limits
-from edgepack.project.outputs import DetectionOutput, LabelledDetection, RegressionOutput
+from edgepack.project.outputs import DetectionOutput, RegressionOutput, SizedDetection
 from edgepack.records.limits import explain_missed_limit
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.steps.proofs.evaluation_result import make_accuracy
@@ -268,7 +268,7 @@ def test_map_when_labels_or_outputs_do_not_fit_says_what_is_wanted(
 
 
 def test_map_with_a_file_of_labels_reads_as_many_classes(tmp_path, scenes):
-    described = LabelledDetection(**YOLO.model_dump(), classes=2)
+    described = SizedDetection(**YOLO.model_dump(), classes=2)
     samples = sample_set(tmp_path / "s", labels_of(scenes))
     pairs = [(output(s, count=6), output(s, count=6)) for s in scenes]
     assert judged(samples, "map50", pairs, described)[0]["value"] == 1

@@ -1,9 +1,10 @@
 """Output tensors to answers, as the manifest's ``output_descriptions`` say.
 
 A classification gives classes, best first; a detection gives boxes in the pixels of the caller's
-picture, best first; an embedding gives one vector per sample; ``raw`` gives the tensor itself. The
-Kotlin and Swift runtimes give the same answers: all is computed in double precision, and every
-order is fixed, ties included.
+picture, best first; an embedding gives one vector per sample; a mask gives the class of each pixel
+of the picture; probabilities give decisions; other kinds give the tensor itself. The Kotlin and
+Swift runtimes give the same answers: all is computed in double precision, and every order is fixed,
+ties included.
 
 Needs Python 3.8 or newer and numpy; nothing else.
 """
@@ -18,8 +19,12 @@ import numpy as np
 
 if __package__:
     from . import edgepack_images as images
+    from . import edgepack_layouts as layouts
+    from . import edgepack_masks as masks
 else:  # a bundle's
     import edgepack_images as images  # type: ignore[import-not-found,no-redef]
+    import edgepack_layouts as layouts  # type: ignore[import-not-found,no-redef]
+    import edgepack_masks as masks  # type: ignore[import-not-found,no-redef]
 
 Box = Tuple[float, float, float, float]
 MOST_LISTED = 10
@@ -47,6 +52,16 @@ class Detection:
     score: float
     box: Box
     """Left, top, right, bottom in pixels of the picture as it came, clipped to it."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one probability decides."""
+
+    score: float
+    """After the activation."""
+    positive: bool
+    """Whether the score reaches the threshold; never, where it is no number."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +111,7 @@ class AnswerOptions:
         return {**description, **given}
 
 
-Answer = Union[List[Class], List[Detection], np.ndarray]
+Answer = Union[List[Class], List[Detection], List[Decision], masks.Mask, np.ndarray]
 
 
 def make_answer(
@@ -113,12 +128,13 @@ def make_answer(
         output: As the model gave it.
         description: Of the output, as the manifest has it.
         labels: By index; empty where there are none.
-        place: The picture's place in the input; for a detection.
+        place: The picture's place in the input; for a detection, and for a mask.
         mask: The input that ``mask`` names: for an embedding that has one.
         options: What is wanted otherwise than the description says.
 
     Returns:
-        Classes, detections, float32 vectors ``(B, D)``, or the output itself.
+        Classes, detections, float32 vectors ``(B, D)``, decisions, the class of each pixel where
+        the output has one of :func:`edgepack_masks.make_mask`'s shapes, or the output itself.
 
     Raises:
         ValueError: The output's shape is not one of the described kind, ``place`` or ``mask`` is
@@ -141,7 +157,10 @@ def make_answer(
                 f"the vectors are pooled with the mask {description['mask']!r}: give it"
             )
         return make_vectors(output, description, mask)
-    return output
+    if kind == "probability":
+        return make_decisions(output, description)
+    found = masks.make_mask(output, description, place, labels) if kind == "mask" else None
+    return output if found is None else found
 
 
 def read_labels(text: str) -> List[str]:
@@ -222,76 +241,52 @@ def find_detections(
 ) -> List[Detection]:
     """Return the objects in a picture, best first; of equal ones, the output's first row first.
 
-    A row is one object of the class with its best score. Rows below ``score`` are left out, and
+    Rows below ``score`` are left out, and
     those that hold a value that is no number. Of two objects of one class that overlap by more than
     ``iou`` (intersection over union), the better one is kept; in the end ``most`` of all. Classes
     that are not allowed are left out before: their objects hide none.
 
     Args:
-        output: ``(1, 4 + C, N)`` or ``(1, N, 4 + C)`` for ``yolo``, ``(1, N, 5 + C)`` for
-            ``yolov5``: centre x and y, width and height in pixels of the input, for ``yolov5`` the
-            score that there is an object at all, then a score per class.
+        output: As :func:`edgepack_layouts.read_rows` takes it.
         description: ``layout``, ``score``, ``iou`` and ``most``; with :class:`AnswerOptions` also
             ``allowed``.
-        labels: By index; where there are any, they say what C is.
+        labels: By index; where there are any, they say how many classes there are.
         place: Where the picture lay in the input.
 
     Raises:
         ValueError: Another shape.
     """
-    centred, scores = read_rows(output, description["layout"], len(labels))
-    index = scores.argmax(axis=1)
-    best = scores[np.arange(len(scores)), index]
-    boxes = _convert_to_corners(centred)
+    size = (place.input_width, place.input_height)
+    rows = layouts.read_rows(output, description, len(labels), size)
     # A NaN is below every limit.
-    good = (best >= description["score"]) & np.isfinite(best) & np.isfinite(boxes).all(axis=1)
-    order = np.argsort(-best, kind="stable")
+    good = (rows.score >= description["score"]) & np.isfinite(rows.score)
+    good &= np.isfinite(rows.boxes).all(axis=1)
+    order = np.argsort(-rows.score, kind="stable")
     order = order[good[order]]
-    order = _select_allowed(order, index[order], description)
-    kept = _suppress_overlaps(boxes, index, order, description["iou"], description["most"])
+    order = _select_allowed(order, rows.index[order], description)
+    if description["layout"] in layouts.WITHOUT_OVERLAPS:
+        kept = order[: description["most"]].tolist()
+    else:
+        kept = _suppress_overlaps(rows, order, description["iou"], description["most"])
     return [
-        Detection(int(index[row]), _find_label(labels, int(index[row])), float(best[row]), box)
-        for row, box in ((row, _map_to_picture(boxes[row], place)) for row in kept)
+        Detection(
+            int(rows.index[row]),
+            _find_label(labels, int(rows.index[row])),
+            float(rows.score[row]),
+            _map_to_picture(rows.boxes[row], place),
+        )
+        for row in kept
     ]
 
 
-def read_rows(output: np.ndarray, layout: str, labels: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Return boxes ``(N, 4)`` and class scores ``(N, C)``; a NaN scores minus infinity."""
-    before = 5 if layout == "yolov5" else 4
-    rows = output[0].astype(np.float64) if output.ndim == 3 and len(output) == 1 else None
-    if rows is not None and layout == "yolo":
-        # An axis that is empty holds no boxes: there is no object.
-        size = 4 + labels if labels else min(rows.shape) or max(rows.shape)
-        # Where both axes have that size, the first one is taken, as in ultralytics' exports.
-        rows = rows.T if rows.shape[0] == size else rows
-    if rows is None or rows.shape[1] <= before or (labels and rows.shape[1] != before + labels):
-        wanted = f"{before + labels}" if labels else f"{before} and a score per class"
-        raise ValueError(
-            f"the output is {list(output.shape)}: the layout {layout!r} of a detection has one"
-            f" picture, with {wanted} values for each box"
-        )
-    scores = rows[:, before:]
-    if layout == "yolov5":
-        scores = scores * rows[:, 4:5]
-    return rows[:, :4], np.where(np.isnan(scores), -np.inf, scores)
-
-
-def _convert_to_corners(centred: np.ndarray) -> np.ndarray:
-    """Return ``(N, 4)`` of centre, width and height as left, top, right, bottom."""
-    half = centred[:, 2:] / 2
-    return np.hstack([centred[:, :2] - half, centred[:, :2] + half])
-
-
-def _suppress_overlaps(
-    boxes: np.ndarray, index: np.ndarray, order: np.ndarray, iou: float, most: int
-) -> List[int]:
+def _suppress_overlaps(rows: layouts.Rows, order: np.ndarray, iou: float, most: int) -> List[int]:
     """Return the rows that no better row of their class overlaps, in order."""
     kept: List[int] = []
     while len(order) and len(kept) < most:
         first, order = order[0], order[1:]
         kept.append(int(first))
-        same = index[order] == index[first]
-        order = order[~(same & _find_overlapping(boxes[first], boxes[order], iou))]
+        same = rows.index[order] == rows.index[first]
+        order = order[~(same & _find_overlapping(rows.boxes[first], rows.boxes[order], iou))]
     return kept
 
 
@@ -380,12 +375,26 @@ def _pool_vectors(values: np.ndarray, pooling: str, counted: np.ndarray) -> np.n
     return np.where(number > 0, highest, 0.0)
 
 
+def make_decisions(output: np.ndarray, description: Mapping[str, Any]) -> List[Decision]:
+    """Return what each value decides, in the output's order.
+
+    Args:
+        output: Of any shape.
+        description: ``activation`` and ``threshold``.
+    """
+    values = output.astype(np.float64).reshape(-1)
+    scores = _apply_activation(values, description["activation"]).tolist()
+    return [Decision(score, score >= description["threshold"]) for score in scores]
+
+
 def _find_label(labels: Sequence[str], index: int) -> Optional[str]:
     return labels[index] if index < len(labels) else None
 
 
-def make_json(given: Answer) -> List[Any]:
-    """Return an answer as lists and dicts that :mod:`json` writes."""
+def make_json(given: Answer) -> Any:
+    """Return an answer as lists and dicts that :mod:`json` writes; a mask's classes as runs."""
+    if isinstance(given, masks.Mask):
+        return {"width": given.width, "height": given.height, "runs": masks.make_runs(given)}
     if isinstance(given, np.ndarray):
         return list(given.tolist())
     return [asdict(each) for each in given]

@@ -190,8 +190,8 @@ class Model:
 
         Returns:
             For an output that the bundle describes, the best classes, the objects in the picture's
-            pixels, or one vector per sample, see ``edgepack_answers.py``; for any other its array.
-            Of a list the same for each, in order.
+            pixels, one vector per sample, decisions, or the class of each pixel, see
+            ``edgepack_answers.py``; for any other its array. Of a list the same for each, in order.
 
         Raises:
             ValueError: As when called; or a picture is none, an output not as it is described, or

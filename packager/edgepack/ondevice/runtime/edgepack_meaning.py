@@ -5,8 +5,9 @@ Needs Python 3.8 or newer and numpy; nothing else.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -52,7 +53,12 @@ class Meaning:
         self._specs = {spec.name: spec for spec in inputs.inputs}
         self._images = {n: d["image"] for n, d in described.items() if d.get("image")}
         self._texts = {n: d["tokens"] for n, d in described.items() if d.get("tokens")}
-        self._outputs: Mapping[str, Any] = manifest.get("output_descriptions") or {}
+        described_outputs: Mapping[str, Any] = manifest.get("output_descriptions") or {}
+        shown = {spec["name"]: spec["shape"] for spec in manifest["outputs"]}
+        self._outputs = {
+            name: _RAW if d["kind"] == "probability" and not _has_few(shown[name]) else d
+            for name, d in described_outputs.items()
+        }
         self._made = {tokens[key] for tokens in self._texts.values() for key in _BESIDE_IDS}
         self.needed = [spec.name for spec in inputs.needed if spec.name not in self._made]
         self._read = read
@@ -163,6 +169,13 @@ class Meaning:
         }
 
 
+def _has_few(shape: Sequence[Union[int, str]]) -> bool:
+    """Return whether a sample of an output has a known, small number of values."""
+    sizes = [1 if isinstance(size, str) and not axis else size for axis, size in enumerate(shape)]
+    fixed = [size for size in sizes if isinstance(size, int)]
+    return len(fixed) == len(sizes) and math.prod(fixed) <= MOST_DECISIONS
+
+
 def _read_bytes(file: Any) -> np.ndarray:
     """Return an image file's bytes as uint8 ``(N,)``.
 
@@ -184,3 +197,5 @@ _BESIDE_IDS = ("attention_mask", "token_type_ids")
 _FILES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 """What JPEG and PNG files begin with."""
 _RAW: Mapping[str, Any] = {"kind": "raw"}
+MOST_DECISIONS = 1000
+"""Probabilities whose answer is decisions: of more, the answer is the tensor."""

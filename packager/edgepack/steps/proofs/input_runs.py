@@ -13,10 +13,11 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.errors import ModelError
 from edgepack.metrics.accuracy import Variation, find_class_scores
+from edgepack.metrics.precision import make_plane
 from edgepack.model.facts import TensorSpec, read_signature
 from edgepack.model.reading import read_structure
 from edgepack.model.workload import count_multiply_adds
-from edgepack.ondevice.runtime import edgepack_answers, edgepack_images
+from edgepack.ondevice.runtime import edgepack_answers
 from edgepack.preprocessing.alternatives import (
     Alternative,
     describe_image,
@@ -27,7 +28,7 @@ from edgepack.preprocessing.beginning import Beginning, find_beginning
 from edgepack.preprocessing.signs import compute_divergence
 from edgepack.preprocessing.verdict import Seen, Setting
 from edgepack.project.inputs import ImageInput
-from edgepack.project.outputs import DetectionOutput, LabelledDetection
+from edgepack.project.outputs import DetectionOutput, SizedDetection
 from edgepack.quantization.ranges.observing import Observer
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.streams import StatePairs, select_answers
@@ -39,9 +40,6 @@ Feed = dict[str, Array]
 
 _BUDGET = 5e10
 """Multiply-adds: some seconds of two cores. A large model is run on fewer samples."""
-_LARGE = 1 << 20
-_PLACE = edgepack_images.Placement(_LARGE, _LARGE, _LARGE, _LARGE, 0, 0, _LARGE, _LARGE)
-"""A picture that is the input itself, and larger than any box."""
 
 
 class KnownOfModel(Protocol):
@@ -210,8 +208,8 @@ class Runner:
 def find_best_score(output: Array, meaning: DetectionOutput) -> float:
     """Return the score of an output's best detection, 0 where it has none."""
     description = {**meaning.model_dump(), "score": 0.0, "most": 1}
-    labels = [""] * (meaning.classes if isinstance(meaning, LabelledDetection) else 0)
-    best = edgepack_answers.find_detections(output, description, labels, _PLACE)
+    labels = [""] * (meaning.classes if isinstance(meaning, SizedDetection) else 0)
+    best = edgepack_answers.find_detections(output, description, labels, make_plane(description))
     return best[0].score if best else 0.0
 
 
