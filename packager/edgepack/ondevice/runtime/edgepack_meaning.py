@@ -53,12 +53,11 @@ class Meaning:
         self._specs = {spec.name: spec for spec in inputs.inputs}
         self._images = {n: d["image"] for n, d in described.items() if d.get("image")}
         self._texts = {n: d["tokens"] for n, d in described.items() if d.get("tokens")}
-        described_outputs: Mapping[str, Any] = manifest.get("output_descriptions") or {}
-        shown = {spec["name"]: spec["shape"] for spec in manifest["outputs"]}
-        self._outputs = {
-            name: _RAW if d["kind"] == "probability" and not _has_few(shown[name]) else d
-            for name, d in described_outputs.items()
-        }
+        self._outputs: Dict[str, Any] = dict(manifest.get("output_descriptions") or {})
+        for spec in manifest.get("outputs", ()):
+            described_so = self._outputs.get(spec["name"], _RAW)["kind"]
+            if described_so == "probability" and not _has_few(spec["shape"]):
+                self._outputs[spec["name"]] = _RAW
         self._made = {tokens[key] for tokens in self._texts.values() for key in _BESIDE_IDS}
         self.needed = [spec.name for spec in inputs.needed if spec.name not in self._made]
         self._read = read
