@@ -494,6 +494,9 @@ def mask_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     edge = np.array([[[0.5, 0.3, np.nan, np.inf]]], np.float32)
     yield first, edge, [], pictures[0]
     yield {**first, "threshold": 0.3}, edge, [], pictures[0]
+    # 0.7 in 32 bits is a little less than 0.7.
+    less = np.array([[[0.7, 0.70001]]], np.float32)
+    yield {**first, "threshold": 0.7}, less, [], pictures[0]
     yield first, rng.normal(0, 1, (1, 255, 5, 5)).astype(np.float32), [], pictures[3]
 
 

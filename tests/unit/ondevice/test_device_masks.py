@@ -73,6 +73,8 @@ def test_mask_when_a_place_has_one_value_is_an_integer_itself_or_beyond_the_thre
     values = np.array([0.3, 0.29, math.nan, 7], np.float32).reshape(shape)
     # 0.3 in 32 bits is a little more than 0.3.
     assert classes(values, axis=axis, threshold=0.3) == [[1, 0], [0, 1]]
+    # And 0.7 a little less.
+    assert classes(np.full(shape, 0.7, np.float32), axis=axis, threshold=0.7) == [[0, 0], [0, 0]]
     assert classes(np.array([0, 254, 3, 1]).reshape(shape), axis=axis) == [[0, 254], [3, 1]]
     assert classes(np.array([0, 1, 1, 0], bool).reshape(shape), axis=axis) == [[0, 1], [1, 0]]
 
