@@ -48,7 +48,7 @@ from tests.mobile.swift_rootfs import toolchain
 from tests.support.doubles.phone_doubles import make_phone, write_ndk, write_package
 from tests.support.nets.stream_nets import WIDTH, doubling, frames, gru
 
-TARGET = "android"
+TARGET = "android-nnapi"
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
 NEAR_DB = 1e-6
 """Two sums of the same squares, in another order."""

@@ -59,6 +59,7 @@ HERE = Path(__file__).parent
 STAND_INS = ("Assets", "Device", "Looper", "SystemClock")
 """Of what is native in Android."""
 TARGET = "android"
+NNAPI = "android-nnapi"
 NEAR_DB = 60.0
 """How near float outputs of two versions of onnxruntime are to each other."""
 
@@ -138,7 +139,8 @@ def subjects() -> dict[str, Subject]:
     atexit.register(shutil.rmtree, work, ignore_errors=True)
     made = {}
     for signature in SIGNATURES:
-        project = signature.write(work / signature.name, TARGET)
+        target = NNAPI if "nnapi" in signature.variants else TARGET
+        project = signature.write(work / signature.name, target)
         result = build(project=project, out=work / "dist")
         result.require_all()
         bundle = result.bundles[0].bundle
@@ -170,7 +172,9 @@ def app_of_bundle(bundle: Bundle, project: Path) -> App:
         [TensorSpec(tensor.name, tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
         for tensors in (bundle.manifest.inputs, bundle.manifest.outputs)
     )
-    return make_app(read_project(project).project, load_profile(TARGET), inputs, outputs)
+    return make_app(
+        read_project(project).project, load_profile(bundle.manifest.target), inputs, outputs
+    )
 
 
 def stand_ins(work: Path) -> Path:

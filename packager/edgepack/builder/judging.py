@@ -256,9 +256,9 @@ def ship_most(
 ) -> Verdict:
     """Return a verdict that ships the best variants; all where there is no limit to their number.
 
-    They include one for the CPU if there is one, and one in float where the quantized ones lose
-    something or their loss is unknown. ``decisive`` has by variant the accuracy that decides, where
-    that is not the one shipped.
+    They include the best of each provider as far as there is room, the CPU's before all, and one
+    in float where the quantized ones lose something or their loss is unknown. ``decisive`` has by
+    variant the accuracy that decides, where that is not the one shipped.
     """
     if most is None:
         return verdict
@@ -267,11 +267,12 @@ def ship_most(
     if any(is_quantized(variant) and not variant.carried and _is_losing(a) for variant, a in first):
         needed.append(lambda v: not is_quantized(v))
 
-    def count_met(chosen: Sequence[tuple[PlannedVariant, object]]) -> int:
-        return sum(any(is_it(variant) for variant, _ in chosen) for is_it in needed)
+    def rate(chosen: Sequence[tuple[PlannedVariant, object]]) -> tuple[int, int]:
+        met = sum(any(is_it(variant) for variant, _ in chosen) for is_it in needed)
+        return met, len({variant.variant.backend for variant, _ in chosen})
 
     # They are in order of preference, so the first of equally good choices wins.
-    best = max(combinations(verdict.shipped, len(first)), key=count_met)
+    best = max(combinations(verdict.shipped, len(first)), key=rate)
     reason = (
         f"a bundle for {verdict.target} holds {most} at most, which are"
         f" {' and '.join(entry[0].variant.id for entry in best)}; --variant names others"

@@ -178,9 +178,8 @@ class BundleSize(StrictModel):
     """The most that a bundle of the target holds, where it is part of what people download."""
 
     variants: Annotated[int, Field(gt=0)]
-    """How many variants: the best ones; the last of them runs on the CPU alone if no better one
-    does. Variants that
-    are named with ``--variant`` or in the project are all shipped."""
+    """How many variants: the best of each provider as far as there is room; one runs on the CPU
+    alone. Variants that are named with ``--variant`` or in the project are all shipped."""
     goldens: Annotated[int, Field(gt=0)]
     """Golden samples."""
 
@@ -377,9 +376,11 @@ class Profile(StrictModel):
         for variant in self.variants:
             if variant.id == variant_id:
                 return variant
+        known = [variant.id for variant in self.variants]
         raise UsageError(
             f"target {self.id!r} has no variant {variant_id!r}",
-            hint=suggest_nearest(variant_id, [variant.id for variant in self.variants]),
+            hint=_suggest_other_target(self, variant_id.partition("-")[0])
+            or suggest_nearest(variant_id, known),
             where="--variant",
         )
 
@@ -412,9 +413,11 @@ def _parse_variant(profile: Profile, change: VariantChange) -> Variant:
     base = next(iter([*same, *kin]), None)
     if base is None and change.providers is None:
         have = ", ".join(sorted({v.backend for v in profile.variants}))
+        hint = _suggest_other_target(profile, change.backend) or (
+            f"give 'providers' (and what else it needs), or take one of {have}"
+        )
         raise ValueError(
-            f"target {profile.id!r} has no variant with backend {change.backend!r}"
-            f" | give 'providers' (and what else it needs), or take one of {have}"
+            f"target {profile.id!r} has no variant with backend {change.backend!r} | {hint}"
         )
     values = base.model_dump() if base else {}
     if not RECIPE_RULES[change.recipe].dialect:
@@ -425,6 +428,15 @@ def _parse_variant(profile: Profile, change: VariantChange) -> Variant:
         given.setdefault("id", same[0].id)
     values["id"] = f"{change.backend}-{change.recipe}"
     return Variant.model_validate({**values, **given})
+
+
+def _suggest_other_target(profile: Profile, backend: str) -> str:
+    """Return a hint to the target of the same devices whose name ends in a backend; else nothing.
+
+    What was ``android`` is such a one: ``android-nnapi``.
+    """
+    name = f"{profile.id}-{backend}"
+    return f"{backend} is the target {name!r}: take that" if name in find_target_files() else ""
 
 
 def _find_format(profile: Profile, change: VariantChange) -> str | dict[str, str]:

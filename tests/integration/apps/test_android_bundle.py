@@ -16,6 +16,9 @@ import numpy as np
 import pytest
 from edgepack.apps.aar.archive import write_aar
 from edgepack.apps.aar.toolchain import Toolchain
+from edgepack.backends.registry import BACKENDS
+from edgepack.backends.simulators import find_backend_simulator
+from edgepack.base.resources import find_example_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import build, dry_run
 from edgepack.builder.judging import Verdict, ship_most
@@ -97,6 +100,22 @@ def test_verdict_when_too_many_variants_came_out_keeps_the_best_and_one_for_the_
     assert [planned.variant.id for planned, _ in found.shipped] == shipped
     left_out = [(name, "left out") for name in built if name not in shipped]
     assert [(each.variant, each.stage) for each in found.unused] == left_out
+
+
+@pytest.mark.slow(reason="builds for three providers")
+def test_android_when_built_tries_qnn_then_xnnpack_then_the_cpu_with_two_int8_models(tmp_path):
+    project = find_example_dir() / "edgepack.yaml"
+    [made] = build(project=project, targets=["android"], out=tmp_path / "dist").bundles
+    manifest = made.bundle.manifest
+    first, *others = manifest.variants
+    assert [v.backend for v in manifest.variants] == ["qnn", "xnnpack", "cpu"]
+    assert {v.model for v in others} == {"models/xnnpack-int8-static.onnx"}
+    assert first.model not in {v.model for v in others}
+    assert sum(file.role == "model" for file in manifest.files) == 2
+    simulator = find_backend_simulator(BACKENDS["qnn"])
+    assert isinstance(first.simulated, NotMeasured) == isinstance(simulator, NotMeasured)
+    script = (made.bundle.path / "build.gradle.kts").read_text()
+    assert all(name in script for name in ("onnxruntime-android:", "onnxruntime-android-qnn:"))
 
 
 @pytest.mark.slow(reason="builds twice")

@@ -361,14 +361,14 @@ def test_nnapi_when_sizes_are_listed_gets_models_with_weights_of_their_own(tmp_p
     save(tmp_path / "net.onnx", nodes, *ends, [("w", weights)])
     assert weights.nbytes > 1024, "so much that models of other providers share it"
     project = write(tmp_path, "dims: {batch: [1, 4]}")
-    [one] = build(project=project, targets=["android"], out=tmp_path / "dist").bundles
+    [one] = build(project=project, targets=["android-nnapi"], out=tmp_path / "dist").bundles
     [variant] = [v for v in one.bundle.manifest.variants if v.id == "nnapi-fp32"]
     assert [bucket.dims for bucket in variant.buckets] == [{"batch": 1}, {"batch": 4}]
     assert variant.predicted.share >= 0.5
     for bucket in variant.buckets:
         model = onnx.load(one.bundle.path / bucket.model, load_external_data=False)
         assert not any(tensor.external_data for tensor in model.graph.initializer)
-    found = inspect(targets=["android"], project=project).variants
+    found = inspect(targets=["android-nnapi"], project=project).variants
     [nnapi] = [v for v in found if v.variant == "nnapi-fp32"]
     assert (nnapi.unused, nnapi.taken) == (
         None,

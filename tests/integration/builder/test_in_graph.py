@@ -40,7 +40,7 @@ OTHERS = f"""targets:
   - {{backend: cpu, recipe: fp32,
      model_format: {{ort: runtime, platform: {PLATFORM}}}}}
 - {{id: ios, variants: [{{backend: coreml, recipe: fp16}}, {{backend: cpu, recipe: fp32}}]}}
-- {{id: android, variants: [{{backend: nnapi, recipe: int8-static, placement: 0.1}}]}}
+- {{id: android-nnapi, variants: [{{backend: nnapi, recipe: int8-static, placement: 0.1}}]}}
 """
 
 
@@ -234,7 +234,9 @@ def test_plan_when_shapes_are_to_be_static_says_which_sizes_are_missing(tmp_path
 
 def test_build_when_a_provider_takes_static_shapes_alone_names_the_nodes_it_leaves(tmp_path):
     """NNAPI leaves what comes before the picture has the input's size, and takes the network."""
-    nnapi = "targets: [{id: android, variants: [{backend: nnapi, recipe: fp32, placement: 0.9}]}]"
+    nnapi = (
+        "targets: [{id: android-nnapi, variants: [{backend: nnapi, recipe: fp32, placement: 0.9}]}]"
+    )
     result = build(project=write(tmp_path, IN_GRAPH, nnapi), out=tmp_path / "dist")
     with pytest.raises(EdgepackError, match=r"preprocess/image/Resize"):
         result.require_all()

@@ -36,7 +36,7 @@ from tests.support.slow_cases import slow_after
 FIXED = "dims: {batch: 1}"
 
 
-EVERYDAY = ["android", "jetson", "linux-x86-64"]
+EVERYDAY = ["android-nnapi", "jetson", "linux-x86-64"]
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_target_when_built_is_a_bundle_that_verifies_here(bundles, target):
 
 
 def test_bundle_when_built_says_which_files_are_in_ort_format_and_for_which_processors(bundles):
-    form = {v.id: v.model_format for v in bundles["android"].manifest.variants}
+    form = {v.id: v.model_format for v in bundles["android-nnapi"].manifest.variants}
     assert form["cpu-int8-static"] == OrtFormat(ort="fixed", platform="arm")
     assert form["cpu-fp32"] == "onnx"
 
@@ -118,7 +118,7 @@ def spoiled(bundle, folder: Path, variant_id: str) -> Path:
 def test_verify_when_int8_for_arm_misses_its_goldens_blames_it_only_where_it_could_be_exact(
     bundles, tmp_path
 ):
-    folder = spoiled(bundles["android"], tmp_path / "copy", "cpu-int8-static")
+    folder = spoiled(bundles["android-nnapi"], tmp_path / "copy", "cpu-int8-static")
     if find_processor() == "x86-64":
         checks = {check.variant: check for check in verify_here(folder).goldens}
         assert checks["cpu-int8-static"].passed is None
@@ -132,7 +132,7 @@ def test_verify_when_int8_for_arm_misses_its_goldens_blames_it_only_where_it_cou
 def test_verify_when_a_variant_misses_its_goldens_names_the_runtime_that_the_bundle_is_for(
     bundles, tmp_path
 ):
-    folder = spoiled(bundles["android"], tmp_path / "copy", "cpu-fp32")
+    folder = spoiled(bundles["android-nnapi"], tmp_path / "copy", "cpu-fp32")
     with pytest.raises(BundleError, match="201") as caught:
         verify_here(folder)
     assert "onnxruntime-android 1.29.0" in caught.value.hint
@@ -147,7 +147,7 @@ def test_plan_when_int8_for_arm_saturates_here_proves_the_onnx_that_the_file_is_
     variants = ", ".join(
         f"{{backend: cpu, recipe: {recipe}, {as_file}}}" for recipe in ("int8-static", "fp32")
     )
-    keys = f"{FIXED}\ntargets: [{{id: android, variants: [{variants}]}}]"
+    keys = f"{FIXED}\ntargets: [{{id: android-nnapi, variants: [{variants}]}}]"
     plan = dry_run(project=tiny_models.write_project(tmp_path, keys))
     (bundle,) = plan.bundles
     steps = {step.id: step for step in plan.steps}
@@ -207,7 +207,7 @@ def test_ios_when_built_has_models_that_coreml_takes_whole(bundles):
 
 def test_android_when_a_dimension_is_not_fixed_says_so_and_leaves_nnapi_out(tmp_path):
     project = tiny_models.write_project(tmp_path)
-    [made] = build(project=project, targets=["android"], out=tmp_path / "dist").bundles
+    [made] = build(project=project, targets=["android-nnapi"], out=tmp_path / "dist").bundles
     left = {left.variant: left.reason for left in made.bundle.manifest.unused}
     assert "NnapiExecutionProvider would take 0%" in left["nnapi-int8-static"]
     assert "batch" in left["nnapi-int8-static"]
@@ -215,7 +215,7 @@ def test_android_when_a_dimension_is_not_fixed_says_so_and_leaves_nnapi_out(tmp_
 
 
 def test_android_when_built_has_ort_files_and_what_a_reduced_runtime_needs(bundles):
-    bundle = bundles["android"]
+    bundle = bundles["android-nnapi"]
     by_id = {variant.id: variant for variant in bundle.manifest.variants}
     assert by_id["cpu-int8-static"].model == "models/cpu-int8-static.ort"
     config = (bundle.path / "models/required_operators.config").read_text()
@@ -224,7 +224,7 @@ def test_android_when_built_has_ort_files_and_what_a_reduced_runtime_needs(bundl
 
 
 def test_android_when_built_has_an_int8_model_in_the_dialect_of_nnapi(bundles):
-    bundle = bundles["android"]
+    bundle = bundles["android-nnapi"]
     zeros = zero_points(model_of(bundle, "nnapi-int8-static"))
     assert {zero.dtype.name for zero in zeros} == {"uint8"}
     [variant] = [v for v in bundle.manifest.variants if v.id == "nnapi-int8-static"]
@@ -240,10 +240,11 @@ def test_qnn_when_built_has_sixteen_bit_activations_in_one_variant(bundles):
 def test_qnn_when_built_names_the_library_that_it_loads_of_the_system(bundles):
     manifests = {
         target: (bundles[target].path / "src" / "main" / "AndroidManifest.xml").read_text()
-        for target in ("android", "android-qnn")
+        for target in ("android-nnapi", "android-qnn", "android")
     }
     assert {t: "libcdsprpc.so" in text for t, text in manifests.items()} == {
-        "android": False,
+        "android": True,
+        "android-nnapi": False,
         "android-qnn": True,
     }
 
@@ -252,7 +253,7 @@ def test_target_when_no_provider_takes_the_model_has_no_bundle_and_names_the_nod
     tmp_path, capsys
 ):
     tiny_models.write_project(
-        tmp_path, "targets: [{id: android, variants: [{backend: nnapi, recipe: fp32}]}]"
+        tmp_path, "targets: [{id: android-nnapi, variants: [{backend: nnapi, recipe: fp32}]}]"
     )
     project, out = tmp_path / "edgepack.yaml", tmp_path / "dist"
     result = build(project=project, out=out)
@@ -292,9 +293,9 @@ def test_opset_when_one_target_does_not_load_it_keeps_that_target_out_only(tmp_p
 
 
 def test_inspect_when_targets_are_given_names_nodes_reasons_and_remedies(tmp_path, capsys):
-    project = tiny_models.write_project(tmp_path, "targets: [android, ios, jetson]")
+    project = tiny_models.write_project(tmp_path, "targets: [android-nnapi, ios, jetson]")
     found = {(v.target, v.variant): v for v in inspect(project=project).variants}
-    nnapi = found["android", "nnapi-int8-static"]
+    nnapi = found["android-nnapi", "nnapi-int8-static"]
     assert (nnapi.taken, nnapi.unused.stage) == (0, "refused")
     assert {finding.severity for finding in nnapi.findings} == {"blocks"}
     assert all(finding.reason and finding.remedy for finding in nnapi.findings)
@@ -304,7 +305,7 @@ def test_inspect_when_targets_are_given_names_nodes_reasons_and_remedies(tmp_pat
     assert tensorrt.taken == tensorrt.nodes > 0
     assert run(["inspect", "--project", str(project)]) == 0
     said = capsys.readouterr().out
-    assert "android nnapi-int8-static: 0 of" in said
+    assert "android-nnapi nnapi-int8-static: 0 of" in said
     assert "refused: NnapiExecutionProvider takes 0% of the nodes, " in said
 
 

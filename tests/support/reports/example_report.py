@@ -298,7 +298,7 @@ BOARDS = (
     ("pi5-a", "raspberry-pi", "Raspberry Pi 5 Model B", 1.0, CPU),
     ("orin", "jetson", "Jetson Orin Nano", 0.12, "TensorrtExecutionProvider"),
     ("nuc", "intel", "NUC 13 Pro", 0.3, "OpenVINOExecutionProvider"),
-    ("pixel", "android", "Pixel 9", 0.45, "NnapiExecutionProvider"),
+    ("pixel", "android-nnapi", "Pixel 9", 0.45, "NnapiExecutionProvider"),
 )
 RECIPES = (
     ("int8-static", 1.0, 310_000, 0.9833, 24.3),

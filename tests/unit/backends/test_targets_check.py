@@ -41,7 +41,7 @@ def own(tmp_path: Path, target: str, *changes: tuple[str, str]) -> Path:
         ("jetson", "trt_fp16_enable", "trt_fp16_enabled", "trt_fp16_enable'?"),
         ("raspberry-pi", "backend: cpu", "backend: gpu", "there is no backend 'gpu'"),
         ("linux-x86-64", "id: cpu-fp32", "id: cpu-float", "call it cpu-fp32"),
-        ("android", "activations: uint8", "activations: int8", "uint8"),
+        ("android-nnapi", "activations: uint8", "activations: int8", "uint8"),
         ("android-xnnpack", "activations: int8", "activations: uint8", "activations"),
         ("jetson", "symmetric: true", "symmetric: false", "symmetric"),
         ("linux-x86-64", "activations: uint8", "activations: int8", "slower than fp32"),
@@ -53,7 +53,7 @@ def own(tmp_path: Path, target: str, *changes: tuple[str, str]) -> Path:
         ("intel", "==1.24.1", "=>1.24.1", "says no versions of onnxruntime-openvino"),
         ("jetson", '">=3.10,<3.14"', '"3.10"', "says no Python versions"),
         ("linux-x86-64", "family: linux", "family: android", "family: linux"),
-        ("android", "platform: arm", "platform: amd64", "platform: arm"),
+        ("android-nnapi", "platform: arm", "platform: amd64", "platform: arm"),
         ("intel", "{name: CPUExecutionProvider}", "{name: OpenVINOExecutionProvider}", "twice"),
     ],
 )
@@ -87,7 +87,7 @@ def test_profile_when_its_pin_is_a_range_is_taken(tmp_path):
 
 def test_command_when_one_of_several_profiles_is_wrong_checks_them_all(tmp_path, capsys):
     wrong = own(tmp_path, "ios", ("MLComputeUnits: ALL", "MLComputeUnits: All"))
-    good, bad = own(tmp_path, "intel"), own(tmp_path, "android", ("uint8", "int8"))
+    good, bad = own(tmp_path, "intel"), own(tmp_path, "android-nnapi", ("uint8", "int8"))
     assert run(["targets", "check", str(wrong), str(good), str(bad), str(tmp_path / "no")]) == 3
     said = capsys.readouterr()
     assert said.out == f"{good}: {check_target(good).title}: ok\n"
@@ -165,7 +165,7 @@ def test_project_when_it_gives_all_of_a_variant_needs_nothing_of_the_profile(tmp
     [
         ("linux-x86-64", "true", OrtFormat(ort="fixed", platform="amd64")),
         ("raspberry-pi", "true", OrtFormat(ort="fixed", platform="arm")),
-        ("android", "false", "onnx"),
+        ("android-nnapi", "false", "onnx"),
     ],
 )
 def test_project_when_a_variant_is_optimized_gets_the_file_of_the_devices_processor(

@@ -188,3 +188,23 @@ def test_int8_that_is_smaller_or_named_stays(tmp_path, how):
 
 def test_int8_that_is_all_there_is_stays(tmp_path):
     assert ids(slow_and(tmp_path, 320_000, others=False)) == ["cpu-int8-static"]
+
+
+PHONE = (
+    *("npu-int8-static", "npu-fp16", "xnnpack-int8-static", "cpu-int8-static"),
+    *("xnnpack-fp32", "cpu-fp32"),
+)
+"""The variants of a target with three providers."""
+
+
+@pytest.mark.parametrize(
+    ("drop", "shipped"),
+    [
+        (0.002, ["npu-int8-static", "xnnpack-int8-static", "cpu-int8-static"]),
+        (0.075, ["npu-int8-static", "xnnpack-int8-static", "cpu-fp32"]),
+    ],
+)
+def test_bundle_of_few_when_there_are_three_providers_holds_the_best_of_each(drop, shipped):
+    found = accuracy(drop, (0, 2 * drop))
+    given = verdict(*((name, accuracy() if "fp" in name else found) for name in PHONE))
+    assert ids(ship_most(given, 3)) == shipped

@@ -13,6 +13,8 @@ from edgepack.errors import ProfileError, UsageError
 from edgepack.project.elsewhere import ELSEWHERE
 from edgepack.project.profile import (
     Runtime,
+    VariantChange,
+    change_profile,
     find_own_profile,
     find_target_files,
     load_profile,
@@ -189,3 +191,23 @@ def test_elsewhere_has_no_name_of_a_target_and_none_twice():
     assert not set(names) & set(find_target_files())
     assert len(names) == len(set(names))
     assert all(each.source for each in ELSEWHERE)
+
+
+@pytest.mark.parametrize(
+    ("ask", "error"),
+    [
+        (lambda: load_profile("android").find_variant("nnapi-int8-static"), UsageError),
+        (
+            lambda: change_profile(
+                load_profile("android"), [VariantChange(backend="nnapi", recipe="fp32")]
+            ),
+            ValueError,
+        ),
+    ],
+    ids=["on the command line", "in a project"],
+)
+def test_variant_when_another_target_has_its_provider_is_answered_with_that(ask, error):
+    with pytest.raises(error, match="'android' has no variant") as caught:
+        ask()
+    said = f"{caught.value} {getattr(caught.value, 'hint', '')}"
+    assert "nnapi is the target 'android-nnapi': take that" in said
