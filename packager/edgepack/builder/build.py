@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import indent
 
 from edgepack.apps.aar.archive import write_aar
+from edgepack.apps.aar.pages import PageAnswer, check_pages
 from edgepack.apps.aar.toolchain import Toolchain, find_toolchain
 from edgepack.backends.targets import choose_targets, read_project_targets
 from edgepack.base.processes import Workers
@@ -59,6 +60,9 @@ class BuildResult:
     """fp32's answers to the samples, a line for each described output that has some."""
     uncompiled: tuple[EdgepackError, ...] = ()
     """Why a bundle lacks a library that the user asked for."""
+    pages: tuple[PageAnswer, ...] = ()
+    """With ``aar``, whether each native library that an app packs because of the bundles loads
+    with memory pages of 16 KB, as Google Play wants."""
 
     def require_all(self) -> None:
         """Check that every requested variant is shipped, or is unused for a good reason.
@@ -238,7 +242,14 @@ def _build(  # noqa: PLR0913  (as build has them)
         aars=aars,
         saw=saw,
         uncompiled=tuple(error for error in libraries if isinstance(error, EdgepackError)),
+        pages=tuple(check_pages(_join_packages(job.plan, toolchains), jars)),
     )
+
+
+def _join_packages(plan: Plan, targets: Container[str]) -> dict[str, str]:
+    """Return the packages that some targets pin, with their versions."""
+    profiles = [planned.profile for planned in plan.bundles if planned.profile.id in targets]
+    return {name: pin for profile in profiles for name, pin in profile.runtime.packages.items()}
 
 
 def _make_subject(job: Job) -> Subject:

@@ -21,6 +21,8 @@ def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
         _print_bundle(built, result.slower, verbose=verbose)
     for library in result.aars:
         write_line(str(library))
+    for answer in result.pages:
+        write_line(f"16 KB pages, {answer}")
     for line in result.saw:
         write_line(f"fp32 answers, {line}")
     for warning in result.warnings:

@@ -117,7 +117,11 @@ def find_toolchain(packages: Mapping[str, str], jars: Path | None = None) -> Too
     runtime = MavenArtifact("com.microsoft.onnxruntime", "onnxruntime", packages[ONNXRUNTIME])
     against = (runtime, _ANDROID, _STDLIB)
     wanted = dict.fromkeys((*_COMPILER, *against))
-    found = {artifact: path for artifact in wanted if (path := _find_jar(folder, artifact))}
+    found = {
+        artifact: path
+        for artifact in wanted
+        if (path := find_artifact_file(folder, artifact, ".jar"))
+    }
     java = _find_java()
     obstacle = _find_obstacle(java)
     missing = [artifact.coordinates for artifact in wanted if artifact not in found]
@@ -145,8 +149,9 @@ def _make_missing_error(jars: list[str], folder: Path, java: str | None) -> Tool
     )
 
 
-def _find_jar(folder: Path, artifact: MavenArtifact) -> Path | None:
-    name = artifact.make_file_name(".jar")
+def find_artifact_file(folder: Path, artifact: MavenArtifact, ending: str) -> Path | None:
+    """Return an artifact's file in a Maven repository or a folder of such files; None without."""
+    name = artifact.make_file_name(ending)
     places = (folder / artifact.folder / name, folder / name)
     return next((path.resolve() for path in places if path.is_file()), None)
 
