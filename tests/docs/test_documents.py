@@ -12,6 +12,7 @@ from edgepack.base.yaml_source import parse_yaml
 from edgepack.bundle.reading import parse_manifest
 from edgepack.devices.inventory import Inventory
 from edgepack.errors import EdgepackError
+from edgepack.project.inputs import Documented
 from edgepack.project.outputs import (
     ClassificationOutput,
     DetectionOutput,
@@ -136,7 +137,8 @@ def test_keys_when_read_in_a_page_have_the_defaults_of_the_model(page, section):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     part = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     listed = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]*?) \|$", part, re.MULTILINE))
-    fields = {name: field for name, field in model.model_fields.items() if name != "kind"}
+    shared = {"kind", *Documented.model_fields}
+    fields = {name: field for name, field in model.model_fields.items() if name not in shared}
     assert list(listed) == list(fields)
     for name, field in fields.items():
         default = str(field.get_default()).lower()

@@ -198,6 +198,12 @@ BUCKETS = Signature(
 )
 """A model for each of two lengths, a mask that may be left out, vectors."""
 
+HOSTILE = (
+    'Ends */ or /* begins, */*/ "quotes" `code`\n\n@throws nothing\r\n- Parameter x: $y ${z} \\(v)'
+    f' \u202e{{{{ 1 }}}} """ {"long " * 60}@return {"x" * 300}'
+)
+"""A description that would end a comment, or be a tag or code in it."""
+
 DETECTOR = Signature(
     "detector",
     (
@@ -224,8 +230,10 @@ DETECTOR = Signature(
             ),
         ),
     ),
-    "inputs: {images: {image: {resize: {letterbox: 32}, scale: 0.00392157}}}\n"
-    "outputs: {output0: {kind: detection, layout: yolo, labels: labels.txt}}",
+    "inputs: {images: {image: {resize: {letterbox: 32}, scale: 0.00392157},"
+    " description: A photo of a table.}}\n"
+    "outputs: {output0: {kind: detection, layout: yolo, labels: labels.txt, name: objects,"
+    f" description: {json.dumps(HOSTILE)}}}}}",
     "[{backend: cpu, recipe: fp32}]",
     (("labels.txt", "cup\nplate\n"),),
 )

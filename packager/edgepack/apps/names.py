@@ -12,10 +12,12 @@ from edgepack.errors import ModelError, ProfileError
 from edgepack.model.facts import TensorSpec
 from edgepack.project.identifiers import (
     make_comment,
+    make_comment_lines,
     make_identifiers,
     make_package_segment,
     make_type_name,
 )
+from edgepack.project.inputs import Documented
 from edgepack.project.outputs import GivenAsTensor
 from edgepack.project.profile import Profile
 from edgepack.project.project import Project
@@ -90,6 +92,8 @@ class AppTensor:
     """Of an input: whether it is a mask, which a caller may leave out."""
     answer: AnswerKind
     """Of an output: what the project says that it means."""
+    description: str = ""
+    """What the project says of it, any text."""
 
     @property
     def kotlin_type(self) -> str:
@@ -118,6 +122,11 @@ class AppTensor:
         """Name, dtype and shape for a documentation comment, such as ``ids: int64[batch, 8]``."""
         sizes = ", ".join(map(str, self.shape))
         return make_comment(f"{self.name}: {self.dtype}[{sizes}]")
+
+    @property
+    def doc(self) -> tuple[str, ...]:
+        """The description as the lines of a documentation comment; none without a description."""
+        return make_comment_lines(self.description)
 
 
 @dataclass(frozen=True)
@@ -294,7 +303,8 @@ def require_assets(profile: Profile, files: Iterable[str]) -> None:
 def _make_tensors(
     specs: Sequence[TensorSpec], role: str, project: Project
 ) -> tuple[AppTensor, ...]:
-    names = [spec.name for spec in specs]
+    described: Mapping[str, Documented] = project.inputs if role == "input" else project.outputs
+    names = [(spec.name in described and described[spec.name].name) or spec.name for spec in specs]
     kotlin, swift = make_identifiers(names, "kotlin", role), make_identifiers(names, "swift", role)
     return tuple(
         _make_tensor(spec, kotlin[n], swift[n], project, role) for n, spec in enumerate(specs)
@@ -306,6 +316,7 @@ def _make_tensor(
 ) -> AppTensor:
     taken = project.inputs.get(spec.name) if role == "input" else None
     given = project.outputs.get(spec.name) if role == "output" else None
+    said = taken or given
     return AppTensor(
         name=spec.name,
         kotlin=kotlin,
@@ -316,6 +327,7 @@ def _make_tensor(
         text=_find_text_input(project, spec.name) if role == "input" else "",
         mask=taken is not None and taken.mask is not None,
         answer="raw" if given is None or isinstance(given, GivenAsTensor) else given.kind,
+        description=(said.description or "") if said else "",
     )
 
 

@@ -89,6 +89,7 @@ class BundleContext:
     version: str
     target_title: str
     inputs: tuple[str, ...]
+    """A line of Markdown for each, like the outputs'."""
     outputs: tuple[str, ...]
     variants: tuple[VariantLine, ...]
     unused: tuple[Unused, ...]

@@ -105,7 +105,7 @@ def plan_inputs(loaded: LoadedProject, facts: ModelFacts) -> PlanInputs:
         constants=constants,
         state=state,
         scores_output=loaded.find_scores_output([spec.name for spec in facts.outputs]),
-        described=tuple(loaded.describe_outputs().items()),
+        described=tuple((n, d.without_words()) for n, d in loaded.describe_outputs().items()),
         named=frozenset(find_named_targets(loaded)),
         extensions=find_extension_operators(project, facts),
         dims=dims,

@@ -15,6 +15,9 @@ from edgepack.builder.job import JudgedBundle
 from edgepack.builder.judging import read_simulation
 from edgepack.builder.model_files import ModelFiles, list_ort_operators
 from edgepack.bundle.manifest import Accuracy, BundleFile, Simulated
+from edgepack.model.facts import TensorSpec
+from edgepack.project.identifiers import make_comment
+from edgepack.project.inputs import Documented
 from edgepack.project.profile import Profile
 from edgepack.steps.graph.ort_format import OPERATORS
 
@@ -38,8 +41,8 @@ def make_bundle_context(
         name=project.name,
         version=project.version,
         target_title=profile.title,
-        inputs=tuple(map(str, inputs)),
-        outputs=tuple(map(str, outputs)),
+        inputs=tuple(_format_tensor(spec, project.inputs.get(spec.name)) for spec in inputs),
+        outputs=tuple(_format_tensor(spec, project.outputs.get(spec.name)) for spec in outputs),
         variants=tuple(
             VariantLine(
                 planned.variant.id,
@@ -62,6 +65,12 @@ def make_bundle_context(
         data_size=f"{sum(file.size_bytes for file in data) / 1e6:.2f} MB",
         model_suffixes=tuple(sorted({PurePosixPath(m.path).suffix[1:] for m in models})),
     )
+
+
+def _format_tensor(spec: TensorSpec, said: Documented | None) -> str:
+    """Return a line of Markdown for an input or output, with what the project says of it."""
+    words = make_comment((said and said.description) or "")
+    return f"`{spec}`{f': {words}' if words else ''}"
 
 
 def _format_reduced_build(judged: JudgedBundle) -> tuple[str, ...]:

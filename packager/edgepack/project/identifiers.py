@@ -7,6 +7,7 @@ beside them as a string literal and in the documentation comment.
 from __future__ import annotations
 
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -53,6 +54,8 @@ _RESERVED: dict[Language, frozenset[str]] = {
     "kotlin": _KOTLIN_WORDS | _KOTLIN_MEMBERS,
     "swift": _SWIFT_WORDS | _SWIFT_MEMBERS,
 }
+_COMMENT_WIDTH = 100
+"""Of a documentation comment's lines, indent aside."""
 # Android's build generates these into a module's package.
 _GENERATED_TYPES = _split_words("BuildConfig R")
 _NO_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -115,6 +118,16 @@ def make_comment(text: str) -> str:
     """Return a text that neither ends nor begins a comment, nor a line or code in one."""
     line = "".join(c if c.isprintable() else " " for c in text)
     return line.replace("*/", "* /").replace("/*", "/ *").replace("`", "'")
+
+
+def make_comment_lines(text: str) -> tuple[str, ...]:
+    """Return a text of any length as lines of a documentation comment, none for an empty one.
+
+    No line is a tag (``@param``) or a field (``- Parameter``) there: where one would begin with a
+    sign, a backslash stands before that, which Markdown does not show.
+    """
+    lines = textwrap.wrap(make_comment(text), _COMMENT_WIDTH)
+    return tuple(line if line[0].isalnum() else f"\\{line}" for line in lines)
 
 
 def _find_words(name: str) -> list[str]:

@@ -9,6 +9,24 @@ from pydantic import Field, model_validator
 from edgepack.base.schema import Finite, Positive, StrictModel
 
 
+class Documented(StrictModel):
+    """What people read of an input or output.
+
+    Written only where it is given, so that the bytes of other manifests stay what they were.
+    """
+
+    name: Annotated[str | None, Field(min_length=1, exclude_if=lambda given: given is None)] = None
+    """Its name in the APIs of phones, where the model's own says nothing, such as ``output0``."""
+    description: Annotated[
+        str | None, Field(min_length=1, exclude_if=lambda given: given is None)
+    ] = None
+    """For the comments of these APIs, and the bundle's README."""
+
+    def without_words(self) -> Self:
+        """Return it as if it had neither: no step depends on what people read."""
+        return self.model_copy(update={"name": None, "description": None})
+
+
 class Letterbox(StrictModel):
     """Scale the whole image into a square, keep its shape, fill the rest."""
 
@@ -90,7 +108,7 @@ class TokensInput(StrictModel):
     token_type_ids: str = "token_type_ids"  # noqa: S105  (an input, not a secret)
 
 
-class InputDescription(StrictModel):
+class InputDescription(Documented):
     """What one input of the model is made from, and what fills it up to a size in ``dims``."""
 
     image: ImageInput | None = None
@@ -106,7 +124,8 @@ class InputDescription(StrictModel):
     def _check_keys(self) -> Self:
         if self == InputDescription.model_construct():
             raise ValueError(
-                "it says nothing | give 'image', 'tokens', 'pad' or 'mask', or remove the input"
+                "it says nothing"
+                " | give 'image', 'tokens', 'pad', 'mask' or 'description', or remove the input"
             )
         given = [key for key in ("image", "tokens", "pad") if getattr(self, key) is not None]
         if self.mask is not None and given:

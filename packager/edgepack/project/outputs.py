@@ -6,7 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from edgepack.base.schema import Finite, Positive, StrictModel
+from edgepack.base.schema import Finite, Positive
+from edgepack.project.inputs import Documented
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Layout = Literal["yolo", "yolov5", "yolox", "end2end"]
@@ -14,7 +15,7 @@ STRIDES = (8, 16, 32)
 """Source: YOLOX, yolox/models/yolo_head.py."""
 
 
-class RawOutput(StrictModel):
+class RawOutput(Documented):
     """An output that is given as it is."""
 
     kind: Literal["raw"] = "raw"
@@ -22,7 +23,7 @@ class RawOutput(StrictModel):
     """A file of the project's ``files``."""
 
 
-class ClassificationOutput(StrictModel):
+class ClassificationOutput(Documented):
     """One score per class: the answer is the best classes."""
 
     kind: Literal["classification"]
@@ -34,7 +35,7 @@ class ClassificationOutput(StrictModel):
     """How many classes an answer holds, at most."""
 
 
-class DetectionOutput(StrictModel):
+class DetectionOutput(Documented):
     """Boxes with scores: the answer is objects in the pixels of the caller's picture."""
 
     kind: Literal["detection"]
@@ -82,7 +83,7 @@ class SizedDetection(DetectionOutput):
     """Width and height in pixels; zeros where not exactly one input is described as an image."""
 
 
-class EmbeddingOutput(StrictModel):
+class EmbeddingOutput(Documented):
     """Values that stand for the whole sample: the answer is one vector per sample."""
 
     kind: Literal["embedding"]
@@ -103,7 +104,7 @@ class EmbeddingOutput(StrictModel):
         return self
 
 
-class RegressionOutput(StrictModel):
+class RegressionOutput(Documented):
     """Numbers that are read as they are, as a score or a size: the answer is the output itself."""
 
     kind: Literal["regression"]
@@ -111,7 +112,7 @@ class RegressionOutput(StrictModel):
     """For a single number, the value at which it decides something."""
 
 
-class ProbabilityOutput(StrictModel):
+class ProbabilityOutput(Documented):
     """Probabilities that decide something each: the answer is decisions, of at most 1000 values."""
 
     kind: Literal["probability"]
@@ -121,7 +122,7 @@ class ProbabilityOutput(StrictModel):
     """The function that turns the model's values into probabilities, before ``threshold``."""
 
 
-class MaskOutput(StrictModel):
+class MaskOutput(Documented):
     """A class for each place, or whether it is in a region: the answer is the class of each pixel.
 
     It is the output itself where no picture is given, or the output has other axes besides.
@@ -135,13 +136,13 @@ class MaskOutput(StrictModel):
     threshold: Finite = 0.5
 
 
-class TokensOutput(StrictModel):
+class TokensOutput(Documented):
     """A sequence of ids, or floats whose last axis scores ids: the answer is the output itself."""
 
     kind: Literal["tokens"]
 
 
-class SignalOutput(StrictModel):
+class SignalOutput(Documented):
     """Sound or another signal along the last axis: the answer is the output itself."""
 
     kind: Literal["signal"]

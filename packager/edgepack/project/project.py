@@ -151,6 +151,17 @@ class Project(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for key, described in (("inputs", self.inputs), ("outputs", self.outputs)):
+            names = [each.name for each in described.values() if each.name]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(
+                        f"two of {key!r} have the name {name!r} | give each a name of its own"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _check_texts(self) -> Self:
         if "tokenize" in self.preprocess.extensions and not self.texts:
             raise ValueError(

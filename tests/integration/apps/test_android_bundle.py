@@ -213,6 +213,35 @@ def test_aar_when_written_is_a_maven_repository_with_all_an_app_needs(built, tmp
         assert [f"./{name}" for name in sources.namelist()] == compiled
 
 
+@pytest.mark.parametrize(
+    ("other", "package", "refused"),
+    [("net-2", "edgepack.net", True), ("net-2", "edgepack.net2", False), ("net", None, False)],
+)
+def test_aar_when_another_projects_has_its_package_is_refused(
+    built, tmp_path, toolchain, other, package, refused
+):
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}\nfiles: [labels.txt]")
+    text = project.read_text().replace("name: net\n", f"name: {other}\n")
+    app = f"app: {{package: {package}}}\n" if package else ""
+    project.write_text(text.replace("1.2.3", "2.0.0") + app)
+    variants = ["cpu-fp32"]
+    [made] = build(
+        project=project, targets=[TARGET], variants=variants, out=tmp_path / "dist"
+    ).bundles
+    write_aar(built[0], tmp_path / "maven", toolchain)
+    if not refused:
+        assert write_aar(made.bundle.path, tmp_path / "maven", toolchain).is_file()
+        return
+    with pytest.raises(BundleError, match=r"net-android-xnnpack-1\.2\.3\.aar .* edgepack\.net too"):
+        write_aar(made.bundle.path, tmp_path / "maven", toolchain)
+    # Nothing of the second was written.
+    [first] = (tmp_path / "maven").rglob("*.aar")
+    first.write_bytes(b"half of it")
+    with pytest.raises(BundleError, match="is no library for Android: File is not a zip"):
+        write_aar(made.bundle.path, tmp_path / "maven", toolchain)
+
+
 def test_pom_when_read_has_the_packages_as_aars_and_the_kotlin_library(built):
     folder, manifest = built
     pom = ElementTree.parse(folder / "aar/pom.xml").getroot()

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from edgepack.apps.names import make_app
-from edgepack.apps.render import FamilyFile
+from edgepack.apps.render import BundleContext, FamilyFile, render_family
 from edgepack.base.resources import find_templates_dir
 from edgepack.base.yaml_source import read_yaml
 from edgepack.errors import ModelError, ProfileError
@@ -15,6 +15,7 @@ from edgepack.project.identifiers import (
     find_taken_types,
     is_reserved_in_packages,
     make_comment,
+    make_comment_lines,
     make_identifiers,
     make_package_segment,
     make_type_name,
@@ -272,3 +273,67 @@ def test_app_when_the_target_pins_no_onnxruntime_says_so():
 def test_tensor_when_its_name_would_end_a_comment_is_described_harmlessly():
     made = app([spec("a*/\nb", shape=("batch", "?"))])
     assert made.inputs[0].about == "a* / b: float32[batch, ?]"
+
+
+def test_tensor_when_the_project_names_it_has_that_name_in_code_and_its_own_at_run_time():
+    inputs = {"input.1": {"name": "photo", "description": "A photo of one plate."}}
+    outputs = {"output0": {"kind": "raw", "name": "in", "description": "Plain\nnumbers."}}
+    made = app([spec("input.1")], [spec("output0"), spec("x")], inputs=inputs, outputs=outputs)
+    photo, (numbers, other) = made.inputs[0], made.outputs
+    assert (photo.name, photo.kotlin, photo.swift) == ("input.1", "photo", "photo")
+    assert photo.about == "input.1: float32[1, 8]"
+    assert photo.doc == ("A photo of one plate.",)
+    assert (numbers.kotlin, numbers.doc) == ("inOutput", ("Plain numbers.",))
+    assert (other.kotlin, other.doc) == ("x", ())
+
+
+@pytest.mark.parametrize("key", ["inputs", "outputs"])
+def test_names_when_two_are_alike_are_refused(key):
+    kind = {"kind": "raw"} if key == "outputs" else {}
+    described = {name: {**kind, "name": "boxes"} for name in ("a", "b")}
+    with pytest.raises(ValueError, match=f"two of '{key}' have the name 'boxes'"):
+        app(**{key: described})
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", ()),
+        (" \n\t", ()),
+        ("*/ fun x() {} /*", ("\\* / fun x() {} / *",)),
+        ("a\n@throws b", ("a @throws b",)),
+        ("@throws `b`", ("\\@throws 'b'",)),
+        ("- Parameter x", ("\\- Parameter x",)),
+        (f"{'a' * 99} @see x", ("a" * 99, "\\@see x")),
+        ("b" * 150, ("b" * 100, "b" * 50)),
+        ("Gr\u00f6\u00dfe\u202ein\u2028m", ("Gr\u00f6\u00dfe in m",)),
+    ],
+)
+def test_comment_when_a_text_is_long_or_hostile_has_lines_that_are_text_alone(text, lines):
+    assert make_comment_lines(text) == lines
+
+
+def render_model(made, family):
+    """Return the code of the model's class."""
+    texts = dict.fromkeys(("bundle_id", "name", "version", "target_title"), "text")
+    values = dict.fromkeys(BundleContext.__dataclass_fields__, ())
+    context = BundleContext(**{**values, **texts, "kotlin_version": "", "data_size": "1 MB"})
+    [file] = [
+        f
+        for f in render_family(family, context, made)
+        if f.data.count(b"class Outputs") or f.data.count(b"struct Outputs")
+    ]
+    return file.data.decode()
+
+
+@pytest.mark.parametrize(
+    ("target", "family", "begin"),
+    [("android", "android", "         * "), ("ios", "apple", "        /// ")],
+)
+def test_description_when_given_is_in_the_comment_of_its_property(target, family, begin):
+    said = {"kind": "raw", "description": "Ends */ here.\n@return nothing"}
+    outputs, inputs = {"y": said}, {"x": {"description": "A photo."}}
+    made = app([spec("x")], [spec("y")], target=target, outputs=outputs, inputs=inputs)
+    code = render_model(made, family)
+    assert f"{begin}A photo.\n" in code
+    assert f"{begin}Ends * / here. @return nothing\n" in code

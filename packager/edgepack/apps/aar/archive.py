@@ -18,6 +18,7 @@ from edgepack.errors import BundleError
 
 SOURCES = "src/main/kotlin"
 _POM = "aar/pom.xml"
+_ASSETS = "assets/edgepack/"
 _NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
 _READ_BY_THE_CODE = ("model", "golden", "file")
 _METADATA = (
@@ -43,11 +44,13 @@ def write_aar(bundle: Path, repository: Path, toolchain: Toolchain) -> Path:
         toolchain: What compiles it.
 
     Raises:
-        BundleError: It is not a bundle for Android, or somebody changed it.
+        BundleError: It is not a bundle for Android, somebody changed it, or the repository has
+            another project's library with the same Kotlin package.
         ToolError: The code does not compile, or the repository cannot be written.
     """
     manifest = verify(bundle).manifest
     artifact = _read_artifact(bundle)
+    _refuse_shared_package(bundle, manifest.name, repository / artifact.folder)
     classes = toolchain.compile(bundle / SOURCES, f"{artifact.group}.{artifact.artifact}")
     aar, pom = artifact.make_file_name(".aar"), artifact.make_file_name(".pom")
     files = {
@@ -73,6 +76,36 @@ def _read_artifact(bundle: Path) -> MavenArtifact:
     return MavenArtifact(*map(str, texts))
 
 
+def _refuse_shared_package(bundle: Path, project: str, version: Path) -> None:
+    """Refuse a library whose package another project's has: an app could not hold both.
+
+    Those with one package have one group, and so lie side by side. Libraries of one project for
+    several targets share it: an app takes one of them.
+    """
+    package = _find_package((bundle / "aar/AndroidManifest.xml").read_bytes())
+    others = version.parent.parent.glob("*/*/*.aar")
+    for aar in sorted(path for path in others if path.parent.parent != version.parent):
+        try:
+            with zipfile.ZipFile(aar) as archive:
+                theirs = _find_package(archive.read("AndroidManifest.xml"))
+                assets = [n for n in archive.namelist() if n.startswith(_ASSETS)]
+        except (zipfile.BadZipFile, KeyError) as error:
+            problem = f"{str(aar)!r} is no library for Android: {error}"
+            raise BundleError(problem, hint="remove it, and build what it was again") from error
+        names = {name.split("/")[2] for name in assets}
+        if theirs == package and names != {project}:
+            raise BundleError(
+                f"{aar.name} of another project has the Kotlin package {package} too, and an app"
+                " cannot hold both",
+                hint="give one of them app: {package: com.acme.detector} in its edgepack.yaml; if"
+                f" the other is gone for good, remove {str(aar.parent.parent)!r}",
+            )
+
+
+def _find_package(manifest: bytes) -> str | None:
+    return ElementTree.fromstring(manifest).get("package")  # noqa: S314  (edgepack wrote it)
+
+
 def find_aar_parts(bundle: Path, manifest: Manifest, classes: bytes) -> dict[str, bytes]:
     """Return the files of an AAR, with the jar of its classes, by their paths in it."""
     assets = [MANIFEST, *(f.path for f in manifest.files if f.role in _READ_BY_THE_CODE)]
@@ -82,10 +115,7 @@ def find_aar_parts(bundle: Path, manifest: Manifest, classes: bytes) -> dict[str
         "R.txt": b"",
         "proguard.txt": (bundle / "consumer-rules.pro").read_bytes(),
         "META-INF/com/android/build/gradle/aar-metadata.properties": _METADATA,
-        **{
-            f"assets/edgepack/{manifest.name}/{path}": (bundle / path).read_bytes()
-            for path in assets
-        },
+        **{f"{_ASSETS}{manifest.name}/{path}": (bundle / path).read_bytes() for path in assets},
     }
 
 
