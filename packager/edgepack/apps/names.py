@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
+from edgepack.apps.npm import find_npm_name
 from edgepack.errors import ModelError, ProfileError
 from edgepack.model.facts import TensorSpec
 from edgepack.project.identifiers import (
+    Language,
     make_comment,
     make_comment_lines,
     make_identifiers,
@@ -19,7 +21,7 @@ from edgepack.project.identifiers import (
 )
 from edgepack.project.inputs import Documented
 from edgepack.project.outputs import GivenAsTensor
-from edgepack.project.profile import Profile
+from edgepack.project.profile import Family, Profile
 from edgepack.project.project import Project
 
 AnswerKind = Literal["raw", "classification", "detection", "embedding"]
@@ -52,6 +54,27 @@ _SWIFT_TYPES = {
     "uint64": "UInt64",
     "bool": "Bool",
 }
+# Elements of a tensor in JavaScript, as onnxruntime-web has them (onnxruntime-common 1.30.0,
+# tensor-impl-type-mapping); float16 is Float32Array at the border, bool has a byte per element.
+_JS_TYPES = {
+    "float16": "Float32Array",
+    "float32": "Float32Array",
+    "float64": "Float64Array",
+    "int8": "Int8Array",
+    "uint8": "Uint8Array",
+    "int16": "Int16Array",
+    "uint16": "Uint16Array",
+    "int32": "Int32Array",
+    "uint32": "Uint32Array",
+    "int64": "BigInt64Array",
+    "uint64": "BigUint64Array",
+    "bool": "Uint8Array",
+}
+_TYPES: Mapping[Family, Mapping[str, str]] = {
+    "android": _KOTLIN_TYPES,
+    "apple": _SWIFT_TYPES,
+    "web": _JS_TYPES,
+}
 
 _NO_ASSETS = re.compile(
     r"(^|/)(\.(?!\.?(/|$))|_[^/]*/|(cvs|thumbs\.db|picasa\.ini)(/|$))|(~|\.scc)(/|$)|\.gz$",
@@ -79,6 +102,7 @@ class AppTensor:
     """A valid identifier, like the next one; each is unique among the inputs or among the
     outputs."""
     swift: str
+    js: str
     dtype: str
     """The numpy dtype name of what the model takes or returns."""
     shape: tuple[int | str, ...]
@@ -118,6 +142,17 @@ class AppTensor:
         return f"model.{self.swift}(of: {given})" if given else self.swift
 
     @property
+    def js_type(self) -> str:
+        """The class of its tensors' elements in JavaScript."""
+        return _JS_TYPES[self.dtype]
+
+    @property
+    def js_example(self) -> str:
+        """The value that an example in JavaScript passes for an input."""
+        given = "image" if self.image else "text" if self.text else ""
+        return f"model.{self.js}Of({given})" if given else self.js
+
+    @property
     def about(self) -> str:
         """Name, dtype and shape for a documentation comment, such as ``ids: int64[batch, 8]``."""
         sizes = ", ".join(map(str, self.shape))
@@ -131,18 +166,20 @@ class AppTensor:
 
 @dataclass(frozen=True)
 class App:
-    """What the templates of phones use beside the bundle's own description."""
+    """What the templates of phones and browsers use beside the bundle's own description."""
 
     type_name: str
-    """The name of the model's class or struct: ``Detector``. It is valid in both languages."""
+    """The name of the model's class or struct: ``Detector``. It is valid in all languages."""
     kotlin_package: str
     package_path: str
     """The package as a path: ``edgepack/detector``."""
     swift_module: str
+    npm_package: str
+    """The name of the package for browsers, such as ``@acme/detector``."""
     assets: str
     """The folder of the bundle's files among an Android app's assets: ``edgepack/detector``."""
     min_version: str
-    """The lowest Android API level or iOS version."""
+    """The lowest Android API level or iOS version; empty for browsers."""
     runtime_version: str
     """The version of onnxruntime."""
     runtime_checksum: str
@@ -152,7 +189,7 @@ class App:
     artifact: str
     version: str
     semantic_version: str
-    """The version with three numbers, as SwiftPM and CocoaPods take it; empty for Android."""
+    """The version with three numbers, as SwiftPM, CocoaPods and npm take it; empty for Android."""
     inputs: tuple[AppTensor, ...]
     outputs: tuple[AppTensor, ...]
 
@@ -208,14 +245,14 @@ def make_app(
 
     Args:
         project: The project.
-        profile: The target, a phone.
+        profile: The target, a phone or a browser.
         inputs: The model's inputs, with ranks.
         outputs: The model's outputs, with ranks.
 
     Raises:
         ModelError: The language has no type for a tensor.
         ProfileError: The target pins no onnxruntime, an Android app cannot hold a file, or package
-            managers of iOS apps do not take the version.
+            managers do not take the name or the version.
     """
     require_types(profile, (*inputs, *outputs))
     require_assets(profile, project.files)
@@ -228,8 +265,9 @@ def make_app(
         # A module of the type's own name would hide what it holds: Detector.Tensor would be looked
         # for in the type.
         swift_module=f"Edgepack{named}",
+        npm_package=find_npm_name(project) if profile.family == "web" else "",
         assets=f"edgepack/{project.name}",
-        min_version=str(profile.device.min_version),
+        min_version=profile.device.min_version or "",
         runtime_version=_find_runtime_version(profile),
         runtime_checksum=profile.runtime.checksums.get("onnxruntime-c", ""),
         group=package.rpartition(".")[0],
@@ -242,13 +280,13 @@ def make_app(
 
 
 def require_types(profile: Profile, specs: Sequence[TensorSpec]) -> None:
-    """Check that the target is no phone, or that its apps can name all inputs, outputs and types.
+    """Check that no app uses the target, or that apps can name all inputs, outputs and types.
 
     Raises:
         ModelError: They cannot name one of them.
     """
-    types: Mapping[str, str] = _KOTLIN_TYPES if profile.family == "android" else _SWIFT_TYPES
-    for spec in specs if profile.device.min_version is not None else ():
+    types = _TYPES.get(profile.family, {})
+    for spec in specs if types else ():
         if spec.dtype not in types:
             raise ModelError(
                 f"{spec.name!r} is {spec.dtype}, which apps for {profile.id} have no tensors of",
@@ -265,19 +303,20 @@ def require_types(profile: Profile, specs: Sequence[TensorSpec]) -> None:
 
 
 def require_version(profile: Profile, version: str) -> str:
-    """Return a project's version as package managers of iOS apps take it; empty for other targets.
+    """Return a project's version as SwiftPM, CocoaPods and npm take it; empty for other targets.
 
     ``2.1`` is ``2.1.0``, ``2026.03`` is ``2026.3.0``.
 
     Raises:
         ProfileError: They do not take this version.
     """
-    if profile.family != "apple":
+    if profile.family not in ("apple", "web"):
         return ""
     found = _SEMANTIC.fullmatch(version)
     if found is None:
+        takes = "npm takes" if profile.family == "web" else "SwiftPM and CocoaPods take"
         raise ProfileError(
-            f"{version!r} is no version that SwiftPM and CocoaPods take",
+            f"{version!r} is no version that {takes}",
             hint="write numbers, and what comes before a release behind '-': 1.0.0 or 1.0.0-rc.1",
             where="version",
         )
@@ -305,15 +344,18 @@ def _make_tensors(
 ) -> tuple[AppTensor, ...]:
     described: Mapping[str, Documented] = project.inputs if role == "input" else project.outputs
     names = [(spec.name in described and described[spec.name].name) or spec.name for spec in specs]
-    kotlin, swift = make_identifiers(names, "kotlin", role), make_identifiers(names, "swift", role)
+    languages: tuple[Language, ...] = ("kotlin", "swift", "js")
+    made = zip(*(make_identifiers(names, language, role) for language in languages), strict=True)
     return tuple(
-        _make_tensor(spec, kotlin[n], swift[n], project, role) for n, spec in enumerate(specs)
+        _make_tensor(spec, identifiers, project, role)
+        for spec, identifiers in zip(specs, made, strict=True)
     )
 
 
 def _make_tensor(
-    spec: TensorSpec, kotlin: str, swift: str, project: Project, role: str
+    spec: TensorSpec, identifiers: tuple[str, ...], project: Project, role: str
 ) -> AppTensor:
+    kotlin, swift, js = identifiers
     taken = project.inputs.get(spec.name) if role == "input" else None
     given = project.outputs.get(spec.name) if role == "output" else None
     said = taken or given
@@ -321,6 +363,7 @@ def _make_tensor(
         name=spec.name,
         kotlin=kotlin,
         swift=swift,
+        js=js,
         dtype=spec.dtype,
         shape=spec.shape or (),
         image=taken is not None and taken.image is not None,
@@ -345,6 +388,7 @@ def _find_runtime_version(profile: Profile) -> str:
         return pinned[1]
     raise ProfileError(
         f"{profile.id} pins no package of onnxruntime, which the app's code calls",
-        hint='pin one: "com.microsoft.onnxruntime:onnxruntime-android" or onnxruntime-c',
+        hint='pin one: "com.microsoft.onnxruntime:onnxruntime-android", onnxruntime-c or'
+        " onnxruntime-web",
         where="runtime.packages",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,6 +171,7 @@ def _make_environment(folder: Path) -> Environment:
     environment.filters["py"] = repr
     environment.filters["kotlin"] = format_kotlin_string
     environment.filters["swift"] = format_swift_string
+    environment.filters["js"] = format_js_string
     return environment
 
 
@@ -192,6 +194,11 @@ def format_kotlin_string(text: str) -> str:
 def format_swift_string(text: str) -> str:
     """Return a Swift string literal: ASCII, with nothing that Swift would expand."""
     return '"' + "".join(_escape_character(ord(c), "u{%x}") for c in text) + '"'
+
+
+def format_js_string(text: str) -> str:
+    """Return a string literal of JavaScript, TypeScript and JSON: ASCII, in double quotes."""
+    return json.dumps(text)
 
 
 def _escape_character(code: int, escape: str) -> str:

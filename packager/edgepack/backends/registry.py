@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from edgepack.backends import acl, coreml, cpu, cuda, nnapi, openvino, qnn, tensorrt, xnnpack
+from edgepack.backends import (
+    acl,
+    coreml,
+    cpu,
+    cuda,
+    nnapi,
+    openvino,
+    qnn,
+    tensorrt,
+    webgpu,
+    xnnpack,
+)
 from edgepack.backends.base import Backend
 
 BACKENDS: dict[str, Backend] = {
@@ -14,5 +25,6 @@ BACKENDS: dict[str, Backend] = {
     "openvino": openvino.BACKEND,
     "qnn": qnn.BACKEND,
     "tensorrt": tensorrt.BACKEND,
+    "webgpu": webgpu.BACKEND,
     "xnnpack": xnnpack.BACKEND,
 }

@@ -39,6 +39,7 @@ FAMILIES: dict[str, Family] = {
     "macos": "linux",
     "android": "android",
     "ios": "apple",
+    "browser": "web",
 }
 """The folder in ``templates/`` with the files for a device's bundles, by its operating system."""
 
@@ -277,11 +278,11 @@ def _check_kernels(variant: Variant, profile: Profile) -> Iterator[Misfit]:
     """Yield a problem if a file is written with kernels for other processors than the target's."""
     chosen = variant.model_format
     if isinstance(chosen, OrtFormat) and ORT_PLATFORMS[chosen.platform] != profile.device.arch:
-        right = next(word for word, arch in ORT_PLATFORMS.items() if arch == profile.device.arch)
+        right = [word for word, arch in ORT_PLATFORMS.items() if arch == profile.device.arch]
         yield Misfit(
             ("model_format", "platform"),
             f"the file is for {chosen.platform}, and the target is {profile.device.arch}",
-            f"write platform: {right}",
+            f"write platform: {right[0]}" if right else "write model_format: onnx",
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edgepack.apps.names import require_assets, require_types, require_version
+from edgepack.apps.npm import require_npm
 from edgepack.backends.registry import BACKENDS
 from edgepack.backends.sessions import make_host_config
 from edgepack.backends.simulators import find_backend_simulator
@@ -97,6 +98,7 @@ def make_plan(
         require_types(profile, (*facts.inputs, *facts.outputs))
         require_assets(profile, loaded.project.files)
         require_version(profile, loaded.project.version)
+    require_npm(loaded.project, profiles)
     offered = offers if offers and not variants else {}
     planner = _Planner(inputs, samples, builder, offered, simulate_s)
     return builder.make_plan([planner.plan_bundle(profile, variants) for profile in profiles])

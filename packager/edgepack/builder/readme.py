@@ -76,7 +76,8 @@ def _format_tensor(spec: TensorSpec, said: Documented | None) -> str:
 def _format_reduced_build(judged: JudgedBundle) -> tuple[str, ...]:
     profile, operators = judged.profile, list_ort_operators(judged)
     pinned = profile.runtime.onnxruntime
-    if not operators or pinned is None:
+    # For browsers there are no .ort files: their kernels would be another processor's.
+    if not operators or pinned is None or profile.device.os == "browser":
         return ()
     formats = [planned.variant.model_format for planned in judged.shipped]
     # Optimizations left to the session need an extended minimal build.

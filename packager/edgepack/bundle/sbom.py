@@ -156,7 +156,8 @@ def _make_purl(manifest: Manifest, name: str) -> str:
     if manifest.family == "android":
         group, _, artifact = name.partition(":")
         return f"pkg:maven/{quote(group)}/{quote(artifact)}"
-    return f"pkg:{'pypi' if manifest.family == 'linux' else 'generic'}/{quote(name)}"
+    kind = {"linux": "pypi", "web": "npm"}.get(manifest.family, "generic")
+    return f"pkg:{kind}/{quote(name)}"
 
 
 def _make_tool(name: str, version: str) -> dict[str, Any]:

@@ -48,11 +48,17 @@ ELSEWHERE = (
         "RKNPU-ExecutionProvider, README of airockchip/rknn-toolkit2 (2026-11-26)",
     ),
     Elsewhere(
-        ("webgpu", "web", "wasm", "browser"),
-        "in browsers onnxruntime-web runs models on WebGPU or WebAssembly, and natively the plugin"
-        " onnxruntime-ep-webgpu does; edgepack makes no bundles for them",
-        "give them the model of a bundle (models/cpu-fp32.onnx)",
-        "npm onnxruntime-web, PyPI onnxruntime-ep-webgpu 0.4.0 (2026-11-22)",
+        ("webgpu",),
+        "in browsers the target 'web' has WebGPU, and natively the plugin onnxruntime-ep-webgpu"
+        " does, for which edgepack makes no bundles",
+        "take --target web, or give the plugin the model of a bundle (models/cpu-fp32.onnx)",
+        "PyPI onnxruntime-ep-webgpu 0.4.0 (2026-11-22)",
+    ),
+    Elsewhere(
+        ("wasm", "browser", "javascript", "npm", "onnxruntime-web"),
+        "the target for browsers is called 'web'",
+        "take --target web",
+        "npm onnxruntime-web 1.30.0 (2026-11-28)",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Names of models and projects as identifiers and in comments of Kotlin and Swift.
+"""Names of models and projects as identifiers and in comments of Kotlin, Swift and JavaScript.
 
 Identifiers are ASCII: every compiler, shrinker and keyboard takes them. The original name is kept
 beside them as a string literal and in the documentation comment.
@@ -15,7 +15,7 @@ from typing import Literal
 
 from edgepack.base.resources import find_templates_dir
 
-Language = Literal["kotlin", "swift"]
+Language = Literal["kotlin", "swift", "js"]
 
 
 def _split_words(words: str) -> frozenset[str]:
@@ -42,6 +42,14 @@ _SWIFT_WORDS = _split_words(
     " else fallthrough for guard if in repeat return switch throw where while any as await false"
     " is nil self some super throws true try"
 )
+# ECMAScript 2024, 12.7.2 (modules are strict code) and 13.1.1, and the words of TypeScript's types.
+_JS_WORDS = _split_words(
+    "any arguments await boolean break case catch class const continue debugger default delete do"
+    " else enum eval export extends false finally for function if implements import in instanceof"
+    " interface let never new null number object package private protected public return static"
+    " string super switch symbol this throw true try typeof undefined unknown var void while with"
+    " yield"
+)
 # Members that the classes of inputs and outputs have, and names that their code uses.
 _KOTLIN_MEMBERS = _split_words(
     "answers clone close copy equals feed finalize getClass hashCode javaClass listOf notify"
@@ -50,16 +58,23 @@ _KOTLIN_MEMBERS = _split_words(
 _SWIFT_MEMBERS = _split_words(
     "answers close debugDescription description feed hash hashValue place variant"
 )
+# Of an object that has a member "then", await would call it.
+_JS_MEMBERS = _split_words(
+    "answers close constructor feed hasOwnProperty isPrototypeOf propertyIsEnumerable prototype"
+    " then toJSON toLocaleString toString valueOf variant"
+)
 _RESERVED: dict[Language, frozenset[str]] = {
     "kotlin": _KOTLIN_WORDS | _KOTLIN_MEMBERS,
     "swift": _SWIFT_WORDS | _SWIFT_MEMBERS,
+    "js": _JS_WORDS | _JS_MEMBERS,
 }
 _COMMENT_WIDTH = 100
 """Of a documentation comment's lines, indent aside."""
 # Android's build generates these into a module's package.
 _GENERATED_TYPES = _split_words("BuildConfig R")
 _NO_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
-"""Comments and strings, in Kotlin and in Swift."""
+"""Comments and strings, in Kotlin and in Swift; strings in double quotes in JavaScript."""
+_JS_STRING = re.compile(r"'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\])*`")
 
 
 def make_identifiers(names: Sequence[str], language: Language, role: str) -> tuple[str, ...]:
@@ -85,7 +100,7 @@ def make_identifiers(names: Sequence[str], language: Language, role: str) -> tup
 
 
 def make_type_name(name: str) -> str:
-    """Return the name of a project's type, valid in both languages."""
+    """Return the name of a project's type, valid in all languages."""
     words = "".join(word[0].upper() + word[1:] for word in _find_words(name))
     named = words if words[:1].isalpha() else f"Model{words}"
     return f"{named}Model" if named in find_taken_types() else named
@@ -96,7 +111,9 @@ def find_taken_types() -> frozenset[str]:
     """Return the types that bundles' sources declare or use, which no app's type may hide."""
     folder = find_templates_dir()
     sources = [*folder.glob("android/kotlin/*"), *folder.glob("apple/**/*.swift*")]
-    code = (_NO_CODE.sub(" ", source.read_text("utf-8")) for source in sources)
+    code = [_NO_CODE.sub(" ", source.read_text("utf-8")) for source in sources]
+    scripts = [*folder.glob("web/**/*.js*"), *folder.glob("web/**/*.ts*")]
+    code += [_JS_STRING.sub(" ", _NO_CODE.sub(" ", s.read_text("utf-8"))) for s in scripts]
     used = {word for text in code for word in re.findall(r"\b[A-Z]\w*", text)}
     return _GENERATED_TYPES | used
 

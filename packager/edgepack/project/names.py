@@ -50,6 +50,36 @@ def _check_type(name: str) -> str:
     return name
 
 
+_NODE_MODULES = re.compile(
+    "assert|async_hooks|buffer|child_process|cluster|console|constants|crypto|dgram"
+    "|diagnostics_channel|dns|domain|events|fs|http|http2|https|inspector|module|net|os|path"
+    "|perf_hooks|process|punycode|querystring|readline|repl|stream|string_decoder|sys|timers|tls"
+    "|trace_events|tty|url|util|v8|vm|wasi|worker_threads|zlib"
+)
+"""What Node takes for a module of its own (``module.builtinModules`` of Node 20 without paths)."""
+_NPM_NAME = re.compile(r"(@[a-z0-9-][a-z0-9._-]*/)?[a-z0-9-][a-z0-9._-]*")
+
+
+def find_npm_problem(name: str) -> str:
+    """Return why npm has no package of a name; empty if it can have one.
+
+    Source: npm's documentation of package.json, "name" (docs.npmjs.com, npm 11).
+    """
+    if len(name) > 214:
+        return f"it has {len(name)} characters, and 214 are the most"
+    if not _NPM_NAME.fullmatch(name):
+        return "lower-case letters, digits, '-', '.' and '_', not first a dot or '_'"
+    if _NODE_MODULES.fullmatch(name) or name in ("node_modules", "favicon.ico"):
+        return "Node or npm has something of that name"
+    return ""
+
+
+def _check_npm(name: str) -> str:
+    if problem := find_npm_problem(name):
+        raise ValueError(f"{name!r} is no npm package's name: {problem} | such as @acme/detector")
+    return name
+
+
 ProjectName = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9]+([._-][A-Za-z0-9]+)*$"), AfterValidator(_check_folder)
 ]
@@ -58,9 +88,11 @@ ProjectVersion = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+([._+-][A-Za-z0-9]+
 
 
 class AppNames(StrictModel):
-    """What the code of bundles for phones is called."""
+    """What the code of bundles for phones and browsers is called."""
 
     package: Annotated[str, AfterValidator(_check_package)] | None = None
     """The Kotlin package, such as ``com.acme.detector``. Default: ``edgepack.`` and the name."""
     type: Annotated[str, AfterValidator(_check_type)] | None = None
     """The class that stands for the model, such as ``Detector``. Default: the project's name."""
+    npm: Annotated[str, AfterValidator(_check_npm)] | None = None
+    """The npm package, such as ``@acme/detector``. Default: the project's name in lower case."""

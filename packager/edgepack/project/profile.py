@@ -40,14 +40,18 @@ Recipe = Annotated[
     WithJsonSchema({"enum": list(RECIPE_RULES), "type": "string"}),
 ]
 """A name in :data:`~edgepack.project.recipes.RECIPE_RULES`."""
-Family = Literal["linux", "android", "apple"]
+Family = Literal["linux", "android", "apple", "web"]
 
 
 class DeviceKind(StrictModel):
-    """What kind of machine a target runs on."""
+    """What kind of machine a target runs on.
 
-    os: Literal["linux", "macos", "android", "ios"]
-    arch: Literal["x86-64", "aarch64"]
+    A browser is described by its pinned runtime alone: what that needs of it is in
+    ``docs/web.md``.
+    """
+
+    os: Literal["linux", "macos", "android", "ios", "browser"]
+    arch: Literal["x86-64", "aarch64", "wasm32"]
     python: str | None = None
     """The Python versions that the pinned runtime has wheels for, as a PEP 440 specifier."""
     nvidia_driver: Annotated[str | None, Field(exclude_if=lambda given: given is None)] = None
@@ -58,10 +62,16 @@ class DeviceKind(StrictModel):
 
     @model_validator(mode="after")
     def _check_versions(self) -> Self:
-        phone = self.os in ("android", "ios")
-        if (self.min_version is None) == phone or (self.python is None) != phone:
-            needed = "min_version" if phone else "python"
-            raise ValueError(f"a device with {self.os} is described by {needed!r} | give just that")
+        needed = {"android": "min_version", "ios": "min_version", "browser": ""}
+        wanted = needed.get(self.os, "python")
+        given = [name for name in ("python", "min_version") if getattr(self, name) is not None]
+        if given != [wanted] * bool(wanted):
+            by = f"{wanted!r} | give just that" if wanted else f"neither | leave {given[0]!r} out"
+            raise ValueError(f"a device with {self.os} is described by {by}")
+        if (self.os == "browser") != (self.arch == "wasm32"):
+            raise ValueError(
+                f"a device with {self.os} is no {self.arch} | browsers are wasm32, and no others"
+            )
         return self
 
 
@@ -137,8 +147,8 @@ class Runtime(StrictModel):
     """The runtime that a target pins, and the newest files it loads."""
 
     packages: dict[str, str]
-    """Package name to pin: PEP 440 specifiers, which go into ``requirements.txt``, or for phones
-    the version of a Maven or Swift package."""
+    """Package name to pin: PEP 440 specifiers, which go into ``requirements.txt``, for phones
+    the version of a Maven or Swift package, for browsers of an npm package."""
     max_ir: int
     """The highest ONNX IR version that the pinned runtime loads."""
     max_opset: int
@@ -446,8 +456,15 @@ def _find_format(profile: Profile, change: VariantChange) -> str | dict[str, str
             "'optimized' and 'model_format' are both given, and the former is one of the latter"
             " | leave one of them out"
         )
-    platform = next(word for word, arch in ORT_PLATFORMS.items() if arch == profile.device.arch)
-    return {"ort": "fixed", "platform": platform} if change.optimized else "onnx"
+    if not change.optimized:
+        return "onnx"
+    platforms = [word for word, arch in ORT_PLATFORMS.items() if arch == profile.device.arch]
+    if not platforms:
+        raise ValueError(
+            f"'optimized' is given, and no .ort files are written for {profile.device.arch}"
+            " | leave it out"
+        )
+    return {"ort": "fixed", "platform": platforms[0]}
 
 
 def find_target_files() -> dict[str, Path]:

@@ -26,17 +26,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jinja2 import Template
 
-LANGUAGES = st.sampled_from(["kotlin", "swift"])
+LANGUAGES = st.sampled_from(["kotlin", "swift", "js"])
 # Written down here apart from the module's own lists.
 KEYWORDS = {
     "kotlin": {"as", "fun", "in", "is", "object", "package", "typeof", "val", "var", "when"},
     "swift": {"associatedtype", "defer", "func", "guard", "in", "inout", "is", "let", "nil", "var"},
+    "js": {"arguments", "await", "delete", "enum", "eval", "in", "let", "new", "static", "then"},
 }
 BOTH = {"break", "class", "continue", "do", "else", "false", "for", "if", "null", "return", "super"}
 NAMES = st.one_of(
     st.text(max_size=12),
     st.sampled_from(
-        sorted({*KEYWORDS["kotlin"], *KEYWORDS["swift"], *BOTH, "close", "component1"})
+        sorted({*(word for words in KEYWORDS.values() for word in words), *BOTH, "component1"})
     ),
     st.from_regex(r"[aA][ _]?[bB]?[0-3]?", fullmatch=True),
 )
@@ -233,7 +234,9 @@ def test_app_when_inputs_are_pictures_and_texts_has_an_example_for_each_that_is_
     assert [t.kotlin_example for t in made.given] == [*wanted, "sizes"]
 
 
-@pytest.mark.parametrize(("target", "dtype"), [("android", "uint32"), ("ios", "string")])
+@pytest.mark.parametrize(
+    ("target", "dtype"), [("android", "uint32"), ("ios", "string"), ("web", "complex64")]
+)
 def test_app_when_the_platform_has_no_such_tensors_says_what_to_do(target, dtype):
     with pytest.raises(ModelError) as error:
         app([spec("codes", dtype)], target=target)
@@ -337,3 +340,54 @@ def test_description_when_given_is_in_the_comment_of_its_property(target, family
     code = render_model(made, family)
     assert f"{begin}A photo.\n" in code
     assert f"{begin}Ends * / here. @return nothing\n" in code
+
+
+@pytest.mark.parametrize(
+    ("name", "npm", "wanted"),
+    [
+        ("my-net", None, "my-net"),
+        ("MyNet_2", None, "mynet_2"),
+        ("http", "@acme/http", "@acme/http"),
+        ("Net", "acme.net", "acme.net"),
+    ],
+)
+def test_app_when_it_is_for_browsers_has_an_npm_package(name, npm, wanted):
+    made = app([spec("input.1")], target="web", name=name, app={"npm": npm})
+    assert (made.npm_package, made.semantic_version) == (wanted, "2.1.0")
+    assert (made.runtime_version, made.min_version) == ("1.30.0", "")
+    assert (made.inputs[0].js, made.inputs[0].js_type) == ("input1", "Float32Array")
+    assert app(target="ios", name=name).npm_package == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("Detector", "lower-case"),
+        ("_detector", "lower-case"),
+        (".detector", "lower-case"),
+        ("@acme", "lower-case"),
+        ("@acme/", "lower-case"),
+        ("@acme/a/b", "lower-case"),
+        ("a b", "lower-case"),
+        ("@acme/../x", "lower-case"),
+        ("a" * 215, "215 characters"),
+        ("stream", "of that name"),
+        ("node_modules", "of that name"),
+    ],
+)
+def test_project_when_its_npm_package_has_a_name_that_npm_refuses_says_so(name, word):
+    with pytest.raises(ValueError, match=word):
+        app(app={"npm": name})
+
+
+def test_app_when_the_project_is_called_as_a_module_of_node_asks_for_another_name():
+    with pytest.raises(ProfileError, match="'stream'") as error:
+        app(target="web", name="Stream")
+    assert "app: {npm:" in error.value.hint
+    assert app(name="Stream").type_name
+
+
+@pytest.mark.parametrize("version", ["v1", "1.0.0.0", "1.0rc1"])
+def test_app_when_npm_does_not_take_the_version_says_so(version):
+    with pytest.raises(ProfileError, match="npm takes"):
+        app(target="web", version=version)

@@ -55,6 +55,21 @@ def own(tmp_path: Path, target: str, *changes: tuple[str, str]) -> Path:
         ("linux-x86-64", "family: linux", "family: android", "family: linux"),
         ("android-nnapi", "platform: arm", "platform: amd64", "platform: arm"),
         ("intel", "{name: CPUExecutionProvider}", "{name: OpenVINOExecutionProvider}", "twice"),
+        ("web", "activations: uint8", "activations: int8", "the CPU of wasm32 runs int8"),
+        ("web", "family: web", "family: android", "write family: web"),
+        (
+            "web",
+            "recipe: fp32",
+            "recipe: fp32\n    model_format: {ort: fixed, platform: arm}",
+            "write model_format: onnx",
+        ),
+        ("web", "name: WebGpuExecutionProvider", "name: WebGPU", "does not go with"),
+        (
+            "linux-x86-64",
+            "id: cpu-fp32\n    backend: cpu",
+            "id: webgpu-fp32\n    backend: webgpu",
+            "(web)",
+        ),
     ],
 )
 def test_profile_when_its_backend_would_not_run_it_says_where_and_why(
@@ -64,7 +79,8 @@ def test_profile_when_its_backend_would_not_run_it_says_where_and_why(
     if new == "recipe: fp16":
         changes.append(("id: cpu-fp32", "id: cpu-fp16"))
     path = own(tmp_path, target, *changes)
-    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if new in text)
+    last = new.splitlines()[-1]
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if last in text)
     with pytest.raises(ProfileError) as caught:
         check_target(path)
     said = f"{caught.value}"

@@ -153,9 +153,10 @@ def test_packages_when_pinned_have_a_version_in_their_purl(manifest):
             "pkg:maven/com.microsoft.onnxruntime/onnxruntime-android@1.31.1",
         ),
         ("apple", "onnxruntime-c", "pkg:generic/onnxruntime-c@1.31.1"),
+        ("web", "onnxruntime-web", "pkg:npm/onnxruntime-web@1.31.1"),
     ],
 )
-def test_packages_when_of_phones_are_of_their_own_registries(manifest, family, name, purl):
+def test_packages_when_of_apps_are_of_their_own_registries(manifest, family, name, purl):
     found = document(manifest, family=family, runtime={name: "1.31.1"})
     assert component(found, purl)["name"] == name
 

@@ -39,8 +39,9 @@ def test_shipped_profile_when_loaded_is_consistent_with_its_backends(target):
 def test_shipped_profile_when_it_states_a_fact_has_its_source(target):
     profile = load_profile(target)
     sourced = {source.of for source in profile.sources}
-    device = "device.python" if profile.device.python else "device.min_version"
-    assert {device, "runtime.max_ir", "runtime.max_opset"} <= sourced
+    stated = [name for name in ("python", "min_version") if getattr(profile.device, name)]
+    device = {f"device.{name}" for name in stated}
+    assert device | {"runtime.max_ir", "runtime.max_opset"} <= sourced
     if profile.runtime.providers:
         assert "runtime.providers" in sourced
     for variant in profile.variants:
@@ -138,6 +139,27 @@ def test_profile_when_wrong_says_what_and_where(tmp_path, old, new, problem):
 
 
 @pytest.mark.parametrize(
+    ("device", "problem"),
+    [
+        ("{os: browser, arch: wasm32, min_version: '1'}", "described by neither"),
+        ("{os: browser, arch: wasm32, python: '>=3.11'}", "leave 'python' out"),
+        ("{os: browser, arch: aarch64}", "browser is no aarch64"),
+        ("{os: linux, arch: wasm32, python: '>=3.11'}", "linux is no wasm32"),
+        ("{os: linux, arch: aarch64}", "described by 'python'"),
+        ("{os: ios, arch: aarch64, python: '>=3.11'}", "described by 'min_version'"),
+        ("{os: ios, arch: aarch64, min_version: '1', python: '>=3.11'}", "give just that"),
+    ],
+)
+def test_device_when_described_by_what_such_have_not_says_by_what(tmp_path, device, problem):
+    text = (find_targets_dir() / "web.yaml").read_text()
+    path = tmp_path / "web.yaml"
+    path.write_text(text.replace("{os: browser, arch: wasm32}", device))
+    with pytest.raises(ProfileError) as caught:
+        read_profile(path)
+    assert problem in f"{caught.value}"
+
+
+@pytest.mark.parametrize(
     ("packages", "pinned"),
     [
         ({"onnxruntime": "==1.31.1"}, ("onnxruntime", "1.31.1")),
@@ -175,7 +197,8 @@ def test_onnxruntime_of_a_runtime_when_packages_go_into_it_is_the_package_itself
         ("migraphx", "ROCm", "rocm.docs.amd.com"),
         ("vitisai", "Zynq and Versal", "linux-aarch64"),
         ("rk3588", "for the RK1808 alone", "RKNN-Toolkit2"),
-        ("webgpu", "onnxruntime-web", "models/cpu-fp32.onnx"),
+        ("webgpu", "the target 'web'", "models/cpu-fp32.onnx"),
+        ("wasm", "called 'web'", "--target web"),
     ],
 )
 def test_target_when_it_is_what_edgepack_has_none_for_says_what_exists(name, exists, use):

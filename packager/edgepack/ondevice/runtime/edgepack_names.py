@@ -20,6 +20,7 @@ Sources, all checked 2026-11-21:
   from onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider.html. Not tried on hardware.
 - ``NnapiExecutionProvider`` (flags of ``nnapi_provider_factory.h``), ``XnnpackExecutionProvider``,
   ``ACLExecutionProvider``: source of onnxruntime 1.24. Not tried on hardware.
+- ``WebGpuExecutionProvider``: bundles give it no options.
 
 Needs Python 3.8 or newer, and nothing else.
 """
@@ -274,6 +275,7 @@ _OPENVINO_FLAGS = [
 
 PROVIDER_OPTIONS: Dict[str, Dict[str, Values]] = {
     "CPUExecutionProvider": {},
+    "WebGpuExecutionProvider": {},
     "TensorrtExecutionProvider": {
         **dict.fromkeys(_TENSORRT_FLAGS, _TENSORRT_FLAG),
         "device_id": COUNT,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from edgepack.errors import BugError
 from edgepack.model.files import MODEL
-from edgepack.model.fusion import FusionCoverage, measure_fusion_coverage
+from edgepack.model.fusion import Architecture, FusionCoverage, measure_fusion_coverage
 from edgepack.steps.base import Inputs, Notes
 
 FUSION = "fusion.json"
@@ -26,7 +26,7 @@ class Fusion:
     name: ClassVar[str] = "fusion"
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime")
     cacheable = True
-    cpu: Literal["x86-64", "aarch64"]
+    cpu: Architecture
 
     def check(self, inputs: Inputs) -> None:
         """Accept any model that a recipe has proven."""

@@ -7,13 +7,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from edgepack.backends.registry import BACKENDS
 from edgepack.base.machine import find_processor
 from edgepack.errors import StepError, format_list
 from edgepack.model.files import MODEL
-from edgepack.model.fusion import measure_fusion_coverage
+from edgepack.model.fusion import Architecture, measure_fusion_coverage
 from edgepack.model.ir import limit_ir, lower_ir
 from edgepack.model.quantized import keep_present
 from edgepack.model.reading import read_model, read_outline, read_structure, write_model
@@ -88,7 +88,7 @@ class Int8Static:
     libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
     dialect: Dialect
     max_ir: int
-    cpu: Literal["x86-64", "aarch64"] | None = None
+    cpu: Architecture | None = None
     """The architecture, where the variant runs on onnxruntime's CPU provider."""
     per_tensor_ops: tuple[str, ...] = ()
     """Operators whose weights have one scale even where the dialect is per channel."""
