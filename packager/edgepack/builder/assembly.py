@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.apps.names import App, make_app
+from edgepack.apps.names import App, make_app, require_version
+from edgepack.apps.npm import ROOT, make_package_file_name
 from edgepack.apps.render import render_family
 from edgepack.base.files import hash_file, holding
 from edgepack.builder.cache import StepCache
@@ -27,10 +28,14 @@ class BuiltBundle:
 
     bundle: Bundle
     archive: Path
+    package: Path | None = None
+    """The npm package of a bundle for browsers."""
 
 
 def assemble(judged: JudgedBundle, cache: StepCache, out: Path) -> BuiltBundle:
-    """Write the bundle of one target and its archive, each replaced whole or not at all.
+    """Write the bundle of one target, its archive and for browsers its npm package.
+
+    Each is replaced whole or not at all.
 
     What stands there and would be written again byte for byte is left alone.
 
@@ -42,6 +47,7 @@ def assemble(judged: JudgedBundle, cache: StepCache, out: Path) -> BuiltBundle:
     project = judged.project
     final = out / f"{project.name}-{project.version}-{judged.profile.id}"
     archive = out / f"{final.name}.tar.gz"
+    package = _find_package(judged, out)
     # An archive never lies beside a folder that it does not hold, whoever builds here at once.
     with holding(final):
         origins = hash_origins(judged)
@@ -50,12 +56,23 @@ def assemble(judged: JudgedBundle, cache: StepCache, out: Path) -> BuiltBundle:
             with replacing(final) as folder:
                 _write(judged, BundleWriter(folder))
                 archive.unlink(missing_ok=True)
+                if package:
+                    package.unlink(missing_ok=True)
             bundle = load_bundle(final)
             # A file of the project may have changed meanwhile.
             if hash_origins(judged) == origins:
                 remember(origins, cache, bundle)
-        _write_archive(bundle, cache, archive)
-    return BuiltBundle(bundle, archive)
+        _write_archive(bundle, cache, archive, bundle.path.name)
+        if package:
+            _write_archive(bundle, cache, package, ROOT)
+    return BuiltBundle(bundle, archive, package)
+
+
+def _find_package(judged: JudgedBundle, out: Path) -> Path | None:
+    if judged.profile.family != "web":
+        return None
+    version = require_version(judged.profile, judged.project.version)
+    return out / make_package_file_name(judged.project, version)
 
 
 def _write(judged: JudgedBundle, writer: BundleWriter) -> None:
@@ -74,18 +91,18 @@ def _write(judged: JudgedBundle, writer: BundleWriter) -> None:
 
 
 def _make_app(judged: JudgedBundle) -> App | None:
-    """Return what the code of a phone's bundle is made from; others carry Python as it is."""
-    if judged.profile.device.min_version is None:
+    """Return what the code of an app's bundle is made from; others carry Python as it is."""
+    if judged.profile.family == "linux":
         return None
     return make_app(judged.project, judged.profile, *judged.signature)
 
 
-def _write_archive(bundle: Bundle, cache: StepCache, archive: Path) -> None:
-    """Write the bundle's archive by way of the cache: its bytes follow from the bundle's digest."""
+def _write_archive(bundle: Bundle, cache: StepCache, archive: Path, root: str) -> None:
+    """Write an archive by way of the cache: its bytes follow from the bundle's digest."""
     name = "bundle.tar.gz"
-    key = f"archive-{bundle.digest}"
+    key = f"{'npm' if root == ROOT else 'archive'}-{bundle.digest}"
     found = cache.find(key) or cache.keep(
-        key, lambda folder: write_archive(bundle.path, folder / name)
+        key, lambda folder: write_archive(bundle.path, folder / name, root=root)
     )
     if _is_there(archive, found.files[name]):
         return

@@ -18,8 +18,14 @@ from edgepack.errors import BundleError
 _LEVEL = 1
 
 
-def write_archive(bundle: Path, archive: Path) -> None:
-    """Write the files of a bundle, sorted by path, with fixed owners and times."""
+def write_archive(bundle: Path, archive: Path, *, root: str) -> None:
+    """Write the files of a bundle, sorted by path, with fixed owners and times.
+
+    Args:
+        bundle: Its folder.
+        archive: The file to write.
+        root: The folder that the archive has its files in.
+    """
     # No file name and no time go into the gzip header.
     with (
         archive.open("wb") as raw,
@@ -27,7 +33,7 @@ def write_archive(bundle: Path, archive: Path) -> None:
         tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
         for path in sorted(p for p in bundle.rglob("*") if p.is_file()):
-            _add(tar, path, f"{bundle.name}/{path.relative_to(bundle).as_posix()}")
+            _add(tar, path, f"{root}/{path.relative_to(bundle).as_posix()}")
 
 
 def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:

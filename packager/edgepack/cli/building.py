@@ -51,7 +51,8 @@ def _print_bundle(
         write_line(line)
     if verbose:
         _print_tried(manifest)
-    write_line(f"{built.bundle.path}  ({built.archive.name})")
+    archives = (built.archive.name, built.package.name if built.package else "")
+    write_line(f"{built.bundle.path}  ({', '.join(filter(None, archives))})")
 
 
 def _format_slower(slow: api.SlowerVariant) -> str:

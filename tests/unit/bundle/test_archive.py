@@ -32,7 +32,7 @@ def test_unpack_gives_back_what_was_written(tmp_path: Path) -> None:
     (bundle / "models" / "a.onnx").write_bytes(bytes(range(256)) * 1000)
     (bundle / "run.sh").write_text("#!/bin/sh\n")
     (bundle / "run.sh").chmod(0o755)
-    write_archive(bundle, tmp_path / "bundle.tar.gz")
+    write_archive(bundle, tmp_path / "bundle.tar.gz", root=bundle.name)
     (tmp_path / "out").mkdir()
     found = unpack_archive(tmp_path / "bundle.tar.gz", tmp_path / "out")
     assert found.name == bundle.name

@@ -357,9 +357,16 @@ def open_for(device: Device, path: Path) -> Bundle:
 
     Raises:
         BundleError: It is no bundle's folder, or its manifest is altered.
-        DeviceError: The bundle is for another target.
+        DeviceError: The bundle is for another target, or for browsers.
     """
     bundle = load_bundle(path)
+    if bundle.manifest.family == "web":
+        raise DeviceError(
+            f"the bundle is for browsers, which edgepack does not reach: {device.name} is none",
+            hint="give the .tgz beside it to npm install (docs/web.md); for the device: edgepack"
+            " build --target TARGET (edgepack targets list)",
+            where=device.name,
+        )
     if bundle.manifest.target != device.target:
         raise DeviceError(
             f"the bundle is for {bundle.manifest.target}, the device {device.name} for"
