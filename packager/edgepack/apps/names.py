@@ -252,7 +252,7 @@ def make_app(
     Raises:
         ModelError: The language has no type for a tensor.
         ProfileError: The target pins no onnxruntime, an Android app cannot hold a file, or package
-            managers do not take the name or the version.
+            managers do not take the version.
     """
     require_types(profile, (*inputs, *outputs))
     require_assets(profile, project.files)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from edgepack.errors import ProfileError
-from edgepack.project.names import find_npm_problem
 from edgepack.project.profile import Profile
 from edgepack.project.project import Project
 
@@ -15,33 +14,24 @@ ROOT = "package"
 
 
 def find_npm_name(project: Project) -> str:
-    """Return the name of a project's npm package: by default its own, in lower case.
+    """Return the name of a project's npm package: by default its own in lower case, after a prefix.
 
-    Raises:
-        ProfileError: npm has no packages of the project's name.
+    Without the prefix it could be that of one of Node's modules, which an import would find first,
+    or of a package in npm's registry.
     """
-    if project.app.npm:
-        return project.app.npm
-    name = project.name.lower()
-    if problem := find_npm_problem(name):
-        raise ProfileError(
-            f"an npm package cannot be called {name!r}, as the project is: {problem}",
-            hint='give it another name: app: {npm: "@acme/detector"}',
-            where="name",
-        )
-    return name
+    return project.app.npm or f"edgepack-{project.name.lower()}"
 
 
 def require_npm(project: Project, profiles: Iterable[Profile]) -> None:
-    """Check that a project's bundles for browsers can be npm packages, each with its own file.
+    """Check that a project has at most one bundle for browsers: they would be one npm package.
 
     Raises:
-        ProfileError: npm has no packages of the name, or two targets would have the same.
+        ProfileError: It has several.
     """
     found = [profile.id for profile in profiles if profile.family == "web"]
-    if found and (name := find_npm_name(project)) and len(found) > 1:
+    if len(found) > 1:
         raise ProfileError(
-            f"{' and '.join(found)} would both be the npm package {name!r}",
+            f"{' and '.join(found)} would be one npm package, {find_npm_name(project)!r}",
             hint="build them one by one, each with an --out of its own",
             where="targets",
         )

@@ -60,7 +60,7 @@ _NODE_MODULES = re.compile(
 _NPM_NAME = re.compile(r"(@[a-z0-9-][a-z0-9._-]*/)?[a-z0-9-][a-z0-9._-]*")
 
 
-def find_npm_problem(name: str) -> str:
+def _find_npm_problem(name: str) -> str:
     """Return why npm has no package of a name; empty if it can have one.
 
     Source: npm's documentation of package.json, "name" (docs.npmjs.com, npm 11).
@@ -75,7 +75,7 @@ def find_npm_problem(name: str) -> str:
 
 
 def _check_npm(name: str) -> str:
-    if problem := find_npm_problem(name):
+    if problem := _find_npm_problem(name):
         raise ValueError(f"{name!r} is no npm package's name: {problem} | such as @acme/detector")
     return name
 
@@ -95,4 +95,4 @@ class AppNames(StrictModel):
     type: Annotated[str, AfterValidator(_check_type)] | None = None
     """The class that stands for the model, such as ``Detector``. Default: the project's name."""
     npm: Annotated[str, AfterValidator(_check_npm)] | None = None
-    """The npm package, such as ``@acme/detector``. Default: the project's name in lower case."""
+    """The npm package, such as ``@acme/detector``. Default: ``edgepack-`` and the name."""

@@ -345,8 +345,8 @@ def test_description_when_given_is_in_the_comment_of_its_property(target, family
 @pytest.mark.parametrize(
     ("name", "npm", "wanted"),
     [
-        ("my-net", None, "my-net"),
-        ("MyNet_2", None, "mynet_2"),
+        ("my-net", None, "edgepack-my-net"),
+        ("MyNet_2", None, "edgepack-mynet_2"),
         ("http", "@acme/http", "@acme/http"),
         ("Net", "acme.net", "acme.net"),
     ],
@@ -378,13 +378,6 @@ def test_app_when_it_is_for_browsers_has_an_npm_package(name, npm, wanted):
 def test_project_when_its_npm_package_has_a_name_that_npm_refuses_says_so(name, word):
     with pytest.raises(ValueError, match=word):
         app(app={"npm": name})
-
-
-def test_app_when_the_project_is_called_as_a_module_of_node_asks_for_another_name():
-    with pytest.raises(ProfileError, match="'stream'") as error:
-        app(target="web", name="Stream")
-    assert "app: {npm:" in error.value.hint
-    assert app(name="Stream").type_name
 
 
 @pytest.mark.parametrize("version", ["v1", "1.0.0.0", "1.0rc1"])
