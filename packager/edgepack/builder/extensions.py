@@ -40,9 +40,13 @@ def explain_missing_extensions(operators: str, profile: Profile, variant: Varian
     """
     if profile.family != "linux":
         instead = "".join(text for name, text in _INSTEAD.items() if name in operators)
+        if profile.family == "web":
+            library = "which onnxruntime-web has not"
+        else:
+            library = "whose library for phones stopped at 0.13.0"
         play = " and which Google Play refuses for its 4 KB pages"
         return (
-            f"{operators} needs onnxruntime-extensions, whose library for phones stopped at 0.13.0"
+            f"{operators} needs onnxruntime-extensions, {library}"
             f"{play if profile.family == 'android' else ''}: let the app do it{instead}"
         )
     if variant.model_format != "onnx":
