@@ -13,6 +13,7 @@ from edgepack.project.profile import Profile
 from packaging.requirements import Requirement
 
 STAND_INS = {
+    "onnxruntime-web": "onnxruntime",
     "com.microsoft.onnxruntime:onnxruntime-android": "onnxruntime",
     "onnxruntime-c": "onnxruntime",
 }
