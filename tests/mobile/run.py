@@ -19,7 +19,7 @@ import importlib
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgepack.errors import EdgepackError
@@ -43,29 +43,41 @@ PLATFORMS = {
 
 
 def main() -> int:
-    known = {*PLATFORMS, *(program for theirs in PLATFORMS.values() for program in theirs)}
-    parser = argparse.ArgumentParser(description="Prove what bundles for phones carry.")
+    return run_proofs("mobile", PLATFORMS, "Prove what bundles for phones carry.")
+
+
+def run_proofs(kind: str, platforms: Mapping[str, tuple[str, ...]], about: str) -> int:
+    """Run the proofs that the command line names, or all; return the exit code.
+
+    Args:
+        kind: The package of ``tests`` with the modules, and the name of the report.
+        platforms: The modules with each platform's proofs.
+        about: What the command does.
+    """
+    known = {*platforms, *(program for theirs in platforms.values() for program in theirs)}
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("what", nargs="*", metavar="NAME", help=", ".join(sorted(known)))
     asked = set(parser.parse_args().what)
     if unknown := asked - known:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
     chosen = [
         program
-        for platform, theirs in PLATFORMS.items()
+        for platform, theirs in platforms.items()
         for program in theirs
         if not asked or asked & {platform, program}
     ]
     failed = prove(
+        kind,
         [
             (p, proof)
             for p in chosen
-            for proof in importlib.import_module(f"tests.mobile.{p}").PROOFS
-        ]
+            for proof in importlib.import_module(f"tests.{kind}.{p}").PROOFS
+        ],
     )
     return 1 if failed else 0
 
 
-def prove(proofs: Sequence[tuple[str, Proof]]) -> int:
+def prove(kind: str, proofs: Sequence[tuple[str, Proof]]) -> int:
     """Run proofs, each with the name of its program; return how many failed."""
     checks: list[Check] = []
     started = time.monotonic()
@@ -76,7 +88,7 @@ def prove(proofs: Sequence[tuple[str, Proof]]) -> int:
         checks.append(Check(f"{program}: {proof.name}", problem))
         result = f"FAILED: {problem}" if problem else f"ok: {seen}"
         say(f"{program}: {proof.name}: {result} ({took})")
-    report("mobile", checks, time.monotonic() - started)
+    report(kind, checks, time.monotonic() - started)
     failed = sum(bool(check.problem) for check in checks)
     say(f"{len(proofs) - failed} passed, {failed} failed")
     return failed
@@ -84,7 +96,7 @@ def prove(proofs: Sequence[tuple[str, Proof]]) -> int:
 
 def look(proof: Proof) -> tuple[str, str]:
     """Return what is wrong, which is nothing where the proof holds, and what was seen."""
-    with tempfile.TemporaryDirectory(prefix="edgepack-mobile-") as name:
+    with tempfile.TemporaryDirectory(prefix="edgepack-proof-") as name:
         try:
             return "", proof.look(Path(name))
         except (EdgepackError, NotHeldError) as error:
