@@ -345,6 +345,21 @@ def run(
     folder = work / "phone"
     folder.mkdir()
     write_apk(bundle or subject.bundle.path, subject.app, folder, stored)
+    write_cases(subject, folder)
+    some_floats().tofile(folder / "floats.bin")
+    every_half().tofile(folder / "halves.bin")
+    done = run_main(
+        f"{subject.app.kotlin_package}.ProofKt",
+        folder,
+        classpath=subject.path,
+        options=[f"-Xlog:class+load=info:file={folder / 'classes.log'}", *options],
+    )
+    (folder / "stderr.txt").write_bytes(done.stderr)
+    return json.loads(done.text.splitlines()[-1]), folder
+
+
+def write_cases(subject: Subject, folder: Path, **more: object) -> None:
+    """Write what is to run into a folder: ``cases.json``, and the tensors and pictures that it names."""
     tensors = [
         {
             "id": name,
@@ -360,25 +375,15 @@ def run(
         picture.tofile(folder / f"picture{number}.bin")
         height, width = picture.shape[:2]
         taken.append({"path": f"picture{number}.bin", "width": width, "height": height})
-    variants = [variant.id for variant in subject.bundle.manifest.variants]
     wanted = {
         "tensors": tensors,
         "pictures": taken,
         "caption": TEXTS[1],
         "texts": texts(subject),
-        "variants": variants,
+        "variants": [variant.id for variant in subject.bundle.manifest.variants],
+        **more,
     }
     (folder / "cases.json").write_text(json.dumps(wanted))
-    some_floats().tofile(folder / "floats.bin")
-    every_half().tofile(folder / "halves.bin")
-    done = run_main(
-        f"{subject.app.kotlin_package}.ProofKt",
-        folder,
-        classpath=subject.path,
-        options=[f"-Xlog:class+load=info:file={folder / 'classes.log'}", *options],
-    )
-    (folder / "stderr.txt").write_bytes(done.stderr)
-    return json.loads(done.text.splitlines()[-1]), folder
 
 
 def _written(folder: Path, path: str, name: str, array: np.ndarray) -> dict[str, Any]:

@@ -158,23 +158,29 @@ export class Meaning {
   }
 
   /**
-   * Returns the outputs by the API's names, with their answers where some have any.
+   * Returns the outputs by the API's names.
+   *
+   * @param {Tensors} outputs
+   */
+  nameOutputs(outputs) {
+    return Object.fromEntries(Object.entries(this.#names.outputs).map(([key, name]) => [key, take(outputs, name)]));
+  }
+
+  /**
+   * Returns the answers by the API's names of those outputs that have some.
    *
    * @param {Tensors} outputs
    * @param {Feed} feed
    * @param {AnswerOptions} options
    */
-  readOutputs(outputs, {tensors, place}, options) {
-    const {outputs: names, answered} = this.#names;
-    const found = Object.fromEntries(Object.entries(names).map(([key, name]) => [key, take(outputs, name)]));
-    if (!answered.length) return found;
-    const answers = Object.fromEntries(answered.map((key) => {
-      const description = this.#manifest.outputDescriptions.get(names[key]) ?? {kind: "raw"};
+  makeAnswers(outputs, {tensors, place}, options) {
+    return Object.fromEntries(this.#names.answered.map((key) => {
+      const name = this.#names.outputs[key];
+      const description = this.#manifest.outputDescriptions.get(name) ?? {kind: "raw"};
       const mask = description.mask ? tensors.get(description.mask) : undefined;
-      const labels = this.#labels.get(names[key]) ?? [];
-      return [key, makeAnswer(found[key], {description, labels, place, mask, options})];
+      const labels = this.#labels.get(name) ?? [];
+      return [key, makeAnswer(take(outputs, name), {description, labels, place, mask, options})];
     }));
-    return {...found, answers};
   }
 }
 

@@ -25,18 +25,31 @@ export class Model {
     return this.#opened.notes;
   }
 
+  /** @param {unknown} given */
+  async run(given) {
+    const {outputs} = await this.#infer(given);
+    return this.#opened.meaning.nameOutputs(outputs);
+  }
+
   /**
    * @param {unknown} given
    * @param {import("./types.d.ts").AnswerOptions} [options]
    */
   async predict(given, options = {}) {
+    const {outputs, feed} = await this.#infer(given);
+    const {meaning} = this.#opened;
+    return {...meaning.nameOutputs(outputs), answers: meaning.makeAnswers(outputs, feed, options)};
+  }
+
+  /** @param {unknown} given */
+  async #infer(given) {
     const {meaning, loaded} = this.#opened;
     this.#requireOpen();
     const {tensors, place} = await meaning.makeFeed(given);
     // Pooling needs the masks too, even those that the caller left out.
-    const feed = loaded.checkInputs(tensors);
+    const feed = {tensors: loaded.checkInputs(tensors), place};
     this.#requireOpen();
-    return meaning.readOutputs(await loaded.run(feed), {tensors: feed, place}, options);
+    return {outputs: await loaded.run(feed.tensors), feed};
   }
 
   async selfTest() {
