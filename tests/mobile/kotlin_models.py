@@ -359,7 +359,7 @@ def run(
 
 
 def write_cases(subject: Subject, folder: Path, **more: object) -> None:
-    """Write what is to run into a folder: ``cases.json``, and the tensors and pictures that it names."""
+    """Write what is to run into a folder: ``cases.json``, and the tensors and pictures in it."""
     tensors = [
         {
             "id": name,

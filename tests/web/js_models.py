@@ -101,7 +101,8 @@ def prove(name: str, runtime: str) -> Callable[[Path], str]:
         near = [check_case(subject, model, found, folder, n) for n in range(len(found["cases"]))]
         shown = check_answers(subject, model, found)
         check_use(found)
-        return f"{found['variant']}, {len(near)} runs, golden at {min(found['decibels']):.0f} dB{shown}"
+        worst = min(found["decibels"])
+        return f"{found['variant']}, {len(near)} runs, golden at {worst:.0f} dB{shown}"
 
     return look
 

@@ -108,7 +108,7 @@ const model = await Detector.open({variant: 7}); // wrong
 await model.predict("a text"); // wrong
 await model.predict({images: new Tensor(new Int32Array(3072), [1, 3, 32, 32])}); // wrong
 await model.predict({pictures: new Uint8Array(3)}); // wrong
-const {answers} = await model.predict({data: new Uint8Array(12), width: 2, height: 2}, {scores: 1}); // wrong
+const {answers} = await model.predict(new ImageData(2, 2), {scores: 1}); // wrong
 answers.no; // wrong
 const reason: ModelError["reason"] = "other"; // wrong
 export default reason;

@@ -40,12 +40,12 @@ def find_chromium() -> str | None:
 
 
 @contextmanager
-def launched(path: str) -> Iterator[Any]:
-    """Run a browser without a window; its sandbox does not work for root."""
+def launched(path: str, *options: str) -> Iterator[Any]:
+    """Run a browser without a window, with options; its sandbox does not work for root."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", *options])
         try:
             yield browser
         finally:
