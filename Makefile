@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint dist bench placement runtimes proofs machines chaos gpu lab farm-test mobile-test clean
+.PHONY: demo test lint dist bench placement runtimes proofs machines chaos gpu lab farm-test mobile-test web-test clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -67,5 +67,8 @@ farm-test: $(READY)  ## A month of a farm in an hour: 40 boards, faults all the 
 mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven and, for Swift, root on Debian
 	$(ROOM) $(BIN)/python -m tests.mobile.run $(MOBILE)
 
+web-test: $(READY)  ## Browser bundles in Node and a headless Chromium; needs Node 20, npm and Chromium
+	$(ROOM) $(BIN)/python -m tests.web.run $(WEB)
+
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-qnn .venv-peers .runtimes .proofs .mobile .machines .debian build dist dist-python demo
+	rm -rf $(VENV) .venv-openvino .venv-qnn .venv-peers .runtimes .proofs .mobile .web .machines .debian build dist dist-python demo

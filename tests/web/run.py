@@ -17,7 +17,7 @@ import sys
 from tests.mobile.run import run_proofs
 
 PLATFORMS = {
-    "node": ("js_vectors", "js_types", "js_models"),
+    "node": ("js_vectors", "js_types", "js_models", "js_changes"),
     "browser": ("js_browser",),
 }
 """The modules with each platform's proofs, in the order in which they run."""

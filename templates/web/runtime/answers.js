@@ -72,11 +72,11 @@ function requirePlace(place, what) {
 /** @param {AnswerOptions} options */
 function checkOptions({score, iou, most, top}) {
   for (const [name, value] of Object.entries({score, iou})) {
-    requireInput(value === undefined || (value >= 0 && value <= 1), `${name} is ${value}, expected 0 to 1`);
+    requireInput(value === undefined || (value >= 0 && value <= 1), `the option '${name}' is ${value}, expected 0 to 1`);
   }
   for (const [name, value] of Object.entries({most, top})) {
     requireInput(
-      value === undefined || (Number.isInteger(value) && value >= 1), `${name} is ${value}, expected 1 or more`,
+      value === undefined || (Number.isInteger(value) && value >= 1), `the option '${name}' is ${value}, expected 1 or more`,
     );
   }
 }
@@ -97,11 +97,13 @@ const SHOWN = 10;
  */
 function findAllowed({allow}, labels) {
   if (!allow) return () => true;
-  requireInput(labels.length > 0, "the output has no labels, so that none can be allowed: leave allow out");
+  requireInput(labels.length > 0, "the option 'allow' names labels, and the output has none: leave it out");
+  const listed = labels.slice(0, SHOWN).map((label) => `'${label}'`).join(", ");
+  const more = labels.length > SHOWN ? ` and ${labels.length - SHOWN} more` : "";
   for (const label of allow) {
     requireInput(
       labels.includes(label),
-      `the output has no label '${label}'; it has: ${labels.slice(0, SHOWN).join(", ")}${labels.length > SHOWN ? ", ..." : ""}`,
+      `the option 'allow' names '${label}', and the labels are ${listed}${more}`,
     );
   }
   const wanted = new Set(allow);
