@@ -119,7 +119,7 @@ function findAllowed({allow}, labels) {
  * @param {(index: number) => boolean} isAllowed
  * @returns {Classification[]}
  */
-function findClasses(output, {activation = "none", top = 5, score = -Infinity}, labels, isAllowed) {
+function findClasses(output, {activation = "none", top = 5, score}, labels, isAllowed) {
   const count = countElements(output.shape);
   requireInput(
     count > 0 && count === Math.max(1, ...output.shape),
@@ -128,7 +128,7 @@ function findClasses(output, {activation = "none", top = 5, score = -Infinity}, 
   );
   const values = readNumbers(output);
   const scores = activate(values, activation);
-  const counted = [...values.keys()].filter((index) => isAllowed(index) && !(scores[index] < score));
+  const counted = [...values.keys()].filter((index) => isAllowed(index) && (score === undefined || scores[index] >= score));
   // Sorted by the values: an activation keeps their order, but may round two of them to the same score.
   return sortBestFirst(counted, (index) => Number(values[index])).slice(0, top)
     .map((index) => ({index, label: labels[index] ?? null, score: scores[index]}));
