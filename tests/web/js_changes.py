@@ -1,4 +1,4 @@
-"""Bundles that are changed or damaged, weights beside a model, and a run without enough memory."""
+"""Bundles that are changed or damaged, and weights beside a model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import numpy as np
 import onnx
 from edgepack.builder.build import build
 from edgepack.bundle.reading import Bundle
-from onnx import TensorProto, helper
 
 from tests.mobile.proofs import Proof, require
 from tests.mobile.session_options import require_all, set_all
-from tests.mobile.signatures import BUCKETS, DYNAMIC_BATCH, SAMPLES, Signature
+from tests.mobile.signatures import BUCKETS, DYNAMIC_BATCH, Signature
 from tests.web.js_models import RUNTIMES, TARGET, dist
 from tests.web.node import run_node
 
@@ -30,17 +29,6 @@ PLAIN = replace(
     variants="[{backend: cpu, recipe: fp32}]",
     project=f"dims: {{batch: 1}}\n{DYNAMIC_BATCH.project}",
 )
-GREEDY = Signature(
-    "greedy",
-    (
-        helper.make_node("ConstantOfShape", ["count"], ["zeros"], "zeros"),
-        helper.make_node("ReduceSum", ["zeros"], ["sum"], "sum", keepdims=0),
-    ),
-    (("count", TensorProto.INT64, [1]),),
-    (("sum", TensorProto.FLOAT, []),),
-    lambda random: {"count": random.integers(1, 9, (SAMPLES, 1))},
-)
-"""A model that takes as much memory as its input says: 4 bytes each."""
 
 
 def make_bundle(signature: Signature, work: Path) -> Path:
@@ -243,16 +231,6 @@ def outside(work: Path) -> str:
     return f"with onnxruntime-{' and -'.join(RUNTIMES)}"
 
 
-def greedy(work: Path) -> str:
-    """Have WebAssembly run out of memory, and run the same model again."""
-    bundle = make_bundle(GREEDY, work)
-    said = open_bundle(bundle, "Greedy", "web", "count", "7", str(1_070_000_000), "8").splitlines()
-    wanted = ("Float32Array[]", "memory: inference failed: there is not enough memory: .*")
-    for line, pattern in zip(said, (wanted[0], wanted[1], wanted[0], "cpu-fp32 true"), strict=True):
-        require(line == pattern or re.fullmatch(pattern, line) is not None, str(said))
-    return said[1]
-
-
 def settings(work: Path) -> str:
     """Open a variant whose session has no option that is the default."""
     bundle = make_bundle(PLAIN, work)
@@ -276,7 +254,6 @@ def alone(work: Path) -> str:
 PROOFS = (
     Proof("what a changed bundle says", changed),
     Proof("weights in a file of their own", outside),
-    Proof("not enough memory in WebAssembly", greedy),
     Proof("settings of a session", settings),
     Proof("no onnxruntime", alone),
 )
