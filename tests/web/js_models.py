@@ -61,7 +61,7 @@ def subject_of(name: str) -> Subject:
     result = build(project=project, out=dist() / "dist")
     result.require_all()
     bundle = result.bundles[0].bundle
-    return Subject(app_of_bundle(bundle, project, TARGET), bundle, ())
+    return Subject(app_of_bundle(bundle, project), bundle, ())
 
 
 def run(
