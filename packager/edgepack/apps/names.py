@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,13 @@ from edgepack.project.identifiers import (
     make_type_name,
 )
 from edgepack.project.inputs import Documented
-from edgepack.project.outputs import GivenAsTensor
+from edgepack.project.outputs import GivenAsTensor, MaskOutput, ProbabilityOutput
 from edgepack.project.profile import Family, Profile
 from edgepack.project.project import Project
 
-AnswerKind = Literal["raw", "classification", "detection", "embedding"]
+AnswerKind = Literal["raw", "classification", "detection", "embedding", "mask", "probability"]
+MOST_DECISIONS = 1000
+"""Values of an output up to which each is a decision; larger ones are tensors."""
 
 # Tensor classes of templates/android/kotlin/Tensors.kt. onnxruntime's Java API has no uint16,
 # uint32 and uint64 (ai.onnxruntime.OnnxJavaType of 1.29.0). float16 is float32 at the border.
@@ -369,9 +372,29 @@ def _make_tensor(
         image=taken is not None and taken.image is not None,
         text=_find_text_input(project, spec.name) if role == "input" else "",
         mask=taken is not None and taken.mask is not None,
-        answer="raw" if given is None or isinstance(given, GivenAsTensor) else given.kind,
+        answer=_find_answer(spec, project) if role == "output" else "raw",
         description=(said.description or "") if said else "",
     )
+
+
+def _find_answer(spec: TensorSpec, project: Project) -> AnswerKind:
+    """Return what an output is given as; ``raw`` is the tensor.
+
+    A mask is a class for each place, ``(1, h, w)``, ``(1, C, h, w)`` or ``(1, h, w, C)``, in the
+    picture of the one input that is described as an image.
+    """
+    shape = spec.shape or ()
+    given = project.outputs.get(spec.name)
+    if isinstance(given, MaskOutput):
+        pictures = [name for name, taken in project.inputs.items() if taken.image is not None]
+        is_map = len(shape) in (3, 4) and (shape[0] == 1 or isinstance(shape[0], str))
+        is_placed = len(pictures) == 1 and not project.takes_files
+        return "mask" if is_map and is_placed else "raw"
+    if isinstance(given, ProbabilityOutput):
+        sizes = [size for size in shape if isinstance(size, int)]
+        is_small = len(sizes) == len(shape) and math.prod(sizes) <= MOST_DECISIONS
+        return "probability" if is_small else "raw"
+    return "raw" if given is None or isinstance(given, GivenAsTensor) else given.kind
 
 
 def _find_text_input(project: Project, name: str) -> str:

@@ -193,6 +193,35 @@ def test_app_when_inputs_are_described_knows_which_a_caller_gives():
     assert [t.answer for t in made.answered] == ["classification"]
 
 
+@pytest.mark.parametrize(
+    ("described", "shape", "pictures", "answer"),
+    [
+        ({"kind": "mask"}, (1, 21, 65, 65), 1, "mask"),
+        ({"kind": "mask", "axis": -1}, ("batch", "h", "w", 21), 1, "mask"),
+        ({"kind": "mask"}, (1, 65, 65), 1, "mask"),
+        ({"kind": "mask"}, (2, 65, 65), 1, "raw"),
+        ({"kind": "mask"}, (1, 65), 1, "raw"),
+        ({"kind": "mask"}, (1, 65, 65), 0, "raw"),
+        ({"kind": "mask"}, (1, 65, 65), 2, "raw"),
+        ({"kind": "probability"}, (1, 1000), 0, "probability"),
+        ({"kind": "probability"}, (1, 1001), 0, "raw"),
+        ({"kind": "probability"}, ("batch", 2), 0, "raw"),
+    ],
+)
+def test_app_when_an_output_is_a_mask_or_decisions_has_a_tensor_of_what_is_neither(
+    described, shape, pictures, answer
+):
+    names = ["a", "b"]
+    image = {"image": {"resize": {"letterbox": 64}}}
+    made = app(
+        [spec(name) for name in names],
+        [TensorSpec("out", "float32", shape)],
+        inputs=dict.fromkeys(names[:pictures], image),
+        outputs={"out": described},
+    )
+    assert made.outputs[0].answer == answer
+
+
 def test_app_when_a_text_gives_all_inputs_has_a_text_input():
     tokens = {"tokens": {"file": "tokenizer.json", "length": 8}}
     names = ["input_ids", "attention_mask", "token_type_ids"]
