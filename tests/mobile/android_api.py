@@ -20,7 +20,12 @@ from tests.mobile.proofs import Proof, require
 
 LEVEL, SIGNATURES = 24, "7.0_r2"
 """The API level and the version of its signatures."""
-GUARDED = {"android.graphics.Bitmap.Config android.graphics.Bitmap.Config.HARDWARE"}
+GUARDED = {
+    "android.graphics.Bitmap.Config android.graphics.Bitmap.Config.HARDWARE",
+    "int android.hardware.DataSpace.getRange(int)",
+    "int android.hardware.DataSpace.getStandard(int)",
+    "int android.media.Image.getDataSpace()",
+}
 """What is used on newer devices only, and looked at nowhere else."""
 TIMEOUT_S = 600.0
 

@@ -1,7 +1,8 @@
 """Compares what another language made of the cases of ``vectors.py`` with what Python did.
 
-Both are folders with ``images``, ``answers`` and ``wordpiece``, and in each a folder per case. The
-other language writes ``tensor.bin`` for an image (float32, little-endian) and ``found.json`` else.
+Both are folders with ``images``, ``frames``, ``answers`` and ``wordpiece``, and in each a folder
+per case. The other language writes ``tensor.bin`` for an image (float32, little-endian), for a
+frame ``rgb.bin``, too, and ``found.json`` else.
 """
 
 from __future__ import annotations
@@ -26,16 +27,42 @@ def compare_images(cases: Path, results: Path) -> str:
     Raises:
         NotHeldError: One is not, or there are none.
     """
+    count = _compare_tensors(cases, results, "images")
+    return f"{count} pictures give the same tensors to the bit"
+
+
+def compare_frames(cases: Path, results: Path) -> str:
+    """Return how many frames give the same pixels, in ``rgb.bin``, and tensors, to the bit.
+
+    Raises:
+        NotHeldError: One does not, or there are none.
+    """
+    for case in _cases(cases / "frames"):
+        expected = np.fromfile(case / "rgb.bin", np.uint8)
+        found = np.fromfile(results / "frames" / case.name / "rgb.bin", np.uint8)
+        require(found.shape == expected.shape, f"{case}: {found.size} bytes, not {expected.size}")
+        other = int((found != expected).sum())
+        require(other == 0, f"{case}: {other} of {expected.size} bytes differ")
+    count = _compare_tensors(cases, results, "frames")
+    return f"{count} frames give the same pixels and tensors to the bit"
+
+
+def _compare_tensors(cases: Path, results: Path, kind: str) -> int:
+    """Return the number of cases of a kind, whose ``tensor.bin`` are equal to the bit.
+
+    Raises:
+        NotHeldError: One is not, or there are none.
+    """
     count = 0
-    for case in _cases(cases / "images"):
+    for case in _cases(cases / kind):
         expected = np.fromfile(case / "tensor.bin", "<f4")
-        found = np.fromfile(results / "images" / case.name / "tensor.bin", "<f4")
+        found = np.fromfile(results / kind / case.name / "tensor.bin", "<f4")
         require(found.shape == expected.shape, f"{case}: {found.size} values, not {expected.size}")
         other = int((found.view("<u4") != expected.view("<u4")).sum())
         most = np.abs(found - expected).max(initial=0)
         require(other == 0, f"{case}: {other} of {expected.size} values differ, by up to {most}")
         count += 1
-    return f"{count} pictures give the same tensors to the bit"
+    return count
 
 
 def compare_answers(cases: Path, results: Path) -> str:

@@ -31,7 +31,8 @@ from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_loader as loader
-from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
+from edgepack.ondevice.runtime.edgepack_answers import Class, Decision, Detection
+from edgepack.ondevice.runtime.edgepack_masks import Mask
 from edgepack.project.loading import read_project
 from edgepack.project.profile import load_profile
 from onnx import TensorProto, helper
@@ -115,9 +116,75 @@ WIDE = replace(
     samples=lambda random: {"images": random.random((SAMPLES, 3, 32, 32))},
 )
 """A picture as float64."""
+WAYS = (
+    "bytes, width, height",
+    "argb, width, height",
+    "bitmap",
+    "bytes, width, height, 3 * width, PixelOrder.RGB",
+    "Picture.of(argb, width, height)",
+)
+"""How a picture is given, in Kotlin."""
 TEXTS = ["", "Was it a car?", "\u00c9t\u00e9 [MASK] 12,5 unbelievable unaffable"]
 
-SIGNATURES = (*ALL, PIXELS, SIZED, PAIR, CAPTION, WIDE, PASSED_OVER, AS_SHIPPED, AWKWARD, TEXT)
+BOXES = replace(
+    DETECTOR,
+    name="boxes",
+    nodes=(
+        *DETECTOR.nodes[:2],
+        helper.make_node("Mul", ["s", "nothing"], ["n"], "nothing"),
+        helper.make_node("Expand", ["n", "shape"], ["output0"], "expand"),
+    ),
+    outputs=(("output0", TensorProto.FLOAT, [1, 84, 8400]),),
+    constants=(
+        DETECTOR.constants[0],
+        ("nothing", np.array(0.01, np.float32)),
+        ("shape", np.array([1, 84, 8400], np.int64)),
+    ),
+    project=DETECTOR.project.replace(", labels: labels.txt", ""),
+)
+"""An output of 2.8 MB in which nothing is found."""
+SEGMENTER = Signature(
+    "segmenter",
+    (
+        helper.make_node("Conv", ["images", "w"], ["classes"], "conv", strides=[2, 2]),
+        helper.make_node("ReduceMean", ["classes"], ["means"], "mean", axes=[2, 3], keepdims=0),
+        helper.make_node("Sigmoid", ["means"], ["odds"], "odds"),
+    ),
+    (("images", TensorProto.FLOAT, [1, 3, 32, 32]),),
+    (("classes", TensorProto.FLOAT, [1, 3, 16, 16]), ("odds", TensorProto.FLOAT, [1, 3])),
+    DETECTOR.samples,
+    (("w", np.array([[1, -1, 0], [0, 1, -1], [-1, 0, 1]], np.float32).reshape(3, 3, 1, 1)),),
+    "inputs: {images: {image: {resize: {short_side: 36, crop: 32}, scale: 0.00392157}}}\n"
+    "outputs: {classes: {kind: mask, labels: labels.txt}, odds: {kind: probability}}",
+    "[{backend: cpu, recipe: fp32}]",
+    (("labels.txt", "sky\nroad\ntree\n"),),
+)
+"""A class for each place of a picture, and decisions."""
+FRAMES = {
+    SEGMENTER.name: [(64, 48)],
+    DETECTOR.name: [(64, 48), (1280, 720), (4000, 3000)],
+    BOXES.name: [(64, 48), (4000, 3000)],
+    PIXELS.name: [(64, 48), (1280, 720)],
+    DYNAMIC_BATCH.name: [(64, 48), (1280, 720)],
+}
+"""Sizes of the camera frames that a model is given, the smallest first."""
+FEW_BYTES = 8192
+"""What calls may allocate, more or less."""
+
+SIGNATURES = (
+    *ALL,
+    PIXELS,
+    SIZED,
+    PAIR,
+    CAPTION,
+    WIDE,
+    PASSED_OVER,
+    AS_SHIPPED,
+    AWKWARD,
+    TEXT,
+    BOXES,
+    SEGMENTER,
+)
 
 
 @dataclass(frozen=True)
@@ -216,7 +283,7 @@ def typed(app: App) -> str:
         f"    .put({format_kotlin_string(t.name)}, asJson(outputs.answers.{t.kotlin}))\n"
         for t in app.answered
     )
-    ways = ("bytes, width, height", "argb, width, height", "bitmap") if app.pictures else ()
+    ways = WAYS if app.pictures else ()
     of_pictures = [f"{name}.Inputs({_made(app, way)})" for way in ways]
     of_pictures += [way for way in ways if app.image_input]
     of_text = [] if app.pictures or not app.texts else [f"{name}.Inputs({_made(app, '')})"]
@@ -251,18 +318,75 @@ internal fun pictures(
 internal fun text(subject: {name}, feed: Tensors, text: String): List<JSONObject> =
     listOf({_calls(of_text)})
 
-internal fun asJson(answers: List<Any>): JSONArray = JSONArray(answers.map {{ answer ->
-    when (answer) {{
-        is Classification -> JSONArray(listOf(answer.index, answer.label, answer.score.toDouble()))
-        is Detection ->
-            JSONArray(listOf(answer.index, answer.label, answer.score.toDouble(), box(answer)))
-        else -> JSONArray((answer as FloatArray).map {{ it.toDouble() }})
-    }}
-}})
+{faked(app)}
+
+{steady(app)}
+
+internal fun asJson(answer: Any): JSONArray = when (answer) {{
+    is List<*> -> JSONArray(answer.map {{ asJson(it!!) }})
+    is Classification -> JSONArray(listOf(answer.index, answer.label, answer.score.toDouble()))
+    is Detection ->
+        JSONArray(listOf(answer.index, answer.label, answer.score.toDouble(), box(answer)))
+    is Mask -> JSONArray(listOf(answer.width, answer.height, JSONArray(answer.classes.toList())))
+    is Decision -> JSONArray(listOf(answer.score.toDouble(), answer.positive))
+    else -> JSONArray((answer as FloatArray).map {{ it.toDouble() }})
+}}
 
 private fun box(found: Detection): JSONArray =
     JSONArray(listOf(found.left, found.top, found.right, found.bottom).map {{ it.toDouble() }})
 """
+
+
+def faked(app: App) -> str:
+    """Return Kotlin that stands in for a model, as an app's own test has it: all of it is public.
+
+    It answers a picture or a text with what it was made of.
+    """
+    name = app.type_name
+    options = "options: AnswerOptions" if app.answered else ""
+    given = f", {options}" if options else ""
+    lines = [
+        f"internal class Fake(private val outputs: {name}.Outputs) : {name}Model {{",
+        '    override val variant = "fake"',
+        '    override val passedOver = listOf(PassedOver("better", "not here"))',
+        f"    override fun predict(inputs: {name}.Inputs{given}) = outputs",
+        "    override fun selfTest() = SelfTest(variant, listOf(200.0), 30.0)",
+        "    override fun close() = Unit",
+    ]
+    for kind, tensors, whole in (
+        ("picture: Picture", app.pictures, app.image_input),
+        ("text: String", app.texts, app.text_input),
+    ):
+        lines += [
+            f"    override fun {t.kotlin}Of({kind}): {t.kotlin_type} = throw AssertionError()"
+            for t in tensors
+        ]
+        lines += [f"    override fun predict({kind}{given}) = outputs"] if whole else []
+    outputs = [f"it.{tensor.kotlin}" for tensor in app.outputs]
+    answers = ", ".join(f"it.answers.{tensor.kotlin}" for tensor in app.answered)
+    outputs += [f"{name}.Answers({answers})"] if answers else []
+    again = f"outputs.let {{ {name}.Outputs({', '.join(outputs)}) }}"
+    return "\n".join(
+        [
+            *lines,
+            "}",
+            "",
+            "/** Returns a model that gives the same outputs again, made anew. */",
+            f"internal fun fake(outputs: {name}.Outputs): {name}Model = Fake({again})",
+        ]
+    )
+
+
+def steady(app: App) -> str:
+    """Return Kotlin that gives pictures to a model's predictor, and what copies its outputs."""
+    name = app.type_name
+    head = f"internal fun steady(subject: {name}): Pair<(Picture) -> Any?, () -> {name}.Outputs>? ="
+    again = f"internal fun again(subject: {name}, picture: Picture): {name}.Outputs ="
+    if not app.image_input or len(app.inputs) > 1:
+        unused = '@Suppress("UNUSED_PARAMETER")'
+        return f"{unused}\n{head} null\n\n{unused}\n{again} throw AssertionError()"
+    made = "subject.predictor().let { Pair({ p -> it.predict(p) }, it::outputs) }"
+    return f"{head}\n    {made}\n\n{again} subject.predict(picture)"
 
 
 def _made(app: App, picture: str) -> str:
@@ -380,6 +504,7 @@ def write_cases(subject: Subject, folder: Path, **more: object) -> None:
         "pictures": taken,
         "caption": TEXTS[1],
         "texts": texts(subject),
+        "frames": FRAMES.get(subject.bundle.manifest.name, []),
         "variants": [variant.id for variant in subject.bundle.manifest.variants],
         **more,
     }
@@ -417,12 +542,13 @@ def prove(signature: Signature) -> Callable[[Path], str]:
         near = [check_case(subject, model, found, folder, n) for n in range(len(found["cases"]))]
         shown = check_answers(subject, model, found)
         check_boxes(subject, found)
+        steadied = check_frames(found)
         check_halves(folder)
         check_use(found)
         check_telemetry(folder)
         return (
             f"{found['variant']}, {len(near)} runs, golden at {min(found['decibels']):.0f} dB"
-            f"{shown}; {found['threads']}"
+            f"{shown}{steadied}; {found['threads']}"
         )
 
     return look
@@ -489,10 +615,21 @@ def check_boxes(subject: Subject, found: Mapping[str, Any]) -> None:
         require(re.fullmatch(wanted, said) is not None, said)
 
 
+def check_frames(found: Mapping[str, Any]) -> str:
+    """Hold that a predictor allocates no more for large frames than for the smallest."""
+    bytes_: list[int] = found["frames"]
+    for each in bytes_:
+        require(each <= min(bytes_[0], FEW_BYTES) + FEW_BYTES, f"frames take {bytes_} bytes each")
+    return f", frames take {max(bytes_)} bytes at most" if bytes_ else ""
+
+
 def _plain(answer: Any) -> Any:
     """Return an answer as lists, which JSON has."""
-    if isinstance(answer, Class | Detection):
+    if isinstance(answer, Class | Detection | Decision):
         return _plain(astuple(answer))
+    if isinstance(answer, Mask):
+        # Kotlin's bytes have a sign.
+        return [answer.width, answer.height, answer.classes.reshape(-1).view(np.int8).tolist()]
     if isinstance(answer, np.ndarray | list | tuple):
         return [_plain(part) for part in answer]
     return float(answer) if isinstance(answer, np.floating) else answer
@@ -531,6 +668,7 @@ def check_use(found: Mapping[str, Any]) -> None:
     wanted = {
         "threads": "200 of 200 equal, 4 of 4 ended by closing",
         "closed": "IllegalStateException: this .* is closed",
+        "fake": "equal",
         "main": "IllegalStateException: .*open blocks, .*openAsync",
         "unknown": "IllegalArgumentException: the bundle has no variant 'no-such'; it has: .*",
         "async": "java.lang.IllegalArgumentException: the bundle has no variant 'no-such'; .*",

@@ -83,7 +83,7 @@ def write_refused_outputs(folder: Path) -> None:
 def _write_tokenizer(case: Path, changed: Changes) -> None:
     case.mkdir(parents=True)
     (case / "tokenizer.json").write_text(json.dumps(changed))
-    with _said(TokenizerError, case / "expected.txt"):
+    with said(TokenizerError, case / "expected.txt"):
         WordPiece(changed)
 
 
@@ -101,12 +101,12 @@ def _write_output(
         "mask": None if mask is None else write_tensor(case, "mask", mask),
     }
     (case / "case.json").write_text(json.dumps(facts))
-    with _said(ValueError, case / "expected.txt"):
+    with said(ValueError, case / "expected.txt"):
         make_answer(given, description, labels, find_placement(9, 9, {"letterbox": 8}), mask)
 
 
 @contextmanager
-def _said(kind: type[Exception], file: Path) -> Iterator[None]:
+def said(kind: type[Exception], file: Path) -> Iterator[None]:
     """Write what the error says that has to come.
 
     Raises:

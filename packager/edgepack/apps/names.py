@@ -79,6 +79,14 @@ _TYPES: Mapping[Family, Mapping[str, str]] = {
     "web": _JS_TYPES,
 }
 
+_KOTLIN_ANSWERS = {
+    "classification": "List<Classification>",
+    "detection": "List<Detection>",
+    "embedding": "List<FloatArray>",
+    "mask": "Mask",
+    "probability": "List<Decision>",
+}
+
 _NO_ASSETS = re.compile(
     r"(^|/)(\.(?!\.?(/|$))|_[^/]*/|(cvs|thumbs\.db|picasa\.ini)(/|$))|(~|\.scc)(/|$)|\.gz$",
     re.IGNORECASE,
@@ -126,6 +134,11 @@ class AppTensor:
     def kotlin_type(self) -> str:
         """The class of its tensors in Kotlin."""
         return _KOTLIN_TYPES[self.dtype]
+
+    @property
+    def kotlin_answer(self) -> str:
+        """The class of its answer in Kotlin."""
+        return _KOTLIN_ANSWERS[self.answer]
 
     @property
     def kotlin_example(self) -> str:
@@ -388,6 +401,8 @@ def _find_answer(spec: TensorSpec, project: Project) -> AnswerKind:
     if isinstance(given, MaskOutput):
         pictures = [name for name, taken in project.inputs.items() if taken.image is not None]
         is_map = len(shape) in (3, 4) and (shape[0] == 1 or isinstance(shape[0], str))
+        # Several values of a place are scores, which integers are not.
+        is_map &= len(shape) == 3 or spec.dtype.startswith("float") or shape[given.axis] == 1
         is_placed = len(pictures) == 1 and not project.takes_files
         return "mask" if is_map and is_placed else "raw"
     if isinstance(given, ProbabilityOutput):

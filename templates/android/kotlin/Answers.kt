@@ -1,7 +1,9 @@
 import kotlin.math.exp
+import kotlin.math.floor
 import kotlin.math.max
 import kotlin.math.min
 import kotlin.math.sqrt
+import org.json.JSONArray
 import org.json.JSONObject
 
 /**
@@ -11,7 +13,7 @@ import org.json.JSONObject
  * @property label its name; null where the bundle has no labels, or fewer labels than classes
  * @property score its score, after the activation that the project names, if any
  */
-class Classification internal constructor(
+data class Classification(
     val index: Int,
     val label: String?,
     val score: Float,
@@ -22,7 +24,7 @@ class Classification internal constructor(
 /**
  * One object in a picture.
  *
- * The edges are in pixels of the caller's picture, counted from its upper left corner, and lie
+ * The edges are in pixels of the caller's picture after turning, counted from its upper left corner, and lie
  * within the picture.
  *
  * @property index of the object's class, from 0
@@ -33,7 +35,7 @@ class Classification internal constructor(
  * @property right edge
  * @property bottom edge
  */
-class Detection internal constructor(
+data class Detection(
     val index: Int,
     val label: String?,
     val score: Float,
@@ -44,6 +46,100 @@ class Detection internal constructor(
 ) {
     override fun toString(): String = "${label ?: index} $score ($left, $top, $right, $bottom)"
 }
+
+/**
+ * The class at each pixel of the caller's picture after turning.
+ *
+ * @property classes row by row from the top, `width * height` of them; the values 128 to 255 are negative bytes
+ * @property labels the names of the classes; empty where the bundle has none
+ * @throws IllegalArgumentException if there is not one class for each pixel
+ */
+class Mask(val width: Int, val height: Int, val classes: ByteArray, val labels: List<String> = emptyList()) {
+    init {
+        require(classes.size.toLong() == width.toLong() * height) { "${classes.size} classes for $width x $height pixels" }
+    }
+
+    /** Returns the class at a pixel: 0 to 254, or [UNSEEN]. */
+    operator fun get(x: Int, y: Int): Int = toUnsigned(classes[y * width + x])
+
+    override fun equals(other: Any?): Boolean =
+        other is Mask && other.width == width && other.height == height && other.labels == labels &&
+            other.classes.contentEquals(classes)
+
+    override fun hashCode(): Int = 31 * width + classes.contentHashCode()
+
+    override fun toString(): String = "mask of $width x $height"
+
+    companion object {
+        /** In the place of a class: what the model did not see, because it was cut away. */
+        const val UNSEEN = 255
+    }
+}
+
+/**
+ * One decision.
+ *
+ * @property score its probability
+ * @property positive whether the score reaches the project's threshold
+ */
+data class Decision(
+    val score: Float,
+    val positive: Boolean,
+) {
+    override fun toString(): String = "${if (positive) "yes" else "no"} $score"
+}
+
+/**
+ * What answers contain. Where a value is null, the project's own counts.
+ *
+ * @property score the least score of a class or an object, from 0 to 1
+ * @property iou of two objects of a class that overlap by more than this, the better one stays; from 0 to 1
+ * @property most how many objects, at most
+ * @property top how many classes, at most
+ * @property allow the labels of the classes that count; null for all
+ * @throws IllegalArgumentException if a value is out of its range
+ */
+data class AnswerOptions(
+    val score: Double? = null,
+    val iou: Double? = null,
+    val most: Int? = null,
+    val top: Int? = null,
+    val allow: Collection<String>? = null,
+) {
+    init {
+        for ((name, share) in listOf("score" to score, "iou" to iou)) {
+            require(share == null || share in 0.0..1.0) { "the option '$name' is $share, expected 0 to 1" }
+        }
+        for ((name, count) in listOf("most" to most, "top" to top)) {
+            require(count == null || count >= 1) { "the option '$name' is $count, expected 1 or more" }
+        }
+    }
+
+    /**
+     * Returns whether each class counts, by index; null where all do.
+     *
+     * @throws IllegalArgumentException if there is no class of such a label.
+     */
+    internal fun findAllowed(labels: List<String>): BooleanArray? {
+        val wanted = allow ?: return null
+        require(labels.isNotEmpty()) { "the option 'allow' names labels, and the output has none: leave it out" }
+        for (label in wanted) {
+            require(label in labels) {
+                val more = if (labels.size > MOST_LISTED) " and ${labels.size - MOST_LISTED} more" else ""
+                val listed = labels.take(MOST_LISTED).joinToString { "'$it'" }
+                "the option 'allow' names '$label', and the labels are $listed$more"
+            }
+        }
+        return BooleanArray(labels.size) { labels[it] in wanted }
+    }
+
+    private companion object {
+        const val MOST_LISTED = 10
+    }
+}
+
+/** Options that leave all to the project. */
+internal val DEFAULTS = AnswerOptions()
 
 /** Returns the labels in a file's text, one per line, without a byte order mark and carriage returns. */
 internal fun readLabels(text: String): List<String> {
@@ -59,87 +155,171 @@ internal fun readLabels(text: String): List<String> {
  * @param labels by index
  * @throws IllegalArgumentException if the output has another shape
  */
-internal fun findClasses(output: Tensor, description: JSONObject, labels: List<String>): List<Classification> {
-    val elements = readElements(output)
-    val count = output.shape.fold(1L) { size, axis -> size * axis }.toInt()
+internal fun findClasses(
+    output: Values,
+    description: JSONObject,
+    labels: List<String>,
+    options: AnswerOptions = DEFAULTS,
+): List<Classification> {
+    val count = output.count
     require(count > 0 && count.toLong() == (output.shape.maxOrNull() ?: 1L)) {
         "the output is ${output.shape.contentToString()}: a classification is one row of scores, so that" +
             " the classes of several samples are asked for one sample at a time"
     }
-    val values = DoubleArray(count) { elements[it] }
-    val scores = activate(values, description.getString("activation"))
-    // Sorted by the values: an activation keeps their order, but may round two of them to the same score.
-    return sortBestFirst(values, values.indices).take(description.getInt("top")).map {
-        Classification(it, labels.getOrNull(it), scores[it].toFloat())
+    val scores = Scores(output, 0, 1, count, description.getString("activation"))
+    val allowed = options.findAllowed(labels)
+    val least = options.score
+    val best = Best(min(options.top ?: description.getInt("top"), count))
+    for (index in 0 until count) {
+        if (allowed != null && !allowed.getOrElse(index) { false }) continue
+        // Not so where the score is no number.
+        if (least != null && !(scores[index] >= least)) continue
+        // By the values: an activation keeps their order, but may round two of them to the same score.
+        best.add(index, output[index])
     }
+    return best.indices.map { Classification(it, labels.getOrNull(it), scores[it].toFloat()) }
 }
 
-private fun activate(values: DoubleArray, activation: String): DoubleArray =
-    when (activation) {
-        "softmax" -> {
-            val highest = values.max()
-            val powers = DoubleArray(values.size) { exp(values[it] - highest) }
-            val sum = powers.sum()
-            DoubleArray(values.size) { powers[it] / sum }
+/** The values of a row of an output after its activation. */
+private class Scores(
+    private val output: Values,
+    private val first: Int,
+    private val step: Int,
+    count: Int,
+    private val activation: String,
+) {
+    private var highest = Double.NEGATIVE_INFINITY
+    private var sum = 0.0
+
+    init {
+        if (activation == "softmax") {
+            for (n in 0 until count) highest = max(highest, output[first + n * step])
+            for (n in 0 until count) sum += exp(output[first + n * step] - highest)
         }
-        "sigmoid" -> DoubleArray(values.size) { 1 / (1 + exp(-values[it])) }
-        else -> values
     }
 
-/** Returns indices, the highest value first; equal values keep their order, NaN comes last. */
-private fun sortBestFirst(values: DoubleArray, indices: Iterable<Int>): List<Int> =
-    indices.sortedWith { a, b ->
-        // Comparisons of primitive numbers take -0.0 and 0.0 as equal.
-        when {
-            values[a] > values[b] -> -1
-            values[a] < values[b] -> 1
-            else -> values[a].isNaN().compareTo(values[b].isNaN())
+    operator fun get(n: Int): Double = activate(output[first + n * step])
+
+    private fun activate(value: Double): Double =
+        when (activation) {
+            "softmax" -> exp(value - highest) / sum
+            "sigmoid" -> 1 / (1 + exp(-value))
+            else -> value
         }
+}
+
+/** The indices of the highest values, at most [most], best first; equal values keep their order, NaN comes last. */
+private class Best(most: Int) {
+    private val found = IntArray(most)
+    private val values = DoubleArray(most)
+    private var count = 0
+
+    val indices: List<Int> get() = found.take(count)
+
+    fun add(index: Int, value: Double) {
+        if (count == found.size && !isBetter(value, values[count - 1])) return
+        var place = if (count < found.size) count++ else count - 1
+        while (place > 0 && isBetter(value, values[place - 1])) {
+            found[place] = found[place - 1]
+            values[place] = values[place - 1]
+            place--
+        }
+        found[place] = index
+        values[place] = value
     }
+
+    // Comparisons of primitive numbers take -0.0 and 0.0 as equal.
+    private fun isBetter(value: Double, than: Double): Boolean = value > than || (than.isNaN() && !value.isNaN())
+}
+
+/**
+ * Returns the decision of each value, in order.
+ *
+ * @param description the output's entry in the manifest's `output_descriptions`
+ */
+internal fun decide(output: Values, description: JSONObject): List<Decision> {
+    val scores = Scores(output, 0, 1, output.count, description.getString("activation"))
+    val threshold = description.getDouble("threshold")
+    return List(output.count) { Decision(scores[it].toFloat(), scores[it] >= threshold) }
+}
 
 /**
  * Returns the objects in a picture, best first; among equal scores, in the output's order.
  *
- * A row of the output is one object of the class with its best score. Rows below the description's
- * `score` are left out, and so are rows with a NaN or an infinite value. Of two objects of one class that
+ * A row of the output is one object of the class with its best score. Rows below `score` are left out, and so are
+ * rows with a NaN or an infinite value, and those whose class is not allowed. Of two objects of one class that
  * overlap by more than `iou` (intersection over union) the better one is kept, and at most `most` in all.
  *
- * @param output (1, 4 + C, N) or (1, N, 4 + C) for the layout `yolo`, (1, N, 5 + C) for `yolov5`:
- *     centre, width and height in pixels of the input, for `yolov5` the score that there is an object,
- *     then a score per class
+ * @param output boxes and scores, as the description's `layout` has them
  * @param description the output's entry in the manifest's `output_descriptions`
- * @param labels by index; where there are any, their number is C
+ * @param labels by index; where there are any, their number is that of the classes
  * @param placement where the picture lies in the input
  * @throws IllegalArgumentException if the output has another shape
  */
 internal fun findObjects(
-    output: Tensor,
+    output: Values,
     description: JSONObject,
     labels: List<String>,
     placement: Placement,
+    options: AnswerOptions = DEFAULTS,
 ): List<Detection> {
-    val rows = DetectionRows(output, description.getString("layout"), labels.size)
-    val least = description.getDouble("score")
-    val classes = IntArray(rows.count) { rows.bestClass(it) }
-    val scores = DoubleArray(rows.count) { rows.score(it, classes[it]) }
-    val good = (0 until rows.count).filter { scores[it] >= least && scores[it].isFinite() && rows.isFinite(it) }
-    val best = sortBestFirst(scores, good).map { Candidate(classes[it], scores[it], rows.edges(it)) }
-    return dropOverlaps(best, description.getDouble("iou"), description.getInt("most")).map {
+    val rows = readRows(output, description, labels, placement)
+    val least = options.score ?: description.getDouble("score")
+    val allowed = options.findAllowed(labels)
+    val found = mutableListOf<Candidate>()
+    for (row in 0 until rows.count) {
+        val index = rows.findClass(row)
+        if (index < 0 || (allowed != null && !allowed.getOrElse(index) { false })) continue
+        val score = rows.score(row, index)
+        if (score < least || !score.isFinite()) continue
+        val edges = rows.findEdges(row)
+        if (edges.all { it.isFinite() }) found += Candidate(index, score, edges)
+    }
+    // Sorting keeps the order of equal scores, of which -0.0 and 0.0 are two.
+    found.sortWith { a, b -> (b.score > a.score).compareTo(a.score > b.score) }
+    val most = options.most ?: description.getInt("most")
+    val kept = if (rows.overlap) dropOverlaps(found, options.iou ?: description.getDouble("iou"), most) else found.take(most)
+    return kept.map {
         val (left, top, right, bottom) = moveToPicture(it.edges, placement)
         Detection(it.index, labels.getOrNull(it.index), it.score.toFloat(), left, top, right, bottom)
     }
 }
 
-/** The rows of a detection's output, one box per row. */
-private class DetectionRows(output: Tensor, layout: String, labels: Int) {
-    private val elements = readElements(output)
-    private val hasObjectScore = layout == "yolov5"
+/** Boxes with their scores, one box per row. */
+private interface BoxRows {
+    val count: Int
+
+    /** Whether boxes of one object may overlap. */
+    val overlap: Boolean
+
+    /** Returns the class of a row, or -1 where the row is no object. */
+    fun findClass(row: Int): Int
+
+    /** Returns a row's score for a class; NaN counts as minus infinity. */
+    fun score(row: Int, index: Int): Double
+
+    /** Returns left, top, right and bottom of a row's box in pixels of the input. */
+    fun findEdges(row: Int): DoubleArray
+}
+
+private fun readRows(output: Values, description: JSONObject, labels: List<String>, placement: Placement): BoxRows =
+    when (val layout = description.getString("layout")) {
+        "end2end" -> FinalRows(output, labels.size)
+        "yolox" -> GridRows(CentredRows(output, layout, labels.size), description.getJSONArray("strides"), placement)
+        else -> CentredRows(output, layout, labels.size)
+    }
+
+/**
+ * Centre, width, height, then a score per class: (1, 4 + C, N) or (1, N, 4 + C) for the layout `yolo`, (1, N, 5 + C) for
+ * `yolov5` and `yolox`, which have the score that there is an object before those of the classes.
+ */
+private class CentredRows(private val output: Values, layout: String, labels: Int) : BoxRows {
+    private val hasObjectScore = layout != "yolo"
     private val before = if (hasObjectScore) 5 else 4
     private val width: Int
     private val isTransposed: Boolean
-
-    /** The number of rows. */
-    val count: Int
+    override val count: Int
+    override val overlap = true
 
     init {
         val shape = output.shape
@@ -158,18 +338,17 @@ private class DetectionRows(output: Tensor, layout: String, labels: Int) {
         }
     }
 
-    private fun value(row: Int, column: Int): Double =
-        elements[if (isTransposed) column * count + row else row * width + column]
+    fun value(row: Int, column: Int): Double =
+        output[if (isTransposed) column * count + row else row * width + column]
 
-    /** Returns a row's score for a class; NaN counts as minus infinity. */
-    fun score(row: Int, index: Int): Double {
+    override fun score(row: Int, index: Int): Double {
         val score = value(row, before + index)
         val product = if (hasObjectScore) score * value(row, 4) else score
         return if (product.isNaN()) Double.NEGATIVE_INFINITY else product
     }
 
     /** Returns the class with a row's best score; among equal scores, the first. */
-    fun bestClass(row: Int): Int {
+    override fun findClass(row: Int): Int {
         var best = 0
         var highest = score(row, 0)
         for (index in 1 until width - before) {
@@ -182,17 +361,69 @@ private class DetectionRows(output: Tensor, layout: String, labels: Int) {
         return best
     }
 
-    /** Returns left, top, right and bottom of a row's box in pixels of the input. */
-    fun edges(row: Int): DoubleArray {
-        val halfWidth = value(row, 2) / 2
-        val halfHeight = value(row, 3) / 2
-        val x = value(row, 0)
-        val y = value(row, 1)
-        return doubleArrayOf(x - halfWidth, y - halfHeight, x + halfWidth, y + halfHeight)
+    override fun findEdges(row: Int): DoubleArray = toEdges(value(row, 0), value(row, 1), value(row, 2), value(row, 3))
+}
+
+/** Returns left, top, right and bottom of a box. */
+private fun toEdges(x: Double, y: Double, width: Double, height: Double): DoubleArray =
+    doubleArrayOf(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+
+/** Rows whose box is relative to a cell of a grid, one grid per stride, as YOLOX exports them. */
+private class GridRows(private val rows: CentredRows, strides: JSONArray, placement: Placement) : BoxRows by rows {
+    private val strides = IntArray(strides.length()) { strides.getInt(it) }
+    private val width = placement.width
+    private val height = placement.height
+
+    init {
+        val wanted = this.strides.sumOf { (width / it) * (height / it) }
+        require(rows.count == wanted) {
+            "the output has ${rows.count} boxes: with the strides ${this.strides.contentToString()} an input of" +
+                " $width x $height pixels has $wanted"
+        }
     }
 
-    /** Returns whether all edges of a row's box are finite. */
-    fun isFinite(row: Int): Boolean = edges(row).all { it.isFinite() }
+    override fun findEdges(row: Int): DoubleArray {
+        var cell = row
+        val stride = strides.first { stride ->
+            val cells = (width / stride) * (height / stride)
+            (cell < cells).also { isHere -> if (!isHere) cell -= cells }
+        }
+        val across = width / stride
+        return toEdges(
+            (rows.value(row, 0) + cell % across) * stride,
+            (rows.value(row, 1) + cell / across) * stride,
+            exp(rows.value(row, 2)) * stride,
+            exp(rows.value(row, 3)) * stride,
+        )
+    }
+}
+
+/** (1, N, 6): left, top, right and bottom in pixels of the input, score and class of objects that do not overlap. */
+private class FinalRows(private val output: Values, private val labels: Int) : BoxRows {
+    override val count: Int
+    override val overlap = false
+
+    init {
+        val shape = output.shape
+        require(shape.size == 3 && shape[0] == 1L && shape[2] == 6L) {
+            "the output is ${shape.contentToString()}: the layout 'end2end' of a detection has one picture, with 6" +
+                " values for each box"
+        }
+        count = shape[1].toInt()
+    }
+
+    override fun findClass(row: Int): Int {
+        val found = output[6 * row + 5]
+        val isClass = found >= 0 && found == floor(found) && found < if (labels > 0) labels else Int.MAX_VALUE
+        return if (isClass) found.toInt() else -1
+    }
+
+    override fun score(row: Int, index: Int): Double {
+        val score = output[6 * row + 4]
+        return if (score.isNaN()) Double.NEGATIVE_INFINITY else score
+    }
+
+    override fun findEdges(row: Int): DoubleArray = DoubleArray(4) { output[6 * row + it] }
 }
 
 /** An object that may be kept; its edges are in pixels of the input. */
@@ -244,14 +475,13 @@ private fun moveToPicture(edge: Double, offset: Long, scaled: Long, size: Int): 
  *     counts, the vector is zeros
  * @throws IllegalArgumentException if the output or the mask has another shape
  */
-internal fun makeVectors(output: Tensor, description: JSONObject, mask: Tensor?): List<FloatArray> {
+internal fun makeVectors(output: Values, description: JSONObject, mask: Values?): List<FloatArray> {
     val pooling = description.getString("pooling")
-    val elements = readElements(output)
     if (pooling == "none") {
         val size = output.shape.drop(1).fold(1L) { size, axis -> size * axis }.toInt()
         val samples = output.shape.firstOrNull() ?: 1L
         return List(samples.toInt()) { sample ->
-            makeVector(DoubleArray(size) { elements[sample * size + it] }, description)
+            makeVector(DoubleArray(size) { output[sample * size + it] }, description)
         }
     }
     requirePoolable(output.shape, mask?.shape)
@@ -260,12 +490,11 @@ internal fun makeVectors(output: Tensor, description: JSONObject, mask: Tensor?)
             " and there is none"
     }
     val (samples, positions, width) = output.shape.map { it.toInt() }
-    val isCounted = mask?.let(::readElements)
     return List(samples) { sample ->
         val first = sample * positions
-        val counted = (first until first + positions).filter { isCounted == null || isCounted[it] != 0.0 }
+        val counted = (first until first + positions).filter { mask == null || mask[it] != 0.0 }
         val pooled = DoubleArray(width) { column ->
-            pool(pooling, first, counted) { position -> elements[position * width + column] }
+            pool(pooling, first, counted) { position -> output[position * width + column] }
         }
         makeVector(pooled, description)
     }
@@ -292,9 +521,113 @@ private fun makeVector(values: DoubleArray, description: JSONObject): FloatArray
     return FloatArray(values.size) { (if (length > 0) values[it] / length else values[it]).toFloat() }
 }
 
-/** A tensor's elements as Double, the last axis innermost. */
-private fun interface Elements {
-    operator fun get(index: Int): Double
+/**
+ * Returns the class at each pixel of a picture, after turning.
+ *
+ * Places hold a class as an integer, or scores of classes, of which the highest counts (the first of equal ones, NaN
+ * never), or one value, which is class 1 from the description's `threshold` on.
+ *
+ * @param output (1, h, w), or (1, C, h, w), or with the description's `axis` -1 (1, h, w, C)
+ * @param description the output's entry in the manifest's `output_descriptions`
+ * @param labels by index
+ * @param placement where the picture lies in the input
+ * @throws IllegalArgumentException if the output has another shape, or a class is larger than 254
+ */
+internal fun findMask(output: Values, description: JSONObject, labels: List<String>, placement: Placement): Mask {
+    val map = ClassMap(output, description)
+    val (across, down) = map.width to map.height
+    val columns = IntArray(placement.pictureWidth) {
+        findCell(it, placement.left, placement.scaledWidth, placement.pictureWidth, placement.width, across)
+    }
+    val classes = ByteArray(placement.pictureWidth * placement.pictureHeight) { Mask.UNSEEN.toByte() }
+    val row = ByteArray(across)
+    var read = -1
+    for (y in 0 until placement.pictureHeight) {
+        val cell = findCell(y, placement.top, placement.scaledHeight, placement.pictureHeight, placement.height, down)
+        if (cell < 0) continue
+        if (cell != read) map.read(cell, row)
+        read = cell
+        for (x in columns.indices) {
+            if (columns[x] >= 0) classes[y * columns.size + x] = row[columns[x]]
+        }
+    }
+    return Mask(placement.pictureWidth, placement.pictureHeight, classes, labels)
+}
+
+/** Returns which of [cells] along an axis of the input the middle of a picture's pixel lies in; -1 for none. */
+private fun findCell(pixel: Int, offset: Long, scaled: Long, size: Int, input: Int, cells: Int): Int {
+    val place = (pixel + 0.5) * scaled / size + offset
+    return if (place < 0 || place >= input) -1 else min((place * cells / input).toInt(), cells - 1)
+}
+
+/** The class at each place of an output. */
+private class ClassMap(private val output: Values, description: JSONObject) : RowReader {
+    private val threshold = description.getDouble("threshold")
+    private val classes: Int
+    private val toNext: Int
+    private val toColumn: Int
+    val width: Int
+    val height: Int
+
+    init {
+        val shape = output.shape.map { it.toInt() }
+        require(shape.size in 3..4 && shape[0] == 1 && 0 !in shape) {
+            "the output is ${output.shape.contentToString()}: a mask is that of one picture, [1, h, w], [1, C, h, w]" +
+                " or [1, h, w, C]"
+        }
+        val isLast = shape.size == 4 && description.getInt("axis") == -1
+        classes = if (shape.size == 3) 1 else shape[if (isLast) 3 else 1]
+        require(output.areFloats || classes == 1) { "the output has $classes integers for each place: a mask has one" }
+        val (high, wide) = shape.drop(1).let { if (shape.size == 3 || isLast) it else it.drop(1) }
+        height = high
+        width = wide
+        toNext = if (isLast) 1 else width * height
+        toColumn = if (isLast) classes else 1
+    }
+
+    override fun read(y: Int, into: ByteArray) {
+        for (x in 0 until width) {
+            val found = findClass((y * width + x) * toColumn)
+            require(found in 0..254) { "the output has the class $found: a mask has 0 to 254" }
+            into[x] = found.toByte()
+        }
+    }
+
+    private fun findClass(at: Int): Int {
+        if (classes == 1) return if (output.areFloats) (if (output[at] >= threshold) 1 else 0) else output[at].toInt()
+        var best = 0
+        var highest = Double.NEGATIVE_INFINITY
+        for (index in 0 until classes) {
+            val value = output[at + index * toNext]
+            if (value > highest) {
+                best = index
+                highest = value
+            }
+        }
+        return best
+    }
+}
+
+/**
+ * The values of a tensor, the last axis innermost.
+ *
+ * @property areFloats whether they are not integers or booleans
+ */
+internal class Values(val shape: LongArray, val areFloats: Boolean, private val read: Elements) {
+    /** How many values there are. */
+    val count: Int get() = shape.fold(1L) { size, axis -> size * axis }.toInt()
+
+    operator fun get(index: Int): Double = read.get(index)
+
+    companion object {
+        fun of(tensor: Tensor): Values =
+            Values(tensor.shape, tensor is FloatTensor || tensor is DoubleTensor, readElements(tensor))
+    }
+}
+
+/** A tensor's elements as Double. */
+internal fun interface Elements {
+    fun get(index: Int): Double
 }
 
 private fun readElements(tensor: Tensor): Elements =
@@ -302,7 +635,7 @@ private fun readElements(tensor: Tensor): Elements =
         is FloatTensor -> Elements { tensor.data[it].toDouble() }
         is DoubleTensor -> Elements { tensor.data[it] }
         is ByteTensor -> Elements { tensor.data[it].toDouble() }
-        is UByteTensor -> Elements { (tensor.data[it].toInt() and 0xff).toDouble() }
+        is UByteTensor -> Elements { toUnsigned(tensor.data[it]).toDouble() }
         is ShortTensor -> Elements { tensor.data[it].toDouble() }
         is IntTensor -> Elements { tensor.data[it].toDouble() }
         is LongTensor -> Elements { tensor.data[it].toDouble() }

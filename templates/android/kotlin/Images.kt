@@ -1,86 +1,9 @@
-import java.nio.ByteBuffer
 import kotlin.math.abs
 import kotlin.math.max
 import kotlin.math.min
 import kotlin.math.round
 import org.json.JSONArray
 import org.json.JSONObject
-
-/**
- * A picture of 8-bit RGB pixels, upright and opaque; the code reads it row by row.
- *
- * @property width in pixels, at least 1
- * @property height in pixels, at least 1
- * @property readRow writes the row `y`, counted from the top, into a buffer of `3 * width` bytes
- */
-internal class Pixels(
-    val width: Int,
-    val height: Int,
-    val readRow: (y: Int, into: ByteArray) -> Unit,
-) {
-    init {
-        require(width > 0 && height > 0) { "a picture of $width x $height pixels has nothing in it" }
-    }
-
-    companion object {
-        /**
-         * Returns the pixels of a buffer, from its position to its limit; it moves neither of them.
-         *
-         * @param bytes rows from the top without gaps, per pixel three bytes (R, G, B) or four
-         *     (R, G, B, A; not premultiplied); transparent places become white
-         * @throws IllegalArgumentException if the buffer has neither three nor four bytes per pixel
-         */
-        fun of(bytes: ByteBuffer, width: Int, height: Int): Pixels {
-            val start = bytes.position()
-            val count = width.toLong() * height
-            return when (bytes.remaining().toLong()) {
-                3 * count -> Pixels(width, height) { y, into ->
-                    for (i in into.indices) into[i] = bytes.get(start + y * 3 * width + i)
-                }
-                4 * count -> Pixels(width, height) { y, into ->
-                    val row = start + y * 4 * width
-                    for (i in into.indices) {
-                        val pixel = row + i / 3 * 4
-                        into[i] = layOverWhite(toUnsigned(bytes.get(pixel + i % 3)), toUnsigned(bytes.get(pixel + 3)))
-                    }
-                }
-                else -> throw IllegalArgumentException(
-                    "${bytes.remaining()} bytes for $width x $height pixels:" +
-                        " give ${3 * count} (R, G, B) or ${4 * count} (R, G, B, A)",
-                )
-            }
-        }
-
-        /**
-         * Returns the pixels of an array.
-         *
-         * @param argb rows from the top without gaps, `0xAARRGGBB` as `Bitmap.getPixels` gives them
-         *     (not premultiplied); transparent places become white
-         * @throws IllegalArgumentException if the array does not have one number per pixel
-         */
-        fun of(argb: IntArray, width: Int, height: Int): Pixels {
-            require(argb.size.toLong() == width.toLong() * height) {
-                "${argb.size} pixels for a picture of $width x $height"
-            }
-            return Pixels(width, height) { y, into -> unpack(argb, y * width, into) }
-        }
-
-        /** Writes `into.size / 3` pixels `0xAARRGGBB`, starting at an index, as RGB over white. */
-        fun unpack(argb: IntArray, from: Int, into: ByteArray) {
-            for (x in 0 until into.size / 3) {
-                val pixel = argb[from + x]
-                val alpha = pixel ushr 24
-                into[3 * x] = layOverWhite(pixel shr 16 and 0xff, alpha)
-                into[3 * x + 1] = layOverWhite(pixel shr 8 and 0xff, alpha)
-                into[3 * x + 2] = layOverWhite(pixel and 0xff, alpha)
-            }
-        }
-
-        /** Lays a channel's value over white; the result equals that of Pillow's `alpha_composite` for all values. */
-        private fun layOverWhite(value: Int, alpha: Int): Byte =
-            if (alpha == 255) value.toByte() else ((value * alpha + 255 * (255 - alpha) + 127) / 255).toByte()
-    }
-}
 
 /** How a picture is resized to the model's size. */
 internal sealed interface Resize {
@@ -226,82 +149,101 @@ internal class ImageDescription(
 }
 
 /**
- * An input tensor made from a picture.
- *
- * @property tensor (1, C, H, W) or (1, H, W, C)
- * @property placement where the picture lies in it
- */
-internal class ImageTensor(val tensor: FloatTensor, val placement: Placement)
-
-/**
- * Makes a picture's input tensor: resizes it, then applies the description's order, scale, mean, std and layout.
+ * Makes the input tensors of pictures of one size: resizes them, then applies the description's order, scale, mean, std
+ * and layout.
  *
  * The values equal those of the project's samples to the bit: resizing is Pillow's bilinear filter with
- * antialiasing.
+ * antialiasing. It keeps its tables and rows, so that another picture takes no memory.
  */
-internal fun makeImageTensor(pixels: Pixels, description: ImageDescription): ImageTensor {
-    val place = description.resize.place(pixels.width, pixels.height)
-    val bands = description.channels
-    val shown = resizeShown(pixels, bands, place)
-    val pad = (description.resize as? Resize.Letterbox)?.pad ?: 0
+internal class ImageMaker(
+    private val description: ImageDescription,
+    private val pictureWidth: Int,
+    private val pictureHeight: Int,
+) {
+    /** Where a picture lies in its tensor. */
+    val placement: Placement = description.resize.place(pictureWidth, pictureHeight)
+
+    private val bands = description.channels
+    private val values = description.listValues()
+    private val pad = (description.resize as? Resize.Letterbox)?.pad ?: 0
+
+    /** (1, C, H, W) or (1, H, W, C). */
+    val shape: LongArray =
+        if (description.channelsFirst) {
+            longArrayOf(1, bands.toLong(), placement.height.toLong(), placement.width.toLong())
+        } else {
+            longArrayOf(1, placement.height.toLong(), placement.width.toLong(), bands.toLong())
+        }
+
     // Where the picture is cut, its visible part fills the input.
-    val left = max(0, place.left).toInt()
-    val top = max(0, place.top).toInt()
-    val columns = min(place.scaledWidth, place.width.toLong()).toInt()
-    val rows = min(place.scaledHeight, place.height.toLong()).toInt()
-    val area = place.width * place.height
-    val data = FloatArray(bands * area)
-    description.listValues().forEachIndexed { channel, values ->
+    private val left = max(0, placement.left).toInt()
+    private val top = max(0, placement.top).toInt()
+    private val columns = min(placement.scaledWidth, placement.width.toLong()).toInt()
+    private val rows = min(placement.scaledHeight, placement.height.toLong()).toInt()
+
+    private lateinit var picture: Picture
+    private val resized = resizeShown(Rows(3 * pictureWidth, pictureHeight) { y, into -> picture.rows.read(y, into) })
+    private val row = ByteArray(resized.size)
+    private val shown = ByteArray(resized.count * resized.size)
+
+    /** Returns whether it makes the tensor of such a picture. */
+    fun takes(picture: Picture): Boolean = picture.width == pictureWidth && picture.height == pictureHeight
+
+    /** Writes the tensor of a picture of this size into an array of the tensor's size. */
+    fun make(picture: Picture, into: FloatArray) {
+        this.picture = picture
+        for (y in 0 until resized.count) {
+            resized.read(y, row)
+            row.copyInto(shown, y * resized.size)
+        }
+        for (channel in values.indices) writeChannel(channel, into)
+    }
+
+    private fun writeChannel(channel: Int, into: FloatArray) {
+        val values = values[channel]
         val band = description.planes.getOrElse(channel) { 0 }
+        val area = placement.width * placement.height
         var at = if (description.channelsFirst) channel * area else channel
         val step = if (description.channelsFirst) 1 else bands
-        for (y in -top until place.height - top) {
-            for (x in -left until place.width - left) {
+        for (y in -top until placement.height - top) {
+            for (x in -left until placement.width - left) {
                 val inside = y in 0 until rows && x in 0 until columns
-                data[at] = values[if (inside) toUnsigned(shown[(y * columns + x) * bands + band]) else pad]
+                into[at] = values[if (inside) toUnsigned(shown[(y * columns + x) * bands + band]) else pad]
                 at += step
             }
         }
     }
-    val shape =
-        if (description.channelsFirst) {
-            longArrayOf(1, bands.toLong(), place.height.toLong(), place.width.toLong())
-        } else {
-            longArrayOf(1, place.height.toLong(), place.width.toLong(), bands.toLong())
-        }
-    return ImageTensor(FloatTensor(shape, data), place)
-}
 
-/**
- * Returns the part of a scaled picture that the input shows, in [bands] interleaved channels: 3 for RGB, 1 for grey.
- *
- * It computes nothing else: the rest of a long and thin picture may be gigabytes.
- */
-private fun resizeShown(pixels: Pixels, bands: Int, place: Placement): ByteArray {
-    val rows = Rows(3 * pixels.width, pixels.height, pixels.readRow)
-    val source = if (bands == 1) toGrey(rows) else rows
-    val across = Filter(pixels.width, place.scaledWidth, place.columns)
-    val down = Filter(pixels.height, place.scaledHeight, place.rows)
-    val lostWidth = pixels.width - place.scaledWidth
-    val lostHeight = pixels.height - place.scaledHeight
-    // Both passes round to 8 bits, so their order changes the result. This is the order of Pillow 13.
-    val result =
-        if (lostHeight > 2 * max(lostWidth, 0)) {
+    /**
+     * Returns the part of a scaled picture that the input shows, in [bands] interleaved channels: 3 for RGB, 1 for grey.
+     *
+     * It computes nothing else: the rest of a long and thin picture may be gigabytes.
+     */
+    private fun resizeShown(rows: Rows): Rows {
+        val source = if (bands == 1) toGrey(rows) else rows
+        val across = Filter(pictureWidth, placement.scaledWidth, placement.columns)
+        val down = Filter(pictureHeight, placement.scaledHeight, placement.rows)
+        val lostWidth = pictureWidth - placement.scaledWidth
+        val lostHeight = pictureHeight - placement.scaledHeight
+        // Both passes round to 8 bits, so their order changes the result. This is the order of Pillow 13.
+        return if (lostHeight > 2 * max(lostWidth, 0)) {
             scaleWidth(scaleHeight(source, down), bands, across)
         } else {
             scaleHeight(scaleWidth(source, bands, across), down)
         }
-    val data = ByteArray(result.count * result.size)
-    val row = ByteArray(result.size)
-    for (y in 0 until result.count) {
-        result.read(y, row)
-        row.copyInto(data, y * result.size)
     }
-    return data
 }
 
-/** [count] rows of [size] bytes. Each row may be read once, from the top down. */
-private class Rows(val size: Int, val count: Int, val read: (y: Int, into: ByteArray) -> Unit)
+/** Returns the input tensor of a picture. */
+internal fun makeImageTensor(picture: Picture, description: ImageDescription): FloatTensor {
+    val maker = ImageMaker(description, picture.width, picture.height)
+    val data = FloatArray(maker.shape.fold(1L) { size, axis -> size * axis }.toInt())
+    maker.make(picture, data)
+    return FloatTensor(maker.shape, data).apply { placement = maker.placement }
+}
+
+/** [count] rows of [size] bytes. They are read from the top down, each once; then again from the top. */
+private class Rows(val size: Int, val count: Int, private val reader: RowReader) : RowReader by reader
 
 /** Converts RGB rows to brightness, with Pillow's fixed-point weights for its mode L. */
 private fun toGrey(rows: Rows): Rows {
@@ -345,6 +287,7 @@ private fun scaleHeight(rows: Rows, filter: Filter): Rows {
     return Rows(rows.size, filter.size) { y, into ->
         val first = filter.first[y]
         val weights = filter.weights[y]
+        if (y == 0) read = first
         while (read < first + weights.size) rows.read(read, held[read++ % held.size])
         sums.fill(HALF)
         for (tap in weights.indices) {
@@ -402,4 +345,4 @@ private class Filter(from: Int, to: Long, shown: LongRange) {
     }
 }
 
-private fun toUnsigned(byte: Byte): Int = byte.toInt() and 0xff
+internal fun toUnsigned(byte: Byte): Int = byte.toInt() and 0xff

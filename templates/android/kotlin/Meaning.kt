@@ -1,19 +1,51 @@
+import org.json.JSONException
 import org.json.JSONObject
 
-/** Makes the model's inputs from pictures and texts, and answers from its outputs. Threads may share it. */
+/**
+ * Makes the model's inputs from pictures and texts, and answers from its outputs. Threads may share it.
+ *
+ * It reads all that the descriptions name when it is made.
+ *
+ * @throws ModelException if a file is missing or damaged, or the labels are not those of the output's classes.
+ */
 internal class Meaning(private val manifest: Manifest, private val assets: Assets) {
     private val specs = manifest.inputs.associateBy { it.name }
-    private val tokenizers: Map<String, WordPiece> by lazy {
-        val described = manifest.inputDescriptions.filterValues { it.optJSONObject("tokens") != null }
-        described.mapValues { (_, it) -> WordPiece(JSONObject(readFile(it.getJSONObject("tokens").getString("file")))) }
-    }
-    private val labels: Map<String, List<String>> by lazy {
-        manifest.outputDescriptions.mapValues { (_, it) ->
-            (it.opt("labels") as? String)?.let(::readFile)?.let(::readLabels).orEmpty()
+
+    /** How pictures become inputs, by the inputs' names. */
+    val images: Map<String, ImageDescription> = readDescriptions("image") { ImageDescription.of(it) }
+
+    private val tokenizers = readDescriptions("tokens") { readTokenizer(it.getString("file")) }
+    private val labels =
+        manifest.outputDescriptions.mapValues { (name, described) ->
+            val file = described.opt("labels") as? String
+            val found = file?.let { readLabels(readFile(it)) }.orEmpty()
+            if (file != null) requireClasses(manifest.outputs.first { it.name == name }, described, found.size, file)
+            found
         }
+
+    private fun <T> readDescriptions(key: String, read: (JSONObject) -> T): Map<String, T> {
+        val described = manifest.inputDescriptions.filterValues { it.optJSONObject(key) != null }
+        return described.mapValues { (_, it) -> read(it.getJSONObject(key)) }
     }
 
     private fun readFile(name: String): String = assets.readText("files/$name")
+
+    private fun readTokenizer(file: String): WordPiece =
+        try {
+            WordPiece(JSONObject(readFile(file)))
+        } catch (error: JSONException) {
+            throw ModelException("the bundle is damaged: files/$file: ${error.message}", error)
+        }
+
+    private fun requireClasses(spec: Spec, description: JSONObject, labels: Int, file: String) {
+        val counts = listClassCounts(spec, description)
+        if (counts.isNotEmpty() && labels.toLong() !in counts) {
+            throw ModelException(
+                "the bundle is damaged: files/$file has $labels labels, the output '${spec.name}'" +
+                    " ${counts.joinToString(" or ")} classes",
+            )
+        }
+    }
 
     /**
      * Converts a picture to the input's tensor, or to its plain pixels where the model does the rest itself. The
@@ -21,13 +53,13 @@ internal class Meaning(private val manifest: Manifest, private val assets: Asset
      *
      * @param name the name of an input that is described as an image.
      */
-    fun convertPicture(name: String, pixels: Pixels): Tensor {
-        val description = ImageDescription.of(manifest.inputDescriptions.getValue(name).getJSONObject("image"))
+    fun convertPicture(name: String, picture: Picture): Tensor {
+        val description = images.getValue(name)
         val dtype = specs.getValue(name).dtype
-        val place = description.resize.place(pixels.width, pixels.height)
+        val place = description.resize.place(picture.width, picture.height)
         if (dtype == Dtype.UINT8) place.requireScaled()
         val tensor =
-            if (dtype == Dtype.UINT8) copyPixels(pixels) else toFloats(dtype, makeImageTensor(pixels, description).tensor)
+            if (dtype == Dtype.UINT8) copyPixels(picture) else toFloats(dtype, makeImageTensor(picture, description))
         return tensor.apply { placement = place }
     }
 
@@ -37,14 +69,14 @@ internal class Meaning(private val manifest: Manifest, private val assets: Asset
         return DoubleTensor(tensor.shape, DoubleArray(tensor.data.size) { tensor.data[it].toDouble() })
     }
 
-    private fun copyPixels(pixels: Pixels): Tensor {
-        val row = ByteArray(3 * pixels.width)
-        val data = ByteArray(row.size * pixels.height)
-        for (y in 0 until pixels.height) {
-            pixels.readRow(y, row)
+    private fun copyPixels(picture: Picture): Tensor {
+        val row = ByteArray(3 * picture.width)
+        val data = ByteArray(row.size * picture.height)
+        for (y in 0 until picture.height) {
+            picture.rows.read(y, row)
             row.copyInto(data, y * row.size)
         }
-        return UByteTensor(data, pixels.height.toLong(), pixels.width.toLong(), 3)
+        return UByteTensor(data, picture.height.toLong(), picture.width.toLong(), 3)
     }
 
     /**
@@ -71,23 +103,100 @@ internal class Meaning(private val manifest: Manifest, private val assets: Asset
         return LongTensor(shape, LongArray(ids.size) { ids[it].toLong() })
     }
 
+    /**
+     * Checks that each output whose classes may be left out has the labels that are allowed.
+     *
+     * @throws IllegalArgumentException if one lacks a label.
+     */
+    fun checkOptions(options: AnswerOptions) {
+        val chosen = manifest.outputDescriptions.filterValues { it.getString("kind") in listOf("classification", "detection") }
+        for (name in chosen.keys) options.findAllowed(labels.getValue(name))
+    }
+
     /** Returns the best classes of an output. */
-    fun findClasses(name: String, outputs: Tensors): List<Classification> =
-        findClasses(outputs.getValue(name), getDescription(name), labels.getValue(name))
+    fun findClasses(name: String, ran: Ran): Found<List<Classification>> =
+        finding(name, ran) { output, description -> findClasses(output, description, labels.getValue(name), ran.options) }
+
+    /** Returns the decision of each value of an output. */
+    fun decide(name: String, ran: Ran): Found<List<Decision>> = finding(name, ran, ::decide)
 
     /** Returns the objects of an output, in pixels of the one picture that the caller gave. */
-    fun findObjects(name: String, outputs: Tensors, feed: Tensors): List<Detection> {
-        val placement = checkNotNull(feed.values.mapNotNull { it.placement }.singleOrNull()) {
-            "a detection's boxes are in the pixels of a picture: have the model make the input's tensor of it"
+    fun findObjects(name: String, ran: Ran): Found<List<Detection>> =
+        finding(name, ran) { output, description ->
+            val place = requirePicture(ran.place, "a detection's boxes are")
+            findObjects(output, description, labels.getValue(name), place, ran.options)
         }
-        return findObjects(outputs.getValue(name), getDescription(name), labels.getValue(name), placement)
-    }
+
+    /** Returns the class at each pixel of the one picture that the caller gave. */
+    fun findMask(name: String, ran: Ran): Found<Mask> =
+        finding(name, ran) { output, description ->
+            findMask(output, description, labels.getValue(name), requirePicture(ran.place, "a mask's classes are"))
+        }
+
+    private fun requirePicture(place: Placement?, what: String): Placement =
+        requireNotNull(place) { "$what in the pixels of a picture: have the model make the input's tensor of it" }
 
     /** Returns the vector of each sample in an output. */
-    fun makeVectors(name: String, outputs: Tensors, feed: Tensors): List<FloatArray> {
-        val mask = getDescription(name).opt("mask") as? String
-        return makeVectors(outputs.getValue(name), getDescription(name), mask?.let(feed::getValue))
-    }
+    fun makeVectors(name: String, ran: Ran): Found<List<FloatArray>> =
+        finding(name, ran) { output, description ->
+            val mask = description.opt("mask") as? String
+            makeVectors(output, description, mask?.let { Values.of(ran.feed.getValue(it)) })
+        }
 
-    private fun getDescription(name: String): JSONObject = manifest.outputDescriptions.getValue(name)
+    private fun <T : Any> finding(name: String, ran: Ran, find: (Values, JSONObject) -> T): Found<T> =
+        try {
+            Found(find(ran.read(name), manifest.outputDescriptions.getValue(name)))
+        } catch (error: IllegalArgumentException) {
+            Found(null, error.message.orEmpty())
+        }
+}
+
+/**
+ * What answers are made of.
+ *
+ * @property feed the inputs, masks included.
+ * @property place where the one picture lies in its input; null where there is not one picture.
+ * @property read returns an output's values.
+ */
+internal class Ran(val options: AnswerOptions, val feed: Tensors, val place: Placement?, val read: (name: String) -> Values)
+
+/** An answer, or the reason why the outputs, which a caller gets in any case, have none. */
+internal class Found<T : Any>(private val answer: T?, private val problem: String = "") {
+    /** @throws IllegalStateException if there is no answer. */
+    fun get(): T = checkNotNull(answer) { problem }
+
+    override fun equals(other: Any?): Boolean = other is Found<*> && other.problem == problem && other.toValues() == toValues()
+
+    override fun hashCode(): Int = toValues().hashCode()
+
+    override fun toString(): String = if (answer == null) problem else "${toValues()}"
+
+    // Arrays, which vectors are, are not equal where their numbers are.
+    private fun toValues(): Any? = (answer as? List<*>)?.map { if (it is FloatArray) it.asList() else it } ?: answer
+}
+
+/** Returns how many classes an output can have by its shape; empty where any number is possible. */
+private fun listClassCounts(spec: Spec, description: JSONObject): List<Long> {
+    val axes = spec.shape
+    val counted =
+        when (description.getString("kind")) {
+            "classification" -> (if (axes.size > 1) axes.drop(1) else axes).filter { it.size != 1L }.take(1)
+            "mask" -> if (axes.size == 4) listOf(axes[if (description.getInt("axis") == 1) 1 else 3]) else emptyList()
+            "detection" ->
+                when (description.getString("layout")) {
+                    "yolo" -> axes.drop(1)
+                    "yolov5", "yolox" -> axes.drop(2)
+                    else -> emptyList()
+                }
+            else -> emptyList()
+        }
+    val before =
+        when (description.optString("layout")) {
+            "yolo" -> 4
+            "yolov5", "yolox" -> 5
+            else -> 0
+        }
+    // One class of a mask is a threshold's: its labels name what lies below and above it.
+    val sizes = counted.map { it.size - before }
+    return if (counted.any { it.name != null } || (before == 0 && 1L in sizes)) emptyList() else sizes
 }

@@ -3,18 +3,43 @@ import android.content.Context
 import java.util.Locale
 import org.json.JSONException
 
-/** A variant that is better than the one in use but is not used, and why. */
-class PassedOver internal constructor(
-    /** The variant's id. */
+/**
+ * A variant that is better than the one in use but is not used, and why.
+ *
+ * @property variant the variant's id.
+ */
+data class PassedOver(
     val variant: String,
     val reason: String,
 ) {
     override fun toString(): String = "$variant: $reason"
 }
 
-/** The bundle does not work on this device, or an inference failed. The message gives the reason. */
-class ModelException internal constructor(message: String, cause: Throwable? = null) :
-    RuntimeException(message, cause)
+/** What a [ModelException] is about, for an app that acts on it. */
+enum class Reason {
+    /** The bundle's files are missing, damaged, or of another version than the code. */
+    BUNDLE,
+
+    /** onnxruntime's libraries do not load, for example because the app has none for this device's ABI. */
+    RUNTIME,
+
+    /** No variant works on this device. */
+    VARIANTS,
+
+    /** An inference failed. */
+    INFERENCE,
+}
+
+/**
+ * The bundle does not work on this device, or an inference failed. The message gives the details.
+ *
+ * @property reason what it is about.
+ */
+class ModelException(
+    message: String,
+    cause: Throwable? = null,
+    val reason: Reason = Reason.BUNDLE,
+) : RuntimeException(message, cause)
 
 /** A bundle with its variant that works here. */
 internal class Opened(
@@ -22,9 +47,8 @@ internal class Opened(
     val assets: Assets,
     val loaded: Loaded,
     val passedOver: List<PassedOver>,
-) {
-    val meaning = Meaning(manifest, assets)
-}
+    val meaning: Meaning,
+)
 
 /**
  * Opens the first variant of the bundle that works on this device.
@@ -55,6 +79,7 @@ internal fun openBundle(context: Context, only: String?): Opened {
 private class Opener(private val assets: Assets, private val manifest: Manifest) {
     private val sessions = Sessions(assets, manifest)
     private val goldens = Goldens(assets, manifest)
+    private val meaning = Meaning(manifest, assets)
 
     fun open(only: String?): Opened {
         val ids = manifest.variants.map { it.id }
@@ -70,13 +95,13 @@ private class Opener(private val assets: Assets, private val manifest: Manifest)
         val passedOver = mutableListOf<PassedOver>()
         for (variant in variants) {
             try {
-                return Opened(manifest, assets, openProven(variant), passedOver)
+                return Opened(manifest, assets, openProven(variant), passedOver, meaning)
             } catch (refusal: Refused) {
                 passedOver += PassedOver(variant.id, refusal.message.orEmpty())
             }
         }
         val reasons = passedOver.joinToString("") { "\n  $it" }
-        throw ModelException("no variant of ${manifest.name} works on this device:$reasons")
+        throw ModelException("no variant of ${manifest.name} works on this device:$reasons", reason = Reason.VARIANTS)
     }
 
     /** Opens a variant's sessions and checks that their outputs are near enough to the golden ones. */
@@ -208,7 +233,7 @@ internal class Loaded(
         try {
             run(given)
         } catch (error: OrtException) {
-            throw ModelException("inference failed: ${formatLine(error)}", error)
+            throw ModelException("inference failed: ${formatLine(error)}", error, Reason.INFERENCE)
         }
 
     private fun chooseBucket(feed: Tensors): Int = chooseBucket(variant.buckets, shapes.readSizes(feed), variant.exact)
@@ -217,6 +242,19 @@ internal class Loaded(
     fun runIn(number: Int, feed: Tensors): Tensors {
         val outputs = sessions[number].run(shapes.padInputs(feed, variant.buckets[number].dims))
         return cut(outputs, variant.slices, shapes.readSizes(feed))
+    }
+
+    /**
+     * Returns memory for inferences on the model's one input, of a shape that it takes.
+     *
+     * @throws IllegalStateException if the variant would fill such an input up to a larger one.
+     */
+    fun pin(input: Spec, shape: LongArray): Pinned {
+        val sizes = findSizes(input, shape)
+        val number = chooseBucket(variant.buckets, sizes, variant.exact)
+        val larger = variant.buckets[number].dims.filter { (dim, size) -> sizes[dim] != size }
+        check(larger.isEmpty()) { "the variant ${variant.id} has no model of this size, but of ${formatSizes(larger)}" }
+        return sessions[number].pin(input, shape)
     }
 
     /** Returns whether the inputs fit into a bucket's sizes. */

@@ -44,7 +44,7 @@ private val LEVELS =
 
 private val MODES = mapOf("sequential" to ExecutionMode.SEQUENTIAL, "parallel" to ExecutionMode.PARALLEL)
 
-private val TYPES =
+internal val TYPES =
     mapOf(
         Dtype.FLOAT16 to OnnxJavaType.FLOAT16,
         Dtype.FLOAT32 to OnnxJavaType.FLOAT,
@@ -88,6 +88,9 @@ internal class Session(
             made.values.forEach { it.close() }
         }
     }
+
+    /** Returns memory for inferences on one input of a shape. */
+    fun pin(input: Spec, shape: LongArray): Pinned = Pinned(environment, session, manifest.outputs, input, shape)
 
     private fun takeOutput(spec: Spec, output: OnnxTensor): Tensor {
         val shape = output.info.getShape()
@@ -330,7 +333,7 @@ private fun startEnvironment(): OrtEnvironment =
         OrtEnvironment.getEnvironment()
     } catch (error: LinkageError) {
         val cause = generateSequence<Throwable>(error) { it.cause }.last()
-        throw ModelException("onnxruntime does not load: ${formatLine(cause)}", error)
+        throw ModelException("onnxruntime does not load: ${formatLine(cause)}", error, Reason.RUNTIME)
     }
 
 /** Returns whether a model contains a file's name: an ONNX file contains the names of its weight files. */

@@ -6,7 +6,7 @@ internal typealias Tensors = Map<String, Tensor>
 /** Sizes by symbolic dimension. */
 internal typealias Sizes = Map<String, Long>
 
-private const val UNKNOWN = "?"
+internal const val UNKNOWN = "?"
 
 /** The sizes of the model's inputs; pads inputs for a model with static shapes. */
 internal class Shapes(private val manifest: Manifest) {

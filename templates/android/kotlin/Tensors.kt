@@ -6,7 +6,7 @@ import java.util.Locale
  * Numbers with a shape: an input or output of the model.
  *
  * The last axis is the fastest. A tensor uses the array that it was made with, not a copy: do not
- * change the array while a call uses it.
+ * change the array while a call uses it. Tensors of one class are equal if their shapes and numbers are.
  *
  * @property shape the size of each axis; empty for a single number.
  * @throws IllegalArgumentException if the array's size does not match the shape.
@@ -24,6 +24,12 @@ sealed class Tensor(val shape: LongArray, internal val array: Any, size: Int) {
 
     /** Returns the elements of [array], an array of this tensor's kind, in another shape. */
     internal abstract fun of(shape: LongArray, array: Any): Tensor
+
+    override fun equals(other: Any?): Boolean =
+        other is Tensor && other.javaClass == javaClass && other.shape.contentEquals(shape) &&
+            arrayOf(other.array).contentDeepEquals(arrayOf(array))
+
+    override fun hashCode(): Int = 31 * shape.contentHashCode() + arrayOf(array).contentDeepHashCode()
 
     override fun toString(): String = "${javaClass.simpleName}${shape.contentToString()}"
 }

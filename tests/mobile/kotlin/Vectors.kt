@@ -1,6 +1,11 @@
 package edgepack.proof
 
 import android.graphics.Bitmap
+import android.graphics.ImageFormat
+import android.graphics.PixelFormat
+import android.hardware.DataSpace
+import android.media.Image
+import android.os.Build
 import java.io.File
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
@@ -16,7 +21,9 @@ import org.json.JSONObject
 fun main(arguments: Array<String>) {
     val (cases, results) = arguments.map(::File)
     requireScaled()
+    requireImages()
     cases(cases, "images").forEach { writeTensor(it, into(results, "images", it).resolve("tensor.bin")) }
+    cases(cases, "frames").forEach { writeFrame(it, into(results, "frames", it)) }
     cases(cases, "answers").forEach { write(answers(it), into(results, "answers", it)) }
     cases(cases, "refused").forEach { into(results, "refused", it).resolve("found.txt").writeText(refusal(it)) }
     cases(cases, "wordpiece").forEach { write(tokens(it), into(results, "wordpiece", it)) }
@@ -31,12 +38,42 @@ private fun requireScaled() {
     check(refusal == "$wanted: cut its ends off first") { "$refusal" }
 }
 
+/** An image that is closed, of a format or with colours that are not taken is refused; what is said of its colours counts. */
+private fun requireImages() {
+    val planes = listOf(8 to 4, 2 to 2, 2 to 2).map { (size, row) -> Plane(ByteBuffer.allocate(size), row, 1) }
+
+    fun image(format: Int = ImageFormat.YUV_420_888, space: Int = 0) = CameraImage(format, 4, 2, planes, space)
+
+    fun requireRefused(image: Image, wanted: String) {
+        val error = runCatching { Picture.of(image, 0) }.exceptionOrNull()
+        check(error is IllegalArgumentException && error.message == wanted) { "$error" }
+    }
+    requireRefused(image().apply { close() }, "the image is closed: its pixels are gone")
+    requireRefused(image(256), "the image has the format 256: give one of YUV_420_888 (35) or RGBA_8888 (1)")
+    requireRefused(image(PixelFormat.RGBA_8888), "the frame has 3 planes, rgba has 1")
+    val wide = DataSpace.pack(DataSpace.STANDARD_BT2020, DataSpace.TRANSFER_HLG, DataSpace.RANGE_FULL)
+    requireRefused(
+        image(space = wide),
+        "the image has the colours of BT.2020, which are not converted: give another image, or say 'matrix'",
+    )
+    val video = DataSpace.pack(DataSpace.STANDARD_BT709, DataSpace.TRANSFER_SMPTE_170M, DataSpace.RANGE_LIMITED)
+    val said = image(space = video)
+    val (y, u, v) = planes
+    val full = pixels(Picture.of(y, u, v, 4, 2))
+    val asTold = pixels(Picture.of(said, 0, YuvMatrix.BT601, YuvRange.FULL))
+    check(asTold.contentEquals(full) && said.asked == 0) { "the data space counts" }
+    check(!pixels(Picture.of(said, 0)).contentEquals(full)) { "the data space does not count" }
+    Build.VERSION.SDK_INT = 32
+    check(pixels(Picture.of(said, 0)).contentEquals(full) && said.asked == 1) { "Android 12 has no data space" }
+    Build.VERSION.SDK_INT = 34
+}
+
 private fun cases(folder: File, kind: String): List<File> = folder.resolve(kind).listFiles().orEmpty().sorted()
 
 private fun into(results: File, kind: String, case: File): File =
     results.resolve(kind).resolve(case.name).apply { mkdirs() }
 
-private fun write(found: JSONArray, folder: File) = folder.resolve("found.json").writeText(found.toString())
+private fun write(found: Any, folder: File) = folder.resolve("found.json").writeText(found.toString())
 
 private fun read(case: File): JSONObject = JSONObject(case.resolve("case.json").readText())
 
@@ -46,14 +83,78 @@ private fun writeTensor(case: File, file: File) {
     val height = json.getInt("height")
     val bytes = case.resolve("pixels.bin").readBytes()
     val description = ImageDescription.of(json.getJSONObject("description"))
-    val found = makeImageTensor(Pixels.of(ByteBuffer.wrap(bytes), width, height), description).tensor.data
+    val found = makeImageTensor(Picture.of(ByteBuffer.wrap(bytes), width, height), description).data
     val argb = packed(bytes, width * height)
-    val others = listOf(Pixels.of(argb, width, height), Pixels.of(Bitmap(argb, width, height)))
-    for (pixels in others) {
-        check(makeImageTensor(pixels, description).tensor.data.contentEquals(found)) { "$case: the ways in differ" }
+    val others = listOf(Picture.of(argb, width, height), Picture.of(Bitmap(argb, width, height)))
+    for (picture in others) {
+        check(makeImageTensor(picture, description).data.contentEquals(found)) { "$case: the ways in differ" }
     }
-    val buffer = ByteBuffer.allocate(4 * found.size).order(ByteOrder.LITTLE_ENDIAN)
-    found.forEach(buffer::putFloat)
+    writeFloats(found, file)
+}
+
+/** Writes a frame's pixels and its tensor; as an image of Android's, where it can be one, it has to give the same. */
+private fun writeFrame(case: File, folder: File) {
+    val json = read(case)
+    val found = frame(json, case)
+    val pixels = pixels(found)
+    image(json, case)?.let { check(pixels(it).contentEquals(pixels)) { "$case: the image differs from the frame" } }
+    folder.resolve("rgb.bin").writeBytes(pixels)
+    writeFloats(makeImageTensor(found, ImageDescription.of(json.getJSONObject("description"))).data, folder.resolve("tensor.bin"))
+}
+
+private fun planes(json: JSONObject, case: File): List<Plane> {
+    val planes = json.getJSONArray("planes")
+    return List(planes.length(), planes::getJSONObject).map {
+        val bytes = ByteBuffer.wrap(case.resolve(it.getString("path")).readBytes())
+        bytes.position(it.getInt("offset"))
+        Plane(bytes, it.getInt("row_stride"), it.getInt("pixel_stride"))
+    }
+}
+
+private fun frame(json: JSONObject, case: File): Picture {
+    val planes = planes(json, case)
+    val (width, height, rotation) = listOf("width", "height", "rotation").map(json::getInt)
+    val format = json.getString("format")
+    if (format != "yuv420") {
+        val order = PixelOrder.valueOf(format.uppercase())
+        val plane = planes.single()
+        if (plane.pixelStride != order.bytes) return readPixels(plane, width, height, order, rotation)
+        return Picture.of(plane.bytes, width, height, plane.rowStride, order, rotation)
+    }
+    // The type has three planes: another number can come as an image alone.
+    if (planes.size != 3) return image(json, case)!!
+    val (y, u, v) = planes
+    return Picture.of(y, u, v, width, height, rotation, matrix(json), range(json))
+}
+
+private fun matrix(json: JSONObject): YuvMatrix = YuvMatrix.valueOf(json.getString("matrix").uppercase())
+
+private fun range(json: JSONObject): YuvRange = YuvRange.valueOf(json.getString("range").uppercase())
+
+/** Returns a frame as an image of Android's whose data space says its colours; null for orders that it does not have. */
+private fun image(json: JSONObject, case: File): Picture? {
+    val formats = mapOf("yuv420" to ImageFormat.YUV_420_888, "rgba" to PixelFormat.RGBA_8888)
+    val format = formats[json.getString("format")] ?: return null
+    val standard = if (matrix(json) == YuvMatrix.BT709) DataSpace.STANDARD_BT709 else DataSpace.STANDARD_BT601_625
+    val range = if (range(json) == YuvRange.VIDEO) DataSpace.RANGE_LIMITED else DataSpace.RANGE_FULL
+    val space = DataSpace.pack(standard, DataSpace.TRANSFER_SRGB, range)
+    val image = CameraImage(format, json.getInt("width"), json.getInt("height"), planes(json, case), space)
+    return Picture.of(image, json.getInt("rotation"))
+}
+
+private fun pixels(picture: Picture): ByteArray {
+    val row = ByteArray(3 * picture.width)
+    val all = ByteArray(row.size * picture.height)
+    for (y in 0 until picture.height) {
+        picture.rows.read(y, row)
+        row.copyInto(all, y * row.size)
+    }
+    return all
+}
+
+private fun writeFloats(values: FloatArray, file: File) {
+    val buffer = ByteBuffer.allocate(4 * values.size).order(ByteOrder.LITTLE_ENDIAN)
+    values.forEach(buffer::putFloat)
     file.writeBytes(buffer.array())
 }
 
@@ -72,30 +173,57 @@ private fun tensor(json: JSONObject, case: File): Tensor {
     return Dtype.of(json.getString("dtype")).decode(shape, bytes)
 }
 
-private fun answers(case: File): JSONArray {
+private fun answers(case: File): Any {
     val json = read(case)
     val description = json.getJSONObject("description")
-    val output = tensor(json.getJSONArray("outputs").getJSONObject(0), case)
+    val output = Values.of(tensor(json.getJSONArray("outputs").getJSONObject(0), case))
     val labels = json.getJSONArray("labels").let { names -> List(names.length()) { names.getString(it) } }
+    val options = json.optJSONObject("options")?.let(::options) ?: DEFAULTS
     return when (val kind = description.getString("kind")) {
-        "classification" -> asJson(findClasses(output, description, labels))
-        "detection" -> {
-            val image = json.getJSONObject("image")
-            val resize = ImageDescription.of(image.getJSONObject("description")).resize
-            val place = resize.place(image.getInt("width"), image.getInt("height"))
-            boxesAsJson(findObjects(output, description, labels, place))
-        }
+        "classification" -> asJson(findClasses(output, description, labels, options))
+        "detection" -> boxesAsJson(findObjects(output, description, labels, placement(json), options))
         "embedding" -> {
-            val vectors = makeVectors(output, description, json.optJSONObject("mask")?.let { tensor(it, case) })
-            JSONArray(vectors.map { vector -> JSONArray(vector.map { it.toDouble() }) })
+            val mask = json.optJSONObject("mask")?.let { Values.of(tensor(it, case)) }
+            JSONArray(makeVectors(output, description, mask).map { vector -> JSONArray(vector.map { it.toDouble() }) })
         }
+        "mask" -> maskAsJson(findMask(output, description, labels, placement(json)))
+        "probability" ->
+            JSONArray(
+                decide(output, description).map {
+                    JSONObject().put("score", it.score.toDouble()).put("positive", it.positive)
+                },
+            )
         else -> error("no answers of the kind $kind")
     }
 }
 
+private fun placement(json: JSONObject): Placement {
+    val image = json.getJSONObject("image")
+    val resize = ImageDescription.of(image.getJSONObject("description")).resize
+    return resize.place(image.getInt("width"), image.getInt("height"))
+}
+
+private fun options(json: JSONObject): AnswerOptions =
+    AnswerOptions(
+        score = (json.opt("score") as? Number)?.toDouble(),
+        iou = (json.opt("iou") as? Number)?.toDouble(),
+        most = (json.opt("most") as? Number)?.toInt(),
+        top = (json.opt("top") as? Number)?.toInt(),
+        allow = json.optJSONArray("allow")?.let { labels -> List(labels.length()) { labels.getString(it) } },
+    )
+
+private fun maskAsJson(mask: Mask): JSONObject {
+    val runs = mutableListOf<IntArray>()
+    for (found in mask.classes.map { it.toInt() and 0xff }) {
+        if (runs.lastOrNull()?.get(0) == found) runs.last()[1]++ else runs += intArrayOf(found, 1)
+    }
+    return JSONObject().put("width", mask.width).put("height", mask.height).put("runs", JSONArray(runs.map { JSONArray(it) }))
+}
+
 private fun refusal(case: File): String =
     try {
-        "no refusal, but ${answers(case)}"
+        val json = read(case)
+        "no refusal, but ${if (json.has("planes")) pixels(frame(json, case)).toList() else answers(case)}"
     } catch (error: IllegalArgumentException) {
         "${error.message}"
     }

@@ -6,12 +6,15 @@ import android.content.res.AssetManager
 import android.graphics.Bitmap
 import android.os.Looper
 import android.system.Os
+import com.sun.management.ThreadMXBean
 import java.io.File
+import java.lang.management.ManagementFactory
 import java.nio.ByteBuffer
 import java.util.concurrent.ExecutionException
 import java.util.concurrent.Executors
 import java.util.concurrent.atomic.AtomicInteger
 import kotlin.concurrent.thread
+import kotlin.random.Random
 import org.json.JSONArray
 import org.json.JSONObject
 
@@ -61,6 +64,8 @@ private fun use(subject: Subject, cases: JSONObject, folder: File, found: JSONOb
     val texts = cases.getJSONArray("texts").let { list -> List(list.length(), list::getString) }
     found.put("texts", JSONArray(texts.map { same(text(subject, first, it)) }))
     found.put("boxless", failing { answers(subject.predict(inputs(first))) })
+    found.put("fake", faking(subject, first))
+    found.put("frames", frames(subject, cases.getJSONArray("frames")))
     halves(folder)
     found.put("threads", threads(subject, first))
     subject.close()
@@ -77,6 +82,47 @@ private fun failing(call: () -> Any?): String =
     } catch (error: RuntimeException) {
         "${error.javaClass.simpleName}: ${error.message}"
     }
+
+/** Two calls with equal inputs have to give equal outputs, and so a fake that is made of the values of one. */
+private fun faking(subject: Subject, feed: Tensors): String {
+    val outputs = subject.predict(inputs(feed))
+    val again = subject.predict(inputs(feed))
+    check(inputs(feed) == inputs(feed.mapValues { (_, it) -> it.of(it.shape.copyOf(), it.array) })) { "inputs are not equal" }
+    check(again == outputs && again.hashCode() == outputs.hashCode()) { "$again, not $outputs" }
+    // What has no answer, for want of a picture, has no values to make one of.
+    val readable = runCatching { answers(outputs) }.isSuccess
+    val faked = if (readable) fake(outputs).predict(inputs(feed)) else outputs
+    return if (faked == outputs && faked.hashCode() == outputs.hashCode()) "equal" else "$faked, not $outputs"
+}
+
+/** Returns how many bytes a predictor allocates for a camera's frame of each size; it has to give what the model does. */
+private fun frames(subject: Subject, sizes: JSONArray): JSONArray {
+    val (predict, outputs) = steady(subject) ?: return JSONArray()
+    val counter = ManagementFactory.getThreadMXBean() as ThreadMXBean
+    return JSONArray(
+        List(sizes.length(), sizes::getJSONArray).map { size ->
+            val picture = frame(size.getInt(0), size.getInt(1))
+            // What is compiled meanwhile does not allocate where it did before.
+            repeat(4) { predict(picture) }
+            val before = counter.currentThreadAllocatedBytes
+            repeat(3) { predict(picture) }
+            val bytes = (counter.currentThreadAllocatedBytes - before) / 3
+            check(outputs() == again(subject, picture)) { "a predictor gives other outputs than the model" }
+            bytes
+        },
+    )
+}
+
+private fun frame(width: Int, height: Int): Picture {
+    val random = Random(width)
+    val half = (width + 1) / 2 to (height + 1) / 2
+    val (y, u, v) = listOf(width to height, half, half).map { (columns, rows) ->
+        val bytes = ByteBuffer.allocateDirect(columns * rows)
+        for (n in 0 until bytes.capacity()) bytes.put(n, random.nextInt().toByte())
+        Plane(bytes, columns, 1)
+    }
+    return Picture.of(y, u, v, width, height, 90)
+}
 
 private fun refusedOnMain(folder: File): String {
     var found = ""
