@@ -40,6 +40,7 @@ from onnx import TensorProto, helper
 from tests.mobile.comparing import differences
 from tests.mobile.jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main, run_tool
 from tests.mobile.proofs import Proof, require
+from tests.mobile.sealing import seal
 from tests.mobile.session_options import require_all, set_all
 from tests.mobile.signatures import (
     ALL,
@@ -694,6 +695,8 @@ def changed(work: Path) -> str:
         here = work / name
         shutil.copytree(subject.bundle.path, here / "bundle")
         change(here / "bundle")
+        if name not in _DAMAGES:
+            seal(here / "bundle")
         found, folder = run(subject, here, here / "bundle")
         said = found["alone"][-1]
         require(re.fullmatch(wanted, said, re.DOTALL) is not None, f"{name}: {said!r}")
@@ -779,11 +782,11 @@ def _profiled_broken_model(bundle: Path) -> None:
 
 
 def _no_weights(bundle: Path) -> None:
-    _outside(bundle)
+    outside_weights(bundle)
     (bundle / "models" / "all.data").unlink()
 
 
-def _outside(bundle: Path) -> None:
+def outside_weights(bundle: Path) -> None:
     """Have all weights lie in a file beside the models, and name one more, which none has."""
     manifest = json.loads((bundle / "manifest.json").read_text())
     entries = [each for v in manifest["variants"] for each in v["buckets"] or [v]]
@@ -793,9 +796,8 @@ def _outside(bundle: Path) -> None:
         onnx.save(
             model, str(path), save_as_external_data=True, location="all.data", size_threshold=64
         )
-    for name in ("all.data", "none.data"):
-        manifest["files"].append({"path": f"models/{name}", "role": "model"})
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    (bundle / "models" / "none.data").write_bytes(b"none")
+    seal(bundle)
 
 
 _NONE = r"ModelException: no variant of passed-over works on this device:\n  cpu-fp32: "
@@ -815,6 +817,10 @@ _CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "no model": (
         lambda bundle: _model(bundle).unlink(),
         r"ModelException: the bundle is not whole: .*-fp32\.onnx.*",
+    ),
+    "no model listed": (
+        lambda bundle: _model(bundle).unlink(),
+        r"ModelException: the bundle is damaged: manifest\.json does not list .*-fp32\.onnx.*",
     ),
     "broken model": (
         lambda bundle: _model(bundle).write_bytes(b"model"),
@@ -848,6 +854,9 @@ _CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
 }
 
+_DAMAGES = ("no model", "no weights", "other time", "no manifest")
+"""Those whose manifest does not list the files as they are."""
+
 
 def compressed(work: Path) -> str:
     """Run a bundle whose models an app compresses, so that they cannot be mapped."""
@@ -861,11 +870,11 @@ def outside(work: Path) -> str:
     """Run a bundle with two models whose weights are in one file beside them."""
     subject = subjects()[BUCKETS.name]
     shutil.copytree(subject.bundle.path, work / "bundle")
-    _outside(work / "bundle")
+    outside_weights(work / "bundle")
     found, folder = run(subject, work, work / "bundle")
     require(found["alone"] == ["cpu-fp32"], f"{found['alone']}")
     require(bool(found["passed"]), f"the self-test failed: {found['decibels']}")
-    copies = sorted(path.name for path in (folder / "cache").rglob("*") if path.is_file())
+    copies = sorted(path.name for path in (folder / "cache").glob("**/models/*"))
     wanted = ["all.data", "cpu-fp32.4.onnx", "cpu-fp32.8.onnx"]
     require(copies == wanted, f"copied are {copies}, not {wanted}")
     return ", ".join(copies)

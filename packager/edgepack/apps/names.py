@@ -169,10 +169,15 @@ class AppTensor:
         return f"model.{self.js}Of({given})" if given else self.js
 
     @property
-    def about(self) -> str:
-        """Name, dtype and shape for a documentation comment, such as ``ids: int64[batch, 8]``."""
+    def signature(self) -> str:
+        """Name, dtype and shape, such as ``ids: int64[batch, 8]``; a bundle's code compares it."""
         sizes = ", ".join(map(str, self.shape))
-        return make_comment(f"{self.name}: {self.dtype}[{sizes}]")
+        return f"{self.name}: {self.dtype}[{sizes}]"
+
+    @property
+    def about(self) -> str:
+        """The signature for a documentation comment."""
+        return make_comment(self.signature)
 
     @property
     def doc(self) -> tuple[str, ...]:
@@ -249,6 +254,16 @@ class App:
     def answered(self) -> tuple[AppTensor, ...]:
         """The outputs whose meaning the project describes."""
         return tuple(tensor for tensor in self.outputs if tensor.answer != "raw")
+
+    @property
+    def described(self) -> tuple[tuple[str, str], ...]:
+        """What the code makes from something, or makes something of: name and kind.
+
+        The kind is ``image`` or ``tokens`` of an input, and the answer's of an output.
+        """
+        images = tuple((tensor.name, "image") for tensor in self.pictures)
+        tokens = tuple((t.name, "tokens") for t in self.inputs if t.text == t.name)
+        return images + tokens + tuple((tensor.name, tensor.answer) for tensor in self.answered)
 
 
 def make_app(

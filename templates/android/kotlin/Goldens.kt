@@ -9,7 +9,7 @@ internal const val EQUAL_DB = 200.0
 private const val MIN_EQUAL_SHARE = 0.99
 
 /** The bundle's golden tensors: inputs, and the outputs that each variant gave for them on the build host. */
-internal class Goldens(private val assets: Assets, private val manifest: Manifest) {
+internal class Goldens(private val files: BundleFiles, private val manifest: Manifest) {
     /** The number of samples, at least 1. */
     val count get() = manifest.goldens.size
 
@@ -42,7 +42,7 @@ internal class Goldens(private val assets: Assets, private val manifest: Manifes
 
     private fun readTensor(entry: GoldenTensor): Tensor =
         try {
-            val bytes = assets.readBytes(entry.path)
+            val bytes = files.readBytes(entry.path)
             val count = longArrayOf(bytes.size.toLong() / entry.dtype.bytes)
             entry.dtype.decode(if (entry.stride == 1) entry.shape else count, ByteBuffer.wrap(bytes))
         } catch (error: IllegalArgumentException) {

@@ -1,4 +1,5 @@
 import org.json.JSONArray
+import org.json.JSONException
 import org.json.JSONObject
 
 /** onnxruntime's number of the log level that only has errors. */
@@ -6,6 +7,8 @@ private const val LOG_ERRORS = 3
 
 /** The part of `manifest.json` that this code needs. */
 internal class Manifest(
+    /** The SHA-256 of `manifest.json` itself. */
+    val digest: String,
     val name: String,
     val inputs: List<Spec>,
     val outputs: List<Spec>,
@@ -21,7 +24,18 @@ internal class Manifest(
     val sources: Map<String, String>,
     /** The files that contain weights of models; they lie beside the models. */
     val weights: List<String>,
-)
+    /** The bundle's files, except those that the manifest cannot list. */
+    val files: List<ListedFile>,
+) {
+    /**
+     * Returns a file of the bundle.
+     *
+     * @throws ModelException if the manifest does not list it.
+     */
+    fun getFile(path: String): ListedFile =
+        files.firstOrNull { it.path == path }
+            ?: throw ModelException("the bundle is damaged: manifest.json does not list $path, which it names")
+}
 
 /** One axis of an input or output: its size, or a name where any size is possible; `?` where it has no name. */
 internal class Axis(val name: String?, val size: Long) {
@@ -29,7 +43,9 @@ internal class Axis(val name: String?, val size: Long) {
 }
 
 /** One input or output of the model. */
-internal class Spec(val name: String, val dtype: Dtype, val shape: List<Axis>)
+internal class Spec(val name: String, val dtype: Dtype, val shape: List<Axis>) {
+    override fun toString(): String = "$name: ${dtype.name.lowercase()}$shape"
+}
 
 /** The model for one size of each symbolic dimension. */
 internal class Bucket(val dims: Map<String, Long>, val model: String, val digest: String)
@@ -101,11 +117,11 @@ internal class Golden(val inputs: List<GoldenTensor>, val outputs: Map<String, L
 /**
  * Reads `manifest.json`.
  *
- * @throws org.json.JSONException if the text is not a manifest.
+ * @throws org.json.JSONException if the bytes are not a manifest.
  * @throws ModelException if the manifest has another schema version than this code.
  */
-internal fun parseManifest(text: String): Manifest {
-    val json = JSONObject(text)
+internal fun parseManifest(bytes: ByteArray): Manifest {
+    val json = JSONObject(String(bytes, Charsets.UTF_8))
     if (json.optInt("schema_version") != 1) {
         val found = json.opt("schema_version")
         throw ModelException("manifest.json has schema version $found, this code reads 1")
@@ -113,8 +129,9 @@ internal fun parseManifest(text: String): Manifest {
     val described = json.getJSONObject("input_descriptions")
     val variants = json.readObjects("variants").map(::readVariant)
     val named = variants.flatMap { variant -> variant.buckets.map { it.model } }.toSet()
-    val models = json.readObjects("files").filter { it.getString("role") == "model" }
+    val files = json.readObjects("files").map(::readFile)
     return Manifest(
+        digest = computeDigest(bytes),
         name = json.getString("name"),
         inputs = json.readObjects("inputs").map(::readSpec),
         outputs = json.readObjects("outputs").map(::readSpec),
@@ -124,8 +141,16 @@ internal fun parseManifest(text: String): Manifest {
         variants = variants,
         goldens = json.readObjects("goldens").map(::readGolden),
         sources = readSources(json.optJSONObject("provider_sources") ?: JSONObject()),
-        weights = models.map { it.getString("path") }.filterNot { it in named },
+        weights = files.filter { it.role == "model" }.map { it.path }.filterNot { it in named },
+        files = files,
     )
+}
+
+private fun readFile(json: JSONObject): ListedFile {
+    val path = json.getString("path")
+    // A download may say anything: no path leads out of the bundle.
+    if (path.split("/").any { it in listOf("", ".", "..") }) throw JSONException("'$path' is no path in a bundle")
+    return ListedFile(path, json.getString("sha256"), json.getLong("size_bytes"), json.getString("role"))
 }
 
 private fun readVariant(json: JSONObject): Variant {

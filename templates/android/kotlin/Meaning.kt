@@ -8,7 +8,7 @@ import org.json.JSONObject
  *
  * @throws ModelException if a file is missing or damaged, or the labels are not those of the output's classes.
  */
-internal class Meaning(private val manifest: Manifest, private val assets: Assets) {
+internal class Meaning(private val manifest: Manifest, private val files: BundleFiles) {
     private val specs = manifest.inputs.associateBy { it.name }
 
     /** How pictures become inputs, by the inputs' names. */
@@ -28,7 +28,7 @@ internal class Meaning(private val manifest: Manifest, private val assets: Asset
         return described.mapValues { (_, it) -> read(it.getJSONObject(key)) }
     }
 
-    private fun readFile(name: String): String = assets.readText("files/$name")
+    private fun readFile(name: String): String = files.readText("files/$name")
 
     private fun readTokenizer(file: String): WordPiece =
         try {

@@ -1,7 +1,10 @@
 import ai.onnxruntime.OrtException
 import android.content.Context
+import android.os.Build
+import java.io.File
 import java.util.Locale
 import org.json.JSONException
+import org.json.JSONObject
 
 /**
  * A variant that is better than the one in use but is not used, and why.
@@ -43,47 +46,118 @@ class ModelException(
 
 /** A bundle with its variant that works here. */
 internal class Opened(
+    val meaning: Meaning,
     val manifest: Manifest,
-    val assets: Assets,
+    val files: BundleFiles,
     val loaded: Loaded,
     val passedOver: List<PassedOver>,
-    val meaning: Meaning,
 )
 
+/** How a model is opened. */
+internal class Request(
+    val source: ModelSource,
+    /** The only variant to use; null for the first that works. */
+    val only: String? = null,
+    /** Whether the files and variants are checked although an earlier open kept its verdict about them. */
+    val isFresh: Boolean = false,
+)
+
+/** What this code takes and gives: that of the bundle that it came with. A bundle that comes later must have the same. */
+internal class Interface(
+    val name: String,
+    /** The inputs and outputs, as `name: dtype[1, batch]`. */
+    val inputs: List<String>,
+    val outputs: List<String>,
+    /** The inputs and outputs that the code makes from something, or makes something of: name and kind. */
+    val described: List<Pair<String, String>>,
+) {
+    /** @throws ModelException if a bundle has another name, other inputs or other outputs. */
+    fun check(manifest: Manifest) {
+        require("name", name, manifest.name)
+        require("inputs", "$inputs", "${manifest.inputs}")
+        require("outputs", "$outputs", "${manifest.outputs}")
+        for ((tensor, kind) in described) {
+            val input = manifest.inputDescriptions[tensor]
+            val found = manifest.outputDescriptions[tensor]?.optString("kind") ?: kind.takeIf { input?.opt(it) is JSONObject }
+            require("description of '$tensor'", kind, "$found")
+        }
+    }
+
+    private fun require(what: String, wanted: String, found: String) {
+        if (wanted == found) return
+        throw ModelException("the bundle does not fit this code: its $what is $found, the code's is $wanted")
+    }
+}
+
 /**
- * Opens the first variant of the bundle that works on this device.
+ * Opens the first variant of a bundle that works on this device.
  *
- * @param only the only variant to use; null for the first that works.
- * @throws IllegalArgumentException if the bundle has no variant with this id.
- * @throws ModelException if no variant works; the message has the reason for each.
+ * The first open of a bundle checks its files and variants; later ones open the variant that worked, as long as the
+ * bundle, onnxruntime and the system stay the same.
+ *
+ * @throws IllegalArgumentException if the bundle has no variant with the requested id.
+ * @throws ModelException if the bundle is not whole or does not fit the code, or if no variant works; the message has the
+ * reason for each.
  */
-internal fun openBundle(context: Context, only: String?): Opened {
+internal fun openBundle(context: Context, code: Interface, request: Request): Opened {
     // No class that uses onnxruntime's classes loads before this line.
     // Official builds of onnxruntime 1.29 and newer send telemetry unless this variable is set before they load.
     // Source: Privacy.md in the onnxruntime 1.31.1 wheel.
     setVariable("ORT_DISABLE_TELEMETRY", "1", overwrite = true)
-    val assets = Assets(context)
+    val files = BundleFiles(request.source.connect(context), File(context.codeCacheDir, ROOT))
+    val bytes = files.readBytes("manifest.json")
+    request.source.signer?.check(bytes, readSignature(files))
     val manifest =
         try {
-            parseManifest(assets.readText("manifest.json"))
+            parseManifest(bytes)
         } catch (error: JSONException) {
             throw ModelException("the bundle is damaged: manifest.json: ${error.message}", error)
         }
+    code.check(manifest)
     if (manifest.variants.any { variant -> variant.providers.any { it.name == QNN } }) {
         // The folder in which the Hexagon processor finds its part of QNN. Source: onnxruntime's own Android test (1.24).
         setVariable("ADSP_LIBRARY_PATH", context.applicationInfo.nativeLibraryDir, overwrite = false)
     }
-    return Opener(assets, manifest).open(only)
+    return Opener(files, manifest).open(request)
 }
 
-private class Opener(private val assets: Assets, private val manifest: Manifest) {
-    private val sessions = Sessions(assets, manifest)
-    private val goldens = Goldens(assets, manifest)
-    private val meaning = Meaning(manifest, assets)
+private fun readSignature(files: BundleFiles): ByteArray =
+    try {
+        files.readBytes("manifest.json.sig")
+    } catch (missing: ModelException) {
+        throw ModelException("the bundle is not signed: ${missing.message}", missing)
+    }
 
-    fun open(only: String?): Opened {
+private class Opener(private val files: BundleFiles, private val manifest: Manifest) {
+    private val sessions = Sessions(files, manifest)
+    private val goldens = Goldens(files, manifest)
+
+    /** Read once the files are known to be whole. An open model needs them after a newer version has replaced its files. */
+    private val meaning by lazy { Meaning(manifest, files) }
+
+    fun open(request: Request): Opened {
+        val only = request.only
         val ids = manifest.variants.map { it.id }
         require(only == null || only in ids) { "the bundle has no variant '$only'; it has: ${ids.joinToString()}" }
+        val facts = listOf(manifest.digest, sessions.version, Build.FINGERPRINT, files.stamp())
+        val verdicts = Verdicts(files.cache, computeDigest(manifest.digest + only), facts.joinToString("\n"))
+        val kept = if (request.isFresh) null else verdicts.read()?.let(::reopen)
+        return kept ?: choose(only).also { verdicts.write(Verdict(it.loaded.variant.id, it.passedOver)) }
+    }
+
+    /** Opens the variant that worked before; returns null if it does not load any more. */
+    private fun reopen(verdict: Verdict): Opened? {
+        val variant = manifest.variants.firstOrNull { it.id == verdict.variant } ?: return null
+        return try {
+            sessions.require(variant)
+            Opened(meaning, manifest, files, load(variant, profiled = false), verdict.passedOver)
+        } catch (changed: Refused) {
+            null
+        }
+    }
+
+    private fun choose(only: String?): Opened {
+        files.verify(manifest.files)
         try {
             return openFirst(manifest.variants.filter { only == null || it.id == only })
         } finally {
@@ -95,7 +169,7 @@ private class Opener(private val assets: Assets, private val manifest: Manifest)
         val passedOver = mutableListOf<PassedOver>()
         for (variant in variants) {
             try {
-                return Opened(manifest, assets, openProven(variant), passedOver, meaning)
+                return Opened(meaning, manifest, files, openProven(variant), passedOver)
             } catch (refusal: Refused) {
                 passedOver += PassedOver(variant.id, refusal.message.orEmpty())
             }

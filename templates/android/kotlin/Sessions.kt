@@ -13,7 +13,6 @@ import ai.onnxruntime.providers.NNAPIFlags
 import java.io.File
 import java.io.IOException
 import java.nio.ByteBuffer
-import java.security.MessageDigest
 import java.util.EnumSet
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
@@ -134,9 +133,9 @@ internal class Session(
 private val MAPPED = ConcurrentHashMap<Session, ByteBuffer>()
 
 /** Makes sessions as the manifest describes them. */
-internal class Sessions(private val assets: Assets, private val manifest: Manifest) {
+internal class Sessions(private val files: BundleFiles, private val manifest: Manifest) {
     private val environment: OrtEnvironment = startEnvironment()
-    private val profiles = File(assets.cache, "profiles-${UUID.randomUUID()}")
+    private val profiles = File(files.cache, "profiles-${UUID.randomUUID()}")
 
     /**
      * Checks that this device has the providers and CPU flags that a variant needs.
@@ -175,6 +174,9 @@ internal class Sessions(private val assets: Assets, private val manifest: Manife
     }
 
     private fun listDevices(provider: String): List<OrtEpDevice> = environment.epDevices.filter { it.epName == provider }
+
+    /** onnxruntime's version, such as `1.29.0`. */
+    val version: String get() = environment.version
 
     /**
      * Creates a variant's session for one size.
@@ -217,7 +219,7 @@ internal class Sessions(private val assets: Assets, private val manifest: Manife
         if (settings.none { CACHE in it }) return null
         // A provider would load files that another runtime or other settings have made, so the name has both.
         val others = "${environment.version} ${variant.config} ${variant.providers.map { "${it.name} ${it.options}" }}"
-        val folder = File(assets.cache, "${bucket.digest}/${computeDigest(others)}")
+        val folder = File(files.cache, "${bucket.digest}/${computeDigest(others).take(16)}")
         if (!folder.isDirectory && !folder.mkdirs()) throw Refused("its cache folder cannot be made: $folder")
         return folder
     }
@@ -237,7 +239,7 @@ internal class Sessions(private val assets: Assets, private val manifest: Manife
             configure(options, variant, precise, cache)
             for (provider in variant.providers) add(options, provider.name, fillCachePath(provider.options, cache))
             if (profiled) options.enableProfiling(makeProfilePath().path)
-            val model = assets.mapFile(bucket.model)
+            val model = files.mapFile(manifest.getFile(bucket.model))
             val weights = manifest.weights.filter { containsName(model, File(it).name) }
             if (weights.isEmpty()) openMapped(bucket, model, options) else openCopied(weights + bucket.model, options)
         }
@@ -264,7 +266,7 @@ internal class Sessions(private val assets: Assets, private val manifest: Manife
     /** Opens the model in the last of the files. Its weights are in the others, which onnxruntime reads from a folder. */
     private fun openCopied(paths: List<String>, options: SessionOptions): Session {
         val all = manifest.variants.flatMap { it.buckets }.joinToString { it.digest }
-        val folder = assets.copyFiles(paths, File(assets.cache, "weights-${computeDigest(all)}"))
+        val folder = files.folder ?: files.copyFiles(paths, File(files.cache, "weights-${computeDigest(all).take(16)}"))
         return wrapSession(environment.createSession(File(folder, paths.last()).path, options))
     }
 
@@ -343,12 +345,6 @@ private fun containsName(model: ByteBuffer, file: String): Boolean {
         if (name.indices.all { model[start + it] == name[it] }) return true
     }
     return false
-}
-
-/** Returns a short SHA-256 digest of a text, for a folder's name. */
-private fun computeDigest(text: String): String {
-    val bytes = MessageDigest.getInstance("SHA-256").digest(text.toByteArray())
-    return bytes.take(8).joinToString("") { "%02x".format(it) }
 }
 
 /** Returns the beginning and the end of an error's message as one line; the cause is at the end. */

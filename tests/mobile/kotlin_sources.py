@@ -1,0 +1,147 @@
+"""Where Kotlin takes a bundle's files from: the scenarios of ``sources.py`` on the virtual machine.
+
+One bundle's sources are compiled as they lie in it, together with a program that takes steps.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from edgepack.apps.names import App
+from edgepack.builder.build import build
+
+from tests.mobile import sources
+from tests.mobile.jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main
+from tests.mobile.kotlin_models import (
+    HERE,
+    PASSED_OVER,
+    TARGET,
+    Subject,
+    app_of_bundle,
+    outside_weights,
+    stand_ins,
+    write_apk,
+)
+from tests.mobile.proofs import Proof, require
+from tests.mobile.sources import Phone, Step, encrypt
+
+SYSTEM = "phone/14"
+SIGNATURES = 50
+"""How many keys and signatures of Java's own are looked at."""
+
+
+@cache
+def subject() -> Subject:
+    """Build the bundle and compile its sources, and the program, once.
+
+    Raises:
+        EdgepackError: It cannot be built or compiled.
+    """
+    work = Path(mkdtemp(prefix="edgepack-sources-"))
+    atexit.register(shutil.rmtree, work, ignore_errors=True)
+    project = PASSED_OVER.write(work / "project", TARGET)
+    result = build(project=project, out=work / "dist")
+    result.require_all()
+    bundle = result.bundles[0].bundle
+    app = app_of_bundle(bundle, project)
+    steps = (HERE / "kotlin" / "sources" / "Steps.kt").read_text("utf-8")
+    steps = steps.replace("package edgepack.subject", f"package {app.kotlin_package}")
+    (work / "Steps.kt").write_text(steps.replace("Subject", app.type_name), encoding="utf-8")
+    (work / "Later.kt").write_text(later(app, (bundle.path / "README.md").read_text("utf-8")))
+    libraries = jars(STDLIB, ORT, ANDROID)
+    own = bundle.path / "src" / "main" / "kotlin"
+    classes = compile_kotlin([own], work / "classes", classpath=libraries)
+    path = (stand_ins(work), classes, *libraries)
+    friend = [f"-Xfriend-paths={classes}"]
+    programs = [work / "Steps.kt", work / "Later.kt"]
+    program = compile_kotlin(programs, work / "program", classpath=path, options=friend)
+    return Subject(app, bundle, (program, *path))
+
+
+def later(app: App, readme: str) -> str:
+    """Return the README's example of a version that comes later as a function."""
+    [example] = re.findall(r"```kotlin\n(val store = .*?)```", readme, re.DOTALL)
+    return f"""\
+package {app.kotlin_package}
+
+import android.content.Context
+import java.io.File
+
+internal fun later(context: Context, download: File): {app.type_name} {{
+{example}return model
+}}
+"""
+
+
+def phone(work: Path, system: str = SYSTEM) -> Phone:
+    """Return a phone whose app has the bundle among its assets."""
+    folder = work / "phone"
+    folder.mkdir(exist_ok=True)
+    write_apk(subject().bundle.path, subject().app, folder, (".onnx", ".ort"))
+
+    def start(steps: Sequence[Step]) -> list[Any]:
+        (folder / "steps.json").write_text(json.dumps(steps))
+        main = f"{subject().app.kotlin_package}.StepsKt"
+        options = [f"-Dfingerprint={system}"]
+        done = run_main(main, folder, classpath=subject().path, options=options)
+        found: list[Any] = json.loads(done.text.splitlines()[-1])
+        return found
+
+    return Phone(folder, subject().bundle.path, folder / "cache", start)
+
+
+def on_phone(scenario: Callable[[Phone], str]) -> Callable[[Path], str]:
+    """Return a scenario as a proof's function."""
+    return lambda work: scenario(phone(work))
+
+
+def weights_are_not_given(work: Path) -> str:
+    """Refuse a function where weights are in a file, which onnxruntime reads from a folder."""
+    here = phone(work)
+    bundle = here.copy("download")
+    outside_weights(bundle)
+    encrypt(bundle, here.folder / "secret")
+    steps: list[Step] = [{"do": "open", "folder": "download"}, {"do": "open", "function": "secret"}]
+    folder, function = here.run(*steps)
+    require("variant" in folder, f"{folder}")
+    require("which a function cannot give" in str(function), f"{function}")
+    return "a folder with weights opens, a function does not"
+
+
+def system_is_seen(work: Path) -> str:
+    """Open again after an update of the system: all is proven again."""
+    encrypt(phone(work).copy("download"), work / "phone" / "secret")
+    step: Step = {"do": "open", "function": "secret"}
+    [first] = phone(work).run(step)
+    [again] = phone(work).run(step)
+    [updated] = phone(work, "phone/15").run(step)
+    require(len(again["read"]) < len(first["read"]), f"{again}")
+    require(updated["read"] == first["read"], f"{updated}")
+    return f"{len(first['read'])} reads, then {len(again['read'])}, then {len(updated['read'])}"
+
+
+def java_agrees(work: Path) -> str:
+    """Check signatures that Java made, and such that are changed."""
+    [said] = phone(work).run({"do": "compare signatures", "count": SIGNATURES})
+    require(said == f"{SIGNATURES} are equal", f"{said}")
+    return str(said)
+
+
+PROOFS = (
+    Proof("assets, a folder and a function", on_phone(sources.sources_open)),
+    Proof("a damaged folder says what is wrong", on_phone(sources.damage_is_named)),
+    Proof("weights beside a model, from a function", weights_are_not_given),
+    Proof("a later start proves nothing again", on_phone(sources.verdicts_are_kept)),
+    Proof("another system proves all again", system_is_seen),
+    Proof("versions that come later", on_phone(sources.versions_are_switched)),
+    Proof("signatures by the app's key", on_phone(sources.signatures_decide)),
+    Proof("Java's own signatures", java_agrees),
+)
