@@ -30,13 +30,21 @@ from tests.support.reports.proof_report import Check, report
 PLATFORMS = {
     "android": (
         "kotlin_models",
+        "kotlin_sources",
         "kotlin_vectors",
         "kotlin_style",
         "aar",
         "android_api",
         "gradle_script",
     ),
-    "apple": ("swift_models", "swift_choice", "swift_package", "swift_vectors", "swift_style"),
+    "apple": (
+        "swift_models",
+        "swift_sources",
+        "swift_choice",
+        "swift_package",
+        "swift_vectors",
+        "swift_style",
+    ),
     "c": ("c_loop",),
 }
 """The modules with each platform's proofs, in the order in which they run."""

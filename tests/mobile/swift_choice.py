@@ -7,6 +7,7 @@ float16 with the processor's.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from edgepack.base.resources import find_templates_dir
 from edgepack.builder.build import build
 
 from tests.mobile.proofs import Proof, require
+from tests.mobile.sealing import seal
 from tests.mobile.signatures import DYNAMIC_BATCH
 from tests.mobile.swift_models import STRICT, SWIFT
 from tests.mobile.swift_rootfs import toolchain
@@ -152,9 +154,13 @@ def choices_hold(work: Path) -> str:
     (work / "swift" / "cases.json").write_text(json.dumps(list(map(_as_json, CASES))))
     # The cases share a cache, and each session leaves something there.
     done = tools.run(["./choice", "bundle", "cases.json", "cache"], folder=work / "swift")
-    for case, found in zip(CASES, json.loads(done.stdout), strict=True):
+    *digests, said = done.text.splitlines()
+    for size, digest in enumerate(digests):
+        wanted = hashlib.sha256(bytes(n * 7 % 251 for n in range(size))).hexdigest()
+        require(digest == wanted, f"SHA-256 of {size} bytes: {digest}")
+    for case, found in zip(CASES, json.loads(said), strict=True):
         _compare(case, found)
-    return f"{len(CASES)} cases"
+    return f"{len(CASES)} cases, {len(digests)} digests"
 
 
 def simulator_is_known(work: Path) -> str:
@@ -236,6 +242,9 @@ def _write_variants(bundle: Path) -> None:
     ]
     manifest["goldens"] = [{**golden, "outputs": {name: outputs for name, *_ in made}}]
     (bundle / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    for _, model, *_ in made:
+        (bundle / "models" / model).touch()
+    seal(bundle)
 
 
 PROOFS = (

@@ -8,6 +8,7 @@ program that only imports it runs every golden input through the API that apps u
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -105,8 +106,14 @@ class Compiled:
         return np.frombuffer((self.folder / "out" / name).read_bytes(), dtype).reshape(like.shape)
 
 
-def compiled(project: Path, name: str, work: Path) -> Compiled:
+def compiled(project: Path, name: str, work: Path, mirrors: Sequence[str] = ()) -> Compiled:
     """Build a project's bundle for iOS and compile its module.
+
+    Args:
+        project: The project's file.
+        name: Its name.
+        work: A folder.
+        mirrors: Modules of Apple's that it finds: those in ``swift/mirror``.
 
     Raises:
         NotHeldError: A variant was not built.
@@ -125,7 +132,11 @@ def compiled(project: Path, name: str, work: Path) -> Compiled:
     argv += ["-module-name", made.module, "-emit-module", "-emit-object"]
     argv += ["-emit-module-path", f"{made.module}.swiftmodule", "-o", f"{made.module}.o"]
     argv += [str(source.relative_to(folder)) for source in sources]
-    made.tools.run(argv, folder=folder)
+    for mirror in mirrors:
+        shutil.copy(SWIFT / "mirror" / f"{mirror}.swift", folder)
+        own = ["-parse-as-library", "-emit-module", "-emit-object", "-module-name", mirror]
+        made.tools.run(["swiftc", *STRICT, *own, f"{mirror}.swift"], folder=folder)
+    made.tools.run([*argv, "-I", "."], folder=folder)
     return made
 
 
@@ -192,7 +203,7 @@ def _stored(bundle: Bundle, entry: GoldenTensor) -> np.ndarray:
 def _golden_program(made: Compiled) -> Iterator[str]:
     manifest = made.manifest
     variant = made.variant
-    yield f"let model = try await {made.name}.open(from: bundle)"
+    yield f"let model = try await {made.name}.open(from: .folder(bundle))"
     yield 'said["variant"] = model.variant'
     yield 'said["telemetry"] = getenv("ORT_DISABLE_TELEMETRY").map { String(cString: $0) }'
     yield 'said["passedOver"] = model.passedOver.map { [$0.variant, $0.reason] }'
@@ -241,7 +252,7 @@ def answers_hold(made: Compiled) -> str:
     ways += [PICTURE.format(width=37)] if len(given) == 1 else []
     told = [f"try model.predict({way}).answers.{output}{TOLD[described.kind]}" for way in ways]
     program = [
-        f"let model = try await {made.name}.open(from: bundle)",
+        f"let model = try await {made.name}.open(from: .folder(bundle))",
         f'said["answers"] = [{", ".join(told)}]',
     ]
     if described.kind == "detection":
@@ -319,7 +330,7 @@ def text_holds(made: Compiled) -> str:
     """Run the model on texts, and compare the vectors with Python's."""
     texts = ["", "Hello unaffable world!", "the quick brown fox jumped " * 3]
     said = made.run(f"""
-let model = try await {made.name}.open(from: bundle)
+let model = try await {made.name}.open(from: .folder(bundle))
 said["vectors"] = try {json.dumps(texts)}.map {{ try model.predict($0).answers.hidden.scalars }}
 """)
     python = load(made.bundle.path)
@@ -332,7 +343,7 @@ said["vectors"] = try {json.dumps(texts)}.map {{ try model.predict($0).answers.h
 def masks_may_be_left_out(made: Compiled) -> str:
     """Run a model with buckets without its mask, on lengths between, and refuse longer ones."""
     program = f"""
-let model = try await {made.name}.open(from: bundle)
+let model = try await {made.name}.open(from: .folder(bundle))
 func ids(_ length: Int) throws -> Tensor<Int64> {{
     try Tensor(shape: [1, length], scalars: (0..<length).map {{ Int64($0 % 15 + 1) }})
 }}

@@ -1,19 +1,29 @@
-// A bundle's folder: its manifest, its golden tensors, and the closeness of outputs to them.
+// A bundle: its manifest, its golden tensors, and the closeness of outputs to them.
 
 import Foundation
 
-/// A bundle's manifest and folder.
+/// A bundle's manifest and files.
 struct ModelBundle: Sendable {
-    let folder: URL
+    let files: BundleFiles
     let manifest: Manifest
+    /// The SHA-256 of `manifest.json`.
+    let digest: String
     let shapes: InputShapes
 
     /// Reads the manifest.
     ///
-    /// - Throws: ``OpenError`` if the folder is not a bundle, or a bundle that this code cannot read.
-    init(folder: URL) throws {
-        self.folder = folder
-        manifest = try Self.readManifest(folder.appendingPathComponent("manifest.json"))
+    /// - Parameters:
+    ///   - files: The bundle's.
+    ///   - code: What the bundle has to fit.
+    ///   - signer: Who must have signed it.
+    /// - Throws: ``OpenError`` if the files are not a bundle, or not one that this code can read and may open.
+    init(files: BundleFiles, code: ModelInterface? = nil, signer: Signer? = nil) throws {
+        self.files = files
+        let data = try files.data("manifest.json")
+        if let signer { try signer.check(data, signature: try files.signature()) }
+        digest = hex(sha256(data))
+        manifest = try Self.readManifest(data)
+        try code?.check(manifest, data)
         shapes = InputShapes(inputs: manifest.inputs, descriptions: manifest.inputDescriptions)
     }
 
@@ -87,7 +97,9 @@ struct ModelBundle: Sendable {
         for file in Set(files) {
             let path = "files/\(file)"
             do {
-                read[file] = try make(try Data(contentsOf: folder.appendingPathComponent(path)))
+                read[file] = try make(try self.files.data(path))
+            } catch let error as OpenError {
+                throw error
             } catch {
                 throw OpenError("the bundle is damaged: \(path): \(message(error))")
             }
@@ -99,9 +111,11 @@ struct ModelBundle: Sendable {
         var read: Tensors = [:]
         for entry in entries {
             do {
-                let bytes = [UInt8](try Data(contentsOf: folder.appendingPathComponent(entry.path)))
+                let bytes = [UInt8](try files.data(entry.path))
                 let shape = entry.stride ?? 1 == 1 ? entry.shape : [bytes.count / entry.dtype.size]
                 read[entry.name] = try RawTensor(type: entry.dtype, shape: shape, bytes: bytes)
+            } catch let error as OpenError {
+                throw error
             } catch {
                 throw OpenError("the bundle is damaged: \(entry.path): \(message(error))")
             }
@@ -109,10 +123,9 @@ struct ModelBundle: Sendable {
         return read
     }
 
-    private static func readManifest(_ file: URL) throws -> Manifest {
+    private static func readManifest(_ data: Data) throws -> Manifest {
         struct Version: Decodable { let schema_version: Int }
         do {
-            let data = try Data(contentsOf: file)
             let version = try JSONDecoder().decode(Version.self, from: data).schema_version
             guard version == Manifest.schemaVersion else {
                 throw OpenError(
@@ -124,6 +137,9 @@ struct ModelBundle: Sendable {
                 throw OpenError(
                     "the bundle is damaged: manifest.json names no golden sample, which tells whether a variant works")
             }
+            for path in manifest.files.map(\.path) where leadsOut(path) {
+                throw OpenError("the bundle is damaged: manifest.json: '\(path)' is no path in a bundle")
+            }
             return manifest
         } catch let error as OpenError {
             throw error
@@ -131,6 +147,11 @@ struct ModelBundle: Sendable {
             throw OpenError("this is no complete bundle: manifest.json: \(message(error))")
         }
     }
+}
+
+/// Returns whether a path may lead out of the bundle: a download may say anything.
+private func leadsOut(_ path: String) -> Bool {
+    path.split(separator: "/", omittingEmptySubsequences: false).contains { ["", ".", ".."].contains($0) }
 }
 
 /// Returns an error's message as one line.

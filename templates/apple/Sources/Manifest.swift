@@ -16,9 +16,11 @@ struct Manifest: Decodable, Sendable {
     let variants: [Variant]
     /// At least one.
     let goldens: [Golden]
+    /// The bundle's files, except those that the manifest cannot list.
+    let files: [ListedFile]
 
     enum CodingKeys: String, CodingKey {
-        case name, version, target, inputs, outputs, variants, goldens
+        case name, version, target, inputs, outputs, variants, goldens, files
         case inputDescriptions = "input_descriptions"
         case outputDescriptions = "output_descriptions"
     }
@@ -28,10 +30,12 @@ struct Manifest: Decodable, Sendable {
 }
 
 /// One input or output of the model.
-struct TensorSpec: Decodable, Sendable, Equatable {
+struct TensorSpec: Decodable, Sendable, Equatable, CustomStringConvertible {
     let name: String
     let dtype: ElementType
     let shape: [Dimension]
+
+    var description: String { "\(name): \(dtype)\(wordsOf(shape))" }
 
     /// - Throws: ``TensorError``, with what was expected, if the tensor does not fit.
     func check(_ tensor: RawTensor) throws {

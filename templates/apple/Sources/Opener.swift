@@ -12,10 +12,10 @@ protocol InferenceRuntime: Sendable {
     /// Creates a session.
     ///
     /// - Parameters:
-    ///   - model: The model's file.
+    ///   - model: The model's file, or its bytes.
     ///   - providers: In order of preference, with their options.
     ///   - settings: Session options, with config entries.
-    func session(model: URL, providers: [ProviderEntry], settings: SessionSettings) throws -> any InferenceSession
+    func session(model: ModelData, providers: [ProviderEntry], settings: SessionSettings) throws -> any InferenceSession
 }
 
 /// A loaded model. Threads may share it.
@@ -65,18 +65,50 @@ struct Opener: Sendable {
     let bundle: ModelBundle
     let runtime: any InferenceRuntime
     let device: DeviceFacts
-    /// The folder for compiled models, with a folder for each model, runtime and device.
+    /// The folder for compiled models, with a folder for each model, runtime and device, and for verdicts.
     let cache: URL
 
     /// Opens the first variant that works, or the one with the given id. It waits while another open runs.
     ///
-    /// - Throws: ``OpenError`` if none works.
-    func open(only id: String? = nil) throws -> LoadedModel {
+    /// The first open of a bundle checks its files and variants; later ones open the variant that worked, as long as the
+    /// bundle, the runtime and the system stay the same.
+    ///
+    /// - Parameters:
+    ///   - id: The only variant to use.
+    ///   - isFresh: Whether all is checked although an earlier open kept its verdict.
+    /// - Throws: ``OpenError`` if the bundle is not whole, or no variant works.
+    func open(only id: String? = nil, isFresh: Bool = false) throws -> LoadedModel {
         turn.lock()
         defer { turn.unlock() }
+        let variants = try bundle.variants(only: id)
+        let facts = [bundle.digest, runtime.version, device.system, device.model, try bundle.files.stamp()]
+        let name = hex(sha256(Data("\(bundle.digest) \(id ?? "")".utf8)))
+        let verdicts = Verdicts(folder: cache, name: name, key: facts.joined(separator: "\n"))
+        if !isFresh, let verdict = verdicts.read(), let model = try reopen(verdict, of: variants) { return model }
+        try bundle.files.verify(bundle.manifest.files)
+        let model = try choose(from: variants)
+        verdicts.write(variant: model.variant.id, passedOver: model.passedOver)
+        return model
+    }
+
+    /// Opens the variant that worked before; returns nil if it does not load any more.
+    private func reopen(_ verdict: Verdict, of variants: [Variant]) throws -> LoadedModel? {
+        guard let variant = variants.first(where: { $0.id == verdict.variant }) else { return nil }
+        let passedOver = verdict.passedOver.map { PassedOver(variant: $0[0], reason: $0[1]) }
+        let (labels, tokenizers) = (try bundle.labels(), try bundle.tokenizers())
+        do {
+            return LoadedModel(
+                bundle: bundle, variant: variant, sessions: try sessions(of: variant), passedOver: passedOver,
+                labels: labels, tokenizers: tokenizers)
+        } catch is Refused {
+            return nil
+        }
+    }
+
+    private func choose(from variants: [Variant]) throws -> LoadedModel {
         let (labels, tokenizers) = (try bundle.labels(), try bundle.tokenizers())
         var passedOver: [PassedOver] = []
-        for variant in try bundle.variants(only: id) {
+        for variant in variants {
             do {
                 let model = LoadedModel(
                     bundle: bundle, variant: variant, sessions: try sessions(of: variant), passedOver: passedOver,
@@ -146,7 +178,7 @@ struct Opener: Sendable {
         let providers = providers(of: variant).map { entry in
             ProviderEntry(name: entry.name, options: filled(entry.options, with: cache))
         }
-        let file = bundle.folder.appendingPathComponent(model)
+        let file = try bundle.files.model(model)
         var settings = variant.session
         settings.config = config(of: variant).mapValues { filled($0, with: cache) }
         do {

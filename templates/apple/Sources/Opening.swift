@@ -2,15 +2,71 @@
 
 import Foundation
 
+/// What this code takes and gives: that of the bundle that it came with. A bundle that comes later must have the same.
+struct ModelInterface: Sendable {
+    let name: String
+    /// The inputs and outputs, as `name: dtype[1, batch]`.
+    let inputs: [String]
+    let outputs: [String]
+    /// The inputs and outputs that the code makes from something, or makes something of: name and kind.
+    let described: [[String]]
+
+    private struct Found: Decodable {
+        struct Input: Decodable {
+            let image: Described?
+            let tokens: Described?
+        }
+
+        struct Output: Decodable {
+            let kind: String
+        }
+
+        struct Described: Decodable {}
+
+        let input_descriptions: [String: Input]
+        let output_descriptions: [String: Output]
+    }
+
+    /// - Throws: ``OpenError`` if a bundle has another name, other inputs or other outputs.
+    func check(_ manifest: Manifest, _ data: Data) throws {
+        try require("name", name, manifest.name)
+        try require("inputs", "\(inputs)", "\(manifest.inputs.map(\.description))")
+        try require("outputs", "\(outputs)", "\(manifest.outputs.map(\.description))")
+        let found = try JSONDecoder().decode(Found.self, from: data)
+        for pair in described {
+            let (tensor, kind) = (pair[0], pair[1])
+            let input = found.input_descriptions[tensor]
+            let kinds = ["image": input?.image != nil, "tokens": input?.tokens != nil]
+            let has = found.output_descriptions[tensor]?.kind ?? (kinds[kind] == true ? kind : "none")
+            try require("description of '\(tensor)'", kind, has)
+        }
+    }
+
+    private func require(_ what: String, _ wanted: String, _ found: String) throws {
+        guard wanted == found else {
+            throw OpenError("the bundle does not fit this code: its \(what) is \(found), the code's is \(wanted)")
+        }
+    }
+}
+
 extension LoadedModel {
     /// Opens the best variant, or the one with the given id, with the runtime that is linked into the app.
-    static func open(variant: String?, folder: URL) throws -> LoadedModel {
-        let bundle = try ModelBundle(folder: folder)
+    ///
+    /// - Parameters:
+    ///   - variant: The only variant to use.
+    ///   - files: The bundle's.
+    ///   - code: What the bundle has to fit.
+    ///   - signer: Whose signature the bundle must have.
+    ///   - isFresh: Whether all is checked although an earlier open kept its verdict.
+    static func open(
+        variant: String? = nil, files: BundleFiles, code: ModelInterface, signer: String?, isFresh: Bool = false
+    ) throws -> LoadedModel {
+        let bundle = try ModelBundle(files: files, code: code, signer: try signer.map(Signer.init))
         let caches = try FileManager.default.url(
             for: .cachesDirectory, in: .userDomainMask, appropriateFor: nil, create: true)
         let cache = caches.appendingPathComponent("edgepack/models").appendingPathComponent(bundle.manifest.name)
         let opener = Opener(bundle: bundle, runtime: OnnxRuntime(), device: .current, cache: cache)
-        return try opener.open(only: variant)
+        return try opener.open(only: variant, isFresh: isFresh)
     }
 }
 

@@ -12,9 +12,11 @@ struct Choice {
         checkHalf()
         try await checkThread()
         let arguments = CommandLine.arguments
-        let bundle = try ModelBundle(folder: URL(fileURLWithPath: arguments[1]))
+        let bundle = try ModelBundle(files: .folder(URL(fileURLWithPath: arguments[1])))
         try checkGoldens(bundle, scratch: URL(fileURLWithPath: arguments[3]))
         try checkTurns(bundle, cache: URL(fileURLWithPath: arguments[3]))
+        try checkVerdicts(bundle, cache: URL(fileURLWithPath: arguments[3]).appendingPathComponent("verdicts"))
+        checkHashes()
         let cases = try JSONDecoder().decode([Case].self, from: Data(contentsOf: URL(fileURLWithPath: arguments[2])))
         let results = cases.map { found(bundle, $0, cache: URL(fileURLWithPath: arguments[3])) }
         print(String(decoding: try JSONEncoder().encode(results), as: UTF8.self))
@@ -55,14 +57,14 @@ struct Choice {
         }
         let some = RawTensor(unchecked: [UInt8](0..<10), type: .uint8, shape: [2, 5]).every(3)
         precondition(some == RawTensor(unchecked: [0, 3, 6, 9], type: .uint8, shape: [4]), "\(some)")
-        let file = try Data(contentsOf: bundle.folder.appendingPathComponent("manifest.json"))
+        let file = try bundle.files.data("manifest.json")
         var manifest = try JSONSerialization.jsonObject(with: file) as! [String: Any]
         manifest["goldens"] = [Any]()
         let folder = scratch.appendingPathComponent("without goldens")
         try FileManager.default.createDirectory(at: folder, withIntermediateDirectories: true)
         try JSONSerialization.data(withJSONObject: manifest).write(to: folder.appendingPathComponent("manifest.json"))
         do {
-            _ = try ModelBundle(folder: folder)
+            _ = try ModelBundle(files: .folder(folder))
             preconditionFailure("a bundle without golden samples was taken")
         } catch {
             precondition("\(error)".contains("manifest.json names no golden sample"), "\(error)")
@@ -78,6 +80,45 @@ struct Choice {
         precondition(runtime.log.lines == Array(repeating: "1", count: 4), "\(runtime.log.lines) sessions at once")
     }
 
+    /// A start opens the variant that worked before without proving it, unless something is another.
+    static func checkVerdicts(_ bundle: ModelBundle, cache: URL) throws {
+        let works = Case(faults: ["all.onnx": .init(created: ["no", "no"]), "share.onnx": .init(assigned: Case.taken)])
+        let unproven = Case(faults: ["share.onnx": .init(run: "broken")])
+        let unloaded = Case(faults: ["share.onnx": .init(created: ["no", "no"])])
+        func opened(_ given: Case, system: String = "iOS 18.0", version: String = "1.30.0") throws -> String {
+            let runtime = ReplayedRuntime(bundle: bundle, given: given, log: Log(), version: version)
+            let device = DeviceFacts(system: system, model: "phone", cpuFlags: ["asimddp"], isX86: false, isSimulator: false)
+            let model = try Opener(bundle: bundle, runtime: runtime, device: device, cache: cache).open()
+            return ([model.variant.id] + model.passedOver.map { "\($0.variant): \($0.reason)" }).joined(separator: "; ")
+        }
+        let first = "coreml-share; coreml-all: the session cannot be created: no"
+        let other = "coreml-all"
+        for (number, (found, wanted)) in [
+            (try opened(works), first),
+            (try opened(unproven), first),
+            (try opened(unproven, system: "iOS 18.1"), other),
+            (try opened(works), first),
+            (try opened(unproven, version: "1.31.0"), other),
+            (try opened(works), first),
+            (try opened(unloaded), other),
+        ].enumerated() {
+            precondition(found == wanted, "open \(number) gave \(found), not \(wanted)")
+        }
+    }
+
+    /// Digests of all sizes around a block's, whole and in parts.
+    static func checkHashes() {
+        for size in 0..<200 {
+            let bytes = (0..<size).map { UInt8($0 * 7 % 251) }
+            var parts = SHA256()
+            for start in stride(from: 0, to: size, by: 13) {
+                bytes[start..<min(start + 13, size)].withUnsafeBytes { parts.update(bufferPointer: $0) }
+            }
+            precondition(hex(parts.finalize()) == hex(sha256(Data(bytes))), "\(size)")
+            print(hex(sha256(Data(bytes))))
+        }
+    }
+
     static func found(_ bundle: ModelBundle, _ given: Case, cache: URL) -> Found {
         let runtime = ReplayedRuntime(bundle: bundle, given: given, log: Log())
         let device = DeviceFacts(
@@ -85,7 +126,7 @@ struct Choice {
             isSimulator: given.isSimulator)
         let opener = Opener(bundle: bundle, runtime: runtime, device: device, cache: cache)
         do {
-            let model = try opener.open(only: given.only)
+            let model = try opener.open(only: given.only, isFresh: true)
             let passed = model.passedOver.map { [$0.variant, $0.reason] }
             return Found(variant: model.variant.id, passedOver: passed, error: nil, sessions: runtime.log.lines)
         } catch {
@@ -102,6 +143,16 @@ struct Case: Decodable {
     let only: String?
     /// What goes wrong, by the name of a model's file.
     let faults: [String: Fault]
+
+    static let taken = ["CoreMLExecutionProvider"]
+
+    /// A phone that has everything.
+    init(faults: [String: Fault]) {
+        providers = ["CoreMLExecutionProvider", "CPUExecutionProvider"]
+        cpu = ["asimddp"]
+        (isX86, isSimulator, only) = (false, false, nil)
+        self.faults = faults
+    }
 
     struct Fault: Decodable {
         /// Errors that creating a session gives, one after the other.
@@ -133,11 +184,11 @@ struct ReplayedRuntime: InferenceRuntime {
     let given: Case
     let log: Log
 
-    let version = "1.30.0"
+    var version = "1.30.0"
     var providers: [String] { given.providers }
 
-    func session(model: URL, providers: [ProviderEntry], settings: SessionSettings) throws -> any InferenceSession {
-        let name = model.lastPathComponent
+    func session(model: ModelData, providers: [ProviderEntry], settings: SessionSettings) throws -> any InferenceSession {
+        let name = model.name
         let config = settings.config.sorted { $0.key < $1.key }.map { "\($0.key)=\($0.value)" }
         let cached = try isCached(providers) ? ["cached"] : []
         log.lines.append(([name] + cached + providers.map(\.name) + config).joined(separator: " "))
@@ -169,7 +220,7 @@ struct CountingRuntime: InferenceRuntime {
     let version = "1.30.0"
     let providers = [ProviderEntry.cpu]
 
-    func session(model: URL, providers: [ProviderEntry], settings: SessionSettings) throws -> any InferenceSession {
+    func session(model: ModelData, providers: [ProviderEntry], settings: SessionSettings) throws -> any InferenceSession {
         count(1)
         Thread.sleep(forTimeInterval: 0.02)
         count(-1)
