@@ -212,12 +212,12 @@ def _golden_program(made: Compiled) -> Iterator[str]:
     for number, golden in enumerate(manifest.goldens):
         yield "do {"
         yield f"    let inputs = {made.name}.Inputs({', '.join(_arguments(golden.inputs))})"
-        yield "    let outputs = try model.predict(inputs)"
+        yield "    let outputs = try model.predictSync(inputs)"
         yield from _writes(golden.outputs[variant.id], number, "outputs", "")
         # Threads share a model, and all get what one alone gets.
         kind = f"{made.name}.Outputs.self"
         yield f"    let all = try await withThrowingTaskGroup(of: {kind}) {{ group in"
-        yield "        for _ in 0..<8 { group.addTask { try model.predict(inputs) } }"
+        yield "        for _ in 0..<8 { group.addTask { try await model.predict(inputs) } }"
         yield "        return try await group.reduce(into: []) { $0.append($1) }"
         yield "    }"
         for name in make_identifiers(
@@ -250,7 +250,7 @@ def answers_hold(made: Compiled) -> str:
     arguments = ", ".join(f"{each.name}: try {each.swift}" for each in given)
     ways = [f"{made.name}.Inputs({arguments})"]
     ways += [PICTURE.format(width=37)] if len(given) == 1 else []
-    told = [f"try model.predict({way}).answers.{output}{TOLD[described.kind]}" for way in ways]
+    told = [f"try model.predictSync({way}).answers.{output}{TOLD[described.kind]}" for way in ways]
     program = [
         f"let model = try await {made.name}.open(from: .folder(bundle))",
         f'said["answers"] = [{", ".join(told)}]',
@@ -312,7 +312,7 @@ def _boxless(output: str, picture: str, inputs: str) -> Iterator[str]:
     yield f"var own = {inputs}"
     yield f"own.{picture} = try Tensor(shape: own.{picture}.shape, scalars: own.{picture}.scalars)"
     yield "do {"
-    yield f"    _ = try model.predict(own).answers.{output}"
+    yield f"    _ = try model.predictSync(own).answers.{output}"
     yield '    said["boxless"] = "it is taken"'
     yield "} catch {"
     yield '    said["boxless"] = "\\(error)"'
@@ -331,7 +331,7 @@ def text_holds(made: Compiled) -> str:
     texts = ["", "Hello unaffable world!", "the quick brown fox jumped " * 3]
     said = made.run(f"""
 let model = try await {made.name}.open(from: .folder(bundle))
-said["vectors"] = try {json.dumps(texts)}.map {{ try model.predict($0).answers.hidden.scalars }}
+said["vectors"] = try {json.dumps(texts)}.map {{ try model.predictSync($0).answers.hidden.scalars }}
 """)
     python = load(made.bundle.path)
     for text, vector in zip(texts, said["vectors"], strict=True):
@@ -348,14 +348,14 @@ func ids(_ length: Int) throws -> Tensor<Int64> {{
     try Tensor(shape: [1, length], scalars: (0..<length).map {{ Int64($0 % 15 + 1) }})
 }}
 for length in [1, 3, 4, 5, 8] {{
-    let outputs = try model.predict(.init(inputIds: ids(length)))
+    let outputs = try model.predictSync(.init(inputIds: ids(length)))
     precondition(outputs.hidden.shape == [1, length, 6])
     try write(outputs.hidden, "hidden-\\(length).bin")
     try write(outputs.answers.hidden, "vector-\\(length).bin")
 }}
 func refusal(_ ids: Tensor<Int64>) -> String {{
     do {{
-        _ = try model.predict(.init(inputIds: ids))
+        _ = try model.predictSync(.init(inputIds: ids))
         return "it was taken"
     }} catch {{
         return "\\(error)"

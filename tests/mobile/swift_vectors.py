@@ -1,7 +1,8 @@
 """Pictures, answers and texts in Swift, on Linux, as Python has them.
 
 The sources that a bundle for iOS carries are compiled as they are, in Swift 6 mode; then they run.
-What draws Core Graphics' pictures is type-checked against a mirror of its API: ``swift/mirror``.
+What takes pictures of Core Video, Core Graphics and UIKit is compiled against mirrors of their APIs,
+and run: ``swift/mirror``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from edgepack.builder.build import build
 from edgepack.project.identifiers import make_type_name
 from PIL import Image, ImageOps
 
-from tests.mobile.comparing import compare_answers, compare_images, compare_tokens
+from tests.mobile.comparing import compare_answers, compare_frames, compare_images, compare_tokens
 from tests.mobile.kotlin_vectors import write_transparent
 from tests.mobile.proofs import Proof, require
 from tests.mobile.refusals import compare_refused, write_refused
@@ -26,8 +27,10 @@ from tests.mobile.swift_rootfs import toolchain
 from tests.mobile.vectors import write as write_vectors
 
 HERE = Path(__file__).parent
-SOURCES = ("Tensors", "Images", "Answers", "ExactJSON", "WordPiece")
+SOURCES = ("Tensors", "Frames", "Images", "Answers", "ExactJSON", "WordPiece")
 """Those that need neither a model nor its manifest."""
+MIRRORS = ("CoreGraphics", "CoreVideo", "ImageIO", "UIKit")
+"""Of Apple's frameworks, each after those that it uses."""
 SWIFTC = ("swiftc", "-swift-version", "6", "-warnings-as-errors")
 EXIF_ORIENTATION = 0x0112
 
@@ -48,26 +51,34 @@ def prove(work: Path) -> str:
     return "; ".join(compare(cases, results) for compare in COMPARISONS)
 
 
-def check_core_graphics(work: Path) -> str:
-    """Compile a whole bundle as it is where there is Core Graphics, and take pictures of that."""
+def check_apple_pictures(work: Path) -> str:
+    """Compile a whole bundle as it is where Apple's frameworks are, and take pictures of those."""
     built = build(project=DETECTOR.write(work / "project", "ios"), targets=["ios"], out=work)
     folder = built.bundles[0].bundle.path
-    copied(
-        folder, [HERE / "swift" / name for name in ("mirror/CoreGraphics.swift", "Drawing.swift")]
-    )
+    mirrored = [f"mirror/{name}.swift" for name in MIRRORS]
+    copied(folder, [HERE / "swift" / name for name in (*mirrored, "Drawing.swift")])
     module = f"Edgepack{make_type_name(DETECTOR.name)}"
     files = [f"Sources/{module}/{file.name}" for file in (folder / "Sources" / module).iterdir()]
     tools = toolchain()
-    mirror = ["-parse-as-library", "-emit-module", "-emit-object", "-module-name", "CoreGraphics"]
-    tools.run([*SWIFTC, *mirror, "CoreGraphics.swift"], folder=folder)
+    # With library evolution enumerations may grow, as those of Apple's frameworks may; it warns of
+    # Foundation, which Linux has without.
+    mirror = [
+        *SWIFTC[:3],
+        "-I",
+        ".",
+        "-parse-as-library",
+        "-enable-library-evolution",
+        "-emit-module",
+    ]
+    for name in MIRRORS:
+        own = ["-emit-object", "-module-name", name, f"{name}.swift"]
+        tools.run([*mirror, *own], folder=folder)
     # Optimized, as apps are: the compiler lets go of objects as soon as it may.
     made = ["-O", "-parse-as-library", "-module-name", module, "-o", "drawing"]
     linked = ["-I", ".", "-I", f"Sources/C{module}/include", "-L/runtime", "-lonnxruntime"]
-    own = ["CoreGraphics.o", "Drawing.swift"]
-    tools.run([*SWIFTC, *made, *linked, *own, *files], folder=folder)
-    tools.run(["./drawing"], folder=folder)
-    text = (folder / "Sources" / module / "Model.swift").read_text("utf-8")
-    require("_ image: CGImage" in text, "the bundle has no way in for a CGImage")
+    objects = [f"{name}.o" for name in MIRRORS]
+    tools.run([*SWIFTC, *made, *linked, *objects, "Drawing.swift", *files], folder=folder)
+    tools.run(["./drawing", "."], folder=folder)
     return f"{len(files)} files"
 
 
@@ -83,7 +94,10 @@ def copied(work: Path, files: Iterable[Path]) -> None:
 
 
 def write_turned(folder: Path) -> None:
-    """Write a picture in each of EXIF's orientations, and as Pillow puts it upright."""
+    """Write a picture in each of EXIF's orientations, and as Pillow puts it upright.
+
+    Where there is none of that number, what is to be said instead.
+    """
     pixels = np.random.default_rng(3).integers(0, 256, (3, 5, 3), np.uint8)
     for orientation in range(10):
         picture = Image.fromarray(pixels)
@@ -93,7 +107,13 @@ def write_turned(folder: Path) -> None:
         facts = {"width": 5, "height": 3, "orientation": orientation}
         (case / "case.json").write_text(json.dumps(facts))
         pixels.tofile(case / "pixels.bin")
-        np.asarray(ImageOps.exif_transpose(picture)).tofile(case / "upright.bin")
+        upright = case / "upright.bin"
+        if orientation in range(1, 9):
+            np.asarray(ImageOps.exif_transpose(picture)).tofile(upright)
+        else:
+            upright.write_text(
+                f"the picture's orientation is {orientation}, 1 to 8 are expected, as in EXIF"
+            )
 
 
 def compare_turned(cases: Path, results: Path) -> str:
@@ -106,7 +126,7 @@ def compare_turned(cases: Path, results: Path) -> str:
     for case in written:
         found = (results / "turned" / case.name / "upright.bin").read_bytes()
         require(found == (case / "upright.bin").read_bytes(), f"{case}: it is not upright")
-    return f"{len(written)} orientations are turned upright"
+    return f"{len(written)} orientations are turned upright, or refused"
 
 
 def write_escaped(case: Path, copy: Path) -> None:
@@ -117,9 +137,16 @@ def write_escaped(case: Path, copy: Path) -> None:
     (copy / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=True, indent=1))
 
 
-COMPARISONS = (compare_images, compare_turned, compare_answers, compare_tokens, compare_refused)
+COMPARISONS = (
+    compare_images,
+    compare_frames,
+    compare_turned,
+    compare_answers,
+    compare_tokens,
+    compare_refused,
+)
 
 PROOFS = (
     Proof("pictures, answers and texts are those of Python", prove),
-    Proof("what takes Core Graphics' pictures fits to its API", check_core_graphics),
+    Proof("what takes pictures of Apple's frameworks fits to their API", check_apple_pictures),
 )

@@ -6,25 +6,24 @@ extension LoadedModel {
     /// Returns an input made from a picture, with the place that the picture has in it.
     ///
     /// - Throws: ``TensorError`` if the manifest does not describe the input as an image: then it belongs to other code.
-    ///   ``ImageError`` if the picture is too long and thin for a model that scales it itself.
-    func tensor<Scalar>(of image: RGBImage, for input: String) throws -> Tensor<Scalar> {
+    ///   ``ImageError`` if the picture has no memory that can be read, or is too long and thin for a model that scales it itself.
+    func tensor<Scalar>(of picture: Picture, for input: String) throws -> Tensor<Scalar> {
         guard let description = bundle.manifest.inputDescriptions[input]?.image,
-            var tensor = made(of: image, description, as: Scalar.self) as? Tensor<Scalar>
+            let tensor = try picture.withFrame({ try made(of: $0, description, as: Scalar.self) as? Tensor<Scalar> })
         else {
-            throw TensorError("the manifest does not say how a picture becomes '\(input)'")
+            throw TensorError(.bundle, "the manifest does not say how a picture becomes '\(input)'")
         }
-        let place = description.resize.placed(width: image.width, height: image.height)
-        if Scalar.self is UInt8.Type { try place.requireScaled() }
-        tensor.place = place
         return tensor
     }
 
-    private func made(of image: RGBImage, _ description: ImageInput, as scalar: Any.Type) -> Any {
+    private func made(of frame: Frame, _ description: ImageInput, as scalar: Any.Type) throws -> Any {
         // The model does the rest itself.
-        if scalar is UInt8.Type { return Tensor(unchecked: image.pixels, shape: [image.height, image.width, 3]) }
-        let tensor = description.tensor(of: image)
+        if scalar is UInt8.Type { return try description.wholeTensor(of: frame) }
+        let tensor = description.tensor(of: frame)
         guard scalar is Double.Type else { return tensor }
-        return Tensor(unchecked: tensor.scalars.map(Double.init), shape: tensor.shape)
+        var doubles = Tensor(unchecked: tensor.scalars.map(Double.init), shape: tensor.shape)
+        doubles.place = tensor.place
+        return doubles
     }
 
     /// Returns the inputs made from a text: the token ids, and the mask and types that go with them.
@@ -33,7 +32,7 @@ extension LoadedModel {
     ///   text becomes the input.
     func tensors(of text: String, for input: String) throws -> Tensors {
         guard let tokens = bundle.manifest.inputDescriptions[input]?.tokens, let tokenizer = tokenizers[tokens.file] else {
-            throw TensorError("the manifest does not say how a text becomes '\(input)'")
+            throw TensorError(.bundle, "the manifest does not say how a text becomes '\(input)'")
         }
         let specs = bundle.manifest.inputs
         var isFixed = false
@@ -50,6 +49,59 @@ extension LoadedModel {
     }
 }
 
+extension LoadedModel {
+    /// Runs the model, for its answers.
+    ///
+    /// - Parameters:
+    ///   - place: Where the picture lies in the input; nil where the caller gave tensors.
+    ///   - cancellation: Ends the run.
+    /// - Throws: ``AnswerError`` if an option is outside its range, or names a label that an output has not; else what
+    ///   ``run(_:until:)`` and ``whole(_:)`` throw.
+    func answer(
+        _ inputs: Tensors, place: ImagePlacement?, options: AnswerOptions, until cancellation: Cancellation? = nil
+    ) throws -> Answering {
+        try options.requireRanges()
+        for case .some(let file) in bundle.manifest.outputDescriptions.values.map(\.allowedLabels) {
+            _ = try options.allowed(of: file.flatMap { labels[$0] } ?? [])
+        }
+        let whole = try whole(inputs)
+        let outputs = try run(whole, until: cancellation)
+        return Answering(model: self, inputs: whole, outputs: outputs, place: place, options: options)
+    }
+
+    /// Counts the labels of outputs whose number of classes is fixed.
+    ///
+    /// - Throws: ``OpenError`` if there are none, or another number.
+    func requireLabels() throws {
+        for spec in bundle.manifest.outputs {
+            guard let description = bundle.manifest.outputDescriptions[spec.name], let file = description.labels else { continue }
+            let count = labels[file]?.count ?? 0
+            guard count > 0 else { throw OpenError("the bundle is damaged: files/\(file) has no labels") }
+            guard case .classification = description, let classes = spec.fixedClasses, classes != count else { continue }
+            throw OpenError("the bundle is damaged: files/\(file) has \(count) labels, '\(spec.name)' has \(classes) classes")
+        }
+    }
+}
+
+extension TensorSpec {
+    /// The size of the one axis that is not 1; nil where the sizes are not known, or are of several axes.
+    fileprivate var fixedClasses: Int? {
+        let sizes = shape.filter { $0 != .fixed(1) }
+        guard sizes.count == 1, case .fixed(let size) = sizes[0] else { return nil }
+        return size
+    }
+}
+
+extension OutputDescription {
+    /// The file with the labels that an option may name, or none; nil where the answer has no classes to leave out.
+    fileprivate var allowedLabels: String?? {
+        switch self {
+        case .classification, .detection: return .some(labels)
+        case .raw, .embedding, .mask, .probability: return nil
+        }
+    }
+}
+
 /// The inputs and outputs of one run, from which its answers are made.
 struct Answering: Sendable {
     let model: LoadedModel
@@ -57,23 +109,33 @@ struct Answering: Sendable {
     let outputs: Tensors
     /// Where the picture lies in the input; nil where the caller gave tensors.
     let place: ImagePlacement?
+    let options: AnswerOptions
 
     func classes(_ name: String) throws -> [Classification] {
         guard case .classification(let scores) = description(name) else { throw notDescribed(name) }
-        return try scores.classes(of: output(name), labels: labels(scores.labels))
+        return try scores.classes(of: output(name), labels: labels(scores.labels), options: options)
     }
 
     func detections(_ name: String) throws -> [Detection] {
         guard case .detection(let rows) = description(name) else { throw notDescribed(name) }
-        guard let place else {
-            throw AnswerError("a detection's boxes are in the pixels of a picture: make the input from one")
-        }
-        return try rows.detections(of: output(name), labels: labels(rows.labels), place: place)
+        guard let place else { throw noPicture("a detection's boxes are in the pixels of a picture") }
+        return try rows.detections(of: output(name), labels: labels(rows.labels), place: place, options: options)
     }
 
     func vectors(_ name: String) throws -> Tensor<Float> {
         guard case .embedding(let pooling) = description(name) else { throw notDescribed(name) }
         return try pooling.vectors(of: output(name), mask: pooling.mask.flatMap { inputs[$0] })
+    }
+
+    func mask(_ name: String) throws -> Mask {
+        guard case .mask(let pixels) = description(name) else { throw notDescribed(name) }
+        guard let place else { throw noPicture("a mask has the pixels of a picture") }
+        return try pixels.mask(of: output(name), place: place)
+    }
+
+    func decisions(_ name: String) throws -> [Decision] {
+        guard case .probability(let probabilities) = description(name) else { throw notDescribed(name) }
+        return probabilities.decisions(of: try output(name))
     }
 
     private func description(_ name: String) -> OutputDescription? {
@@ -89,7 +151,20 @@ struct Answering: Sendable {
         file.flatMap { model.labels[$0] } ?? []
     }
 
+    private func noPicture(_ why: String) -> AnswerError {
+        AnswerError(.noPicture, "\(why): make the input from one")
+    }
+
     private func notDescribed(_ name: String) -> AnswerError {
-        AnswerError("the manifest does not say what '\(name)' means as the code does: they are of different bundles")
+        AnswerError(.bundle, "the manifest does not say what '\(name)' means as the code does: they are of different bundles")
+    }
+}
+
+/// Makes an answer now, and keeps why it cannot be made for whoever reads it: the tensors are there all the same.
+func kept<Value>(_ make: () throws -> Value) throws -> Result<Value, AnswerError> {
+    do {
+        return .success(try make())
+    } catch let error as AnswerError {
+        return .failure(error)
     }
 }

@@ -13,6 +13,13 @@ public struct Classification: Sendable, Equatable {
     public let label: String?
     /// The model's score, or a probability where the output's description names softmax or sigmoid.
     public let score: Double
+
+    /// Makes a class, for an app's tests.
+    public init(index: Int, label: String?, score: Double) {
+        self.index = index
+        self.label = label
+        self.score = score
+    }
 }
 
 /// One object in a picture.
@@ -25,6 +32,14 @@ public struct Detection: Sendable, Equatable {
     public let score: Double
     /// Where it is in the picture.
     public let box: Box
+
+    /// Makes an object, for an app's tests.
+    public init(index: Int, label: String?, score: Double, box: Box) {
+        self.index = index
+        self.label = label
+        self.score = score
+        self.box = box
+    }
 }
 
 /// A rectangle in pixels of the upright picture, clipped to it; the origin is the picture's top left corner.
@@ -38,16 +53,142 @@ public struct Box: Sendable, Equatable {
     /// Its lower edge, never above the upper edge.
     public let bottom: Double
 
+    /// Makes a rectangle, for an app's tests.
+    public init(left: Double, top: Double, right: Double, bottom: Double) {
+        self.left = left
+        self.top = top
+        self.right = right
+        self.bottom = bottom
+    }
+
     /// The box as a `CGRect`.
     public var cgRect: CGRect { CGRect(x: left, y: top, width: right - left, height: bottom - top) }
 }
 
-/// An output does not match its description.
-public struct AnswerError: LocalizedError, CustomStringConvertible, Sendable {
+/// A class for each pixel of the upright picture.
+public struct Mask: Sendable, Equatable {
+    /// The class of a pixel that the model did not see, because the picture was cut.
+    public static let unseen: UInt8 = 255
+
+    /// In pixels of the upright picture.
+    public let width: Int
+    /// In pixels of the upright picture.
+    public let height: Int
+    /// `height * width` indices of classes, row after row: 0 to 254, or ``unseen``.
+    public let classes: [UInt8]
+
+    /// Makes a mask, for an app's tests.
+    ///
+    /// - Throws: ``AnswerError`` if the number of classes is not `height * width`.
+    public init(width: Int, height: Int, classes: [UInt8]) throws {
+        guard width >= 0, height >= 0, classes.count == width * height else {
+            throw AnswerError(.shape, "a mask of \(width) x \(height) pixels does not have \(classes.count) classes")
+        }
+        self.init(unchecked: classes, width: width, height: height)
+    }
+
+    fileprivate init(unchecked classes: [UInt8], width: Int, height: Int) {
+        self.width = width
+        self.height = height
+        self.classes = classes
+    }
+
+    /// The class at a pixel.
+    public subscript(_ x: Int, _ y: Int) -> UInt8 {
+        precondition((0..<width).contains(x) && (0..<height).contains(y), "(\(x), \(y)) is outside \(width) x \(height)")
+        return classes[y * width + x]
+    }
+}
+
+/// A probability, and what follows from it.
+public struct Decision: Sendable, Equatable {
+    /// The probability.
+    public let score: Double
+    /// Whether it reaches the threshold.
+    public let positive: Bool
+
+    /// Makes a decision, for an app's tests.
+    public init(score: Double, positive: Bool) {
+        self.score = score
+        self.positive = positive
+    }
+}
+
+/// What a call wants of its answers. Each nil stands for what the manifest says, or, of ``allow``, for all classes.
+public struct AnswerOptions: Sendable, Equatable {
+    /// The lowest score of a class or an object, 0 to 1.
+    public var score: Double?
+    /// The largest overlap of two objects of one class, 0 to 1: intersection over union.
+    public var iou: Double?
+    /// The largest number of objects, at least 1.
+    public var most: Int?
+    /// The largest number of classes, at least 1.
+    public var top: Int?
+    /// The labels of the classes that are given.
+    public var allow: Set<String>?
+
+    /// Makes options; what is left out stays as the manifest says.
+    public init(
+        score: Double? = nil, iou: Double? = nil, most: Int? = nil, top: Int? = nil, allow: Set<String>? = nil
+    ) {
+        self.score = score
+        self.iou = iou
+        self.most = most
+        self.top = top
+        self.allow = allow
+    }
+
+    /// - Throws: ``AnswerError`` if a number is outside its range.
+    func requireRanges() throws {
+        for (name, value) in [("score", score), ("iou", iou)] {
+            guard let value, !(0...1).contains(value) else { continue }
+            throw AnswerError(.options, "the option '\(name)' is \(value), expected 0 to 1")
+        }
+        for (name, value) in [("most", most), ("top", top)] {
+            guard let value, value < 1 else { continue }
+            throw AnswerError(.options, "the option '\(name)' is \(value), expected 1 or more")
+        }
+    }
+
+    /// Returns whether each class with a label is allowed, by index; nil where all are.
+    ///
+    /// - Throws: ``AnswerError`` if a label of ``allow`` is not among the output's.
+    func allowed(of labels: [String]) throws -> [Bool]? {
+        guard let allow else { return nil }
+        guard !labels.isEmpty else {
+            throw AnswerError(.options, "the option 'allow' names classes by their labels, and the output has none")
+        }
+        guard let missing = allow.subtracting(labels).min() else { return labels.map(allow.contains) }
+        let some = labels.prefix(10).joined(separator: ", ")
+        let more = labels.count > 10 ? ", and \(labels.count - 10) more" : ""
+        throw AnswerError(.options, "the option 'allow' has '\(missing)', the output's labels are: \(some)\(more)")
+    }
+}
+
+/// An answer that cannot be made, and why.
+public struct AnswerError: LocalizedError, CustomStringConvertible, Sendable, Equatable {
+    /// What is wrong, for code.
+    public enum Reason: Sendable {
+        /// The output's shape, or a value in it, does not match its description.
+        case shape
+        /// The answer is about a picture, and the input was not made from one.
+        case noPicture
+        /// An option is outside its range, or names a label that there is not.
+        case options
+        /// The bundle's code and its manifest are of different bundles.
+        case bundle
+    }
+
+    /// What is wrong, for code.
+    public let reason: Reason
     /// What was found and what was expected.
     public let description: String
 
-    init(_ description: String) { self.description = description }
+    /// Makes an error, for an app's tests.
+    public init(_ reason: Reason, _ description: String) {
+        self.reason = reason
+        self.description = description
+    }
 
     /// The same as ``description``.
     public var errorDescription: String? { description }
@@ -59,10 +200,12 @@ enum OutputDescription: Decodable, Sendable, Equatable {
     case classification(ClassScores)
     case detection(DetectedRows)
     case embedding(Pooling)
+    case mask(PixelClasses)
+    case probability(Probabilities)
 
     private enum Kind: String, Decodable {
-        case raw, classification, detection, embedding
-        case regression, probability, mask, tokens, signal
+        case raw, classification, detection, embedding, mask, probability
+        case regression, tokens, signal
     }
 
     private enum Keys: CodingKey {
@@ -71,10 +214,12 @@ enum OutputDescription: Decodable, Sendable, Equatable {
 
     init(from decoder: any Decoder) throws {
         switch try decoder.container(keyedBy: Keys.self).decode(Kind.self, forKey: .kind) {
-        case .raw, .regression, .probability, .mask, .tokens, .signal: self = .raw
+        case .raw, .regression, .tokens, .signal: self = .raw
         case .classification: self = .classification(try ClassScores(from: decoder))
         case .detection: self = .detection(try DetectedRows(from: decoder))
         case .embedding: self = .embedding(try Pooling(from: decoder))
+        case .mask: self = .mask(try PixelClasses(from: decoder))
+        case .probability: self = .probability(try Probabilities(from: decoder))
         }
     }
 
@@ -83,7 +228,8 @@ enum OutputDescription: Decodable, Sendable, Equatable {
         switch self {
         case .classification(let scores): return scores.labels
         case .detection(let rows): return rows.labels
-        case .raw, .embedding: return nil
+        case .mask(let pixels): return pixels.labels
+        case .raw, .embedding, .probability: return nil
         }
     }
 }
@@ -98,6 +244,11 @@ func readLabels(_ text: String) -> [String] {
 
 private func label(_ index: Int, of labels: [String]) -> String? {
     index < labels.count ? labels[index] : nil
+}
+
+private func isAllowed(_ index: Int, _ allowed: [Bool]?) -> Bool {
+    guard let allowed else { return true }
+    return index < allowed.count && allowed[index]
 }
 
 /// Returns the indices of values from the highest to the lowest; equal values by index, NaN last.
@@ -122,17 +273,23 @@ struct ClassScores: Decodable, Sendable, Equatable {
 
     /// Returns the best classes by score, best first; among equal scores, the lower index first.
     ///
-    /// - Throws: ``AnswerError`` if more than one axis has a size other than 1, or the output is empty.
-    func classes(of output: RawTensor, labels: [String]) throws -> [Classification] {
+    /// - Throws: ``AnswerError`` if more than one axis has a size other than 1, the output is empty, or an option names a label
+    ///   that there is not.
+    func classes(of output: RawTensor, labels: [String], options: AnswerOptions = .init()) throws -> [Classification] {
         guard output.count > 0, output.count == output.shape.max() ?? 1 else {
             throw AnswerError(
+                .shape,
                 "the output is \(output.shape): a classification is one row of scores, so that the classes of several samples"
                     + " are asked for one sample at a time")
         }
         let values = output.doubles()
         let scores = activated(values)
+        let allowed = try options.allowed(of: labels)
         // Sorted by the values: an activation keeps their order, but may round two of them to the same score.
-        return descending(values).prefix(top).map { index in
+        let found = descending(values).filter { index in
+            isAllowed(index, allowed) && options.score.map { scores[index] >= $0 } ?? true
+        }
+        return found.prefix(options.top ?? top).map { index in
             Classification(index: index, label: label(index, of: labels), score: scores[index])
         }
     }
@@ -157,6 +314,10 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         case yolo
         /// `(1, N, 5 + C)`: centre, width, height, the score that there is an object, then a score per class.
         case yolov5
+        /// As `yolov5`, in cells of a grid for each stride: the centre from the cell's corner, the logarithms of the sizes.
+        case yolox
+        /// `(1, N, 6)`: left, top, right, bottom, score, class; overlaps are suppressed already.
+        case end2end
     }
 
     let labels: String?
@@ -167,6 +328,8 @@ struct DetectedRows: Decodable, Sendable, Equatable {
     let iou: Double
     /// The largest number of objects to return.
     let most: Int
+    /// Of `yolox`: the sizes of cells in pixels of the input, in the order of their rows.
+    let strides: [Int]?
 
     /// Returns the objects, best first; among equal scores, in the output's order.
     ///
@@ -176,13 +339,20 @@ struct DetectedRows: Decodable, Sendable, Equatable {
     /// - Parameters:
     ///   - labels: By index; where there are any, their number is C. Without labels, the smaller axis has the values of a box.
     ///   - place: Where the picture lies in the input.
-    /// - Throws: ``AnswerError`` if the shape does not match the layout.
-    func detections(of output: RawTensor, labels: [String], place: ImagePlacement) throws -> [Detection] {
-        let found = try candidates(output, labels: labels.count)
+    ///   - options: What is wanted instead of the description's.
+    /// - Throws: ``AnswerError`` if the shape does not match the layout, or an option names a label that there is not.
+    func detections(
+        of output: RawTensor, labels: [String], place: ImagePlacement, options: AnswerOptions = .init()
+    ) throws -> [Detection] {
+        let allowed = try options.allowed(of: labels)
+        let (score, iou, most) = (options.score ?? score, options.iou ?? iou, options.most ?? most)
+        let found = try candidates(output, labels: labels.count, place: place).filter {
+            $0.score >= score && $0.score.isFinite && $0.box.isFinite && isAllowed($0.index, allowed)
+        }
         var kept: [Candidate] = []
         for index in descending(found.map(\.score)) where kept.count < most {
             let each = found[index]
-            let isCovered = kept.contains { $0.index == each.index && $0.box.overlaps(each.box, by: iou) }
+            let isCovered = layout != .end2end && kept.contains { $0.index == each.index && $0.box.overlaps(each.box, by: iou) }
             if !isCovered { kept.append(each) }
         }
         return kept.map {
@@ -197,29 +367,68 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         let box: Box
     }
 
-    /// Returns the rows that score enough, in the output's order.
-    private func candidates(_ output: RawTensor, labels: Int) throws -> [Candidate] {
+    /// Returns the object of each row, in the output's order.
+    private func candidates(_ output: RawTensor, labels: Int, place: ImagePlacement) throws -> [Candidate] {
+        if layout == .end2end { return try finished(output, labels: labels) }
         let (rows, columns, isTransposed) = try axes(output.shape, labels: labels)
+        let cells = layout == .yolox ? try cells(rows: rows, place: place) : []
         let values = output.doubles()
         func value(_ row: Int, _ column: Int) -> Double {
             values[isTransposed ? column * rows + row : row * columns + column]
         }
-        return (0..<rows).compactMap { row in
-            let object = layout == .yolov5 ? value(row, 4) : 1
+        return (0..<rows).map { row in
+            let object = before == 5 ? value(row, 4) : 1
             var (index, best) = (0, -Double.infinity)
             for column in before..<columns {
                 let score = value(row, column) * object
                 if score > best { (index, best) = (column - before, score) }
             }
-            let (x, y, halfWidth, halfHeight) = (value(row, 0), value(row, 1), value(row, 2) / 2, value(row, 3) / 2)
+            var (x, y, width, height) = (value(row, 0), value(row, 1), value(row, 2), value(row, 3))
+            if layout == .yolox {
+                let cell = cells[row]
+                (x, y) = ((x + cell.x) * cell.stride, (y + cell.y) * cell.stride)
+                (width, height) = (exp(width) * cell.stride, exp(height) * cell.stride)
+            }
+            let (halfWidth, halfHeight) = (width / 2, height / 2)
             let box = Box(left: x - halfWidth, top: y - halfHeight, right: x + halfWidth, bottom: y + halfHeight)
-            guard best >= score, best.isFinite, box.isFinite else { return nil }
             return Candidate(index: index, score: best, box: box)
         }
     }
 
+    /// Returns the rows of a model that suppresses overlaps itself. Rows without a class, which fill the output, are left out.
+    private func finished(_ output: RawTensor, labels: Int) throws -> [Candidate] {
+        guard output.shape.count == 3, output.shape[0] == 1, output.shape[2] == 6 else { throw unfit(output.shape, "6") }
+        let values = output.doubles()
+        return (0..<output.shape[1]).compactMap { row in
+            let each = values[row * 6..<row * 6 + 6].map { $0 }
+            guard let index = Int(exactly: each[5]), index >= 0, labels == 0 || index < labels else { return nil }
+            let box = Box(left: each[0], top: each[1], right: each[2], bottom: each[3])
+            return Candidate(index: index, score: each[4], box: box)
+        }
+    }
+
+    private typealias Cell = (x: Double, y: Double, stride: Double)
+
+    /// Returns the cell of each row: by stride, then from the top, then from the left.
+    private func cells(rows: Int, place: ImagePlacement) throws -> [Cell] {
+        let strides = strides ?? []
+        var cells: [Cell] = []
+        for stride in strides {
+            for y in 0..<place.inputHeight / stride {
+                for x in 0..<place.inputWidth / stride { cells.append((Double(x), Double(y), Double(stride))) }
+            }
+        }
+        guard cells.count == rows else {
+            throw AnswerError(
+                .shape,
+                "the output has \(rows) boxes, and the strides \(strides) give \(cells.count) in an input of"
+                    + " \(place.inputWidth) x \(place.inputHeight)")
+        }
+        return cells
+    }
+
     /// The number of values before the scores of the classes.
-    private var before: Int { layout == .yolov5 ? 5 : 4 }
+    private var before: Int { layout == .yolo ? 4 : 5 }
 
     private func axes(_ shape: [Int], labels: Int) throws -> (rows: Int, columns: Int, isTransposed: Bool) {
         if shape.count == 3, shape[0] == 1 {
@@ -231,8 +440,12 @@ struct DetectedRows: Decodable, Sendable, Equatable {
             let (rows, columns) = isTransposed ? (shape[2], shape[1]) : (shape[1], shape[2])
             if columns > before, labels == 0 || columns == before + labels { return (rows, columns, isTransposed) }
         }
-        let wanted = labels > 0 ? "\(before + labels)" : "\(before) and a score per class"
-        throw AnswerError(
+        throw unfit(shape, labels > 0 ? "\(before + labels)" : "\(before) and a score per class")
+    }
+
+    private func unfit(_ shape: [Int], _ wanted: String) -> AnswerError {
+        AnswerError(
+            .shape,
             "the output is \(shape): the layout '\(layout)' of a detection has one picture, with \(wanted) values for each box")
     }
 }
@@ -308,11 +521,11 @@ struct Pooling: Decodable, Sendable, Equatable {
         guard shape.count == 3, mask == nil || mask?.shape == Array(shape[..<2]) else {
             let ofMask = mask.map { " and its mask \($0.shape)" } ?? ""
             throw AnswerError(
-                "the output is \(shape)\(ofMask): pooling takes [batch, positions, values] and a mask [batch, positions]")
+                .shape, "the output is \(shape)\(ofMask): pooling takes [batch, positions, values] and a mask [batch, positions]")
         }
         let (positions, size) = (shape[1], shape[2])
         guard pooling != .cls || positions > 0 else {
-            throw AnswerError("the output is \(shape): the pooling 'cls' takes the first position, and there is none")
+            throw AnswerError(.shape, "the output is \(shape): the pooling 'cls' takes the first position, and there is none")
         }
         let counted = mask?.doubles().map { $0 != 0 }
         return (0..<shape[0]).map { sample in
@@ -343,5 +556,98 @@ struct Pooling: Decodable, Sendable, Equatable {
     private func normalized(_ vector: [Double]) -> [Double] {
         let length = vector.reduce(0) { $0 + $1 * $1 }.squareRoot()
         return length > 0 ? vector.map { $0 / length } : vector
+    }
+}
+
+/// How an output becomes the class of each pixel of a picture.
+struct PixelClasses: Decodable, Sendable, Equatable {
+    let labels: String?
+    /// Where scores of classes lie: 1 or -1.
+    let axis: Int
+    /// The value from which on a pixel is in the region, where there is one value per place.
+    let threshold: Double
+
+    /// Returns the class of each pixel: that of the place in the output which the pixel's centre is at.
+    ///
+    /// - Parameters:
+    ///   - output: `(1, C, h, w)` or `(1, h, w, C)`, as `axis` says, or `(1, h, w)`. Integers with one value per place are
+    ///     classes; of several values, the first highest is the class, and NaN is never that.
+    ///   - place: Where the picture lies in the input.
+    /// - Throws: ``AnswerError`` if the output has another shape, or a class is not 0 to 254.
+    func mask(of output: RawTensor, place: ImagePlacement) throws -> Mask {
+        let (height, width, channels, isLast) = try axes(output.shape)
+        let ofPlace = try classes(output, places: height * width, channels: channels, isLast: isLast)
+        let columns = Self.places(
+            picture: place.width, scaled: place.scaledWidth, offset: place.left, input: place.inputWidth, output: width)
+        let rows = Self.places(
+            picture: place.height, scaled: place.scaledHeight, offset: place.top, input: place.inputHeight, output: height)
+        var classes: [UInt8] = []
+        classes.reserveCapacity(place.width * place.height)
+        for row in rows {
+            for column in columns {
+                let isSeen = row >= 0 && column >= 0
+                classes.append(isSeen ? ofPlace[row * width + column] : Mask.unseen)
+            }
+        }
+        return Mask(unchecked: classes, width: place.width, height: place.height)
+    }
+
+    private func axes(_ shape: [Int]) throws -> (height: Int, width: Int, channels: Int, isLast: Bool) {
+        if shape.first == 1, !shape.contains(0) {
+            if shape.count == 3 { return (shape[1], shape[2], 1, false) }
+            if shape.count == 4, axis == 1 { return (shape[2], shape[3], shape[1], false) }
+            if shape.count == 4 { return (shape[1], shape[2], shape[3], true) }
+        }
+        throw AnswerError(.shape, "the output is \(shape): a mask is [1, height, width], with an axis for scores of classes or not")
+    }
+
+    private func classes(_ output: RawTensor, places: Int, channels: Int, isLast: Bool) throws -> [UInt8] {
+        let values = output.doubles()
+        return try (0..<places).map { place in
+            var index = 0
+            if channels > 1 {
+                var best = -Double.infinity
+                for channel in 0..<channels {
+                    let value = values[isLast ? place * channels + channel : channel * places + place]
+                    if value > best { (index, best) = (channel, value) }
+                }
+            } else if output.type.isFloat {
+                index = values[place] >= threshold ? 1 : 0
+            } else {
+                index = Int(exactly: values[place]) ?? .max
+            }
+            guard (0..<Int(Mask.unseen)).contains(index) else {
+                throw AnswerError(.shape, "the output has the class \(index): a mask has classes from 0 to \(Mask.unseen - 1)")
+            }
+            return UInt8(index)
+        }
+    }
+
+    /// Returns the place in an axis of the output for each pixel of the picture's; -1 where the picture was cut.
+    private static func places(picture: Int, scaled: Int, offset: Int, input: Int, output: Int) -> [Int] {
+        (0..<picture).map { pixel in
+            let at: Double = (Double(pixel) + 0.5) * Double(scaled) / Double(picture) + Double(offset)
+            guard at >= 0, at < Double(input) else { return -1 }
+            return Int((at * Double(output) / Double(input)).rounded(.down))
+        }
+    }
+}
+
+/// How values become decisions.
+struct Probabilities: Decodable, Sendable, Equatable {
+    enum Activation: String, Decodable, Sendable {
+        case none, sigmoid
+    }
+
+    /// The probability from which on a decision is positive.
+    let threshold: Double
+    let activation: Activation
+
+    /// Returns a decision for each value, in the output's order.
+    func decisions(of output: RawTensor) -> [Decision] {
+        output.doubles().map { value in
+            let score = activation == .sigmoid ? 1 / (1 + exp(-value)) : value
+            return Decision(score: score, positive: score >= threshold)
+        }
     }
 }

@@ -18,46 +18,22 @@ public struct RGBImage: Sendable, Equatable {
     ///
     /// - Throws: ``ImageError`` if a side is not positive or the number of bytes is not `height * width * 3`.
     public init(width: Int, height: Int, pixels: [UInt8]) throws {
-        try Self.requireSize(width: width, height: height)
+        try requireSize(width: width, height: height)
         guard pixels.count == height * width * 3 else {
             throw ImageError(
-                "\(width) x \(height) pixels of RGB are \(height * width * 3) bytes, \(pixels.count) were given")
+                .memory, "\(width) x \(height) pixels of RGB are \(height * width * 3) bytes, \(pixels.count) were given")
         }
         self.init(unchecked: pixels, width: width, height: height)
     }
 
-    /// Copies the pixels of a buffer, such as that of a locked `CVPixelBuffer`.
+    /// Copies a picture, upright.
     ///
-    /// Transparent places become white; colours must not be multiplied by alpha.
-    ///
-    /// - Parameters:
-    ///   - buffer: The first byte is the first of the top left pixel.
-    ///   - bytesPerRow: From the start of one row to the next; more than a row's pixels where rows are padded.
-    ///   - order: The order of the bytes in one pixel.
-    /// - Throws: ``ImageError`` if a side is not positive, or the buffer or a row is too short.
-    public init(
-        width: Int, height: Int, bytesPerRow: Int, order: PixelOrder, buffer: UnsafeRawBufferPointer
-    ) throws {
-        try Self.requireSize(width: width, height: height)
-        let step = order.bytesPerPixel
-        // Without a product of the two, which may overflow: a caller's numbers may be of any size.
-        guard bytesPerRow >= width * step, buffer.count >= width * step,
-            (buffer.count - width * step) / bytesPerRow >= height - 1
-        else {
-            throw ImageError(
-                "\(width) x \(height) pixels of \(order) in rows of \(bytesPerRow) bytes do not fit into"
-                    + " \(buffer.count) bytes")
+    /// - Throws: ``ImageError`` if the picture has no memory that can be read.
+    public init(_ picture: Picture) throws {
+        self = try picture.withFrame { frame in
+            let (width, height) = (frame.uprightWidth, frame.uprightHeight)
+            return RGBImage(unchecked: uprightPixels(of: frame), width: width, height: height)
         }
-        var pixels = [UInt8](repeating: 0, count: height * width * 3)
-        pixels.withUnsafeMutableBufferPointer { pixels in
-            for y in 0..<height {
-                let row = UnsafeRawBufferPointer(rebasing: buffer[(y * bytesPerRow)...].prefix(width * step))
-                row.withMemoryRebound(to: UInt8.self) { row in
-                    copyRGB(row.baseAddress!, order, to: pixels.baseAddress! + y * width * 3, count: width)
-                }
-            }
-        }
-        self.init(unchecked: pixels, width: width, height: height)
     }
 
     private init(unchecked pixels: [UInt8], width: Int, height: Int) {
@@ -65,82 +41,15 @@ public struct RGBImage: Sendable, Equatable {
         self.height = height
         self.pixels = pixels
     }
+}
 
-    private static func requireSize(width: Int, height: Int) throws {
-        guard width > 0, height > 0 else {
-            throw ImageError("a picture of \(width) x \(height) pixels has none: both sides have to be positive")
-        }
-        guard width <= Int.max / 4 / height else {
-            throw ImageError("a picture of \(width) x \(height) pixels is larger than any memory")
-        }
+/// Returns the RGB bytes of an upright frame, row after row.
+private func uprightPixels(of frame: Frame) -> [UInt8] {
+    let (width, height) = (frame.uprightWidth, frame.uprightHeight)
+    return [UInt8](unsafeUninitializedCapacity: height * width * 3) { pixels, initialized in
+        for y in 0..<height { frame.read(row: y, columns: 0..<width, to: pixels.baseAddress! + y * width * 3) }
+        initialized = height * width * 3
     }
-
-    /// Returns the picture turned and mirrored so that it is upright.
-    ///
-    /// - Parameter exifOrientation: 1 to 8, as in EXIF and `CGImagePropertyOrientation.rawValue`; any other number counts as
-    ///   1 (upright), as other software treats a damaged tag.
-    public func upright(exifOrientation: Int) -> RGBImage {
-        let swaps = (5...8).contains(exifOrientation)
-        let mirrorsX = [2, 3, 7, 8].contains(exifOrientation)
-        let mirrorsY = [3, 4, 6, 7].contains(exifOrientation)
-        guard swaps || mirrorsX || mirrorsY else { return self }
-        let (newWidth, newHeight) = swaps ? (height, width) : (width, height)
-        var turned = [UInt8](repeating: 0, count: pixels.count)
-        for y in 0..<newHeight {
-            for x in 0..<newWidth {
-                var (fromX, fromY) = swaps ? (y, x) : (x, y)
-                if mirrorsX { fromX = width - 1 - fromX }
-                if mirrorsY { fromY = height - 1 - fromY }
-                let from = (fromY * width + fromX) * 3
-                let to = (y * newWidth + x) * 3
-                for channel in 0..<3 { turned[to + channel] = pixels[from + channel] }
-            }
-        }
-        return RGBImage(unchecked: turned, width: newWidth, height: newHeight)
-    }
-}
-
-/// The order of the bytes in one pixel.
-public enum PixelOrder: Sendable {
-    case rgb, rgba, bgra
-
-    var bytesPerPixel: Int { self == .rgb ? 3 : 4 }
-}
-
-// Loops over many pixels use pointers, so that they are fast enough in an app's debug build, which is not optimized.
-
-/// Copies pixels to RGB, laid over white.
-private func copyRGB(
-    _ bytes: UnsafePointer<UInt8>, _ order: PixelOrder, to rgb: UnsafeMutablePointer<UInt8>, count: Int
-) {
-    let step = order.bytesPerPixel
-    let (red, blue) = order == .bgra ? (2, 0) : (0, 2)
-    var (from, to) = (0, 0)
-    while to < count * 3 {
-        rgb[to] = bytes[from + red]
-        rgb[to + 1] = bytes[from + 1]
-        rgb[to + 2] = bytes[from + blue]
-        if step == 4, bytes[from + 3] != 255 { layOverWhite(rgb + to, alpha: Int(bytes[from + 3])) }
-        from += step
-        to += 3
-    }
-}
-
-/// Lays a pixel over white, rounded; the result equals that of Pillow's `alpha_composite` for all values.
-private func layOverWhite(_ rgb: UnsafeMutablePointer<UInt8>, alpha: Int) {
-    let white = 255 * (255 - alpha)
-    for channel in 0..<3 { rgb[channel] = UInt8((Int(rgb[channel]) * alpha + white + 127) / 255) }
-}
-
-/// A picture that the model cannot take, and why.
-public struct ImageError: LocalizedError, CustomStringConvertible, Sendable {
-    /// What is wrong with it.
-    public let description: String
-
-    init(_ description: String) { self.description = description }
-
-    /// The same as ``description``.
-    public var errorDescription: String? { description }
 }
 
 /// How a picture becomes an input tensor: an `image` of the manifest's `input_descriptions`.
@@ -171,47 +80,38 @@ struct ImageInput: Decodable, Sendable, Equatable {
     var channels: Int { order == .gray ? 1 : 3 }
 
     /// Returns the tensor of one picture: `[1, C, H, W]` or `[1, H, W, C]`, as `layout` says.
-    func tensor(of image: RGBImage) -> Tensor<Float> {
-        let placed = resize.placed(width: image.width, height: image.height)
-        let rows = placed.shownRows
-        let columns = placed.shownColumns
-        let source = order == .gray ? grays(image.pixels) : image.pixels
-        let across = AxisWeights(from: image.width, to: placed.scaledWidth, shown: columns)
-        let down = AxisWeights(from: image.height, to: placed.scaledHeight, shown: rows)
-        let scaled: [UInt8]
-        if placed.losesMostlyHeight {
-            let low = down.resized(source, outer: 0..<1, inner: image.width * channels)
-            scaled = across.resized(low, outer: 0..<rows.count, inner: channels)
-        } else {
-            // A long and thin picture needs only a few of its rows.
-            let narrow = across.resized(source, outer: down.needed, inner: channels)
-            scaled = down.resized(
-                narrow, outer: 0..<1, inner: columns.count * channels, skipped: down.needed.lowerBound)
+    func tensor(of frame: Frame) -> Tensor<Float> {
+        let maker = TensorMaker(self, width: frame.uprightWidth, height: frame.uprightHeight)
+        let place = maker.place
+        let shape = shape(height: place.inputHeight, width: place.inputWidth)
+        let count = shape.reduce(1, *)
+        let values = [Float](unsafeUninitializedCapacity: count) { values, initialized in
+            maker.fill(values.baseAddress!, from: frame)
+            initialized = count
         }
+        var tensor = Tensor(unchecked: values, shape: shape)
+        tensor.place = place
+        return tensor
+    }
 
-        let area = placed.inputWidth * placed.inputHeight
-        let (pixelStep, channelStep) = layout == .nchw ? (1, area) : (channels, 1)
-        var values = [Float](repeating: 0, count: area * channels)
-        for channel in 0..<channels {
-            let table = normalized(channel)
-            let from = order == .bgr ? 2 - channel : channel
-            for pixel in 0..<area { values[pixel * pixelStep + channel * channelStep] = table[Int(placed.pad)] }
-            for y in 0..<rows.count {
-                let row = (y + rows.lowerBound + placed.top) * placed.inputWidth
-                let start = row + columns.lowerBound + placed.left
-                for x in 0..<columns.count {
-                    let byte = scaled[(y * columns.count + x) * channels + from]
-                    values[(start + x) * pixelStep + channel * channelStep] = table[Int(byte)]
-                }
-            }
-        }
-        let (height, width) = (placed.inputHeight, placed.inputWidth)
-        let shape = layout == .nchw ? [1, channels, height, width] : [1, height, width, channels]
-        return Tensor(unchecked: values, shape: shape)
+    /// Returns the whole picture as a model takes it that does the rest itself: `[H, W, 3]`.
+    ///
+    /// - Throws: ``ImageError`` if the picture is too long and thin for that.
+    func wholeTensor(of frame: Frame) throws -> Tensor<UInt8> {
+        let (width, height) = (frame.uprightWidth, frame.uprightHeight)
+        let place = resize.placed(width: width, height: height)
+        try place.requireScaled()
+        var tensor = Tensor(unchecked: uprightPixels(of: frame), shape: [height, width, 3])
+        tensor.place = place
+        return tensor
+    }
+
+    private func shape(height: Int, width: Int) -> [Int] {
+        layout == .nchw ? [1, channels, height, width] : [1, height, width, channels]
     }
 
     /// Returns a channel's tensor value for each of the 256 values of a byte.
-    private func normalized(_ channel: Int) -> [Float] {
+    fileprivate func normalized(_ channel: Int) -> [Float] {
         (0..<256).map { byte in
             var value = Float(byte) * Float(scale)
             if !mean.isEmpty { value -= Float(mean[channel]) }
@@ -301,7 +201,7 @@ struct ImagePlacement: Sendable, Equatable {
     func requireScaled() throws {
         guard scaledWidth <= (1 << 28) / scaledHeight else {
             throw ImageError(
-                "the picture of \(width) x \(height) pixels would become \(scaledWidth) x \(scaledHeight) in the model before it"
+                .size, "the picture of \(width) x \(height) pixels would become \(scaledWidth) x \(scaledHeight) in the model before it"
                     + " is cut: cut its ends off first")
         }
     }
@@ -312,32 +212,166 @@ struct ImagePlacement: Sendable, Equatable {
     var shownRows: Range<Int> { max(0, -top)..<min(scaledHeight, inputHeight - top) }
 }
 
-/// Returns one luma byte per RGB pixel, by ITU-R 601 weights in 16-bit fixed point, as Pillow's `convert("L")` does.
-private func grays(_ rgb: [UInt8]) -> [UInt8] {
-    let half = 1 << 15
-    var grays = [UInt8](repeating: 0, count: rgb.count / 3)
-    for pixel in grays.indices {
-        var sum = half
-        for (channel, weight) in [19595, 38470, 7471].enumerated() { sum += Int(rgb[pixel * 3 + channel]) * weight }
-        grays[pixel] = UInt8(sum >> 16)
+/// Makes the tensors of pictures of one size, whose tables and buffers it has.
+///
+/// A row of the picture is read when it is needed, and the last few rows are kept; so the buffers are as long as a row, times
+/// the rows that make one new row. One thread uses it at a time.
+final class TensorMaker {
+    let place: ImagePlacement
+    private let input: ImageInput
+    private let across: AxisWeights
+    private let down: AxisWeights
+    /// The value of each byte, channel after channel.
+    private let values: [Float]
+    /// A row of the picture, as RGB.
+    private let rgb: Buffer<UInt8>
+    /// The rows that make one new row, before that pass; row `n` is at `n % keptRows`.
+    private let kept: Buffer<UInt8>
+    private let keptRows: Int
+    private let keptLength: Int
+    private let sums: Buffer<Int32>
+    /// A row after the pass over the height, and after both.
+    private let low: Buffer<UInt8>
+    private let scaled: Buffer<UInt8>
+
+    /// - Parameters:
+    ///   - width: Of the upright picture.
+    ///   - height: Of the upright picture.
+    init(_ input: ImageInput, width: Int, height: Int) {
+        self.input = input
+        place = input.resize.placed(width: width, height: height)
+        across = AxisWeights(from: width, to: place.scaledWidth, shown: place.shownColumns)
+        down = AxisWeights(from: height, to: place.scaledHeight, shown: place.shownRows)
+        values = (0..<input.channels).flatMap(input.normalized)
+        let length = place.losesMostlyHeight ? across.needed.count : place.shownColumns.count
+        keptLength = length * input.channels
+        keptRows = down.longest
+        rgb = Buffer(count: across.needed.count * 3)
+        kept = Buffer(count: keptRows * keptLength)
+        sums = Buffer(count: max(keptLength, input.channels))
+        low = Buffer(count: keptLength)
+        scaled = Buffer(count: place.shownColumns.count * input.channels)
     }
-    return grays
+
+    /// Writes a picture's tensor.
+    ///
+    /// - Parameters:
+    ///   - tensor: As many numbers as the input has.
+    ///   - frame: Of the size that this was made for.
+    func fill(_ tensor: UnsafeMutablePointer<Float>, from frame: Frame) {
+        pad(tensor)
+        var read = down.needed.lowerBound
+        var weight = 0
+        for (y, rows) in down.sources.enumerated() {
+            while read < rows.upperBound {
+                keep(row: read, of: frame)
+                read += 1
+            }
+            sums.start.update(repeating: AxisWeights.half, count: keptLength)
+            for row in rows {
+                add(keptRow(row), times: down.weights[weight], to: sums.start, count: keptLength)
+                weight += 1
+            }
+            round(sums.start, to: low.start, count: keptLength)
+            write(scaledRow(), to: tensor, y: y)
+        }
+    }
+
+    private func pad(_ tensor: UnsafeMutablePointer<Float>) {
+        let area = place.inputWidth * place.inputHeight
+        let (pixelStep, channelStep) = steps
+        for channel in 0..<input.channels {
+            let value = values[channel * 256 + Int(place.pad)]
+            var at = channel * channelStep
+            for _ in 0..<area {
+                tensor[at] = value
+                at += pixelStep
+            }
+        }
+    }
+
+    /// The distance in a tensor from one pixel to the next, and from one channel to the next.
+    private var steps: (pixel: Int, channel: Int) {
+        input.layout == .nchw ? (1, place.inputWidth * place.inputHeight) : (input.channels, 1)
+    }
+
+    private func keptRow(_ row: Int) -> UnsafeMutablePointer<UInt8> { kept.start + row % keptRows * keptLength }
+
+    private func keep(row: Int, of frame: Frame) {
+        let columns = across.needed
+        frame.read(row: row, columns: columns, to: rgb.start)
+        if input.order == .gray { makeGray(rgb.start, count: columns.count) }
+        if place.losesMostlyHeight {
+            keptRow(row).update(from: rgb.start, count: keptLength)
+        } else {
+            across.resize(rgb.start, channels: input.channels, sums: sums.start, to: keptRow(row))
+        }
+    }
+
+    private func scaledRow() -> UnsafePointer<UInt8> {
+        guard place.losesMostlyHeight else { return UnsafePointer(low.start) }
+        across.resize(low.start, channels: input.channels, sums: sums.start, to: scaled.start)
+        return UnsafePointer(scaled.start)
+    }
+
+    private func write(_ row: UnsafePointer<UInt8>, to tensor: UnsafeMutablePointer<Float>, y: Int) {
+        let (pixelStep, channelStep) = steps
+        let first = (y + place.shownRows.lowerBound + place.top) * place.inputWidth
+        let start = first + place.shownColumns.lowerBound + place.left
+        let (count, channels) = (place.shownColumns.count, input.channels)
+        values.withUnsafeBufferPointer { values in
+            for channel in 0..<channels {
+                let table = values.baseAddress! + channel * 256
+                var from = input.order == .bgr ? 2 - channel : channel
+                var to = start * pixelStep + channel * channelStep
+                for _ in 0..<count {
+                    tensor[to] = table[Int(row[from])]
+                    from += channels
+                    to += pixelStep
+                }
+            }
+        }
+    }
 }
 
-/// Resizes one axis: bilinear with antialiasing, in fixed point with 22 fraction bits.
+/// Memory of a fixed size.
+private final class Buffer<Element> {
+    let start: UnsafeMutablePointer<Element>
+
+    init(count: Int) { start = .allocate(capacity: count) }
+
+    deinit { start.deallocate() }
+}
+
+/// Replaces RGB pixels by one luma byte each, by ITU-R 601 weights in 16-bit fixed point, as Pillow's `convert("L")` does.
+private func makeGray(_ rgb: UnsafeMutablePointer<UInt8>, count: Int) {
+    var from = 0
+    for pixel in 0..<count {
+        var sum: Int32 = 0x8000
+        sum &+= Int32(rgb[from]) &* 19595
+        sum &+= Int32(rgb[from &+ 1]) &* 38470
+        sum &+= Int32(rgb[from &+ 2]) &* 7471
+        rgb[pixel] = UInt8(truncatingIfNeeded: sum >> 16)
+        from &+= 3
+    }
+}
+
+/// How one axis is resized: bilinear with antialiasing, in fixed point with 22 fraction bits.
 ///
 /// The filter is centred on each new pixel and as wide as the reduction, at least two pixels; its weights are normalized to 1
 /// and rounded. This is Pillow's `Image.resize` (`Resample.c`): 8 bits of the 32 are for the channel, 2 for overflow.
 private struct AxisWeights {
     static let precisionBits: Int32 = 22
+    static let half: Int32 = 1 << (precisionBits - 1)
 
     /// For each new pixel, the old pixels that it is made of.
     let sources: [Range<Int>]
     /// Their weights, new pixel after new pixel.
     let weights: [Int32]
-    let from: Int
     /// The range of all old pixels that any new pixel is made of.
     var needed: Range<Int> { sources[0].lowerBound..<sources[sources.count - 1].upperBound }
+    /// The largest number of old pixels that one new pixel is made of.
+    var longest: Int { sources.map(\.count).max() ?? 0 }
 
     /// - Parameter shown: The new pixels to compute, within `0..<to`.
     init(from: Int, to: Int, shown: Range<Int>) {
@@ -362,99 +396,47 @@ private struct AxisWeights {
         }
         self.sources = sources
         self.weights = weights
-        self.from = from
     }
 
-    /// Returns `(outer, sources.count, inner)` bytes from `(outer, from, inner)`: it resizes the middle axis.
+    /// Resizes one row.
     ///
     /// - Parameters:
-    ///   - outer: The part of the outer axis to compute.
-    ///   - skipped: How many of the first pixels are missing in `old`.
-    func resized(_ old: [UInt8], outer: Range<Int>, inner: Int, skipped: Int = 0) -> [UInt8] {
-        var new = [UInt8](repeating: 0, count: outer.count * sources.count * inner)
-        let sums = UnsafeMutablePointer<Int32>.allocate(capacity: inner)
-        defer { sums.deallocate() }
-        old.withUnsafeBufferPointer { old in
-            new.withUnsafeMutableBufferPointer { new in
-                var written = new.baseAddress!
-                for block in outer {
-                    var weight = 0
-                    for range in sources {
-                        sums.initialize(repeating: 1 << (Self.precisionBits - 1), count: inner)
-                        for source in range {
-                            let bytes = old.baseAddress! + (block * from + source - skipped) * inner
-                            add(bytes, times: weights[weight], to: sums, count: inner)
-                            weight += 1
-                        }
-                        round(sums, to: written, count: inner)
-                        written += inner
-                    }
-                }
-            }
-        }
-        return new
-    }
-
-    private func add(
-        _ bytes: UnsafePointer<UInt8>, times factor: Int32, to sums: UnsafeMutablePointer<Int32>, count: Int
+    ///   - old: From the first pixel that is needed on.
+    ///   - sums: Memory for a number per channel.
+    ///   - new: Gets the new pixels.
+    func resize(
+        _ old: UnsafePointer<UInt8>, channels: Int, sums: UnsafeMutablePointer<Int32>, to new: UnsafeMutablePointer<UInt8>
     ) {
-        var index = 0
-        while index < count {
-            sums[index] &+= Int32(truncatingIfNeeded: bytes[index]) &* factor
-            index += 1
-        }
-    }
-
-    private func round(_ sums: UnsafePointer<Int32>, to bytes: UnsafeMutablePointer<UInt8>, count: Int) {
-        var index = 0
-        while index < count {
-            bytes[index] = UInt8(clamping: sums[index] >> Self.precisionBits)
-            index += 1
+        let skipped = needed.lowerBound
+        var (weight, written) = (0, new)
+        weights.withUnsafeBufferPointer { weights in
+            for range in sources {
+                sums.update(repeating: Self.half, count: channels)
+                for source in range {
+                    add(old + (source - skipped) * channels, times: weights[weight], to: sums, count: channels)
+                    weight += 1
+                }
+                round(sums, to: written, count: channels)
+                written += channels
+            }
         }
     }
 }
 
-#if canImport(CoreGraphics)
-    import CoreGraphics
-
-    extension RGBImage {
-        /// Draws a Core Graphics picture over white.
-        ///
-        /// Colours keep the values of the picture's own colour space, as those of the build host's samples did. If that space
-        /// is not RGB, or bitmaps with 8 bits per channel cannot have it, they are converted to sRGB. Not tried on a phone.
-        ///
-        /// - Parameters:
-        ///   - image: More than 8 bits per channel are reduced to 8.
-        ///   - exifOrientation: How the picture is turned, 1 (upright) to 8: `CGImagePropertyOrientation.rawValue`. A
-        ///     `CGImage` does not contain it; an EXIF header does, and so does a `UIImage`, whose `imageOrientation` has other
-        ///     numbers: `up` is 1, `down` 3, `left` 8, `right` 6, and mirrored they are 2, 4, 5 and 7.
-        /// - Throws: ``ImageError`` if Core Graphics makes no bitmap of this size or colour space.
-        public init(_ image: CGImage, exifOrientation: Int = 1) throws {
-            let (width, height) = (image.width, image.height)
-            let own = image.colorSpace.flatMap { $0.model == .rgb && $0.supportsOutput ? $0 : nil }
-            func bitmap(_ space: CGColorSpace) -> CGContext? {
-                CGContext(
-                    data: nil, width: width, height: height, bitsPerComponent: 8, bytesPerRow: 0, space: space,
-                    bitmapInfo: CGImageAlphaInfo.premultipliedLast.rawValue)
-            }
-            guard let context = own.flatMap(bitmap) ?? CGColorSpace(name: CGColorSpace.sRGB).flatMap(bitmap),
-                let data = context.data
-            else {
-                throw ImageError("Core Graphics makes no bitmap of \(width) x \(height) pixels for this picture")
-            }
-            let whole = CGRect(x: 0, y: 0, width: width, height: height)
-            // Over white no pixel stays transparent, so no colour is multiplied by alpha.
-            context.setFillColor(red: 1, green: 1, blue: 1, alpha: 1)
-            context.fill(whole)
-            context.interpolationQuality = .none
-            context.draw(image, in: whole)
-            // The memory belongs to the context.
-            let drawn = try withExtendedLifetime(context) {
-                try RGBImage(
-                    width: width, height: height, bytesPerRow: context.bytesPerRow, order: .rgba,
-                    buffer: UnsafeRawBufferPointer(start: data, count: height * context.bytesPerRow))
-            }
-            self = drawn.upright(exifOrientation: exifOrientation)
-        }
+private func add(
+    _ bytes: UnsafePointer<UInt8>, times factor: Int32, to sums: UnsafeMutablePointer<Int32>, count: Int
+) {
+    var index = 0
+    while index < count {
+        sums[index] &+= Int32(truncatingIfNeeded: bytes[index]) &* factor
+        index += 1
     }
-#endif
+}
+
+private func round(_ sums: UnsafePointer<Int32>, to bytes: UnsafeMutablePointer<UInt8>, count: Int) {
+    var index = 0
+    while index < count {
+        bytes[index] = UInt8(clamping: sums[index] >> AxisWeights.precisionBits)
+        index += 1
+    }
+}

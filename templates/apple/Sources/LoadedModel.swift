@@ -3,14 +3,17 @@
 import Foundation
 
 /// An error that onnxruntime reports.
-struct RuntimeError: LocalizedError, CustomStringConvertible, Sendable {
+public struct RuntimeError: LocalizedError, CustomStringConvertible, Sendable, Equatable {
     private static let longest = 400
 
-    let description: String
+    /// onnxruntime's message.
+    public let description: String
 
-    init(_ description: String) { self.description = description }
+    /// Makes an error, for an app's tests.
+    public init(_ description: String) { self.description = description }
 
-    var errorDescription: String? { description }
+    /// The same as ``description``.
+    public var errorDescription: String? { description }
 
     /// The beginning and the end of the message as one line; the cause is at the end.
     var short: String {
@@ -30,6 +33,13 @@ public struct SelfTest: Sendable, Equatable {
 
     /// Whether all inputs reach it.
     public var passed: Bool { decibels.allSatisfy { $0 >= needed } }
+
+    /// Makes a result, for an app's tests.
+    public init(variant: String, decibels: [Double], needed: Double) {
+        self.variant = variant
+        self.decibels = decibels
+        self.needed = needed
+    }
 }
 
 /// One variant of a bundle and its sessions: one, or one for each bucket. Threads may share it.
@@ -42,17 +52,21 @@ struct LoadedModel: Sendable {
     let labels: [String: [String]]
     /// The tokenizers that the inputs' descriptions name, by file.
     let tokenizers: [String: WordPiece]
+    /// Where the model runs for callers who wait without a thread.
+    let runs = RunQueue()
 
     private var names: [String] { bundle.manifest.outputs.map(\.name) }
     private var buckets: Buckets { Buckets(all: variant.buckets.map(\.dims), exact: variant.exact) }
 
     /// Runs the model on inputs as ``whole(_:)`` returns them.
     ///
-    /// - Throws: ``TensorError`` if they are larger than every model of the variant; `RuntimeError` if onnxruntime fails.
-    func run(_ feed: Tensors) throws -> Tensors {
-        guard !variant.buckets.isEmpty else { return try sessions[0].run(feed, outputs: names) }
+    /// - Parameter cancellation: Ends the run.
+    /// - Throws: ``TensorError`` if they are larger than every model of the variant; ``RuntimeError`` if onnxruntime fails;
+    ///   `CancellationError` if the run was cancelled.
+    func run(_ feed: Tensors, until cancellation: Cancellation? = nil) throws -> Tensors {
+        guard !variant.buckets.isEmpty else { return try sessions[0].run(feed, outputs: names, until: cancellation) }
         let bucket = try buckets.choose(for: bundle.shapes.sizes(of: feed))
-        return try run(feed, in: bucket)
+        return try run(feed, in: bucket, until: cancellation)
     }
 
     /// Checks the inputs and returns them with the masks that were missing.
@@ -63,7 +77,7 @@ struct LoadedModel: Sendable {
             if let tensor = inputs[spec.name] {
                 try spec.check(tensor)
             } else if !bundle.shapes.isMask(spec) {
-                throw TensorError("input '\(spec.name)' is missing")
+                throw TensorError(.missing, "input '\(spec.name)' is missing")
             }
         }
         return try bundle.shapes.withMasks(inputs)
@@ -75,9 +89,9 @@ struct LoadedModel: Sendable {
         return SelfTest(variant: variant.id, decibels: found, needed: variant.minSQNRdB)
     }
 
-    private func run(_ feed: Tensors, in bucket: Int) throws -> Tensors {
+    private func run(_ feed: Tensors, in bucket: Int, until cancellation: Cancellation? = nil) throws -> Tensors {
         let padded = bundle.shapes.padded(feed, to: buckets.all[bucket])
-        let outputs = try sessions[bucket].run(padded, outputs: names)
+        let outputs = try sessions[bucket].run(padded, outputs: names, until: cancellation)
         return cut(outputs, by: variant.slices, sizes: try bundle.shapes.sizes(of: feed))
     }
 

@@ -40,11 +40,11 @@ struct TensorSpec: Decodable, Sendable, Equatable, CustomStringConvertible {
     /// - Throws: ``TensorError``, with what was expected, if the tensor does not fit.
     func check(_ tensor: RawTensor) throws {
         guard tensor.type == dtype else {
-            throw TensorError("input '\(name)' is \(tensor.type), expected \(dtype)")
+            throw TensorError(.bundle, "input '\(name)' is \(tensor.type), expected \(dtype)")
         }
         let fits = tensor.shape.count == shape.count && zip(tensor.shape, shape).allSatisfy { $1.takes($0) }
         guard fits else {
-            throw TensorError("input '\(name)' has shape \(tensor.shape), expected \(wordsOf(shape))")
+            throw TensorError(.shape, "input '\(name)' has shape \(tensor.shape), expected \(wordsOf(shape))")
         }
     }
 }

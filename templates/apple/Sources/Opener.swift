@@ -21,7 +21,9 @@ protocol InferenceRuntime: Sendable {
 /// A loaded model. Threads may share it.
 protocol InferenceSession: Sendable {
     /// Runs the model.
-    func run(_ feed: Tensors, outputs: [String]) throws -> Tensors
+    ///
+    /// - Parameter cancellation: Ends the run, with `CancellationError`.
+    func run(_ feed: Tensors, outputs: [String], until cancellation: Cancellation?) throws -> Tensors
     /// The provider of each node; empty if the runtime does not report it.
     func assignedProviders() throws -> [String]
 }
@@ -113,6 +115,7 @@ struct Opener: Sendable {
                 let model = LoadedModel(
                     bundle: bundle, variant: variant, sessions: try sessions(of: variant), passedOver: passedOver,
                     labels: labels, tokenizers: tokenizers)
+                try model.requireLabels()
                 try prove(model)
                 return model
             } catch let refusal as Refused {

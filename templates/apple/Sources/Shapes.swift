@@ -34,6 +34,7 @@ struct InputShapes: Sendable {
                 found[name] = first
                 guard first.size == size else {
                     throw TensorError(
+                        .shape,
                         "the inputs do not fit together: '\(name)' is \(first.size) in '\(first.owner)' and"
                             + " \(size) in '\(spec.name)'")
                 }
@@ -90,7 +91,7 @@ struct InputShapes: Sendable {
         case .fixed(let size): return size
         case .named(let name):
             guard let size = sizes[name] else {
-                throw TensorError("the size of '\(name)' is not known: give the input '\(spec.name)'")
+                throw TensorError(.missing, "the size of '\(name)' is not known: give the input '\(spec.name)'")
             }
             return size
         }
@@ -112,6 +113,7 @@ struct Buckets: Sendable {
             let how = exact ? "just the sizes" : "sizes up to"
             let known = all.map(words).joined(separator: "; ")
             throw TensorError(
+                .shape,
                 "the inputs have \(words(sizes)), and this variant of the model takes \(how) \(known)")
         }
         return index

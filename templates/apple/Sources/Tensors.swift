@@ -34,7 +34,7 @@ public struct Tensor<Scalar: TensorScalar>: Sendable, Equatable {
     public init(shape: [Int], scalars: [Scalar]) throws {
         let count = try TensorError.count(of: shape)
         guard count == scalars.count else {
-            throw TensorError("a tensor of shape \(shape) has \(count) elements, \(scalars.count) were given")
+            throw TensorError(.shape, "a tensor of shape \(shape) has \(count) elements, \(scalars.count) were given")
         }
         self.init(unchecked: scalars, shape: shape)
     }
@@ -69,11 +69,27 @@ public struct Tensor<Scalar: TensorScalar>: Sendable, Equatable {
 }
 
 /// A tensor that the model does not take, and why.
-public struct TensorError: LocalizedError, CustomStringConvertible, Sendable {
+public struct TensorError: LocalizedError, CustomStringConvertible, Sendable, Equatable {
+    /// What is wrong, for code.
+    public enum Reason: Sendable {
+        /// The number of elements does not match the shape, or the model does not take the shape.
+        case shape
+        /// An input is not there.
+        case missing
+        /// The bundle's code and its manifest are of different bundles.
+        case bundle
+    }
+
+    /// What is wrong, for code.
+    public let reason: Reason
     /// What was found and what was expected.
     public let description: String
 
-    init(_ description: String) { self.description = description }
+    /// Makes an error, for an app's tests.
+    public init(_ reason: Reason, _ description: String) {
+        self.reason = reason
+        self.description = description
+    }
 
     /// The same as ``description``.
     public var errorDescription: String? { description }
@@ -82,7 +98,7 @@ public struct TensorError: LocalizedError, CustomStringConvertible, Sendable {
         var count = 1
         for size in shape {
             let (product, overflow) = count.multipliedReportingOverflow(by: size)
-            guard size >= 0, !overflow else { throw TensorError("\(shape) is no shape of a tensor") }
+            guard size >= 0, !overflow else { throw TensorError(.shape, "\(shape) is no shape of a tensor") }
             count = product
         }
         return count
@@ -118,7 +134,7 @@ struct RawTensor: Sendable, Equatable {
     init(type: ElementType, shape: [Int], bytes: [UInt8]) throws {
         let count = try TensorError.count(of: shape)
         guard bytes.count == count * type.size else {
-            throw TensorError("\(type) of shape \(shape) is \(count * type.size) bytes, there are \(bytes.count)")
+            throw TensorError(.shape, "\(type) of shape \(shape) is \(count * type.size) bytes, there are \(bytes.count)")
         }
         self.init(unchecked: bytes, type: type, shape: shape)
     }
@@ -157,7 +173,7 @@ struct RawTensor: Sendable, Equatable {
             return Tensor(unchecked: floats, shape: shape)
         }
         guard RawTensor.elementType(of: scalar) == type else {
-            throw TensorError("the model's tensor is \(type), which is no \(scalar)")
+            throw TensorError(.bundle, "the model's tensor is \(type), which is no \(scalar)")
         }
         return Tensor(unchecked: scalars(as: scalar), shape: shape)
     }
@@ -226,7 +242,7 @@ extension [String: RawTensor] {
     ///
     /// - Throws: ``TensorError`` if there is none, or its elements have another type.
     func typed<Scalar: TensorScalar>(_ name: String) throws -> Tensor<Scalar> {
-        guard let tensor = self[name] else { throw TensorError("there is no tensor '\(name)'") }
+        guard let tensor = self[name] else { throw TensorError(.bundle, "there is no tensor '\(name)'") }
         return try tensor.typed()
     }
 }

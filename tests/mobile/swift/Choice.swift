@@ -30,7 +30,18 @@ struct Choice {
         DispatchQueue.main.setSpecific(key: key, value: true)
         let isMain = try await runInBackground { DispatchQueue.getSpecific(key: key) ?? false }
         precondition(!isMain, "the work was done on the main thread")
+        let places = Log()
+        let done = DispatchSemaphore(value: 0)
+        precondition(Thread.isMainThread)
+        runOffMainThread {
+            places.lines.append(Thread.isMainThread ? "main" : "other")
+            done.signal()
+        }
+        waitFor(done)
+        precondition(places.lines == ["other"], "a session ended on the main thread")
     }
+
+    static func waitFor(_ semaphore: DispatchSemaphore) { semaphore.wait() }
 
     /// Compares every float16, and the floats around it, with what the processor makes of them.
     static func checkHalf() {
@@ -239,7 +250,7 @@ struct ReplayedSession: InferenceSession {
     let outputs: Tensors
     let fault: Case.Fault
 
-    func run(_ feed: Tensors, outputs names: [String]) throws -> Tensors {
+    func run(_ feed: Tensors, outputs names: [String], until cancellation: Cancellation?) throws -> Tensors {
         if let error = fault.run { throw RuntimeError(error) }
         return try outputs.mapValues { output in
             let plain: Tensor<Float> = try output.typed()

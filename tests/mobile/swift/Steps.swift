@@ -60,7 +60,7 @@ func take(_ step: [String: Any]) async throws -> Any {
         return say(model)
     case "use kept":
         let picture = try RGBImage(width: 8, height: 8, pixels: [UInt8](repeating: 7, count: 192))
-        return try kept!.predict(picture).answers.scores.count == 2 ? "it answers" : "it does not"
+        return try kept!.predictSync(picture).answers.scores.count == 2 ? "it answers" : "it does not"
     case "install":
         try await MODEL.install(folder.appendingPathComponent(step["download"] as! String), in: store(step)!)
         return "installed"

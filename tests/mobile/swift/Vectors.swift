@@ -7,12 +7,13 @@ import Foundation
 @main
 struct Vectors {
     static func main() throws {
-        requireSizes()
+        requireFrames()
         try requireScaled()
         let folders = CommandLine.arguments.dropFirst().map { URL(fileURLWithPath: $0, isDirectory: true) }
         let (cases, results) = (folders[0], folders[1])
         let kinds = [
-            ("images", "tensor.bin", tensor), ("turned", "upright.bin", upright), ("answers", "found.json", answers),
+            ("images", "tensor.bin", tensor), ("turned", "upright.bin", upright), ("frames", "rgb.bin", frameRGB),
+            ("frames", "tensor.bin", frameTensor), ("answers", "found.json", answers),
             ("wordpiece", "found.json", tokens), ("refused", "found.txt", refusal),
         ]
         for (kind, file, make) in kinds {
@@ -28,7 +29,7 @@ struct Vectors {
     }
 }
 
-private struct Picture: Decodable {
+private struct Given: Decodable {
     let width: Int
     let height: Int
     /// Of pictures that become tensors or that answers are about.
@@ -41,68 +42,135 @@ private struct Picture: Decodable {
         let bytes = try [UInt8](Data(contentsOf: folder.appendingPathComponent("pixels.bin")))
         guard bytes.count == width * height * 4 else { return try RGBImage(width: width, height: height, pixels: bytes) }
         return try bytes.withUnsafeBytes {
-            try RGBImage(width: width, height: height, bytesPerRow: width * 4, order: .rgba, buffer: $0)
+            let plane = Frame.Plane(bytes: $0, rowStride: width * 4, pixelStride: 4)
+            return try RGBImage(Picture(Frame(format: .rgba, width: width, height: height, planes: [plane])))
         }
     }
 }
 
 private func tensor(_ folder: URL) throws -> Data {
-    let picture = try read(Picture.self, in: folder)
-    let image = try picture.pixels(in: folder)
-    try requireSameWaysIn(image)
-    return picture.description!.tensor(of: image).scalars.withUnsafeBytes { Data($0) }
+    let picture = try read(Given.self, in: folder)
+    let image = try Picture(picture.pixels(in: folder))
+    return try image.withFrame { picture.description!.tensor(of: $0) }.scalars.withUnsafeBytes { Data($0) }
 }
 
+/// Returns the picture upright, or what is said of an orientation that is none.
 private func upright(_ folder: URL) throws -> Data {
-    let picture = try read(Picture.self, in: folder)
-    return Data(try picture.pixels(in: folder).upright(exifOrientation: picture.orientation!).pixels)
-}
-
-/// Reads the picture again out of rows of other formats that are longer than its pixels.
-private func requireSameWaysIn(_ image: RGBImage) throws {
-    for order in [PixelOrder.rgb, .rgba, .bgra] {
-        let bytesPerRow = image.width * order.bytesPerPixel + 5
-        var buffer = [UInt8](repeating: 7, count: image.height * bytesPerRow)
-        for y in 0..<image.height {
-            for x in 0..<image.width {
-                let pixel = image.pixels[((y * image.width + x) * 3)...].prefix(3)
-                let bytes = (order == .bgra ? pixel.reversed() : Array(pixel)) + (order == .rgb ? [] : [255])
-                let start = y * bytesPerRow + x * order.bytesPerPixel
-                buffer.replaceSubrange(start..<start + bytes.count, with: bytes)
-            }
+    let picture = try read(Given.self, in: folder)
+    return try picture.pixels(in: folder).pixels.withUnsafeBytes {
+        let plane = Frame.Plane(bytes: $0, rowStride: picture.width * 3, pixelStride: 3)
+        do {
+            let frame = try Frame(
+                format: .rgb, width: picture.width, height: picture.height, planes: [plane],
+                orientation: picture.orientation!)
+            return Data(try RGBImage(Picture(frame)).pixels)
+        } catch let error as ImageError where error.reason == .orientation {
+            return Data(error.description.utf8)
         }
-        let again = try buffer.withUnsafeBytes {
-            try RGBImage(width: image.width, height: image.height, bytesPerRow: bytesPerRow, order: order, buffer: $0)
-        }
-        precondition(again == image, "the ways in differ: \(order)")
     }
 }
 
-/// Sizes whose products no integer holds are refused as others are that do not fit.
-private func requireSizes() {
-    func refusal(_ make: () throws -> RGBImage) -> String {
+private struct GivenFrame: Decodable {
+    struct GivenPlane: Decodable {
+        let path: String
+        let row_stride: Int
+        let pixel_stride: Int
+        let offset: Int
+    }
+
+    let format: String
+    let width: Int
+    let height: Int
+    let planes: [GivenPlane]
+    let rotation: Int
+    let matrix: String
+    let range: String
+    let description: ImageInput
+
+    func withFrame(in folder: URL, _ use: (Frame) throws -> Data) throws -> Data {
+        // As Data keeps memory where it is only as long as a closure lasts, the planes' memory is allocated here.
+        let buffers = try planes.map { plane in
+            let data = try Data(contentsOf: folder.appendingPathComponent(plane.path)).dropFirst(plane.offset)
+            let buffer = UnsafeMutableRawBufferPointer.allocate(byteCount: data.count, alignment: 1)
+            buffer.copyBytes(from: data)
+            return buffer
+        }
+        defer { for buffer in buffers { buffer.deallocate() } }
+        let formats: [String: Frame.Format] = ["yuv420": .yuv420, "rgb": .rgb, "rgba": .rgba, "bgra": .bgra]
+        let frame = try Frame(
+            format: formats[format]!, width: width, height: height,
+            planes: zip(planes, buffers).map { plane, buffer in
+                Frame.Plane(bytes: .init(buffer), rowStride: plane.row_stride, pixelStride: plane.pixel_stride)
+            },
+            orientation: [0: 1, 90: 6, 180: 3, 270: 8][rotation]!, matrix: matrix == "bt709" ? .bt709 : .bt601,
+            range: range == "video" ? .video : .full)
+        return try use(frame)
+    }
+}
+
+private func frameRGB(_ folder: URL) throws -> Data {
+    try read(GivenFrame.self, in: folder).withFrame(in: folder) { Data(try RGBImage(Picture($0)).pixels) }
+}
+
+private func frameTensor(_ folder: URL) throws -> Data {
+    let given = try read(GivenFrame.self, in: folder)
+    return try given.withFrame(in: folder) { given.description.tensor(of: $0).scalars.withUnsafeBytes { Data($0) } }
+}
+
+/// Frames that do not hold what they say are refused, each for its reason; so are sizes whose products no integer holds.
+private func requireFrames() {
+    let memory = [UInt8](repeating: 9, count: 64)
+    func plane(_ count: Int, _ rowStride: Int, _ pixelStride: Int = 1) -> Frame.Plane {
+        // The memory is only measured, never read.
+        Frame.Plane(
+            bytes: memory.withUnsafeBytes { .init(rebasing: $0.prefix(count)) }, rowStride: rowStride,
+            pixelStride: pixelStride)
+    }
+    func reason(
+        _ format: Frame.Format, _ width: Int, _ height: Int, _ planes: [Frame.Plane], _ orientation: Int = 1
+    ) -> ImageError.Reason? {
         do {
-            _ = try make()
-            return "it is taken"
+            _ = try Frame(format: format, width: width, height: height, planes: planes, orientation: orientation)
+            return nil
+        } catch let error as ImageError {
+            return error.reason
         } catch {
-            return "\(error)"
+            preconditionFailure("\(error)")
         }
     }
     let most = Int.max
-    for (width, height) in [(most, 1), (1, most), (most, most), (most / 4 + 1, 1), (1 << 32, 1 << 32)] {
-        let larger = "a picture of \(width) x \(height) pixels is larger than any memory"
-        let packed = refusal { try RGBImage(width: width, height: height, pixels: []) }
-        precondition(packed == larger, packed)
-        let rows = refusal {
-            try RGBImage(width: width, height: height, bytesPerRow: most, order: .rgba, buffer: .init(start: nil, count: 0))
-        }
-        precondition(rows == larger, rows)
+    let yuv = [plane(15, 5), plane(6, 3), plane(6, 3)]
+    let cases: [(ImageError.Reason?, ImageError.Reason?)] = [
+        (reason(.yuv420, 5, 3, yuv), nil),
+        (reason(.yuv420, 5, 3, yuv, 9), .orientation),
+        (reason(.yuv420, 5, 3, yuv, 0), .orientation),
+        (reason(.yuv420, 5, 3, [yuv[0], yuv[1]]), .planes),
+        (reason(.rgb, 1, 1, yuv), .planes),
+        (reason(.yuv420, 5, 3, [plane(14, 5), yuv[1], yuv[2]]), .memory),
+        (reason(.yuv420, 5, 3, [yuv[0], yuv[1], plane(5, 3)]), .memory),
+        (reason(.yuv420, 5, 3, [yuv[0], plane(9, 2), yuv[2]]), .stride),
+        (reason(.yuv420, 5, 3, [yuv[0], plane(9, 9, 0), yuv[2]]), .stride),
+        (reason(.rgba, 2, 2, [plane(18, 10, 4)]), nil),
+        (reason(.rgba, 2, 2, [plane(17, 10, 4)]), .memory),
+        (reason(.rgba, 2, 2, [plane(18, 7, 4)]), .stride),
+        (reason(.bgra, 2, 2, [plane(18, 10, 3)]), .stride),
+        (reason(.rgb, 0, 2, [plane(18, 10, 3)]), .size),
+        (reason(.rgb, 2, -1, [plane(18, 10, 3)]), .size),
+        (reason(.rgb, most, 1, [plane(18, 10, 3)]), .size),
+        (reason(.rgb, 1 << 32, 1 << 32, [plane(18, 10, 3)]), .size),
+        (reason(.rgb, 2, 2, [plane(18, most, 3)]), .memory),
+        (reason(.rgb, 1, 1, [plane(3, most, most)]), nil),
+        (reason(.rgb, 2, 1, [plane(18, most, most)]), .memory),
+        (reason(.rgb, 3, 1, [plane(18, 10, most)]), .stride),
+    ]
+    for (number, (found, wanted)) in cases.enumerated() {
+        precondition(found == wanted, "frame \(number): \(String(describing: found))")
     }
-    for (height, bytesPerRow, fits) in [(1, most, true), (2, most, false), (2, 11, false), (3, 4, true), (most / 4, 4, false)] {
-        let rows = [UInt8](repeating: 9, count: 12).withUnsafeBytes { buffer in
-            refusal { try RGBImage(width: 1, height: height, bytesPerRow: bytesPerRow, order: .rgba, buffer: buffer) }
-        }
-        precondition(rows.hasSuffix(fits ? "it is taken" : "do not fit into 12 bytes"), rows)
+    do {
+        _ = try RGBImage(width: 2, height: 2, pixels: [])
+        preconditionFailure("a picture without its pixels is taken")
+    } catch {
+        precondition("\(error)" == "2 x 2 pixels of RGB are 12 bytes, 0 were given", "\(error)")
     }
 }
 
@@ -124,8 +192,19 @@ private struct AnswerCase: Decodable {
     let description: OutputDescription
     let labels: [String]
     let outputs: [GivenTensor]
-    let image: Picture?
+    let image: Given?
     let mask: GivenTensor?
+    let options: GivenOptions?
+}
+
+private struct GivenOptions: Decodable {
+    let score: Double?
+    let iou: Double?
+    let most: Int?
+    let top: Int?
+    let allow: Set<String>?
+
+    var options: AnswerOptions { AnswerOptions(score: score, iou: iou, most: most, top: top, allow: allow) }
 }
 
 private struct GivenTensor: Decodable {
@@ -149,16 +228,18 @@ private struct Found: Encodable {
 private func answers(_ folder: URL) throws -> Data {
     let given = try read(AnswerCase.self, in: folder)
     let output = try given.outputs[0].tensor(in: folder)
+    let options = given.options?.options ?? AnswerOptions()
+    try options.requireRanges()
     switch given.description {
-    case .raw:
+    case .raw, .mask, .probability:
         return try JSONEncoder().encode(output.doubles())
     case .classification(let scores):
-        let classes = try scores.classes(of: output, labels: given.labels)
+        let classes = try scores.classes(of: output, labels: given.labels, options: options)
         return try JSONEncoder().encode(classes.map { Found(index: $0.index, label: $0.label, score: $0.score) })
     case .detection(let rows):
         let image = given.image!
         let place = image.description!.resize.placed(width: image.width, height: image.height)
-        let objects = try rows.detections(of: output, labels: given.labels, place: place)
+        let objects = try rows.detections(of: output, labels: given.labels, place: place, options: options)
         return try JSONEncoder().encode(
             objects.map {
                 let box = [$0.box.left, $0.box.top, $0.box.right, $0.box.bottom]

@@ -81,9 +81,9 @@ def test_predict_when_the_one_needed_input_is_a_picture_takes_a_picture():
     image = {"image": {"resize": {"letterbox": 8}}}
     both = rendered(app(inputs={"mask": {"mask": "n"}, HOSTILE: image}))
     not_all = rendered(app(inputs={HOSTILE: image}))
-    assert b"func predict(_ image: CGImage" in both[MODEL].data
-    assert b"func predict(_ image: CGImage" not in not_all[MODEL].data
-    assert b"func xY(of image: CGImage" in not_all[MODEL].data
+    assert b"func predict(_ picture: Picture" in both[MODEL].data
+    assert b"func predict(_ picture: Picture" not in not_all[MODEL].data
+    assert b"of image: CGImage, orientation" in not_all[MODEL].data
     assert b"predict(.init(xY: model.xY(of: image), mask: mask))" in not_all["README.md"].data
 
 
@@ -111,7 +111,7 @@ def test_podspec_gives_the_c_module_to_the_library_and_to_the_app_that_imports_i
 )
 def test_readme_gives_the_model_what_its_input_is_made_from(described, given):
     readme = rendered(app(inputs={"mask": {"mask": "n"}, HOSTILE: described}))["README.md"].data
-    assert f"let outputs = try model.{given}" in readme.decode()
+    assert f"let outputs = try await model.{given}" in readme.decode()
 
 
 def test_texts_when_a_text_gives_several_inputs_each_has_a_function_of_it():

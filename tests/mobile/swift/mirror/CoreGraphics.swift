@@ -40,8 +40,12 @@ public final class CGColorSpace {
     public static var sRGB: CFString { CFString() }
 }
 
-/// Foundation on Linux has none.
-public struct CFString {}
+/// Foundation on Linux has none. Texts are equal where their objects are.
+public final class CFString: Sendable {
+    public init() {}
+}
+
+public func CFEqual(_ one: AnyObject?, _ other: AnyObject?) -> Bool { one === other }
 
 public enum CGImageAlphaInfo: UInt32, Sendable {
     case none, premultipliedLast, premultipliedFirst, last, first, noneSkipLast, noneSkipFirst, alphaOnly
