@@ -9,6 +9,7 @@ import Foundation
 struct Choice {
     @MainActor
     static func main() async throws {
+        checkEnd()
         checkHalf()
         try await checkThread()
         let arguments = CommandLine.arguments
@@ -30,6 +31,10 @@ struct Choice {
         DispatchQueue.main.setSpecific(key: key, value: true)
         let isMain = try await runInBackground { DispatchQueue.getSpecific(key: key) ?? false }
         precondition(!isMain, "the work was done on the main thread")
+    }
+
+    /// A session ends elsewhere if the main thread lets go of it. Before the first await this is the main thread.
+    static func checkEnd() {
         let places = Log()
         let done = DispatchSemaphore(value: 0)
         precondition(Thread.isMainThread)
@@ -37,11 +42,9 @@ struct Choice {
             places.lines.append(Thread.isMainThread ? "main" : "other")
             done.signal()
         }
-        waitFor(done)
+        done.wait()
         precondition(places.lines == ["other"], "a session ended on the main thread")
     }
-
-    static func waitFor(_ semaphore: DispatchSemaphore) { semaphore.wait() }
 
     /// Compares every float16, and the floats around it, with what the processor makes of them.
     static func checkHalf() {
