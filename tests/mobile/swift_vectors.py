@@ -1,8 +1,8 @@
 """Pictures, answers and texts in Swift, on Linux, as Python has them.
 
 The sources that a bundle for iOS carries are compiled as they are, in Swift 6 mode; then they run.
-What takes pictures of Core Video, Core Graphics and UIKit is compiled against mirrors of their APIs,
-and run: ``swift/mirror``.
+What takes pictures of Core Video, Core Graphics and UIKit is compiled against mirrors of their
+APIs, and run: ``swift/mirror``.
 """
 
 from __future__ import annotations
