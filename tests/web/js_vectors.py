@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from edgepack.base.resources import find_templates_dir
 
-from tests.mobile.comparing import compare_answers, compare_images, compare_tokens
+from tests.mobile.comparing import compare_answers, compare_frames, compare_images, compare_tokens
 from tests.mobile.kotlin_models import every_half, some_floats
 from tests.mobile.kotlin_vectors import write_transparent
 from tests.mobile.proofs import Proof, require
@@ -36,7 +36,7 @@ def prove(work: Path) -> str:
     write_transparent(cases / "images" / "transparent")
     write_refused_outputs(cases / "refused")
     run_node(HERE / "js" / "vectors.js", copy_runtime(work / "package"), cases, out)
-    comparisons = (compare_images, compare_answers, compare_refused, compare_tokens)
+    comparisons = (compare_images, compare_frames, compare_answers, compare_refused, compare_tokens)
     return "; ".join(compare(cases, out) for compare in comparisons)
 
 
@@ -47,10 +47,10 @@ def prove_halves(work: Path) -> str:
     floats.tofile(work / "floats.bin")
     run_node(HERE / "js" / "halves.js", copy_runtime(work / "package"), work)
     with np.errstate(over="ignore"):
-        wanted = {"halves": numbers.astype(np.float32), "floats": floats.astype(np.float16)}
-    for name, values in wanted.items():
+        halves, rounded = numbers.astype(np.float32), floats.astype(np.float16)
+    for name, wanted in (("halves", halves.tobytes()), ("floats", rounded.tobytes())):
         found = (work / f"{name}.out").read_bytes()
-        require(found == values.tobytes(), f"{name} are not those of numpy")
+        require(found == wanted, f"{name} are not those of numpy")
     return f"{len(numbers)} float16 and {len(floats)} float32"
 
 
