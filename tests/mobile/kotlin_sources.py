@@ -22,8 +22,8 @@ from tests.mobile import sources
 from tests.mobile.jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main
 from tests.mobile.kotlin_models import (
     HERE,
+    NNAPI,
     PASSED_OVER,
-    TARGET,
     Subject,
     app_of_bundle,
     outside_weights,
@@ -47,7 +47,7 @@ def subject() -> Subject:
     """
     work = Path(mkdtemp(prefix="edgepack-sources-"))
     atexit.register(shutil.rmtree, work, ignore_errors=True)
-    project = PASSED_OVER.write(work / "project", TARGET)
+    project = PASSED_OVER.write(work / "project", NNAPI)
     result = build(project=project, out=work / "dist")
     result.require_all()
     bundle = result.bundles[0].bundle

@@ -127,10 +127,10 @@ def prove_model(query: str, threads: int, note: str) -> Callable[[Path], str]:
             require(found["isolated"] == ("isolated" in query), f"isolated: {found}")
             require_same(found["threads"], threads, "threads")
             answers = page.call("predict", PICTURED)
-            labels = [each["label"] for each in answers["output0"]]
+            labels = [each["label"] for each in answers["objects"]]
             require_same(labels, ["cup", "plate"], "labels")
             few = page.call("predict", PICTURED, {"allow": ["plate"]})
-            require_same([each["label"] for each in few["output0"]], ["plate"], "allowed labels")
+            require_same([each["label"] for each in few["objects"]], ["plate"], "allowed labels")
             said = page.call("predictRefused", PICTURED, {"allow": ["bus"]})
             require_same(
                 said,

@@ -42,7 +42,7 @@ export function makeAnswer(output, {description, labels, place, mask, options}) 
     case "embedding":
       return makeVectors(output, changed, mask);
     case "mask":
-      return makeMask(output, changed, requirePlace(place, "a mask's classes"));
+      return makeMask(output, changed, requirePlace(place, "a mask's classes"), labels);
     case "probability":
       return makeDecisions(output, changed);
     default:

@@ -15,6 +15,9 @@ import {formatShape, readNumbers} from "./tensors.js";
  * @property {Edges} edges
  */
 
+/** Classes that a model without labels may name: larger numbers are none. */
+const MOST_CLASSES = 2 ** 31;
+
 /**
  * Returns the objects in a picture, best first; among equal scores, in the output's order.
  *
@@ -140,7 +143,7 @@ function* listFinished(output, labels) {
   const values = readNumbers(output);
   for (let at = 0; at < values.length; at += 6) {
     const [left, top, right, bottom, score, index] = values.subarray(at, at + 6);
-    if (Number.isInteger(index) && index >= 0 && (!labels || index < labels)) {
+    if (Number.isInteger(index) && index >= 0 && index < (labels || MOST_CLASSES)) {
       yield {index, score, edges: [left, top, right, bottom]};
     }
   }

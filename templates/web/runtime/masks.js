@@ -19,9 +19,10 @@ export const UNSEEN = 255;
  *     of several floats the highest one is the class, of one `threshold` decides
  * @param {import("./manifest.js").OutputDescription} description
  * @param {Placement} place
+ * @param {readonly string[]} labels by class
  * @returns {Mask}
  */
-export function makeMask(output, {axis = 1, threshold = 0.5}, place) {
+export function makeMask(output, {axis = 1, threshold = 0.5}, place, labels) {
   const {classes, width, height} = findClasses(output, axis, threshold);
   const columns = listPlaces(place.pictureWidth, place.scaledWidth, place.left, place.width, width);
   const rows = listPlaces(place.pictureHeight, place.scaledHeight, place.top, place.height, height);
@@ -32,7 +33,7 @@ export function makeMask(output, {axis = 1, threshold = 0.5}, place) {
       if (columns[x] >= 0) found[y * columns.length + x] = classes[row * width + columns[x]];
     }
   }
-  return {width: place.pictureWidth, height: place.pictureHeight, classes: found};
+  return {width: place.pictureWidth, height: place.pictureHeight, classes: found, labels};
 }
 
 /**
@@ -47,7 +48,7 @@ export function makeMask(output, {axis = 1, threshold = 0.5}, place) {
 function listPlaces(size, scaled, offset, input, output) {
   return Int32Array.from({length: size}, (_, pixel) => {
     const place = ((pixel + 0.5) * scaled) / size + offset;
-    return place >= 0 && place < input ? Math.floor((place * output) / input) : -1;
+    return place >= 0 && place < input ? Math.min(Math.floor((place * output) / input), output - 1) : -1;
   });
 }
 
@@ -69,7 +70,7 @@ function findClasses(output, axis, threshold) {
   const values = readNumbers(output);
   const area = width * height;
   const [next, step] = axis === 1 ? [1, area] : [count, 1];
-  const isScore = values instanceof Float32Array || values instanceof Float64Array;
+  const isScore = output.data instanceof Float32Array || output.data instanceof Float64Array;
   const classes = new Uint8Array(area);
   for (let place = 0; place < area; place++) {
     const found = count > 1 ? findHighest(values, place * next, step, count)

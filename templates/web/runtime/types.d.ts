@@ -154,6 +154,8 @@ export interface Mask {
   readonly height: number;
   /** (height, width); 255 where the model did not see. */
   readonly classes: Uint8Array;
+  /** By class; empty where the bundle has none. */
+  readonly labels: readonly string[];
 }
 
 /** What one probability decides. */

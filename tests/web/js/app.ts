@@ -17,11 +17,11 @@ const notes: readonly string[] = model.notes;
 const wanted: AnswerOptions = {score: 0.5, iou: 0.4, most: 3, allow: ["cup"]};
 
 export async function find(picture: Picture): Promise<Detection[]> {
-  const {answers, output0}: Prediction = await model.predict(picture, wanted);
+  const {answers, objects}: Prediction = await model.predict(picture, wanted);
   const same: Answers = answers;
-  const shape: readonly number[] = output0.shape;
-  const values: Float32Array = output0.data;
-  return shape.length && values.length ? same.output0 : [];
+  const shape: readonly number[] = objects.shape;
+  const values: Float32Array = objects.data;
+  return shape.length && values.length ? same.objects : [];
 }
 
 export async function findAll(video: HTMLVideoElement, frame: VideoFrame, canvas: OffscreenCanvas, file: File): Promise<number> {
@@ -36,9 +36,9 @@ export async function findAll(video: HTMLVideoElement, frame: VideoFrame, canvas
 export async function run(): Promise<number | string> {
   const inputs: Inputs = {images: new Tensor(new Float32Array(3072), [1, 3, 32, 32])};
   try {
-    const {output0}: Outputs = await other.run(inputs);
-    const [first] = output0.data;
-    return first ?? `${output0}`;
+    const {objects}: Outputs = await other.run(inputs);
+    const [first] = objects.data;
+    return first ?? `${objects}`;
   } catch (error) {
     if (!(error instanceof ModelError)) throw error;
     const reason: Reason = error.reason;
