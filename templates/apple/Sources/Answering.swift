@@ -130,7 +130,7 @@ struct Answering: Sendable {
     func mask(_ name: String) throws -> Mask {
         guard case .mask(let pixels) = description(name) else { throw notDescribed(name) }
         guard let place else { throw noPicture("a mask has the pixels of a picture") }
-        return try pixels.mask(of: output(name), place: place)
+        return try pixels.mask(of: output(name), labels: labels(pixels.labels), place: place)
     }
 
     func decisions(_ name: String) throws -> [Decision] {

@@ -76,21 +76,24 @@ public struct Mask: Sendable, Equatable {
     public let height: Int
     /// `height * width` indices of classes, row after row: 0 to 254, or ``unseen``.
     public let classes: [UInt8]
+    /// The names of the classes; empty where the bundle has none.
+    public let labels: [String]
 
     /// Makes a mask, for an app's tests.
     ///
     /// - Throws: ``AnswerError`` if the number of classes is not `height * width`.
-    public init(width: Int, height: Int, classes: [UInt8]) throws {
+    public init(width: Int, height: Int, classes: [UInt8], labels: [String] = []) throws {
         guard width >= 0, height >= 0, classes.count == width * height else {
             throw AnswerError(.shape, "a mask of \(width) x \(height) pixels does not have \(classes.count) classes")
         }
-        self.init(unchecked: classes, width: width, height: height)
+        self.init(unchecked: classes, width: width, height: height, labels: labels)
     }
 
-    fileprivate init(unchecked classes: [UInt8], width: Int, height: Int) {
+    fileprivate init(unchecked classes: [UInt8], width: Int, height: Int, labels: [String]) {
         self.width = width
         self.height = height
         self.classes = classes
+        self.labels = labels
     }
 
     /// The class at a pixel.
@@ -421,8 +424,8 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         guard cells.count == rows else {
             throw AnswerError(
                 .shape,
-                "the output has \(rows) boxes, and the strides \(strides) give \(cells.count) in an input of"
-                    + " \(place.inputWidth) x \(place.inputHeight)")
+                "the output has \(rows) boxes: with the strides \(strides) an input of"
+                    + " \(place.inputWidth) x \(place.inputHeight) pixels has \(cells.count)")
         }
         return cells
     }
@@ -572,9 +575,10 @@ struct PixelClasses: Decodable, Sendable, Equatable {
     /// - Parameters:
     ///   - output: `(1, C, h, w)` or `(1, h, w, C)`, as `axis` says, or `(1, h, w)`. Integers with one value per place are
     ///     classes; of several values, the first highest is the class, and NaN is never that.
+    ///   - labels: By class.
     ///   - place: Where the picture lies in the input.
     /// - Throws: ``AnswerError`` if the output has another shape, or a class is not 0 to 254.
-    func mask(of output: RawTensor, place: ImagePlacement) throws -> Mask {
+    func mask(of output: RawTensor, labels: [String], place: ImagePlacement) throws -> Mask {
         let (height, width, channels, isLast) = try axes(output.shape)
         let ofPlace = try classes(output, places: height * width, channels: channels, isLast: isLast)
         let columns = Self.places(
@@ -589,7 +593,7 @@ struct PixelClasses: Decodable, Sendable, Equatable {
                 classes.append(isSeen ? ofPlace[row * width + column] : Mask.unseen)
             }
         }
-        return Mask(unchecked: classes, width: place.width, height: place.height)
+        return Mask(unchecked: classes, width: place.width, height: place.height, labels: labels)
     }
 
     private func axes(_ shape: [Int]) throws -> (height: Int, width: Int, channels: Int, isLast: Bool) {
@@ -598,7 +602,8 @@ struct PixelClasses: Decodable, Sendable, Equatable {
             if shape.count == 4, axis == 1 { return (shape[2], shape[3], shape[1], false) }
             if shape.count == 4 { return (shape[1], shape[2], shape[3], true) }
         }
-        throw AnswerError(.shape, "the output is \(shape): a mask is [1, height, width], with an axis for scores of classes or not")
+        throw AnswerError(
+            .shape, "the output is \(shape): a mask is [1, height, width], with an axis for scores of classes or not")
     }
 
     private func classes(_ output: RawTensor, places: Int, channels: Int, isLast: Bool) throws -> [UInt8] {
@@ -628,7 +633,7 @@ struct PixelClasses: Decodable, Sendable, Equatable {
         (0..<picture).map { pixel in
             let at: Double = (Double(pixel) + 0.5) * Double(scaled) / Double(picture) + Double(offset)
             guard at >= 0, at < Double(input) else { return -1 }
-            return Int((at * Double(output) / Double(input)).rounded(.down))
+            return min(Int((at * Double(output) / Double(input)).rounded(.down)), output - 1)
         }
     }
 }

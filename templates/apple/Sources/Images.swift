@@ -201,8 +201,9 @@ struct ImagePlacement: Sendable, Equatable {
     func requireScaled() throws {
         guard scaledWidth <= (1 << 28) / scaledHeight else {
             throw ImageError(
-                .size, "the picture of \(width) x \(height) pixels would become \(scaledWidth) x \(scaledHeight) in the model before it"
-                    + " is cut: cut its ends off first")
+                .size,
+                "the picture of \(width) x \(height) pixels would become \(scaledWidth) x \(scaledHeight) in the model"
+                    + " before it is cut: cut its ends off first")
         }
     }
 

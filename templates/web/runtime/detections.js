@@ -121,7 +121,7 @@ function listCells(strides, {width, height}, count) {
   });
   requireInput(
     cells.length === count,
-    `the output has ${count} boxes: the strides ${strides.join(", ")} of an input of ${width} x ${height} pixels give`
+    `the output has ${count} boxes: with the strides [${strides.join(", ")}] an input of ${width} x ${height} pixels has`
       + ` ${cells.length}`,
   );
   return cells;

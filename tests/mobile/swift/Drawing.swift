@@ -13,7 +13,7 @@ struct Drawing {
         try takeDrawn()
         try takePixelBuffers()
         try refusePixelBuffers()
-        let model = try await Detector.open(from: URL(fileURLWithPath: CommandLine.arguments[1]))
+        let model = try await Detector.open(from: .folder(URL(fileURLWithPath: CommandLine.arguments[1])))
         try await runOnAll(model)
     }
 

@@ -195,6 +195,9 @@ private struct AnswerCase: Decodable {
     let image: Given?
     let mask: GivenTensor?
     let options: GivenOptions?
+
+    /// Where the picture lies in the input; there is one.
+    var place: ImagePlacement { image!.description!.resize.placed(width: image!.width, height: image!.height) }
 }
 
 private struct GivenOptions: Decodable {
@@ -225,21 +228,45 @@ private struct Found: Encodable {
     var box: [Double]?
 }
 
+private struct FoundDecision: Encodable {
+    let score: Double
+    let positive: Bool
+}
+
+/// A mask as runs of equal classes, each with its length.
+private struct FoundMask: Encodable {
+    let width: Int
+    let height: Int
+    let runs: [[Int]]
+
+    init(_ mask: Mask) {
+        (width, height) = (mask.width, mask.height)
+        var runs: [[Int]] = []
+        for found in mask.classes.map({ Int($0) }) {
+            if runs.last?[0] == found { runs[runs.count - 1][1] += 1 } else { runs.append([found, 1]) }
+        }
+        self.runs = runs
+    }
+}
+
 private func answers(_ folder: URL) throws -> Data {
     let given = try read(AnswerCase.self, in: folder)
     let output = try given.outputs[0].tensor(in: folder)
     let options = given.options?.options ?? AnswerOptions()
     try options.requireRanges()
     switch given.description {
-    case .raw, .mask, .probability:
+    case .raw:
         return try JSONEncoder().encode(output.doubles())
+    case .mask(let pixels):
+        return try JSONEncoder().encode(FoundMask(pixels.mask(of: output, labels: given.labels, place: given.place)))
+    case .probability(let probabilities):
+        let decisions = probabilities.decisions(of: output)
+        return try JSONEncoder().encode(decisions.map { FoundDecision(score: $0.score, positive: $0.positive) })
     case .classification(let scores):
         let classes = try scores.classes(of: output, labels: given.labels, options: options)
         return try JSONEncoder().encode(classes.map { Found(index: $0.index, label: $0.label, score: $0.score) })
     case .detection(let rows):
-        let image = given.image!
-        let place = image.description!.resize.placed(width: image.width, height: image.height)
-        let objects = try rows.detections(of: output, labels: given.labels, place: place, options: options)
+        let objects = try rows.detections(of: output, labels: given.labels, place: given.place, options: options)
         return try JSONEncoder().encode(
             objects.map {
                 let box = [$0.box.left, $0.box.top, $0.box.right, $0.box.bottom]
