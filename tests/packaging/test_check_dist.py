@@ -154,5 +154,3 @@ def test_release_when_tag_version_and_changelog_differ_is_told(tags, heading, sa
 
 def test_lists_when_compared_with_the_repository_name_what_is_there():
     assert [name for name in check_dist.BESIDE_THEM if not (check_dist.ROOT / name).is_file()] == []
-    folders = [path.name for path in (check_dist.ROOT / "examples").iterdir() if path.is_dir()]
-    assert folders == ["digits"], "another example goes into pyproject.toml's wheel, too"

@@ -404,7 +404,7 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         let values = output.doubles()
         return (0..<output.shape[1]).compactMap { row in
             let each = values[row * 6..<row * 6 + 6].map { $0 }
-            guard let index = Int(exactly: each[5]), index >= 0, labels == 0 || index < labels else { return nil }
+            guard let index = Int(exactly: each[5]), index >= 0, index < (labels > 0 ? labels : 1 << 31) else { return nil }
             let box = Box(left: each[0], top: each[1], right: each[2], bottom: each[3])
             return Candidate(index: index, score: each[4], box: box)
         }
