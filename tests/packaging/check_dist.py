@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LARGEST = {"wheel": 2_000_000, "sdist": 2_000_000}
 """In bytes: half as much again as in November 2026, so that no model or picture gets in unseen."""
-IN_SDIST = ("packager/edgepack/", "targets/", "templates/", "examples/")
+IN_SDIST = ("packager/edgepack/", "targets/", "templates/", "examples/digits/")
 BESIDE_THEM = (
     *(".gitignore", "CHANGELOG.md", "LICENSE", "README.md"),
     *("constraints.txt", "hatch_build.py", "pyproject.toml"),
@@ -35,7 +35,7 @@ IN_WHEEL = {
     "packager/edgepack/": "edgepack/",
     "targets/": "edgepack/_data/targets/",
     "templates/": "edgepack/_data/templates/",
-    "examples/": "edgepack/_data/examples/",
+    "examples/digits/": "edgepack/_data/examples/digits/",
 }
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """Those that onnxruntime has wheels for (1.32.0, November 2026)."""
