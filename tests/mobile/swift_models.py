@@ -211,36 +211,41 @@ def _golden_program(made: Compiled) -> Iterator[str]:
     yield 'said["passed"] = test.passed; said["decibels"] = test.decibels'
     for number, golden in enumerate(manifest.goldens):
         yield "do {"
-        yield f"    let inputs = {made.name}.Inputs({', '.join(_arguments(golden.inputs))})"
+        arguments = ", ".join(_arguments(manifest, golden.inputs))
+        yield f"    let inputs = {made.name}.Inputs({arguments})"
         yield "    let outputs = try model.predictSync(inputs)"
-        yield from _writes(golden.outputs[variant.id], number, "outputs", "")
+        yield from _writes(manifest, golden.outputs[variant.id], f"{number}-{{}}", "outputs")
         # Threads share a model, and all get what one alone gets.
         kind = f"{made.name}.Outputs.self"
         yield f"    let all = try await withThrowingTaskGroup(of: {kind}) {{ group in"
         yield "        for _ in 0..<8 { group.addTask { try await model.predict(inputs) } }"
         yield "        return try await group.reduce(into: []) { $0.append($1) }"
         yield "    }"
-        for name in make_identifiers(
-            [e.name for e in golden.outputs[variant.id]], "swift", "output"
-        ):
+        for name in _identify(manifest, golden.outputs[variant.id], "output"):
             yield f"    for each in all {{ precondition(each.{name} == outputs.{name}) }}"
-        yield from _writes(golden.outputs[variant.id], number, "all[7]", "-again")
+        yield from _writes(manifest, golden.outputs[variant.id], f"{number}-{{}}-again", "all[7]")
         yield "}"
 
 
-def _arguments(inputs: Sequence[GoldenTensor]) -> Iterator[str]:
-    names = make_identifiers([entry.name for entry in inputs], "swift", "input")
+def _identify(manifest: Manifest, entries: Sequence[GoldenTensor], role: str) -> list[str]:
+    """Return the names in Swift: the project's, where it has some, and else the model's."""
+    described = manifest.input_descriptions if role == "input" else manifest.output_descriptions
+    named = {name: own.name for name, own in described.items() if own.name}
+    return make_identifiers([named.get(e.name, e.name) for e in entries], "swift", role)
+
+
+def _arguments(manifest: Manifest, inputs: Sequence[GoldenTensor]) -> Iterator[str]:
+    names = _identify(manifest, inputs, "input")
     for name, entry in zip(names, inputs, strict=True):
         reader = "readHalf" if entry.dtype == "float16" else "read"
         yield f'{name}: try {reader}("{entry.path}", {entry.shape})'
 
 
 def _writes(
-    outputs: Sequence[GoldenTensor], number: int, source: str, suffix: str
+    manifest: Manifest, outputs: Sequence[GoldenTensor], file: str, source: str
 ) -> Iterator[str]:
-    names = make_identifiers([entry.name for entry in outputs], "swift", "output")
-    for k, name in enumerate(names):
-        yield f'    try write({source}.{name}, "{number}-{k}{suffix}.bin")'
+    for k, name in enumerate(_identify(manifest, outputs, "output")):
+        yield f'    try write({source}.{name}, "{file.format(k)}.bin")'
 
 
 def answers_hold(made: Compiled) -> str:
@@ -250,13 +255,16 @@ def answers_hold(made: Compiled) -> str:
     arguments = ", ".join(f"{each.name}: try {each.swift}" for each in given)
     ways = [f"{made.name}.Inputs({arguments})"]
     ways += [PICTURE.format(width=37)] if len(given) == 1 else []
-    told = [f"try model.predictSync({way}).answers.{output}{TOLD[described.kind]}" for way in ways]
+    told = [
+        f"try model.predictSync({way}).answers.{described.name or output}{TOLD[described.kind]}"
+        for way in ways
+    ]
     program = [
         f"let model = try await {made.name}.open(from: .folder(bundle))",
         f'said["answers"] = [{", ".join(told)}]',
     ]
     if described.kind == "detection":
-        program += _boxless(output, given[0].name, ways[0])
+        program += _boxless(described.name or output, given[0].name, ways[0])
     said = made.run("\n".join(program))
     python = {each.input: each.python for each in given if each.python is not None}
     wanted = _plain(load(made.bundle.path).predict(python)[output])
@@ -288,7 +296,7 @@ def _given(made: Compiled) -> Iterator[Given]:
     tokens = [each.tokens for each in described.values() if each.tokens]
     beside = {name for each in tokens for name in (each.attention_mask, each.token_type_ids)}
     golden = made.manifest.goldens[0].inputs
-    names = make_identifiers([entry.name for entry in golden], "swift", "input")
+    names = _identify(made.manifest, golden, "input")
     for number, (entry, name) in enumerate(zip(golden, names, strict=True)):
         own = described.get(entry.name)
         if own and own.image:
