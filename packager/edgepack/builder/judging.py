@@ -267,9 +267,14 @@ def ship_most(
     if any(is_quantized(variant) and not variant.carried and _is_losing(a) for variant, a in first):
         needed.append(lambda v: not is_quantized(v))
 
+    order = [variant for variant, _ in verdict.shipped]
+    floats = [place for place, variant in enumerate(order) if not is_quantized(variant)]
+    # A quantized variant that comes after all in float loses too much to be wanted for its provider.
+    wanted = order[: max(floats, default=len(order)) + 1]
+
     def rate(chosen: Sequence[tuple[PlannedVariant, object]]) -> tuple[int, int]:
         met = sum(any(is_it(variant) for variant, _ in chosen) for is_it in needed)
-        return met, len({variant.variant.backend for variant, _ in chosen})
+        return met, len({variant.variant.backend for variant, _ in chosen if variant in wanted})
 
     # They are in order of preference, so the first of equally good choices wins.
     best = max(combinations(verdict.shipped, len(first)), key=rate)
