@@ -269,7 +269,7 @@ def ship_most(
 
     order = [variant for variant, _ in verdict.shipped]
     floats = [place for place, variant in enumerate(order) if not is_quantized(variant)]
-    # A quantized variant that comes after all in float loses too much to be wanted for its provider.
+    # A quantized variant after all in float loses too much to be wanted for its provider.
     wanted = order[: max(floats, default=len(order)) + 1]
 
     def rate(chosen: Sequence[tuple[PlannedVariant, object]]) -> tuple[int, int]:
