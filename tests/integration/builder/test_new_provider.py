@@ -96,8 +96,8 @@ def checkout(tmp_path_factory) -> Path:
     (package / "backends" / "abacus.py").write_text(MODULE)
     registry = package / "backends" / "registry.py"
     text, count = re.subn(
-        r"^from edgepack\.backends import (.*)(?s:(.*))^\}",
-        r'from edgepack.backends import abacus, \1\2    "abacus": abacus.BACKEND,\n}',
+        r"^from edgepack\.backends import \((?s:(.*))^\}",
+        r'from edgepack.backends import (\n    abacus,\1    "abacus": abacus.BACKEND,\n}',
         registry.read_text(),
         flags=re.MULTILINE,
     )
