@@ -257,7 +257,7 @@ def whole_road(work: Path) -> str:
     os.environ["XDG_CACHE_HOME"] = str(work / "cache")
     seen = []
     for signature in (DYNAMIC_BATCH, BUCKETS):
-        phone = make_phone(work / signature.name, package=tools().package)
+        phone = make_phone(work / signature.name, target=TARGET, package=tools().package)
         bundle = built(signature)
         report = bench(bundle.path, phone.device, preset="smoke")
         check_report(report, bundle)

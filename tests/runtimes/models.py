@@ -163,7 +163,9 @@ def _extra_variants(profile: Profile) -> list[Variant]:
     )
     as_ort = {"id": "cpu-int8-static-ort", "model_format": style}
     onnx = {**dynamic, "model_format": "onnx"}
-    return [base.model_copy(update=onnx), base.model_copy(update=as_ort)]
+    # The converter writes kernels for Arm and x86-64 alone.
+    others = [] if profile.family == "web" else [as_ort]
+    return [base.model_copy(update=each) for each in (onnx, *others)]
 
 
 def _written(variant: Variant) -> dict[str, Any]:
