@@ -89,7 +89,8 @@ def make_session(
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     elif arguments is not None:
         options.enable_profiling = True
-        options.profile_file_prefix = f"{tempfile.gettempdir()}/profile"
+        # onnxruntime adds only the second to the name, and two sessions may begin in one.
+        options.profile_file_prefix = str(Path(tempfile.mkdtemp(), "profile"))
     providers: list[Any] | None = [CPU]
     if arguments is not None:
         passed = dict(option.split("=", 1) for option in arguments.option)
