@@ -132,12 +132,21 @@ def run_tool(argv: Sequence[str], *, timeout_s: float, cwd: Path | None = None) 
     Raises:
         ToolError: It is missing; the hint names its Debian package. Or it took longer.
     """
-    if shutil.which(argv[0]) is None:
-        raise ToolError(
-            f"there is no {argv[0]!r} on PATH: these proofs need a JDK 17 or newer and Maven",
-            hint=f"install it; on Debian: apt-get install {_DEBIAN.get(argv[0], argv[0])}",
-        )
+    require_tool(argv[0], "a JDK 17 or newer and Maven", _DEBIAN.get(argv[0], argv[0]))
     return run_program(argv, timeout_s=timeout_s, cwd=cwd)
+
+
+def require_tool(name: str, needed: str, package: str) -> None:
+    """Check that a program is there.
+
+    Raises:
+        ToolError: It is missing; says what the proofs need, the hint names its Debian package.
+    """
+    if shutil.which(name) is None:
+        raise ToolError(
+            f"there is no {name!r} on PATH: these proofs need {needed}",
+            hint=f"install it; on Debian: apt-get install {package}",
+        )
 
 
 def _jars_of(coordinates: str) -> list[Path]:

@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from edgepack.base.resources import find_templates_dir
-from edgepack.ondevice.runtime.edgepack_answers import AnswerOptions, make_answer
-from edgepack.ondevice.runtime.edgepack_frames import Frame, Plane, make_pixels
 from PIL import Image
 
 from tests.mobile.comparing import compare_answers, compare_frames, compare_images, compare_tokens
 from tests.mobile.jvm import ANDROID, STDLIB, compile_kotlin, jars, run_main
 from tests.mobile.proofs import Proof
-from tests.mobile.refusals import compare_refused, said, write_refused_outputs
-from tests.mobile.vectors import output, write_tensor
+from tests.mobile.refusals import (
+    compare_refused,
+    write_refused_frames,
+    write_refused_options,
+    write_refused_outputs,
+)
 from tests.mobile.vectors import write as write_vectors
 
 HERE = Path(__file__).parent
 TEMPLATES = ("Tensors", "Images", "Frames", "Bitmaps", "Answers", "WordPiece")
 PROGRAM = ("Vectors", "CameraImage", "Bitmap", "Build")
 PACKAGE = "edgepack.proof"
-REFUSED_FRAMES = ({"width": 0}, {"height": 0}, {"height": -1}, {"rotation": 45}, {"rotation": -90})
-"""What no frame has."""
 
 
 def rendered(out: Path) -> list[Path]:
@@ -54,65 +53,6 @@ def write_transparent(case: Path) -> None:
     (case / "case.json").write_text(json.dumps(facts))
     pixels.tofile(case / "pixels.bin")
     tensor.tofile(case / "tensor.bin")
-
-
-def write_refused_frames(folder: Path) -> None:
-    """Write frames that are not taken, a folder per case, with what Python says of each."""
-    planes = [{"count": 12, "row_stride": 4, "pixel_stride": 1}]
-    planes += [{"count": 4, "row_stride": 2, "pixel_stride": 1}] * 2
-    plane = {"count": 48, "row_stride": 16, "pixel_stride": 4}
-    colours = {"matrix": "bt601", "range": "full", "rotation": 90, "width": 4, "height": 3}
-    yuv = {**colours, "format": "yuv420", "planes": planes}
-    pixels = {**colours, "format": "rgba", "planes": [plane]}
-    wrong = [
-        *({**each, **change} for each in (yuv, pixels) for change in REFUSED_FRAMES),
-        {**yuv, "planes": planes[:2]},
-        *(
-            {**yuv, "planes": [*planes[:n], {**planes[n], **change}, *planes[n + 1 :]]}
-            for n in range(3)
-            for change in ({"pixel_stride": 0}, {"row_stride": 1}, {"count": 3})
-        ),
-        *(
-            {**pixels, "planes": [{**plane, **change}]}
-            for change in ({"pixel_stride": 3}, {"row_stride": 15}, {"count": 47})
-        ),
-    ]
-    for number, facts in enumerate(wrong):
-        write_refused_frame(folder / f"frame-{number}", facts)
-
-
-def write_refused_frame(case: Path, facts: dict[str, Any]) -> None:
-    case.mkdir(parents=True)
-    (case / "plane.bin").write_bytes(bytes(64))
-    written, given = [], []
-    for plane in facts["planes"]:
-        strides = {key: plane[key] for key in ("row_stride", "pixel_stride")}
-        # A plane lasts to its file's end.
-        written.append({"path": "plane.bin", "offset": 64 - plane["count"], **strides})
-        given.append(Plane(bytes(plane["count"]), **strides))
-    (case / "case.json").write_text(json.dumps({**facts, "planes": written}))
-    with said(ValueError, case / "expected.txt"):
-        make_pixels(Frame(**{**facts, "planes": given}))
-
-
-def write_refused_options(folder: Path) -> None:
-    """Write options that are not taken, a folder per case, with what Python says of each."""
-    many = [f"label {n}" for n in range(12)]
-    wrong: list[tuple[dict[str, Any], list[str]]] = [
-        *(({name: value}, many) for name in ("score", "iou") for value in (-0.5, 1.5)),
-        *(({name: value}, many) for name in ("most", "top") for value in (0, -3)),
-        *(({"allow": ["label 3", "cat"]}, names) for names in (many, many[:10], [])),
-    ]
-    described = output(kind="classification")
-    for number, (options, labels) in enumerate(wrong):
-        case = folder / f"options-{number}"
-        case.mkdir(parents=True)
-        scores = np.zeros((1, 12), np.float32)
-        facts = {"description": described, "labels": labels, "options": options}
-        written = {**facts, "outputs": [write_tensor(case, "output", scores)]}
-        (case / "case.json").write_text(json.dumps(written))
-        with said(ValueError, case / "expected.txt"):
-            make_answer(scores, described, labels, options=AnswerOptions(**options))
 
 
 def prove(work: Path) -> str:

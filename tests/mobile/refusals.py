@@ -1,7 +1,7 @@
-"""Tokenizers and outputs that are not taken, with what Python says of each.
+"""Tokenizers, outputs, frames and options that are not taken, with what Python says of each.
 
 Written beside the cases of ``vectors.py``, a folder per case: ``tokenizer.json``, or ``case.json``
-as an answer has it, and ``expected.txt``. The other language writes ``found.txt``.
+as an answer or a frame has it, and ``expected.txt``. The other language writes ``found.txt``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgepack.ondevice.runtime.edgepack_answers import make_answer
+from edgepack.ondevice.runtime.edgepack_answers import AnswerOptions, make_answer
+from edgepack.ondevice.runtime.edgepack_frames import Frame, Plane, make_pixels
 from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
 
@@ -64,6 +65,8 @@ OUTPUTS: list[tuple[Changes, Shape, list[str], Shape | None]] = [
     (MEANS, (2, 3, 4), [], (3, 2)),
 ]
 """Descriptions with the shape of an output, labels, and the shape of a mask."""
+REFUSED_FRAMES = ({"width": 0}, {"height": 0}, {"height": -1}, {"rotation": 45}, {"rotation": -90})
+"""What no frame has."""
 PICTURE = {"width": 9, "height": 9, "description": image(resize={"letterbox": 8})}
 
 
@@ -103,6 +106,64 @@ def _write_output(
     (case / "case.json").write_text(json.dumps(facts))
     with said(ValueError, case / "expected.txt"):
         make_answer(given, description, labels, find_placement(9, 9, {"letterbox": 8}), mask)
+
+
+def write_refused_frames(folder: Path) -> None:
+    """Write frames that are not taken, a folder per case, with what Python says of each."""
+    planes = [{"count": 12, "row_stride": 4, "pixel_stride": 1}]
+    planes += [{"count": 4, "row_stride": 2, "pixel_stride": 1}] * 2
+    plane = {"count": 48, "row_stride": 16, "pixel_stride": 4}
+    colours = {"matrix": "bt601", "range": "full", "rotation": 90, "width": 4, "height": 3}
+    yuv = {**colours, "format": "yuv420", "planes": planes}
+    pixels = {**colours, "format": "rgba", "planes": [plane]}
+    wrong = [
+        *({**each, **change} for each in (yuv, pixels) for change in REFUSED_FRAMES),
+        {**yuv, "planes": planes[:2]},
+        *(
+            {**yuv, "planes": [*planes[:n], {**planes[n], **change}, *planes[n + 1 :]]}
+            for n in range(3)
+            for change in ({"pixel_stride": 0}, {"row_stride": 1}, {"count": 3})
+        ),
+        *(
+            {**pixels, "planes": [{**plane, **change}]}
+            for change in ({"pixel_stride": 3}, {"row_stride": 15}, {"count": 47})
+        ),
+    ]
+    for number, facts in enumerate(wrong):
+        _write_frame(folder / f"frame-{number}", facts)
+
+
+def _write_frame(case: Path, facts: dict[str, Any]) -> None:
+    case.mkdir(parents=True)
+    (case / "plane.bin").write_bytes(bytes(64))
+    written, given = [], []
+    for plane in facts["planes"]:
+        strides = {key: plane[key] for key in ("row_stride", "pixel_stride")}
+        # A plane lasts to its file's end.
+        written.append({"path": "plane.bin", "offset": 64 - plane["count"], **strides})
+        given.append(Plane(bytes(plane["count"]), **strides))
+    (case / "case.json").write_text(json.dumps({**facts, "planes": written}))
+    with said(ValueError, case / "expected.txt"):
+        make_pixels(Frame(**{**facts, "planes": given}))
+
+
+def write_refused_options(folder: Path) -> None:
+    """Write options that are not taken, a folder per case, with what Python says of each."""
+    many = [f"label {n}" for n in range(12)]
+    wrong: list[tuple[dict[str, Any], list[str]]] = [
+        *(({name: value}, many) for name in ("score", "iou") for value in (-0.5, 1.5)),
+        *(({name: value}, many) for name in ("most", "top") for value in (0, -3)),
+        *(({"allow": ["label 3", "cat"]}, names) for names in (many, many[:10], [])),
+    ]
+    for number, (options, labels) in enumerate(wrong):
+        case = folder / f"options-{number}"
+        case.mkdir(parents=True)
+        scores = np.zeros((1, 12), np.float32)
+        facts = {"description": CLASSES, "labels": labels, "options": options}
+        written = {**facts, "outputs": [write_tensor(case, "output", scores)]}
+        (case / "case.json").write_text(json.dumps(written))
+        with said(ValueError, case / "expected.txt"):
+            make_answer(scores, CLASSES, labels, options=AnswerOptions(**options))
 
 
 @contextmanager

@@ -363,6 +363,8 @@ def classification_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     yield few, rng.normal(0, 1, (1, 1000, 1, 1)).astype(np.float32), []
     yield few, np.array([3.5], np.float64), ["only"]
     yield few, np.array(3.5, np.float32), ["only"]
+    unknown = np.array([[np.nan, 1, np.nan, 3, 2]], np.float32)
+    yield output(kind="classification", top=3), unknown, LABELS[:5]
     yield output(kind="classification", top=9), rng.integers(0, 256, (1, 7), np.uint8), LABELS
 
 
@@ -403,6 +405,8 @@ def detection_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     )
     yield output(kind="detection", layout="yolo"), odd[None], LABELS[:2], letterbox
     yield output(kind="detection", layout="yolo", score=1), odd[None, :3], LABELS[:2], letterbox
+    # Scores of just the least that is needed.
+    yield output(kind="detection", layout="yolo", score=0.5), odd[None], LABELS[:2], letterbox
     for shape in ((1, 0, 7), (1, 7, 0)):
         for names in ([], LABELS[:3]):
             yield output(kind="detection", layout="yolo"), np.zeros(shape, "f4"), names, letterbox
@@ -497,6 +501,11 @@ def mask_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     # 0.7 in 32 bits is a little less than 0.7.
     less = np.array([[[0.7, 0.70001]]], np.float32)
     yield {**first, "threshold": 0.7}, less, [], pictures[0]
+    yield {**first, "threshold": 0.7}, less.astype(np.float64), [], pictures[0]
+    # Pixels whose centres lie on the edges of the input.
+    on_edges = image(resize={"short_side": 30, "crop": 24})
+    named = rng.integers(0, 9, (1, 24, 24)).astype(np.uint8)
+    yield first, named, [], {"width": 15, "height": 15, "description": on_edges}
     yield first, rng.normal(0, 1, (1, 255, 5, 5)).astype(np.float32), [], pictures[3]
 
 

@@ -15,7 +15,12 @@ from tests.mobile.comparing import compare_answers, compare_frames, compare_imag
 from tests.mobile.kotlin_models import every_half, some_floats
 from tests.mobile.kotlin_vectors import write_transparent
 from tests.mobile.proofs import Proof, require
-from tests.mobile.refusals import compare_refused, write_refused_outputs
+from tests.mobile.refusals import (
+    compare_refused,
+    write_refused_frames,
+    write_refused_options,
+    write_refused_outputs,
+)
 from tests.mobile.vectors import write as write_vectors
 from tests.web.node import run_node
 
@@ -35,6 +40,8 @@ def prove(work: Path) -> str:
     write_vectors(cases)
     write_transparent(cases / "images" / "transparent")
     write_refused_outputs(cases / "refused")
+    write_refused_frames(cases / "refused")
+    write_refused_options(cases / "refused")
     run_node(HERE / "js" / "vectors.js", copy_runtime(work / "package"), cases, out)
     comparisons = (compare_images, compare_frames, compare_answers, compare_refused, compare_tokens)
     return "; ".join(compare(cases, out) for compare in comparisons)

@@ -16,6 +16,7 @@ from pathlib import Path
 from edgepack.base.processes import ProgramResult, run_program
 from edgepack.errors import ToolError
 
+from tests.mobile.jvm import require_tool
 from tests.mobile.proofs import ROOT
 
 HERE = Path(__file__).parent
@@ -82,9 +83,5 @@ def run_tool(argv: Sequence[str], *, timeout_s: float, cwd: Path | None = None) 
     Raises:
         ToolError: It is missing; the hint names its Debian package. Or it took longer.
     """
-    if shutil.which(argv[0]) is None:
-        raise ToolError(
-            f"there is no {argv[0]!r} on PATH: these proofs need Node 20 or newer and npm",
-            hint=f"install it; on Debian: apt-get install {_DEBIAN.get(argv[0], argv[0])}",
-        )
+    require_tool(argv[0], "Node 20 or newer and npm", _DEBIAN[argv[0]])
     return run_program(argv, timeout_s=timeout_s, cwd=cwd)

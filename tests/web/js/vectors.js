@@ -14,7 +14,7 @@ async function load(name) {
   return import(pathToFileURL(resolve(bundle, "runtime", name)).href);
 }
 
-const {makeAnswer} = await load("answers.js");
+const {makeAnswer, readLabels} = await load("answers.js");
 const {makeFramePixels, makePlainPixels} = await load("frames.js");
 const {copyPixels, findPlacement, makeImageTensor, requireScaled} = await load("images.js");
 const {decode} = await load("tensors.js");
@@ -44,6 +44,22 @@ function readTensor(folder, {dtype, shape, path}) {
   return decode(dtype, shape, readFileSync(join(folder, path)));
 }
 
+/** What is the default is left out. @param {string} folder @param {any} facts */
+function makePixels(folder, {format, width, height, planes, rotation, matrix, range}) {
+  return makeFramePixels({
+    format, width, height,
+    planes: planes.map((/** @type {any} */ plane) => ({
+      data: readFileSync(join(folder, plane.path)),
+      rowStride: plane.row_stride,
+      pixelStride: plane.pixel_stride,
+      offset: plane.offset,
+    })),
+    rotation: rotation || undefined,
+    matrix: matrix === "bt601" ? undefined : matrix,
+    range: range === "full" ? undefined : range,
+  });
+}
+
 /** @param {string} folder @param {any} facts */
 function answer(folder, {description, labels, outputs, image, mask, options}) {
   const place = image && findPlacement(image.width, image.height, image.description.resize);
@@ -68,7 +84,8 @@ function asJson(found) {
 /** @param {string} folder @param {any} facts */
 function refuse(folder, facts) {
   try {
-    return `no refusal, but ${JSON.stringify(answer(folder, facts))}`;
+    const made = facts.planes ? makePixels(folder, facts) : answer(folder, facts);
+    return `no refusal, but ${JSON.stringify(made)}`;
   } catch (error) {
     return error.reason === "input" ? error.message : `${error.stack}`;
   }
@@ -88,19 +105,19 @@ function requireRefusal() {
   if (said !== `${wanted}: cut its ends off first`) throw new Error(said);
 }
 
+function requireLabels() {
+  const found = JSON.stringify(readLabels("\uFEFFcat\r\n\r\ndog"));
+  if (found !== '["cat","","dog"]') throw new Error(`the labels are ${found}`);
+}
+
 requireRefusal();
+requireLabels();
 forEachCase("images", (folder, {width, height, description}, into) => {
   const data = readFileSync(join(folder, "pixels.bin"));
   writeFileSync(join(into, "tensor.bin"), makeImageTensor(makePlainPixels({data, width, height}), description).tensor.data);
 });
 forEachCase("frames", (folder, facts, into) => {
-  const planes = facts.planes.map((/** @type {any} */ plane) => ({
-    data: readFileSync(join(folder, plane.path)),
-    rowStride: plane.row_stride,
-    pixelStride: plane.pixel_stride,
-    offset: plane.offset,
-  }));
-  const pixels = makeFramePixels({...facts, planes});
+  const pixels = makePixels(folder, facts);
   writeFileSync(join(into, "rgb.bin"), copyPixels(pixels).data);
   writeFileSync(join(into, "tensor.bin"), makeImageTensor(pixels, facts.description).tensor.data);
 });
