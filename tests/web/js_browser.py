@@ -126,6 +126,7 @@ def prove_model(query: str, threads: int, note: str) -> Callable[[Path], str]:
             require(re.search(note, notes) is not None if note else not notes, f"notes: {notes}")
             require(found["isolated"] == ("isolated" in query), f"isolated: {found}")
             require_same(found["threads"], threads, "threads")
+            require_same(found["timeout"], 120_000 if threads > 1 else 0, "the timeout")
             answers = page.call("predict", PICTURED)
             labels = [each["label"] for each in answers["objects"]]
             require_same(labels, ["cup", "plate"], "labels")
@@ -137,11 +138,26 @@ def prove_model(query: str, threads: int, note: str) -> Callable[[Path], str]:
                 "input: the option 'allow' names 'bus', and the labels are 'cup', 'plate'",
                 "bus",
             )
+            said = page.call("predictRefused", PICTURED, {"scores": 0.5})
+            require("no option 'scores'" in said, said)
+            said = page.call("predictRefused", PICTURED, {"allow": "cup"})
+            require("'allow' is 'cup', expected a list" in said, said)
             worked = page.call("runInWorker", PICTURED, type_name)
             require_same(worked.get("answers"), answers, f"in a worker ({worked})")
         return f"{found['variant']}, {found['threads']} threads, also in a worker"
 
     return look
+
+
+def prove_blocked(work: Path) -> str:
+    """Open a bundle where the policy forbids the workers that threads are."""
+    copy_bundle(work, PICTURED)
+    given = (PICTURED, subject_of(PICTURED).app.type_name, {})
+    with shown(work) as page:
+        said = page.go("isolated&csp&alone").call("openRefused", *given, 2, 3000)
+        require(said.startswith("runtime: onnxruntime did not start: "), said)
+        page.go("isolated&csp&alone").call("open", *given, 1)
+    return said
 
 
 def prove_cache(work: Path) -> str:
@@ -197,6 +213,7 @@ def prove_webgpu(work: Path) -> str:
         require_same(variant, "webgpu-fp32", "what is passed over")
         require("WebGpuExecutionProvider needs" in why, why)
         require_same(found["variant"], "cpu-fp32", "the variant")
+        require_same(count_gpu(page), 0, "downloads of WebGPU without a GPU")
     for name in ("node_modules", "dist/runtime"):
         path = work / name
         path.unlink() if path.is_symlink() else shutil.rmtree(path)
@@ -208,9 +225,30 @@ def prove_webgpu(work: Path) -> str:
         lost = page.call("loseDevice", PICTURED)
         require(lost.startswith("device-lost: the GPU's device was lost"), lost)
         again = page.go().call("open", *given)
+        require(count_gpu(page) > 0, "WebGPU was not downloaded")
+        prefer_half(folder)
+        found = page.go().call("open", *given)
+        [[_, why_half]] = found["passedOver"]
+        require_same(why_half, "the GPU has no shader-f16, which float16 needs", "why")
+        require_same(count_gpu(page), 0, "downloads of WebGPU without shader-f16")
     return (
         f"without it: {why}; golden at {min(found['test']['decibels']):.0f} dB; {again['variant']}"
     )
+
+
+def count_gpu(page: Page) -> int:
+    """Return how many files of onnxruntime's build with WebGPU were fetched; forget all."""
+    found = [p for p in page.site.asked if re.search(r"webgpu|asyncify", p)]
+    page.site.asked.clear()
+    return len(found)
+
+
+def prefer_half(folder: Path) -> None:
+    """Make the first variant one in float16."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["variants"][0]["recipe"] = "fp16"
+    path.write_text(json.dumps(manifest))
 
 
 def prefer_webgpu(folder: Path) -> None:
@@ -231,6 +269,7 @@ PROOFS = (
     Proof("a bundle in Chromium", prove_model("", 1, "one thread")),
     Proof("a bundle in an isolated page", prove_model("isolated", 2, "")),
     Proof("a bundle under a Content-Security-Policy", prove_model("isolated&csp", 2, "")),
+    Proof("threads without workers", prove_blocked),
     Proof("files that are kept, changed and missing", prove_cache),
     Proof("WebGPU, simulated by SwiftShader", prove_webgpu),
 )

@@ -113,6 +113,14 @@ def change_model(data: bytes | None, *, sealed: bool) -> Callable[[Path], None]:
     return apply
 
 
+def add_label(bundle: Path) -> None:
+    """Add a label, for which there is no class."""
+    manifest = read_manifest(bundle)
+    with (bundle / "files" / "labels.txt").open("a") as file:
+        file.write("eel\n")
+    seal(bundle, manifest)
+
+
 def write_manifest(text: str) -> Callable[[Path], None]:
     return lambda bundle: void((bundle / "manifest.json").write_text(text))
 
@@ -169,6 +177,10 @@ _CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "broken model": (
         change_model(b"model", sealed=True),
         f"{_NONE}the session cannot be created: .*",
+    ),
+    "label too many": (
+        add_label,
+        r"damaged: .*: files/labels\.txt has 5 labels, the output 'scores' 4 classes",
     ),
     "other time": (
         write_manifest('{"schema_version": 2}'),

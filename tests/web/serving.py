@@ -1,6 +1,7 @@
 """A web server on 127.0.0.1 for a page that uses bundles, with the headers that a query asks for.
 
-``/page.html?isolated`` is cross-origin isolated, ``?csp`` has a Content-Security-Policy. ``/dist``
+``/page.html?isolated`` is cross-origin isolated, ``?csp`` has a Content-Security-Policy, with
+``?csp&alone`` one that forbids workers. ``/dist``
 holds the bundles and, in ``/dist/runtime``, the code that they share.
 """
 
@@ -84,7 +85,8 @@ class _Handler(SimpleHTTPRequestHandler):
             for name, value in ISOLATED.items():
                 self.send_header(name, value)
         if urlsplit(self.path).path == "/page.html" and "csp" in words:
-            self.send_header("Content-Security-Policy", POLICY)
+            policy = POLICY.replace("worker-src 'self'", "worker-src 'none'")
+            self.send_header("Content-Security-Policy", policy if "alone" in words else POLICY)
         self.send_header("Cache-Control", "no-store")
         super().end_headers()
 

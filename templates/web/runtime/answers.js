@@ -69,8 +69,15 @@ function requirePlace(place, what) {
   return place;
 }
 
+const OPTIONS = ["score", "iou", "most", "top", "allow"];
+
 /** @param {AnswerOptions} options */
-function checkOptions({score, iou, most, top}) {
+function checkOptions(options) {
+  for (const name of Object.keys(options)) {
+    requireInput(OPTIONS.includes(name), `there is no option '${name}'; there are: ${OPTIONS.join(", ")}`);
+  }
+  const {score, iou, most, top, allow} = options;
+  requireInput(!allow || Array.isArray(allow), `the option 'allow' is '${allow}', expected a list of labels`);
   for (const [name, value] of Object.entries({score, iou})) {
     requireInput(value === undefined || (value >= 0 && value <= 1), `the option '${name}' is ${value}, expected 0 to 1`);
   }

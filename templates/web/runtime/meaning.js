@@ -47,6 +47,7 @@ export class Meaning {
    * Reads what the descriptions name: labels and tokenizers.
    *
    * @param {import("./source.js").Files} files
+   * @throws {ModelError} `damaged`, if a tokenizer is none, or the labels are not as many as the classes
    */
   async readFiles(files) {
     for (const [name, {tokens}] of this.#manifest.inputDescriptions) {
@@ -54,7 +55,22 @@ export class Meaning {
     }
     for (const [name, {labels}] of this.#manifest.outputDescriptions) {
       if (labels) this.#labels.set(name, readLabels(await files.readText(`files/${labels}`)));
+      if (labels) this.#requireClasses(name, labels);
     }
+  }
+
+  /**
+   * @param {string} name of an output
+   * @param {string} file with its labels
+   */
+  #requireClasses(name, file) {
+    const {length} = this.#labels.get(name) ?? [];
+    const shape = this.#manifest.outputs.find((spec) => spec.name === name)?.shape ?? [];
+    const counts = listClassCounts(shape, this.#manifest.outputDescriptions.get(name));
+    if (!counts.length || counts.includes(length)) return;
+    throw new ModelError(
+      "damaged", `the bundle is damaged: files/${file} has ${length} labels, the output '${name}' ${counts.join(" or ")} classes`,
+    );
   }
 
   /**
@@ -182,6 +198,25 @@ export class Meaning {
       return [key, makeAnswer(take(outputs, name), {description, labels, place, mask, options})];
     }));
   }
+}
+
+/**
+ * Returns how many classes an output may have by its shape; nothing where that is open.
+ *
+ * @param {readonly (number | string)[]} shape
+ * @param {import("./manifest.js").OutputDescription} [description]
+ * @returns {number[]}
+ */
+function listClassCounts(shape, {kind, layout = "", axis} = {kind: "raw"}) {
+  const before = {yolo: 4, yolov5: 5, yolox: 5}[layout] ?? 0;
+  /** @type {readonly (number | string)[]} */
+  let axes = [];
+  if (kind === "classification") axes = (shape.length > 1 ? shape.slice(1) : shape).filter((size) => size !== 1).slice(0, 1);
+  if (kind === "mask" && shape.length === 4) axes = [shape[axis === 1 ? 1 : 3]];
+  if (kind === "detection" && before) axes = shape.slice(layout === "yolo" ? 1 : 2);
+  const sizes = axes.filter((size) => typeof size === "number");
+  // One class of a mask is a threshold's: its labels name what lies below and above it.
+  return sizes.length < axes.length || (!before && sizes.includes(1)) ? [] : sizes.map((size) => size - before);
 }
 
 /**

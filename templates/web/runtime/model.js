@@ -33,12 +33,12 @@ export class Model {
 
   /**
    * @param {unknown} given
-   * @param {import("./types.d.ts").AnswerOptions} [options]
+   * @param {import("./types.d.ts").AnswerOptions | null} [options]
    */
-  async predict(given, options = {}) {
+  async predict(given, options) {
     const {outputs, feed} = await this.#infer(given);
     const {meaning} = this.#opened;
-    return {...meaning.nameOutputs(outputs), answers: meaning.makeAnswers(outputs, feed, options)};
+    return {...meaning.nameOutputs(outputs), answers: meaning.makeAnswers(outputs, feed, options ?? {})};
   }
 
   /** @param {unknown} given */

@@ -28,7 +28,7 @@ import {Files} from "./source.js";
  * @param {import("./meaning.js").Names} names
  * @returns {Promise<Opened>}
  * @throws {ModelError} `variant`, if none works, with the reason for each, or there is none with this id; `missing`,
- *     `changed` or `damaged`, if the bundle is not whole; `runtime`, if onnxruntime cannot be imported
+ *     `changed` or `damaged`, if the bundle is not whole; `runtime`, if onnxruntime cannot be imported or does not start
  */
 export async function openBundle({variant: only, source, ort} = {}, names) {
   /** @type {string[]} */

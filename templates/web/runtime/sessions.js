@@ -19,6 +19,9 @@ const WEBGPU = "WebGpuExecutionProvider";
 /** The names that onnxruntime's JavaScript packages have for execution providers; onnxruntime-web takes cpu for wasm. */
 const PROVIDERS = new Map([[CPU, "cpu"], [WEBGPU, "webgpu"]]);
 
+/** How long WebAssembly with threads may take to start, its download included: blocked workers never answer. */
+const START_TIMEOUT_MS = 120_000;
+
 const NO_FALLBACK = "session.disable_cpu_ep_fallback";
 
 /**
@@ -62,19 +65,20 @@ export async function startRuntime(given, variants, tell) {
   // Official builds of onnxruntime 1.29 and newer send telemetry unless this variable is set before they load.
   // Source: Privacy.md in the onnxruntime 1.31.1 wheel.
   if (typeof process !== "undefined" && process.env) process.env.ORT_DISABLE_TELEMETRY = "1";
-  const wantsGpu = variants.some(({providers}) => providers.some(({name}) => name === WEBGPU));
-  const gpu = wantsGpu ? await findGpu() : {absence: "no variant needs it"};
-  const module = /** @type {any} */ (given ?? await importRuntime("features" in gpu));
+  const onGpu = variants.filter(({providers}) => providers.some(({name}) => name === WEBGPU));
+  const gpu = onGpu.length ? await findGpu() : {absence: "no variant needs it"};
+  const usesGpu = onGpu.some((variant) => !explainAbsence(WEBGPU, variant, gpu));
+  const module = /** @type {any} */ (given ?? await importRuntime(usesGpu));
   /** @type {Runtime} */
   const ort = module.InferenceSession ? module : module.default;
   if (ort.env.versions.web) chooseThreads(ort, variants[0], tell);
   return {ort, gpu};
 }
 
-/** @param {boolean} hasGpu */
-async function importRuntime(hasGpu) {
+/** @param {boolean} usesGpu */
+async function importRuntime(usesGpu) {
   try {
-    return await (hasGpu ? import("#onnxruntime-webgpu") : import("#onnxruntime"));
+    return await (usesGpu ? import("#onnxruntime-webgpu") : import("#onnxruntime"));
   } catch (error) {
     throw new ModelError(
       "runtime",
@@ -86,7 +90,23 @@ async function importRuntime(hasGpu) {
 }
 
 /**
- * Sets the number of WebAssembly's threads unless the app has: all sessions of a page share them.
+ * Returns why a variant cannot have one of its providers here; nothing where it can.
+ *
+ * @param {string} provider
+ * @param {Variant} variant
+ * @param {Gpu} gpu
+ */
+function explainAbsence(provider, {recipe}, gpu) {
+  if (!PROVIDERS.has(provider)) return `${provider} is not one that JavaScript apps can add`;
+  if (provider !== WEBGPU) return "";
+  if ("absence" in gpu) return gpu.absence;
+  const isHalf = recipe.startsWith("fp16");
+  return isHalf && !gpu.features.has("shader-f16") ? "the GPU has no shader-f16, which float16 needs" : "";
+}
+
+/**
+ * Sets the number of WebAssembly's threads, and how long it may take to start, unless the app has: all sessions of a
+ * page share them.
  *
  * @param {Runtime} ort
  * @param {Variant} variant
@@ -102,6 +122,8 @@ function chooseThreads(ort, {session}, tell) {
   } else if (session.intra_op_num_threads && !ort.env.wasm.numThreads) {
     ort.env.wasm.numThreads = session.intra_op_num_threads;
   }
+  // Not in Node, which would wait for onnxruntime's timer before it ends.
+  if (globalThis.crossOriginIsolated && ort.env.wasm.numThreads !== 1) ort.env.wasm.initTimeout ||= START_TIMEOUT_MS;
 }
 
 /** Sessions of one module of onnxruntime: it runs one thing at a time. */
@@ -133,7 +155,7 @@ export class Sessions {
    */
   require(variant) {
     for (const {name} of variant.providers) {
-      const absence = this.#explainAbsence(name, variant);
+      const absence = explainAbsence(name, variant, this.#gpu);
       const about = this.#manifest.sources.get(name);
       if (absence) throw new Refused(about ? `${absence}. ${about}` : absence);
     }
@@ -143,24 +165,13 @@ export class Sessions {
   }
 
   /**
-   * @param {string} provider
-   * @param {Variant} variant
-   */
-  #explainAbsence(provider, {recipe}) {
-    if (!PROVIDERS.has(provider)) return `${provider} is not one that JavaScript apps can add`;
-    if (provider !== WEBGPU) return "";
-    if ("absence" in this.#gpu) return this.#gpu.absence;
-    const isHalf = recipe.startsWith("fp16");
-    return isHalf && !this.#gpu.features.has("shader-f16") ? "the GPU has no shader-f16, which float16 needs" : "";
-  }
-
-  /**
    * Creates a variant's session for one size.
    *
    * @param {Variant} variant
    * @param {string} model
    * @returns {Promise<Session>}
    * @throws {Refused} if onnxruntime does not create the session
+   * @throws {ModelError} `runtime`, if WebAssembly does not start
    */
   async open(variant, model) {
     const bytes = await this.#files.readBytes(model);
@@ -266,6 +277,15 @@ function makeExtra(config) {
  * @param {Variant} variant
  */
 function explainRefusal(error, {providers}) {
+  // onnxruntime 1.30.0 does not start WebAssembly anew after this, with one thread either.
+  if (/initializing failed due to timeout/.test(formatLine(error))) {
+    return new ModelError(
+      "runtime",
+      `onnxruntime did not start: ${formatLine(error)}: with several threads, the page's policy has to let workers load its`
+        + " script (worker-src); or load the page anew, set env.wasm.numThreads = 1 and pass the module as `ort`",
+      error,
+    );
+  }
   const failure = explainFailure(error, "the session's creation");
   if (failure.reason === "memory") return new Refused(failure.message);
   const line = formatLine(error);

@@ -9,7 +9,7 @@ export type Reason =
   | "closed"
   /** No variant works here, or there is none with this id; the message has the reason for each. */
   | "variant"
-  /** onnxruntime cannot be imported. */
+  /** onnxruntime cannot be imported, or does not start in time. */
   | "runtime"
   /** A file of the bundle cannot be read. */
   | "missing"
@@ -206,7 +206,7 @@ export interface OpenOptions {
 export interface Runtime {
   env: {
     versions: { web?: string; node?: string };
-    wasm: { numThreads?: number };
+    wasm: { numThreads?: number; initTimeout?: number };
     webgpu?: { device?: unknown };
   };
   InferenceSession: { create(model: Uint8Array, options?: any): Promise<RuntimeSession> };

@@ -23,11 +23,12 @@ export async function refuse(call) {
   }
 }
 
-/** @param {string} bundle @param {string} type @param {any} [options] @param {number} [threads] */
-export async function open(bundle, type, options = {}, threads = 0) {
+/** @param {string} bundle @param {string} type @param {any} [options] @param {number} [threads] @param {number} [timeout] */
+export async function open(bundle, type, options = {}, threads = 0, timeout = 0) {
   const {[type]: Subject} = await load(bundle);
   const ort = await import("#onnxruntime");
-  if (threads > 1) ort.env.wasm.numThreads = threads;
+  if (threads) ort.env.wasm.numThreads = threads;
+  ort.env.wasm.initTimeout = timeout;
   const model = await Subject.open(options);
   models.set(bundle, model);
   return {
@@ -35,13 +36,14 @@ export async function open(bundle, type, options = {}, threads = 0) {
     passedOver: model.passedOver.map((/** @type {any} */ {variant, reason}) => [variant, reason]),
     notes: model.notes,
     threads: ort.env.wasm.numThreads ?? null,
+    timeout: ort.env.wasm.initTimeout,
     isolated: crossOriginIsolated,
     test: await model.selfTest(),
   };
 }
 
-/** @param {string} bundle @param {string} type @param {any} [options] */
-export const openRefused = async (bundle, type, options = {}) => refuse(() => open(bundle, type, options));
+/** @param {Parameters<typeof open>} given */
+export const openRefused = async (...given) => refuse(() => open(...given));
 
 /** @param {string} bundle @param {any} [options] */
 export async function predict(bundle, options = {}) {
