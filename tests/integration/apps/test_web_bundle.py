@@ -49,6 +49,7 @@ def test_bundle_when_built_for_browsers_ships_all_variants_and_one_golden(built)
 def test_package_when_read_has_just_the_bundles_files_below_package(built):
     made, _ = built
     assert made.package == made.bundle.path.parent / "acme-net-2.1.0.tgz"
+    assert f"npm install ./{made.package.name} " in (made.bundle.path / "README.md").read_text()
     with tarfile.open(made.package) as tar:
         entries = tar.getmembers()
         found = {entry.name: tar.extractfile(entry).read() for entry in entries}
