@@ -19,7 +19,7 @@ from edgepack.project.identifiers import make_type_name
 from PIL import Image, ImageOps
 
 from tests.mobile.comparing import compare_answers, compare_frames, compare_images, compare_tokens
-from tests.mobile.kotlin_vectors import write_transparent
+from tests.mobile.kotlin_vectors import write_refused_options, write_transparent
 from tests.mobile.proofs import Proof, require
 from tests.mobile.refusals import compare_refused, write_refused
 from tests.mobile.signatures import DETECTOR
@@ -44,6 +44,7 @@ def prove(work: Path) -> str:
     write_turned(cases / "turned")
     write_escaped(cases / "wordpiece" / "0", cases / "wordpiece" / "escaped")
     write_refused(cases / "refused")
+    write_refused_options(cases / "refused")
     files = [file.name for file in sorted(work.glob("*.swift"))]
     tools = toolchain()
     tools.run([*SWIFTC, "-O", "-o", "vectors", *files], folder=work)

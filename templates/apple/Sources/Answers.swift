@@ -159,12 +159,12 @@ public struct AnswerOptions: Sendable, Equatable {
     func allowed(of labels: [String]) throws -> [Bool]? {
         guard let allow else { return nil }
         guard !labels.isEmpty else {
-            throw AnswerError(.options, "the option 'allow' names classes by their labels, and the output has none")
+            throw AnswerError(.options, "the option 'allow' names labels, and the output has none: leave it out")
         }
         guard let missing = allow.subtracting(labels).min() else { return labels.map(allow.contains) }
-        let some = labels.prefix(10).joined(separator: ", ")
-        let more = labels.count > 10 ? ", and \(labels.count - 10) more" : ""
-        throw AnswerError(.options, "the option 'allow' has '\(missing)', the output's labels are: \(some)\(more)")
+        let some = labels.prefix(10).map { "'\($0)'" }.joined(separator: ", ")
+        let more = labels.count > 10 ? " and \(labels.count - 10) more" : ""
+        throw AnswerError(.options, "the option 'allow' names '\(missing)', and the labels are \(some)\(more)")
     }
 }
 
