@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from edgepack.base.resources import find_example_dir
 from edgepack.builder.build import build
 from edgepack.bundle.manifest import GoldenTensor, Manifest, ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.ondevice.runtime.edgepack_loader import golden_closeness_db, load
 from edgepack.project.identifiers import make_identifiers, make_type_name
+from onnx import TensorProto, helper
 
 from tests.mobile.kotlin_models import WIDE
 from tests.mobile.proofs import NotHeldError, Proof, require
@@ -44,7 +46,42 @@ SWIFT = Path(__file__).with_name("swift")
 STRICT = ["-swift-version", "6", "-warnings-as-errors"]
 """As a package with tools version 6 is compiled; nothing that a compiler warns of."""
 LINK = ["-L/runtime", "-lonnxruntime"]
-OTHERS = (PIXELS, TEXT, SIZED, PAIR, CAPTION, WIDE)
+
+
+def _turn() -> onnx.GraphProto:
+    """Return what a loop does in each turn: it adds one."""
+    flag, value = (TensorProto.BOOL, []), (TensorProto.FLOAT, [1])
+    return helper.make_graph(
+        [
+            helper.make_node("Add", ["before", "one"], ["after"]),
+            helper.make_node("Identity", ["goes on"], ["goes on again"]),
+        ],
+        "turn",
+        [
+            helper.make_tensor_value_info("number", TensorProto.INT64, []),
+            helper.make_tensor_value_info("goes on", *flag),
+            helper.make_tensor_value_info("before", *value),
+        ],
+        [
+            helper.make_tensor_value_info("goes on again", *flag),
+            helper.make_tensor_value_info("after", *value),
+        ],
+    )
+
+
+LOOP = Signature(
+    "loop",
+    (
+        helper.make_node("Loop", ["turns", "", "zero"], ["looped"], "loop", body=_turn()),
+        helper.make_node("Mul", ["looped", "one"], ["sum"], "scale"),
+    ),
+    (("turns", TensorProto.INT64, [1]),),
+    (("sum", TensorProto.FLOAT, [1]),),
+    lambda _: {"turns": np.arange(1, 4)},
+    (("zero", np.zeros(1, np.float32)), ("one", np.ones(1, np.float32))),
+)
+"""As long as an input says."""
+OTHERS = (PIXELS, TEXT, SIZED, PAIR, CAPTION, WIDE, LOOP)
 MADE = (DYNAMIC_BATCH, DETECTOR, PIXELS, SIZED, PAIR, CAPTION, WIDE)
 """Those that take pictures."""
 PICTURE = "picture(width: {width}, height: 23)"
@@ -152,6 +189,8 @@ def signature_holds(signature: Signature, work: Path) -> str:
         looks.append(masks_may_be_left_out)
     if signature is TEXT:
         looks.append(text_holds)
+    if signature is LOOP:
+        looks.append(runs_are_cancelled)
     return "; ".join(look(made) for look in looks)
 
 
@@ -346,6 +385,35 @@ said["vectors"] = try {json.dumps(texts)}.map {{ try model.predictSync($0).answe
         wanted = python.predict(text)["hidden"][0]
         require(np.allclose(vector, wanted, rtol=1e-4), f"{text!r}: {vector}, not {wanted}")
     return f"{len(texts)} texts"
+
+
+def runs_are_cancelled(made: Compiled) -> str:
+    """Cancel a run of some days and one that waits for it: both end, and the next one runs."""
+    said = made.run(f"""
+let model = try await {made.name}.open(from: .folder(bundle))
+@Sendable func sum(_ turns: Int64) async throws -> Float {{
+    try await model.predict(.init(turns: Tensor(shape: [1], scalars: [turns]))).sum.scalars[0]
+}}
+func end(_ task: Task<Float, Error>) async -> String {{
+    do {{
+        return "it gave \\(try await task.value)"
+    }} catch {{
+        return "\\(type(of: error))"
+    }}
+}}
+let began = clock()
+let endless = Task.detached {{ try await sum(100_000_000_000) }}
+// The processor works: the run has begun.
+while clock() - began < CLOCKS_PER_SEC / 2 {{ try await Task.sleep(nanoseconds: 10_000_000) }}
+let waiting = Task.detached {{ try await sum(1) }}
+waiting.cancel()
+endless.cancel()
+said["cancelled"] = [await end(endless), await end(waiting)]
+said["next"] = try await sum(3)
+""")
+    require(said["cancelled"] == ["CancellationError"] * 2, f"{said['cancelled']}")
+    require(said["next"] == 3, f"the next call gave {said['next']}")
+    return "a run and a waiting call are cancelled"
 
 
 def masks_may_be_left_out(made: Compiled) -> str:

@@ -6,12 +6,8 @@
 #if canImport(CoreGraphics)
     import CoreGraphics
 #endif
-import Foundation
 #if canImport(ImageIO)
     import ImageIO
-#endif
-#if canImport(UIKit)
-    import UIKit
 #endif
 
 /// Runs on tensors.
