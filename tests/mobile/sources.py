@@ -320,6 +320,11 @@ def turn_golden(bundle: Path) -> None:
     seal(bundle)
 
 
+def _leave_out_label(bundle: Path) -> None:
+    (bundle / "files" / "labels.txt").write_text("ant\nbee\ncat\n")
+    seal(bundle)
+
+
 def _model(bundle: Path) -> Path:
     return bundle / str(read_manifest(bundle)["variants"][-1]["model"])
 
@@ -345,6 +350,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another golden": (lambda b: turn_bit(next(b.glob("golden/**/*.bin"))), "it was changed"),
     "other labels": (lambda b: turn_bit(b / "files" / "labels.txt"), "labels.txt is not the file"),
+    "fewer labels": (_leave_out_label, "files/labels.txt has 3 labels, "),
     "a path that leads out": (change_manifest(_lead_out), "is no path in a bundle"),
     "another name": (
         change_manifest(lambda m: m.update(name="other")),

@@ -9,6 +9,7 @@ struct Vectors {
     static func main() throws {
         requireFrames()
         try requireScaled()
+        try requireClasses()
         let folders = CommandLine.arguments.dropFirst().map { URL(fileURLWithPath: $0, isDirectory: true) }
         let (cases, results) = (folders[0], folders[1])
         let kinds = [
@@ -186,6 +187,17 @@ private func requireScaled() throws {
     }
     let wanted = "the picture of 1 x 4097 pixels would become 256 x 1048832 in the model before it is cut"
     precondition(refusal == "\(wanted): cut its ends off first", refusal)
+}
+
+/// A mask has the classes 0 to 254.
+private func requireClasses() throws {
+    let pixels = try JSONDecoder().decode(PixelClasses.self, from: Data(#"{"axis": 1, "threshold": 0.5}"#.utf8))
+    let place = Resize.stretch(width: 1, height: 1).placed(width: 1, height: 1)
+    for found: Int16 in [-1, 0, 254, 255] {
+        let output = try RawTensor(type: .int16, shape: [1, 1, 1], bytes: withUnsafeBytes(of: found) { Array($0) })
+        let mask = try? pixels.mask(of: output, labels: [], place: place)
+        precondition(mask?.classes == ((0...254).contains(found) ? [UInt8(found)] : nil), "class \(found)")
+    }
 }
 
 private struct AnswerCase: Decodable {
