@@ -17,6 +17,7 @@ from typing import Any
 
 from edgepack.apps.names import App
 from edgepack.builder.build import build
+from edgepack.bundle.signing import sign
 
 from tests.mobile import sources
 from tests.mobile.jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main
@@ -31,7 +32,7 @@ from tests.mobile.kotlin_models import (
     write_apk,
 )
 from tests.mobile.proofs import Proof, require
-from tests.mobile.sources import Phone, Step, encrypt
+from tests.mobile.sources import Phone, Step, encrypt, make_key, turn_bit
 
 SYSTEM = "phone/14"
 SIGNATURES = 50
@@ -128,6 +129,49 @@ def system_is_seen(work: Path) -> str:
     return f"{len(first['read'])} reads, then {len(again['read'])}, then {len(updated['read'])}"
 
 
+def sources_are_told_apart(work: Path) -> str:
+    """Open assets, then a function: the verdict about the one says nothing of the other."""
+    here = phone(work)
+    bundle = here.copy("download")
+    turn_bit(next(bundle.glob("golden/**/*.bin")))
+    encrypt(bundle, here.folder / "secret")
+    assets, function = here.run({"do": "open"}, {"do": "open", "function": "secret"})
+    require("variant" in assets, f"{assets}")
+    require("it was changed" in str(function), f"{function}")
+    return "a function's damage is seen behind whole assets"
+
+
+def failed_install_moves_back(work: Path) -> str:
+    """End an install where the new version cannot become current: the download is where it was."""
+    here = phone(work)
+    here.copy("download")
+    (here.folder / "store" / "current.part").mkdir(parents=True)
+    install: Step = {"do": "install", "store": "store", "download": "download"}
+    [said] = here.run(install)
+    require("download cannot be installed: " in str(said), f"{said}")
+    require((here.folder / "download" / "manifest.json").exists(), "the download is gone")
+    return "the folder is back"
+
+
+def times_are_times(work: Path) -> str:
+    """Refuse a line of allowed signers whose time is none: it must not count as no limit."""
+    here = phone(work)
+    key = make_key(here.folder / "key")
+    sign(here.copy("own"), here.folder / "key")
+    words = " ".join(key.split()[:2])
+    wrong = ("soon", "2030010", "203001011", "20301301", "20300101z", "")
+    steps: list[Step] = [
+        {"do": "open", "folder": "own", "signer": f"me valid-before={time} {words}"}
+        for time in wrong
+    ]
+    late: Step = {"do": "open", "folder": "own", "signer": f"me VALID-BEFORE=20200101Z {words}"}
+    *found, expired = here.run(*steps, late)
+    for time, said in zip(wrong, found, strict=True):
+        require(said == f"IllegalArgumentException: '{time}' is no time", f"{time}: {said}")
+    require("has expired" in str(expired), f"{expired}")
+    return f"{len(wrong)} are none"
+
+
 def java_agrees(work: Path) -> str:
     """Check signatures that Java made, and such that are changed."""
     [said] = phone(work).run({"do": "compare signatures", "count": SIGNATURES})
@@ -143,5 +187,8 @@ PROOFS = (
     Proof("another system proves all again", system_is_seen),
     Proof("versions that come later", on_phone(sources.versions_are_switched)),
     Proof("signatures by the app's key", on_phone(sources.signatures_decide)),
+    Proof("sources are told apart", sources_are_told_apart),
+    Proof("an install that fails", failed_install_moves_back),
+    Proof("times of a signer", times_are_times),
     Proof("Java's own signatures", java_agrees),
 )

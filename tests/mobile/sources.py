@@ -17,6 +17,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,7 @@ def signatures_decide(here: Phone) -> str:
     (here.copy("half") / SIGNATURE).write_text("\n".join([first, half, last]))
     (here.copy("empty") / SIGNATURE).write_text("")
     words = " ".join(keys["own"].split()[:2])
+    soon = datetime.now(tz=UTC) + timedelta(hours=1)
     cases = [
         ("own", keys["own"], ""),
         ("own", f'me namespaces="edgepack",valid-before=29990101Z {words}', ""),
@@ -225,6 +227,8 @@ def signatures_decide(here: Phone) -> str:
             f'me valid-before="20200101" {words}',
             "the key that signed the bundle has expired",
         ),
+        ("own", f'me valid-before="{soon:%Y%m%d%H%M%S}Z" {words}', ""),
+        ("own", f"me valid-after={soon:%Y%m%d%H%M}Z {words}", "is valid from "),
         ("own", f"me valid-after=29990101 {words}", "is valid from "),
         ("other", keys["own"], "signed with another key than the app's: SHA256:"),
         ("unsigned", keys["own"], "the bundle is not signed"),

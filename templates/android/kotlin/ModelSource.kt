@@ -22,7 +22,7 @@ class ModelSource private constructor(internal val signer: Signer?, internal val
      *
      * @param key the content of the `.pub` file of an Ed25519 key, or a line of ssh-keygen's allowed signers with one, whose
      * `valid-after` and `valid-before` count.
-     * @throws IllegalArgumentException if it has no such key.
+     * @throws IllegalArgumentException if it has no such key, or says a time that is none.
      */
     fun signedBy(key: String): ModelSource = ModelSource(Signer.parse(key), connect)
 
@@ -198,8 +198,9 @@ internal class BundleFiles(private val place: Place, val cache: File) {
         if (more.isNotEmpty()) damaged("manifest.json does not list ${name(more.min())}")
     }
 
-    /** Returns what changes when files do, without reading them; nothing where only reading tells. */
-    fun stamp(): String = place.list().toSortedMap().entries.joinToString("\n") { "${it.key} ${it.value}" }
+    /** Returns what changes when files do, without reading them; where only reading tells, it tells places apart. */
+    fun stamp(): String =
+        place.list().ifEmpty { mapOf(name("") to "") }.toSortedMap().entries.joinToString("\n") { "${it.key} ${it.value}" }
 
     private fun checkSize(file: ListedFile, found: Long) {
         if (found != file.size) damaged("${name(file.path)} has $found bytes, ${file.size} are listed in manifest.json")

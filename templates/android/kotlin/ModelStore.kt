@@ -43,14 +43,16 @@ class ModelStore @JvmOverloads constructor(private val folder: File, private val
         synchronized(LOCK) {
             prove(from(download))
             val next = "${UUID.randomUUID()}"
+            val version = File(versions, next)
             try {
                 download.walk().filter { it.isFile }.forEach(::sync)
                 versions.mkdirs()
-                if (!download.renameTo(File(versions, next))) {
+                if (!download.renameTo(version)) {
                     throw IOException("it cannot be moved to $versions, which must be on the same file system")
                 }
                 point(next)
             } catch (error: IOException) {
+                version.renameTo(download)
                 throw ModelException("$download cannot be installed: ${error.message}", error)
             }
             versions.listFiles().orEmpty().filter { it.name != next }.forEach { it.deleteRecursively() }

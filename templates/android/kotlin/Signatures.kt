@@ -12,7 +12,8 @@ import java.util.TimeZone
 private const val TYPE = "ssh-ed25519"
 private const val NAMESPACE = "edgepack"
 private const val KEY_BYTES = 32
-private val TIME = Regex("""\b(valid-after|valid-before)="?(\d{8}|\d{12}|\d{14})(Z?)"?""")
+private val LIMIT = Regex("""\b(valid-after|valid-before)="?([^",\s]*)""", RegexOption.IGNORE_CASE)
+private val TIME = Regex("""(\d{8}|\d{12}|\d{14})(Z?)""")
 
 /** Who may sign bundles: a key, and when it may. */
 internal class Signer private constructor(private val key: ByteArray, private val after: Date?, private val before: Date?) {
@@ -77,7 +78,7 @@ internal class Signer private constructor(private val key: ByteArray, private va
         /**
          * Reads a line of a `.pub` file, or one of allowed signers as ssh-keygen(1) describes them.
          *
-         * @throws IllegalArgumentException if it has no key of type `ssh-ed25519`.
+         * @throws IllegalArgumentException if it has no key of type `ssh-ed25519`, or says a time that is none.
          */
         fun parse(line: String): Signer {
             val words = line.trim().split(Regex("\\s+"))
@@ -92,19 +93,20 @@ internal class Signer private constructor(private val key: ByteArray, private va
                     throw IllegalArgumentException("the key in '$line' is cut off", short)
                 }
             require(key.size == KEY_BYTES) { "the key in '$line' has ${key.size} bytes, not $KEY_BYTES" }
-            val times = TIME.findAll(words.take(place).joinToString(" ")).associate { it.groupValues[1] to readTime(it) }
+            val limits = LIMIT.findAll(words.take(place).joinToString(" ")).map { it.destructured }
+            val times = limits.associate { (name, time) -> name.lowercase(Locale.ROOT) to readTime(time) }
             return Signer(key, times["valid-after"], times["valid-before"])
         }
 
-        private fun readTime(found: MatchResult): Date {
-            val (_, digits, zone) = found.destructured
+        private fun readTime(text: String): Date {
+            val (digits, zone) = requireNotNull(TIME.matchEntire(text)) { "'$text' is no time" }.destructured
             val format = SimpleDateFormat("yyyyMMddHHmmss", Locale.ROOT)
             format.isLenient = false
             if (zone == "Z") format.timeZone = TimeZone.getTimeZone("UTC")
             try {
                 return checkNotNull(format.parse(digits.padEnd("yyyyMMddHHmmss".length, '0')))
             } catch (other: ParseException) {
-                throw IllegalArgumentException("'$digits' is no time", other)
+                throw IllegalArgumentException("'$text' is no time", other)
             }
         }
     }

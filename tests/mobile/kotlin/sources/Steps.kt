@@ -6,6 +6,7 @@ import android.content.res.AssetManager
 import java.io.File
 import java.io.FilterInputStream
 import java.io.InputStream
+import java.math.BigInteger
 import java.security.GeneralSecurityException
 import java.security.KeyPairGenerator
 import java.security.SecureRandom
@@ -106,8 +107,16 @@ private class App(private val folder: File) {
             check(!Ed25519.verify(turned(key), message, signature)) { "$number is taken of another key" }
             check(!Ed25519.verify(key, message, turned(signature))) { "$number is taken with another signature" }
             check(!Ed25519.verify(key, message + 0, signature)) { "$number is taken of another message" }
+            check(!Ed25519.verify(key, message, addOrder(signature))) { "$number is taken with a second signature" }
         }
         return "$count are equal"
+    }
+
+    /** Adds the group's order to S, which leaves [S]B as it is: RFC 8032, section 5.1.7, refuses it. */
+    private fun addOrder(signature: ByteArray): ByteArray {
+        val order = BigInteger.ONE.shiftLeft(252) + BigInteger("27742317777372353535851937790883648493")
+        val sum = BigInteger(1, signature.takeLast(32).reversed().toByteArray()) + order
+        return ByteArray(64) { if (it < 32) signature[it] else sum.shiftRight(8 * (it - 32)).toByte() }
     }
 
     /** Every bit of the file is turned. */
