@@ -31,7 +31,7 @@ from edgepack.bundle.reading import Bundle
 from edgepack.errors import ToolError
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_loader as loader
-from edgepack.ondevice.runtime.edgepack_answers import Class, Decision, Detection
+from edgepack.ondevice.runtime.edgepack_answers import AnswerOptions, Class, Decision, Detection
 from edgepack.ondevice.runtime.edgepack_masks import Mask
 from edgepack.project.loading import read_project
 from edgepack.project.profile import load_profile
@@ -125,6 +125,8 @@ WAYS = (
     "Picture.of(argb, width, height)",
 )
 """How a picture is given, in Kotlin."""
+FEW = "AnswerOptions(top = 1, most = 1)"
+"""Options for one call, in Kotlin."""
 TEXTS = ["", "Was it a car?", "\u00c9t\u00e9 [MASK] 12,5 unbelievable unaffable"]
 
 BOXES = replace(
@@ -257,6 +259,8 @@ def stand_ins(work: Path) -> Path:
 def shown(app: App, readme: str) -> str:
     """Return the README's example as a function."""
     [example] = re.findall(r"```kotlin\nimport [^\n]*\n(.*?)```", readme, re.DOTALL)
+    streams = re.findall(r"```kotlin\n(// On one thread.*?)```", readme, re.DOTALL)
+    require(len(streams) == _has_predictor(app), "the README shows a predictor, or none")
     given = [t for t in app.given if not t.image and not t.text]
     parameters = "".join(f"    {tensor.kotlin}: {tensor.kotlin_type},\n" for tensor in given)
     return f"""\
@@ -264,13 +268,27 @@ package {app.kotlin_package}
 
 import android.content.Context
 import android.graphics.Bitmap
+import android.media.Image
 
 @Suppress("UNUSED_PARAMETER", "UNUSED_VARIABLE", "UNUSED_EXPRESSION", "NAME_SHADOWING")
 internal fun shown(
     context: Context, bitmap: Bitmap, text: String,
 {parameters}) {{
 {example}}}
+
+/** What CameraX's class of this name has. */
+internal class ImageProxy(val image: Image?, val imageInfo: Info) {{
+    class Info(val rotationDegrees: Int)
+}}
+
+@Suppress("UNUSED_PARAMETER", "UNUSED_VARIABLE")
+internal fun streamed(model: {app.type_name}, proxy: ImageProxy) {{
+{"".join(streams)}}}
 """
+
+
+def _has_predictor(app: App) -> bool:
+    return app.image_input is not None and len(app.inputs) == 1
 
 
 def typed(app: App) -> str:
@@ -289,6 +307,7 @@ def typed(app: App) -> str:
     of_pictures += [way for way in ways if app.image_input]
     of_text = [] if app.pictures or not app.texts else [f"{name}.Inputs({_made(app, '')})"]
     of_text += ["text"] if app.text_input else []
+    few = f", options = {FEW}" if app.answered else ""
     return f"""\
 package {app.kotlin_package}
 
@@ -314,6 +333,15 @@ internal fun pictures(
     subject: {name}, feed: Tensors, text: String,
     bytes: ByteBuffer, argb: IntArray, bitmap: Bitmap, width: Int, height: Int,
 ): List<JSONObject> = listOf({_calls(of_pictures)})
+
+/** The same with [FEW]. */
+@Suppress("UNUSED_PARAMETER")
+internal fun few(
+    subject: {name}, feed: Tensors, text: String,
+    bytes: ByteBuffer, argb: IntArray, bitmap: Bitmap, width: Int, height: Int,
+): List<JSONObject> = listOf({_calls(of_pictures, few)})
+
+{misnamed(app)}
 
 @Suppress("UNUSED_PARAMETER")
 internal fun text(subject: {name}, feed: Tensors, text: String): List<JSONObject> =
@@ -378,16 +406,33 @@ def faked(app: App) -> str:
     )
 
 
+def misnamed(app: App) -> str:
+    """Return Kotlin with the calls that name a label that there is not."""
+    options = 'AnswerOptions(allow = listOf("no such label"))'
+    calls = [f"subject.predict(inputs(feed), {options})"]
+    if _has_predictor(app):
+        picture = "Picture.of(IntArray(64), 8, 8)"
+        calls.append(f"subject.predictor().use {{ it.predict({picture}, {options}) }}")
+    listed = ", ".join(f"{{ {call} }}" for call in calls) if _has_labels(app) else ""
+    head = f"internal fun misnamed(subject: {app.type_name}, feed: Tensors): List<() -> Any?> ="
+    return f'@Suppress("UNUSED_PARAMETER")\n{head} listOf({listed})'
+
+
+def _has_labels(app: App) -> bool:
+    return any(tensor.answer in ("classification", "detection") for tensor in app.answered)
+
+
 def steady(app: App) -> str:
     """Return Kotlin that gives pictures to a model's predictor, and what copies its outputs."""
     name = app.type_name
     head = f"internal fun steady(subject: {name}): Pair<(Picture) -> Any?, () -> {name}.Outputs>? ="
     again = f"internal fun again(subject: {name}, picture: Picture): {name}.Outputs ="
-    if not app.image_input or len(app.inputs) > 1:
+    if not _has_predictor(app):
         unused = '@Suppress("UNUSED_PARAMETER")'
         return f"{unused}\n{head} null\n\n{unused}\n{again} throw AssertionError()"
-    made = "subject.predictor().let { Pair({ p -> it.predict(p) }, it::outputs) }"
-    return f"{head}\n    {made}\n\n{again} subject.predict(picture)"
+    few = f", options = {FEW}" if app.answered else ""
+    made = f"subject.predictor().let {{ Pair({{ p -> it.predict(p{few}) }}, it::outputs) }}"
+    return f"{head}\n    {made}\n\n{again} subject.predict(picture{few})"
 
 
 def _made(app: App, picture: str) -> str:
@@ -402,8 +447,8 @@ def _made(app: App, picture: str) -> str:
     return ", ".join(given)
 
 
-def _calls(ways: list[str]) -> str:
-    return ", ".join(f"answers(subject.predict({way}))" for way in ways)
+def _calls(ways: list[str], options: str = "") -> str:
+    return ", ".join(f"answers(subject.predict({way}{options}))" for way in ways)
 
 
 def _given(tensor: AppTensor) -> str:
@@ -543,6 +588,7 @@ def prove(signature: Signature) -> Callable[[Path], str]:
         near = [check_case(subject, model, found, folder, n) for n in range(len(found["cases"]))]
         shown = check_answers(subject, model, found)
         check_boxes(subject, found)
+        check_labels(subject, found)
         steadied = check_frames(found)
         check_halves(folder)
         check_use(found)
@@ -598,10 +644,16 @@ def check_case(
 
 def check_answers(subject: Subject, model: loader.Model, found: Mapping[str, Any]) -> str:
     """Compare the answers for pictures and texts."""
-    given = [(f"picture of {each.shape}", each, TEXTS[1]) for each in pictures(subject)]
-    given += [(repr(text), None, text) for text in texts(subject)]
-    for (which, *one), answers in zip(given, [*found["pictures"], *found["texts"]], strict=True):
-        wanted = model.predict(made_of(subject, *one))
+    few = AnswerOptions(top=1, most=1)
+    given: list[tuple[str, np.ndarray | None, str, AnswerOptions | None]] = [
+        (f"picture of {each.shape}, {options}", each, TEXTS[1], options)
+        for options in (None, few)
+        for each in pictures(subject)
+    ]
+    given += [(repr(text), None, text, None) for text in texts(subject)]
+    shown = [*found["pictures"], *found["few"], *found["texts"]]
+    for (which, *one, options), answers in zip(given, shown, strict=True):
+        wanted = model.predict(made_of(subject, *one), options=options)
         wanted = {name: _plain(answer) for name, answer in wanted.items()}
         for difference in differences({n: a for n, a in wanted.items() if n in answers}, answers):
             require(held=False, otherwise=f"{which}: {difference}")
@@ -614,6 +666,16 @@ def check_boxes(subject: Subject, found: Mapping[str, Any]) -> None:
         said = found["boxless"]
         wanted = "IllegalStateException: a detection's boxes are in the pixels of a picture: .*"
         require(re.fullmatch(wanted, said) is not None, said)
+
+
+def check_labels(subject: Subject, found: Mapping[str, Any]) -> None:
+    """Hold that each call which names a label that there is not is refused."""
+    said = found["misnamed"]
+    wanted = 1 + _has_predictor(subject.app) if _has_labels(subject.app) else 0
+    require(len(said) == wanted, f"{said}")
+    for each in said:
+        held = each.startswith("IllegalArgumentException: the option 'allow' names ")
+        require(held, each)
 
 
 def check_frames(found: Mapping[str, Any]) -> str:
@@ -812,6 +874,10 @@ _CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a quantity of another golden": (
         _quantity_golden(1.01),
         rf"{_NONE}its output is -4\.9 dB near .*",
+    ),
+    "few labels": (
+        lambda bundle: (bundle / "files" / "labels.txt").write_text("ant\nbee\n"),
+        r"ModelException: .*/labels\.txt has 2 labels, the output 'scores' 4 classes",
     ),
     "short golden": (_short_golden, r"ModelException: the bundle is damaged: golden/0/.*"),
     "no model": (

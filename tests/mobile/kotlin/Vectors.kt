@@ -22,6 +22,7 @@ fun main(arguments: Array<String>) {
     val (cases, results) = arguments.map(::File)
     requireScaled()
     requireImages()
+    requireMasks()
     cases(cases, "images").forEach { writeTensor(it, into(results, "images", it).resolve("tensor.bin")) }
     cases(cases, "frames").forEach { writeFrame(it, into(results, "frames", it)) }
     cases(cases, "answers").forEach { write(answers(it), into(results, "answers", it)) }
@@ -36,6 +37,23 @@ private fun requireScaled() {
     val refusal = runCatching { resize.place(1, 4097).requireScaled() }.exceptionOrNull()?.message
     val wanted = "the picture of 1 x 4097 pixels would become 256 x 1048832 in the model before it is cut"
     check(refusal == "$wanted: cut its ends off first") { "$refusal" }
+}
+
+/** Outputs that are no masks are refused; Python gives the tensor, or names all classes. */
+private fun requireMasks() {
+    val description = JSONObject("""{"axis": 1, "threshold": 0.5}""")
+    val place = Resize.Stretch(2, 1).place(2, 1)
+
+    fun requireRefused(wanted: String, output: Tensor) {
+        val error = runCatching { findMask(Values.of(output), description, emptyList(), place) }.exceptionOrNull()
+        check(error is IllegalArgumentException && wanted in error.message.orEmpty()) { "$error, not: $wanted" }
+    }
+    requireRefused("the class 255", IntTensor(intArrayOf(254, 255), 1, 1, 2))
+    requireRefused("the class -1", IntTensor(intArrayOf(-1, 0), 1, 1, 2))
+    requireRefused("2 integers for each place", IntTensor(intArrayOf(0, 1), 1, 2, 1, 1))
+    requireRefused("a mask is that of one picture", IntTensor(intArrayOf(0, 1), 2, 1, 1))
+    requireRefused("a mask is that of one picture", IntTensor(intArrayOf(0, 1), 1, 2))
+    requireRefused("a mask is that of one picture", IntTensor(intArrayOf(), 1, 0, 2))
 }
 
 /** An image that is closed, of a format or with colours that are not taken is refused; what is said of its colours counts. */

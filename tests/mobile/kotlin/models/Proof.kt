@@ -27,6 +27,8 @@ private class Phone(private val folder: File) : ContextWrapper(null) {
     override fun getApplicationInfo(): ApplicationInfo = ApplicationInfo().apply { nativeLibraryDir = "/app/lib" }
 }
 
+private typealias Ways = (Subject, Tensors, String, ByteBuffer, IntArray, Bitmap, Int, Int) -> List<JSONObject>
+
 /** Uses a bundle as an app does: runs the cases of FOLDER/cases.json, and prints what came of it as JSON. */
 fun main(arguments: Array<String>) {
     val folder = File(arguments[0])
@@ -34,6 +36,7 @@ fun main(arguments: Array<String>) {
     val executor = Executors.newSingleThreadExecutor { Thread(it).apply { isDaemon = true } }
     val ids = cases.getJSONArray("variants").let { list -> List(list.length(), list::getString) }
     val found = JSONObject()
+    requireEquality()
     found.put("main", refusedOnMain(folder))
     val alone = ids.map { id -> opening { Subject.openAsync(Phone(folder), executor, id).get().use { it.variant } } }
     found.put("alone", JSONArray(alone))
@@ -41,6 +44,29 @@ fun main(arguments: Array<String>) {
         use(Subject.openAsync(Phone(folder), executor).get(), cases, folder, found)
     }
     println(found)
+}
+
+/** What answers and inputs are made of is equal where all its values are, and only there. */
+private fun requireEquality() {
+    val makers: List<() -> Any> = listOf(
+        { Mask(1, 2, byteArrayOf(0, 1)) },
+        { Mask(2, 1, byteArrayOf(0, 1)) },
+        { Mask(1, 2, byteArrayOf(0, 2)) },
+        { Mask(1, 2, byteArrayOf(0, 1), listOf("sky")) },
+        { Found(Mask(1, 2, byteArrayOf(0, 1))) },
+        { Found(Mask(1, 2, byteArrayOf(0, 2))) },
+        { Found(listOf(floatArrayOf(1f, 2f))) },
+        { Found(listOf(floatArrayOf(1f, 3f))) },
+        { Found<Mask>(null, "no picture") },
+        { Found<Mask>(null, "two pictures") },
+        { FloatTensor(floatArrayOf(1f, 2f), 1, 2) },
+        { FloatTensor(floatArrayOf(1f, 2f), 2, 1) },
+        { FloatTensor(floatArrayOf(1f, 3f), 1, 2) },
+    )
+    for ((n, make) in makers.withIndex()) {
+        val alike = makers.indices.filter { makers[it]() == make() }
+        check(alike == listOf(n) && make().hashCode() == make().hashCode()) { "${make()} is equal to $alike, not $n" }
+    }
 }
 
 private fun opening(open: () -> String): String =
@@ -60,7 +86,11 @@ private fun use(subject: Subject, cases: JSONObject, folder: File, found: JSONOb
     found.put("cases", JSONArray(objects(cases, "tensors").map { ran(subject, it, folder) }))
     val first = feed(objects(cases, "tensors").first(), folder)
     val caption = cases.getString("caption")
-    found.put("pictures", JSONArray(objects(cases, "pictures").map { picture(subject, first, caption, it, folder) }))
+    for ((name, ways) in listOf("pictures" to ::pictures, "few" to ::few)) {
+        val taken = objects(cases, "pictures").map { picture(it, folder, subject, first, caption, ways) }
+        found.put(name, JSONArray(taken))
+    }
+    found.put("misnamed", JSONArray(misnamed(subject, first).map(::failing)))
     val texts = cases.getJSONArray("texts").let { list -> List(list.length(), list::getString) }
     found.put("texts", JSONArray(texts.map { same(text(subject, first, it)) }))
     found.put("boxless", failing { answers(subject.predict(inputs(first))) })
@@ -168,7 +198,7 @@ private fun halves(folder: File) {
 }
 
 /** Gives a picture as bytes, as numbers and as a bitmap, and returns the answers, which have to be the same. */
-private fun picture(subject: Subject, feed: Tensors, text: String, case: JSONObject, folder: File): JSONObject {
+private fun picture(case: JSONObject, folder: File, subject: Subject, feed: Tensors, text: String, ways: Ways): JSONObject {
     val (width, height) = case.getInt("width") to case.getInt("height")
     val rgb = folder.resolve(case.getString("path")).readBytes()
     val argb = IntArray(width * height) { n ->
@@ -176,7 +206,7 @@ private fun picture(subject: Subject, feed: Tensors, text: String, case: JSONObj
         (0xff shl 24) or (channel(0) shl 16) or (channel(1) shl 8) or channel(2)
     }
     val bitmap = Bitmap(argb, width, height)
-    return same(pictures(subject, feed, text, ByteBuffer.wrap(rgb), argb, bitmap, width, height))
+    return same(ways(subject, feed, text, ByteBuffer.wrap(rgb), argb, bitmap, width, height))
 }
 
 private fun same(found: List<JSONObject>): JSONObject {
