@@ -18,7 +18,7 @@ MAY_USE = {
     "backends": "base ondevice model project",
     "bundle": "base project",
     "samples": "base ondevice model project",
-    "apps": "base model project bundle",
+    "apps": "base ondevice model project bundle",
     "metrics": "base ondevice project samples",
     "records": "base ondevice project backends bundle",
     "devices": "base project backends records",

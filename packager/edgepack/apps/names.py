@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Literal
 from edgepack.apps.npm import find_npm_name
 from edgepack.errors import ModelError, ProfileError
 from edgepack.model.facts import TensorSpec
+from edgepack.ondevice.runtime.edgepack_meaning import has_few
 from edgepack.project.identifiers import (
     Language,
     make_comment,
@@ -26,8 +26,6 @@ from edgepack.project.profile import Family, Profile
 from edgepack.project.project import Project
 
 AnswerKind = Literal["raw", "classification", "detection", "embedding", "mask", "probability"]
-MOST_DECISIONS = 1000
-"""Values of an output up to which each is a decision; larger ones are tensors."""
 
 # Tensor classes of templates/android/kotlin/Tensors.kt. onnxruntime's Java API has no uint16,
 # uint32 and uint64 (ai.onnxruntime.OnnxJavaType of 1.29.0). float16 is float32 at the border.
@@ -161,12 +159,6 @@ class AppTensor:
     def js_type(self) -> str:
         """The class of its tensors' elements in JavaScript."""
         return _JS_TYPES[self.dtype]
-
-    @property
-    def js_example(self) -> str:
-        """The value that an example in JavaScript passes for an input."""
-        given = "image" if self.image else "text" if self.text else ""
-        return f"model.{self.js}Of({given})" if given else self.js
 
     @property
     def signature(self) -> str:
@@ -421,9 +413,7 @@ def _find_answer(spec: TensorSpec, project: Project) -> AnswerKind:
         is_placed = len(pictures) == 1 and not project.takes_files
         return "mask" if is_map and is_placed else "raw"
     if isinstance(given, ProbabilityOutput):
-        sizes = [size for size in shape if isinstance(size, int)]
-        is_small = len(sizes) == len(shape) and math.prod(sizes) <= MOST_DECISIONS
-        return "probability" if is_small else "raw"
+        return "probability" if has_few(shape) else "raw"
     return "raw" if given is None or isinstance(given, GivenAsTensor) else given.kind
 
 

@@ -242,14 +242,14 @@ def _build(  # noqa: PLR0913  (as build has them)
         aars=aars,
         saw=saw,
         uncompiled=tuple(error for error in libraries if isinstance(error, EdgepackError)),
-        pages=tuple(check_pages(_join_packages(job.plan, toolchains), jars)),
+        pages=tuple(check_pages(_list_packages(job.plan, toolchains), jars)),
     )
 
 
-def _join_packages(plan: Plan, targets: Container[str]) -> dict[str, str]:
+def _list_packages(plan: Plan, targets: Container[str]) -> list[tuple[str, str]]:
     """Return the packages that some targets pin, with their versions."""
     profiles = [planned.profile for planned in plan.bundles if planned.profile.id in targets]
-    return {name: pin for profile in profiles for name, pin in profile.runtime.packages.items()}
+    return [each for profile in profiles for each in profile.runtime.packages.items()]
 
 
 def _make_subject(job: Job) -> Subject:

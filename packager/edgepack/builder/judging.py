@@ -257,27 +257,29 @@ def ship_most(
     """Return a verdict that ships the best variants; all where there is no limit to their number.
 
     They include the best of each provider as far as there is room, the CPU's before all, and one
-    in float where the quantized ones lose something or their loss is unknown. ``decisive`` has by
-    variant the accuracy that decides, where that is not the one shipped.
+    in float where quantized ones among them lose something or their loss is unknown. Quantized
+    variants that come after all in float lose too much to be included for their provider's sake.
+    ``decisive`` has by variant the accuracy that decides, where that is not the one shipped.
     """
     if most is None:
         return verdict
-    first = [(each, (decisive or {}).get(each.variant.id, a)) for each, a in verdict.shipped[:most]]
-    needed: list[Callable[[PlannedVariant], bool]] = [lambda v: v.variant.backend == "cpu"]
-    if any(is_quantized(variant) and not variant.carried and _is_losing(a) for variant, a in first):
-        needed.append(lambda v: not is_quantized(v))
-
     order = [variant for variant, _ in verdict.shipped]
     floats = [place for place, variant in enumerate(order) if not is_quantized(variant)]
-    # A quantized variant after all in float loses too much to be wanted for its provider.
     wanted = order[: max(floats, default=len(order)) + 1]
+    accuracies = {planned.variant.id: a for planned, a in verdict.shipped} | dict(decisive or {})
+
+    def loses(planned: PlannedVariant) -> bool:
+        made = is_quantized(planned) and not planned.carried
+        return made and _is_losing(accuracies[planned.variant.id])
 
     def rate(chosen: Sequence[tuple[PlannedVariant, object]]) -> tuple[int, int]:
-        met = sum(any(is_it(variant) for variant, _ in chosen) for is_it in needed)
-        return met, len({variant.variant.backend for variant, _ in chosen if variant in wanted})
+        variants = [variant for variant, _ in chosen]
+        has_cpu = any(each.variant.backend == "cpu" for each in variants)
+        is_safe = not all(map(is_quantized, variants)) or not any(map(loses, variants))
+        return has_cpu + is_safe, len({each.variant.backend for each in variants if each in wanted})
 
     # They are in order of preference, so the first of equally good choices wins.
-    best = max(combinations(verdict.shipped, len(first)), key=rate)
+    best = max(combinations(verdict.shipped, min(most, len(order))), key=rate)
     reason = (
         f"a bundle for {verdict.target} holds {most} at most, which are"
         f" {' and '.join(entry[0].variant.id for entry in best)}; --variant names others"

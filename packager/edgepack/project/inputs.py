@@ -16,7 +16,7 @@ class Documented(StrictModel):
     """
 
     name: Annotated[str | None, Field(min_length=1, exclude_if=lambda given: given is None)] = None
-    """Its name in the APIs of phones, where the model's own says nothing, such as ``output0``."""
+    """Its name in the APIs of apps, where the model's own says nothing, such as ``output0``."""
     description: Annotated[
         str | None, Field(min_length=1, exclude_if=lambda given: given is None)
     ] = None

@@ -57,7 +57,7 @@ _NODE_MODULES = re.compile(
     "|trace_events|tty|url|util|v8|vm|wasi|worker_threads|zlib"
 )
 """What Node takes for a module of its own (``module.builtinModules`` of Node 20 without paths)."""
-_NPM_NAME = re.compile(r"(@[a-z0-9-][a-z0-9._-]*/)?[a-z0-9-][a-z0-9._-]*")
+_NPM_NAME = re.compile(r"(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*")
 
 
 def _find_npm_problem(name: str) -> str:
@@ -68,7 +68,7 @@ def _find_npm_problem(name: str) -> str:
     if len(name) > 214:
         return f"it has {len(name)} characters, and 214 are the most"
     if not _NPM_NAME.fullmatch(name):
-        return "lower-case letters, digits, '-', '.' and '_', not first a dot or '_'"
+        return "lower-case letters, digits, '-', '.' and '_', first a letter or digit"
     if _NODE_MODULES.fullmatch(name) or name in ("node_modules", "favicon.ico"):
         return "Node or npm has something of that name"
     return ""

@@ -153,7 +153,8 @@ class SignalOutput(Documented):
 GivenAsTensor = (
     RawOutput | RegressionOutput | ProbabilityOutput | MaskOutput | TokensOutput | SignalOutput
 )
-"""Outputs whose answer is the tensor itself in an app; Python answers probabilities and masks."""
+"""Outputs whose answer is the tensor itself; of probabilities and masks, where it is no answer
+of their kind."""
 OutputDescription = Annotated[
     RawOutput
     | ClassificationOutput

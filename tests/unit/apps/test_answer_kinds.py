@@ -14,7 +14,7 @@ from edgepack.trying.trying import _ANSWERED
 TEMPLATES = find_templates_dir()
 ANSWERS = set(get_args(AnswerKind)) - {"raw"}
 IN_PART = {"mask", "probability"}
-"""Answers of some outputs of a kind, which apps for Apple get as tensors."""
+"""Kinds of output of which some are answered, and others, of other shapes, are tensors."""
 
 
 def kinds_of(union: object) -> set[str]:

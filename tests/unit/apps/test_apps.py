@@ -205,7 +205,8 @@ def test_app_when_inputs_are_described_knows_which_a_caller_gives():
         ({"kind": "mask"}, (1, 65, 65), 2, "raw"),
         ({"kind": "probability"}, (1, 1000), 0, "probability"),
         ({"kind": "probability"}, (1, 1001), 0, "raw"),
-        ({"kind": "probability"}, ("batch", 2), 0, "raw"),
+        ({"kind": "probability"}, ("batch", 2), 0, "probability"),
+        ({"kind": "probability"}, ("batch", "n"), 0, "raw"),
     ],
 )
 def test_app_when_an_output_is_a_mask_or_decisions_has_a_tensor_of_what_is_neither(

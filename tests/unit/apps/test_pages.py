@@ -35,7 +35,7 @@ def write_aar(folder: Path, libraries: dict[str, bytes]) -> Path:
 
 
 def check(folder: Path) -> list[PageAnswer]:
-    return check_pages({NAME: VERSION}, folder)
+    return check_pages([(NAME, VERSION)], folder)
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,16 @@ def test_bundle_of_few_when_int8_loses_nothing_needs_none_in_float():
     assert ids(ship_most(given, 2)) == ["npu-int8-static", "cpu-int8-static"]
 
 
+def test_bundle_of_few_when_one_that_loses_makes_up_for_the_first_keeps_one_in_float():
+    given = verdict(
+        ("npu-int8-static", accuracy()),
+        ("npu-int8-dynamic", accuracy()),
+        ("cpu-int8-static", accuracy(0.075, (0.02, 0.13))),
+        ("cpu-fp32", accuracy()),
+    )
+    assert ids(ship_most(given, 2)) == ["npu-int8-static", "cpu-fp32"]
+
+
 @pytest.mark.parametrize("first", ["cpu-int8-static", "npu-int8-static"])
 def test_bundle_of_few_without_one_that_is_both_for_the_cpu_and_in_float_holds_one_of_each(first):
     found = accuracy(0.075, (0.02, 0.13))

@@ -86,6 +86,11 @@ def test_options_when_out_of_range_are_refused(options, problem):
         AnswerOptions(**options)
 
 
+def test_options_when_a_number_of_answers_is_a_float_are_refused():
+    with pytest.raises(TypeError, match=r"'most' is 2\.5, expected a whole number"):
+        AnswerOptions(most=2.5)
+
+
 def test_options_when_allowed_is_one_text_are_refused():
     with pytest.raises(TypeError, match="'cat', expected a list of labels"):
         AnswerOptions(allow="cat")

@@ -43,6 +43,23 @@ def test_pixels_when_the_frame_is_yuv_are_the_standards_rounded(matrix, of_range
         assert np.abs(found[row, column] - expected).max() <= 0.51, (row, column)
 
 
+# No sum of the full range is a half.
+@pytest.mark.parametrize(("matrix", "y"), [("bt601", 100), ("bt709", 13)])
+def test_pixels_when_a_sum_is_a_half_are_rounded_up(matrix, y):
+    luma, black, v_in_red, u_in_green, v_in_green, u_in_blue = YUV_WEIGHTS[matrix, "video"]
+    every = np.arange(256)
+    u, v = (part - 128 for part in np.meshgrid(every, every, indexing="ij"))
+    light = (y - black) * luma
+    sums = [light + v * v_in_red, light - u * u_in_green - v * v_in_green, light + u * u_in_blue]
+    assert any(np.any((each % 65536 == 32768) & (each > 0)) for each in sums)
+    expected = np.clip([(2 * each + 65536) // 131072 for each in sums], 0, 255)
+
+    chroma = [np.asarray(part + 128, np.uint8).ravel() for part in (u, v)]
+    planes = [Plane(np.full(512 * 512, y, np.uint8), 512, 1), *(Plane(c, 256, 1) for c in chroma)]
+    found = make_pixels(Frame("yuv420", 512, 512, planes, matrix=matrix, range="video"))
+    assert np.array_equal(found[::2, ::2], expected.transpose(1, 2, 0))
+
+
 def test_pixels_when_the_frame_is_gray_are_its_luma():
     gray = bytes([128])
     for luma in range(256):

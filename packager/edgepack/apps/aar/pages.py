@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,15 +46,15 @@ class PageAnswer:
         return f"{answer}: {what}{f': {self.about}' if self.about else ''}"
 
 
-def check_pages(packages: Mapping[str, str], jars: Path | None = None) -> list[PageAnswer]:
-    """Return an answer for each 64-bit native library of a target's packages.
+def check_pages(packages: Iterable[tuple[str, str]], jars: Path | None = None) -> list[PageAnswer]:
+    """Return an answer for each 64-bit native library of targets' packages.
 
     Args:
-        packages: Their Maven names with versions.
+        packages: Their Maven names and versions, each once or more.
         jars: A Maven repository or a folder with .aar files, looked at before Maven's own.
     """
     folders = [folder for folder in (jars, find_maven_repository()) if folder is not None]
-    artifacts = [find_maven_artifact(*each) for each in sorted(packages.items())]
+    artifacts = [find_maven_artifact(*each) for each in sorted(set(packages))]
     return [answer for each in artifacts for answer in _check_package(each, folders)]
 
 

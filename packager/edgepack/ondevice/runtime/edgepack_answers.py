@@ -72,7 +72,7 @@ class AnswerOptions:
 
     Raises:
         ValueError: ``score`` or ``iou`` is not from 0 to 1, or ``most`` or ``top`` is below 1.
-        TypeError: ``allow`` is a text instead of several.
+        TypeError: ``most`` or ``top`` is a float, or ``allow`` is a text instead of several.
     """
 
     score: Optional[float] = None
@@ -93,6 +93,8 @@ class AnswerOptions:
                 raise ValueError(f"the option {name!r} is {share}, expected 0 to 1")
         for name in ("most", "top"):
             number = getattr(self, name)
+            if isinstance(number, float):
+                raise TypeError(f"the option {name!r} is {number}, expected a whole number")
             if number is not None and number < 1:
                 raise ValueError(f"the option {name!r} is {number}, expected 1 or more")
         if isinstance(self.allow, str):

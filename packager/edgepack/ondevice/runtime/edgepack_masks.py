@@ -54,8 +54,10 @@ def make_mask(
     Raises:
         ValueError: A class is below 0 or above 254.
     """
+    if place is None:
+        return None
     classes = _find_classes(output, description)
-    if place is None or classes is None:
+    if classes is None:
         return None
     if classes.size and not 0 <= classes.min() <= classes.max() < UNSEEN:
         raise ValueError(

@@ -34,6 +34,17 @@ class Feed(NamedTuple):
     """The picture's place in the input; None unless there is exactly one picture of known size."""
 
 
+def has_few(shape: Sequence[Union[int, str]]) -> bool:
+    """Return whether a sample of an output has a known, small number of values.
+
+    Args:
+        shape: Of the output; a first axis without a fixed size counts the samples.
+    """
+    sizes = [1 if isinstance(size, str) and not axis else size for axis, size in enumerate(shape)]
+    fixed = [size for size in sizes if isinstance(size, int)]
+    return len(fixed) == len(sizes) and math.prod(fixed) <= MOST_DECISIONS
+
+
 class Meaning:
     """Makes tensors of pictures and texts, and answers of tensors. Threads may share it.
 
@@ -56,7 +67,7 @@ class Meaning:
         self._outputs: Dict[str, Any] = dict(manifest.get("output_descriptions") or {})
         for spec in manifest.get("outputs", ()):
             described_so = self._outputs.get(spec["name"], _RAW)["kind"]
-            if described_so == "probability" and not _has_few(spec["shape"]):
+            if described_so == "probability" and not has_few(spec["shape"]):
                 self._outputs[spec["name"]] = _RAW
         self._made = {tokens[key] for tokens in self._texts.values() for key in _BESIDE_IDS}
         self.needed = [spec.name for spec in inputs.needed if spec.name not in self._made]
@@ -166,13 +177,6 @@ class Meaning:
             name: wordpiece.WordPiece.parse(self._read(tokens["file"]))
             for name, tokens in self._texts.items()
         }
-
-
-def _has_few(shape: Sequence[Union[int, str]]) -> bool:
-    """Return whether a sample of an output has a known, small number of values."""
-    sizes = [1 if isinstance(size, str) and not axis else size for axis, size in enumerate(shape)]
-    fixed = [size for size in sizes if isinstance(size, int)]
-    return len(fixed) == len(sizes) and math.prod(fixed) <= MOST_DECISIONS
 
 
 def _read_bytes(file: Any) -> np.ndarray:
