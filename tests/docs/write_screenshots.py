@@ -1,6 +1,6 @@
-"""Write the pictures of the report's page into docs, of made-up numbers that say so.
+"""Write the pictures of the report's page, of made-up numbers that say so, and of the web sample.
 
-Run it after changing the page: ``.venv/bin/python -m tests.docs.write_screenshots``.
+Run it after changing one of them: ``.venv/bin/python -m tests.docs.write_screenshots``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from edgepack.results.page.html import write_html
 
 from tests.support.reports.example_report import varied_reports
 from tests.support.servers.chromium import DESKTOP, PHONE, SCROLL, find_chromium, launched
+from tests.web import js_sample
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HOT = "details.run:has(.badge.invalid)"
@@ -41,6 +42,17 @@ def main() -> None:
         phone.screenshot(path=DOCS / "report-phone.png")
 
 
+def write_sample() -> None:
+    """Take the web sample with a drawing before its camera."""
+    settings = {"viewport": {"width": 480, "height": 790}, "color_scheme": "dark"}
+    with (
+        tempfile.TemporaryDirectory(prefix="edgepack-docs-") as folder,
+        js_sample.filmed(Path(folder), **settings) as page,
+    ):
+        js_sample.start_camera(page, r"\d\d frames a second$")
+        page.screenshot(path=DOCS / "web-sample.jpg", type="jpeg", quality=80)
+
+
 def opened(browser: Any, page: Path, settings: dict[str, Any]) -> Any:
     """Return the page in a tab of its own, with its overview drawn."""
     tab = browser.new_context(**settings).new_page()
@@ -56,3 +68,4 @@ def box(top: float, width: int, height: int) -> dict[str, float]:
 
 if __name__ == "__main__":
     main()
+    write_sample()

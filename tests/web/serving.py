@@ -59,6 +59,7 @@ class _Handler(SimpleHTTPRequestHandler):
     server: Site
     extensions_map = {
         "": "application/octet-stream",
+        ".css": "text/css",
         ".html": "text/html",
         ".js": "text/javascript",
         ".mjs": "text/javascript",
