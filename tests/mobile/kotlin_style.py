@@ -17,7 +17,7 @@ UNTIDY = "fun untidy() { val x=1; println(x) }\n"
 
 def linted(work: Path) -> str:
     """Have ktlint read all of it, and a file that is wrong, which alone it names."""
-    sources = [ROOT / "tests" / "mobile" / "kotlin"]
+    sources = [ROOT / "tests" / "mobile" / "kotlin", ROOT / "examples" / "shapes" / "android"]
     for signature in (DETECTOR, TEXT):
         project = signature.write(work / signature.name, "android")
         sources.append(build(project=project, out=work / "dist").bundles[0].bundle.path)

@@ -36,6 +36,7 @@ PLATFORMS = {
         "aar",
         "android_api",
         "gradle_script",
+        "kotlin_sample",
     ),
     "apple": (
         "swift_models",
