@@ -91,8 +91,9 @@ def compile_app(work: Path, bundle: Bundle) -> list[Path]:
     image = work / "CameraImage.kt"
     shared = (HERE / "CameraImage.kt").read_text()
     image.write_text(shared.replace("edgepack.proof", "edgepack.shapes"))
+    main = [HERE / "camera" / "Main.kt", image]
     path = [stand_ins(work), app, java, *libraries]
-    return [compile_kotlin([HERE / "camera" / "Main.kt", image], work / "main", classpath=path), *path]
+    return [compile_kotlin(main, work / "main", classpath=path), *path]
 
 
 def without_older(libraries: Iterable[Path]) -> Iterable[Path]:

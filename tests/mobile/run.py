@@ -45,6 +45,7 @@ PLATFORMS = {
         "swift_package",
         "swift_vectors",
         "swift_style",
+        "swift_sample",
     ),
     "c": ("c_loop",),
 }

@@ -150,7 +150,8 @@ def compiled(project: Path, name: str, work: Path, mirrors: Sequence[str] = ()) 
         project: The project's file.
         name: Its name.
         work: A folder.
-        mirrors: Modules of Apple's that it finds: those in ``swift/mirror``.
+        mirrors: Modules of Apple's that it finds: those in ``swift/mirror``, each after those that
+            it uses.
 
     Raises:
         NotHeldError: A variant was not built.
@@ -172,7 +173,7 @@ def compiled(project: Path, name: str, work: Path, mirrors: Sequence[str] = ()) 
     for mirror in mirrors:
         shutil.copy(SWIFT / "mirror" / f"{mirror}.swift", folder)
         own = ["-parse-as-library", "-emit-module", "-emit-object", "-module-name", mirror]
-        made.tools.run(["swiftc", *STRICT, *own, f"{mirror}.swift"], folder=folder)
+        made.tools.run(["swiftc", *STRICT, *own, "-I", ".", f"{mirror}.swift"], folder=folder)
     made.tools.run([*argv, "-I", "."], folder=folder)
     return made
 

@@ -22,6 +22,7 @@ def linted(work: Path) -> str:
     """Have swift-format read all of it, and a file that is wrong, which alone it names."""
     swift = work / "swift"
     shutil.copytree(ROOT / "tests" / "mobile" / "swift", swift / "tests")
+    shutil.copytree(ROOT / "examples" / "shapes" / "ios", swift / "sample")
     shutil.copy(ROOT / ".swift-format", swift)
     for signature in (DETECTOR, TEXT):
         project = signature.write(work / signature.name, "ios")

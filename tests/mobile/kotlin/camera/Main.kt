@@ -62,10 +62,11 @@ fun main(arguments: Array<String>) {
         finder.executor.submit { finder.analyze(frame) }.get()
         return frame
     }
-    val frames = mutableListOf(look(ImageFormat.YUV_420_888), look(ImageFormat.JPEG))
-    finder.score = 0.85
-    frames += look(ImageFormat.YUV_420_888)
-    check(frames.all { it.closed == 1 }) { "frames are closed ${frames.map { it.closed }} times" }
-    finder.close()
+    finder.use {
+        val frames = mutableListOf(look(ImageFormat.YUV_420_888), look(ImageFormat.JPEG))
+        finder.score = 0.85
+        frames += look(ImageFormat.YUV_420_888)
+        check(frames.all { it.closed == 1 }) { "frames are closed ${frames.map { it.closed }} times" }
+    }
     check(finder.executor.awaitTermination(1, TimeUnit.MINUTES)) { "the finder's thread goes on" }
 }
