@@ -114,9 +114,13 @@ WIDE = replace(
         *DETECTOR.nodes[1:],
     ),
     inputs=(("images", TensorProto.DOUBLE, [1, 3, 32, 32]),),
-    samples=lambda random: {"images": random.random((SAMPLES, 3, 32, 32))},
+    samples=lambda random: {
+        "images": random.integers(0, 128, (SAMPLES, 3, 32, 32)) / [[[128.0]], [[129.0]], [[130.0]]]
+    },
 )
-"""A picture as float64."""
+"""A picture as float64, whose channels have different values."""
+PICTURES = {DETECTOR.name: 1, WIDE.name: 3}
+"""How many channels the palette of a golden input has, where that is looked at."""
 WAYS = (
     "bytes, width, height",
     "argb, width, height",
@@ -585,6 +589,7 @@ def prove(signature: Signature) -> Callable[[Path], str]:
         found, folder = run(subject, work)
         model = loader.load(subject.bundle.path, cache=work / "loader")
         check_choice(found, model)
+        check_palette(subject.bundle)
         near = [check_case(subject, model, found, folder, n) for n in range(len(found["cases"]))]
         shown = check_answers(subject, model, found)
         check_boxes(subject, found)
@@ -609,6 +614,14 @@ def check_choice(found: Mapping[str, Any], model: loader.Model) -> None:
     require(ours == theirs, f"passed over: {ours}, not {theirs}")
     require(bool(found["passed"]), f"the self-test failed: {found['decibels']}")
     require(len(found["decibels"]) == model.bundle.goldens, f"{found['decibels']}")
+
+
+def check_palette(bundle: Bundle) -> None:
+    """Hold that the golden input of a picture has a palette, where that is looked at."""
+    channels = PICTURES.get(bundle.manifest.name)
+    for tensor in bundle.manifest.goldens[0].inputs if channels else ():
+        sizes = tensor.palette.sizes if tensor.palette else []
+        require(len(sizes) == channels, f"{tensor.name} has a palette of {len(sizes)} channels")
 
 
 def _without_list(reason: str) -> str:

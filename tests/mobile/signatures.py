@@ -216,7 +216,9 @@ DETECTOR = Signature(
     ),
     (("images", TensorProto.FLOAT, [1, 3, 32, 32]),),
     (("output0", TensorProto.FLOAT, [1, 6, 3]),),
-    lambda random: {"images": random.random((SAMPLES, 3, 32, 32)).astype(np.float32)},
+    lambda random: {
+        "images": random.integers(0, 256, (SAMPLES, 3, 32, 32)).astype(np.float32) / np.float32(255)
+    },
     (
         ("last", np.array([3], np.int64)),
         ("one", np.array(1, np.float32)),

@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from edgepack.bundle.manifest import MANIFEST_SIGNATURE as SIGNATURE
 from edgepack.bundle.signing import sign
 
 from tests.mobile.proofs import require
-from tests.mobile.sealing import seal
+from tests.mobile.sealing import PALETTES, pack_input, seal
 
 Step = dict[str, Any]
 WHOLE = "cpu-fp32"
@@ -62,7 +63,9 @@ class Phone:
 
 def sources_open(here: Phone) -> str:
     """Open the same bundle from the package, a folder, and a function that decrypts."""
-    encrypt(here.copy("download"), here.folder / "secret")
+    download = here.copy("download")
+    pack_input(download)
+    encrypt(download, here.folder / "secret")
     steps: list[Step] = [{}, {"folder": "download"}, {"function": "secret"}]
     found = here.run(*({"do": "open", "test": True, **step} for step in steps))
     for said in found:
@@ -377,5 +380,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "its description of 'image' is ",
     ),
     "another schema": (change_manifest(lambda m: m.update(schema_version=2)), "schema version 2"),
+    **{
+        name: (partial(pack_input, change=change), said)
+        for name, (change, said) in PALETTES.items()
+    },
 }
 """What is done to a folder, and what is said of it."""

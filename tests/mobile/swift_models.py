@@ -21,11 +21,11 @@ from edgepack.base.resources import find_example_dir
 from edgepack.builder.build import build
 from edgepack.bundle.manifest import GoldenTensor, Manifest, ManifestVariant
 from edgepack.bundle.reading import Bundle
-from edgepack.ondevice.runtime.edgepack_loader import golden_closeness_db, load
+from edgepack.ondevice.runtime.edgepack_loader import golden_closeness_db, load, unpack_values
 from edgepack.project.identifiers import make_identifiers, make_type_name
 from onnx import TensorProto, helper
 
-from tests.mobile.kotlin_models import WIDE
+from tests.mobile.kotlin_models import WIDE, check_palette
 from tests.mobile.proofs import NotHeldError, Proof, require
 from tests.mobile.session_options import require_all, set_all
 from tests.mobile.signatures import (
@@ -181,6 +181,7 @@ def compiled(project: Path, name: str, work: Path, mirrors: Sequence[str] = ()) 
 def signature_holds(signature: Signature, work: Path) -> str:
     """Compile a signature's bundle once, and look at all that its code does."""
     made = compiled(signature.write(work / "project", "ios"), signature.name, work)
+    check_palette(made.bundle)
     looks = [goldens_hold]
     if signature in MADE:
         looks.append(answers_hold)
@@ -236,7 +237,9 @@ def goldens_hold(made: Compiled) -> str:
 
 
 def _stored(bundle: Bundle, entry: GoldenTensor) -> np.ndarray:
-    values = np.frombuffer((bundle.path / entry.path).read_bytes(), entry.dtype)
+    data, dtype = (bundle.path / entry.path).read_bytes(), np.dtype(entry.dtype)
+    packed = entry.palette and entry.palette.model_dump()
+    values = unpack_values(data, dtype, packed) if packed else np.frombuffer(data, dtype)
     return values.reshape(entry.shape if entry.stride == 1 else -1)
 
 
@@ -251,7 +254,7 @@ def _golden_program(made: Compiled) -> Iterator[str]:
     yield 'said["passed"] = test.passed; said["decibels"] = test.decibels'
     for number, golden in enumerate(manifest.goldens):
         yield "do {"
-        arguments = ", ".join(_arguments(manifest, golden.inputs))
+        arguments = ", ".join(_arguments(made, golden.inputs))
         yield f"    let inputs = {made.name}.Inputs({arguments})"
         yield "    let outputs = try model.predictSync(inputs)"
         yield from _writes(manifest, golden.outputs[variant.id], f"{number}-{{}}", "outputs")
@@ -274,11 +277,20 @@ def _identify(manifest: Manifest, entries: Sequence[GoldenTensor], role: str) ->
     return make_identifiers([named.get(e.name, e.name) for e in entries], "swift", role)
 
 
-def _arguments(manifest: Manifest, inputs: Sequence[GoldenTensor]) -> Iterator[str]:
-    names = _identify(manifest, inputs, "input")
+def _arguments(made: Compiled, inputs: Sequence[GoldenTensor]) -> Iterator[str]:
+    names = _identify(made.manifest, inputs, "input")
     for name, entry in zip(names, inputs, strict=True):
         reader = "readHalf" if entry.dtype == "float16" else "read"
-        yield f'{name}: try {reader}("{entry.path}", {entry.shape})'
+        yield f'{name}: try {reader}("{_whole(made, entry)}", {entry.shape})'
+
+
+def _whole(made: Compiled, entry: GoldenTensor) -> str:
+    """Return where a tensor's values are without a palette, from the bundle on."""
+    if entry.palette is None:
+        return entry.path
+    name = entry.path.replace("/", "-")
+    (made.folder / name).write_bytes(_stored(made.bundle, entry).tobytes())
+    return f"../{name}"
 
 
 def _writes(
@@ -347,7 +359,8 @@ def _given(made: Compiled) -> Iterator[Given]:
         elif entry.name in beside:
             swift, python = f"model.{name}(of: {json.dumps(CAPTION_TEXT)})", None
         else:
-            swift, python = f'read("{entry.path}", {entry.shape})', _stored(made.bundle, entry)
+            swift = f'read("{_whole(made, entry)}", {entry.shape})'
+            python = _stored(made.bundle, entry)
         yield Given(entry.name, name, swift, python)
 
 

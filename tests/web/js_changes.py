@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from edgepack.builder.build import build
 from edgepack.bundle.reading import Bundle
 
 from tests.mobile.proofs import Proof, require
+from tests.mobile.sealing import PALETTES, pack_input
 from tests.mobile.session_options import require_all, set_all
 from tests.mobile.signatures import BUCKETS, DYNAMIC_BATCH, Signature
 from tests.web.js_models import RUNTIMES, TARGET, dist
@@ -205,6 +207,11 @@ _CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
         ),
         f"{_NONE}WebGpuExecutionProvider needs WebGPU, and there is no navigator.gpu here.*",
     ),
+    "a golden input in a palette": (pack_input, "cpu-fp32 true"),
+    **{
+        name: (partial(pack_input, change=change), f".*{re.escape(said)}.*")
+        for name, (change, said) in PALETTES.items()
+    },
 }
 """What is done to a bundle, and what ``open.js`` has to say."""
 

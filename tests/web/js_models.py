@@ -27,6 +27,7 @@ from tests.mobile.kotlin_models import (
     app_of_bundle,
     check_answers,
     check_case,
+    check_palette,
     write_cases,
 )
 from tests.mobile.proofs import Proof, require
@@ -95,6 +96,7 @@ def prove(name: str, runtime: str) -> Callable[[Path], str]:
         subject = subject_of(name)
         found, folder = run(subject, work, runtime)
         model = loader.load(subject.bundle.path, cache=work / "loader")
+        check_palette(subject.bundle)
         require(found["variant"] == model.variant, f"{found['variant']} runs, not {model.variant}")
         require(bool(found["passed"]), f"the self-test failed: {found['decibels']}")
         require(len(found["decibels"]) == model.bundle.goldens, f"{found['decibels']}")

@@ -62,9 +62,17 @@ def make_bundle_context(
         packages=find_licenses(profile.runtime.packages) if profile.family == "android" else (),
         kotlin_version=KOTLIN_VERSION,
         native_libraries=_list_native_libraries(profile),
-        data_size=f"{sum(file.size_bytes for file in data) / 1e6:.2f} MB",
+        data_size=_format_sizes(data),
         model_suffixes=tuple(sorted({PurePosixPath(m.path).suffix[1:] for m in models})),
     )
+
+
+def _format_sizes(files: Sequence[BundleFile]) -> str:
+    """Return what files have together, and of it each role that has some."""
+    parts = {"model": "models", "golden": "golden samples", "file": "files"}
+    sizes = {role: sum(f.size_bytes for f in files if f.role == role) / 1e6 for role in parts}
+    each = ", ".join(f"{parts[role]} {size:.2f}" for role, size in sizes.items() if size)
+    return f"{sum(sizes.values()):.2f} MB ({each})"
 
 
 def _format_tensor(spec: TensorSpec, said: Documented | None) -> str:

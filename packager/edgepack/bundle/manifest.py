@@ -62,8 +62,21 @@ class GoldenQuantities(StrictModel):
     it may stay below."""
 
 
+class Palette(StrictModel):
+    """How a file holds a tensor whose channels have at most 256 different values each.
+
+    The file begins with these values, channel after channel; then there is a byte for each place in
+    C order, which says which of its channel's values is there. Nothing is rounded.
+    """
+
+    step: Annotated[int, Field(ge=1)]
+    """How many values of one channel follow each other in C order, before those of the next."""
+    sizes: Annotated[list[Annotated[int, Field(ge=1, le=256)]], Field(min_length=1)]
+    """By channel: how many different values it has."""
+
+
 class GoldenTensor(StrictModel):
-    """One raw little-endian C-ordered tensor file."""
+    """One little-endian C-ordered tensor file, raw where it has no palette."""
 
     name: str
     path: str
@@ -81,6 +94,8 @@ class GoldenTensor(StrictModel):
         GoldenQuantities | None, Field(exclude_if=lambda quantities: quantities is None)
     ] = None
     """Of an output with several quantities: each of them must be near."""
+    palette: Annotated[Palette | None, Field(exclude_if=lambda palette: palette is None)] = None
+    """Of an input, in bundles for apps: a picture's file is about a fourth with it."""
 
 
 class Golden(StrictModel):

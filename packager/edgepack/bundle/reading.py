@@ -127,12 +127,15 @@ def _count_item_bytes(dtype: str) -> int:
 
 
 def _check_tensor(root: Path, tensor: GoldenTensor) -> None:
-    values = -(-prod(tensor.shape) // tensor.stride)
-    expected = values * _count_item_bytes(tensor.dtype)
+    values, width = -(-prod(tensor.shape) // tensor.stride), _count_item_bytes(tensor.dtype)
+    expected = values * width
+    if tensor.palette is not None:
+        expected = values + width * sum(tensor.palette.sizes)
     found = (root / tensor.path).stat().st_size
     if found != expected:
+        packed = "" if tensor.palette is None else " with their palette"
         raise BundleError(
-            f"{tensor.path!r} has {found} bytes, and {values} values of {tensor.dtype} take"
+            f"{tensor.path!r} has {found} bytes, and {values} values of {tensor.dtype}{packed} take"
             f" {expected}",
             hint=_BUILD_AGAIN,
         )

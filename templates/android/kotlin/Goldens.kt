@@ -42,7 +42,8 @@ internal class Goldens(private val files: BundleFiles, private val manifest: Man
 
     private fun readTensor(entry: GoldenTensor): Tensor =
         try {
-            val bytes = files.readBytes(entry.path)
+            val file = files.readBytes(entry.path)
+            val bytes = entry.palette?.unpack(file, entry.dtype.bytes) ?: file
             val count = longArrayOf(bytes.size.toLong() / entry.dtype.bytes)
             entry.dtype.decode(if (entry.stride == 1) entry.shape else count, ByteBuffer.wrap(bytes))
         } catch (error: IllegalArgumentException) {

@@ -5,6 +5,9 @@ import org.json.JSONObject
 /** onnxruntime's number of the log level that only has errors. */
 private const val LOG_ERRORS = 3
 
+/** Of a channel in a palette: what a byte tells apart. */
+private const val MOST_VALUES = 256
+
 /** The part of `manifest.json` that this code needs. */
 internal class Manifest(
     /** The SHA-256 of `manifest.json` itself. */
@@ -96,7 +99,41 @@ internal class GoldenTensor(
     val stride: Int,
     /** Of an output: the quantities that must each be near enough; one where the output has one quantity. */
     val quantities: Quantities,
+    /** How the file contains the values; null where they are in it as they are. */
+    val palette: Palette?,
 )
+
+/** The different values of each channel, which a file has once, before a byte for each place that says which it is. */
+internal class Palette(
+    /** How many values of a channel follow each other. */
+    private val step: Int,
+    /** For each channel, the number of its values. */
+    private val sizes: List<Int>,
+) {
+    /**
+     * Returns the values as they are without a palette.
+     *
+     * @param width of a value, in bytes.
+     * @throws IllegalArgumentException if the palette is none, or not all there, or a byte stands for no value of it.
+     */
+    fun unpack(packed: ByteArray, width: Int): ByteArray {
+        require(step > 0 && sizes.isNotEmpty() && sizes.all { it in 1..MOST_VALUES }) {
+            "a palette cannot have the step $step and the sizes $sizes"
+        }
+        val begins = sizes.runningFold(0, Int::plus)
+        val table = begins.last() * width
+        require(table <= packed.size) { "it has ${packed.size} bytes, its palette alone $table" }
+        val values = ByteArray((packed.size - table) * width)
+        for (place in 0 until packed.size - table) {
+            val channel = place / step % sizes.size
+            val which = packed[table + place].toInt() and 0xff
+            require(which < sizes[channel]) { "a byte is beyond its channel's palette" }
+            val from = (begins[channel] + which) * width
+            packed.copyInto(values, place * width, from, from + width)
+        }
+        return values
+    }
+}
 
 /** The quantities in an output, for example boxes and scores. */
 internal class Quantities(
@@ -216,7 +253,13 @@ private fun readTensor(json: JSONObject): GoldenTensor {
         json.optInt("stride", 1),
         json.optJSONObject("quantities")?.let(::readQuantities)
             ?: Quantities(1, listOf(0), listOf(json.optDouble("extra_db", 0.0))),
+        json.optJSONObject("palette")?.let(::readPalette),
     )
+}
+
+private fun readPalette(json: JSONObject): Palette {
+    val sizes = json.getJSONArray("sizes")
+    return Palette(json.getInt("step"), List(sizes.length(), sizes::getInt))
 }
 
 private fun readQuantities(json: JSONObject): Quantities {

@@ -111,7 +111,8 @@ struct ModelBundle: Sendable {
         var read: Tensors = [:]
         for entry in entries {
             do {
-                let bytes = [UInt8](try files.data(entry.path))
+                let file = [UInt8](try files.data(entry.path))
+                let bytes = try entry.palette?.unpack(file, width: entry.dtype.size) ?? file
                 let shape = entry.stride ?? 1 == 1 ? entry.shape : [bytes.count / entry.dtype.size]
                 read[entry.name] = try RawTensor(type: entry.dtype, shape: shape, bytes: bytes)
             } catch let error as OpenError {

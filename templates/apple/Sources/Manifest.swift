@@ -231,10 +231,46 @@ struct GoldenTensor: Decodable, Sendable {
     let extraDB: Double?
     /// Of an output with several quantities: each must be near enough by itself.
     let quantities: Quantities?
+    /// How the file contains the values; nil where they are in it as they are.
+    let palette: Palette?
 
     enum CodingKeys: String, CodingKey {
-        case name, path, dtype, shape, stride, quantities
+        case name, path, dtype, shape, stride, quantities, palette
         case extraDB = "extra_db"
+    }
+}
+
+/// The different values of each channel, which a file has once, before a byte for each place that says which it is.
+struct Palette: Decodable, Sendable {
+    /// How many values of a channel follow each other.
+    let step: Int
+    /// For each channel, the number of its values.
+    let sizes: [Int]
+
+    /// Returns the values as they are without a palette.
+    ///
+    /// - Parameter width: Of a value, in bytes.
+    /// - Throws: ``TensorError`` if the palette is none, or not all there, or a byte stands for no value of it.
+    func unpack(_ packed: [UInt8], width: Int) throws -> [UInt8] {
+        guard step > 0, !sizes.isEmpty, sizes.allSatisfy((1...256).contains) else {
+            throw TensorError(.bundle, "a palette cannot have the step \(step) and the sizes \(sizes)")
+        }
+        let table = sizes.reduce(0, +) * width
+        guard table <= packed.count else {
+            throw TensorError(.bundle, "it has \(packed.count) bytes, its palette alone \(table)")
+        }
+        let begins = sizes.indices.map { sizes[..<$0].reduce(0, +) }
+        var values: [UInt8] = []
+        values.reserveCapacity((packed.count - table) * width)
+        for (place, which) in packed[table...].enumerated() {
+            let channel = place / step % sizes.count
+            guard Int(which) < sizes[channel] else {
+                throw TensorError(.bundle, "a byte is beyond its channel's palette")
+            }
+            let from = (begins[channel] + Int(which)) * width
+            values += packed[from..<from + width]
+        }
+        return values
     }
 }
 

@@ -1,4 +1,4 @@
-import {ModelError} from "./errors.js";
+import {ModelError, requireInput} from "./errors.js";
 import {isSame, take} from "./shapes.js";
 import {Tensor, decode, findArrayType, findElementBytes, isFloat, makeArray, readNumbers} from "./tensors.js";
 
@@ -12,6 +12,9 @@ export const EQUAL_DB = 200;
 
 /** The share of values that must be equal in a tensor of integers or booleans, for example of class indices. */
 const MIN_EQUAL_SHARE = 0.99;
+
+/** Of a channel in a palette: what a byte tells apart. */
+const MOST_VALUES = 256;
 
 /** The bundle's golden tensors: inputs, and the outputs that each variant gave for them on the build host. */
 export class Goldens {
@@ -62,14 +65,40 @@ export class Goldens {
 
   /** @param {GoldenTensor} entry */
   async #readTensor(entry) {
-    const bytes = await this.#files.readBytes(entry.path);
-    const count = [bytes.length / findElementBytes(entry.dtype)];
+    const file = await this.#files.readBytes(entry.path);
     try {
+      const width = findElementBytes(entry.dtype);
+      const bytes = entry.palette ? unpack(file, entry.palette, width) : file;
+      const count = [bytes.length / width];
       return decode(entry.dtype, (entry.stride ?? 1) === 1 ? entry.shape : count, bytes);
     } catch (error) {
       throw new ModelError("damaged", `the bundle is damaged: ${entry.path}: ${/** @type {Error} */ (error).message}`, error);
     }
   }
+}
+
+/**
+ * Returns the values of a file as they are without a palette.
+ *
+ * @param {Uint8Array} packed
+ * @param {import("./manifest.js").Palette} palette
+ * @param {number} width of a value, in bytes
+ * @throws {ModelError} `input`, if the palette is none, or not all there, or a byte stands for no value of it
+ */
+function unpack(packed, {step, sizes}, width) {
+  requireInput(step > 0 && sizes.length > 0 && sizes.every((size) => size > 0 && size <= MOST_VALUES),
+    `a palette cannot have the step ${step} and the sizes [${sizes.join(", ")}]`);
+  const begins = sizes.map((_, channel) => sizes.slice(0, channel).reduce((sum, size) => sum + size, 0) * width);
+  const table = sizes.reduce((sum, size) => sum + size, 0) * width;
+  requireInput(table <= packed.length, `it has ${packed.length} bytes, its palette alone ${table}`);
+  const values = new Uint8Array((packed.length - table) * width);
+  packed.subarray(table).forEach((which, place) => {
+    const channel = Math.floor(place / step) % sizes.length;
+    requireInput(which < sizes[channel], "a byte is beyond its channel's palette");
+    const from = begins[channel] + which * width;
+    for (let n = 0; n < width; n++) values[place * width + n] = packed[from + n];
+  });
+  return values;
 }
 
 /**

@@ -78,6 +78,12 @@ import {ModelError} from "./errors.js";
  * @property {{size: number, runs: [count: number, number: number][], extra_db: number[]} | null} [quantities] of an
  *     output: quantities that must each be near enough, by the number of each channel; `size` values of a channel follow
  *     each other
+ * @property {Palette | null} [palette] how the file contains the values; without one they are in it as they are
+ *
+ * @typedef {object} Palette the different values of each channel, which a file has once, before a byte for each place that
+ *     says which it is
+ * @property {number} step how many values of a channel follow each other
+ * @property {readonly number[]} sizes for each channel, the number of its values
  *
  * @typedef {object} Golden one sample: its inputs, and the outputs that each variant gave on the build host
  * @property {readonly GoldenTensor[]} inputs

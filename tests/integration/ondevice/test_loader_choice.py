@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +17,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from tests.mobile.sealing import PALETTES, pack_input
 from tests.support.reports.tiny_bundle import change_manifest, import_loader, write_tiny_bundle
 
 Change = Callable[[dict[str, Any]], None]
@@ -171,6 +174,10 @@ def test_load_takes_its_own_folder_when_none_is_named(bundle: Path) -> None:
         (lambda folder: (folder / "manifest.json").write_text("{"), "no complete bundle"),
         (lambda folder: (folder / "golden/0-x.bin").write_bytes(b"abc"), "damaged: .*0-x.bin"),
         (lambda folder: (folder / "golden/0-y.bin").unlink(), "damaged: .*0-y.bin"),
+        *(
+            (partial(pack_input, change=change), re.escape(said))
+            for change, said in PALETTES.values()
+        ),
         (
             lambda folder: (folder / "manifest.json").write_text(json.dumps({"schema_version": 2})),
             "schema version 2",

@@ -9,8 +9,10 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from edgepack.bundle.reading import Bundle, load_bundle
+from edgepack.errors import BundleError
 from edgepack.measure.phones.plans import Planner, list_files
 
+from tests.mobile.sealing import PALETTES, pack_input
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
 
@@ -43,6 +45,23 @@ def test_plan_has_a_session_and_every_golden_when_one_model_takes_all_sizes(fold
         ["output", "y", "float32", "golden/1-y.bin", "1", "4", "8", "8"],
     ]
     assert not plan.files
+
+
+def test_plan_has_an_inputs_values_as_a_file_when_a_palette_holds_them(folder: Path) -> None:
+    values = (folder / "golden/0-x.bin").read_bytes()
+    pack_input(folder)
+    change_manifest(folder, lambda _: None)
+    plan = planner(load_bundle(folder)).plan_goldens()
+    file = "work/golden-0-0-0.bin"
+    assert words(plan.text)[5] == ["input", "x", "float32", file, "1", "3", "8", "8"]
+    assert plan.files == {file: values}
+
+
+def test_plan_when_a_palette_is_damaged_says_in_which_file(folder: Path) -> None:
+    pack_input(folder, PALETTES["a byte beyond its palette"][0])
+    change_manifest(folder, lambda _: None)
+    with pytest.raises(BundleError, match=r"'golden/0-x\.bin' is damaged: a byte is beyond"):
+        planner(load_bundle(folder)).plan_goldens()
 
 
 def test_plan_says_how_near_an_output_has_to_be_and_which_values_are_kept(folder: Path) -> None:

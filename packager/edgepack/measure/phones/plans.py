@@ -2,7 +2,7 @@
 
 The host reads the manifest, chooses models for sizes and pads inputs, as the loader does on
 machines; ``ondevice/native/edgepack_measure.c`` documents the lines. The only I/O is reading golden
-tensors that have to be padded.
+tensors that have to be padded, or that a palette holds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from edgepack.bundle.manifest import GoldenTensor, ManifestVariant
 from edgepack.bundle.reading import Bundle
+from edgepack.errors import BundleError
 from edgepack.ondevice.runtime import edgepack_batches as batches
 from edgepack.ondevice.runtime import edgepack_shapes as shapes
 from edgepack.project.profile import Provider, SessionSettings
@@ -215,13 +216,17 @@ class Planner:
         """Return the lines of a golden, for the session of a number."""
         golden = self.bundle.manifest.goldens[number]
         outputs = [line for each in golden.outputs[self.entry.id] for line in _list_outputs(each)]
-        if not self.entry.buckets:
-            inputs = [_format_tensor("input", each) for each in golden.inputs]
-            return PhonePlan("\n".join([f"golden {place}", *inputs, *outputs]))
-        dims = (model or self._models[place]).dims
-        padded = self._make_inputs(self._shapes.pad_feed(feed, dims), f"golden-{number}-{place}")
-        lines = [f"golden {place}", padded.text, *outputs, *self._list_cuts(feed)]
-        return PhonePlan("\n".join(lines), padded.files)
+        prefix, cuts = f"golden-{number}-{place}", []
+        if self.entry.buckets:
+            dims = (model or self._models[place]).dims
+            made = self._make_inputs(self._shapes.pad_feed(feed, dims), prefix)
+            cuts = [*self._list_cuts(feed)]
+        elif any(tensor.palette for tensor in golden.inputs):
+            made = self._make_inputs(feed, prefix)  # The program knows no palettes.
+        else:
+            made = PhonePlan("\n".join(_format_tensor("input", each) for each in golden.inputs))
+        lines = [f"golden {place}", made.text, *outputs, *cuts]
+        return PhonePlan("\n".join(lines), made.files)
 
     def _make_unknown(self, place: int, feed: Feed, prefix: str) -> PhonePlan:
         """Return the lines of inputs whose outputs are unknown."""
@@ -363,7 +368,18 @@ def _list_outputs(tensor: GoldenTensor) -> Iterator[str]:
 
 def _read_tensor(folder: Path, tensor: GoldenTensor) -> np.ndarray:
     dtype = np.dtype(tensor.dtype)
-    raw = np.frombuffer((folder / tensor.path).read_bytes(), dtype.newbyteorder("<"))
+    data, little = (folder / tensor.path).read_bytes(), dtype.newbyteorder("<")
+    if tensor.palette is None:
+        raw = np.frombuffer(data, little)
+    else:
+        from edgepack.ondevice.runtime.edgepack_loader import unpack_values  # loads onnxruntime
+
+        try:
+            raw = unpack_values(data, little, tensor.palette.model_dump())
+        except ValueError as error:
+            raise BundleError(
+                f"{tensor.path!r} is damaged: {error}", hint="build the bundle again"
+            ) from error
     return raw.reshape(tensor.shape).astype(dtype, copy=False)
 
 

@@ -462,7 +462,9 @@ class Bundle:
         path = self.folder / entry["path"]
         dtype = np.dtype(entry["dtype"]).newbyteorder("<")
         try:
-            array = np.frombuffer(path.read_bytes(), dtype)
+            data = path.read_bytes()
+            palette = entry.get("palette")
+            array = unpack_values(data, dtype, palette) if palette else np.frombuffer(data, dtype)
             if entry.get("stride", 1) == 1:
                 array = array.reshape(entry["shape"])
         except (OSError, ValueError) as error:
@@ -698,6 +700,31 @@ def closeness_db(reference: np.ndarray, output: np.ndarray) -> float:
         return sqnr_db(reference, output)
     share = float(np.mean(reference == output)) if reference.size else 1.0
     return EQUAL_DB if share >= MIN_EQUAL_SHARE else float("-inf")
+
+
+def unpack_values(data: bytes, dtype: np.dtype, palette: Mapping[str, Any]) -> np.ndarray:
+    """Return the values of a file that has those of each channel once, and a byte for each place.
+
+    Args:
+        data: Of the file.
+        dtype: Of the values, little-endian.
+        palette: ``palette`` of the manifest's entry.
+
+    Raises:
+        ValueError: The palette is none, or not all there, or a byte stands for no value of it.
+    """
+    step, sizes = palette["step"], np.asarray(palette["sizes"])
+    if step < 1 or not sizes.size or not 0 < sizes.min() <= sizes.max() <= 256:
+        raise ValueError(f"a palette cannot have the step {step} and the sizes {sizes.tolist()}")
+    count = int(sizes.sum())
+    if len(data) < count * dtype.itemsize:
+        raise ValueError(f"it has {len(data)} bytes, its palette alone {count * dtype.itemsize}")
+    table = np.frombuffer(data, dtype, count)
+    which = np.frombuffer(data, np.uint8, offset=table.nbytes)
+    channel = np.arange(which.size) // step % sizes.size
+    if np.any(which >= sizes[channel]):
+        raise ValueError("a byte is beyond its channel's palette")
+    return np.asarray(table[(np.cumsum(sizes) - sizes)[channel] + which])
 
 
 def golden_closeness_db(entry: Dict[str, Any], golden: np.ndarray, output: np.ndarray) -> float:
