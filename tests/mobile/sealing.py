@@ -34,14 +34,19 @@ def seal(bundle: Path) -> None:
 
 
 def pack_input(bundle: Path, change: Change | None = None) -> None:
-    """Give the first golden input, of at most 256 different values, a palette, and change it."""
+    """Give the first golden input, of 3 channels of 256 places at most, a palette; change it."""
     manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
     tensor = manifest["goldens"][0]["inputs"][0]
-    values, places = np.unique(
-        np.fromfile(bundle / tensor["path"], tensor["dtype"]), return_inverse=True
-    )
-    which = places.astype(np.uint8)
-    tensor["palette"] = {"step": 1, "sizes": [len(values)]}
+    channels = np.fromfile(bundle / tensor["path"], tensor["dtype"]).reshape(3, -1)
+    # A value that no byte stands for: not all channels have as many then.
+    tables = [np.zeros(1, channels.dtype)]
+    which = np.empty(channels.shape, np.uint8)
+    for number, channel in enumerate(channels):
+        table, which[number] = np.unique(channel, return_inverse=True)
+        tables.append(table)
+    which[0] += 1
+    values, sizes = np.concatenate(tables), [len(table) for table in tables[1:]]
+    tensor["palette"] = {"step": channels.shape[1], "sizes": [sizes[0] + 1, *sizes[1:]]}
     file = change(values, which, tensor["palette"]) if change else None
     (bundle / tensor["path"]).write_bytes(file or values.tobytes() + which.tobytes())
     (bundle / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
@@ -49,11 +54,11 @@ def pack_input(bundle: Path, change: Change | None = None) -> None:
 
 
 def _swap(values: np.ndarray, _: np.ndarray, __: dict[str, Any]) -> None:
-    values[[0, -1]] = values[[-1, 0]]
+    values[[1, -1]] = values[[-1, 1]]
 
 
 def _lead_beyond(_: np.ndarray, which: np.ndarray, palette: dict[str, Any]) -> None:
-    which[-1] = palette["sizes"][0]
+    which[-1, -1] = palette["sizes"][-1]
 
 
 PALETTES: Mapping[str, tuple[Change, str]] = {
@@ -66,7 +71,7 @@ PALETTES: Mapping[str, tuple[Change, str]] = {
     ),
     "a palette without channels": (
         lambda _, __, palette: palette.update(sizes=[]),
-        "a palette cannot have the step 1 and the sizes []",
+        " and the sizes []",
     ),
     "a palette without a step": (
         lambda _, __, palette: palette.update(step=0),
@@ -74,7 +79,7 @@ PALETTES: Mapping[str, tuple[Change, str]] = {
     ),
     "a palette of more than a byte": (
         lambda _, __, palette: palette.update(sizes=[1, 257]),
-        "a palette cannot have the step 1 and the sizes [1, 257]",
+        " and the sizes [1, 257]",
     ),
 }
 """What is done to a golden input, and what is said of it."""

@@ -52,7 +52,7 @@ def test_verify_when_a_file_does_not_fit_its_palette_says_what_it_takes(tmp_path
     folder = write_tiny_bundle(tmp_path)
     pack_input(folder, PALETTES[what][0])
     change_manifest(folder, lambda _: None)
-    said = "'golden/0-x.bin' has {} bytes, and 192 values of float32 with their palette take 960"
+    said = "'golden/0-x.bin' has {} bytes, and 192 values of float32 with their palette take 964"
     found = (folder / "golden/0-x.bin").stat().st_size
     with pytest.raises(BundleError, match=re.escape(said.format(found))):
         verify(folder)
