@@ -16,10 +16,21 @@ import numpy as np
 from edgepack.ondevice.runtime.edgepack_answers import AnswerOptions, make_answer
 from edgepack.ondevice.runtime.edgepack_frames import Frame, Plane, make_pixels
 from edgepack.ondevice.runtime.edgepack_images import find_placement
+from edgepack.ondevice.runtime.edgepack_layouts import join_outputs
 from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
 
 from tests.mobile.proofs import require
-from tests.mobile.vectors import LABELS, image, output, piece, tokenizer, write_tensor
+from tests.mobile.vectors import (
+    LABELS,
+    image,
+    output,
+    piece,
+    read_priors,
+    ssd,
+    tokenizer,
+    write_tensor,
+    write_tensors,
+)
 
 Changes = dict[str, Any]
 Shape = tuple[int, ...]
@@ -65,6 +76,30 @@ OUTPUTS: list[tuple[Changes, Shape, list[str], Shape | None]] = [
     (MEANS, (2, 3, 4), [], (3, 2)),
 ]
 """Descriptions with the shape of an output, labels, and the shape of a mask."""
+PAIRS, TRIPLES = ssd(), ssd(classes="kinds")
+WITHOUT_FIRST, WITH_PRIORS = ssd(background=True), ssd(priors="priors.txt")
+SEVERAL: list[tuple[Changes, list[Shape], list[str], str | None]] = [
+    (PAIRS, [(1, 9, 5), (1, 9, 2)], [], None),
+    (PAIRS, [(2, 9, 4), (2, 9, 2)], [], None),
+    (PAIRS, [(9, 4), (9, 2)], [], None),
+    (PAIRS, [(1, 9, 4), (1, 8, 2)], [], None),
+    (PAIRS, [(1, 9, 4), (1, 9)], [], None),
+    (PAIRS, [(1, 9, 4), (1, 9, 0)], [], None),
+    (PAIRS, [(1, 9, 4), (1, 9, 2)], LABELS[:3], None),
+    (WITHOUT_FIRST, [(1, 9, 4), (1, 9, 1)], [], None),
+    (WITHOUT_FIRST, [(1, 9, 4), (1, 9, 3)], LABELS[:3], None),
+    (TRIPLES, [(1, 9, 4), (1, 9, 2), (1, 9)], [], None),
+    (TRIPLES, [(1, 9, 4), (1, 9), (1, 8)], [], None),
+    (TRIPLES, [(1, 9, 4), (1, 9), (9,)], [], None),
+    (WITH_PRIORS, [(1, 3, 4), (1, 3, 2)], [], "0.5,0.5,1,1\n" * 2),
+    (WITH_PRIORS, [(1, 1, 4), (1, 1, 2)], [], "0.5,0.5,1"),
+    (WITH_PRIORS, [(1, 1, 4), (1, 1, 2)], [], "0.5,0.5,1,\n"),
+    (WITH_PRIORS, [(1, 1, 4), (1, 1, 2)], [], "0,0,1,1\n\n0,0,1,1\n"),
+    (WITH_PRIORS, [(1, 1, 4), (1, 1, 2)], [], "0,0,1,1\n0,0,1,'1\n"),
+    (WITH_PRIORS, [(1, 1, 4), (1, 1, 2)], [], "nan,0,1,1\n"),
+    (WITH_PRIORS, [(1, 1, 4), (1, 1, 2)], [], "0,0,1,.1\n"),
+]
+"""Descriptions with the shapes of the outputs that they read, labels, and the text of priors."""
 REFUSED_FRAMES = ({"width": 0}, {"height": 0}, {"height": -1}, {"rotation": 45}, {"rotation": -90})
 """What no frame has."""
 PICTURE = {"width": 9, "height": 9, "description": image(resize={"letterbox": 8})}
@@ -79,8 +114,10 @@ def write_refused(folder: Path) -> None:
 
 def write_refused_outputs(folder: Path) -> None:
     """Write the cases of outputs alone."""
-    for number, case in enumerate(OUTPUTS):
-        _write_output(folder / f"output-{number}", *case)
+    for number, (description, shape, labels, mask) in enumerate(OUTPUTS):
+        _write_output(folder / f"output-{number}", (description, [shape], labels, None), mask)
+    for number, several in enumerate(SEVERAL):
+        _write_output(folder / f"several-{number}", several, None)
 
 
 def _write_tokenizer(case: Path, changed: Changes) -> None:
@@ -91,21 +128,27 @@ def _write_tokenizer(case: Path, changed: Changes) -> None:
 
 
 def _write_output(
-    case: Path, description: Changes, shape: Shape, labels: list[str], mask_shape: Shape | None
+    case: Path,
+    several: tuple[Changes, list[Shape], list[str], str | None],
+    mask_shape: Shape | None,
 ) -> None:
+    description, shapes, labels, priors = several
     case.mkdir(parents=True)
-    given = np.zeros(shape, np.float32)
+    given = [np.zeros(shape, np.float32) for shape in shapes]
     mask = None if mask_shape is None else np.ones(mask_shape, np.int64)
     facts = {
         "description": description,
         "labels": labels,
-        "outputs": [write_tensor(case, "output", given)],
+        "outputs": write_tensors(case, description, given),
         "image": PICTURE,
+        "priors": priors,
         "mask": None if mask is None else write_tensor(case, "mask", mask),
     }
     (case / "case.json").write_text(json.dumps(facts))
     with said(ValueError, case / "expected.txt"):
-        make_answer(given, description, labels, find_placement(9, 9, {"letterbox": 8}), mask)
+        place = find_placement(9, 9, {"letterbox": 8})
+        described = description | read_priors(priors)
+        make_answer(join_outputs(given), described, labels, place, mask)
 
 
 def write_refused_frames(folder: Path) -> None:

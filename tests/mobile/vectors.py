@@ -15,17 +15,18 @@
                rgb.bin         uint8 (upright height, upright width, 3)
                tensor.bin      float32, little endian
     answers/<n>/case.json      {description, labels, outputs, image, mask, options,
-                               answers}
+                               priors, answers}
                 *.bin          the tensors of outputs and mask, little endian
     wordpiece/<n>/case.json    {length, pad, texts: [{text, input_ids, attention_mask,
                                token_type_ids}]}
                   tokenizer.json
 
 Descriptions are as the manifest has them. ``planes`` holds one ``{path, offset, row_stride,
-pixel_stride}`` each, two of which may share a file. ``outputs`` holds one ``{name, dtype, shape,
-path}``, ``mask`` one or null, ``image`` ``{width, height, description}`` of the picture or null,
-``options`` those of ``AnswerOptions`` that are given, or null. ``answers`` is what
-:func:`edgepack_answers.make_json` gives.
+pixel_stride}`` each, two of which may share a file. ``outputs`` holds a ``{name, dtype, shape,
+path}`` for each output that the answer is read from, the described one first, ``mask`` one or null,
+``image`` ``{width, height, description}`` of the picture or null, ``options`` those of
+``AnswerOptions`` that are given, or null, ``priors`` the text of the file with them, or null.
+``answers`` is what :func:`edgepack_answers.make_json` gives.
 
 Tensors, pictures and ids are equal; indices, labels and the number of answers too; of scores, boxes
 and vectors the difference is at most 1e-4 of the value here, plus 1e-6.
@@ -110,11 +111,13 @@ class AnswerCase(NamedTuple):
     """One output, and all that its answer depends on."""
 
     description: Description
-    output: np.ndarray
+    output: np.ndarray | list[np.ndarray]
+    """The described one, or that one and those that it is read with."""
     labels: list[str]
     image: Description | None = None
     mask: np.ndarray | None = None
     options: Description | None = None
+    priors: str | None = None
 
 
 def write_answer(folder: Path, case: AnswerCase) -> None:
@@ -125,11 +128,17 @@ def write_answer(folder: Path, case: AnswerCase) -> None:
         resize = case.image["description"]["resize"]
         place = images.find_placement(case.image["width"], case.image["height"], resize)
     options = answers.AnswerOptions(**case.options) if case.options else None
+    outputs = case.output if isinstance(case.output, list) else [case.output]
     given = answers.make_answer(
-        case.output, case.description, case.labels, place, case.mask, options
+        layouts.join_outputs(outputs),
+        case.description | read_priors(case.priors),
+        case.labels,
+        place,
+        case.mask,
+        options,
     )
     tensors = {
-        "outputs": [write_tensor(folder, "output", case.output)],
+        "outputs": write_tensors(folder, case.description, outputs),
         "mask": None if case.mask is None else write_tensor(folder, "mask", case.mask),
     }
     written = case._asdict() | tensors | {"answers": answers.make_json(given)}
@@ -148,6 +157,19 @@ def write_wordpiece(folder: Path, tokenizer: Description, length: int, *, pad: b
     write_json(folder / "case.json", length=length, pad=pad, texts=encoded)
     text = json.dumps(tokenizer, ensure_ascii=False)
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+
+
+def read_priors(text: str | None) -> Description:
+    """Return what a description has of its file of priors."""
+    return {} if text is None else {"prior_boxes": layouts.read_priors(text)}
+
+
+def write_tensors(
+    folder: Path, description: Description, outputs: list[np.ndarray]
+) -> list[Description]:
+    """Write the described output, and those that it is read with."""
+    names = ["output", *layouts.list_read_too(description)]
+    return [write_tensor(folder, *each) for each in zip(names, outputs, strict=True)]
 
 
 def write_tensor(folder: Path, name: str, array: np.ndarray) -> Description:
@@ -311,6 +333,7 @@ def answer_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     yield from layout_cases(np.random.default_rng(29))
     yield from mask_cases(np.random.default_rng(31))
     yield from decision_cases(np.random.default_rng(37))
+    yield from ssd_cases(np.random.default_rng(41))
 
 
 def option_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
@@ -465,6 +488,136 @@ def layout_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
         yield described, odd[None], labels, letterbox
         yield {**described, "score": 0.0}, odd[None], labels, letterbox
     yield described, np.zeros((1, 0, 6), np.float32), names, letterbox
+
+
+def ssd(**how: object) -> Description:
+    return output(kind="detection", layout="ssd", scores="scores", **how)
+
+
+def ssd_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
+    letterbox = {"width": 200, "height": 120, "description": image(resize={"letterbox": 96})}
+    crop = image(resize={"short_side": 110, "crop": 96})
+    cropped = {"width": 333, "height": 197, "description": crop}
+    wide = image(resize={"width": 100, "height": 70})
+    stretch = {"width": 50, "height": 70, "description": wide}
+    pictures = cycle([letterbox, cropped, stretch])
+    names = LABELS[:3]
+    # Boxes in all forms, with and without a background.
+    for form, normalized, background in product(
+        ("corners", "corners_yx", "centre"), (True, False), (False, True)
+    ):
+        rows = boxes(rng, 60, 3 + background)
+        values = rows[:, :4] / np.float32(96 if normalized else 1)
+        if form != "centre":
+            half = values[:, 2:] / 2
+            values = np.hstack([values[:, :2] - half, values[:, :2] + half])
+        described = ssd(box=form, normalized=normalized, background=background)
+        given, picture_of = [values[None], rows[None, :, 4:]], next(pictures)
+        yield described, given, names, picture_of
+        options = {"allow": ["dog", LABELS[2]], "score": 0.6, "iou": 0.2, "most": 5}
+        yield described, given, names, picture_of, None, options
+        yield described, [each.astype(np.float16) for each in given], [], picture_of
+    # Activations, over classes with the background; logits so large that scores are equal.
+    near = boxes(rng, 40, 4)
+    near[:, :4] /= 96
+    for activation, background in product(("softmax", "sigmoid"), (False, True)):
+        described = ssd(box="centre", activation=activation, background=background)
+        labels = LABELS[: 4 - background]
+        for spread in (3, 300):
+            logits = rng.normal(0, spread, (1, 40, 4)).astype(np.float32)
+            logits[0, 3] = logits[0, 9] = logits[0, 5]
+            logits[0, 7, 1:3] = 80, 90
+            yield described, [near[None, :, :4], logits], labels, letterbox
+            yield described, [near[None, :, :4], logits], [], stretch, None, {"score": 0, "iou": 1}
+    # Priors.
+    centres = rng.uniform(0, 1, (50, 2))
+    priors = np.hstack([centres, rng.uniform(0.05, 0.4, (50, 2))])
+    lines = [",".join(map(repr, row)) for row in priors.tolist()]
+    text = "\n".join(lines) + "\n"
+    odd_text = "\ufeff" + "\r\n".join(line.replace(",", " , ") for line in lines)
+    offsets = rng.normal(0, 1, (1, 50, 4)).astype(np.float32)
+    scores = rng.uniform(0, 1, (1, 50, 3)).astype(np.float32)
+    for how, written in (
+        ({}, text),
+        ({"variances": [0.25, -0.5], "background": True}, odd_text),
+        ({"activation": "softmax", "score": 0.4, "iou": 0.3}, text),
+    ):
+        described = ssd(priors="priors.txt", **how)
+        labels = names[: 3 - described["background"]]
+        for picture_of in (letterbox, cropped, stretch):
+            yield described, [offsets, scores], labels, picture_of, None, None, written
+    far = offsets.copy()
+    far[0, 0, 2], far[0, 1, 0], far[0, 2, 1], far[0, 3, 2:] = 1e5, np.nan, np.inf, -1e5
+    far[0, 4, :2] = 3e38
+    options = {"score": 0, "iou": 1}
+    described = ssd(priors="priors.txt")
+    yield described, [far, scores], names, letterbox, None, options, text
+    # Classes as numbers, of floats and of integers, with and without a background.
+    top_first = rng.uniform(-0.1, 1.1, (1, 40, 4)).astype(np.float32)
+    one = rng.uniform(0, 1, (1, 40)).astype(np.float32)
+    kinds = rng.integers(0, 4, (1, 40))
+    for background, activation in product((False, True), ("none", "sigmoid")):
+        described = ssd(
+            classes="kinds", box="corners_yx", background=background, activation=activation
+        )
+        for labels in (names, names[:2], []):
+            yield described, [top_first, one, kinds.astype(np.float32)], labels, letterbox
+        yield described, [top_first, one, kinds], names, stretch, None, {"allow": ["cat"]}
+        yield described, [top_first, one, kinds.astype(np.int32)], [], cropped, None, {"iou": 1}
+    odd_kinds = np.array([[-1, 1.5, np.nan, np.inf, 3e9, 1, -0.0, 2, 80, 1]], np.float32)
+    odd_scores = np.array([[0.9, 0.9, 0.9, 0.9, 0.9, np.nan, 0.5, 0.9, 0.4, np.inf]], np.float32)
+    for labels, background in product((names, []), (False, True)):
+        described = ssd(classes="kinds", background=background, score=0.25)
+        given = [top_first[:, :10], odd_scores, odd_kinds]
+        yield described, given, labels, letterbox
+        yield described, given, labels, letterbox, None, {"score": 0.5}
+    # Equal scores, the least score, no numbers, boxes without area and upside down.
+    odd_boxes = np.array(
+        [
+            [0.1, 0.1, 0.5, 0.5],
+            [0.1, 0.1, 0.5, 0.5],
+            [0.1, 0.1, 0.5, 0.45],
+            [0.2, 0.2, 0.2, 0.2],
+            [0.2, 0.2, 0.2, 0.2],
+            [0.9, 0.9, 0.1, 0.1],
+            [np.nan, 0, 1, 1],
+            [0, 0, np.inf, 1],
+            [0.3, 0.3, 0.6, 0.6],
+            [0.3, 0.3, 0.6, 0.6],
+            [-4, -4, 4, 4],
+        ],
+        np.float32,
+    )[None]
+    odd_values = np.array(
+        [
+            [0.5, 0.5, 0],
+            [0.5, 0.25, 0.5],
+            [0.25, 0.75, 0.5],
+            [0.75, 0, -0.0],
+            [0.75, 0, 0],
+            [0.5, 0, 0],
+            [1, 1, 1],
+            [1, 1, 1],
+            [np.nan, np.nan, np.nan],
+            [np.nan, 0.5, -np.inf],
+            [np.inf, 0.25, 0.1],
+        ],
+        np.float32,
+    )[None]
+    for activation in ("none", "softmax", "sigmoid"):
+        for background in (False, True):
+            described = ssd(activation=activation, background=background)
+            labels = names[: 3 - background]
+            yield {**described, "score": 0.5}, [odd_boxes, odd_values], labels, letterbox
+            yield {**described, "score": 0.0, "iou": 1.0}, [odd_boxes, odd_values], [], letterbox
+    # None at all.
+    for activation in ("none", "softmax"):
+        none = [np.zeros((1, 0, 4), np.float32), np.zeros((1, 0, 3), np.float32)]
+        yield ssd(activation=activation), none, names, letterbox
+    none = [np.zeros((1, 0, 4), np.float32), *[np.zeros((1, 0), np.float32)] * 2]
+    yield ssd(classes="kinds"), none, names, letterbox
+    none = [np.zeros((1, 0, 4), np.float32), np.zeros((1, 0, 3), np.float32)]
+    yield ssd(priors="priors.txt"), none, names, letterbox, None, None, ""
 
 
 def mask_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:

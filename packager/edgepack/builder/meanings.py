@@ -29,6 +29,7 @@ from edgepack.project.outputs import (
     OutputDescription,
     RawOutput,
     TokensOutput,
+    list_read_too,
 )
 from edgepack.samples.tokenizers import parse_tokenizer
 
@@ -53,7 +54,8 @@ def check_meanings(
         ProfileError: A file does not belong to the project or has the wrong content, or a shape
             cannot be as described.
     """
-    check = _Check(loaded, {spec.name: spec for spec in inputs}, table_rows)
+    taken, given = ({spec.name: spec for spec in specs} for specs in (inputs, outputs))
+    check = _Check(loaded, taken, given, table_rows)
     for name, described in loaded.project.inputs.items():
         if described.image is not None:
             check.check_image(name, described.image)
@@ -68,6 +70,7 @@ def check_meanings(
 class _Check:
     loaded: LoadedProject
     inputs: dict[str, TensorSpec]
+    outputs: dict[str, TensorSpec]
     table_rows: Mapping[str, int]
 
     def check_image(self, name: str, image: ImageInput) -> None:
@@ -264,6 +267,9 @@ class _Check:
                 "leave 'decode_image' out: preprocess: {in_graph: true} takes pixels",
             )
         labels = self._count_labels(meaning.labels, place)
+        if meaning.layout == "ssd":
+            self._check_several(spec, meaning, labels)
+            return
         boxes = self._count_boxes(spec, meaning)
         values: int | str = "values"
         if meaning.layout == "end2end":
@@ -280,6 +286,65 @@ class _Check:
                 f"the output is {spec}; the layout {meaning.layout!r} with {labels or 'no'} labels"
                 f" is {wanted}",
                 "choose the layout that the model was exported with, and one label per class",
+            )
+
+    def _check_several(self, spec: TensorSpec, meaning: DetectionOutput, labels: int) -> None:
+        """Check the outputs of the layout ``ssd``."""
+        place = ("outputs", spec.name)
+        boxes: int | str = "boxes"
+        if meaning.priors is not None:
+            self._find_file(meaning.priors, (*place, "priors"))
+            boxes = len(self.loaded.read_priors(meaning.priors))
+            if not _can_be(spec, (1, boxes, 4)):
+                raise self._make_error(
+                    (*place, "priors"),
+                    f"{meaning.priors!r} has {boxes} boxes, and the output is {spec}",
+                    "write one line for each box, in the model's order",
+                )
+        self._check_shape(spec, place, (1, boxes, 4))
+        boxes = spec.shape[1] if spec.shape and boxes == "boxes" else boxes
+        scored: tuple[int | str, ...] = (1, boxes, "classes")
+        if labels:
+            scored = (1, boxes, labels + bool(meaning.background))
+        for key, name in (("scores", meaning.scores), ("classes", meaning.classes)):
+            if name is not None:
+                shape = (1, boxes) if meaning.classes else scored
+                self._check_shape(self._find_beside(spec, key, name), (*place, key), shape)
+
+    def _find_beside(self, spec: TensorSpec, key: str, name: str) -> TensorSpec:
+        """Return an output that another one is read with."""
+        described = self.loaded.project.outputs
+        place = ("outputs", spec.name, key)
+        if name not in self.outputs:
+            raise self._make_error(
+                place,
+                f"the model has no output {name!r}",
+                suggest_nearest(name, list(self.outputs)),
+            )
+        if name in self.loaded.project.state:
+            raise self._make_error(
+                place, f"the output {name!r} is a state", "name another output, or change 'state'"
+            )
+        readers = [
+            n for n, each in described.items() for read in list_read_too(each) if read == name
+        ]
+        if len(readers) > 1 or not isinstance(described.get(name, RawOutput()), RawOutput):
+            raise self._make_error(
+                place,
+                f"the output {name!r} is described twice: here and by"
+                f" {next((n for n in readers if n != spec.name), name)!r}",
+                "let one description name each output",
+            )
+        return self.outputs[name]
+
+    def _check_shape(self, spec: TensorSpec, place: _Place, shape: tuple[int | str, ...]) -> None:
+        if not _can_be(spec, shape):
+            raise self._make_error(
+                place,
+                f"the output is {spec}; for the layout 'ssd' it has to be"
+                f" [{', '.join(map(str, shape))}]",
+                "name the outputs that hold boxes, scores and classes, give one label per class,"
+                " and 'background' where class 0 is no object",
             )
 
     def _count_boxes(self, spec: TensorSpec, meaning: DetectionOutput) -> int | str:

@@ -20,8 +20,8 @@ from edgepack.metrics.precision import (
     match_objects,
 )
 from edgepack.metrics.sequences import are_shares, compute_log_shares
-from edgepack.ondevice.runtime.edgepack_layouts import read_rows
-from edgepack.project.outputs import OutputDescription
+from edgepack.ondevice.runtime.edgepack_layouts import join_outputs, read_rows
+from edgepack.project.outputs import OutputDescription, list_read_too
 from edgepack.project.samples import PythonMetric
 from edgepack.samples.sample_set import SampleSet
 
@@ -74,7 +74,8 @@ def choose_labelled_metric(
             raise _make_labels_error(
                 metric, labels, "(samples, boxes, 5), each class, left, top, right, bottom"
             )
-        return MeanPrecision(metric, output, described[output].model_dump(), samples)
+        read = [output, *list_read_too(described[output])]
+        return MeanPrecision(metric, read, described[output].model_dump(), samples)
     if metric == "perplexity":
         output = _require_labels(metric, of_kind.get("tokens"), "tokens")
         if labels is None or labels.ndim < 2 or labels.dtype.kind not in "iu":
@@ -109,12 +110,13 @@ class MeanPrecision(LabelledMetric):
     higher_is_better = True
 
     def __init__(
-        self, name: str, output: str, description: Mapping[str, Any], samples: SampleSet
+        self, name: str, read: Sequence[str], description: Mapping[str, Any], samples: SampleSet
     ) -> None:
         self.name = name
-        self.output = output
+        self.read = read
+        """The described output, and those that it is read with."""
         self.description = description
-        self.labels = [""] * description.get("classes", 0)
+        self.labels = [""] * description.get("label_count", 0)
         self.places = samples.places or [make_plane(description)] * len(samples)
         given = np.asarray(samples.labels, np.float64)
         self.truth = [boxes[~np.isnan(boxes).any(axis=1)] for boxes in given]
@@ -135,7 +137,7 @@ class MeanPrecision(LabelledMetric):
 
     def add(self, reference: Arrays, output: Arrays) -> None:
         """Add the next picture."""
-        ours, theirs = reference[self.output], output[self.output]
+        ours, theirs = (join_outputs([each[n] for n in self.read]) for each in (reference, output))
         number = len(self.pictures[0])
         if not number:
             self._check_classes(ours)

@@ -36,7 +36,7 @@ class Objects(OutputMetric):
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.description = description
-        self.labels = [""] * description.get("classes", 0)
+        self.labels = [""] * description.get("label_count", 0)
         self.plane = make_plane(description)
         self.counts: list[tuple[int, int, tuple[int, ...]]] = []
         """By picture: fp32's objects, the variant's, and how many are the same at each overlap."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import get_args
+from functools import cached_property
+from itertools import product
+from typing import Any, get_args
 
 import numpy as np
 
@@ -45,6 +47,7 @@ _BEYOND = 0.25
 """The least share of boxes that reach out of the picture where corners are read as centre and
 size."""
 _LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+_FORMS = ("corners", "corners_yx", "centre")
 _PLANE = 1 << 20
 _PIXELS = "boxes are centre, width and height in pixels of the input, then scores from 0 to 1"
 _HELD: dict[Layout, str] = {
@@ -52,6 +55,7 @@ _HELD: dict[Layout, str] = {
     "yolov5": _PIXELS,
     "yolox": "boxes are offsets and logarithms in cells of the strides, then scores from 0 to 1",
     "end2end": "boxes are corners in pixels of the input, then a score from 0 to 1 and the class",
+    "ssd": "boxes are as 'box', 'normalized' or 'priors' say, and scores from 0 to 1",
 }
 """What each layout's rows hold."""
 
@@ -112,8 +116,8 @@ class Boxes(Reading):
     objects: int = 0
     with_objects: int = 0
     classes: Counter[int] = field(default_factory=Counter)
-    good: dict[Layout, list[bool]] = field(default_factory=lambda: {name: [] for name in _LAYOUTS})
-    """By layout: of each row that counts, whether it can be an object."""
+    good: dict[str, list[bool]] = field(default_factory=dict)
+    """By way to read the output: of each row that counts, whether it can be an object."""
     faults: Counter[str] = field(default_factory=Counter)
     """How many rows, read as described, have each fault."""
     unit: list[bool] = field(default_factory=list)
@@ -122,30 +126,51 @@ class Boxes(Reading):
     def add(self, output: Array) -> None:
         """Add one picture's rows."""
         plane = Placement(_PLANE, _PLANE, _PLANE, _PLANE, 0, 0, *self.size)
-        found = find_detections(output, self.description.model_dump(), [""] * self._labels, plane)
+        found = find_detections(output, self._ways[self._own], [""] * self._labels, plane)
         self.objects += len(found)
         self.with_objects += bool(found)
         self.classes.update(each.index for each in found)
-        for layout in _LAYOUTS:
-            if layout == self.description.layout:
-                self._check_layout(layout, output)
+        for way in self._ways:
+            if way == self._own:
+                self._check_way(way, output)
             else:
-                self._try_layout(layout, output)
+                self._try_way(way, output)
+
+    @cached_property
+    def _ways(self) -> dict[str, dict[str, Any]]:
+        """Descriptions that the output may have instead, its own among them, by what they say."""
+        given = self.description
+        whole = given.model_dump()
+        if given.layout != "ssd":
+            strides = given.strides or STRIDES
+            layouts = [name for name in _LAYOUTS if name != "ssd"]
+            return {f"layout: {n}": {**whole, "layout": n, "strides": strides} for n in layouts}
+        boxes = product(_FORMS, (True, False)) if given.box else [(None, True)]
+        return {
+            _describe_boxes(form, normalized): {**whole, "box": form, "normalized": normalized}
+            for form, normalized in boxes
+        }
+
+    @property
+    def _own(self) -> str:
+        given = self.description
+        if given.layout != "ssd":
+            return f"layout: {given.layout}"
+        return _describe_boxes(given.box, given.normalized)
 
     @property
     def _labels(self) -> int:
         given = self.description
-        return given.classes if isinstance(given, SizedDetection) else 0
+        return given.label_count if isinstance(given, SizedDetection) else 0
 
-    def _try_layout(self, layout: Layout, output: Array) -> None:
+    def _try_way(self, way: str, output: Array) -> None:
         try:
-            self._check_layout(layout, output)
+            self._check_way(way, output)
         except ValueError:
-            self.good[layout].append(False)
+            self.good.setdefault(way, []).append(False)
 
-    def _check_layout(self, layout: Layout, output: Array) -> None:
-        described = {"layout": layout, "strides": self.description.strides or STRIDES}
-        rows = read_rows(output, described, self._labels, self.size)
+    def _check_way(self, way: str, output: Array) -> None:
+        rows = read_rows(output, self._ways[way], self._labels, self.size)
         counts = (rows.score >= self.description.score) & np.isfinite(rows.boxes).all(axis=1)
         first, second, best = rows.boxes[counts, :2], rows.boxes[counts, 2:], rows.score[counts]
         boxes = np.hstack([(first + second) / 2, second - first])
@@ -158,8 +183,8 @@ class Boxes(Reading):
             ),
         }
         bad = np.any(list(faults.values()), axis=0)
-        self.good[layout] += (~bad).tolist()
-        if layout == self.description.layout:
+        self.good.setdefault(way, []).extend((~bad).tolist())
+        if way == self._own:
             self.faults.update({what: int(which.sum()) for what, which in faults.items()})
             self.unit += (np.abs(boxes) <= 1.5).all(axis=1).tolist()
 
@@ -174,7 +199,7 @@ class Boxes(Reading):
 
     def find_misread(self) -> Misread | None:
         """Return why boxes cannot be read so and the layout that fits, or None."""
-        own = self.good[self.description.layout]
+        own = self.good[self._own]
         if len(own) < FEWEST or np.mean(own) >= LEAST_GOOD:
             return None
         what = [f"{number} of {len(own)} {name}" for name, number in self.faults.items() if number]
@@ -184,10 +209,9 @@ class Boxes(Reading):
         )
 
     def _find_remedy(self) -> str:
-        for layout in _LAYOUTS:
-            found = self.good[layout]
-            if layout != self.description.layout and found and np.mean(found) >= FITS:
-                return f"layout: {layout} fits"
+        for way, found in self.good.items():
+            if way != self._own and found and np.mean(found) >= FITS:
+                return f"{way} fits"
         if np.mean(self.unit) >= FITS:
             return (
                 "the boxes are from 0 to 1, not in pixels of the input: export the model with boxes"
@@ -197,6 +221,10 @@ class Boxes(Reading):
             f"{_HELD[self.description.layout]} (docs/answers.md): export the model so, or describe"
             " the output as raw"
         )
+
+
+def _describe_boxes(form: str | None, normalized: bool | None) -> str:  # noqa: FBT001 (a value)
+    return f"box: {form}, normalized: {str(normalized).lower()}"
 
 
 def _compute_share_inside(boxes: Array, size: tuple[int, int]) -> Array:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from edgepack.base.yaml_source import YamlSource, read_yaml
 from edgepack.errors import ProfileError, UsageError
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
+from edgepack.ondevice.runtime.edgepack_layouts import read_priors
 from edgepack.project.limits import Limits
 from edgepack.project.names import is_taken
 from edgepack.project.outputs import DetectionOutput, OutputDescription, SizedDetection
@@ -37,22 +38,24 @@ class LoadedProject:
     def find_scores_output(self, outputs: Sequence[str]) -> str | None:
         """Return the output that holds class scores: the one described so, else the first.
 
-        An output that is a state counts only where there are no others.
+        An output that is a state, or that another one is read with, counts only where there are no
+        others.
 
         None if the first output is described as something else.
         """
         described = self.project.outputs
-        outputs = [name for name in outputs if name not in self.project.state] or outputs
+        others = {*self.project.state, *self.project.read_too}
+        outputs = [name for name in outputs if name not in others] or outputs
         for name in outputs:
             if name in described and described[name].kind == "classification":
                 return name
         return None if outputs[0] in described else outputs[0]
 
     def describe_outputs(self) -> dict[str, OutputDescription]:
-        """Return what outputs mean; detections know how many classes and how large an input.
+        """Return what outputs mean; detections know what their files hold and how large an input.
 
         Raises:
-            ProfileError: A file of labels is not there.
+            ProfileError: A file of labels or priors is not there, or holds no priors.
         """
         return {name: self._complete(meaning) for name, meaning in self.project.outputs.items()}
 
@@ -60,9 +63,29 @@ class LoadedProject:
         if not isinstance(meaning, DetectionOutput):
             return meaning
         labels = meaning.labels and self.find_file(meaning.labels).read_text(encoding="utf-8")
-        classes = len(read_labels(labels)) if labels else 0
-        size = self.project.input_size or (0, 0)
-        return SizedDetection(**meaning.model_dump(), classes=classes, input_size=size)
+        return SizedDetection(
+            **meaning.model_dump(),
+            label_count=len(read_labels(labels)) if labels else 0,
+            prior_boxes=self.read_priors(meaning.priors) if meaning.priors else (),
+            input_size=self.project.input_size or (0, 0),
+        )
+
+    def read_priors(self, name: str) -> tuple[tuple[float, ...], ...]:
+        """Return the boxes in one of the project's ``files``: centre x and y, width, height.
+
+        Raises:
+            ProfileError: It is not there, or a line of it is no box.
+        """
+        try:
+            boxes = read_priors(self.find_file(name).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ProfileError(
+                f"the priors {name!r} cannot be read: {error}",
+                hint="write the boxes that the model was trained with, in its order, in parts of"
+                " the input's width and height: 0.5,0.5,0.1,0.2",
+                where=self.locate("files", self.project.files.index(name)),
+            ) from error
+        return tuple(map(tuple, boxes.tolist()))
 
     def find_file(self, name: str) -> Path:
         """Return the path of one of the project's ``files``.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,9 +11,13 @@ from edgepack.base.schema import Finite, Positive
 from edgepack.project.inputs import Documented
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Layout = Literal["yolo", "yolov5", "yolox", "end2end"]
+Layout = Literal["yolo", "yolov5", "yolox", "end2end", "ssd"]
 STRIDES = (8, 16, 32)
 """Source: YOLOX, yolox/models/yolo_head.py."""
+VARIANCES = (0.1, 0.2)
+"""Source: biubug6/Pytorch_Retinaface, data/config.py."""
+_IF_GIVEN = Field(exclude_if=lambda given: given is None)
+"""So that the bytes of other manifests stay what they were."""
 
 
 class RawOutput(Documented):
@@ -44,10 +49,35 @@ class DetectionOutput(Documented):
     ``(1, N, 4 + C)``. ``yolov5``: between them the score that there is an object at all,
     ``(1, N, 5 + C)``. ``yolox``: the same without decoding: offsets and logarithms in cells of
     grids. ``end2end``: left, top, right, bottom, score, class: ``(1, N, 6)``, where overlaps are
-    suppressed already. Boxes are in pixels of the input, but for ``yolox``."""
+    suppressed already. ``ssd``: boxes ``(1, N, 4)``, whose scores are another output. Boxes are in
+    pixels of the input, but for ``yolox`` and ``ssd``."""
     strides: Annotated[list[Positive], Field(min_length=1)] | None = None
     """Of ``yolox``: the sizes of its grids' cells in pixels, in the order of the rows; 8, 16 and 32
-    where none are given. Null for other layouts."""
+    where none are given. Null for other layouts; keys of ``ssd`` are left out there."""
+    scores: Annotated[str | None, _IF_GIVEN] = None
+    """Of ``ssd``: the output with the scores of the boxes' classes, ``(1, N, C)``; with ``classes``
+    those of the boxes, ``(1, N)``."""
+    classes: Annotated[str | None, _IF_GIVEN] = None
+    """Of ``ssd``: the output with the number of each box's class, ``(1, N)``, if there is one."""
+    box: Annotated[Literal["corners", "corners_yx", "centre"] | None, _IF_GIVEN] = None
+    """Of ``ssd`` without ``priors``: left, top, right, bottom (the default); top, left, bottom,
+    right; or centre x and y, width, height."""
+    normalized: Annotated[bool | None, _IF_GIVEN] = None
+    """Of ``ssd``: whether boxes are in parts of the input's width and height (the default), or in
+    its pixels."""
+    background: Annotated[bool | None, _IF_GIVEN] = None
+    """Of ``ssd``: whether class 0 is no object; the others are counted from 0 then."""
+    activation: Annotated[Literal["none", "softmax", "sigmoid"] | None, _IF_GIVEN] = None
+    """Of ``ssd``: the function that turns scores of classes, the background's too, into those that
+    ``score`` is about; ``none`` where none is given."""
+    priors: Annotated[str | None, _IF_GIVEN] = None
+    """Of ``ssd``: a file of the project's ``files`` with a line for each box, ``cx,cy,w,h`` in
+    parts of the input's width and height, which the output's values are relative to."""
+    variances: Annotated[
+        Annotated[list[Finite], Field(min_length=2, max_length=2)] | None, _IF_GIVEN
+    ] = None
+    """Of ``ssd`` with ``priors``: the factors of offsets of the centre, and of the logarithms of
+    width and height; 0.1 and 0.2 where none are given."""
     labels: str | None = None
     """A file of the project's ``files`` with one label a line."""
     score: Share = 0.25
@@ -60,25 +90,66 @@ class DetectionOutput(Documented):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_strides(cls, given: object) -> object:
-        if isinstance(given, dict) and given.get("layout") == "yolox":
-            return {"strides": [*STRIDES], **given}
-        return given
+    def _fill_own(cls, given: object) -> object:
+        return {**_choose_own(given), **given} if isinstance(given, dict) else given
 
     @model_validator(mode="after")
-    def _check_strides(self) -> Self:
-        if (self.strides is None) == (self.layout == "yolox"):
+    def _check_own(self) -> Self:
+        for layout, keys in _KEYS.items():
+            for key in keys if layout != self.layout else ():
+                if getattr(self, key) is not None:
+                    raise ValueError(
+                        f"{key!r} belongs to the layout {layout}, and to no other | remove {key!r}"
+                    )
+        needed = ("scores",) if self.layout == "ssd" else ()
+        for key in (*needed, *_choose_own({"layout": self.layout, "priors": self.priors})):
+            if getattr(self, key) is None:
+                raise ValueError(f"the layout {self.layout} needs {key!r} | give {key!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_boxes(self) -> Self:
+        if self.priors is None and self.variances is not None:
+            raise ValueError("'variances' are of 'priors' | remove 'variances', or give 'priors'")
+        if self.priors is not None and (self.box is not None or not self.normalized):
             raise ValueError(
-                "'strides' belong to the layout yolox, and to no other | remove 'strides'"
+                "boxes with 'priors' are offsets to normalized boxes"
+                " | remove 'box' and 'normalized'"
+            )
+        if self.classes is not None and self.activation == "softmax":
+            raise ValueError(
+                "with 'classes' a box has one score, and softmax is over several"
+                " | give activation: none or sigmoid"
             )
         return self
 
 
-class SizedDetection(DetectionOutput):
-    """A detection of which is known how many classes it has, and how large the input is."""
+_KEYS: Mapping[Layout, tuple[str, ...]] = {
+    "yolox": ("strides",),
+    "ssd": (
+        "scores", "classes", "box", "normalized", "background", "activation", "priors", "variances"
+    ),
+}  # fmt: skip
+"""The keys that a layout has for itself."""
 
-    classes: int = 0
-    """By its labels; 0 where there are none."""
+
+def _choose_own(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of the keys that a layout has for itself."""
+    if given.get("layout") == "yolox":
+        return {"strides": [*STRIDES]}
+    if given.get("layout") != "ssd":
+        return {}
+    boxes = {"variances": [*VARIANCES]} if given.get("priors") else {"box": "corners"}
+    return {"normalized": True, "background": False, "activation": "none", **boxes}
+
+
+class SizedDetection(DetectionOutput):
+    """A detection of which is known what stands in its files, and how large the input is."""
+
+    label_count: int = 0
+    """How many labels there are; 0 where there are none."""
+    prior_boxes: tuple[tuple[float, ...], ...] = ()
+    """What ``priors`` has."""
     input_size: tuple[int, int] = (0, 0)
     """Width and height in pixels; zeros where not exactly one input is described as an image."""
 
@@ -169,3 +240,9 @@ OutputDescription = Annotated[
 ]
 """What one output of the model means, and so what a variant of it is judged by. Carried into the
 bundle."""
+
+
+def list_read_too(meaning: OutputDescription | None) -> list[str]:
+    """Return the outputs that an answer is read from beside the described one."""
+    given = (meaning.scores, meaning.classes) if isinstance(meaning, DetectionOutput) else ()
+    return [name for name in given if name is not None]

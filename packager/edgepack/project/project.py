@@ -11,7 +11,7 @@ from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.inputs import ImageInput, InputDescription, Preprocess, TokensInput
 from edgepack.project.limits import Limits
 from edgepack.project.names import AppNames, ProjectName, ProjectVersion
-from edgepack.project.outputs import OutputDescription
+from edgepack.project.outputs import OutputDescription, list_read_too
 from edgepack.project.profile import VariantChange
 from edgepack.project.samples import Samples
 
@@ -135,6 +135,15 @@ class Project(StrictModel):
         if "tokenize" not in self.preprocess.extensions:
             return {}
         return {name: d.tokens for name, d in self.inputs.items() if d.tokens is not None}
+
+    @property
+    def read_too(self) -> dict[str, str]:
+        """The outputs that another one is read with, each with that one's name."""
+        return {
+            read: name
+            for name, described in self.outputs.items()
+            for read in list_read_too(described)
+        }
 
     @property
     def takes_files(self) -> bool:

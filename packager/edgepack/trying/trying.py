@@ -194,6 +194,8 @@ def _compare_input(
     blocks, drawn = [], []
     as_written: dict[str, dict[str, Any]] = {}
     for name, output in first.items():
+        if name not in answers[columns[0]]:
+            continue
         kind = reader.kinds.get(name, "raw")
         shown = maps.find_kind(output, _find_input_size(sample)) if kind not in _ANSWERED else None
         # Tensors are compared and drawn as they are.

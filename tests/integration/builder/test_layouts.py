@@ -130,7 +130,7 @@ def test_layout_when_described_as_another_is_refused_with_the_one_that_fits(proj
         (yolox, "yolox, strides: [8, 16]", r"strides \[8, 16\] an input of 32 x 32 .* \[1, 20, "),
         (yolox, "end2end", r"'end2end' with 3 labels is \[1, boxes, 6\]"),
         (end2end, "yolox, strides: [8]", r"has \[1, 16, values\]"),
-        (yolox, "yolo, strides: [8]", "'strides' belong to the layout yolox"),
+        (yolox, "yolo, strides: [8]", "'strides' belongs to the layout yolox"),
         (yolox, "yolox, strides: []", "at least 1 item"),
     ],
 )

@@ -233,7 +233,7 @@ def test_scores_without_description_are_class_scores_where_they_may_be(random):
 
 def test_objects_when_boxes_are_fewer_than_values_are_read_by_the_number_of_labels():
     output = TWO[:, :, :3]
-    described = SizedDetection(**YOLO.model_dump(), classes=2)
+    described = SizedDetection(**YOLO.model_dump(), label_count=2)
     assert value(found(described, [(output, output)])) == 1
     with pytest.raises(ValueError, match="the layout 'yolo'"):
         found(YOLO, [(output, output)])

@@ -268,7 +268,7 @@ def test_map_when_labels_or_outputs_do_not_fit_says_what_is_wanted(
 
 
 def test_map_with_a_file_of_labels_reads_as_many_classes(tmp_path, scenes):
-    described = SizedDetection(**YOLO.model_dump(), classes=2)
+    described = SizedDetection(**YOLO.model_dump(), label_count=2)
     samples = sample_set(tmp_path / "s", labels_of(scenes))
     pairs = [(output(s, count=6), output(s, count=6)) for s in scenes]
     assert judged(samples, "map50", pairs, described)[0]["value"] == 1

@@ -205,7 +205,7 @@ def find_classes(
         )
     values = output.astype(np.float64).reshape(-1)
     # Bundles that edgepack made before it knew these keys lack them.
-    scores = _apply_activation(values, description.get("activation", "none"))
+    scores = layouts.activate(values, description.get("activation", "none"))
     # By the values: activations keep their order, and may round two of them to the same score.
     order = np.argsort(-values, kind="stable")
     if "score" in description:
@@ -221,18 +221,6 @@ def _select_allowed(
     if "allowed" not in description:
         return order
     return order[np.isin(index, description["allowed"])]
-
-
-def _apply_activation(values: np.ndarray, activation: str) -> np.ndarray:
-    if activation == "softmax":
-        # Infinite values have no score.
-        with np.errstate(invalid="ignore"):
-            powers = np.exp(values - values.max())
-        return np.asarray(powers / powers.sum())
-    if activation == "sigmoid":
-        with np.errstate(over="ignore"):
-            return np.asarray(1.0 / (1.0 + np.exp(-values)))
-    return values
 
 
 def find_detections(
@@ -385,7 +373,7 @@ def make_decisions(output: np.ndarray, description: Mapping[str, Any]) -> List[D
         description: ``activation`` and ``threshold``.
     """
     values = output.astype(np.float64).reshape(-1)
-    scores = _apply_activation(values, description["activation"]).tolist()
+    scores = layouts.activate(values, description["activation"]).tolist()
     return [Decision(score, score >= description["threshold"]) for score in scores]
 
 

@@ -1,12 +1,13 @@
-"""Detections as exporters write them: the rows of an output to boxes, classes and scores.
+"""Detections as exporters write them: the rows of outputs to boxes, classes and scores.
 
 Needs Python 3.8 or newer and numpy; nothing else.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -17,6 +18,10 @@ OBJECT_VALUES = 6
 WITHOUT_OVERLAPS = ("end2end",)
 """Layouts of models that suppress overlaps themselves."""
 _MOST_CLASSES = 1 << 31
+_READ_TOO = ("scores", "classes")
+"""Keys of a description that name outputs beside the described one."""
+_NUMBER = r"\s*-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\s*"
+_PRIOR = re.compile(",".join([_NUMBER] * 4), re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,56 @@ class Rows:
     """How many classes the output has; None where it does not tell."""
 
 
+def list_read_too(description: Mapping[str, Any]) -> List[str]:
+    """Return the outputs that an answer is read from beside the described one."""
+    return [description[key] for key in _READ_TOO if description.get(key) is not None]
+
+
+def join_outputs(given: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the one array that an answer is read from.
+
+    Args:
+        given: The described output, then those of :func:`list_read_too`.
+
+    Returns:
+        Of the layout ``ssd`` the values of each box beside each other: ``(1, N, 4 + C)`` of a box
+        and a score per class, or ``(1, N, 6)`` of a box, its score and its class. A single output
+        is returned as it is.
+
+    Raises:
+        ValueError: The outputs of ``ssd`` have other shapes.
+    """
+    if len(given) == 1:
+        return given[0]
+    boxes, scores, *classes = given
+    fit = boxes.ndim == 3 and len(boxes) == 1 and boxes.shape[2] == 4
+    fit &= scores.ndim == (2 if classes else 3) and scores.shape[:2] == boxes.shape[:2]
+    if not fit or any(each.shape != boxes.shape[:2] for each in classes):
+        shapes = [f"{[*boxes.shape]}, its scores {[*scores.shape]}"]
+        shapes += [f"its classes {[*each.shape]}" for each in classes]
+        wanted = "scores [1, N] and classes [1, N]" if classes else "scores [1, N, classes]"
+        raise ValueError(
+            f"the output is {', '.join(shapes)}: the layout 'ssd' of a detection has one picture,"
+            f" with boxes [1, N, 4], {wanted}"
+        )
+    values = scores if scores.ndim == 3 else scores[:, :, None]
+    return np.concatenate([boxes, values, *(each[:, :, None] for each in classes)], axis=2)
+
+
+def read_priors(text: str) -> np.ndarray:
+    """Return the boxes in a file's text: centre x and y, width, height: float64 ``(N, 4)``.
+
+    Raises:
+        ValueError: A line is not four numbers with commas between them.
+    """
+    lines = text.replace("\ufeff", "").replace("\r", "").split("\n")
+    lines = lines[:-1] if lines[-1] == "" else lines
+    for number, line in enumerate(lines, 1):
+        if _PRIOR.fullmatch(line) is None:
+            raise ValueError(f"line {number} is '{line}', expected four numbers: cx,cy,w,h")
+    return np.array([line.split(",") for line in lines], np.float64).reshape(-1, 4)
+
+
 def read_rows(
     output: np.ndarray, description: Mapping[str, Any], labels: int, size: Tuple[int, int]
 ) -> Rows:
@@ -45,8 +100,10 @@ def read_rows(
             same, with the centre as an offset to the cell of a grid, in cells, and the logarithms
             of width and height in cells. ``end2end``: ``(1, N, 6)``: left, top, right, bottom in
             pixels of the input, score, class; a class that is no whole number from 0 on, or has no
-            label, is no object.
-        description: ``layout``; ``strides`` for ``yolox``.
+            label, is no object. ``ssd``: what :func:`join_outputs` returns.
+        description: ``layout``; ``strides`` for ``yolox``; for ``ssd`` ``normalized``,
+            ``background``, ``activation`` and, where it has one, ``classes``, also ``box``, or
+            ``variances`` with ``prior_boxes``, which are what :func:`read_priors` returns.
         labels: How many there are; 0 where they say nothing.
         size: Width and height of the input in pixels.
 
@@ -56,6 +113,8 @@ def read_rows(
     layout = description["layout"]
     if layout == "end2end":
         return _read_objects(output, labels)
+    if layout == "ssd":
+        return _read_boxes(output, description, labels, size)
     before = BEFORE_SCORES[layout]
     rows = _find_rows(output, layout, labels)
     centred, scores = rows[:, :4], rows[:, before:]
@@ -65,11 +124,15 @@ def read_rows(
             scores = scores * rows[:, 4:5]
         if layout == "yolox":
             centred = _find_in_input(centred, description["strides"], size)
-        half = centred[:, 2:] / 2
-        boxes = np.hstack([centred[:, :2] - half, centred[:, :2] + half])
+        boxes = _find_corners(centred)
     scores = np.where(np.isnan(scores), -np.inf, scores)
     index = scores.argmax(axis=1)
     return Rows(boxes, index, scores[np.arange(len(scores)), index], scores.shape[1])
+
+
+def _find_corners(centred: np.ndarray) -> np.ndarray:
+    half = centred[:, 2:] / 2
+    return np.hstack([centred[:, :2] - half, centred[:, :2] + half])
 
 
 def _find_rows(output: np.ndarray, layout: str, labels: int) -> np.ndarray:
@@ -123,7 +186,76 @@ def _read_objects(output: np.ndarray, labels: int) -> Rows:
     if output.ndim != 3 or len(output) != 1 or output.shape[2] != OBJECT_VALUES:
         raise _make_error(output, "end2end", f"{OBJECT_VALUES}")
     rows = output[0].astype(np.float64)
-    named = rows[:, 5]
+    return _name_rows(rows[:, :4], rows[:, 4], rows[:, 5], labels)
+
+
+def _name_rows(boxes: np.ndarray, score: np.ndarray, named: np.ndarray, labels: int) -> Rows:
+    """Return rows whose class is a number; where that is none, there is no object."""
     is_class = (named >= 0) & (named < (labels or _MOST_CLASSES)) & (named == np.floor(named))
-    score = np.where(is_class & ~np.isnan(rows[:, 4]), rows[:, 4], -np.inf)
-    return Rows(rows[:, :4], np.where(is_class, named, 0).astype(np.int64), score, None)
+    score = np.where(is_class & ~np.isnan(score), score, -np.inf)
+    return Rows(boxes, np.where(is_class, named, 0).astype(np.int64), score, None)
+
+
+def _read_boxes(
+    output: np.ndarray, description: Mapping[str, Any], labels: int, size: Tuple[int, int]
+) -> Rows:
+    rows = output[0].astype(np.float64)
+    values, before = rows[:, 4:], int(description["background"])
+    with np.errstate(over="ignore", invalid="ignore"):
+        boxes = _find_edges(rows[:, :4], description, size)
+        if description.get("classes") is not None:
+            scores = activate(values[:, :1], description["activation"])
+            return _name_rows(boxes, scores[:, 0], values[:, 1] - before, labels)
+        classes = values.shape[1] - before
+        if classes < 1 or (labels and classes != labels):
+            wanted = f"{labels + before}" if labels else f"{1 + before} or more"
+            with_background = " with the background" if before else ""
+            raise ValueError(
+                f"the scores have {values.shape[1]} classes, expected {wanted}{with_background}"
+            )
+        scores = activate(values, description["activation"])[:, before:]
+    # By the values: activations keep their order, and may round two of them to the same score.
+    own = values[:, before:]
+    index = np.where(np.isnan(own), -np.inf, own).argmax(axis=1)
+    score = scores[np.arange(len(scores)), index]
+    return Rows(boxes, index, np.where(np.isnan(score), -np.inf, score), classes)
+
+
+def _find_edges(
+    boxes: np.ndarray, description: Mapping[str, Any], size: Tuple[int, int]
+) -> np.ndarray:
+    """Return boxes of ``ssd`` as left, top, right and bottom in pixels of the input."""
+    form = description.get("box") or "centre"
+    if "variances" in description:
+        boxes = _decode_offsets(boxes, description)
+    if form == "corners_yx":
+        boxes = boxes[:, [1, 0, 3, 2]]
+    if description["normalized"]:
+        boxes = boxes * np.array([*size, *size])
+    return _find_corners(boxes) if form == "centre" else boxes
+
+
+def _decode_offsets(offsets: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
+    """Return boxes that are relative to priors as centre, width and height.
+
+    Source: biubug6/Pytorch_Retinaface, utils/box_utils.py, decode.
+    """
+    priors = np.asarray(description["prior_boxes"])
+    if len(priors) != len(offsets):
+        raise ValueError(f"the output has {len(offsets)} boxes, the priors are {len(priors)}")
+    of_centre, of_size = description["variances"]
+    centres = priors[:, :2] + of_centre * offsets[:, :2] * priors[:, 2:]
+    return np.hstack([centres, priors[:, 2:] * np.exp(of_size * offsets[:, 2:])])
+
+
+def activate(values: np.ndarray, activation: str) -> np.ndarray:
+    """Return scores of float64 values; softmax is over the last axis."""
+    if activation == "softmax":
+        # Infinite values have no score.
+        with np.errstate(invalid="ignore"):
+            powers = np.exp(values - values.max(axis=-1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+    if activation == "sigmoid":
+        with np.errstate(over="ignore"):
+            return np.asarray(1.0 / (1.0 + np.exp(-values)))
+    return values

@@ -14,11 +14,13 @@ import numpy as np
 if __package__:
     from . import edgepack_answers as answers
     from . import edgepack_images as images
+    from . import edgepack_layouts as layouts
     from . import edgepack_shapes as shapes
     from . import edgepack_wordpiece as wordpiece
 else:  # a bundle's
     import edgepack_answers as answers  # type: ignore[import-not-found,no-redef]
     import edgepack_images as images  # type: ignore[import-not-found,no-redef]
+    import edgepack_layouts as layouts  # type: ignore[import-not-found,no-redef]
     import edgepack_shapes as shapes  # type: ignore[import-not-found,no-redef]
     import edgepack_wordpiece as wordpiece  # type: ignore[import-not-found,no-redef]
 
@@ -69,6 +71,7 @@ class Meaning:
             described_so = self._outputs.get(spec["name"], _RAW)["kind"]
             if described_so == "probability" and not has_few(spec["shape"]):
                 self._outputs[spec["name"]] = _RAW
+        self._read_too = {n: layouts.list_read_too(d) for n, d in self._outputs.items()}
         self._made = {tokens[key] for tokens in self._texts.values() for key in _BESIDE_IDS}
         self.needed = [spec.name for spec in inputs.needed if spec.name not in self._made]
         self._read = read
@@ -146,13 +149,18 @@ class Meaning:
     ) -> Dict[str, answers.Answer]:
         """Return what the outputs of a feed mean; those without a description are as they are.
 
+        Outputs that others are read with have no answer of their own.
+
         Raises:
             ValueError: An output has not the shape that its description wants, or options allow a
                 label that it has not.
         """
         found: Dict[str, answers.Answer] = {}
-        for name, output in outputs.items():
-            described = self._outputs.get(name, _RAW)
+        without = {read for several in self._read_too.values() for read in several}
+        for name in (name for name in outputs if name not in without):
+            described = {**self._outputs.get(name, _RAW), **self._priors.get(name, {})}
+            read = [name, *self._read_too.get(name, ())]
+            output = layouts.join_outputs([outputs[each] for each in read])
             mask = feed.arrays.get(described.get("mask") or "")
             found[name] = answers.make_answer(
                 output, described, self._labels.get(name, []), feed.place, mask, options
@@ -163,6 +171,14 @@ class Meaning:
     def _labels(self) -> Dict[str, List[str]]:
         files = {name: d["labels"] for name, d in self._outputs.items() if d.get("labels")}
         return {name: answers.read_labels(self._read(file)) for name, file in files.items()}
+
+    @cached_property
+    def _priors(self) -> Dict[str, Dict[str, np.ndarray]]:
+        files = {name: d["priors"] for name, d in self._outputs.items() if d.get("priors")}
+        return {
+            name: {"prior_boxes": layouts.read_priors(self._read(file))}
+            for name, file in files.items()
+        }
 
     @cached_property
     def _in_model(self) -> Dict[str, wordpiece.InModel]:

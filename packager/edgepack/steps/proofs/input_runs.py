@@ -17,7 +17,7 @@ from edgepack.metrics.precision import make_plane
 from edgepack.model.facts import TensorSpec, read_signature
 from edgepack.model.reading import read_structure
 from edgepack.model.workload import count_multiply_adds
-from edgepack.ondevice.runtime import edgepack_answers
+from edgepack.ondevice.runtime import edgepack_answers, edgepack_layouts
 from edgepack.preprocessing.alternatives import (
     Alternative,
     describe_image,
@@ -28,7 +28,7 @@ from edgepack.preprocessing.beginning import Beginning, find_beginning
 from edgepack.preprocessing.signs import compute_divergence
 from edgepack.preprocessing.verdict import Seen, Setting
 from edgepack.project.inputs import ImageInput
-from edgepack.project.outputs import DetectionOutput, SizedDetection
+from edgepack.project.outputs import DetectionOutput, SizedDetection, list_read_too
 from edgepack.quantization.ranges.observing import Observer
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.streams import StatePairs, select_answers
@@ -198,17 +198,19 @@ class Runner:
         if scores is not None:
             found.scores.append(np.array(scores))
         for name, meaning in self.known.detections:
-            if name not in outputs:
+            read = [name, *list_read_too(meaning)]
+            if not outputs.keys() >= {*read}:
                 continue
             # A shape that only a run tells may be none of a detection: devices say so then.
             with contextlib.suppress(ValueError):
-                found.best.append(find_best_score(outputs[name], meaning))
+                joined = edgepack_layouts.join_outputs([outputs[each] for each in read])
+                found.best.append(find_best_score(joined, meaning))
 
 
 def find_best_score(output: Array, meaning: DetectionOutput) -> float:
     """Return the score of an output's best detection, 0 where it has none."""
     description = {**meaning.model_dump(), "score": 0.0, "most": 1}
-    labels = [""] * (meaning.classes if isinstance(meaning, SizedDetection) else 0)
+    labels = [""] * (meaning.label_count if isinstance(meaning, SizedDetection) else 0)
     best = edgepack_answers.find_detections(output, description, labels, make_plane(description))
     return best[0].score if best else 0.0
 

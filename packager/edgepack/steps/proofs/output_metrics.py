@@ -23,7 +23,8 @@ from edgepack.metrics.choosing import choose_metric
 from edgepack.metrics.classes import Agreement
 from edgepack.metrics.numbers import R2Metric
 from edgepack.model.running import Arrays
-from edgepack.project.outputs import OutputDescription
+from edgepack.ondevice.runtime.edgepack_layouts import join_outputs
+from edgepack.project.outputs import OutputDescription, list_read_too
 
 ByOutput = Mapping[str, Found | Nothing]
 
@@ -52,20 +53,27 @@ class OutputMetrics:
         Raises:
             SamplesError: An output has not the shape that its description wants.
         """
+        read_too = {name for each in self.described.values() for name in list_read_too(each)}
         for name, array in reference.items():
             if array.dtype.kind == "f":
                 self.closeness.setdefault(name, OutputCloseness()).add(array, output[name])
                 self.numbers.setdefault(name, R2Metric()).add(array, output[name], feed)
             if array.shape != output[name].shape:
                 self.reshaped[name] += 1
-            try:
-                self._choose_metric(name, array).add(array, output[name], feed)
-            except ValueError as error:
-                raise SamplesError(
-                    f"the output {name!r} of fp32 is not as it is described: {error}",
-                    hint="fix its description under 'outputs' in edgepack.yaml",
-                ) from error
+            if name not in read_too:
+                self._add_to_metric(name, reference, output, feed)
         self.samples += 1
+
+    def _add_to_metric(self, name: str, reference: Arrays, output: Arrays, feed: Arrays) -> None:
+        read = [name, *list_read_too(self.described.get(name))]
+        try:
+            ours, theirs = (join_outputs([each[n] for n in read]) for each in (reference, output))
+            self._choose_metric(name, ours).add(ours, theirs, feed)
+        except ValueError as error:
+            raise SamplesError(
+                f"the output {name!r} of fp32 is not as it is described: {error}",
+                hint="fix its description under 'outputs' in edgepack.yaml",
+            ) from error
 
     def _choose_metric(self, name: str, reference: Array) -> OutputMetric:
         if name not in self.metrics:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from edgepack.base.arrays import Array
 from edgepack.errors import ProfileError, StepError
 from edgepack.model.files import MODEL
 from edgepack.model.running import make_session, run_session
+from edgepack.ondevice.runtime.edgepack_layouts import join_outputs
 from edgepack.preprocessing.readings import Reading, choose_reading
-from edgepack.project.outputs import OutputDescription
+from edgepack.project.outputs import OutputDescription, list_read_too
 from edgepack.samples.sample_set import SampleSet
 from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import Inputs, Notes
@@ -54,10 +57,12 @@ class ReadAnswers:
         session = make_session(inputs["model"] / MODEL)
         made = {name: choose_reading(given, self.size) for name, given in self.described}
         readings = {name: reading for name, reading in made.items() if reading is not None}
+        read = {n: [n, *list_read_too(given)] for n, given in self.described if n in readings}
+        wanted = list(dict.fromkeys(each for several in read.values() for each in several))
         for index in chosen:
-            outputs = run_session(session, samples.read_inputs(index), list(readings))
+            outputs = run_session(session, samples.read_inputs(index), wanted)
             for name, reading in readings.items():
-                _add(reading, name, outputs[name])
+                _add(reading, name, [outputs[each] for each in read[name]])
         for name, reading in readings.items():
             if wrong := reading.find_misread():
                 raise ProfileError(
@@ -81,9 +86,9 @@ class ReadAnswers:
             raise StepError("the answers do not read back", hint="build with --no-cache")
 
 
-def _add(reading: Reading, name: str, output: Any) -> None:  # noqa: ANN401  (an array)
+def _add(reading: Reading, name: str, outputs: Sequence[Array]) -> None:
     try:
-        reading.add(output)
+        reading.add(join_outputs(outputs))
     except ValueError as error:
         raise StepError(
             f"the output {name!r} is not as it is described: {error}",
