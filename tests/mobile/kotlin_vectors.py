@@ -25,7 +25,7 @@ from tests.mobile.refusals import (
 from tests.mobile.vectors import write as write_vectors
 
 HERE = Path(__file__).parent
-TEMPLATES = ("Tensors", "Images", "Frames", "Bitmaps", "Answers", "WordPiece")
+TEMPLATES = ("Tensors", "Images", "Frames", "Bitmaps", "SeveralRows", "Answers", "WordPiece")
 PROGRAM = ("Vectors", "CameraImage", "Bitmap", "Build")
 PACKAGE = "edgepack.proof"
 

@@ -166,7 +166,7 @@ internal fun findClasses(
         "the output is ${output.shape.contentToString()}: a classification is one row of scores, so that" +
             " the classes of several samples are asked for one sample at a time"
     }
-    val scores = Scores(output, 0, 1, count, description.getString("activation"))
+    val scores = Scores(output, count, description.getString("activation")).at(0)
     val allowed = options.findAllowed(labels)
     val least = options.score
     val best = Best(min(options.top ?: description.getInt("top"), count))
@@ -181,24 +181,24 @@ internal fun findClasses(
 }
 
 /** The values of a row of an output after its activation. */
-private class Scores(
-    private val output: Values,
-    private val first: Int,
-    private val step: Int,
-    count: Int,
-    private val activation: String,
-) {
+internal class Scores(private val output: Values, private val count: Int, private val activation: String) {
+    private var first = 0
     private var highest = Double.NEGATIVE_INFINITY
     private var sum = 0.0
 
-    init {
+    /** Moves to the row that begins with a value. */
+    fun at(place: Int): Scores {
+        first = place
         if (activation == "softmax") {
-            for (n in 0 until count) highest = max(highest, output[first + n * step])
-            for (n in 0 until count) sum += exp(output[first + n * step] - highest)
+            highest = Double.NEGATIVE_INFINITY
+            sum = 0.0
+            for (n in 0 until count) highest = max(highest, output[first + n])
+            for (n in 0 until count) sum += exp(output[first + n] - highest)
         }
+        return this
     }
 
-    operator fun get(n: Int): Double = activate(output[first + n * step])
+    operator fun get(n: Int): Double = activate(output[first + n])
 
     private fun activate(value: Double): Double =
         when (activation) {
@@ -238,7 +238,7 @@ private class Best(most: Int) {
  * @param description the output's entry in the manifest's `output_descriptions`
  */
 internal fun decide(output: Values, description: JSONObject): List<Decision> {
-    val scores = Scores(output, 0, 1, output.count, description.getString("activation"))
+    val scores = Scores(output, output.count, description.getString("activation")).at(0)
     val threshold = description.getDouble("threshold")
     return List(output.count) { Decision(scores[it].toFloat(), scores[it] >= threshold) }
 }
@@ -250,20 +250,28 @@ internal fun decide(output: Values, description: JSONObject): List<Decision> {
  * rows with a NaN or an infinite value, and those whose class is not allowed. Of two objects of one class that
  * overlap by more than `iou` (intersection over union) the better one is kept, and at most `most` in all.
  *
- * @param output boxes and scores, as the description's `layout` has them
+ * @param outputs boxes and scores, as the description's `layout` has them: the described output, then those that it is
+ *     read with
  * @param description the output's entry in the manifest's `output_descriptions`
  * @param labels by index; where there are any, their number is that of the classes
  * @param placement where the picture lies in the input
- * @throws IllegalArgumentException if the output has another shape
+ * @param priors those of the file that the description names, if any
+ * @throws IllegalArgumentException if an output has another shape
  */
 internal fun findObjects(
-    output: Values,
+    outputs: List<Values>,
     description: JSONObject,
     labels: List<String>,
     placement: Placement,
     options: AnswerOptions = DEFAULTS,
+    priors: DoubleArray? = null,
 ): List<Detection> {
-    val rows = readRows(output, description, labels, placement)
+    val rows =
+        if (outputs.size == 1) {
+            readRows(outputs[0], description, labels, placement)
+        } else {
+            SeveralRows(outputs, SeveralDescription(description, labels.size, placement, priors))
+        }
     val least = options.score ?: description.getDouble("score")
     val allowed = options.findAllowed(labels)
     val found = mutableListOf<Candidate>()
@@ -286,7 +294,7 @@ internal fun findObjects(
 }
 
 /** Boxes with their scores, one box per row. */
-private interface BoxRows {
+internal interface BoxRows {
     val count: Int
 
     /** Whether boxes of one object may overlap. */
@@ -365,7 +373,7 @@ private class CentredRows(private val output: Values, layout: String, labels: In
 }
 
 /** Returns left, top, right and bottom of a box. */
-private fun toEdges(x: Double, y: Double, width: Double, height: Double): DoubleArray =
+internal fun toEdges(x: Double, y: Double, width: Double, height: Double): DoubleArray =
     doubleArrayOf(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
 
 /** Rows whose box is relative to a cell of a grid, one grid per stride, as YOLOX exports them. */
@@ -412,11 +420,7 @@ private class FinalRows(private val output: Values, private val labels: Int) : B
         count = shape[1].toInt()
     }
 
-    override fun findClass(row: Int): Int {
-        val found = output[6 * row + 5]
-        val isClass = found >= 0 && found == floor(found) && found < if (labels > 0) labels else Int.MAX_VALUE
-        return if (isClass) found.toInt() else -1
-    }
+    override fun findClass(row: Int): Int = toClass(output[6 * row + 5], labels)
 
     override fun score(row: Int, index: Int): Double {
         val score = output[6 * row + 4]
@@ -424,6 +428,12 @@ private class FinalRows(private val output: Values, private val labels: Int) : B
     }
 
     override fun findEdges(row: Int): DoubleArray = DoubleArray(4) { output[6 * row + it] }
+}
+
+/** Returns the class that a number stands for, or -1 where it is none. */
+internal fun toClass(found: Double, labels: Int): Int {
+    val isClass = found >= 0 && found == floor(found) && found < if (labels > 0) labels else Int.MAX_VALUE
+    return if (isClass) found.toInt() else -1
 }
 
 /** An object that may be kept; its edges are in pixels of the input. */

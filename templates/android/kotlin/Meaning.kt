@@ -19,9 +19,30 @@ internal class Meaning(private val manifest: Manifest, private val files: Bundle
         manifest.outputDescriptions.mapValues { (name, described) ->
             val file = described.opt("labels") as? String
             val found = file?.let { readLabels(readFile(it)) }.orEmpty()
-            if (file != null) requireClasses(manifest.outputs.first { it.name == name }, described, found.size, file)
+            val scored = if (described.has("scores")) described.getString("scores") else name
+            if (file != null) requireClasses(findOutput(scored), described, found.size, file)
             found
         }
+    private val priors =
+        manifest.outputDescriptions.filterValues { it.has("priors") }.mapValues { (name, described) ->
+            readPriors(findOutput(name), described.getString("priors"))
+        }
+
+    private fun findOutput(name: String): Spec = manifest.outputs.first { it.name == name }
+
+    private fun readPriors(boxes: Spec, file: String): DoubleArray {
+        val found =
+            try {
+                readPriors(readFile(file))
+            } catch (error: IllegalArgumentException) {
+                throw ModelException("the bundle is damaged: files/$file: ${error.message}", error)
+            }
+        val axis = boxes.shape.getOrNull(1)
+        if (axis != null && axis.name == null && axis.size != found.size / 4L) {
+            throw ModelException("the bundle is damaged: files/$file has ${found.size / 4} priors, '${boxes.name}' ${axis.size} boxes")
+        }
+        return found
+    }
 
     private fun <T> readDescriptions(key: String, read: (JSONObject) -> T): Map<String, T> {
         val described = manifest.inputDescriptions.filterValues { it.optJSONObject(key) != null }
@@ -124,7 +145,8 @@ internal class Meaning(private val manifest: Manifest, private val files: Bundle
     fun findObjects(name: String, ran: Ran): Found<List<Detection>> =
         finding(name, ran) { output, description ->
             val place = requirePicture(ran.place, "a detection's boxes are")
-            findObjects(output, description, labels.getValue(name), place, ran.options)
+            val outputs = listOf(output) + listReadToo(description).map(ran.read)
+            findObjects(outputs, description, labels.getValue(name), place, ran.options, priors[name])
         }
 
     /** Returns the class at each pixel of the one picture that the caller gave. */
@@ -186,6 +208,7 @@ private fun listClassCounts(spec: Spec, description: JSONObject): List<Long> {
                 when (description.getString("layout")) {
                     "yolo" -> axes.drop(1)
                     "yolov5", "yolox" -> axes.drop(2)
+                    "ssd" -> if (description.has("classes")) emptyList() else axes.drop(2)
                     else -> emptyList()
                 }
             else -> emptyList()
@@ -194,6 +217,7 @@ private fun listClassCounts(spec: Spec, description: JSONObject): List<Long> {
         when (description.optString("layout")) {
             "yolo" -> 4
             "yolov5", "yolox" -> 5
+            "ssd" -> if (description.getBoolean("background")) 1 else 0
             else -> 0
         }
     // One class of a mask is a threshold's: its labels name what lies below and above it.

@@ -19,6 +19,7 @@ import {countElements, formatShape, readNumbers} from "./tensors.js";
  * @property {OutputDescription} description of the output, as the manifest has it
  * @property {readonly string[]} labels by index; empty where there are none
  * @property {Placement | null} place the picture's place in the input; null without exactly one picture
+ * @property {import("./boxes.js").Several} several what is read with the output
  * @property {Tensor} [mask] the input that `mask` of an embedding names
  * @property {AnswerOptions} options of the caller
  */
@@ -31,14 +32,14 @@ import {countElements, formatShape, readNumbers} from "./tensors.js";
  * @returns {Answer | Tensor} the output itself where its kind has no answer
  * @throws {import("./errors.js").ModelError} `input`, if the output's shape is not one of its kind, or an option is wrong
  */
-export function makeAnswer(output, {description, labels, place, mask, options}) {
+export function makeAnswer(output, {description, labels, place, several, mask, options}) {
   checkOptions(options);
   const changed = {...description, ...pickGiven(options)};
   switch (description.kind) {
     case "classification":
       return findClasses(output, changed, labels, findAllowed(options, labels));
     case "detection":
-      return findObjects(output, changed, labels, requirePlace(place, "a detection's boxes"), findAllowed(options, labels));
+      return findObjects(output, changed, labels, requirePlace(place, "a detection's boxes"), findAllowed(options, labels), several);
     case "embedding":
       return makeVectors(output, changed, mask);
     case "mask":
@@ -146,7 +147,7 @@ function findClasses(output, {activation = "none", top = 5, score}, labels, isAl
  * @param {string} activation
  * @returns {number[]}
  */
-function activate(values, activation) {
+export function activate(values, activation) {
   const numbers = Array.from(values);
   if (activation === "sigmoid") return numbers.map((value) => 1 / (1 + Math.exp(-value)));
   if (activation !== "softmax") return numbers;

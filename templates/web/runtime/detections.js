@@ -1,4 +1,5 @@
 import {sortBestFirst} from "./answers.js";
+import {listBoxes} from "./boxes.js";
 import {requireInput} from "./errors.js";
 import {formatShape, readNumbers} from "./tensors.js";
 
@@ -27,16 +28,18 @@ const MOST_CLASSES = 2 ** 31;
  * all. In the layout `end2end` the model has done that.
  *
  * @param {Tensor} output (1, 4 + C, N) or (1, N, 4 + C) for the layout `yolo`, (1, N, 5 + C) for `yolov5` and `yolox`,
- *     (1, N, 6) for `end2end`
+ *     (1, N, 6) for `end2end`, boxes (1, N, 4) for `ssd`
  * @param {OutputDescription} description
  * @param {readonly string[]} labels by index; where there are any, their number is C
  * @param {Placement} place
  * @param {(index: number) => boolean} isAllowed
+ * @param {import("./boxes.js").Several} several for `ssd`
  * @returns {Detection[]}
  */
-export function findObjects(output, description, labels, place, isAllowed) {
+export function findObjects(output, description, labels, place, isAllowed, several) {
   const {layout, score: least = 0, iou = 1, most = Infinity} = description;
-  const rows = layout === "end2end" ? listFinished(output, labels.length) : listScored(output, description, labels.length, place);
+  const rows = layout === "ssd" ? listBoxes(output, several, description, labels.length, place)
+    : layout === "end2end" ? listFinished(output, labels.length) : listScored(output, description, labels.length, place);
   const good = [...rows].filter(({index, score, edges}) =>
     score >= least && Number.isFinite(score) && isAllowed(index) && edges.every(Number.isFinite));
   const best = sortBestFirst(good, ({score}) => score);

@@ -24,6 +24,13 @@ import {ModelError} from "./errors.js";
  * @property {number} [top]
  * @property {string} [layout]
  * @property {readonly number[]} [strides]
+ * @property {string} [scores] an output that is read with this one
+ * @property {string} [classes] another one
+ * @property {"corners" | "corners_yx" | "centre"} [box]
+ * @property {boolean} [normalized]
+ * @property {boolean} [background]
+ * @property {string} [priors] a file with one box a line
+ * @property {readonly number[]} [variances]
  * @property {number} [score]
  * @property {number} [iou]
  * @property {number} [most]

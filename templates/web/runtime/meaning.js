@@ -1,4 +1,5 @@
 import {makeAnswer, readLabels} from "./answers.js";
+import {listReadToo, readPriors} from "./boxes.js";
 import {ModelError, requireInput} from "./errors.js";
 import {copyPixels, findPlacement, makeImageTensor, requireScaled} from "./images.js";
 import {isPicture, makePixels} from "./pictures.js";
@@ -32,6 +33,8 @@ export class Meaning {
   #tokenizers = new Map();
   /** @type {Map<string, string[]>} */
   #labels = new Map();
+  /** @type {Map<string, Float64Array>} */
+  #priors = new Map();
 
   /**
    * @param {Manifest} manifest
@@ -44,19 +47,38 @@ export class Meaning {
   }
 
   /**
-   * Reads what the descriptions name: labels and tokenizers.
+   * Reads what the descriptions name: labels, priors and tokenizers.
    *
    * @param {import("./source.js").Files} files
-   * @throws {ModelError} `damaged`, if a tokenizer is none, or the labels are not as many as the classes
+   * @throws {ModelError} `damaged`, if a tokenizer or a prior is none, or the labels are not as many as the classes, or the
+   *     priors as the boxes
    */
   async readFiles(files) {
     for (const [name, {tokens}] of this.#manifest.inputDescriptions) {
-      if (tokens) this.#tokenizers.set(name, readTokenizer(tokens.file, await files.readText(`files/${tokens.file}`)));
+      if (tokens) this.#tokenizers.set(name, readWhole(tokens.file, await files.readText(`files/${tokens.file}`), makeTokenizer));
     }
-    for (const [name, {labels}] of this.#manifest.outputDescriptions) {
+    for (const [name, {labels, priors}] of this.#manifest.outputDescriptions) {
       if (labels) this.#labels.set(name, readLabels(await files.readText(`files/${labels}`)));
       if (labels) this.#requireClasses(name, labels);
+      if (priors) this.#priors.set(name, readWhole(priors, await files.readText(`files/${priors}`), readPriors));
+      if (priors) this.#requireBoxes(name, priors);
     }
+  }
+
+  /** @param {string | undefined} name */
+  #getShape(name) {
+    return this.#manifest.outputs.find((spec) => spec.name === name)?.shape ?? [];
+  }
+
+  /**
+   * @param {string} name of an output
+   * @param {string} file with its priors
+   */
+  #requireBoxes(name, file) {
+    const count = (this.#priors.get(name)?.length ?? 0) / 4;
+    const boxes = this.#getShape(name)[1];
+    if (typeof boxes !== "number" || boxes === count) return;
+    throw new ModelError("damaged", `the bundle is damaged: files/${file} has ${count} priors, the output '${name}' ${boxes} boxes`);
   }
 
   /**
@@ -65,8 +87,8 @@ export class Meaning {
    */
   #requireClasses(name, file) {
     const {length} = this.#labels.get(name) ?? [];
-    const shape = this.#manifest.outputs.find((spec) => spec.name === name)?.shape ?? [];
-    const counts = listClassCounts(shape, this.#manifest.outputDescriptions.get(name));
+    const description = this.#manifest.outputDescriptions.get(name);
+    const counts = listClassCounts(this.#getShape(description?.scores ?? name), description);
     if (!counts.length || counts.includes(length)) return;
     throw new ModelError(
       "damaged", `the bundle is damaged: files/${file} has ${length} labels, the output '${name}' ${counts.join(" or ")} classes`,
@@ -195,7 +217,8 @@ export class Meaning {
       const description = this.#manifest.outputDescriptions.get(name) ?? {kind: "raw"};
       const mask = description.mask ? tensors.get(description.mask) : undefined;
       const labels = this.#labels.get(name) ?? [];
-      return [key, makeAnswer(take(outputs, name), {description, labels, place, mask, options})];
+      const several = {beside: listReadToo(description).map((read) => take(outputs, read)), priors: this.#priors.get(name)};
+      return [key, makeAnswer(take(outputs, name), {description, labels, place, several, mask, options})];
     }));
   }
 }
@@ -207,13 +230,13 @@ export class Meaning {
  * @param {import("./manifest.js").OutputDescription} [description]
  * @returns {number[]}
  */
-function listClassCounts(shape, {kind, layout = "", axis} = {kind: "raw"}) {
-  const before = {yolo: 4, yolov5: 5, yolox: 5}[layout] ?? 0;
+function listClassCounts(shape, {kind, layout = "", axis, background, classes} = {kind: "raw"}) {
+  const before = {yolo: 4, yolov5: 5, yolox: 5, ssd: Number(background)}[layout] ?? 0;
   /** @type {readonly (number | string)[]} */
   let axes = [];
   if (kind === "classification") axes = (shape.length > 1 ? shape.slice(1) : shape).filter((size) => size !== 1).slice(0, 1);
   if (kind === "mask" && shape.length === 4) axes = [shape[axis === 1 ? 1 : 3]];
-  if (kind === "detection" && before) axes = shape.slice(layout === "yolo" ? 1 : 2);
+  if (kind === "detection" && layout !== "end2end" && !classes) axes = shape.slice(layout === "yolo" ? 1 : 2);
   const sizes = axes.filter((size) => typeof size === "number");
   // One class of a mask is a threshold's: its labels name what lies below and above it.
   return sizes.length < axes.length || (!before && sizes.includes(1)) ? [] : sizes.map((size) => size - before);
@@ -229,13 +252,20 @@ function makeRow(dtype, ids) {
   return new Tensor(data, [1, ids.length]);
 }
 
+/** @param {string} text */
+function makeTokenizer(text) {
+  return new WordPiece(JSON.parse(text));
+}
+
 /**
+ * @template T
  * @param {string} file
  * @param {string} text
+ * @param {(text: string) => T} read
  */
-function readTokenizer(file, text) {
+function readWhole(file, text, read) {
   try {
-    return new WordPiece(JSON.parse(text));
+    return read(text);
   } catch (error) {
     throw new ModelError("damaged", `the bundle is damaged: files/${file}: ${/** @type {Error} */ (error).message}`, error);
   }

@@ -194,12 +194,16 @@ private fun tensor(json: JSONObject, case: File): Tensor {
 private fun answers(case: File): Any {
     val json = read(case)
     val description = json.getJSONObject("description")
-    val output = Values.of(tensor(json.getJSONArray("outputs").getJSONObject(0), case))
+    val outputs = json.getJSONArray("outputs").let { all -> List(all.length()) { Values.of(tensor(all.getJSONObject(it), case)) } }
+    val output = outputs[0]
     val labels = json.getJSONArray("labels").let { names -> List(names.length()) { names.getString(it) } }
     val options = json.optJSONObject("options")?.let(::options) ?: DEFAULTS
     return when (val kind = description.getString("kind")) {
         "classification" -> asJson(findClasses(output, description, labels, options))
-        "detection" -> boxesAsJson(findObjects(output, description, labels, placement(json), options))
+        "detection" -> {
+            val priors = (json.opt("priors") as? String)?.let(::readPriors)
+            boxesAsJson(findObjects(outputs, description, labels, placement(json), options, priors))
+        }
         "embedding" -> {
             val mask = json.optJSONObject("mask")?.let { Values.of(tensor(it, case)) }
             JSONArray(makeVectors(output, description, mask).map { vector -> JSONArray(vector.map { it.toDouble() }) })

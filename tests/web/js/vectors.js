@@ -17,6 +17,7 @@ async function load(name) {
 const {makeAnswer, readLabels} = await load("answers.js");
 const {makeFramePixels, makePlainPixels} = await load("frames.js");
 const {copyPixels, findPlacement, makeImageTensor, requireScaled} = await load("images.js");
+const {readPriors} = await load("boxes.js");
 const {decode} = await load("tensors.js");
 const {WordPiece} = await load("wordpiece.js");
 
@@ -61,12 +62,14 @@ function makePixels(folder, {format, width, height, planes, rotation, matrix, ra
 }
 
 /** @param {string} folder @param {any} facts */
-function answer(folder, {description, labels, outputs, image, mask, options}) {
+function answer(folder, {description, labels, outputs, image, mask, options, priors}) {
   const place = image && findPlacement(image.width, image.height, image.description.resize);
+  const [output, ...beside] = outputs.map((/** @type {any} */ entry) => readTensor(folder, entry));
+  const several = {beside, priors: typeof priors === "string" ? readPriors(priors) : undefined};
   const given = {
-    description, labels, place, mask: mask ? readTensor(folder, mask) : undefined, options: options ?? {},
+    description, labels, place, several, mask: mask ? readTensor(folder, mask) : undefined, options: options ?? {},
   };
-  return asJson(makeAnswer(readTensor(folder, outputs[0]), given));
+  return asJson(makeAnswer(output, given));
 }
 
 /** @param {any} found */

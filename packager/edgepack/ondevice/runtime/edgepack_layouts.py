@@ -20,8 +20,8 @@ WITHOUT_OVERLAPS = ("end2end",)
 _MOST_CLASSES = 1 << 31
 _READ_TOO = ("scores", "classes")
 """Keys of a description that name outputs beside the described one."""
-_NUMBER = r"\s*-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\s*"
-_PRIOR = re.compile(",".join([_NUMBER] * 4), re.ASCII)
+_NUMBER = r"[ \t]*-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[ \t]*"
+_PRIOR = re.compile(",".join([_NUMBER] * 4))
 
 
 @dataclass(frozen=True)
