@@ -48,6 +48,7 @@ from tests.mobile.signatures import (
     CAPTION,
     DETECTOR,
     DYNAMIC_BATCH,
+    FACES,
     HALF,
     PAIR,
     PIXELS,
@@ -169,6 +170,7 @@ SEGMENTER = Signature(
 """A class for each place of a picture, and decisions."""
 FRAMES = {
     SEGMENTER.name: [(64, 48)],
+    FACES.name: [(64, 48)],
     DETECTOR.name: [(64, 48), (1280, 720), (4000, 3000)],
     BOXES.name: [(64, 48), (4000, 3000)],
     PIXELS.name: [(64, 48), (1280, 720)],
@@ -191,6 +193,7 @@ SIGNATURES = (
     TEXT,
     BOXES,
     SEGMENTER,
+    FACES,
 )
 
 

@@ -241,6 +241,38 @@ DETECTOR = Signature(
 )
 """A letterboxed picture; objects."""
 
+FACES = Signature(
+    "faces",
+    (
+        _node("ReduceMean", ["images"], ["m"], "mean", axes=[1, 2, 3], keepdims=1),
+        _node("Squeeze", ["m", "last"], ["s"], "squeeze"),
+        _node("Mul", ["s", "nothing"], ["n"], "nothing"),
+        _node("Add", ["logits", "n"], ["scores"], "scores"),
+        _node("Add", ["offsets", "n"], ["boxes"], "boxes"),
+    ),
+    DETECTOR.inputs,
+    (("scores", TensorProto.FLOAT, [1, 4, 3]), ("boxes", TensorProto.FLOAT, [1, 4, 4])),
+    DETECTOR.samples,
+    (
+        ("last", np.array([3], np.int64)),
+        ("nothing", np.array(1e-3, np.float32)),
+        ("logits", np.float32([[[0, 4, 1], [0, 3, 1], [0, 1, 2], [5, 1, 2]]])),
+        ("offsets", np.float32([[[0, 0, 0, 0], [1, 1, 0, 0], [-2, 3, 1, -1], [0, 0, 0, 0]]])),
+    ),
+    DETECTOR.project.partition("outputs:")[0]
+    + "outputs: {boxes: {kind: detection, layout: ssd, scores: scores, background: true,"
+    " activation: softmax, priors: priors.txt, labels: labels.txt}}",
+    "[{backend: cpu, recipe: fp32}]",
+    (
+        *DETECTOR.files,
+        (
+            "priors.txt",
+            "0.5,0.5,0.6,0.4\n0.5,0.5,0.6,0.4\n0.25,0.75,0.2,0.3\n0.5,0.5,0.9,0.9\n",
+        ),
+    ),
+)
+"""Boxes and scores in an output each; objects."""
+
 PIXELS = replace(
     DETECTOR,
     name="pixels",

@@ -34,6 +34,7 @@ from tests.mobile.signatures import (
     CAPTION,
     DETECTOR,
     DYNAMIC_BATCH,
+    FACES,
     PAIR,
     PIXELS,
     SIZED,
@@ -81,8 +82,8 @@ LOOP = Signature(
     (("zero", np.zeros(1, np.float32)), ("one", np.ones(1, np.float32))),
 )
 """As long as an input says."""
-OTHERS = (PIXELS, TEXT, SIZED, PAIR, CAPTION, WIDE, LOOP)
-MADE = (DYNAMIC_BATCH, DETECTOR, PIXELS, SIZED, PAIR, CAPTION, WIDE)
+OTHERS = (PIXELS, TEXT, SIZED, PAIR, CAPTION, WIDE, LOOP, FACES)
+MADE = (DYNAMIC_BATCH, DETECTOR, PIXELS, SIZED, PAIR, CAPTION, WIDE, FACES)
 """Those that take pictures."""
 PICTURE = "picture(width: {width}, height: 23)"
 CAPTION_TEXT = "Hello unaffable world!"

@@ -39,7 +39,9 @@ internal class Meaning(private val manifest: Manifest, private val files: Bundle
             }
         val axis = boxes.shape.getOrNull(1)
         if (axis != null && axis.name == null && axis.size != found.size / 4L) {
-            throw ModelException("the bundle is damaged: files/$file has ${found.size / 4} priors, '${boxes.name}' ${axis.size} boxes")
+            throw ModelException(
+                "the bundle is damaged: files/$file has ${found.size / 4} priors, the output '${boxes.name}' ${axis.size} boxes",
+            )
         }
         return found
     }

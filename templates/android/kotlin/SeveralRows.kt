@@ -77,8 +77,8 @@ internal class SeveralRows(outputs: List<Values>, private val description: Sever
     init {
         val (shape, ofScores) = boxes.shape to scores.shape
         val isPicture = shape.size == 3 && shape[0] == 1L && shape[2] == 4L
-        val isScored = isPicture && ofScores.size == (if (classes == null) 3 else 2) && ofScores[1] == shape[1] && ofScores[0] == 1L
-        require(isScored && classes?.shape.contentEquals(classes?.let { shape.copyOf(2) })) {
+        val isScored = ofScores.size == (if (classes == null) 3 else 2) && ofScores.take(2) == shape.take(2)
+        require(isPicture && isScored && (classes == null || classes.shape.toList() == shape.take(2))) {
             val ofClasses = classes?.let { ", its classes ${it.shape.contentToString()}" }.orEmpty()
             val wanted = if (classes == null) "scores [1, N, classes]" else "scores [1, N] and classes [1, N]"
             "the output is ${shape.contentToString()}, its scores ${ofScores.contentToString()}$ofClasses: the layout 'ssd'" +

@@ -69,16 +69,27 @@ extension LoadedModel {
         return Answering(model: self, inputs: whole, outputs: outputs, place: place, options: options)
     }
 
-    /// Counts the labels of outputs whose number of classes is fixed.
+    /// Counts the labels of outputs whose number of classes is fixed, and the priors of those whose number of boxes is.
     ///
-    /// - Throws: ``OpenError`` if there are none, or another number.
+    /// - Throws: ``OpenError`` if there are no labels, or another number.
     func requireLabels() throws {
         for spec in bundle.manifest.outputs {
+            try requirePriors(of: spec)
             guard let description = bundle.manifest.outputDescriptions[spec.name], let file = description.labels else { continue }
             let count = labels[file]?.count ?? 0
             guard count > 0 else { throw OpenError("the bundle is damaged: files/\(file) has no labels") }
             guard case .classification = description, let classes = spec.fixedClasses, classes != count else { continue }
             throw OpenError("the bundle is damaged: files/\(file) has \(count) labels, '\(spec.name)' has \(classes) classes")
+        }
+    }
+
+    private func requirePriors(of spec: TensorSpec) throws {
+        guard case .detection(let rows) = bundle.manifest.outputDescriptions[spec.name], let file = rows.several?.priors,
+            spec.shape.count == 3, case .fixed(let boxes) = spec.shape[1]
+        else { return }
+        let count = (priors[file]?.count ?? 0) / 4
+        guard count == boxes else {
+            throw OpenError("the bundle is damaged: files/\(file) has \(count) priors, '\(spec.name)' has \(boxes) boxes")
         }
     }
 }
@@ -119,7 +130,10 @@ struct Answering: Sendable {
     func detections(_ name: String) throws -> [Detection] {
         guard case .detection(let rows) = description(name) else { throw notDescribed(name) }
         guard let place else { throw noPicture("a detection's boxes are in the pixels of a picture") }
-        return try rows.detections(of: output(name), labels: labels(rows.labels), place: place, options: options)
+        let outputs = [name] + (rows.several?.readToo ?? [])
+        return try rows.detections(
+            of: outputs.map(output), labels: labels(rows.labels), place: place, options: options,
+            priors: rows.several?.priors.flatMap { model.priors[$0] } ?? [])
     }
 
     func vectors(_ name: String) throws -> Tensor<Float> {

@@ -321,6 +321,8 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         case yolox
         /// `(1, N, 6)`: left, top, right, bottom, score, class; overlaps are suppressed already.
         case end2end
+        /// Boxes `(1, N, 4)`, whose scores are another output.
+        case ssd
     }
 
     let labels: String?
@@ -333,6 +335,23 @@ struct DetectedRows: Decodable, Sendable, Equatable {
     let most: Int
     /// Of `yolox`: the sizes of cells in pixels of the input, in the order of their rows.
     let strides: [Int]?
+    /// Of `ssd`.
+    let several: SeveralBoxes?
+
+    private enum Keys: CodingKey {
+        case labels, layout, score, iou, most, strides
+    }
+
+    init(from decoder: any Decoder) throws {
+        let keys = try decoder.container(keyedBy: Keys.self)
+        labels = try keys.decodeIfPresent(String.self, forKey: .labels)
+        layout = try keys.decode(Layout.self, forKey: .layout)
+        score = try keys.decode(Double.self, forKey: .score)
+        iou = try keys.decode(Double.self, forKey: .iou)
+        most = try keys.decode(Int.self, forKey: .most)
+        strides = try keys.decodeIfPresent([Int].self, forKey: .strides)
+        several = layout == .ssd ? try SeveralBoxes(from: decoder) : nil
+    }
 
     /// Returns the objects, best first; among equal scores, in the output's order.
     ///
@@ -340,16 +359,22 @@ struct DetectedRows: Decodable, Sendable, Equatable {
     /// infinite value. Of two objects of one class that overlap by more than `iou`, the better one is kept.
     ///
     /// - Parameters:
+    ///   - outputs: The described output, then those that it is read with.
     ///   - labels: By index; where there are any, their number is C. Without labels, the smaller axis has the values of a box.
     ///   - place: Where the picture lies in the input.
     ///   - options: What is wanted instead of the description's.
-    /// - Throws: ``AnswerError`` if the shape does not match the layout, or an option names a label that there is not.
+    ///   - priors: Of `ssd` with priors: what ``readPriors(_:)`` gave.
+    /// - Throws: ``AnswerError`` if a shape does not match the layout, or an option names a label that there is not.
     func detections(
-        of output: RawTensor, labels: [String], place: ImagePlacement, options: AnswerOptions = .init()
+        of outputs: [RawTensor], labels: [String], place: ImagePlacement, options: AnswerOptions = .init(),
+        priors: [Double] = []
     ) throws -> [Detection] {
         let allowed = try options.allowed(of: labels)
         let (score, iou, most) = (options.score ?? score, options.iou ?? iou, options.most ?? most)
-        let found = try candidates(output, labels: labels.count, place: place).filter {
+        let rows =
+            try several?.candidates(outputs, labels: labels.count, place: place, priors: priors)
+            ?? candidates(outputs[0], labels: labels.count, place: place)
+        let found = rows.filter {
             $0.score >= score && $0.score.isFinite && $0.box.isFinite && isAllowed($0.index, allowed)
         }
         var kept: [Candidate] = []
@@ -363,7 +388,8 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         }
     }
 
-    private struct Candidate {
+    /// An object that may be kept.
+    struct Candidate {
         let index: Int
         let score: Double
         /// In pixels of the input.

@@ -85,6 +85,17 @@ struct ModelBundle: Sendable {
         }
     }
 
+    /// Returns the priors that the outputs' descriptions name, by file.
+    ///
+    /// - Throws: ``OpenError`` if a file is missing, or a line of it is not a box.
+    func priors() throws -> [String: [Double]] {
+        let files = manifest.outputDescriptions.values.compactMap { description -> String? in
+            guard case .detection(let rows) = description else { return nil }
+            return rows.several?.priors
+        }
+        return try read(files) { try readPriors(String(decoding: $0, as: UTF8.self)) }
+    }
+
     /// Returns the tokenizers that the inputs' descriptions name, by file.
     ///
     /// - Throws: ``OpenError`` if a file is missing, or describes a tokenizer of another kind.

@@ -50,6 +50,8 @@ struct LoadedModel: Sendable {
     let passedOver: [PassedOver]
     /// The labels that the outputs' descriptions name, by file.
     let labels: [String: [String]]
+    /// The priors that the outputs' descriptions name, by file.
+    let priors: [String: [Double]]
     /// The tokenizers that the inputs' descriptions name, by file.
     let tokenizers: [String: WordPiece]
     /// Where the model runs for callers who wait without a thread.

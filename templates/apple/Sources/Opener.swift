@@ -97,24 +97,24 @@ struct Opener: Sendable {
     private func reopen(_ verdict: Verdict, of variants: [Variant]) throws -> LoadedModel? {
         guard let variant = variants.first(where: { $0.id == verdict.variant }) else { return nil }
         let passedOver = verdict.passedOver.map { PassedOver(variant: $0[0], reason: $0[1]) }
-        let (labels, tokenizers) = (try bundle.labels(), try bundle.tokenizers())
+        let (labels, priors, tokenizers) = (try bundle.labels(), try bundle.priors(), try bundle.tokenizers())
         do {
             return LoadedModel(
                 bundle: bundle, variant: variant, sessions: try sessions(of: variant), passedOver: passedOver,
-                labels: labels, tokenizers: tokenizers)
+                labels: labels, priors: priors, tokenizers: tokenizers)
         } catch is Refused {
             return nil
         }
     }
 
     private func choose(from variants: [Variant]) throws -> LoadedModel {
-        let (labels, tokenizers) = (try bundle.labels(), try bundle.tokenizers())
+        let (labels, priors, tokenizers) = (try bundle.labels(), try bundle.priors(), try bundle.tokenizers())
         var passedOver: [PassedOver] = []
         for variant in variants {
             do {
                 let model = LoadedModel(
                     bundle: bundle, variant: variant, sessions: try sessions(of: variant), passedOver: passedOver,
-                    labels: labels, tokenizers: tokenizers)
+                    labels: labels, priors: priors, tokenizers: tokenizers)
                 try model.requireLabels()
                 try prove(model)
                 return model

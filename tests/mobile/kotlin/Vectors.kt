@@ -194,7 +194,8 @@ private fun tensor(json: JSONObject, case: File): Tensor {
 private fun answers(case: File): Any {
     val json = read(case)
     val description = json.getJSONObject("description")
-    val outputs = json.getJSONArray("outputs").let { all -> List(all.length()) { Values.of(tensor(all.getJSONObject(it), case)) } }
+    val given = json.getJSONArray("outputs")
+    val outputs = List(given.length()) { Values.of(tensor(given.getJSONObject(it), case)) }
     val output = outputs[0]
     val labels = json.getJSONArray("labels").let { names -> List(names.length()) { names.getString(it) } }
     val options = json.optJSONObject("options")?.let(::options) ?: DEFAULTS

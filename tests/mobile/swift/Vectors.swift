@@ -207,6 +207,7 @@ private struct AnswerCase: Decodable {
     let image: Given?
     let mask: GivenTensor?
     let options: GivenOptions?
+    let priors: String?
 
     /// Where the picture lies in the input; there is one.
     var place: ImagePlacement { image!.description!.resize.placed(width: image!.width, height: image!.height) }
@@ -263,7 +264,8 @@ private struct FoundMask: Encodable {
 
 private func answers(_ folder: URL) throws -> Data {
     let given = try read(AnswerCase.self, in: folder)
-    let output = try given.outputs[0].tensor(in: folder)
+    let outputs = try given.outputs.map { try $0.tensor(in: folder) }
+    let output = outputs[0]
     let options = given.options?.options ?? AnswerOptions()
     try options.requireRanges()
     switch given.description {
@@ -278,7 +280,9 @@ private func answers(_ folder: URL) throws -> Data {
         let classes = try scores.classes(of: output, labels: given.labels, options: options)
         return try JSONEncoder().encode(classes.map { Found(index: $0.index, label: $0.label, score: $0.score) })
     case .detection(let rows):
-        let objects = try rows.detections(of: output, labels: given.labels, place: given.place, options: options)
+        let objects = try rows.detections(
+            of: outputs, labels: given.labels, place: given.place, options: options,
+            priors: try given.priors.map(readPriors) ?? [])
         return try JSONEncoder().encode(
             objects.map {
                 let box = [$0.box.left, $0.box.top, $0.box.right, $0.box.bottom]
