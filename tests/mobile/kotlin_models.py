@@ -50,6 +50,7 @@ from tests.mobile.signatures import (
     DYNAMIC_BATCH,
     FACES,
     HALF,
+    OTHER_PRIORS,
     PAIR,
     PIXELS,
     SAMPLES,
@@ -783,6 +784,20 @@ def changed(work: Path) -> str:
     return ", ".join(_CHANGES)
 
 
+def other_priors(work: Path) -> str:
+    """Have a bundle hold other priors than the model has boxes for, or none."""
+    subject = subjects()[FACES.name]
+    for number, (text, wanted) in enumerate(OTHER_PRIORS.items()):
+        here = work / str(number)
+        shutil.copytree(subject.bundle.path, here / "bundle")
+        (here / "bundle" / "files" / "priors.txt").write_text(text)
+        seal(here / "bundle")
+        found, _ = run(subject, here, here / "bundle")
+        said = found["alone"][-1]
+        require(said == f"ModelException: the bundle is damaged: {wanted}", said)
+    return f"{len(OTHER_PRIORS)} files"
+
+
 def _is_left_over(path: Path) -> bool:
     """Tell whether a path in the cache is of no use once the model is open, or is not."""
     return path.name.startswith("profile") or path.suffix == ".part"
@@ -1038,6 +1053,7 @@ def no_libraries(work: Path) -> str:
 PROOFS = (
     *(Proof(f"a bundle in Kotlin: {s.name}", prove(s)) for s in SIGNATURES),
     Proof("what a changed bundle says", changed),
+    Proof("what other priors than the model's say", other_priors),
     Proof("compressed assets", compressed),
     Proof("weights in a file of their own", outside),
     Proof("settings of a session", settings),

@@ -272,6 +272,12 @@ FACES = Signature(
     ),
 )
 """Boxes and scores in an output each; objects."""
+OTHER_PRIORS = {
+    "0.5,0.5,0.6,0.4\n" * 3: "files/priors.txt has 3 priors, the output 'boxes' 4 boxes",
+    "0.5,0.5,0.6,0.4\n" * 3 + "0.5,0.5": "files/priors.txt: line 4 is '0.5,0.5', expected four"
+    " numbers: cx,cy,w,h",
+}
+"""What its priors may be instead, and what is said of each, behind that the bundle is damaged."""
 
 PIXELS = replace(
     DETECTOR,

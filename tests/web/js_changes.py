@@ -20,7 +20,7 @@ from edgepack.bundle.reading import Bundle
 from tests.mobile.proofs import Proof, require
 from tests.mobile.sealing import PALETTES, pack_input
 from tests.mobile.session_options import require_all, set_all
-from tests.mobile.signatures import BUCKETS, DYNAMIC_BATCH, Signature
+from tests.mobile.signatures import BUCKETS, DYNAMIC_BATCH, FACES, OTHER_PRIORS, Signature
 from tests.web.js_models import RUNTIMES, TARGET, dist
 from tests.web.node import run_node
 
@@ -228,6 +228,17 @@ def changed(work: Path) -> str:
     return ", ".join(_CHANGES)
 
 
+def other_priors(work: Path) -> str:
+    """Have a bundle hold other priors than the model has boxes for, or none."""
+    bundle = make_bundle(FACES, work)
+    for text, wanted in OTHER_PRIORS.items():
+        (bundle / "files" / "priors.txt").write_text(text)
+        seal(bundle, read_manifest(bundle))
+        said = open_bundle(bundle, "Faces", "node")
+        require(said == f"damaged: the bundle is damaged: {wanted}", said)
+    return f"{len(OTHER_PRIORS)} files"
+
+
 def outside(work: Path) -> str:
     """Run a bundle with two models whose weights are in one file beside them."""
     bundle = make_bundle(BUCKETS, work)
@@ -272,6 +283,7 @@ def alone(work: Path) -> str:
 
 PROOFS = (
     Proof("what a changed bundle says", changed),
+    Proof("what other priors than the model's say", other_priors),
     Proof("weights in a file of their own", outside),
     Proof("settings of a session", settings),
     Proof("no onnxruntime", alone),

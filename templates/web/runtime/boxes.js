@@ -61,7 +61,7 @@ export function* listBoxes(output, {beside, priors}, description, labels, place)
   const limit = labels || Infinity;
   requireInput(!priors || priors.length === 4 * count, `the output has ${count} boxes, the priors are ${(priors?.length ?? 0) / 4}`);
   requireInput(
-    classes || (width > background && (!labels || width - background === labels)),
+    classes !== undefined || (width > background && (!labels || width - background === labels)),
     `the scores have ${width} classes, expected ${labels ? labels + background : `${1 + background} or more`}`
       + (background ? " with the background" : ""),
   );
