@@ -54,6 +54,15 @@ class DetectionOutput(Documented):
     strides: Annotated[list[Positive], Field(min_length=1)] | None = None
     """Of ``yolox``: the sizes of its grids' cells in pixels, in the order of the rows; 8, 16 and 32
     where none are given. Null for other layouts; keys of ``ssd`` are left out there."""
+    labels: str | None = None
+    """A file of the project's ``files`` with one label a line."""
+    score: Share = 0.25
+    """The least score that counts."""
+    iou: Share = 0.45
+    """Of two boxes of one class whose intersection is more than this part of their union, the one
+    with the better score stays."""
+    most: Positive = 100
+    """How many objects an answer holds, at most."""
     scores: Annotated[str | None, _IF_GIVEN] = None
     """Of ``ssd``: the output with the scores of the boxes' classes, ``(1, N, C)``; with ``classes``
     those of the boxes, ``(1, N)``."""
@@ -78,15 +87,6 @@ class DetectionOutput(Documented):
     ] = None
     """Of ``ssd`` with ``priors``: the factors of offsets of the centre, and of the logarithms of
     width and height; 0.1 and 0.2 where none are given."""
-    labels: str | None = None
-    """A file of the project's ``files`` with one label a line."""
-    score: Share = 0.25
-    """The least score that counts."""
-    iou: Share = 0.45
-    """Of two boxes of one class whose intersection is more than this part of their union, the one
-    with the better score stays."""
-    most: Positive = 100
-    """How many objects an answer holds, at most."""
 
     @model_validator(mode="before")
     @classmethod
