@@ -193,3 +193,8 @@ def test_ssd_when_evaluated_on_a_device_has_the_metric_of_the_build(project, lab
     found = evaluate(built.path, load_device("local"), project=project)
     assert found.measured == built.manifest.variants[0].accuracy
     assert found.measured.metric == ("map" if labels else "f1@0.5")
+
+
+def test_ssd_when_scores_are_the_first_output_takes_them_for_no_class_scores(project):
+    described_as(project, "scores: scores, background: true")
+    assert read_project(project).find_scores_output(["scores", "boxes"]) is None
