@@ -68,38 +68,64 @@ extension LoadedModel {
         let outputs = try run(whole, until: cancellation)
         return Answering(model: self, inputs: whole, outputs: outputs, place: place, options: options)
     }
+}
 
-    /// Counts the labels of outputs whose number of classes is fixed, and the priors of those whose number of boxes is.
+extension ModelBundle {
+    /// Counts the labels of outputs whose number of classes follows from their shape, and the priors of those with boxes.
     ///
-    /// - Throws: ``OpenError`` if there are no labels, or another number.
-    func requireLabels() throws {
-        for spec in bundle.manifest.outputs {
-            try requirePriors(of: spec)
-            guard let description = bundle.manifest.outputDescriptions[spec.name], let file = description.labels else { continue }
-            let count = labels[file]?.count ?? 0
-            guard count > 0 else { throw OpenError("the bundle is damaged: files/\(file) has no labels") }
-            guard case .classification = description, let classes = spec.fixedClasses, classes != count else { continue }
-            throw OpenError("the bundle is damaged: files/\(file) has \(count) labels, '\(spec.name)' has \(classes) classes")
+    /// - Throws: ``OpenError`` if it is another one.
+    func count(_ labels: [String: [String]], priors: [String: [Double]]) throws {
+        for spec in manifest.outputs {
+            guard let description = manifest.outputDescriptions[spec.name] else { continue }
+            if let file = description.priors { try count(priors[file] ?? [], of: spec, file) }
+            guard let file = description.labels else { continue }
+            let (count, classes) = (labels[file]?.count ?? 0, description.classCounts(of: spec.shape))
+            guard !classes.isEmpty, !classes.contains(count) else { continue }
+            let wanted = classes.map(String.init).joined(separator: " or ")
+            throw OpenError(
+                "the bundle is damaged: files/\(file) has \(count) labels, the output '\(spec.name)' \(wanted) classes")
         }
     }
 
-    private func requirePriors(of spec: TensorSpec) throws {
-        guard case .detection(let rows) = bundle.manifest.outputDescriptions[spec.name], let file = rows.several?.priors,
-            spec.shape.count == 3, case .fixed(let boxes) = spec.shape[1]
-        else { return }
-        let count = (priors[file]?.count ?? 0) / 4
-        guard count == boxes else {
-            throw OpenError("the bundle is damaged: files/\(file) has \(count) priors, '\(spec.name)' has \(boxes) boxes")
-        }
+    private func count(_ priors: [Double], of spec: TensorSpec, _ file: String) throws {
+        guard spec.shape.count == 3, case .fixed(let boxes) = spec.shape[1], priors.count / 4 != boxes else { return }
+        throw OpenError(
+            "the bundle is damaged: files/\(file) has \(priors.count / 4) priors, '\(spec.name)' has \(boxes) boxes")
     }
 }
 
-extension TensorSpec {
-    /// The size of the one axis that is not 1; nil where the sizes are not known, or are of several axes.
-    fileprivate var fixedClasses: Int? {
-        let sizes = shape.filter { $0 != .fixed(1) }
-        guard sizes.count == 1, case .fixed(let size) = sizes[0] else { return nil }
-        return size
+extension OutputDescription {
+    /// Returns how many classes an output of a shape can have; nothing where any number is possible.
+    fileprivate func classCounts(of shape: [Dimension]) -> [Int] {
+        var counted: [Dimension]
+        var before = 0
+        switch self {
+        case .classification:
+            counted = Array((shape.count > 1 ? shape.dropFirst() : shape[...]).filter { $0 != .fixed(1) }.prefix(1))
+        case .mask(let pixels):
+            counted = shape.count == 4 ? [shape[pixels.axis == 1 ? 1 : 3]] : []
+            // One class is a threshold's: its labels name what lies below and above it.
+            if counted == [.fixed(1)] { counted = [] }
+        case .detection(let rows):
+            (counted, before) = rows.countedAxes(of: shape)
+        case .raw, .embedding, .probability: counted = []
+        }
+        let sizes = counted.compactMap { (dimension: Dimension) -> Int? in
+            if case .fixed(let size) = dimension { return size - before }
+            return nil
+        }
+        return sizes.count == counted.count ? sizes : []
+    }
+}
+
+extension DetectedRows {
+    /// Returns the axes of which one has the scores of the classes, and how many other values are before these.
+    fileprivate func countedAxes(of shape: [Dimension]) -> (axes: [Dimension], before: Int) {
+        switch layout {
+        case .yolo: return (Array(shape.dropFirst()), 4)
+        case .yolov5, .yolox: return (Array(shape.dropFirst(2)), 5)
+        case .end2end, .ssd: return ([], 0)
+        }
     }
 }
 

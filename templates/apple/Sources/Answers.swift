@@ -237,6 +237,14 @@ enum OutputDescription: Decodable, Sendable, Equatable {
     }
 }
 
+extension OutputDescription {
+    /// The file with the priors of boxes, relative to the bundle's files.
+    var priors: String? {
+        guard case .detection(let rows) = self else { return nil }
+        return rows.several?.priors
+    }
+}
+
 /// Returns the labels in a file's text, one per line, without a byte order mark and carriage returns.
 func readLabels(_ text: String) -> [String] {
     // Splits by scalars, because for Swift a carriage return with its line feed is one character.

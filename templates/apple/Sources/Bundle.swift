@@ -89,11 +89,7 @@ struct ModelBundle: Sendable {
     ///
     /// - Throws: ``OpenError`` if a file is missing, or a line of it is not a box.
     func priors() throws -> [String: [Double]] {
-        let files = manifest.outputDescriptions.values.compactMap { description -> String? in
-            guard case .detection(let rows) = description else { return nil }
-            return rows.several?.priors
-        }
-        return try read(files) { try readPriors(String(decoding: $0, as: UTF8.self)) }
+        try read(manifest.outputDescriptions.values.compactMap(\.priors)) { try readPriors(String(decoding: $0, as: UTF8.self)) }
     }
 
     /// Returns the tokenizers that the inputs' descriptions name, by file.
@@ -151,6 +147,10 @@ struct ModelBundle: Sendable {
             }
             for path in manifest.files.map(\.path) where leadsOut(path) {
                 throw OpenError("the bundle is damaged: manifest.json: '\(path)' is no path in a bundle")
+            }
+            let listed = Set(manifest.files.map(\.path))
+            for path in manifest.named where !listed.contains(path) {
+                throw OpenError("the bundle is damaged: manifest.json does not list \(path), which it names")
             }
             return manifest
         } catch let error as OpenError {

@@ -25,6 +25,15 @@ struct Manifest: Decodable, Sendable {
         case outputDescriptions = "output_descriptions"
     }
 
+    /// The files that the code reads because of what else the manifest says.
+    var named: [String] {
+        let models = variants.flatMap { [$0.model] + $0.buckets.map(\.model) }
+        let tensors = goldens.flatMap { [$0.inputs] + $0.outputs.values }.joined().map(\.path)
+        let described = outputDescriptions.values
+        let files = described.compactMap(\.labels) + described.compactMap(\.priors) + inputDescriptions.values.compactMap(\.tokens?.file)
+        return models + tensors + files.map { "files/\($0)" }
+    }
+
     /// Name, version and target: the name of the bundle's folder.
     var id: String { "\(name)-\(version)-\(target)" }
 }

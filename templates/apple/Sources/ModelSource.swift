@@ -151,18 +151,26 @@ enum BundleFiles: Sendable {
         try list().sorted { $0.key < $1.key }.map { "\($0.key) \($0.value)" }.joined(separator: "\n")
     }
 
+    /// Returns all files in the folders, each with what changes when the file does. A link counts as what it leads to.
     private func list() throws -> [String: String] {
         guard case .folder(let folder) = self else { return [:] }
-        var found: [String: String] = [:]
-        for name in Self.folders {
-            let inner = folder.appendingPathComponent(name)
-            for path in FileManager.default.enumerator(atPath: inner.path)?.compactMap({ $0 as? String }) ?? [] {
-                let facts = try FileManager.default.attributesOfItem(atPath: inner.appendingPathComponent(path).path)
-                guard facts[.type] as? FileAttributeType != .typeDirectory else { continue }
+        var (found, folders): ([String: String], Set<String>) = ([:], [])
+        func add(_ path: String) throws {
+            let file = folder.appendingPathComponent(path).resolvingSymlinksInPath().path
+            var isFolder: ObjCBool = false
+            guard FileManager.default.fileExists(atPath: file, isDirectory: &isFolder) else { return }
+            guard isFolder.boolValue else {
+                let facts = try FileManager.default.attributesOfItem(atPath: file)
                 let time = (facts[.modificationDate] as? Date)?.timeIntervalSince1970 ?? 0
-                found["\(name)/\(path)"] = "\(facts[.size] ?? 0) \(time)"
+                found[path] = "\(facts[.size] ?? 0) \(time)"
+                return
             }
+            guard folders.insert(file).inserted else {
+                throw OpenError("the bundle is damaged: \(name(path)) is a link to a folder that is there already")
+            }
+            for inner in try FileManager.default.contentsOfDirectory(atPath: file) { try add("\(path)/\(inner)") }
         }
+        for name in Self.folders { try add(name) }
         return found
     }
 

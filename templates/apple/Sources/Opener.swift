@@ -97,25 +97,18 @@ struct Opener: Sendable {
     private func reopen(_ verdict: Verdict, of variants: [Variant]) throws -> LoadedModel? {
         guard let variant = variants.first(where: { $0.id == verdict.variant }) else { return nil }
         let passedOver = verdict.passedOver.map { PassedOver(variant: $0[0], reason: $0[1]) }
-        let (labels, priors, tokenizers) = (try bundle.labels(), try bundle.priors(), try bundle.tokenizers())
         do {
-            return LoadedModel(
-                bundle: bundle, variant: variant, sessions: try sessions(of: variant), passedOver: passedOver,
-                labels: labels, priors: priors, tokenizers: tokenizers)
+            return try loaded(variant, passedOver)
         } catch is Refused {
             return nil
         }
     }
 
     private func choose(from variants: [Variant]) throws -> LoadedModel {
-        let (labels, priors, tokenizers) = (try bundle.labels(), try bundle.priors(), try bundle.tokenizers())
         var passedOver: [PassedOver] = []
         for variant in variants {
             do {
-                let model = LoadedModel(
-                    bundle: bundle, variant: variant, sessions: try sessions(of: variant), passedOver: passedOver,
-                    labels: labels, priors: priors, tokenizers: tokenizers)
-                try model.requireLabels()
+                let model = try loaded(variant, passedOver)
                 try prove(model)
                 return model
             } catch let refusal as Refused {
@@ -124,6 +117,14 @@ struct Opener: Sendable {
         }
         let reasons = passedOver.map { "\n  \($0.variant): \($0.reason)" }.joined()
         throw OpenError("no variant of \(bundle.manifest.id) works on this device:\(reasons)")
+    }
+
+    private func loaded(_ variant: Variant, _ passedOver: [PassedOver]) throws -> LoadedModel {
+        let (labels, priors) = (try bundle.labels(), try bundle.priors())
+        try bundle.count(labels, priors: priors)
+        return LoadedModel(
+            bundle: bundle, variant: variant, sessions: try sessions(of: variant), passedOver: passedOver, labels: labels,
+            priors: priors, tokenizers: try bundle.tokenizers())
     }
 
     private func prove(_ model: LoadedModel) throws {

@@ -20,7 +20,8 @@ struct Signer: Sendable {
 
     /// Reads a line of a `.pub` file, or one of allowed signers as ssh-keygen(1) describes them.
     ///
-    /// - Throws: ``OpenError`` if it has no key of type `ssh-ed25519`.
+    /// - Throws: ``OpenError`` if it has no key of type `ssh-ed25519`, says a time that is none, or if the key may not sign
+    ///   bundles.
     init(_ line: String) throws {
         let words = line.split(whereSeparator: \.isWhitespace).map(String.init)
         guard let place = words.firstIndex(of: Self.type), place + 1 < words.count,
@@ -31,21 +32,47 @@ struct Signer: Sendable {
         key = try reader.bytes()
         guard key.count == 32 else { throw OpenError("the key in '\(line)' has \(key.count) bytes, not 32") }
         let options = words[..<place].joined(separator: " ")
-        after = try Self.time("valid-after", in: options)
-        before = try Self.time("valid-before", in: options)
+        if let namespaces = Self.value("namespaces", in: options), !Self.includes(namespaces) {
+            throw OpenError("the key in '\(line)' may not sign bundles: its namespaces do not include '\(Self.namespace)'")
+        }
+        guard Self.range("cert-authority", in: options) == nil else {
+            throw OpenError("the key in '\(line)' may not sign bundles: it signs certificates")
+        }
+        after = try Self.value("valid-after", in: options).map(Self.time)
+        before = try Self.value("valid-before", in: options).map(Self.time)
     }
 
-    private static func time(_ name: String, in options: String) throws -> Date? {
-        guard let found = options.range(of: "\(name)=\"?[0-9]{8,14}Z?", options: .regularExpression) else { return nil }
-        let value = options[found].drop { $0 != "=" }.filter { $0.isNumber || $0 == "Z" }
-        let digits = value.filter(\.isNumber)
+    /// Returns an option's value, without its quotes; nil where it is not given.
+    private static func value(_ name: String, in options: String) -> String? {
+        range("\(name)=(\"[^\"]*\"|[^\",\\s]*)", in: options).map { found in
+            options[found].drop { $0 != "=" }.dropFirst().filter { $0 != "\"" }
+        }
+    }
+
+    private static func range(_ option: String, in options: String) -> Range<String.Index>? {
+        options.range(of: "(?i)\\b\(option)", options: .regularExpression)
+    }
+
+    /// Returns whether a list of patterns, as ssh_config(5) describes them, includes the namespace of bundles.
+    private static func includes(_ list: String) -> Bool {
+        let patterns = list.split(separator: ",").map(String.init)
+        func matches(_ pattern: String) -> Bool {
+            let plain = NSRegularExpression.escapedPattern(for: pattern)
+            let any = plain.replacingOccurrences(of: "\\*", with: ".*").replacingOccurrences(of: "\\?", with: ".")
+            return namespace.range(of: "^\(any)$", options: .regularExpression) != nil
+        }
+        return patterns.contains(where: matches) && !patterns.contains { $0.hasPrefix("!") && matches(String($0.dropFirst())) }
+    }
+
+    private static func time(_ text: String) throws -> Date {
+        let digits = text.hasSuffix("Z") ? text.dropLast() : text[...]
         let format = DateFormatter()
         format.locale = Locale(identifier: "en_US_POSIX")
         format.dateFormat = "yyyyMMddHHmmss"
-        if value.hasSuffix("Z") { format.timeZone = TimeZone(identifier: "UTC") }
-        guard let time = format.date(from: digits + String(repeating: "0", count: 14 - digits.count)) else {
-            throw OpenError("'\(digits)' is no time")
-        }
+        if text.hasSuffix("Z") { format.timeZone = TimeZone(identifier: "UTC") }
+        guard digits.allSatisfy({ $0.isASCII && $0.isNumber }), [8, 12, 14].contains(digits.count),
+            let time = format.date(from: digits + String(repeating: "0", count: 14 - digits.count))
+        else { throw OpenError("'\(text)' is no time") }
         return time
     }
 

@@ -18,6 +18,7 @@ struct Choice {
         try checkTurns(bundle, cache: URL(fileURLWithPath: arguments[3]))
         try checkVerdicts(bundle, cache: URL(fileURLWithPath: arguments[3]).appendingPathComponent("verdicts"))
         checkHashes()
+        try checkLabels(bundle)
         let cases = try JSONDecoder().decode([Case].self, from: Data(contentsOf: URL(fileURLWithPath: arguments[2])))
         let results = cases.map { found(bundle, $0, cache: URL(fileURLWithPath: arguments[3])) }
         print(String(decoding: try JSONEncoder().encode(results), as: UTF8.self))
@@ -130,6 +131,43 @@ struct Choice {
             }
             precondition(hex(parts.finalize()) == hex(sha256(Data(bytes))), "\(size)")
             print(hex(sha256(Data(bytes))))
+        }
+    }
+
+    /// Labels are as many as the classes that an output's shape has, wherever it has them.
+    static func checkLabels(_ bundle: ModelBundle) throws {
+        let classes: [String: Any] = ["kind": "classification", "activation": "none", "top": 5]
+        func rows(_ layout: String) -> [String: Any] {
+            ["kind": "detection", "layout": layout, "score": 0.5, "iou": 0.5, "most": 9, "strides": [8]]
+        }
+        func mask(_ axis: Int) -> [String: Any] { ["kind": "mask", "axis": axis, "threshold": 0.5] }
+        let cases: [([Any], [String: Any], String?)] = [
+            ([1, 3], classes, nil), ([1, 4], classes, "4"), ([4], classes, "4"), (["batch", 4], classes, "4"),
+            (["batch", "classes"], classes, nil), ([2, 4, 7], classes, "4"), ([1, 1, 4], classes, "4"),
+            ([1, 7, 90], rows("yolo"), nil), ([1, 90, 7], rows("yolo"), nil), ([1, 84, 90], rows("yolo"), "80 or 86"),
+            ([1, 84, "boxes"], rows("yolo"), nil), ([1, 90, 8], rows("yolov5"), nil), ([1, 90, 85], rows("yolov5"), "80"),
+            ([1, "boxes", 85], rows("yolox"), "80"), ([1, 90, 6], rows("end2end"), nil),
+            ([1, 3, 8, 8], mask(1), nil), ([1, 4, 8, 8], mask(1), "4"), ([1, 8, 8, 4], mask(-1), "4"),
+            ([1, 8, 8, 3], mask(-1), nil), ([1, 1, 8, 8], mask(1), nil), ([1, 8, 8], mask(1), nil),
+        ]
+        let file = try bundle.files.data("manifest.json")
+        for (shape, description, wanted) in cases {
+            var manifest = try JSONSerialization.jsonObject(with: file) as! [String: Any]
+            manifest["outputs"] = [["name": "y", "dtype": "float32", "shape": shape] as [String: Any]]
+            let labelled = description.merging(["labels": "labels.txt"]) { given, _ in given }
+            manifest["output_descriptions"] = ["y": labelled]
+            let listed: [String: Any] = ["path": "files/labels.txt", "sha256": "", "size_bytes": 0, "role": "file"]
+            manifest["files"] = manifest["files"] as! [Any] + [listed]
+            let data = try JSONSerialization.data(withJSONObject: manifest)
+            let made = try ModelBundle(files: .function { $0 == "manifest.json" ? data : Data("a\nb\nc\n".utf8) })
+            var said: String?
+            do {
+                try made.count(made.labels(), priors: [:])
+            } catch {
+                said = "\(error)"
+            }
+            let error = wanted.map { "the bundle is damaged: files/labels.txt has 3 labels, the output 'y' \($0) classes" }
+            precondition(said == error, "\(shape) of \(description): \(said ?? "they are taken")")
         }
     }
 
