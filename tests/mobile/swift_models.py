@@ -25,7 +25,14 @@ from edgepack.ondevice.runtime.edgepack_loader import golden_closeness_db, load,
 from edgepack.project.identifiers import make_identifiers, make_type_name
 from onnx import TensorProto, helper
 
-from tests.mobile.kotlin_models import WIDE, check_palette
+from tests.mobile.kotlin_models import (
+    BOXES,
+    FEW_BYTES,
+    FRAMES,
+    SEGMENTER,
+    WIDE,
+    check_palette,
+)
 from tests.mobile.proofs import NotHeldError, Proof, require
 from tests.mobile.session_options import require_all, set_all
 from tests.mobile.signatures import (
@@ -37,6 +44,7 @@ from tests.mobile.signatures import (
     FACES,
     PAIR,
     PIXELS,
+    SAMPLES,
     SIZED,
     TEXT,
     Signature,
@@ -47,6 +55,7 @@ SWIFT = Path(__file__).with_name("swift")
 STRICT = ["-swift-version", "6", "-warnings-as-errors"]
 """As a package with tools version 6 is compiled; nothing that a compiler warns of."""
 LINK = ["-L/runtime", "-lonnxruntime"]
+COUNTING = ["clang", "-O2", "-shared", "-fPIC", "-o", "counting.so", "counting.c"]
 
 
 def _turn() -> onnx.GraphProto:
@@ -82,9 +91,20 @@ LOOP = Signature(
     (("zero", np.zeros(1, np.float32)), ("one", np.ones(1, np.float32))),
 )
 """As long as an input says."""
-OTHERS = (PIXELS, TEXT, SIZED, PAIR, CAPTION, WIDE, LOOP, FACES)
+NARROW = replace(
+    WIDE,
+    name="narrow",
+    nodes=(*WIDE.nodes, helper.make_node("NonZero", ["output0"], ["places"], "places")),
+    inputs=(("images", TensorProto.FLOAT16, [1, 3, 32, 32]),),
+    outputs=(*WIDE.outputs, ("places", TensorProto.INT64, [3, "found"])),
+    samples=lambda random: {"images": random.random((SAMPLES, 3, 32, 32)).astype(np.float16)},
+)
+"""A picture as float16, and an output of a size that only a run tells."""
+OTHERS = (PIXELS, TEXT, SIZED, PAIR, CAPTION, WIDE, NARROW, BOXES, SEGMENTER, LOOP, FACES)
 MADE = (DYNAMIC_BATCH, DETECTOR, PIXELS, SIZED, PAIR, CAPTION, WIDE, FACES)
 """Those that take pictures."""
+SIZES = {**FRAMES, WIDE.name: [(64, 48)], NARROW.name: [(64, 48), (1280, 720)], FACES.name: [(64, 48)]}
+"""Sizes of the camera frames that a model is given, the smallest first."""
 PICTURE = "picture(width: {width}, height: 23)"
 CAPTION_TEXT = "Hello unaffable world!"
 TOLD = {
@@ -122,8 +142,13 @@ class Compiled:
         """The best that needs no more than a CPU."""
         return next(v for v in self.manifest.variants if v.backend == "cpu")
 
-    def run(self, program: str) -> dict[str, Any]:
-        """Compile a program that uses the module, run it, and return what it said."""
+    def run(self, program: str, *, counted: bool = False) -> dict[str, Any]:
+        """Compile a program that uses the module, run it, and return what it said.
+
+        Args:
+            program: Goes on after ``swift/Golden.swift``.
+            counted: Whether it can ask for the bytes that were allocated (``swift/counting.c``).
+        """
         shared = (SWIFT / "Golden.swift").read_text(encoding="utf-8")
         (self.folder / "main.swift").write_text(
             shared.replace("MODULE", self.module) + program + "\ntry finish()\n", encoding="utf-8"
@@ -133,7 +158,12 @@ class Compiled:
         argv = ["swiftc", "-swift-version", "5", "-I", ".", "-Xcc", f"-I{include}", "-I", include]
         argv += ["main.swift", f"{self.module}.o", "-o", "proof", *LINK]
         self.tools.run(argv, folder=self.folder)
-        done = self.tools.run(["./proof", "bundle", "out"], folder=self.folder)
+        run = ["./proof", "bundle", "out"]
+        if counted:
+            shutil.copy(SWIFT / "counting.c", self.folder)
+            self.tools.run(COUNTING, folder=self.folder)
+            run = ["env", "LD_PRELOAD=./counting.so", *run]
+        done = self.tools.run(run, folder=self.folder)
         (self.folder / "out" / "stderr.txt").write_bytes(done.stderr)
         said: dict[str, Any] = json.loads((self.folder / "out" / "said.json").read_text("utf-8"))
         return said
@@ -192,6 +222,8 @@ def signature_holds(signature: Signature, work: Path) -> str:
         looks.append(masks_may_be_left_out)
     if signature is TEXT:
         looks.append(text_holds)
+    if signature.name in SIZES:
+        looks.append(frames_hold)
     if signature is LOOP:
         looks.append(runs_are_cancelled)
     return "; ".join(look(made) for look in looks)
@@ -429,6 +461,20 @@ said["next"] = try await sum(3)
     require(said["cancelled"] == ["CancellationError"] * 2, f"{said['cancelled']}")
     require(said["next"] == 3, f"the next call gave {said['next']}")
     return "a run and a waiting call are cancelled"
+
+
+def frames_hold(made: Compiled) -> str:
+    """Have a predictor take frames: none takes memory that grows with it, or with the outputs."""
+    sizes = SIZES[made.manifest.name]
+    text = (SWIFT / "Frames.swift").read_text("utf-8")
+    text = text.replace("MODEL", made.name).replace("SIZES", str(sizes))
+    said = made.run(text, counted=True)
+    require(said["early"] == "there are no outputs: call predict first", f"{said['early']}")
+    own = [bytes_ for bytes_, _ in said["frames"]]
+    for (width, height), (bytes_, copied) in zip(sizes, said["frames"], strict=True):
+        require(copied >= 3 * width * height, f"a copy is counted as {copied} bytes")
+        require(bytes_ <= min(own[0], FEW_BYTES) + FEW_BYTES, f"frames take {own} bytes each")
+    return f"frames of {len(sizes)} sizes take {max(own)} bytes at most"
 
 
 def masks_may_be_left_out(made: Compiled) -> str:

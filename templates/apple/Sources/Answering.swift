@@ -8,12 +8,21 @@ extension LoadedModel {
     /// - Throws: ``TensorError`` if the manifest does not describe the input as an image: then it belongs to other code.
     ///   ``ImageError`` if the picture has no memory that can be read, or is too long and thin for a model that scales it itself.
     func tensor<Scalar>(of picture: Picture, for input: String) throws -> Tensor<Scalar> {
-        guard let description = bundle.manifest.inputDescriptions[input]?.image,
-            let tensor = try picture.withFrame({ try made(of: $0, description, as: Scalar.self) as? Tensor<Scalar> })
-        else {
-            throw TensorError(.bundle, "the manifest does not say how a picture becomes '\(input)'")
+        let description = try image(input)
+        guard let tensor = try picture.withFrame({ try made(of: $0, description, as: Scalar.self) as? Tensor<Scalar> }) else {
+            throw TensorError(.bundle, "the model's tensor '\(input)' is no \(Scalar.self)")
         }
         return tensor
+    }
+
+    /// Returns how a picture becomes an input.
+    ///
+    /// - Throws: ``TensorError`` if the manifest does not describe the input as an image: then it belongs to other code.
+    func image(_ input: String) throws -> ImageInput {
+        guard let description = bundle.manifest.inputDescriptions[input]?.image else {
+            throw TensorError(.bundle, "the manifest does not say how a picture becomes '\(input)'")
+        }
+        return description
     }
 
     private func made(of frame: Frame, _ description: ImageInput, as scalar: Any.Type) throws -> Any {
@@ -60,13 +69,18 @@ extension LoadedModel {
     func answer(
         _ inputs: Tensors, place: ImagePlacement?, options: AnswerOptions, until cancellation: Cancellation? = nil
     ) throws -> Answering {
+        try check(options)
+        let whole = try whole(inputs)
+        let outputs = try run(whole, until: cancellation)
+        return Answering(model: self, inputs: whole, outputs: outputs, place: place, options: options)
+    }
+
+    /// - Throws: ``AnswerError`` if an option is outside its range, or names a label that an output has not.
+    func check(_ options: AnswerOptions) throws {
         try options.requireRanges()
         for case .some(let file) in bundle.manifest.outputDescriptions.values.map(\.allowedLabels) {
             _ = try options.allowed(of: file.flatMap { labels[$0] } ?? [])
         }
-        let whole = try whole(inputs)
-        let outputs = try run(whole, until: cancellation)
-        return Answering(model: self, inputs: whole, outputs: outputs, place: place, options: options)
     }
 }
 
@@ -79,33 +93,32 @@ extension ModelBundle {
             guard let description = manifest.outputDescriptions[spec.name] else { continue }
             if let file = description.priors { try count(priors[file] ?? [], of: spec, file) }
             guard let file = description.labels else { continue }
-            let (count, classes) = (labels[file]?.count ?? 0, description.classCounts(of: spec.shape))
+            let scored = manifest.outputs.first { $0.name == description.scores } ?? spec
+            let (count, classes) = (labels[file]?.count ?? 0, description.classCounts(of: scored.shape))
             guard !classes.isEmpty, !classes.contains(count) else { continue }
             let wanted = classes.map(String.init).joined(separator: " or ")
             throw OpenError(
-                "the bundle is damaged: files/\(file) has \(count) labels, the output '\(spec.name)' \(wanted) classes")
+                "the bundle is damaged: files/\(file) has \(count) labels, the output '\(scored.name)' \(wanted) classes")
         }
     }
 
     private func count(_ priors: [Double], of spec: TensorSpec, _ file: String) throws {
         guard spec.shape.count == 3, case .fixed(let boxes) = spec.shape[1], priors.count / 4 != boxes else { return }
         throw OpenError(
-            "the bundle is damaged: files/\(file) has \(priors.count / 4) priors, '\(spec.name)' has \(boxes) boxes")
+            "the bundle is damaged: files/\(file) has \(priors.count / 4) priors, the output '\(spec.name)' \(boxes) boxes")
     }
 }
 
 extension OutputDescription {
     /// Returns how many classes an output of a shape can have; nothing where any number is possible.
     fileprivate func classCounts(of shape: [Dimension]) -> [Int] {
-        var counted: [Dimension]
+        let counted: [Dimension]
         var before = 0
         switch self {
         case .classification:
             counted = Array((shape.count > 1 ? shape.dropFirst() : shape[...]).filter { $0 != .fixed(1) }.prefix(1))
         case .mask(let pixels):
             counted = shape.count == 4 ? [shape[pixels.axis == 1 ? 1 : 3]] : []
-            // One class is a threshold's: its labels name what lies below and above it.
-            if counted == [.fixed(1)] { counted = [] }
         case .detection(let rows):
             (counted, before) = rows.countedAxes(of: shape)
         case .raw, .embedding, .probability: counted = []
@@ -114,7 +127,8 @@ extension OutputDescription {
             if case .fixed(let size) = dimension { return size - before }
             return nil
         }
-        return sizes.count == counted.count ? sizes : []
+        // One class of a mask is a threshold's: its labels name what lies below and above it.
+        return sizes.count < counted.count || (before == 0 && sizes.contains(1)) ? [] : sizes
     }
 }
 
@@ -124,7 +138,8 @@ extension DetectedRows {
         switch layout {
         case .yolo: return (Array(shape.dropFirst()), 4)
         case .yolov5, .yolox: return (Array(shape.dropFirst(2)), 5)
-        case .end2end, .ssd: return ([], 0)
+        case .ssd: return (several?.classes == nil ? Array(shape.dropFirst(2)) : [], several?.background == true ? 1 : 0)
+        case .end2end: return ([], 0)
         }
     }
 }

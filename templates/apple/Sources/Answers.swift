@@ -238,6 +238,12 @@ enum OutputDescription: Decodable, Sendable, Equatable {
 }
 
 extension OutputDescription {
+    /// The output with the scores of the classes, where it is another one.
+    var scores: String? {
+        guard case .detection(let rows) = self else { return nil }
+        return rows.several?.scores
+    }
+
     /// The file with the priors of boxes, relative to the bundle's files.
     var priors: String? {
         guard case .detection(let rows) = self else { return nil }
@@ -264,11 +270,27 @@ private func isAllowed(_ index: Int, _ allowed: [Bool]?) -> Bool {
 
 /// Returns the indices of values from the highest to the lowest; equal values by index, NaN last.
 private func descending(_ values: [Double]) -> [Int] {
-    values.indices.sorted { one, other in
-        let (a, b) = (values[one], values[other])
-        if a == b || (a.isNaN && b.isNaN) { return one < other }
-        return a > b || b.isNaN
+    values.indices.sorted { comes($0, before: $1, in: values) }
+}
+
+/// Returns the first of these indices, in the same order.
+private func best(_ most: Int, of values: Doubles, among indices: some Sequence<Int>) -> [Int] {
+    var found: [Int] = []
+    for index in indices {
+        if found.count >= most {
+            guard let last = found.last, comes(index, before: last, in: values) else { continue }
+            found.removeLast()
+        }
+        found.insert(index, at: found.firstIndex { comes(index, before: $0, in: values) } ?? found.count)
     }
+    return found
+}
+
+private func comes<Values: RandomAccessCollection<Double>>(_ one: Int, before other: Int, in values: Values) -> Bool
+where Values.Index == Int {
+    let (a, b) = (values[one], values[other])
+    if a == b || (a.isNaN && b.isNaN) { return one < other }
+    return a > b || b.isNaN
 }
 
 /// How one row of scores or logits becomes classes.
@@ -294,26 +316,26 @@ struct ClassScores: Decodable, Sendable, Equatable {
                     + " are asked for one sample at a time")
         }
         let values = output.doubles()
-        let scores = activated(values)
+        let score = activated(values)
         let allowed = try options.allowed(of: labels)
-        // Sorted by the values: an activation keeps their order, but may round two of them to the same score.
-        let found = descending(values).filter { index in
-            isAllowed(index, allowed) && options.score.map { scores[index] >= $0 } ?? true
+        let some = values.indices.lazy.filter { index in
+            isAllowed(index, allowed) && options.score.map { score(values[index]) >= $0 } ?? true
         }
-        return found.prefix(options.top ?? top).map { index in
-            Classification(index: index, label: label(index, of: labels), score: scores[index])
+        // By the values: an activation keeps their order, but may round two of them to the same score.
+        return best(options.top ?? top, of: values, among: some).map { index in
+            Classification(index: index, label: label(index, of: labels), score: score(values[index]))
         }
     }
 
-    private func activated(_ values: [Double]) -> [Double] {
+    /// Returns what makes scores of values.
+    private func activated(_ values: Doubles) -> (Double) -> Double {
         switch activation {
-        case .none: return values
-        case .sigmoid: return values.map { 1 / (1 + exp(-$0)) }
+        case .none: return { $0 }
+        case .sigmoid: return { 1 / (1 + exp(-$0)) }
         case .softmax:
             let highest = values.max() ?? 0
-            let powers = values.map { exp($0 - highest) }
-            let sum = powers.reduce(0, +)
-            return powers.map { $0 / sum }
+            let sum = values.reduce(0) { $0 + exp($1 - highest) }
+            return { exp($0 - highest) / sum }
         }
     }
 }
@@ -379,12 +401,12 @@ struct DetectedRows: Decodable, Sendable, Equatable {
     ) throws -> [Detection] {
         let allowed = try options.allowed(of: labels)
         let (score, iou, most) = (options.score ?? score, options.iou ?? iou, options.most ?? most)
-        let rows =
-            try several?.candidates(outputs, labels: labels.count, place: place, priors: priors)
-            ?? candidates(outputs[0], labels: labels.count, place: place)
-        let found = rows.filter {
-            $0.score >= score && $0.score.isFinite && $0.box.isFinite && isAllowed($0.index, allowed)
+        func isWanted(_ each: Candidate) -> Bool {
+            each.score >= score && each.score.isFinite && each.box.isFinite && isAllowed(each.index, allowed)
         }
+        let found =
+            try several?.candidates(outputs, labels: labels.count, place: place, priors: priors, isWanted: isWanted)
+            ?? candidates(outputs[0], labels: labels.count, place: place, isWanted: isWanted)
         var kept: [Candidate] = []
         for index in descending(found.map(\.score)) where kept.count < most {
             let each = found[index]
@@ -404,16 +426,18 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         let box: Box
     }
 
-    /// Returns the object of each row, in the output's order.
-    private func candidates(_ output: RawTensor, labels: Int, place: ImagePlacement) throws -> [Candidate] {
-        if layout == .end2end { return try finished(output, labels: labels) }
+    /// Returns the objects of rows that are wanted, in the output's order.
+    private func candidates(
+        _ output: RawTensor, labels: Int, place: ImagePlacement, isWanted: (Candidate) -> Bool
+    ) throws -> [Candidate] {
+        if layout == .end2end { return try finished(output, labels: labels, isWanted: isWanted) }
         let (rows, columns, isTransposed) = try axes(output.shape, labels: labels)
-        let cells = layout == .yolox ? try cells(rows: rows, place: place) : []
+        if layout == .yolox { try requireCells(rows, place: place) }
         let values = output.doubles()
         func value(_ row: Int, _ column: Int) -> Double {
             values[isTransposed ? column * rows + row : row * columns + column]
         }
-        return (0..<rows).map { row in
+        return (0..<rows).compactMap { row in
             let object = before == 5 ? value(row, 4) : 1
             var (index, best) = (0, -Double.infinity)
             for column in before..<columns {
@@ -422,46 +446,53 @@ struct DetectedRows: Decodable, Sendable, Equatable {
             }
             var (x, y, width, height) = (value(row, 0), value(row, 1), value(row, 2), value(row, 3))
             if layout == .yolox {
-                let cell = cells[row]
+                let cell = cell(row, place: place)
                 (x, y) = ((x + cell.x) * cell.stride, (y + cell.y) * cell.stride)
                 (width, height) = (exp(width) * cell.stride, exp(height) * cell.stride)
             }
             let (halfWidth, halfHeight) = (width / 2, height / 2)
             let box = Box(left: x - halfWidth, top: y - halfHeight, right: x + halfWidth, bottom: y + halfHeight)
-            return Candidate(index: index, score: best, box: box)
+            let found = Candidate(index: index, score: best, box: box)
+            return isWanted(found) ? found : nil
         }
     }
 
     /// Returns the rows of a model that suppresses overlaps itself. Rows without a class, which fill the output, are left out.
-    private func finished(_ output: RawTensor, labels: Int) throws -> [Candidate] {
+    private func finished(
+        _ output: RawTensor, labels: Int, isWanted: (Candidate) -> Bool
+    ) throws -> [Candidate] {
         guard output.shape.count == 3, output.shape[0] == 1, output.shape[2] == 6 else { throw unfit(output.shape, "6") }
         let values = output.doubles()
-        return (0..<output.shape[1]).compactMap { row in
-            let each = values[row * 6..<row * 6 + 6].map { $0 }
-            guard let index = Int(exactly: each[5]), index >= 0, index < (labels > 0 ? labels : 1 << 31) else { return nil }
-            let box = Box(left: each[0], top: each[1], right: each[2], bottom: each[3])
-            return Candidate(index: index, score: each[4], box: box)
+        return stride(from: 0, to: values.count, by: 6).compactMap { at in
+            guard let index = Int(exactly: values[at + 5]), index >= 0, index < (labels > 0 ? labels : 1 << 31) else { return nil }
+            let box = Box(left: values[at], top: values[at + 1], right: values[at + 2], bottom: values[at + 3])
+            let found = Candidate(index: index, score: values[at + 4], box: box)
+            return isWanted(found) ? found : nil
         }
     }
 
     private typealias Cell = (x: Double, y: Double, stride: Double)
 
-    /// Returns the cell of each row: by stride, then from the top, then from the left.
-    private func cells(rows: Int, place: ImagePlacement) throws -> [Cell] {
-        let strides = strides ?? []
-        var cells: [Cell] = []
-        for stride in strides {
-            for y in 0..<place.inputHeight / stride {
-                for x in 0..<place.inputWidth / stride { cells.append((Double(x), Double(y), Double(stride))) }
-            }
+    /// Returns the cell of a row: by stride, then from the top, then from the left.
+    private func cell(_ row: Int, place: ImagePlacement) -> Cell {
+        var rest = row
+        for stride in strides ?? [] {
+            let (width, height) = (place.inputWidth / stride, place.inputHeight / stride)
+            if rest < width * height { return (Double(rest % width), Double(rest / width), Double(stride)) }
+            rest -= width * height
         }
-        guard cells.count == rows else {
+        preconditionFailure("row \(row) is in no cell")
+    }
+
+    private func requireCells(_ rows: Int, place: ImagePlacement) throws {
+        let strides = strides ?? []
+        let cells = strides.reduce(0) { $0 + (place.inputWidth / $1) * (place.inputHeight / $1) }
+        guard cells == rows else {
             throw AnswerError(
                 .shape,
                 "the output has \(rows) boxes: with the strides \(strides) an input of"
-                    + " \(place.inputWidth) x \(place.inputHeight) pixels has \(cells.count)")
+                    + " \(place.inputWidth) x \(place.inputHeight) pixels has \(cells)")
         }
-        return cells
     }
 
     /// The number of values before the scores of the classes.
@@ -554,7 +585,7 @@ struct Pooling: Decodable, Sendable, Equatable {
         return Tensor(unchecked: vectors.flatMap { $0.map(Float.init) }, shape: [vectors.count, size])
     }
 
-    private func pooled(_ values: [Double], shape: [Int], mask: RawTensor?) throws -> [[Double]] {
+    private func pooled(_ values: Doubles, shape: [Int], mask: RawTensor?) throws -> [[Double]] {
         guard shape.count == 3, mask == nil || mask?.shape == Array(shape[..<2]) else {
             let ofMask = mask.map { " and its mask \($0.shape)" } ?? ""
             throw AnswerError(
@@ -574,7 +605,7 @@ struct Pooling: Decodable, Sendable, Equatable {
     }
 
     /// Makes one vector of the vectors of the positions that count.
-    private func pool(_ rows: [ArraySlice<Double>], size: Int) -> [Double] {
+    private func pool(_ rows: [Slice<Doubles>], size: Int) -> [Double] {
         guard let first = rows.first else { return Array(repeating: 0, count: size) }
         var vector = Array(first)
         if pooling == .cls { return vector }
@@ -614,20 +645,44 @@ struct PixelClasses: Decodable, Sendable, Equatable {
     /// - Throws: ``AnswerError`` if the output has another shape, or a class is not 0 to 254.
     func mask(of output: RawTensor, labels: [String], place: ImagePlacement) throws -> Mask {
         let (height, width, channels, isLast) = try axes(output.shape)
-        let ofPlace = try classes(output, places: height * width, channels: channels, isLast: isLast)
         let columns = Self.places(
             picture: place.width, scaled: place.scaledWidth, offset: place.left, input: place.inputWidth, output: width)
         let rows = Self.places(
             picture: place.height, scaled: place.scaledHeight, offset: place.top, input: place.inputHeight, output: height)
-        var classes: [UInt8] = []
-        classes.reserveCapacity(place.width * place.height)
-        for row in rows {
-            for column in columns {
-                let isSeen = row >= 0 && column >= 0
-                classes.append(isSeen ? ofPlace[row * width + column] : Mask.unseen)
+        let values = output.doubles()
+        var ofRow = [UInt8](repeating: 0, count: width)
+        var classes = [UInt8](repeating: Mask.unseen, count: place.width * place.height)
+        var y = rows.firstIndex { $0 >= 0 } ?? rows.count
+        for row in 0..<height {
+            for column in 0..<width {
+                let (at, places) = (row * width + column, height * width)
+                ofRow[column] = try found(channels, isFloat: output.type.isFloat) { channel in
+                    values[isLast ? at * channels + channel : channel * places + at]
+                }
+            }
+            while y < rows.count, rows[y] == row {
+                for (x, column) in columns.enumerated() where column >= 0 { classes[y * place.width + x] = ofRow[column] }
+                y += 1
             }
         }
         return Mask(unchecked: classes, width: place.width, height: place.height, labels: labels)
+    }
+
+    /// Returns the class of a place.
+    private func found(_ channels: Int, isFloat: Bool, value: (_ channel: Int) -> Double) throws -> UInt8 {
+        var index = 0
+        if channels > 1 {
+            var best = -Double.infinity
+            for channel in 0..<channels where value(channel) > best { (index, best) = (channel, value(channel)) }
+        } else if isFloat {
+            index = value(0) >= threshold ? 1 : 0
+        } else {
+            index = Int(exactly: value(0)) ?? .max
+        }
+        guard (0..<Int(Mask.unseen)).contains(index) else {
+            throw AnswerError(.shape, "the output has the class \(index): a mask has classes from 0 to \(Mask.unseen - 1)")
+        }
+        return UInt8(index)
     }
 
     private func axes(_ shape: [Int]) throws -> (height: Int, width: Int, channels: Int, isLast: Bool) {
@@ -638,28 +693,6 @@ struct PixelClasses: Decodable, Sendable, Equatable {
         }
         throw AnswerError(
             .shape, "the output is \(shape): a mask is [1, height, width], with an axis for scores of classes or not")
-    }
-
-    private func classes(_ output: RawTensor, places: Int, channels: Int, isLast: Bool) throws -> [UInt8] {
-        let values = output.doubles()
-        return try (0..<places).map { place in
-            var index = 0
-            if channels > 1 {
-                var best = -Double.infinity
-                for channel in 0..<channels {
-                    let value = values[isLast ? place * channels + channel : channel * places + place]
-                    if value > best { (index, best) = (channel, value) }
-                }
-            } else if output.type.isFloat {
-                index = values[place] >= threshold ? 1 : 0
-            } else {
-                index = Int(exactly: values[place]) ?? .max
-            }
-            guard (0..<Int(Mask.unseen)).contains(index) else {
-                throw AnswerError(.shape, "the output has the class \(index): a mask has classes from 0 to \(Mask.unseen - 1)")
-            }
-            return UInt8(index)
-        }
     }
 
     /// Returns the place in an axis of the output for each pixel of the picture's; -1 where the picture was cut.

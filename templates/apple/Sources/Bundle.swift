@@ -219,10 +219,10 @@ enum Closeness {
 
     private static func equalShare(_ reference: RawTensor, _ output: RawTensor) -> Double {
         guard reference.count > 0 else { return 1 }
-        let size = reference.type.size
+        let (size, one, other) = (reference.type.size, reference.bytes, output.bytes)
         let equal = (0..<reference.count).filter { index in
             let range = index * size..<(index + 1) * size
-            return reference.bytes[range] == output.bytes[range]
+            return one[range] == other[range]
         }
         return Double(equal.count) / Double(reference.count)
     }

@@ -82,15 +82,13 @@ struct ImageInput: Decodable, Sendable, Equatable {
     /// Returns the tensor of one picture: `[1, C, H, W]` or `[1, H, W, C]`, as `layout` says.
     func tensor(of frame: Frame) -> Tensor<Float> {
         let maker = TensorMaker(self, width: frame.uprightWidth, height: frame.uprightHeight)
-        let place = maker.place
-        let shape = shape(height: place.inputHeight, width: place.inputWidth)
-        let count = shape.reduce(1, *)
+        let count = maker.shape.reduce(1, *)
         let values = [Float](unsafeUninitializedCapacity: count) { values, initialized in
             maker.fill(values.baseAddress!, from: frame)
             initialized = count
         }
-        var tensor = Tensor(unchecked: values, shape: shape)
-        tensor.place = place
+        var tensor = Tensor(unchecked: values, shape: maker.shape)
+        tensor.place = maker.place
         return tensor
     }
 
@@ -104,10 +102,6 @@ struct ImageInput: Decodable, Sendable, Equatable {
         var tensor = Tensor(unchecked: uprightPixels(of: frame), shape: [height, width, 3])
         tensor.place = place
         return tensor
-    }
-
-    private func shape(height: Int, width: Int) -> [Int] {
-        layout == .nchw ? [1, channels, height, width] : [1, height, width, channels]
     }
 
     /// Returns a channel's tensor value for each of the 256 values of a byte.
@@ -219,6 +213,8 @@ struct ImagePlacement: Sendable, Equatable {
 /// the rows that make one new row. One thread uses it at a time.
 final class TensorMaker {
     let place: ImagePlacement
+    /// `[1, C, H, W]` or `[1, H, W, C]`.
+    let shape: [Int]
     private let input: ImageInput
     private let across: AxisWeights
     private let down: AxisWeights
@@ -241,6 +237,8 @@ final class TensorMaker {
     init(_ input: ImageInput, width: Int, height: Int) {
         self.input = input
         place = input.resize.placed(width: width, height: height)
+        let (rows, columns) = (place.inputHeight, place.inputWidth)
+        shape = input.layout == .nchw ? [1, input.channels, rows, columns] : [1, rows, columns, input.channels]
         across = AxisWeights(from: width, to: place.scaledWidth, shown: place.shownColumns)
         down = AxisWeights(from: height, to: place.scaledHeight, shown: place.shownRows)
         values = (0..<input.channels).flatMap(input.normalized)
@@ -253,6 +251,9 @@ final class TensorMaker {
         low = Buffer(count: keptLength)
         scaled = Buffer(count: place.shownColumns.count * input.channels)
     }
+
+    /// Returns whether a frame has the size that this was made for.
+    func takes(_ frame: Frame) -> Bool { frame.uprightWidth == place.width && frame.uprightHeight == place.height }
 
     /// Writes a picture's tensor.
     ///

@@ -58,7 +58,7 @@ struct LoadedModel: Sendable {
     let runs = RunQueue()
 
     private var names: [String] { bundle.manifest.outputs.map(\.name) }
-    private var buckets: Buckets { Buckets(all: variant.buckets.map(\.dims), exact: variant.exact) }
+    var buckets: Buckets { Buckets(all: variant.buckets.map(\.dims), exact: variant.exact) }
 
     /// Runs the model on inputs as ``whole(_:)`` returns them.
     ///

@@ -24,6 +24,10 @@ protocol InferenceSession: Sendable {
     ///
     /// - Parameter cancellation: Ends the run, with `CancellationError`.
     func run(_ feed: Tensors, outputs: [String], until cancellation: Cancellation?) throws -> Tensors
+    /// Makes memory for runs on one input of a shape, with what is known of the outputs: a shape, or nil.
+    func pinned(
+        _ input: PinnedInput, outputs: [(name: String, type: ElementType, shape: [Int]?)]
+    ) throws -> any PinnedRuns
     /// The provider of each node; empty if the runtime does not report it.
     func assignedProviders() throws -> [String]
 }

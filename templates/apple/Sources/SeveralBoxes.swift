@@ -46,14 +46,15 @@ struct SeveralBoxes: Decodable, Sendable, Equatable {
     /// The outputs that are read beside the described one.
     var readToo: [String] { [scores] + (classes.map { [$0] } ?? []) }
 
-    /// Returns the object of each box that has a class, in the output's order.
+    /// Returns the objects of boxes that have a class and are wanted, in the output's order.
     ///
     /// - Parameters:
     ///   - outputs: Boxes `(1, N, 4)` and scores `(1, N, C)`; or boxes, scores `(1, N)` and classes `(1, N)`.
     ///   - priors: What ``readPriors(_:)`` gave of the file.
     /// - Throws: ``AnswerError`` if the shapes are others, or there are more or less labels or priors.
     func candidates(
-        _ outputs: [RawTensor], labels: Int, place: ImagePlacement, priors: [Double]
+        _ outputs: [RawTensor], labels: Int, place: ImagePlacement, priors: [Double],
+        isWanted: (DetectedRows.Candidate) -> Bool
     ) throws -> [DetectedRows.Candidate] {
         try requireShapes(outputs.map(\.shape))
         let (count, width) = (outputs[0].shape[1], outputs[1].shape.count == 3 ? outputs[1].shape[2] : 1)
@@ -75,8 +76,9 @@ struct SeveralBoxes: Decodable, Sendable, Equatable {
                 guard index < (labels > 0 ? labels : 1 << 31) else { return nil }
             }
             let score = activated(own, at: classes == nil ? first + index : 0)
-            let box = box(values[0][4 * row..<4 * row + 4].map { $0 }, row: row, place: place, priors: priors)
-            return DetectedRows.Candidate(index: index, score: score, box: box)
+            let box = box(row, of: values[0], place: place, priors: priors)
+            let found = DetectedRows.Candidate(index: index, score: score, box: box)
+            return isWanted(found) ? found : nil
         }
     }
 
@@ -105,7 +107,7 @@ struct SeveralBoxes: Decodable, Sendable, Equatable {
     }
 
     /// Returns one of a row's values after the activation.
-    private func activated(_ row: ArraySlice<Double>, at index: Int) -> Double {
+    private func activated(_ row: Slice<Doubles>, at index: Int) -> Double {
         let value = row[row.startIndex + index]
         switch activation {
         case .none: return value
@@ -117,10 +119,10 @@ struct SeveralBoxes: Decodable, Sendable, Equatable {
     }
 
     /// Returns a box in pixels of the input.
-    private func box(_ values: [Double], row: Int, place: ImagePlacement, priors: [Double]) -> Box {
+    private func box(_ row: Int, of values: Doubles, place: ImagePlacement, priors: [Double]) -> Box {
         let width = normalized ? Double(place.inputWidth) : 1
         let height = normalized ? Double(place.inputHeight) : 1
-        var (a, b, c, d) = (values[0], values[1], values[2], values[3])
+        var (a, b, c, d) = (values[4 * row], values[4 * row + 1], values[4 * row + 2], values[4 * row + 3])
         if let variances {
             // Source: biubug6/Pytorch_Retinaface, utils/box_utils.py, decode.
             let (x, y, w, h) = (priors[4 * row], priors[4 * row + 1], priors[4 * row + 2], priors[4 * row + 3])

@@ -154,10 +154,10 @@ private func filled(type: ElementType, shape: [Int], value: Double) -> RawTensor
 /// Returns a tensor with its content at the beginning of each axis of a larger one.
 private func pad(_ tensor: RawTensor, to shape: [Int], with value: Double) -> RawTensor {
     guard tensor.shape != shape else { return tensor }
-    let whole = filled(type: tensor.type, shape: shape, value: value)
-    var bytes = whole.bytes
+    var bytes = filled(type: tensor.type, shape: shape, value: value).bytes
+    let inner = tensor.bytes
     for run in Runs(of: tensor.shape, within: shape, size: tensor.type.size) {
-        bytes.replaceSubrange(run.outer, with: tensor.bytes[run.inner])
+        bytes.replaceSubrange(run.outer, with: inner[run.inner])
     }
     return RawTensor(unchecked: bytes, type: tensor.type, shape: shape)
 }
@@ -165,9 +165,10 @@ private func pad(_ tensor: RawTensor, to shape: [Int], with value: Double) -> Ra
 /// Returns the beginning of each axis of a tensor.
 private func crop(_ tensor: RawTensor, to shape: [Int]) -> RawTensor {
     guard tensor.shape != shape else { return tensor }
+    let outer = tensor.bytes
     var bytes: [UInt8] = []
     bytes.reserveCapacity(shape.reduce(tensor.type.size, *))
-    for run in Runs(of: shape, within: tensor.shape, size: tensor.type.size) { bytes += tensor.bytes[run.outer] }
+    for run in Runs(of: shape, within: tensor.shape, size: tensor.type.size) { bytes += outer[run.outer] }
     return RawTensor(unchecked: bytes, type: tensor.type, shape: shape)
 }
 
@@ -178,12 +179,13 @@ private func wrap(_ tensor: RawTensor, to shape: [Int]) -> RawTensor {
         let had = result.shape[axis]
         let step = result.shape[(axis + 1)...].reduce(result.type.size, *)
         let rows = result.shape[..<axis].reduce(1, *)
+        let old = result.bytes
         var bytes: [UInt8] = []
         bytes.reserveCapacity(rows * shape[axis] * step)
         for row in 0..<rows {
             for index in 0..<shape[axis] {
                 let start = (row * had + index % had) * step
-                bytes += result.bytes[start..<start + step]
+                bytes += old[start..<start + step]
             }
         }
         var sizes = result.shape

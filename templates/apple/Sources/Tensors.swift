@@ -121,14 +121,38 @@ enum ElementType: String, Decodable, Sendable {
     var isFloat: Bool { self == .float16 || self == .float32 || self == .float64 }
 }
 
+/// Bytes that stay where they are as long as someone has them.
+final class Memory: @unchecked Sendable {
+    /// Aligned for what is fastest to compute with.
+    let bytes: UnsafeMutableRawBufferPointer
+
+    init(count: Int) {
+        // onnxruntime needs an address even where there is nothing.
+        let start = UnsafeMutableRawPointer.allocate(byteCount: max(count, 1), alignment: 64)
+        bytes = UnsafeMutableRawBufferPointer(start: start, count: count)
+    }
+
+    convenience init(copying bytes: UnsafeRawBufferPointer) {
+        self.init(count: bytes.count)
+        self.bytes.copyMemory(from: bytes)
+    }
+
+    deinit { bytes.deallocate() }
+}
+
 /// A tensor as the runtime and the golden files use it: little-endian bytes in C order.
+///
+/// Nobody writes to its memory but a run that is pinned to it, and whoever has such a tensor copies it before the next run.
 struct RawTensor: Sendable, Equatable {
     let type: ElementType
     let shape: [Int]
     /// As many bytes as shape and type need.
-    let bytes: [UInt8]
+    let memory: Memory
 
-    var count: Int { bytes.count / type.size }
+    var count: Int { memory.bytes.count / type.size }
+
+    /// A copy of the bytes.
+    var bytes: [UInt8] { withUnsafeBytes { Array($0) } }
 
     /// - Throws: ``TensorError`` if the number of bytes does not match shape and type.
     init(type: ElementType, shape: [Int], bytes: [UInt8]) throws {
@@ -140,25 +164,41 @@ struct RawTensor: Sendable, Equatable {
     }
 
     init(unchecked bytes: [UInt8], type: ElementType, shape: [Int]) {
+        self.init(unchecked: bytes.withUnsafeBytes { Memory(copying: $0) }, type: type, shape: shape)
+    }
+
+    init(unchecked memory: Memory, type: ElementType, shape: [Int]) {
         self.type = type
         self.shape = shape
-        self.bytes = bytes
+        self.memory = memory
+    }
+
+    /// Returns whether types, shapes and bytes are equal.
+    static func == (one: RawTensor, other: RawTensor) -> Bool {
+        one.type == other.type && one.shape == other.shape && one.bytes == other.bytes
+    }
+
+    /// Calls a function with the bytes in memory.
+    func withUnsafeBytes<Value>(_ body: (UnsafeRawBufferPointer) throws -> Value) rethrows -> Value {
+        try withExtendedLifetime(memory) { try body(UnsafeRawBufferPointer(memory.bytes)) }
     }
 
     /// Returns every `stride`-th element, from the first on, as a vector; for 1 the tensor itself.
     func every(_ stride: Int) -> RawTensor {
         guard stride > 1 else { return self }
         let size = type.size
-        let some = Swift.stride(from: 0, to: count, by: stride).flatMap { bytes[$0 * size..<($0 + 1) * size] }
+        let some = withUnsafeBytes { bytes in
+            Swift.stride(from: 0, to: count, by: stride).flatMap { bytes[$0 * size..<($0 + 1) * size] }
+        }
         return RawTensor(unchecked: some, type: type, shape: [some.count / size])
     }
 
     /// Makes the bytes of a typed tensor. For a float16 input, `Float` is rounded to the nearest value, ties to even.
     init<Scalar: TensorScalar>(_ tensor: Tensor<Scalar>, as type: ElementType) {
         if type == .float16, let floats = recast(tensor.scalars, to: Float.self) {
-            self.init(unchecked: bytesOf(floats.map(Half.bits)), type: type, shape: tensor.shape)
+            self.init(unchecked: memoryOf(floats.map(Half.bits)), type: type, shape: tensor.shape)
         } else {
-            self.init(unchecked: bytesOf(tensor.scalars), type: type, shape: tensor.shape)
+            self.init(unchecked: memoryOf(tensor.scalars), type: type, shape: tensor.shape)
         }
     }
 
@@ -179,21 +219,7 @@ struct RawTensor: Sendable, Equatable {
     }
 
     /// Returns the elements as float64, whatever their type.
-    func doubles() -> [Double] {
-        switch type {
-        case .float16: return scalars(as: UInt16.self).map { Double(Half.float($0)) }
-        case .float32: return scalars(as: Float.self).map(Double.init)
-        case .float64: return scalars(as: Double.self)
-        case .int8: return scalars(as: Int8.self).map(Double.init)
-        case .int16: return scalars(as: Int16.self).map(Double.init)
-        case .int32: return scalars(as: Int32.self).map(Double.init)
-        case .int64: return scalars(as: Int64.self).map(Double.init)
-        case .uint8, .bool: return bytes.map(Double.init)
-        case .uint16: return scalars(as: UInt16.self).map(Double.init)
-        case .uint32: return scalars(as: UInt32.self).map(Double.init)
-        case .uint64: return scalars(as: UInt64.self).map(Double.init)
-        }
-    }
+    func doubles() -> Doubles { Doubles(self) }
 
     /// Returns the bytes of one element. For an integer type the value is rounded towards zero and limited to the type's range.
     static func element(_ value: Double, type: ElementType) -> [UInt8] {
@@ -215,7 +241,7 @@ struct RawTensor: Sendable, Equatable {
 
     private func scalars<Scalar>(as scalar: Scalar.Type) -> [Scalar] {
         Array(unsafeUninitializedCapacity: count) { buffer, initialized in
-            bytes.withUnsafeBytes { UnsafeMutableRawBufferPointer(buffer).copyMemory(from: $0) }
+            withUnsafeBytes { UnsafeMutableRawBufferPointer(buffer).copyMemory(from: $0) }
             initialized = count
         }
     }
@@ -233,6 +259,40 @@ struct RawTensor: Sendable, Equatable {
         case is UInt32.Type: return .uint32
         case is UInt64.Type: return .uint64
         default: return nil
+        }
+    }
+}
+
+/// A tensor's elements as float64, read where they lie.
+struct Doubles: RandomAccessCollection, Sendable {
+    let startIndex = 0
+    let endIndex: Int
+    private let type: ElementType
+    private let memory: Memory
+
+    init(_ tensor: RawTensor) {
+        endIndex = tensor.count
+        type = tensor.type
+        memory = tensor.memory
+    }
+
+    subscript(index: Int) -> Double {
+        precondition((0..<endIndex).contains(index))
+        return withExtendedLifetime(memory) {
+            let bytes = memory.bytes.baseAddress!
+            switch type {
+            case .float16: return Double(Half.float(bytes.load(fromByteOffset: index * 2, as: UInt16.self)))
+            case .float32: return Double(bytes.load(fromByteOffset: index * 4, as: Float.self))
+            case .float64: return bytes.load(fromByteOffset: index * 8, as: Double.self)
+            case .int8: return Double(bytes.load(fromByteOffset: index, as: Int8.self))
+            case .int16: return Double(bytes.load(fromByteOffset: index * 2, as: Int16.self))
+            case .int32: return Double(bytes.load(fromByteOffset: index * 4, as: Int32.self))
+            case .int64: return Double(bytes.load(fromByteOffset: index * 8, as: Int64.self))
+            case .uint8, .bool: return Double(bytes.load(fromByteOffset: index, as: UInt8.self))
+            case .uint16: return Double(bytes.load(fromByteOffset: index * 2, as: UInt16.self))
+            case .uint32: return Double(bytes.load(fromByteOffset: index * 4, as: UInt32.self))
+            case .uint64: return Double(bytes.load(fromByteOffset: index * 8, as: UInt64.self))
+            }
         }
     }
 }
@@ -255,6 +315,10 @@ private func recast<Source, Target>(_ array: [Source], to: Target.Type) -> [Targ
 // Apple's processors and those of the test machines are little-endian, and so are the golden files.
 private func bytesOf<Scalar>(_ scalars: [Scalar]) -> [UInt8] {
     scalars.withUnsafeBytes { Array($0) }
+}
+
+private func memoryOf<Scalar>(_ scalars: [Scalar]) -> Memory {
+    scalars.withUnsafeBytes { Memory(copying: $0) }
 }
 
 /// Converts IEEE 754 binary16 bits: `Float16` does not exist on every processor that the simulator runs on.

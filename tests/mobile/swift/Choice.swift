@@ -300,5 +300,9 @@ struct ReplayedSession: InferenceSession {
         }
     }
 
+    func pinned(
+        _ input: PinnedInput, outputs: [(name: String, type: ElementType, shape: [Int]?)]
+    ) throws -> any PinnedRuns { preconditionFailure("nothing here is pinned") }
+
     func assignedProviders() throws -> [String] { fault.assigned ?? [] }
 }

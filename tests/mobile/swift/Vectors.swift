@@ -270,7 +270,7 @@ private func answers(_ folder: URL) throws -> Data {
     try options.requireRanges()
     switch given.description {
     case .raw:
-        return try JSONEncoder().encode(output.doubles())
+        return try JSONEncoder().encode(Array(output.doubles()))
     case .mask(let pixels):
         return try JSONEncoder().encode(FoundMask(pixels.mask(of: output, labels: given.labels, place: given.place)))
     case .probability(let probabilities):
