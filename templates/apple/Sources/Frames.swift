@@ -163,13 +163,19 @@ public struct Frame: @unchecked Sendable {
         let (uRow, vRow) = swaps ? (u.first(x / 2, 0), v.first(x / 2, 0)) : (u.first(0, y / 2), v.first(0, y / 2))
         let (uStride, vStride) = (u.stride(swaps), v.stride(swaps))
         var pixel = swaps ? y : x
-        var to = 0
-        while to < count * 3 {
+        let weights = weights
+        let end = rgb + count * 3
+        var to = rgb
+        while to < end {
             let near = pixel >> 1
-            weights.convert(luma[0], uRow[near &* uStride], vRow[near &* vStride], to: rgb + to)
-            luma += lumaStride
-            pixel &+= step
-            to &+= 3
+            let colour = weights.colour(uRow[near &* uStride], vRow[near &* vStride])
+            // Two pixels next to each other share a sample.
+            repeat {
+                weights.convert(luma[0], colour, to: to)
+                luma += lumaStride
+                pixel &+= step
+                to += 3
+            } while pixel >> 1 == near && to < end
         }
     }
 }
@@ -226,15 +232,20 @@ private struct ColourWeights {
         }
     }
 
+    /// Returns what a sample of U and V adds to red, green and blue.
+    @inline(__always)
+    func colour(_ u: UInt8, _ v: UInt8) -> (red: Int32, green: Int32, blue: Int32) {
+        let (u, v): (Int32, Int32) = (Int32(u) &- 128, Int32(v) &- 128)
+        return (vInRed &* v, 0 &- uInGreen &* u &- vInGreen &* v, uInBlue &* u)
+    }
+
     /// Writes a pixel's red, green and blue. No sum is more than 40 million, which 32 bits hold.
     @inline(__always)
-    func convert(_ y: UInt8, _ u: UInt8, _ v: UInt8, to rgb: UnsafeMutablePointer<UInt8>) {
+    func convert(_ y: UInt8, _ colour: (red: Int32, green: Int32, blue: Int32), to rgb: UnsafeMutablePointer<UInt8>) {
         let light: Int32 = (Int32(y) &- black) &* luma &+ 32768
-        let (u, v): (Int32, Int32) = (Int32(u) &- 128, Int32(v) &- 128)
-        let green: Int32 = uInGreen &* u &+ vInGreen &* v
-        rgb[0] = UInt8(clamping: (light &+ vInRed &* v) >> 16)
-        rgb[1] = UInt8(clamping: (light &- green) >> 16)
-        rgb[2] = UInt8(clamping: (light &+ uInBlue &* u) >> 16)
+        rgb[0] = UInt8(clamping: (light &+ colour.red) >> 16)
+        rgb[1] = UInt8(clamping: (light &+ colour.green) >> 16)
+        rgb[2] = UInt8(clamping: (light &+ colour.blue) >> 16)
     }
 }
 

@@ -247,7 +247,7 @@ final class TensorMaker {
         keptRows = down.longest
         rgb = Buffer(count: across.needed.count * 3)
         kept = Buffer(count: keptRows * keptLength)
-        sums = Buffer(count: max(keptLength, input.channels))
+        sums = Buffer(count: keptLength)
         low = Buffer(count: keptLength)
         scaled = Buffer(count: place.shownColumns.count * input.channels)
     }
@@ -306,13 +306,13 @@ final class TensorMaker {
         if place.losesMostlyHeight {
             keptRow(row).update(from: rgb.start, count: keptLength)
         } else {
-            across.resize(rgb.start, channels: input.channels, sums: sums.start, to: keptRow(row))
+            across.resize(rgb.start, channels: input.channels, to: keptRow(row))
         }
     }
 
     private func scaledRow() -> UnsafePointer<UInt8> {
         guard place.losesMostlyHeight else { return UnsafePointer(low.start) }
-        across.resize(low.start, channels: input.channels, sums: sums.start, to: scaled.start)
+        across.resize(low.start, channels: input.channels, to: scaled.start)
         return UnsafePointer(scaled.start)
     }
 
@@ -404,22 +404,39 @@ private struct AxisWeights {
     ///
     /// - Parameters:
     ///   - old: From the first pixel that is needed on.
-    ///   - sums: Memory for a number per channel.
+    ///   - channels: 1 or 3.
     ///   - new: Gets the new pixels.
-    func resize(
-        _ old: UnsafePointer<UInt8>, channels: Int, sums: UnsafeMutablePointer<Int32>, to new: UnsafeMutablePointer<UInt8>
-    ) {
-        let skipped = needed.lowerBound
-        var (weight, written) = (0, new)
+    func resize(_ old: UnsafePointer<UInt8>, channels: Int, to new: UnsafeMutablePointer<UInt8>) {
+        let start = old - needed.lowerBound * channels
         weights.withUnsafeBufferPointer { weights in
-            for range in sources {
-                sums.update(repeating: Self.half, count: channels)
-                for source in range {
-                    add(old + (source - skipped) * channels, times: weights[weight], to: sums, count: channels)
-                    weight += 1
+            sources.withUnsafeBufferPointer { sources in
+                var (weight, written) = (weights.baseAddress!, new)
+                for range in sources {
+                    let end = weight + range.count
+                    var from = start + range.lowerBound * channels
+                    if channels == 3 {
+                        var (red, green, blue) = (Self.half, Self.half, Self.half)
+                        while weight < end {
+                            red &+= Int32(truncatingIfNeeded: from[0]) &* weight[0]
+                            green &+= Int32(truncatingIfNeeded: from[1]) &* weight[0]
+                            blue &+= Int32(truncatingIfNeeded: from[2]) &* weight[0]
+                            from += 3
+                            weight += 1
+                        }
+                        written[0] = UInt8(clamping: red >> Self.precisionBits)
+                        written[1] = UInt8(clamping: green >> Self.precisionBits)
+                        written[2] = UInt8(clamping: blue >> Self.precisionBits)
+                    } else {
+                        var sum = Self.half
+                        while weight < end {
+                            sum &+= Int32(truncatingIfNeeded: from[0]) &* weight[0]
+                            from += 1
+                            weight += 1
+                        }
+                        written[0] = UInt8(clamping: sum >> Self.precisionBits)
+                    }
+                    written += channels
                 }
-                round(sums, to: written, count: channels)
-                written += channels
             }
         }
     }
