@@ -464,7 +464,8 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         guard output.shape.count == 3, output.shape[0] == 1, output.shape[2] == 6 else { throw unfit(output.shape, "6") }
         let values = output.doubles()
         return stride(from: 0, to: values.count, by: 6).compactMap { at in
-            guard let index = Int(exactly: values[at + 5]), index >= 0, index < (labels > 0 ? labels : 1 << 31) else { return nil }
+            guard let index = Int(exactly: values[at + 5]), index >= 0, index < (labels > 0 ? labels : 1 << 31)
+            else { return nil }
             let box = Box(left: values[at], top: values[at + 1], right: values[at + 2], bottom: values[at + 3])
             let found = Candidate(index: index, score: values[at + 4], box: box)
             return isWanted(found) ? found : nil

@@ -30,7 +30,8 @@ struct Manifest: Decodable, Sendable {
         let models = variants.flatMap { [$0.model] + $0.buckets.map(\.model) }
         let tensors = goldens.flatMap { [$0.inputs] + $0.outputs.values }.joined().map(\.path)
         let described = outputDescriptions.values
-        let files = described.compactMap(\.labels) + described.compactMap(\.priors) + inputDescriptions.values.compactMap(\.tokens?.file)
+        let ofInputs = inputDescriptions.values.compactMap(\.tokens?.file)
+        let files = described.compactMap(\.labels) + described.compactMap(\.priors) + ofInputs
         return models + tensors + files.map { "files/\($0)" }
     }
 

@@ -38,7 +38,8 @@ extension LoadedModel {
         if !variant.buckets.isEmpty {
             let bucket = try buckets.choose(for: sizes)
             guard buckets.all[bucket] == sizes else {
-                throw TensorError(.shape, "the input has \(words(sizes)), and the model that takes it \(words(buckets.all[bucket]))")
+                throw TensorError(
+                    .shape, "the input has \(words(sizes)), and the model that takes it \(words(buckets.all[bucket]))")
             }
             session = sessions[bucket]
         }
