@@ -124,17 +124,81 @@ public struct Frame: @unchecked Sendable {
     ///
     /// - Parameter rgb: Gets three bytes for each of the columns.
     func read(row y: Int, columns: Swift.Range<Int>, to rgb: UnsafeMutablePointer<UInt8>) {
-        let mirrorsX = [2, 3, 7, 8].contains(orientation)
-        let mirrorsY = [3, 4, 6, 7].contains(orientation)
-        var (x, y) = swaps ? (y, columns.lowerBound) : (columns.lowerBound, y)
-        if mirrorsX { x = width - 1 - x }
-        if mirrorsY { y = height - 1 - y }
-        let step = (swaps ? mirrorsY : mirrorsX) ? -1 : 1
+        let (x, y, step) = place(row: y, column: columns.lowerBound, width: width, height: height)
         if format == .yuv420 {
             readYUV(x, y, step, to: rgb, count: columns.count)
         } else {
             readPacked(x, y, step, to: rgb, count: columns.count)
         }
+    }
+
+    /// Reads pixels of one row of a smaller picture, whose pixels are averages of blocks of this one's. Rows and columns that fill
+    /// no block are left out.
+    ///
+    /// Samples of YUV are averaged before they become colours, those of U and V in blocks of half the size.
+    ///
+    /// - Parameters:
+    ///   - factor: The width and height of a block: 2, 4 or 8.
+    ///   - sums: Memory for three numbers for each of the columns.
+    ///   - rgb: Gets three bytes for each of the columns; has room for as many pixels as the blocks are wide.
+    func read(
+        row y: Int, columns: Swift.Range<Int>, factor: Int, sums: UnsafeMutablePointer<Int32>,
+        to rgb: UnsafeMutablePointer<UInt8>
+    ) {
+        let count = columns.count
+        if format == .yuv420 {
+            let (u, v) = (sums + count, sums + 2 * count)
+            average(planes[0], width, height, row: y, columns: columns, factor: factor, to: sums)
+            average(planes[1], (width + 1) / 2, (height + 1) / 2, row: y, columns: columns, factor: factor / 2, to: u)
+            average(planes[2], (width + 1) / 2, (height + 1) / 2, row: y, columns: columns, factor: factor / 2, to: v)
+            for index in 0..<count { weights.convert(sums[index], weights.colour(u[index], v[index]), to: rgb + index * 3) }
+            return
+        }
+        sums.update(repeating: Int32(factor * factor / 2), count: 3 * count)
+        for row in y * factor..<(y + 1) * factor {
+            read(row: row, columns: columns.lowerBound * factor..<columns.upperBound * factor, to: rgb)
+            var from = rgb
+            for index in 0..<count {
+                for _ in 0..<factor {
+                    sums[index * 3] &+= Int32(from[0])
+                    sums[index * 3 + 1] &+= Int32(from[1])
+                    sums[index * 3 + 2] &+= Int32(from[2])
+                    from += 3
+                }
+            }
+        }
+        for index in 0..<3 * count { rgb[index] = UInt8(sums[index] / Int32(factor * factor)) }
+    }
+
+    /// Returns where a row of an upright plane begins in memory, and whether it goes on with the next column or row, or the one
+    /// before.
+    private func place(row y: Int, column x: Int, width: Int, height: Int) -> (x: Int, y: Int, step: Int) {
+        let mirrorsX = [2, 3, 7, 8].contains(orientation)
+        let mirrorsY = [3, 4, 6, 7].contains(orientation)
+        var (x, y) = swaps ? (y, x) : (x, y)
+        if mirrorsX { x = width - 1 - x }
+        if mirrorsY { y = height - 1 - y }
+        return (x, y, (swaps ? mirrorsY : mirrorsX) ? -1 : 1)
+    }
+
+    /// Writes the averages of a row of blocks of a plane of this size, rounded.
+    private func average(
+        _ plane: Plane, _ width: Int, _ height: Int, row y: Int, columns: Swift.Range<Int>, factor: Int,
+        to sums: UnsafeMutablePointer<Int32>
+    ) {
+        sums.update(repeating: Int32(factor * factor / 2), count: columns.count)
+        for row in y * factor..<(y + 1) * factor {
+            let (x, y, step) = place(row: row, column: columns.lowerBound * factor, width: width, height: height)
+            let stride = plane.stride(swaps) * step
+            var from = plane.first(x, y)
+            for index in 0..<columns.count {
+                for _ in 0..<factor {
+                    sums[index] &+= Int32(from[0])
+                    from += stride
+                }
+            }
+        }
+        for index in 0..<columns.count { sums[index] /= Int32(factor * factor) }
     }
 
     // Loops over many pixels use pointers, so that they are fast enough in an app's debug build, which is not optimized.
@@ -168,10 +232,10 @@ public struct Frame: @unchecked Sendable {
         var to = rgb
         while to < end {
             let near = pixel >> 1
-            let colour = weights.colour(uRow[near &* uStride], vRow[near &* vStride])
+            let colour = weights.colour(Int32(uRow[near &* uStride]), Int32(vRow[near &* vStride]))
             // Two pixels next to each other share a sample.
             repeat {
-                weights.convert(luma[0], colour, to: to)
+                weights.convert(Int32(luma[0]), colour, to: to)
                 luma += lumaStride
                 pixel &+= step
                 to += 3
@@ -234,15 +298,15 @@ private struct ColourWeights {
 
     /// Returns what a sample of U and V adds to red, green and blue.
     @inline(__always)
-    func colour(_ u: UInt8, _ v: UInt8) -> (red: Int32, green: Int32, blue: Int32) {
-        let (u, v): (Int32, Int32) = (Int32(u) &- 128, Int32(v) &- 128)
+    func colour(_ u: Int32, _ v: Int32) -> (red: Int32, green: Int32, blue: Int32) {
+        let (u, v) = (u &- 128, v &- 128)
         return (vInRed &* v, 0 &- uInGreen &* u &- vInGreen &* v, uInBlue &* u)
     }
 
     /// Writes a pixel's red, green and blue. No sum is more than 40 million, which 32 bits hold.
     @inline(__always)
-    func convert(_ y: UInt8, _ colour: (red: Int32, green: Int32, blue: Int32), to rgb: UnsafeMutablePointer<UInt8>) {
-        let light: Int32 = (Int32(y) &- black) &* luma &+ 32768
+    func convert(_ y: Int32, _ colour: (red: Int32, green: Int32, blue: Int32), to rgb: UnsafeMutablePointer<UInt8>) {
+        let light: Int32 = (y &- black) &* luma &+ 32768
         rgb[0] = UInt8(clamping: (light &+ colour.red) >> 16)
         rgb[1] = UInt8(clamping: (light &+ colour.green) >> 16)
         rgb[2] = UInt8(clamping: (light &+ colour.blue) >> 16)

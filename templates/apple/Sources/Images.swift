@@ -187,9 +187,8 @@ struct ImagePlacement: Sendable, Equatable {
     /// The value of the input beside the picture.
     let pad: UInt8
 
-    /// Whether the height is scaled before the width. Both passes round to 8 bits, so their order changes the result. This is
-    /// the order of Pillow 13.
-    var losesMostlyHeight: Bool { height - scaledHeight > 2 * max(width - scaledWidth, 0) }
+    /// The largest of 8, 4, 2 and 1 by which the picture can be divided and still is as large as the scaled one.
+    var factor: Int { [8, 4, 2].first { width / $0 >= scaledWidth && height / $0 >= scaledHeight } ?? 1 }
 
     /// Throws ``ImageError`` if the whole scaled picture, which the model makes before it cuts, is too large.
     func requireScaled() throws {
@@ -216,11 +215,16 @@ final class TensorMaker {
     /// `[1, C, H, W]` or `[1, H, W, C]`.
     let shape: [Int]
     private let input: ImageInput
+    /// The width and height of the blocks that are averaged first; 1 where none are.
+    private let factor: Int
+    /// Whether the height is scaled before the width. Both passes round to 8 bits, so their order changes the result. This is
+    /// the order of Pillow 13.
+    private let losesMostlyHeight: Bool
     private let across: AxisWeights
     private let down: AxisWeights
     /// The value of each byte, channel after channel.
     private let values: [Float]
-    /// A row of the picture, as RGB.
+    /// A row of the picture, as RGB, before and after it is averaged.
     private let rgb: Buffer<UInt8>
     /// The rows that make one new row, before that pass; row `n` is at `n % keptRows`.
     private let kept: Buffer<UInt8>
@@ -234,20 +238,25 @@ final class TensorMaker {
     /// - Parameters:
     ///   - width: Of the upright picture.
     ///   - height: Of the upright picture.
-    init(_ input: ImageInput, width: Int, height: Int) {
+    ///   - prescale: Whether a picture that is much larger than its place in the input is made smaller first, by averages of
+    ///     blocks of 2, 4 or 8 pixels: the values are other ones then.
+    init(_ input: ImageInput, width: Int, height: Int, prescale: Bool = false) {
         self.input = input
         place = input.resize.placed(width: width, height: height)
         let (rows, columns) = (place.inputHeight, place.inputWidth)
         shape = input.layout == .nchw ? [1, input.channels, rows, columns] : [1, rows, columns, input.channels]
+        factor = prescale ? place.factor : 1
+        let (width, height) = (width / factor, height / factor)
+        losesMostlyHeight = height - place.scaledHeight > 2 * max(width - place.scaledWidth, 0)
         across = AxisWeights(from: width, to: place.scaledWidth, shown: place.shownColumns)
         down = AxisWeights(from: height, to: place.scaledHeight, shown: place.shownRows)
         values = (0..<input.channels).flatMap(input.normalized)
-        let length = place.losesMostlyHeight ? across.needed.count : place.shownColumns.count
+        let length = losesMostlyHeight ? across.needed.count : place.shownColumns.count
         keptLength = length * input.channels
         keptRows = down.longest
-        rgb = Buffer(count: across.needed.count * 3)
+        rgb = Buffer(count: across.needed.count * factor * 3)
         kept = Buffer(count: keptRows * keptLength)
-        sums = Buffer(count: keptLength)
+        sums = Buffer(count: max(keptLength, factor > 1 ? across.needed.count * 3 : 0))
         low = Buffer(count: keptLength)
         scaled = Buffer(count: place.shownColumns.count * input.channels)
     }
@@ -301,9 +310,13 @@ final class TensorMaker {
 
     private func keep(row: Int, of frame: Frame) {
         let columns = across.needed
-        frame.read(row: row, columns: columns, to: rgb.start)
+        if factor > 1 {
+            frame.read(row: row, columns: columns, factor: factor, sums: sums.start, to: rgb.start)
+        } else {
+            frame.read(row: row, columns: columns, to: rgb.start)
+        }
         if input.order == .gray { makeGray(rgb.start, count: columns.count) }
-        if place.losesMostlyHeight {
+        if losesMostlyHeight {
             keptRow(row).update(from: rgb.start, count: keptLength)
         } else {
             across.resize(rgb.start, channels: input.channels, to: keptRow(row))
@@ -311,7 +324,7 @@ final class TensorMaker {
     }
 
     private func scaledRow() -> UnsafePointer<UInt8> {
-        guard place.losesMostlyHeight else { return UnsafePointer(low.start) }
+        guard losesMostlyHeight else { return UnsafePointer(low.start) }
         across.resize(low.start, channels: input.channels, to: scaled.start)
         return UnsafePointer(scaled.start)
     }

@@ -60,15 +60,19 @@ struct PinnedInput {
 final class PictureRunner {
     private let model: LoadedModel
     private let input: TensorSpec
+    private let prescale: Bool
     /// What makes tensors of pictures of the newest size.
     private var maker: TensorMaker?
     /// Numbers on their way to an input of another type than float32.
     private var floats: Memory?
     private var runs: (shape: [Int], pinned: any PinnedRuns)?
 
-    /// - Parameter model: With one input, which is described as an image.
-    init(_ model: LoadedModel) {
+    /// - Parameters:
+    ///   - model: With one input, which is described as an image.
+    ///   - prescale: Whether pictures that are much larger than the input are averaged first, as ``TensorMaker`` does it.
+    init(_ model: LoadedModel, prescale: Bool) {
         self.model = model
+        self.prescale = prescale
         input = model.bundle.manifest.inputs[0]
     }
 
@@ -110,7 +114,8 @@ final class PictureRunner {
 
     private func maker(for frame: Frame) throws -> TensorMaker {
         if let maker, maker.takes(frame) { return maker }
-        let made = TensorMaker(try description, width: frame.uprightWidth, height: frame.uprightHeight)
+        let made = TensorMaker(
+            try description, width: frame.uprightWidth, height: frame.uprightHeight, prescale: prescale)
         maker = made
         return made
     }

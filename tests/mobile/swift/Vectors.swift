@@ -14,8 +14,8 @@ struct Vectors {
         let (cases, results) = (folders[0], folders[1])
         let kinds = [
             ("images", "tensor.bin", tensor), ("turned", "upright.bin", upright), ("frames", "rgb.bin", frameRGB),
-            ("frames", "tensor.bin", frameTensor), ("answers", "found.json", answers),
-            ("wordpiece", "found.json", tokens), ("refused", "found.txt", refusal),
+            ("frames", "tensor.bin", frameTensor), ("frames", "prescaled.bin", framePrescaled),
+            ("answers", "found.json", answers), ("wordpiece", "found.json", tokens), ("refused", "found.txt", refusal),
         ]
         for (kind, file, make) in kinds {
             let names = try FileManager.default.contentsOfDirectory(atPath: cases.appendingPathComponent(kind).path)
@@ -116,6 +116,19 @@ private func frameRGB(_ folder: URL) throws -> Data {
 private func frameTensor(_ folder: URL) throws -> Data {
     let given = try read(GivenFrame.self, in: folder)
     return try given.withFrame(in: folder) { given.description.tensor(of: $0).scalars.withUnsafeBytes { Data($0) } }
+}
+
+private func framePrescaled(_ folder: URL) throws -> Data {
+    let given = try read(GivenFrame.self, in: folder)
+    return try given.withFrame(in: folder) { frame in
+        let maker = TensorMaker(given.description, width: frame.uprightWidth, height: frame.uprightHeight, prescale: true)
+        let values = [Float](unsafeUninitializedCapacity: maker.shape.reduce(1, *)) { values, initialized in
+            // A second picture finds what the first has left.
+            for _ in 0..<2 { maker.fill(values.baseAddress!, from: frame) }
+            initialized = values.count
+        }
+        return values.withUnsafeBytes { Data($0) }
+    }
 }
 
 /// Frames that do not hold what they say are refused, each for its reason; so are sizes whose products no integer holds.
