@@ -103,7 +103,12 @@ NARROW = replace(
 OTHERS = (PIXELS, TEXT, SIZED, PAIR, CAPTION, WIDE, NARROW, BOXES, SEGMENTER, LOOP, FACES)
 MADE = (DYNAMIC_BATCH, DETECTOR, PIXELS, SIZED, PAIR, CAPTION, WIDE, FACES)
 """Those that take pictures."""
-SIZES = {**FRAMES, WIDE.name: [(64, 48)], NARROW.name: [(64, 48), (1280, 720)], FACES.name: [(64, 48)]}
+SIZES = {
+    **FRAMES,
+    WIDE.name: [(64, 48)],
+    NARROW.name: [(64, 48), (1280, 720)],
+    FACES.name: [(64, 48)],
+}
 """Sizes of the camera frames that a model is given, the smallest first."""
 PICTURE = "picture(width: {width}, height: 23)"
 CAPTION_TEXT = "Hello unaffable world!"
