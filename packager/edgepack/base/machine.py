@@ -25,6 +25,17 @@ def read_cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
+@cache
+def read_cpu_model() -> str:
+    """Return the processor's name, as ``/proc/cpuinfo`` has it; else what the system says."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^(?:model name|Model)\s*: *(.+)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor() or find_architecture()
+
+
 def find_user() -> str:
     """Return the name of the user who runs this process, whatever the environment says."""
     try:

@@ -137,6 +137,46 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
     child.communicate()
 
 
+@dataclass(frozen=True)
+class RunningProgram:
+    """A program that runs beside this process."""
+
+    child: subprocess.Popen[bytes]
+    output: IO[bytes]
+
+    @property
+    def group(self) -> int:
+        """The id of its process group."""
+        return self.child.pid
+
+    def explain_end(self) -> str:
+        """Return how it ended, with its last lines; nothing while it runs."""
+        if self.child.poll() is None:
+            return ""
+        self.output.seek(0)
+        return (
+            f"ended with exit code {self.child.returncode}{_format_last_lines(self.output.read())}"
+        )
+
+
+@contextlib.contextmanager
+def running(argv: Sequence[str]) -> Iterator[RunningProgram]:
+    """Run a program beside this process, in its own session; leaving the context kills its group.
+
+    Raises:
+        ToolError: The program is missing.
+    """
+    with tempfile.TemporaryFile() as output:
+        to = output.fileno()
+        child = start_program(argv, stdin=subprocess.DEVNULL, stdout=to, stderr=to)
+        try:
+            yield RunningProgram(child, output)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
 def run_on_terminal(
     argv: Sequence[str], *, timeout_s: float, asking_timeout_s: float
 ) -> ProgramResult:

@@ -234,7 +234,7 @@ def check(names: NamesArgument, parallel: ParallelOption = 16, as_json: JsonOpti
     """Report what a device is, and what it lacks for its target."""
     do_on_chosen(
         names,
-        lambda device, _progress: api.check_device(device),
+        api.check_device,
         show=_print_checked,
         summarize=lambda checked: ", ".join(checked.facts.format_lines()[:1]),
         judge=api.Checked.require_ready,

@@ -50,12 +50,45 @@ class PhoneFacts:
 
 
 @dataclass(frozen=True)
+class BrowserFacts:
+    """What a browser is, as its page reports it."""
+
+    browser: str
+    """Its name and its system: ``Chrome 156 on Linux``."""
+    user_agent: str
+    cpu_count: int
+    isolated: bool
+    """Whether the page is cross-origin isolated, which threads of WebAssembly need."""
+    clock_step_us: float
+    """The step in which its clock moves."""
+    gpu: str
+    """What WebGPU computes on, and whether that is simulated; or why there is none."""
+    runtime: str
+    """The version of onnxruntime-web that it is given."""
+
+    def format_lines(self) -> list[str]:
+        """Return the facts as lines for people."""
+        return [
+            f"{self.browser}: {self.user_agent}",
+            f"{self.cpu_count} cores, "
+            + (
+                "cross-origin isolated"
+                if self.isolated
+                else "not cross-origin isolated: one thread"
+            )
+            + f", a clock that moves in steps of {self.clock_step_us:g} µs",
+            self.gpu,
+            f"onnxruntime-web {self.runtime}",
+        ]
+
+
+@dataclass(frozen=True)
 class Checked:
     """A device's facts, and the problems that prevent it from running its target's bundles."""
 
     device: str
     target: str
-    facts: ProbedFacts | PhoneFacts
+    facts: ProbedFacts | PhoneFacts | BrowserFacts
     problems: tuple[str, ...]
     """Each with what to do about it."""
     absent: tuple[AbsentProvider, ...]

@@ -154,7 +154,7 @@ class Measurer(Protocol):
     ) -> Swept:
         """Make one process run with inputs of other shapes; with ``batch``, of joined samples."""
 
-    def memory(self, variant: str) -> Memory:
+    def memory(self, variant: str) -> Memory | NotMeasured:
         """Measure peak memory."""
 
     def bound(self, variant: str) -> BoundRuns | NotMeasured:

@@ -147,7 +147,53 @@ class AppleEntry(PhoneEntry):
     run_prefix: ClassVar[list[str]] = []
 
 
-AnyEntry = LocalEntry | SshEntry | AdbEntry | AppleEntry
+class BrowserEntry(StrictModel):
+    """A browser: it opens a page that this machine serves, and runs bundles in it."""
+
+    transport: Literal["browser"]
+    target: Id
+    open: Literal["headless", "by hand"] = "headless"
+    """Who opens the page: a headless Chromium that edgepack starts for each process run; or you, in
+    any browser, at the address that edgepack prints."""
+    browser: Program | None = None
+    """The Chromium to start, or Chrome; default: the first that is found."""
+    options: list[Line] = []
+    """More of its options: ``[--enable-unsafe-webgpu]``."""
+    runtime: Line = "node_modules/onnxruntime-web"
+    """The folder of the npm package, on this machine, in the version that the target pins."""
+    listen: Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}$")] = (
+        "127.0.0.1:0"
+    )
+    """Address and port at which the page is served; port 0 is any that is free."""
+    opening_s: Annotated[float, Field(gt=0)] = 300.0
+    """How long to wait for the page to be opened."""
+    tags: list[Line] = []
+
+    # Keys that only machines have, for code that works with any device.
+    root: ClassVar[str] = ""
+    python: ClassVar[None] = None
+    run_prefix: ClassVar[list[str]] = []
+    after_switch: ClassVar[list[str]] = []
+    health: ClassVar[list[str]] = []
+    hook_timeout_s: ClassVar[float] = 60.0
+    keep_releases: ClassVar[int] = 1
+
+    @model_validator(mode="after")
+    def _check_opening(self) -> Self:
+        if self.open == "by hand" and (self.browser or self.options):
+            raise ValueError(
+                "'browser' and 'options' are of a browser that edgepack starts | leave them or"
+                " 'open: by hand' out"
+            )
+        if self.open == "headless" and self.listen != "127.0.0.1:0":
+            raise ValueError(
+                "'listen' is for a page that is opened by hand | leave it out, or add 'open: by"
+                " hand'"
+            )
+        return self
+
+
+AnyEntry = LocalEntry | SshEntry | AdbEntry | AppleEntry | BrowserEntry
 Entry = Annotated[AnyEntry, Field(discriminator="transport")]
 
 
@@ -177,9 +223,18 @@ class Device:
 
     @property
     def host(self) -> Device:
-        """The machine that a phone is attached to, with a root of the phone's own; else itself."""
+        """The machine that a phone is attached to, with a root of the phone's own; else itself.
+
+        For a browser it is this machine, with its own root where edgepack starts the browser: it
+        runs on the same processor as the device ``local``.
+        """
         if isinstance(self.entry, LocalEntry | SshEntry):
             return self
+        if isinstance(self.entry, BrowserEntry):
+            found = LocalEntry(transport="local", target=self.target)
+            if self.entry.open == "by hand":
+                found = found.model_copy(update={"root": f"{found.root}/browsers/{self.name}"})
+            return Device(self.name, found)
         key = self.entry.serial if isinstance(self.entry, AdbEntry) else self.entry.udid
         root = f"~/.local/share/edgepack/phones/{key}"
         values = {"target": self.target, "root": root}

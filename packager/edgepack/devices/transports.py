@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgepack.devices.inventory import Device, PhoneEntry
+from edgepack.devices.inventory import BrowserEntry, Device, PhoneEntry
 from edgepack.devices.transport import Transport
 from edgepack.errors import UsageError
 
@@ -28,8 +28,15 @@ def require_machine(device: Device) -> None:
     """Check that a device takes bundles.
 
     Raises:
-        UsageError: It is a phone.
+        UsageError: It is a phone or a browser.
     """
+    if isinstance(device.entry, BrowserEntry):
+        raise UsageError(
+            f"{device.name} is a browser: push, rollback, compare, tune, optimize and --self-test"
+            " do not work there, because a page brings its bundle",
+            hint=f"it is measured: edgepack bench BUNDLE --device {device.name}, or evaluate",
+            where="--device",
+        )
     if isinstance(device.entry, PhoneEntry):
         raise UsageError(
             f"{device.name} is a phone: push, rollback, evaluate, compare, tune and"
@@ -43,7 +50,7 @@ def connect(device: Device) -> Transport:
     """Return the transport to a machine; entering it connects.
 
     Raises:
-        UsageError: The device is a phone.
+        UsageError: The device is a phone or a browser.
     """
     require_machine(device)
     return TRANSPORTS[device.entry.transport](device)

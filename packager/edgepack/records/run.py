@@ -167,7 +167,8 @@ class DeviceFacts(StrictModel):
     cpu: Name | NotMeasured
     cpu_count: Annotated[int, Field(gt=0)]
     emulated: bool
-    """Whether the processor is an emulated one, whose time is not a device's time."""
+    """Whether the processor is an emulated one, or WebGPU's GPU a program: its time is not a
+    device's time."""
     python: Name
     numpy: Name
     onnxruntime: Name

@@ -144,7 +144,7 @@ def _list_reasons(
     ]
 
 
-EMULATED = "the processor is emulated: its time is not a device's time"
+EMULATED = "the processor or GPU is emulated: its time is not a device's time"
 PHONES = ("Android", "iOS", "iPadOS")
 """How the system's name in a phone's report begins. edgepack cannot set phones' clocks."""
 _STRONGER = "give the device a stronger power supply"

@@ -35,7 +35,7 @@ from edgepack.deploy.transfer.shell_agent import (
     make_switch_hint,
 )
 from edgepack.devices.answers import MAX_BYTES, make_answer_error, read_answer
-from edgepack.devices.inventory import LOCAL, Device
+from edgepack.devices.inventory import LOCAL, BrowserEntry, Device
 from edgepack.devices.programs import open_device_program
 from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.errors import (
@@ -360,11 +360,12 @@ def open_for(device: Device, path: Path) -> Bundle:
         DeviceError: The bundle is for another target, or for browsers.
     """
     bundle = load_bundle(path)
-    if bundle.manifest.family == "web":
+    if bundle.manifest.family == "web" and not isinstance(device.entry, BrowserEntry):
         raise DeviceError(
-            f"the bundle is for browsers, which edgepack does not reach: {device.name} is none",
-            hint="give the .tgz beside it to npm install (docs/web.md); for the device: edgepack"
-            " build --target TARGET (edgepack targets list)",
+            f"the bundle is for browsers, and {device.name} is none",
+            hint="give the .tgz beside it to npm install, or measure it with 'transport: browser'"
+            " in devices.yaml (docs/web.md); for the device: edgepack build --target TARGET"
+            " (edgepack targets list)",
             where=device.name,
         )
     if bundle.manifest.target != device.target:

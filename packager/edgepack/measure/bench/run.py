@@ -10,7 +10,7 @@ from pathlib import Path
 from edgepack.base.files import ELSEWHERE, SHARED, require_writable, write_atomically, writing
 from edgepack.base.progress import Progress, Silent, Work
 from edgepack.devices.harness import Events, Measurer
-from edgepack.devices.inventory import Device, PhoneEntry
+from edgepack.devices.inventory import BrowserEntry, Device, PhoneEntry
 from edgepack.errors import (
     EdgepackError,
     ToolError,
@@ -28,6 +28,7 @@ from edgepack.measure.bench.measuring import (
 from edgepack.measure.bench.perfetto import make_trace
 from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness, read_bundle
 from edgepack.measure.bench.sweeps import make_sweep_points, require_bound
+from edgepack.measure.browsers.browsers import open_browser, require_asked_of_browsers
 from edgepack.measure.limits import split_by_limits
 from edgepack.measure.phones.phones import open_phone, require_asked_of_phones
 from edgepack.project.limits import Limits
@@ -93,7 +94,7 @@ def bench(  # noqa: PLR0913  (the command's options)
 
     Raises:
         UsageError: There is no such preset, variant or shape, or the trace cannot be written; or
-            phones cannot do what was requested, or samples cannot be joined.
+            phones or browsers cannot do what was requested, or samples cannot be joined.
         BundleError: The bundle is incomplete or altered.
         LimitError: No variant that may be measured can meet the limits, whatever the device does.
         DeviceError: The device cannot be reached or used, or is not the bundle's target; others
@@ -161,6 +162,9 @@ def _write_trace(path: Path, report: RunReport, events: Events) -> None:
 
 def choose_opening(device: Device, scenario: Scenario, *, tune: bool) -> Opening:
     """Return the function that brings a bundle to a device and yields its measurements there."""
+    if isinstance(device.entry, BrowserEntry):
+        require_asked_of_browsers(device, scenario, tune=tune)
+        return open_browser
     if not isinstance(device.entry, PhoneEntry):
         return open_harness
     require_asked_of_phones(device, scenario, tune=tune)

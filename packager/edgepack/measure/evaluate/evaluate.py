@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from edgepack.backends.targets import load_target
 from edgepack.base.clock import format_now
@@ -23,12 +24,13 @@ from edgepack.builder.execution import execute
 from edgepack.builder.planner import make_plan
 from edgepack.bundle.manifest import Accuracy, find_decisive
 from edgepack.bundle.reading import Bundle
-from edgepack.devices.harness import Harness
-from edgepack.devices.inventory import Device
+from edgepack.devices.frames import SampleAnswer
+from edgepack.devices.inventory import BrowserEntry, Device
 from edgepack.devices.transports import require_machine
 from edgepack.errors import BundleError, EdgepackError, InconclusiveError, LimitError, UsageError
 from edgepack.measure.bench.assemble import make_report_id
 from edgepack.measure.bench.session import INTERRUPTS, open_harness, read_bundle
+from edgepack.measure.browsers.browsers import answer_samples, open_browser
 from edgepack.measure.evaluate.judge import Judged, Judging, judge_answers
 from edgepack.measure.evaluate.kept_answers import KeptAnswers, read_as_they_come
 from edgepack.measure.evaluate.stream import Inputs as SampleInputs
@@ -81,14 +83,14 @@ def evaluate(  # noqa: PLR0913  (the command's options)
     """
     began_ns = time.monotonic_ns()
     progress = progress or Silent()
-    require_machine(device)
+    road = _choose_road(device)
     opened = read_bundle(bundle, device, variant)
     loaded = _read_project_here(project)
     facts = read_model_facts(loaded.model_path)
     _require_same_model(loaded, facts, opened.manifest.model.sha256)
     materials = _make_materials(loaded, facts, opened.manifest.target, progress)
     with ThreadPoolExecutor(1) as pool, Workers(1) as workers:
-        with open_harness(opened, device, "evaluate", wait_s=wait_s, progress=progress) as harness:
+        with road.open(opened, device, "evaluate", wait_s=wait_s, progress=progress) as harness:
             selection = harness.select(variant)
             key = _make_key(opened, device, selection, materials)
             total = len(materials.samples)
@@ -99,7 +101,9 @@ def evaluate(  # noqa: PLR0913  (the command's options)
                 title = f"{device.name} {selection.variant}: measuring accuracy"
                 with _counting(kept, title, total, progress):
                     inputs = _make_own_state(materials.samples, kept, loaded.project.state)
-                    _receive(harness, selection.variant, inputs, materials.samples, kept, judged)
+                    numbers = range(len(kept), len(materials.samples))
+                    answers = road.answer(harness, inputs, numbers, selection.variant)
+                    _receive(answers, len(numbers), kept, judged)
                 placement = harness.profile(selection.variant)
         progress.show_status("computing the metric from the answers")
         found = judged.result()
@@ -150,6 +154,21 @@ def require_usable(report: EvaluationReport) -> None:
             hint="evaluate another variant (--variant), or change 'limits' in edgepack.yaml",
             where=report.device,
         )
+
+
+@dataclass(frozen=True)
+class _Road:
+    """How samples get to a device, and answers back."""
+
+    open: Callable[..., AbstractContextManager[Any]]
+    answer: Callable[..., Generator[SampleAnswer]]
+
+
+def _choose_road(device: Device) -> _Road:
+    if isinstance(device.entry, BrowserEntry):
+        return _Road(open_browser, answer_samples)
+    require_machine(device)
+    return _Road(open_harness, stream_answers)
 
 
 @dataclass(frozen=True)
@@ -247,22 +266,16 @@ def _make_own_state(
 
 
 def _receive(
-    harness: Harness,
-    variant: str,
-    inputs: SampleInputs,
-    samples: SampleSet,
-    kept: KeptAnswers,
-    judged: Future[Judged],
+    answers: Generator[SampleAnswer], count: int, kept: KeptAnswers, judged: Future[Judged]
 ) -> None:
-    """Receive and keep the answers to all samples that have none yet.
+    """Receive and keep the answers to all samples that have none yet, which are so many.
 
     Raises:
-        EdgepackError: As :func:`stream_answers` does, or what ended the judging.
+        EdgepackError: As the function does that gives the answers, or what ended the judging.
     """
-    numbers = range(len(kept), len(samples))
-    if not numbers:
+    if not count:
         return
-    with closing(stream_answers(harness, inputs, numbers, variant)) as answers:
+    with closing(answers):
         for answer in answers:
             kept.add(answer)
             if judged.done():

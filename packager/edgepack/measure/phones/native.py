@@ -26,6 +26,7 @@ from edgepack.devices.harness import (
 )
 from edgepack.devices.transport import Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
+from edgepack.measure.cooling import wait_until_cool
 from edgepack.measure.phones.documents import (
     About,
     Created,
@@ -60,10 +61,6 @@ from edgepack.records.run import (
 )
 from edgepack.records.topology import Topology
 
-COOLER_C = 5.0
-"""A run begins when the phone is at most this much warmer, in °C, than it was at first."""
-COOL_DOWN_S = 300.0
-LOOK_S = 5.0
 NOT_SAMPLED = NotMeasured(reason="a phone is read before and after each run, not during it")
 NO_ENERGY = NotMeasured(reason="phones have no sensor for the power that they draw")
 NO_OTHERS = NotMeasured(reason="a phone does not tell what other apps take")
@@ -270,17 +267,7 @@ class NativeHarness:
 
     def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
         """Wait until the phone is nearly as cool as it was at first, for five minutes at most."""
-        if not isinstance(first.temperature_c, float):
-            return
-        limit_c = first.temperature_c + COOLER_C
-        began = time.monotonic()
-        time.sleep(pause_s)
-        while time.monotonic() - began < COOL_DOWN_S:
-            celsius = self.phone.read_conditions().temperature_c
-            if not isinstance(celsius, float) or celsius <= limit_c:
-                return
-            note(f"cooling down: {celsius:.1f} °C, to {limit_c:.1f} °C")
-            time.sleep(LOOK_S)
+        wait_until_cool(self.phone.read_conditions, first, pause_s, note)
 
     def _try_variant(self, entry: ManifestVariant) -> None:
         """Check that a variant works on the phone; if not, the error has why, as the loader's has.

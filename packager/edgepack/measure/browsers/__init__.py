@@ -1,0 +1,1 @@
+"""Measures bundles in browsers, in a page that this machine serves."""
