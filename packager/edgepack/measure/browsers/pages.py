@@ -11,6 +11,7 @@ import numpy as np
 from edgepack.devices.frames import encode
 from edgepack.devices.harness import LOAD_TIMEOUT_S
 from edgepack.devices.inventory import BrowserEntry
+from edgepack.errors import VariantRefusedError
 from edgepack.measure.browsers.chromium import Chromium, started
 from edgepack.measure.browsers.documents import Described, Opened, Ran, Timed, read_document
 from edgepack.measure.browsers.site import Json, Site
@@ -44,7 +45,11 @@ class Page:
             VariantRefusedError: None works.
         """
         asked = {"do": "open", "variant": variant}
-        header, _ = self.ask(asked, timeout_s=LOAD_TIMEOUT_S)
+        try:
+            header, _ = self.ask(asked, timeout_s=LOAD_TIMEOUT_S)
+        except VariantRefusedError as error:
+            why = error.problem.rpartition(f"\n  {variant}: ")[2]
+            raise VariantRefusedError(why, hint=error.hint, where=self.site.name) from error
         return read_document(Opened, header, self.site.name)
 
     def time(self, duration_s: float, iterations: int, timeout_s: float) -> Timed:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from edgepack.devices.answers import parse_json
 from edgepack.devices.harness import MAX_RUN_BYTES
@@ -40,8 +40,10 @@ SILENT_S = 30.0
 POLL_S = 15.0
 """How long a request waits for the next command. Browsers give up after minutes."""
 _LOOK_S = 0.2
+_STOP_LOOK_S = 0.05
 _MAX_BODY_BYTES = 1 << 30
 _MAX_HEADER_BYTES = MAX_RUN_BYTES
+_BYTES = "application/octet-stream"
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript",
@@ -111,7 +113,8 @@ class Site:
             ) from error
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, args=(_STOP_LOOK_S,), daemon=True)
         self._thread.start()
         return self
 
@@ -341,14 +344,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send a file of the page."""
-        found = self.server.site.served.get(self._read_path() or "")
-        if found is None:
+        path = self._read_path()
+        found = None if path is None else self.server.site.served.get(path)
+        if path is None or found is None:
             self._send(404, b"there is nothing here")
             return
         data = found if isinstance(found, bytes) else found.read_bytes()
-        suffix = Path(urlsplit(self.path).path).suffix
-        kind = _TYPES[".html"] if self.path.endswith("/") else _TYPES.get(suffix)
-        self._send(200, data, kind or "application/octet-stream")
+        self._send(200, data, _TYPES.get(Path(path or "page.html").suffix, _BYTES))
 
     def do_POST(self) -> None:
         """Answer the page, or its worker."""
@@ -387,13 +389,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _read_path(self) -> str | None:
         """Return the path below the page's address; None of any other address."""
-        _, token, *path = (urlsplit(self.path).path + "/").split("/", 2)
-        wanted = self.server.site.token
-        if not hmac.compare_digest(token.encode(), wanted.encode()):
+        path, prefix = urlsplit(self.path).path, f"/{self.server.site.token}/"
+        if not hmac.compare_digest(path[: len(prefix)].encode(), prefix.encode()):
             return None
-        return path[0].rstrip("/") if path else None
+        return unquote(path[len(prefix) :])
 
-    def _send(self, status: int, data: bytes = b"", kind: str = "application/octet-stream") -> None:
+    def _send(self, status: int, data: bytes = b"", kind: str = _BYTES) -> None:
         self.send_response(status)
         for name, value in _HEADERS.items():
             self.send_header(name, value)

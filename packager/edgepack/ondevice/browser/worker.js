@@ -187,11 +187,12 @@ async function checkGoldens() {
   return Math.max(-200, Math.min(...all));
 }
 
+/** @param {number | bigint} value */
+const isBroken = (value) => typeof value === "number" && !Number.isFinite(value);
+
 /** @param {Map<string, any>} outputs */
 function listNotFinite(outputs) {
-  const isBroken = (/** @type {any} */ data) =>
-    data.constructor.name.startsWith("Float") && data.some((/** @type {number} */ value) => !Number.isFinite(value));
-  return [...outputs].filter(([, {data}]) => isBroken(data)).map(([name]) => name);
+  return [...outputs].filter(([, {data}]) => Array.prototype.some.call(data, isBroken)).map(([name]) => name);
 }
 
 /**

@@ -1,0 +1,394 @@
+"""``bench`` and ``evaluate`` of a bundle of the target ``web``, in a headless Chromium.
+
+Each proof runs the command line in a process of its own, on the example ``digits``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from edgepack.base.processes import start_program
+from edgepack.base.resources import find_example_dir
+from edgepack.builder.build import build
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
+
+from tests.mobile.proofs import Proof, require
+from tests.support.servers.chromium import find_chromium, launched
+from tests.web.js_browser import WEBGPU, require_same
+from tests.web.js_models import dist
+from tests.web.node import install_packages
+
+TIMEOUT_S = 300
+INVALID_EXIT = 11
+DEVICE_EXIT = 8
+REMOTE_EXIT = 9
+TOOL_EXIT = 5
+ADDRESS = re.compile(r"open this address in the browser: (http://127\.0\.0\.1:\d+/[\w-]+/)")
+
+
+@cache
+def digits() -> Path:
+    """Return the folder of the example's project, with its bundle in ``dist``."""
+    folder = dist() / "digits"
+    shutil.copytree(find_example_dir(), folder)
+    for name, targets in (
+        ("dist", "[web]"),
+        ("gpu", "[{id: web, variants: [{backend: webgpu, recipe: fp32}]}]"),
+    ):
+        project = folder / f"{name}.yaml"
+        text = (folder / "edgepack.yaml").read_text()
+        project.write_text(re.sub("(?m)^targets:.*", f"targets: {targets}", text))
+        build(project=project, out=folder / name).require_all()
+    return folder
+
+
+@contextmanager
+def asking(work: Path, *words: str, device: str = "", bundle: str = "") -> Iterator[Any]:
+    """Run edgepack beside this process, on a device ``page``; leaving the context kills it."""
+    runtime = install_packages() / "onnxruntime-web"
+    given = device if "runtime" in device else f"runtime: {runtime}, {device}"
+    lines = f"schema_version: 1\ndevices:\n  page: {{transport: browser, target: web, {given}}}\n"
+    (work / "devices.yaml").write_text(lines)
+    folders = {"HOME": "", "XDG_DATA_HOME": "/data", "XDG_CACHE_HOME": "/cache"}
+    (work / "tmp").mkdir(exist_ok=True)
+    environment = {name: f"{work}{below}" for name, below in folders.items()}
+    environment["TMPDIR"] = str(work / "tmp")
+    path = [bundle or str(digits() / "dist/digits-1.0.0-web")] if words[0] != "device" else []
+    argv = [sys.executable, "-m", "edgepack", *words[:1], *path, *words[1:]]
+    child = start_program(argv, cwd=work, environment=environment, stdin=subprocess.DEVNULL)
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            child.kill()
+        child.communicate()
+
+
+def ask(work: Path, *words: str, device: str = "", bundle: str = "") -> tuple[int, str, str]:
+    """Run edgepack to its end; return its exit code and what it printed."""
+    with asking(work, *words, device=device, bundle=bundle) as child:
+        out, err = child.communicate(timeout=TIMEOUT_S)
+    require_nothing_left(work)
+    return child.returncode, out.decode(), err.decode()
+
+
+def require_nothing_left(work: Path) -> None:
+    """Check that no browser runs, and that its folder is gone."""
+    left = list((work / "tmp").glob("edgepack-browser-*"))
+    require(not left, f"what a browser has left: {left}")
+    running = [
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if str(work / "tmp").encode() in _read(path)
+    ]
+    require(not running, f"browsers that still run: {running}")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+BENCH = ("bench", "--device", "page", "--preset", "smoke")
+
+
+def prove_bench(work: Path) -> str:
+    """Measure a bundle: the report and verdict are as on a board."""
+    code, out, err = ask(work, *BENCH, "--json")
+    require_same(code, INVALID_EXIT, f"the exit code ({err})")
+    report = json.loads(out)
+    require_same(report["verdict"]["kind"], "inconclusive", "the verdict of 'smoke'")
+    require("'smoke' is too short" in report["verdict"]["reason"], str(report["verdict"]))
+    require_same(report["variant_used"], "cpu-int8-static", "the variant")
+    require("no adapter" in report["unused"][0]["reason"], str(report["unused"]))
+    require(report["facts"]["os"].startswith("Chrome "), str(report["facts"]))
+    require(not report["facts"]["emulated"], "emulated")
+    require_same(report["facts"]["onnxruntime"], "1.30.0", "the runtime")
+    require("cross-origin isolated" in report["facts"]["python"], str(report["facts"]))
+    providers = {node["provider"] for node in report["placement"]["nodes"]}
+    require_same(providers, {"CPUExecutionProvider"}, "providers")
+    require(len(report["canary"]["medians_ns"]) == 2, str(report["canary"]))
+    for run in report["runs"]:
+        require(run["golden_min_sqnr_db"] >= 30, f"golden: {run['golden_min_sqnr_db']} dB")
+        require(len(run["latencies_ns"]) >= 20, "too few latencies")
+        require(run["other_work"].get("own_cores", 0) > 0.1, str(run["other_work"]))
+        took = run["timed_to_ns"] - run["timed_from_ns"]
+        require(sum(run["latencies_ns"]) <= took * 1.001, "latencies are longer than the run")
+    return f"p50 {sorted(report['runs'][0]['latencies_ns'])[10] / 1e6:.2f} ms"
+
+
+def prove_variants(work: Path) -> str:
+    """Measure all variants in turn, and another size."""
+    code, out, err = ask(work, *BENCH, "--variant", "all", "--json")
+    require_same(code, INVALID_EXIT, f"the exit code ({err})")
+    found = json.loads(out)
+    reports = found["reports"] if isinstance(found, dict) else found
+    variants = [report["variant_used"] for report in reports]
+    require_same(variants, ["cpu-int8-static", "cpu-fp32"], "variants")
+    require(reports[0]["speedup"]["ratio"] > 0, "no speedup")
+    code, _, err = ask(work, *BENCH, "--variant", "webgpu-fp16")
+    require_same(code, REMOTE_EXIT, f"the exit code ({err})")
+    require("page: WebGpuExecutionProvider needs a GPU" in err, err)
+    return f"int8 is {reports[0]['speedup']['ratio']:.2f} times as fast"
+
+
+def prove_metric(work: Path) -> str:
+    """Evaluate: the metric is that of the same samples on this machine."""
+    project = ("--project", str(digits() / "dist.yaml"))
+    code, out, err = ask(work, "evaluate", "--device", "page", "--json", *project)
+    require_same(code, 0, f"the exit code ({err})")
+    report = json.loads(out)
+    manifest = json.loads((digits() / "dist/digits-1.0.0-web" / MANIFEST).read_text())
+    [entry] = [each for each in manifest["variants"] if each["id"] == report["variant"]]
+    wanted, measured = entry["accuracy"], report["measured"]
+    require_same(measured["metric"], wanted["metric"], "the metric")
+    require(abs(measured["value"] - wanted["value"]) <= 0.005, f"{measured}, not {wanted}")
+    require_same(measured["samples"], 360, "samples")
+    require_same(len(report["inference_ns"]), 360, "answers")
+    return f"{measured['metric']} {measured['value']:.4f} of {measured['samples']} samples"
+
+
+def copy_spoiled(work: Path) -> Path:
+    """Copy the bundle with other golden outputs, as a whole one."""
+    folder = work / "spoiled"
+    shutil.copytree(digits() / "dist/digits-1.0.0-web", folder)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    for golden in manifest["goldens"]:
+        for tensors in golden["outputs"].values():
+            path = folder / tensors[0]["path"]
+            path.write_bytes(path.read_bytes()[::-1])
+    for file in manifest["files"]:
+        file["sha256"] = hashlib.sha256((folder / file["path"]).read_bytes()).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+    (folder / MANIFEST_DIGEST).write_text(f"{digest}  {MANIFEST}\n")
+    return folder
+
+
+def prove_wrong(work: Path) -> str:
+    """Measure a bundle whose golden outputs are others: no variant works."""
+    code, _, err = ask(work, *BENCH, bundle=str(copy_spoiled(work)))
+    require_same(code, REMOTE_EXIT, f"the exit code ({err})")
+    found = re.search(r"cpu-int8-static: its output is (\S+) dB near the golden one", err)
+    require(found is not None, err)
+    return f"refused: {found[1] if found else ''} dB"
+
+
+def prove_busy(work: Path) -> str:
+    """Measure while others take the cores: the verdict says so."""
+    script = work / "browser"
+    loop = "import time; e = time.time() + 60\nwhile time.time() < e: pass"
+    burners = [
+        start_program([sys.executable, "-c", loop], stdin=subprocess.DEVNULL)
+        for _ in range(os.cpu_count() or 1)
+    ]
+    try:
+        script.write_text(f'#!/bin/sh\nexec {find_chromium()} "$@"\n')
+        script.chmod(0o755)
+        words = ("bench", "--device", "page", "--preset", "quick", "--runs", "2", "--json")
+        code, out, err = ask(work, *words, device=f"browser: {script}")
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.communicate()
+    require_same(code, INVALID_EXIT, f"the exit code ({err})")
+    verdict = json.loads(out)["verdict"]
+    require_same(verdict["kind"], "invalid", "the verdict")
+    why = [each for each in verdict["reasons"] if "others took" in each]
+    require_same(len(why), 2, "runs that were disturbed")
+    return str(why[0])
+
+
+def prove_webgpu(work: Path) -> str:
+    """Measure WebGPU on SwiftShader: it is marked as emulated, and never VALID."""
+    bundle = str(digits() / "gpu/digits-1.0.0-web")
+    options = f"options: [{', '.join(WEBGPU)}]"
+    code, out, err = ask(work, *BENCH, "--json", device=options, bundle=bundle)
+    require_same(code, INVALID_EXIT, f"the exit code ({err})")
+    report = json.loads(out)
+    require(report["facts"]["emulated"], "not emulated")
+    require("simulated in software" in report["facts"]["driver"], report["facts"]["driver"])
+    require("GPU is emulated" in report["verdict"]["reason"], str(report["verdict"]))
+    providers = {node["provider"] for node in report["placement"]["nodes"]}
+    require("WebGpuExecutionProvider" in providers, str(providers))
+    code, out, err = ask(work, "device", "check", "page", device=options)
+    require_same(code, 0, f"the exit code ({err})")
+    require("simulated in software" in out, out)
+    return report["facts"]["driver"]
+
+
+def prove_missing(work: Path) -> str:
+    """Measure without a browser, without and with another onnxruntime-web."""
+    other = work / "other"
+    (other / "dist").mkdir(parents=True)
+    (other / "package.json").write_text('{"version": "1.29.0"}')
+    cases = (
+        ("browser: no-such-browser", TOOL_EXIT, "no 'no-such-browser' on this machine"),
+        ("browser: /bin/false", DEVICE_EXIT, "the browser ended with exit code 1"),
+        ("browser: /usr/bin/yes, opening_s: 3", DEVICE_EXIT, "the page was not opened within 3 s"),
+        (f"runtime: {work}/none", TOOL_EXIT, "has no onnxruntime-web"),
+        (f"runtime: {other}", TOOL_EXIT, "onnxruntime-web is 1.29.0 there, and 1.30.0 is pinned"),
+    )
+    for device, wanted, said in cases:
+        code, _, err = ask(work, *BENCH, device=device)
+        require(code == wanted and said in err, f"{device}: {code}, {err}")
+    code, out, err = ask(work, "device", "check", "page", device=cases[-1][0])
+    require(code == DEVICE_EXIT and "1.29.0" in out, f"{code}, {out}, {err}")
+    return f"{len(cases) + 1} mistakes"
+
+
+@contextmanager
+def measuring(work: Path, device: str = "") -> Iterator[tuple[Any, str]]:
+    """Begin a long measurement; yield it when it has begun to time, and the page's address."""
+    words = ("bench", "--device", "page", "--preset", "standard", "--runs", "2")
+    with asking(work, *words, device=device) as child:
+        said = ""
+        while "latency, process run 1" not in said:
+            line = child.stderr.readline().decode()
+            require(bool(line), f"edgepack ended early: {said}")
+            said += line
+            if found := ADDRESS.search(said):
+                yield child, found[1]
+                return
+        time.sleep(3)
+        yield child, ""
+
+
+def find_browser_processes(work: Path) -> list[int]:
+    """Return the ids of the processes of the browser that edgepack has started."""
+    return [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if str(work / "tmp").encode() in _read(path) and b"--user-data-dir" in _read(path)
+    ]
+
+
+def prove_stopped(name: str, stop: Callable[[Path, Any], None], code: int, said: str) -> Proof:
+    """Return a proof that a measurement which is stopped ends with one error, and is cleaned up."""
+
+    def look(work: Path) -> str:
+        with measuring(work) as (child, _):
+            stop(work, child)
+            _, err = child.communicate(timeout=TIMEOUT_S)
+        require(child.returncode == code and said in err.decode(), f"{child.returncode}: {err!r}")
+        require_nothing_left(work)
+        return f"exit code {code}"
+
+    return Proof(name, look)
+
+
+def kill_browser(work: Path, child: Any) -> None:
+    del child
+    os.kill(min(find_browser_processes(work)), signal.SIGKILL)
+
+
+def kill_page(work: Path, child: Any) -> None:
+    """Kill the process that has the page, and not the browser."""
+    del child
+    for process in find_browser_processes(work):
+        if b"--type=renderer" in _read(Path(f"/proc/{process}/cmdline")):
+            os.kill(process, signal.SIGKILL)
+
+
+def interrupt(work: Path, child: Any) -> None:
+    del work
+    child.send_signal(signal.SIGINT)
+
+
+def read_status(url: str) -> int:
+    """Return the status of an answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def prove_by_hand(work: Path) -> str:
+    """Open the page by hand: a second one and a wrong token are refused."""
+    path = str(find_chromium())
+    with (
+        asking(work, *BENCH, "--json", device="open: by hand, opening_s: 60") as child,
+        launched(path) as browser,
+    ):
+        address = wait_for_address(child)
+        wrong = re.sub(r"/[\w-]+/$", "/wrong/", address)
+        tried = [wrong, f"{wrong}worker.js", f"{address}../", f"{address}bundle/../../etc/passwd"]
+        require_same([read_status(url) for url in tried], [404] * len(tried), "statuses")
+        first, second = browser.new_page(), browser.new_page()
+        first.goto(address)
+        first.wait_for_function("document.body.textContent.includes('measures in this page')")
+        second.goto(address)
+        second.wait_for_function("document.body.textContent.includes('Another page')")
+        out, err = child.communicate(timeout=TIMEOUT_S)
+        require_same(child.returncode, INVALID_EXIT, f"the exit code ({err.decode()})")
+        report = json.loads(out)
+        require_same(report["facts"]["cpu"]["kind"], "not-measured", "the processor")
+        require_same(len(report["runs"]), 2, "runs")
+        first.wait_for_function("document.body.textContent.includes('has ended')")
+    return report["facts"]["os"]
+
+
+def wait_for_address(child: Any) -> str:
+    """Return the page's address as soon as edgepack prints it."""
+    said = ""
+    while not (found := ADDRESS.search(said)):
+        line = child.stderr.readline().decode()
+        require(bool(line), f"edgepack ended early: {said}")
+        said += line
+    return found[1]
+
+
+def prove_closed(work: Path) -> str:
+    """Open the page by hand, and close it in the middle of a run."""
+    words = ("bench", "--device", "page", "--preset", "standard", "--runs", "2")
+    with (
+        asking(work, *words, device="open: by hand, opening_s: 60") as child,
+        launched(str(find_chromium())) as browser,
+    ):
+        page = browser.new_page()
+        page.goto(wait_for_address(child))
+        while b"latency, process run 1" not in child.stderr.readline():
+            require(child.poll() is None, "edgepack ended early")
+        time.sleep(2)
+        page.close()
+        _, err = child.communicate(timeout=TIMEOUT_S)
+    said = err.decode()
+    require(child.returncode == DEVICE_EXIT, f"{child.returncode}: {said}")
+    require("page: the page was closed" in said, said)
+    return "exit code 8"
+
+
+PROOFS = (
+    Proof("bench in Chromium", prove_bench),
+    Proof("bench of all variants in Chromium", prove_variants),
+    Proof("evaluate in Chromium", prove_metric),
+    Proof("bench of wrong golden outputs", prove_wrong),
+    Proof("bench beside other work", prove_busy),
+    Proof("bench of WebGPU, simulated by SwiftShader", prove_webgpu),
+    Proof("bench without a browser or a runtime", prove_missing),
+    prove_stopped(
+        "a browser that crashes", kill_browser, DEVICE_EXIT, "the browser ended with exit code -9"
+    ),
+    prove_stopped("a page that crashes", kill_page, DEVICE_EXIT, "has said nothing for 30 s"),
+    prove_stopped("Ctrl-C", interrupt, 130, ""),
+    Proof("a page that is opened by hand", prove_by_hand),
+    Proof("a page that is closed", prove_closed),
+)
