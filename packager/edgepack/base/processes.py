@@ -13,6 +13,7 @@ import sys
 import tempfile
 import termios
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from edgepack.base.resources import find_ondevice_dir
 from edgepack.base.worker import receive, send
 from edgepack.errors import BugError, ToolError
 
+_GROUP_S, _GROUP_LOOK_S = 3.0, 0.02
+"""How long a killed group may take: where the first process of a container reaps nobody, its
+processes stay."""
 Value = TypeVar("Value")
 OnProgress = Callable[..., None]
 """Gets the number of finished parts, their total, and what they are parts of, if not of the whole
@@ -160,21 +164,36 @@ class RunningProgram:
 
 
 @contextlib.contextmanager
-def running(argv: Sequence[str]) -> Iterator[RunningProgram]:
+def running(
+    argv: Sequence[str], *, environment: Mapping[str, str] | None = None
+) -> Iterator[RunningProgram]:
     """Run a program beside this process, in its own session; leaving the context kills its group.
+
+    Then nothing of the group runs any more, so that its files may be removed.
 
     Raises:
         ToolError: The program is missing.
     """
     with tempfile.TemporaryFile() as output:
         to = output.fileno()
-        child = start_program(argv, stdin=subprocess.DEVNULL, stdout=to, stderr=to)
+        child = start_program(
+            argv, environment=environment, stdin=subprocess.DEVNULL, stdout=to, stderr=to
+        )
         try:
             yield RunningProgram(child, output)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+            _end_group(child)
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    """Kill a program's group, and wait until its processes are gone, but not forever."""
+    end = time.monotonic() + _GROUP_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < end:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.poll()
+            time.sleep(_GROUP_LOOK_S)
+    child.wait()
 
 
 def run_on_terminal(

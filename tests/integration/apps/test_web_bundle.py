@@ -150,7 +150,7 @@ def test_browser_when_a_device_is_said_to_be_one_is_refused(
     (tmp_path / "devices.yaml").write_text(text)
     assert run([command, str(built[0].bundle.path), "--device", "page"]) != 0
     said = capsys.readouterr().err
-    assert "page: the bundle is for browsers, which edgepack does not reach" in said
+    assert "page: the bundle is for browsers, and page is none" in said
     assert "npm install" in said
 
 

@@ -100,5 +100,5 @@ def started(entry: BrowserEntry, url: str) -> Iterator[Chromium]:
     prefix = "edgepack-browser-"
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
         argv = [path, *OPTIONS, *as_root, f"--user-data-dir={folder}", *entry.options, url]
-        with running(argv) as program:
+        with running(argv, environment={"TMPDIR": folder}) as program:
             yield Chromium(program)

@@ -62,6 +62,8 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_ENDED = "see what it says above; 'browser' and 'options' in devices.yaml name what is started"
+_GONE = "measure again, and keep the page open and in front"
 _BUSY = "Another page measures already. Close it first, then load this one again."
 
 
@@ -210,11 +212,10 @@ class Site:
         end = time.monotonic() + timeout_s
         with page.changed:
             while page.answer is None:
-                why = page.problem or watch() or self._explain_silence()
-                if why:
-                    raise DeviceError(
-                        why, hint="open it again, and keep it open and in front", where=self.name
-                    )
+                if ended := watch():
+                    raise DeviceError(ended, hint=_ENDED, where=self.name)
+                if why := page.problem or self._explain_silence():
+                    raise DeviceError(why, hint=_GONE, where=self.name)
                 if time.monotonic() > end:
                     raise self._make_late(late, timeout_s)
                 page.changed.wait(_LOOK_S)
