@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from edgepack.base.processes import start_program
-from edgepack.base.resources import find_example_dir
+from edgepack.base.resources import find_example_dir, find_ondevice_dir
 from edgepack.builder.build import build
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 
@@ -31,6 +31,7 @@ from tests.mobile.proofs import Proof, require
 from tests.support.servers.chromium import find_chromium, launched
 from tests.web.js_browser import WEBGPU, require_same
 from tests.web.js_models import dist
+from tests.web.js_types import compile_types
 from tests.web.node import install_packages
 
 TIMEOUT_S = 300
@@ -110,6 +111,16 @@ def _read(path: Path) -> bytes:
         return b""
 
 
+def prove_types(work: Path) -> str:
+    """Check the page that measures with TypeScript's compiler."""
+    names = ["page.js", "worker.js"]
+    for name in names:
+        shutil.copy(find_ondevice_dir() / "browser" / name, work / name)
+    said = compile_types(work, names, module="esnext", moduleDetection="force", types=[])
+    require(not said, said)
+    return f"{len(names)} files"
+
+
 BENCH = ("bench", "--device", "page", "--preset", "smoke")
 
 
@@ -129,6 +140,8 @@ def prove_bench(work: Path) -> str:
     providers = {node["provider"] for node in report["placement"]["nodes"]}
     require_same(providers, {"CPUExecutionProvider"}, "providers")
     require(len(report["canary"]["medians_ns"]) == 2, str(report["canary"]))
+    memory = report["memory"]
+    require(50e6 < memory["baseline_bytes"] <= memory["loaded_bytes"] < 2e9, str(memory))
     for run in report["runs"]:
         require(run["golden_min_sqnr_db"] >= 30, f"golden: {run['golden_min_sqnr_db']} dB")
         require(len(run["latencies_ns"]) >= 20, "too few latencies")
@@ -399,6 +412,7 @@ def prove_closed(work: Path) -> str:
 
 
 PROOFS = (
+    Proof("the page that measures is strict TypeScript", prove_types),
     Proof("bench in Chromium", prove_bench),
     Proof("bench of all variants in Chromium", prove_variants),
     Proof("evaluate in Chromium", prove_metric),

@@ -147,6 +147,8 @@ def _list_reasons(
 EMULATED = "the processor or GPU is emulated: its time is not a device's time"
 PHONES = ("Android", "iOS", "iPadOS")
 """How the system's name in a phone's report begins. edgepack cannot set phones' clocks."""
+IN_BROWSER = "wasm32"
+"""The architecture in a browser's report: nor can it hold clocks for one."""
 _STRONGER = "give the device a stronger power supply"
 _CHARGE = "charge the phone and switch its battery saver or low power mode off"
 _REAL_DEVICE = "measure on a real device: edgepack device list"
@@ -199,7 +201,7 @@ def _find_invalid_remedy(report: RunReport, verdict: Invalid, bundle: Path) -> s
         if verdict.cause == "placement":
             return f"see which nodes stay behind: edgepack inspect MODEL --target {report.target}"
     again = _format_again(report, bundle)
-    held = phone or bool(report.tuned)
+    held = phone or report.facts.arch == IN_BROWSER or bool(report.tuned)
     cause = "conditions" if held and verdict.cause == "settings" else verdict.cause
     return {
         "outputs": f"the runtime there computes something else: {again}",

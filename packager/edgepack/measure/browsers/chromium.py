@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -53,21 +54,40 @@ class Chromium:
         why = self.program.explain_end()
         return f"the browser {why}" if why else ""
 
-    def count_cpu_ns(self, proc: Path = Path("/proc")) -> int | None:
+    def count_cpu_ns(self) -> int | None:
         """Return the processor time of all its processes; None where there is no ``/proc``.
 
         Source: proc_pid_stat(5) of the Linux man-pages: columns 5, 14 and 15.
         """
-        ticks = 0
-        for path in proc.glob("[0-9]*/stat"):
-            try:
-                columns = path.read_text(encoding="utf-8", errors="replace")
-            except OSError:  # it has ended
-                continue
-            after_name = columns.rpartition(")")[2].split()
-            if int(after_name[2]) == self.program.group:
-                ticks += int(after_name[11]) + int(after_name[12])
+        ticks = sum(int(columns[11]) + int(columns[12]) for _, columns in self._list_processes())
         return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") if ticks else None
+
+    def read_page_peak(self) -> int | None:
+        """Return the most bytes that the process with the page had in memory; None if unknown.
+
+        That is the largest of those that Chromium calls renderers: an empty one may wait beside it.
+        """
+        peaks = []
+        for folder, _ in self._list_processes():
+            if "--type=renderer" in _read(folder / "cmdline"):
+                found = re.search(r"^VmHWM:\s*(\d+) kB", _read(folder / "status"), re.MULTILINE)
+                peaks += [int(found[1]) * 1024] if found else []
+        return max(peaks, default=None)
+
+    def _list_processes(self) -> Iterator[tuple[Path, list[str]]]:
+        """Yield the ``/proc`` folder of each of its processes, and columns 3 and on of its stat."""
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            columns = _read(path).rpartition(")")[2].split()
+            if columns and int(columns[2]) == self.program.group:
+                yield path.parent, columns
+
+
+def _read(path: Path) -> str:
+    """Return a file of ``/proc``; nothing where its process has ended."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def find_browser(entry: BrowserEntry) -> str:

@@ -74,7 +74,7 @@ NO_ENERGY = NotMeasured(reason="a browser has no sensor for power")
 NO_OTHERS = NotMeasured(reason="a browser does not tell what others take")
 NO_START = NotMeasured(reason="the page that measures is no app that starts")
 NO_COLD = NotMeasured(reason="the page has the model in memory when it creates a session")
-NO_MEMORY = NotMeasured(reason="a page does not see the memory of its process")
+NO_MEMORY = NotMeasured(reason="a page does not see the memory of its process, nor does edgepack")
 NO_PEAK = NotMeasured(reason="the page that measures has no such model")
 NO_TOPOLOGY = NotMeasured(reason="a browser does not tell its cores")
 NO_PREDICT = NotMeasured(reason="the page that measures has tensors, no pictures and texts")
@@ -84,6 +84,7 @@ HIDDEN = "the page was not to be seen"
 COARSE = 0.1
 """The share of an inference from which on the clock's step is too coarse to time it."""
 MOST_LATENCIES = 2_000_000
+MEMORY_RUNS = 10
 FIRST_ITERATIONS = 10
 WINDOW_ITERATIONS = 30
 GPU_WARM_UP_S = 3.0
@@ -226,18 +227,33 @@ class BrowserHarness:
         try:
             feeds = [load.reshape_feed(feed, shapes) for feed in self._read_goldens()]
             with self.opened() as page:
-                page.open(variant)
+                opened = page.open(variant)
                 page.replace(feeds)
                 warm = self._warm_up(page, variant, preset)
+                self._require_fine_clock(opened.tick_ns, warm.median_ns)
                 timed = self._time(page, preset)
         except ValueError as error:
             return Swept(latencies_ns=[], problem=format_one_line(str(error)))
         return Swept(latencies_ns=timed.latencies_ns, steady=warm.steady, checked=NOT_COMPARED)
 
     def memory(self, variant: str) -> Memory | NotMeasured:
-        """Say that it is not measured."""
-        del variant
-        return NO_MEMORY
+        """Measure peak memory of the process that has the page, where edgepack started it."""
+        with self.opened() as page:
+            if page.chromium is None or page.chromium.read_page_peak() is None:
+                return NO_MEMORY
+            read = page.chromium.read_page_peak
+            page.start(variant)
+            baseline = read()
+            page.open(variant)
+            loaded = read()
+            page.time(0.0, MEMORY_RUNS, self.load_timeout_s)
+            peak = read()
+        return Memory(
+            baseline_bytes=baseline or 0,
+            loaded_bytes=loaded or 0,
+            peak_bytes=peak or 0,
+            runs=MEMORY_RUNS,
+        )
 
     def bound(self, variant: str) -> NotMeasured:
         """Return why no copies are timed apart."""

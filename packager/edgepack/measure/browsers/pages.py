@@ -52,6 +52,10 @@ class Page:
             raise VariantRefusedError(why, hint=error.hint, where=self.site.name) from error
         return read_document(Opened, header, self.site.name)
 
+    def start(self, variant: str) -> None:
+        """Start onnxruntime as a variant needs it, without a model."""
+        self.ask({"do": "start", "variant": variant}, timeout_s=LOAD_TIMEOUT_S)
+
     def time(self, duration_s: float, iterations: int, timeout_s: float) -> Timed:
         """Time a single stream of the variant that is open."""
         asked = {"do": "time", "duration_s": duration_s, "iterations": iterations}

@@ -28,7 +28,7 @@ function pack(header, parts = []) {
   const text = new TextEncoder().encode(JSON.stringify(header));
   const length = new DataView(new ArrayBuffer(4));
   length.setUint32(0, text.length);
-  return new Blob([length, text, ...parts]);
+  return new Blob([length, text, .../** @type {BlobPart[]} */ (parts)]);
 }
 
 /** Returns a header, and the bytes after it. @param {Uint8Array} bytes @returns {[header: any, rest: Uint8Array]} */
@@ -342,6 +342,17 @@ async function replace(/** @type {object} */ _, /** @type {Uint8Array} */ bytes)
   return {};
 }
 
+/**
+ * Starts onnxruntime as a variant needs it, without a model.
+ *
+ * @param {{variant: string}} command
+ */
+async function start({variant}) {
+  const {variants} = await (await fetch(new URL("manifest.json", bundle))).json();
+  await startRuntime(await importRuntime(variants.filter((/** @type {any} */ {id}) => id === variant)));
+  return {};
+}
+
 /** Runs the first golden sample under onnxruntime's profiler, and returns what that printed. */
 async function profile(/** @type {any} */ {variant}) {
   await open({variant, profiled: true});
@@ -375,7 +386,7 @@ async function canary(/** @type {{warm_up_s: number, duration_s: number, iterati
 }
 
 /** @type {Record<string, (command: any, bytes: Uint8Array) => Promise<any>>} */
-const COMMANDS = {describe, open, time, run, replace, profile, canary};
+const COMMANDS = {describe, start, open, time, run, replace, profile, canary};
 
 /** @param {any} command @param {Uint8Array} bytes */
 async function answer(command, bytes) {

@@ -1,0 +1,186 @@
+"""Process runs in a browser, whose page is played here: what becomes of its answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from edgepack.base.schema import NotMeasured
+from edgepack.devices.inventory import BrowserEntry, Device
+from edgepack.errors import RemoteCommandError
+from edgepack.measure.browsers.documents import Described, Gpu, Opened, Timed
+from edgepack.measure.browsers.harness import HIDDEN, BrowserHarness
+from edgepack.measure.browsers.pages import Page, Pages
+from edgepack.records.presets import Preset
+
+MS = 1_000_000
+PRESET = Preset(
+    "brief", runs=1, duration_s=1, iterations=5, warm_up_s=0.1, window_s=0.1, warm_up_cap_s=60
+)
+EVENTS = [
+    {"cat": "Node", "name": "conv_kernel_time", "dur": 10, "ts": 1, "ph": "X", "args": {
+        "node_index": "0", "op_name": "Conv", "provider": "CPUExecutionProvider"}},
+    {"cat": "Session", "name": "model_run", "dur": 12, "ts": 1, "ph": "X", "args": {}},
+]  # fmt: skip
+
+
+@dataclass
+class PlayedPage(Page):
+    """A page whose inferences take as long as it is told."""
+
+    site: Any = field(default_factory=lambda: SimpleNamespace(was_hidden=False, name="page"))
+    chromium: None = None
+    gpu: Gpu = field(default_factory=Gpu)
+    latencies_ns: Sequence[int] = (MS,) * 10
+    tick_ns: int = 5_000
+    hides: bool = False
+    now_ns: int = 0
+    opened: list[str | None] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.site.forget_hidden = lambda: setattr(self.site, "was_hidden", False)
+
+    def describe(self) -> Described:
+        agent = "Mozilla/5.0 (X11; Linux x86_64) Chrome/156.0.0.0"
+        return Described(
+            user_agent=agent, cpu_count=4, isolated=True, tick_ns=self.tick_ns, gpu=self.gpu
+        )
+
+    def open(self, variant: str | None) -> Opened:
+        self.opened.append(variant)
+        return Opened(
+            variant=variant or "webgpu-fp32",
+            passed_over=[],
+            notes=["one thread"],
+            onnxruntime="1.30.0",
+            threads=1,
+            session_create_ns=7 * MS,
+            first_inference_ns=2 * MS,
+            golden_min_sqnr_db=90.0,
+            tick_ns=self.tick_ns,
+        )
+
+    def time(self, duration_s: float, iterations: int, timeout_s: float) -> Timed:
+        assert timeout_s > duration_s
+        self.times.append(duration_s)
+        self.site.was_hidden |= self.hides
+        begin, self.now_ns = self.now_ns, self.now_ns + int(duration_s * 1e9)
+        return Timed(latencies_ns=list(self.latencies_ns), from_ns=begin, to_ns=self.now_ns)
+
+    def ask(self, command: Any, body: bytes = b"", *, timeout_s: float) -> tuple[bytes, bytes]:
+        assert command["do"] == "profile"
+        return json.dumps({"events": f"[\n{json.dumps(EVENTS)[1:-1]}\n]"}).encode(), b""
+
+
+class PlayedPages(Pages):
+    """Gives one page again and again."""
+
+    def __init__(self, page: PlayedPage) -> None:
+        super().__init__(page.site, BrowserEntry.model_validate(KEYS), lambda _: None)
+        self.page = page
+
+    @contextmanager
+    def opened(self) -> Iterator[Page]:
+        yield self.page
+
+
+KEYS = {"transport": "browser", "target": "web", "open": "by hand"}
+
+
+def make_harness(page: PlayedPage, notes: list[str] | None = None) -> BrowserHarness:
+    def find_variant(variant: str) -> Any:
+        first = "WebGpuExecutionProvider" if "webgpu" in variant else "CPUExecutionProvider"
+        return SimpleNamespace(providers=[SimpleNamespace(name=first)])
+
+    bundle: Any = SimpleNamespace(manifest=SimpleNamespace(find_variant=find_variant))
+    host: Any = None
+    device = Device("page", BrowserEntry.model_validate(KEYS))
+    told = [] if notes is None else notes
+    return BrowserHarness(PlayedPages(page), device, bundle, host, told.append)
+
+
+def test_run_when_steady_has_the_pages_times():
+    run = make_harness(PlayedPage()).measure("cpu-fp32", PRESET)
+    assert run.latencies_ns == [MS] * 10
+    assert (run.steady, run.session_create_ns, run.first_inference_ns) == (True, 7 * MS, 2 * MS)
+    # Three windows after the first ten inferences, of ten each, as the page answers ten.
+    assert run.warm_up_iterations == 40
+    assert run.timed_ns == 1_000 * MS
+    assert run.golden_min_sqnr_db == 90.0
+    assert isinstance(run.other_work, NotMeasured)
+
+
+def test_run_when_on_a_gpu_warms_up_for_longer():
+    page = PlayedPage()
+    make_harness(page).measure("webgpu-fp32", PRESET)
+    assert page.times[0] == 3.0
+
+
+def test_run_when_never_steady_says_so():
+    page = PlayedPage()
+    numbers = iter(range(1, 10_000))
+
+    def slower(*_: Any) -> Timed:
+        step = next(numbers)
+        return Timed(
+            latencies_ns=[step * MS] * 10, from_ns=step * 1000 * MS, to_ns=step * 1001 * MS
+        )
+
+    page.time = slower  # type: ignore[method-assign]
+    preset = Preset("brief", runs=1, duration_s=1, iterations=5, warm_up_cap_s=0.2)
+    assert not make_harness(page).measure("cpu-fp32", preset).steady
+
+
+def test_run_when_the_page_is_hidden_was_slowed_down():
+    run = make_harness(PlayedPage(hides=True)).measure("cpu-fp32", PRESET)
+    assert run.after.throttled_now == [HIDDEN]
+    run = make_harness(PlayedPage()).measure("cpu-fp32", PRESET)
+    assert isinstance(run.after.throttled_now, NotMeasured)
+
+
+def test_run_when_the_clock_is_coarse_is_an_error():
+    page = PlayedPage(tick_ns=MS // 5)
+    with pytest.raises(RemoteCommandError, match="steps of 200 µs, which is too coarse") as error:
+        make_harness(page).measure("cpu-fp32", PRESET)
+    assert "cross-origin isolated" in error.value.hint
+
+
+def test_run_when_there_are_too_many_inferences_is_an_error():
+    page = PlayedPage(latencies_ns=[100_000] * 10)
+    preset = Preset("long", runs=1, duration_s=1800, iterations=5, warm_up_s=0.1, window_s=0.1)
+    with pytest.raises(RemoteCommandError, match="about 18000000 inferences, and 2000000"):
+        make_harness(page).measure("cpu-fp32", preset)
+
+
+@pytest.mark.parametrize(
+    ("variant", "gpu", "emulated"),
+    [
+        ("webgpu-fp32", Gpu(name="google swiftshader"), True),
+        ("webgpu-fp32", Gpu(name="amd"), False),
+        ("cpu-fp32", Gpu(name="google swiftshader"), False),
+    ],
+)
+def test_selection_when_a_program_is_the_gpu_is_emulated_where_it_computes(variant, gpu, emulated):
+    notes: list[str] = []
+    selection = make_harness(PlayedPage(gpu=gpu), notes).select(variant)
+    assert selection.device.emulated is emulated
+    assert selection.device.driver == str(gpu)
+    assert (selection.variant, notes) == (variant, ["one thread"])
+    assert selection.device.os == "Chrome 156 on Linux"
+    assert isinstance(selection.device.cpu, NotMeasured)
+
+
+def test_profile_when_printed_is_where_nodes_ran():
+    placement = make_harness(PlayedPage()).profile("cpu-fp32")
+    assert placement.runs == 1
+    assert placement.counts == {"CPUExecutionProvider": 1}
+
+
+def test_memory_when_nobody_sees_the_process_is_unknown():
+    assert isinstance(make_harness(PlayedPage()).memory("cpu-fp32"), NotMeasured)
