@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -289,15 +290,19 @@ def test_processor_time_when_a_child_works_counts_it(tmp_path):
         wait_for(lambda: (chromium.count_cpu_ns() or 0) >= 200_000_000)
 
 
-def test_other_work_when_the_browser_works_is_not_the_browsers():
-    if not Path("/proc/stat").exists():
-        pytest.skip("needs /proc")
+def test_other_work_when_the_browser_works_is_not_the_browsers(monkeypatch):
+    counted = {"cores": 2, "own_cores": 0.1, "other_cores": 1.0, "stolen_cores": 0.0, "waiting": 0}
+    monkeypatch.setattr(
+        "edgepack.measure.browsers.own_machine.other_work.OtherWork",
+        lambda: SimpleNamespace(measure=lambda: counted),
+    )
     times = iter([0, 5 * TEN_MS])
     work = OwnWork(lambda: next(times))
     time.sleep(0.1)
     found = work.measure()
     assert isinstance(found, OtherWork)
     assert 0.1 < found.own_cores < 0.6
+    assert found.other_cores == pytest.approx(1.1 - found.own_cores, abs=1e-3)
 
 
 def test_other_work_when_nothing_counts_the_browser_is_unknown():
