@@ -411,6 +411,27 @@ def prove_closed(work: Path) -> str:
     return "exit code 8"
 
 
+def prove_insecure(work: Path) -> str:
+    """Open the page by hand where it is no secure context: one thread, and a coarse clock."""
+    project = ("--project", str(digits() / "dist.yaml"))
+    cases = (
+        (("evaluate", "--device", "page", *project), 0, "WebAssembly has one thread"),
+        (BENCH, REMOTE_EXIT, "the page's clock moves in steps of 100 µs, which is too coarse"),
+    )
+    path = str(find_chromium())
+    for words, wanted, expected in cases:
+        with (
+            asking(work, *words, device="open: by hand, opening_s: 60") as child,
+            launched(path, "--host-resolver-rules=MAP measured.test 127.0.0.1") as browser,
+        ):
+            address = wait_for_address(child).replace("127.0.0.1", "measured.test")
+            browser.new_page().goto(address)
+            out, err = child.communicate(timeout=TIMEOUT_S)
+        said = f"{out.decode()}{err.decode()}"
+        require(child.returncode == wanted and expected in said, f"{child.returncode}: {said}")
+    return "the metric, and no time"
+
+
 PROOFS = (
     Proof("the page that measures is strict TypeScript", prove_types),
     Proof("bench in Chromium", prove_bench),
@@ -427,4 +448,5 @@ PROOFS = (
     prove_stopped("a measurement that is ended", end, 143, ""),
     Proof("a page that is opened by hand", prove_by_hand),
     Proof("a page that is closed", prove_closed),
+    Proof("a page in no secure context", prove_insecure),
 )

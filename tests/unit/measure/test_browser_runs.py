@@ -17,12 +17,13 @@ from edgepack.measure.browsers.documents import Described, Gpu, Opened, Timed
 from edgepack.measure.browsers.harness import HIDDEN, BrowserHarness
 from edgepack.measure.browsers.pages import Page, Pages
 from edgepack.records.presets import Preset
+from edgepack.records.verdict import judge
 
 MS = 1_000_000
 PRESET = Preset(
     "brief", runs=1, duration_s=1, iterations=5, warm_up_s=0.1, window_s=0.1, warm_up_cap_s=60
 )
-EVENTS = [
+EVENTS: list[dict[str, Any]] = [
     {"cat": "Node", "name": "conv_kernel_time", "dur": 10, "ts": 1, "ph": "X", "args": {
         "node_index": "0", "op_name": "Conv", "provider": "CPUExecutionProvider"}},
     {"cat": "Session", "name": "model_run", "dur": 12, "ts": 1, "ph": "X", "args": {}},
@@ -42,6 +43,7 @@ class PlayedPage(Page):
     now_ns: int = 0
     opened: list[str | None] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    events: list[Any] = field(default_factory=lambda: EVENTS)
 
     def __post_init__(self) -> None:
         self.site.forget_hidden = lambda: setattr(self.site, "was_hidden", False)
@@ -75,7 +77,7 @@ class PlayedPage(Page):
 
     def ask(self, command: Any, body: bytes = b"", *, timeout_s: float) -> tuple[bytes, bytes]:
         assert command["do"] == "profile"
-        return json.dumps({"events": f"[\n{json.dumps(EVENTS)[1:-1]}\n]"}).encode(), b""
+        return json.dumps({"events": f"[\n{json.dumps(self.events)[1:-1]}\n]"}).encode(), b""
 
 
 class PlayedPages(Pages):
@@ -184,3 +186,30 @@ def test_profile_when_printed_is_where_nodes_ran():
 
 def test_memory_when_nobody_sees_the_process_is_unknown():
     assert isinstance(make_harness(PlayedPage()).memory("cpu-fp32"), NotMeasured)
+
+
+@pytest.mark.parametrize(
+    ("page", "variant", "verdict", "why"),
+    [
+        (PlayedPage(), "cpu-fp32", "valid", ""),
+        (PlayedPage(hides=True), "cpu-fp32", "invalid", "slowed down: the page was not to be seen"),
+        (PlayedPage(gpu=Gpu(name="llvmpipe")), "webgpu-fp32", "inconclusive", "GPU is emulated"),
+    ],
+)
+def test_verdict_when_all_is_well_is_valid(page, variant, verdict, why):
+    provider = "WebGpuExecutionProvider" if "webgpu" in variant else "CPUExecutionProvider"
+    entry: Any = SimpleNamespace(
+        id=variant,
+        backend="cpu",
+        min_sqnr_db=30.0,
+        providers=[SimpleNamespace(name=provider, options={})],
+        session=SimpleNamespace(intra_op_num_threads=0),
+        placement=0.5,
+    )
+    harness = make_harness(page)
+    selection = harness.select(variant)
+    runs = [harness.measure(variant, PRESET)]
+    node = {**EVENTS[0]["args"], "provider": provider}
+    page.events = [{**EVENTS[0], "args": node}]
+    found = judge(selection, runs, harness.profile(variant), entry, PRESET)
+    assert (found.kind, why in str(found)) == (verdict, True)
