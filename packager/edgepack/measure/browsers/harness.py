@@ -50,6 +50,7 @@ from edgepack.measure.browsers.own_machine import (
 from edgepack.measure.browsers.pages import Page, Pages
 from edgepack.measure.cooling import wait_until_cool
 from edgepack.measure.phones.documents import find_placement, parse_events
+from edgepack.measure.phones.plans import read_golden
 from edgepack.ondevice.harness import edgepack_load as load
 from edgepack.project.profile import SessionSettings
 from edgepack.records.presets import Preset
@@ -371,9 +372,4 @@ class BrowserHarness:
     def _read_goldens(self) -> Iterator[dict[str, np.ndarray]]:
         """Yield the inputs of the golden samples."""
         for golden in self.bundle.manifest.goldens:
-            yield {
-                each.name: np.fromfile(
-                    self.bundle.path / each.path, np.dtype(each.dtype).newbyteorder("<")
-                ).reshape(each.shape)
-                for each in golden.inputs
-            }
+            yield {each.name: read_golden(self.bundle.path, each) for each in golden.inputs}

@@ -286,7 +286,7 @@ class Planner:
 
     def _read_feed(self, number: int) -> Feed:
         tensors = self.bundle.manifest.goldens[number].inputs
-        feed = {tensor.name: _read_tensor(self.bundle.path, tensor) for tensor in tensors}
+        feed = {tensor.name: read_golden(self.bundle.path, tensor) for tensor in tensors}
         made: Feed = self._shapes.add_masks(feed)
         return made
 
@@ -366,7 +366,12 @@ def _list_outputs(tensor: GoldenTensor) -> Iterator[str]:
         yield from (f"channels {count} {quantity}" for count, quantity in several.runs)
 
 
-def _read_tensor(folder: Path, tensor: GoldenTensor) -> np.ndarray:
+def read_golden(folder: Path, tensor: GoldenTensor) -> np.ndarray:
+    """Return a golden tensor of a bundle's folder.
+
+    Raises:
+        BundleError: Its palette is damaged.
+    """
     dtype = np.dtype(tensor.dtype)
     data, little = (folder / tensor.path).read_bytes(), dtype.newbyteorder("<")
     if tensor.palette is None:
