@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -126,15 +127,14 @@ def test_run_when_on_a_gpu_warms_up_for_longer():
 
 def test_run_when_never_steady_says_so():
     page = PlayedPage()
-    numbers = iter(range(1, 10_000))
+    numbers = itertools.count()
 
-    def slower(*_: Any) -> Timed:
-        step = next(numbers)
-        return Timed(
-            latencies_ns=[step * MS] * 10, from_ns=step * 1000 * MS, to_ns=step * 1001 * MS
-        )
+    def uneven(*_: Any) -> Timed:
+        number = next(numbers)
+        took = (1 + number % 2) * MS
+        return Timed(latencies_ns=[took] * 10, from_ns=number * MS, to_ns=(number + 1) * MS)
 
-    page.time = slower  # type: ignore[method-assign]
+    page.time = uneven  # type: ignore[method-assign]
     preset = Preset("brief", runs=1, duration_s=1, iterations=5, warm_up_cap_s=0.2)
     assert not make_harness(page).measure("cpu-fp32", preset).steady
 
