@@ -30,6 +30,8 @@ from tests.mobile.proofs import require
 from tests.mobile.sealing import PALETTES, pack_input, seal
 
 Step = dict[str, Any]
+FOREIGN = "may not sign bundles: its namespaces do not include 'edgepack'"
+"""Said of a signer whose namespaces are others."""
 WHOLE = "cpu-fp32"
 """The variant that works; one that wants another provider comes before it."""
 
@@ -233,6 +235,11 @@ def signatures_decide(here: Phone) -> str:
         ("own", f'me valid-before="{soon:%Y%m%d%H%M%S}Z" {words}', ""),
         ("own", f"me valid-after={soon:%Y%m%d%H%M}Z {words}", "is valid from "),
         ("own", f"me valid-after=29990101 {words}", "is valid from "),
+        ("own", f'me namespaces="git,edge*" {words}', ""),
+        ("own", f'me namespaces="git,file" {words}', FOREIGN),
+        ("own", f'me NAMESPACES="edgepac?,!edgepack" {words}', FOREIGN),
+        ("own", f'me valid-before="29990101",namespaces="edgepack2" {words}', FOREIGN),
+        ("own", f'me namespaces="" {words}', FOREIGN),
         ("other", keys["own"], "signed with another key than the app's: SHA256:"),
         ("unsigned", keys["own"], "the bundle is not signed"),
         ("swapped", keys["own"], "it does not fit manifest.json"),

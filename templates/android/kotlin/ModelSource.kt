@@ -22,7 +22,7 @@ class ModelSource private constructor(internal val signer: Signer?, internal val
      *
      * @param key the content of the `.pub` file of an Ed25519 key, or a line of ssh-keygen's allowed signers with one, whose
      * `valid-after` and `valid-before` count.
-     * @throws IllegalArgumentException if it has no such key, or says a time that is none.
+     * @throws IllegalArgumentException if it has no such key, says a time that is none, or lists namespaces without `edgepack`.
      */
     fun signedBy(key: String): ModelSource = ModelSource(Signer.parse(key), connect)
 

@@ -12,7 +12,8 @@ import java.util.TimeZone
 private const val TYPE = "ssh-ed25519"
 private const val NAMESPACE = "edgepack"
 private const val KEY_BYTES = 32
-private val LIMIT = Regex("""\b(valid-after|valid-before)="?([^",\s]*)""", RegexOption.IGNORE_CASE)
+private val LIMIT =
+    Regex("""\b(valid-after|valid-before|namespaces)=(?:"([^"]*)"|([^",\s]*))""", RegexOption.IGNORE_CASE)
 private val TIME = Regex("""(\d{8}|\d{12}|\d{14})(Z?)""")
 
 /** Who may sign bundles: a key, and when it may. */
@@ -78,7 +79,8 @@ internal class Signer private constructor(private val key: ByteArray, private va
         /**
          * Reads a line of a `.pub` file, or one of allowed signers as ssh-keygen(1) describes them.
          *
-         * @throws IllegalArgumentException if it has no key of type `ssh-ed25519`, or says a time that is none.
+         * @throws IllegalArgumentException if it has no key of type `ssh-ed25519`, says a time that is none, or lists
+         * namespaces without `edgepack`.
          */
         fun parse(line: String): Signer {
             val words = line.trim().split(Regex("\\s+"))
@@ -94,8 +96,13 @@ internal class Signer private constructor(private val key: ByteArray, private va
                 }
             require(key.size == KEY_BYTES) { "the key in '$line' has ${key.size} bytes, not $KEY_BYTES" }
             val limits = LIMIT.findAll(words.take(place).joinToString(" ")).map { it.destructured }
-            val times = limits.associate { (name, time) -> name.lowercase(Locale.ROOT) to readTime(time) }
-            return Signer(key, times["valid-after"], times["valid-before"])
+            val values = limits.associate { (name, quoted, bare) -> name.lowercase(Locale.ROOT) to quoted + bare }
+            val (after, before) = listOf("valid-after", "valid-before").map { name -> values[name]?.let(::readTime) }
+            val namespaces = values["namespaces"]
+            require(namespaces == null || isListed(NAMESPACE, namespaces)) {
+                "the key in '$line' may not sign bundles: its namespaces do not include '$NAMESPACE'"
+            }
+            return Signer(key, after, before)
         }
 
         private fun readTime(text: String): Date {
@@ -111,6 +118,18 @@ internal class Signer private constructor(private val key: ByteArray, private va
         }
     }
 }
+
+/**
+ * Returns whether a list of patterns has a name: `*` stands for any text, `?` for one character, and a pattern behind
+ * `!` takes out what it fits. Source: ssh_config(5), PATTERNS.
+ */
+private fun isListed(name: String, patterns: String): Boolean {
+    val (without, with) = patterns.split(",").partition { it.startsWith("!") }
+    return with.any { fits(name, it) } && without.none { fits(name, it.drop(1)) }
+}
+
+private fun fits(name: String, pattern: String): Boolean =
+    Regex(Regex.escape(pattern).replace("*", "\\E.*\\Q").replace("?", "\\E.\\Q")).matches(name)
 
 /** Reads bytes behind their number. */
 private fun ByteBuffer.getBytes(): ByteArray {
