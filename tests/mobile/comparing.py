@@ -47,16 +47,26 @@ def compare_frames(cases: Path, results: Path) -> str:
     return f"{count} frames give the same pixels and tensors to the bit"
 
 
-def _compare_tensors(cases: Path, results: Path, kind: str) -> int:
-    """Return the number of cases of a kind, whose ``tensor.bin`` are equal to the bit.
+def compare_prescaled(cases: Path, results: Path) -> str:
+    """Return how many frames give the same tensors of averages of their blocks, to the bit.
+
+    Raises:
+        NotHeldError: One does not, or there are none.
+    """
+    count = _compare_tensors(cases, results, "frames", "prescaled.bin")
+    return f"{count} frames give the same tensors of averages to the bit"
+
+
+def _compare_tensors(cases: Path, results: Path, kind: str, name: str = "tensor.bin") -> int:
+    """Return the number of cases of a kind, whose tensors are equal to the bit.
 
     Raises:
         NotHeldError: One is not, or there are none.
     """
     count = 0
     for case in _cases(cases / kind):
-        expected = np.fromfile(case / "tensor.bin", "<f4")
-        found = np.fromfile(results / kind / case.name / "tensor.bin", "<f4")
+        expected = np.fromfile(case / name, "<f4")
+        found = np.fromfile(results / kind / case.name / name, "<f4")
         require(found.shape == expected.shape, f"{case}: {found.size} values, not {expected.size}")
         other = int((found.view("<u4") != expected.view("<u4")).sum())
         most = np.abs(found - expected).max(initial=0)

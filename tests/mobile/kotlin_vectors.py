@@ -13,7 +13,13 @@ import numpy as np
 from edgepack.base.resources import find_templates_dir
 from PIL import Image
 
-from tests.mobile.comparing import compare_answers, compare_frames, compare_images, compare_tokens
+from tests.mobile.comparing import (
+    compare_answers,
+    compare_frames,
+    compare_images,
+    compare_prescaled,
+    compare_tokens,
+)
 from tests.mobile.jvm import ANDROID, STDLIB, compile_kotlin, jars, run_main
 from tests.mobile.proofs import Proof
 from tests.mobile.refusals import (
@@ -75,7 +81,14 @@ def prove(work: Path) -> str:
     write_refused_frames(cases / "refused")
     write_refused_options(cases / "refused")
     run_main(f"{PACKAGE}.VectorsKt", cases, out, classpath=[program, *path])
-    comparisons = (compare_images, compare_frames, compare_answers, compare_refused, compare_tokens)
+    comparisons = (
+        compare_images,
+        compare_frames,
+        compare_prescaled,
+        compare_answers,
+        compare_refused,
+        compare_tokens,
+    )
     return "; ".join(compare(cases, out) for compare in comparisons)
 
 

@@ -14,6 +14,7 @@
                *.bin           what the planes lie in
                rgb.bin         uint8 (upright height, upright width, 3)
                tensor.bin      float32, little endian
+               prescaled.bin   the same of averages of the frame's blocks
     answers/<n>/case.json      {description, labels, outputs, image, mask, options,
                                priors, answers}
                 *.bin          the tensors of outputs and mask, little endian
@@ -102,6 +103,11 @@ def write_frame(folder: Path, frame: frames.Frame, description: Description) -> 
     pixels = frames.make_pixels(frame)
     (folder / "rgb.bin").write_bytes(pixels.tobytes())
     (folder / "tensor.bin").write_bytes(images.make_tensor(pixels, description).tobytes())
+    size = (pixels.shape[1], pixels.shape[0])
+    factor = images.find_factor(images.find_placement(*size, description["resize"]))
+    averages = frames.make_pixels(frame, factor)
+    prescaled = images.make_tensor(averages, description, size)
+    (folder / "prescaled.bin").write_bytes(prescaled.tobytes())
     facts = vars(frame) | {"planes": planes, "description": description}
     upright = {"width": pixels.shape[1], "height": pixels.shape[0]}
     write_json(folder / "case.json", **facts, upright=upright)
@@ -272,6 +278,13 @@ def frame_cases() -> Iterator[tuple[frames.Frame, Description]]:
     for layout, rotation in (("nv21", 90), ("i420", 270)):
         planes = yuv_planes(rng, layout, (640, 480), 32)
         yield yuv_frame(planes, rotation, "bt601", "full"), DESCRIPTIONS[0]
+    # Much larger than the input, in numbers that no block divides.
+    large = product(frames.ROTATIONS, ((331, 203), (266, 149), (133, 99)))
+    for number, (rotation, size) in enumerate(large):
+        planes = yuv_planes(rng, LAYOUTS[number % 3], size, number)
+        yield yuv_frame(planes, rotation, *STANDARDS[number % 4]), next(descriptions)
+        data = packed(rng.integers(0, 256, (size[1], size[0], 4)), number)
+        yield frames.Frame("rgba", *size, [data], rotation), next(descriptions)
 
 
 Planes = tuple[tuple[int, int], list[frames.Plane]]

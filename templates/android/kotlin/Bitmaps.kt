@@ -10,10 +10,12 @@ internal fun readBitmap(bitmap: Bitmap): Picture {
     require(!bitmap.isRecycled) { "the bitmap was recycled: its pixels are gone" }
     val readable = makeReadable(bitmap)
     val row = IntArray(readable.width)
-    return Picture(readable.width, readable.height) { y, into ->
-        readable.getPixels(row, 0, row.size, 0, y, row.size, 1)
-        unpack(row, 0, into)
-    }
+    val rows =
+        RowReader { y, into ->
+            readable.getPixels(row, 0, row.size, 0, y, row.size, 1)
+            unpack(row, 0, into)
+        }
+    return Picture(row.size, readable.height) { scratch, factor -> rows.average(row.size, factor, scratch) }
 }
 
 /** Returns the bitmap, or a copy in main memory where it lies in the graphics processor's memory. */

@@ -4,6 +4,7 @@ import android.graphics.PixelFormat
 import android.hardware.DataSpace
 import android.media.Image
 import android.os.Build
+import java.nio.Buffer
 import java.nio.ByteBuffer
 import java.util.Locale
 
@@ -32,10 +33,77 @@ enum class YuvRange { FULL, VIDEO }
  */
 class Plane(val bytes: ByteBuffer, val rowStride: Int, val pixelStride: Int)
 
-/** Reads rows of pixels, whose channels are interleaved. */
+/** Reads rows of R, G and B, which are interleaved: for one pass over a picture, on one thread. */
 internal fun interface RowReader {
     /** Writes the row [y], counted from the top, into an array of the row's size. */
     fun read(y: Int, into: ByteArray)
+}
+
+/** Arrays for readers: the next picture's readers get those of this one again. */
+internal class Scratch {
+    private val bytes = mutableListOf<ByteArray>()
+    private val ints = mutableListOf<IntArray>()
+    private var bytesTaken = 0
+    private var intsTaken = 0
+
+    /** Gives every array free again. */
+    fun restart() {
+        bytesTaken = 0
+        intsTaken = 0
+    }
+
+    /** Returns an array of [size] bytes, with anything in it. */
+    fun takeBytes(size: Int): ByteArray {
+        if (bytesTaken == bytes.size) bytes += ByteArray(size)
+        if (bytes[bytesTaken].size != size) bytes[bytesTaken] = ByteArray(size)
+        return bytes[bytesTaken++]
+    }
+
+    /** Returns an array of [size] numbers, with anything in it. */
+    fun takeInts(size: Int): IntArray {
+        if (intsTaken == ints.size) ints += IntArray(size)
+        if (ints[intsTaken].size != size) ints[intsTaken] = IntArray(size)
+        return ints[intsTaken++]
+    }
+}
+
+/** Averages blocks of [factor] by [factor] samples, rounded; [count] blocks of [bands] interleaved samples lie in a row. */
+private class Averages(private val factor: Int, count: Int, private val bands: Int, scratch: Scratch) {
+    private val sums = scratch.takeInts(count * bands)
+
+    fun clear() = sums.fill(factor * factor / 2)
+
+    /** Adds one row's samples of a band. */
+    fun add(bytes: ByteArray, first: Int, step: Int, band: Int) {
+        var at = first
+        for (n in band until sums.size step bands) {
+            var sum = 0
+            for (column in 0 until factor) {
+                sum += toUnsigned(bytes[at])
+                at += step
+            }
+            sums[n] += sum
+        }
+    }
+
+    fun write(into: ByteArray) {
+        for (n in sums.indices) into[n] = (sums[n] / (factor * factor)).toByte()
+    }
+}
+
+/** Returns the rows of the picture of averages of blocks; rows and columns that fill no block are left out. */
+internal fun RowReader.average(width: Int, factor: Int, scratch: Scratch): RowReader {
+    if (factor == 1) return this
+    val row = scratch.takeBytes(3 * width)
+    val averages = Averages(factor, width / factor, 3, scratch)
+    return RowReader { y, into ->
+        averages.clear()
+        for (n in 0 until factor) {
+            read(factor * y + n, row)
+            for (band in 0 until 3) averages.add(row, band, 3, band)
+        }
+        averages.write(into)
+    }
 }
 
 /**
@@ -47,9 +115,24 @@ internal fun interface RowReader {
  * @property width in pixels, after turning
  * @property height in pixels, after turning
  */
-class Picture internal constructor(val width: Int, val height: Int, internal val rows: RowReader) {
+class Picture internal constructor(
+    val width: Int,
+    val height: Int,
+    private val open: (scratch: Scratch, factor: Int) -> RowReader,
+) {
     init {
         require(width > 0 && height > 0) { "a picture of $width x $height pixels has nothing in it" }
+    }
+
+    /**
+     * Returns what reads the picture once, in arrays of a scratch that nothing else uses meanwhile.
+     *
+     * With a [factor] of 2, 4 or 8 it reads a picture of `width / factor` by `height / factor` pixels, each the average of a
+     * block. A YUV frame's samples are averaged before they become colours: U and V in blocks of half the factor.
+     */
+    internal fun open(scratch: Scratch, factor: Int = 1): RowReader {
+        scratch.restart()
+        return open.invoke(scratch, factor)
     }
 
     companion object {
@@ -78,7 +161,10 @@ class Picture internal constructor(val width: Int, val height: Int, internal val
             whileOpen {
                 val planes = image.planes.map { Plane(it.buffer, it.rowStride, it.pixelStride) }
                 val read = readImage(image, planes, rotationDegrees, matrix, range)
-                Picture(read.width, read.height) { y, into -> whileOpen { read.rows.read(y, into) } }
+                Picture(read.width, read.height) { scratch, factor ->
+                    val rows = whileOpen { read.open(scratch, factor) }
+                    RowReader { y, into -> whileOpen { rows.read(y, into) } }
+                }
             }
 
         /**
@@ -105,7 +191,10 @@ class Picture internal constructor(val width: Int, val height: Int, internal val
             y.requireSize("plane 0 $of", width, height, 1)
             u.requireSize("plane 1 $of", (width + 1) / 2, (height + 1) / 2, 1)
             v.requireSize("plane 2 $of", (width + 1) / 2, (height + 1) / 2, 1)
-            return Picture(turn.width, turn.height, YuvRows(y, u, v, turn, YuvToRgb.of(matrix, range)))
+            val colours = YuvToRgb.of(matrix, range)
+            return Picture(turn.width, turn.height) { scratch, factor ->
+                YuvRows(listOf(y, u, v), turn, colours, scratch, factor)
+            }
         }
 
         /**
@@ -155,7 +244,8 @@ class Picture internal constructor(val width: Int, val height: Int, internal val
             require(argb.size.toLong() == width.toLong() * height) {
                 "${argb.size} pixels for a picture of $width x $height"
             }
-            return Picture(width, height) { y, into -> unpack(argb, y * width, into) }
+            val rows = RowReader { y, into -> unpack(argb, y * width, into) }
+            return Picture(width, height) { scratch, factor -> rows.average(width, factor, scratch) }
         }
     }
 }
@@ -216,7 +306,9 @@ private fun findRange(space: Int): YuvRange =
 internal fun readPixels(plane: Plane, width: Int, height: Int, order: PixelOrder, degrees: Int): Picture {
     val turn = Turn.of(degrees, width, height)
     plane.requireSize("plane 0 of the frame (${order.word}, $width x $height)", width, height, order.bytes)
-    return Picture(turn.width, turn.height, PixelRows(plane, order, turn))
+    return Picture(turn.width, turn.height) { scratch, factor ->
+        PixelRows(plane, order, turn, scratch).average(turn.width, factor, scratch)
+    }
 }
 
 /** @throws IllegalArgumentException unless the plane has [columns] by [rows] pixels of [size] bytes. */
@@ -228,34 +320,17 @@ private fun Plane.requireSize(which: String, columns: Int, rows: Int, size: Int)
     require(bytes.remaining() >= needed) { "$which has ${bytes.remaining()} bytes, $needed are needed" }
 }
 
-/** Which pixels of a frame are a row of the upright picture. */
-private class Turn(private val degrees: Int, private val frameWidth: Int, private val frameHeight: Int) {
-    private val isSideways = degrees == 90 || degrees == 270
+/** How a plane of a frame is turned to be upright. */
+private class Turn(val degrees: Int, val frameWidth: Int, val frameHeight: Int) {
+    val isSideways = degrees == 90 || degrees == 270
 
-    /** The upright picture's size. */
+    /** The upright plane's size. */
     val width = if (isSideways) frameHeight else frameWidth
     val height = if (isSideways) frameWidth else frameHeight
 
-    /** By how many columns and rows of the frame the next pixel of a row is farther. */
-    val nextColumn = if (isSideways) 0 else 1 - degrees / 90
-    val nextRow = if (isSideways) degrees / 90 - 2 else 0
-
-    /** The frame's column and row with the first pixel of the upright picture's row [y]. */
-    fun findColumn(y: Int): Int =
-        when (degrees) {
-            0 -> 0
-            90 -> y
-            180 -> frameWidth - 1
-            else -> frameWidth - 1 - y
-        }
-
-    fun findRow(y: Int): Int =
-        when (degrees) {
-            0 -> y
-            90 -> frameHeight - 1
-            180 -> frameHeight - 1 - y
-            else -> 0
-        }
+    /** Whether a row of the upright plane goes from a frame's last column or row to its first, and so does a column. */
+    val isRowReversed = degrees == 90 || degrees == 180
+    val isColumnReversed = degrees == 180 || degrees == 270
 
     companion object {
         fun of(degrees: Int, width: Int, height: Int): Turn {
@@ -266,46 +341,152 @@ private class Turn(private val degrees: Int, private val frameWidth: Int, privat
     }
 }
 
-private class PixelRows(private val plane: Plane, private val order: PixelOrder, private val turn: Turn) : RowReader {
-    private val bytes = plane.bytes
-    private val start = bytes.position()
-    private val step = turn.nextRow * plane.rowStride + turn.nextColumn * plane.pixelStride
+/** How many rows of the upright picture are copied at once where a frame lies on its side. */
+private const val BLOCK = 64
+
+/**
+ * The samples of a plane, one row of the upright picture after the other; or the averages of its blocks.
+ *
+ * Rows are copied, as a buffer gives many bytes at once faster than one by one. Where the frame lies on its side, a row's
+ * samples lie far apart: then [BLOCK] rows are copied at once.
+ *
+ * @param size the bytes of a sample; 1 if there is a [factor]
+ */
+private class Samples(
+    private val plane: Plane,
+    private val size: Int,
+    private val turn: Turn,
+    scratch: Scratch,
+    private val factor: Int = 1,
+) {
+    private val buffer = plane.bytes.duplicate()
+    private val start = buffer.position()
+    private val ahead = plane.pixelStride
+    private val strip = scratch.takeBytes(BLOCK * ahead)
+    private var block = IntRange.EMPTY
+    private val rows = scratch.takeBytes(if (turn.isSideways) BLOCK * turn.width * size else (turn.width - 1) * ahead + size)
+    private val next = if (turn.isSideways) size else if (turn.isRowReversed) -ahead else ahead
+    private val averages = Averages(factor, turn.width / factor, 1, scratch)
+
+    /** Where [read] has put the row. */
+    val bytes: ByteArray = if (factor == 1) rows else scratch.takeBytes(turn.width / factor)
+
+    /** How far behind each other its samples are. */
+    val step = if (factor == 1) next else 1
+
+    /** Where its first one is. */
+    var first = 0
+        private set
+
+    /** Returns a sample of the row. */
+    operator fun get(x: Int): Int = toUnsigned(bytes[first + x * step])
+
+    fun read(y: Int) {
+        if (factor == 1) {
+            first = readRow(y)
+            return
+        }
+        averages.clear()
+        for (n in 0 until factor) averages.add(rows, readRow(factor * y + n), next, 0)
+        averages.write(bytes)
+    }
+
+    /** Reads a row of the plane, and returns where its first sample is. */
+    private fun readRow(y: Int): Int {
+        if (turn.isSideways) {
+            if (y !in block) readBlock(y)
+            return (y - block.first) * turn.width * size
+        }
+        copy(if (turn.isColumnReversed) turn.height - 1 - y else y, 0, turn.width, rows)
+        return if (turn.isRowReversed) (turn.width - 1) * ahead else 0
+    }
+
+    private fun readBlock(y: Int) {
+        block = y until minOf(y + BLOCK, turn.height)
+        val count = block.last + 1 - y
+        val left = if (turn.isColumnReversed) turn.height - y - count else y
+        for (x in 0 until turn.width) {
+            copy(if (turn.isRowReversed) turn.width - 1 - x else x, left, count, strip)
+            spread(x, count)
+        }
+    }
+
+    /** Puts samples of a row of the frame into one column of the block. */
+    private fun spread(x: Int, count: Int) {
+        val row = turn.width * size
+        for (byte in 0 until size) {
+            var from = (if (turn.isColumnReversed) count - 1 else 0) * ahead + byte
+            val step = if (turn.isColumnReversed) -ahead else ahead
+            var to = x * size + byte
+            for (n in 0 until count) {
+                rows[to] = strip[from]
+                from += step
+                to += row
+            }
+        }
+    }
+
+    /** Copies samples of one row of the frame, with what lies between them. */
+    private fun copy(row: Int, column: Int, count: Int, into: ByteArray) {
+        seek(buffer, start + row * plane.rowStride + column * ahead)
+        buffer.get(into, 0, (count - 1) * ahead + size)
+    }
+}
+
+/** Sets the position: the buffers' own functions of this name return other types before Android 9. */
+internal fun seek(buffer: Buffer, position: Int) {
+    buffer.position(position)
+}
+
+private class PixelRows(plane: Plane, private val order: PixelOrder, private val turn: Turn, scratch: Scratch) : RowReader {
+    private val pixels = Samples(plane, order.bytes, turn, scratch)
 
     override fun read(y: Int, into: ByteArray) {
-        var at = start + turn.findRow(y) * plane.rowStride + turn.findColumn(y) * plane.pixelStride
+        pixels.read(y)
+        val (bytes, red) = Pair(pixels.bytes, order.red)
+        val hasAlpha = order.bytes == 4
+        var at = pixels.first
         for (x in 0 until turn.width) {
-            val alpha = if (order.bytes == 4) toUnsigned(bytes.get(at + 3)) else 255
-            into[3 * x] = layOverWhite(toUnsigned(bytes.get(at + order.red)), alpha)
-            into[3 * x + 1] = layOverWhite(toUnsigned(bytes.get(at + 1)), alpha)
-            into[3 * x + 2] = layOverWhite(toUnsigned(bytes.get(at + 2 - order.red)), alpha)
-            at += step
+            val alpha = if (hasAlpha) toUnsigned(bytes[at + 3]) else 255
+            into[3 * x] = layOverWhite(toUnsigned(bytes[at + red]), alpha)
+            into[3 * x + 1] = layOverWhite(toUnsigned(bytes[at + 1]), alpha)
+            into[3 * x + 2] = layOverWhite(toUnsigned(bytes[at + 2 - red]), alpha)
+            at += pixels.step
         }
     }
 }
 
-private class YuvRows(y: Plane, u: Plane, v: Plane, private val turn: Turn, private val colours: YuvToRgb) : RowReader {
-    private val y = Samples(y)
-    private val u = Samples(u)
-    private val v = Samples(v)
+/** Reads the rows of a frame, or of the averages of its blocks. */
+private class YuvRows(
+    planes: List<Plane>,
+    turn: Turn,
+    private val colours: YuvToRgb,
+    scratch: Scratch,
+    factor: Int,
+) : RowReader {
+    private val halfTurn = Turn(turn.degrees, (turn.frameWidth + 1) / 2, (turn.frameHeight + 1) / 2)
+    private val y = Samples(planes[0], 1, turn, scratch, factor)
+    private val u = Samples(planes[1], 1, halfTurn, scratch, maxOf(factor / 2, 1))
+    private val v = Samples(planes[2], 1, halfTurn, scratch, maxOf(factor / 2, 1))
+    private val width = turn.width / factor
+
+    // Of averages, there are as many of U and V as of Y. Else a sample of U and V is that of two pixels, but of one where
+    // they are counted from the last pixel of an odd number.
+    private val half = if (factor == 1) 1 else 0
+    private val odd = if (turn.isRowReversed) half * turn.width % 2 else 0
+    private val oddRow = if (turn.isColumnReversed) half * turn.height % 2 else 0
+    private var read = -1
 
     override fun read(y: Int, into: ByteArray) {
-        var column = turn.findColumn(y)
-        var row = turn.findRow(y)
-        for (x in 0 until turn.width) {
-            colours.convert(this.y[column, row], u[column / 2, row / 2], v[column / 2, row / 2], into, 3 * x)
-            column += turn.nextColumn
-            row += turn.nextRow
+        this.y.read(y)
+        val row = y + oddRow shr half
+        if (row != read) {
+            u.read(row)
+            v.read(row)
         }
+        read = row
+        for (x in 0 until width) colours.convert(this.y[x], u[x + odd shr half], v[x + odd shr half], into, 3 * x)
     }
-}
-
-/** A plane's samples, each one byte. */
-private class Samples(private val plane: Plane) {
-    private val bytes = plane.bytes
-    private val start = bytes.position()
-
-    operator fun get(column: Int, row: Int): Int =
-        toUnsigned(bytes.get(start + row * plane.rowStride + column * plane.pixelStride))
 }
 
 /**
@@ -329,7 +510,8 @@ private class YuvToRgb(
         into[at + 2] = clamp(grey + blueOfU * (u - 128) shr 16)
     }
 
-    private fun clamp(value: Int): Byte = value.coerceIn(0, 255).toByte()
+    /** Returns 0 for what is less and 255 for what is more; nearly all values are neither. */
+    private fun clamp(value: Int): Byte = (if (value and 0xff == value) value else (value shr 31).inv()).toByte()
 
     companion object {
         fun of(matrix: YuvMatrix, range: YuvRange): YuvToRgb {

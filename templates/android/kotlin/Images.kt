@@ -57,6 +57,10 @@ internal class Placement(
     /** The rows of the scaled picture that are in the input. */
     val rows: LongRange get() = findShown(top, scaledHeight, height)
 
+    /** The largest of 8, 4, 2 and 1 by which the picture can be divided and still is as large as the scaled one. */
+    val factor: Int
+        get() = listOf(8, 4, 2).firstOrNull { pictureWidth / it >= scaledWidth && pictureHeight / it >= scaledHeight } ?: 1
+
     /** @throws IllegalArgumentException if the whole scaled picture, which the model makes before it cuts, is too large. */
     fun requireScaled() {
         require(scaledWidth <= MOST_PIXELS / scaledHeight) {
@@ -154,17 +158,22 @@ internal class ImageDescription(
  *
  * The values equal those of the project's samples to the bit: resizing is Pillow's bilinear filter with
  * antialiasing. It keeps its tables and rows, so that another picture takes no memory.
+ *
+ * @param prescale whether a picture that is much larger than its place in the input is made smaller first, by averages of
+ * blocks of 2, 4 or 8 pixels: the values are other ones then.
  */
 internal class ImageMaker(
     private val description: ImageDescription,
     private val pictureWidth: Int,
     private val pictureHeight: Int,
+    prescale: Boolean = false,
 ) {
     /** Where a picture lies in its tensor. */
     val placement: Placement = description.resize.place(pictureWidth, pictureHeight)
 
     private val bands = description.channels
     private val values = description.listValues()
+    private val step = if (description.channelsFirst) 1 else bands
     private val pad = (description.resize as? Resize.Letterbox)?.pad ?: 0
 
     /** (1, C, H, W) or (1, H, W, C). */
@@ -181,36 +190,44 @@ internal class ImageMaker(
     private val columns = min(placement.scaledWidth, placement.width.toLong()).toInt()
     private val rows = min(placement.scaledHeight, placement.height.toLong()).toInt()
 
-    private lateinit var picture: Picture
-    private val resized = resizeShown(Rows(3 * pictureWidth, pictureHeight) { y, into -> picture.rows.read(y, into) })
+    private val factor = if (prescale) placement.factor else 1
+    private val width = pictureWidth / factor
+    private val height = pictureHeight / factor
+    private val scratch = Scratch()
+    private lateinit var picture: RowReader
+    private val resized = resizeShown(Rows(3 * width, height) { y, into -> picture.read(y, into) })
     private val row = ByteArray(resized.size)
-    private val shown = ByteArray(resized.count * resized.size)
 
     /** Returns whether it makes the tensor of such a picture. */
     fun takes(picture: Picture): Boolean = picture.width == pictureWidth && picture.height == pictureHeight
 
     /** Writes the tensor of a picture of this size into an array of the tensor's size. */
     fun make(picture: Picture, into: FloatArray) {
-        this.picture = picture
+        this.picture = picture.open(scratch, factor)
+        if (rows < placement.height || columns < placement.width) writePad(into)
         for (y in 0 until resized.count) {
             resized.read(y, row)
-            row.copyInto(shown, y * resized.size)
+            for (channel in values.indices) writeRow(channel, y, into)
         }
-        for (channel in values.indices) writeChannel(channel, into)
     }
 
-    private fun writeChannel(channel: Int, into: FloatArray) {
+    private fun writePad(into: FloatArray) {
+        for (channel in values.indices) {
+            val start = if (description.channelsFirst) channel * placement.width * placement.height else channel
+            for (n in 0 until placement.width * placement.height) into[start + n * step] = values[channel][pad]
+        }
+    }
+
+    private fun writeRow(channel: Int, y: Int, into: FloatArray) {
         val values = values[channel]
-        val band = description.planes.getOrElse(channel) { 0 }
         val area = placement.width * placement.height
-        var at = if (description.channelsFirst) channel * area else channel
-        val step = if (description.channelsFirst) 1 else bands
-        for (y in -top until placement.height - top) {
-            for (x in -left until placement.width - left) {
-                val inside = y in 0 until rows && x in 0 until columns
-                into[at] = values[if (inside) toUnsigned(shown[(y * columns + x) * bands + band]) else pad]
-                at += step
-            }
+        val start = if (description.channelsFirst) channel * area else channel
+        var at = start + ((top + y) * placement.width + left) * step
+        var from = description.planes.getOrElse(channel) { 0 }
+        for (x in 0 until columns) {
+            into[at] = values[toUnsigned(row[from])]
+            from += bands
+            at += step
         }
     }
 
@@ -221,10 +238,10 @@ internal class ImageMaker(
      */
     private fun resizeShown(rows: Rows): Rows {
         val source = if (bands == 1) toGrey(rows) else rows
-        val across = Filter(pictureWidth, placement.scaledWidth, placement.columns)
-        val down = Filter(pictureHeight, placement.scaledHeight, placement.rows)
-        val lostWidth = pictureWidth - placement.scaledWidth
-        val lostHeight = pictureHeight - placement.scaledHeight
+        val across = Filter(width, placement.scaledWidth, placement.columns)
+        val down = Filter(height, placement.scaledHeight, placement.rows)
+        val lostWidth = width - placement.scaledWidth
+        val lostHeight = height - placement.scaledHeight
         // Both passes round to 8 bits, so their order changes the result. This is the order of Pillow 13.
         return if (lostHeight > 2 * max(lostWidth, 0)) {
             scaleWidth(scaleHeight(source, down), bands, across)
@@ -259,23 +276,40 @@ private fun toGrey(rows: Rows): Rows {
     }
 }
 
-/** Scales rows of [bands] interleaved channels to another width. */
+/** Scales rows of [bands] interleaved channels, three or one, to another width. */
 private fun scaleWidth(rows: Rows, bands: Int, filter: Filter): Rows {
     val wide = ByteArray(rows.size)
+    val scale = if (bands == 3) ::scaleThree else ::scaleOne
     return Rows(filter.size * bands, rows.count) { y, into ->
         rows.read(y, wide)
-        for (x in 0 until filter.size) {
-            val weights = filter.weights[x]
-            for (band in 0 until bands) {
-                var at = filter.first[x] * bands + band
-                var sum = HALF
-                for (weight in weights) {
-                    sum += weight * toUnsigned(wide[at])
-                    at += bands
-                }
-                into[x * bands + band] = roundToByte(sum)
-            }
+        scale(wide, filter, into)
+    }
+}
+
+private fun scaleThree(wide: ByteArray, filter: Filter, into: ByteArray) {
+    for (x in 0 until filter.size) {
+        var at = 3 * filter.first[x]
+        var red = HALF
+        var green = HALF
+        var blue = HALF
+        for (weight in filter.weights[x]) {
+            red += weight * toUnsigned(wide[at])
+            green += weight * toUnsigned(wide[at + 1])
+            blue += weight * toUnsigned(wide[at + 2])
+            at += 3
         }
+        into[3 * x] = roundToByte(red)
+        into[3 * x + 1] = roundToByte(green)
+        into[3 * x + 2] = roundToByte(blue)
+    }
+}
+
+private fun scaleOne(wide: ByteArray, filter: Filter, into: ByteArray) {
+    for (x in 0 until filter.size) {
+        var at = filter.first[x]
+        var sum = HALF
+        for (weight in filter.weights[x]) sum += weight * toUnsigned(wide[at++])
+        into[x] = roundToByte(sum)
     }
 }
 

@@ -95,8 +95,9 @@ internal class Meaning(private val manifest: Manifest, private val files: Bundle
     private fun copyPixels(picture: Picture): Tensor {
         val row = ByteArray(3 * picture.width)
         val data = ByteArray(row.size * picture.height)
+        val rows = picture.open(Scratch())
         for (y in 0 until picture.height) {
-            picture.rows.read(y, row)
+            rows.read(y, row)
             row.copyInto(data, y * row.size)
         }
         return UByteTensor(data, picture.height.toLong(), picture.width.toLong(), 3)

@@ -2,7 +2,6 @@ import ai.onnxruntime.OnnxTensor
 import ai.onnxruntime.OrtEnvironment
 import ai.onnxruntime.OrtException
 import ai.onnxruntime.OrtSession
-import java.nio.Buffer
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
@@ -104,12 +103,18 @@ internal fun findSizes(input: Spec, shape: LongArray): Sizes {
  * Runs inferences on pictures, one after the other, in memory that it keeps as long as their size is the same.
  *
  * @param input the model's one input, which is described as an image.
+ * @param prescale whether pictures that are much larger than the input are averaged first, as [ImageMaker] does it.
  */
-internal class PictureRunner(private val opened: Opened, private val input: Spec) : AutoCloseable {
+internal class PictureRunner(
+    private val opened: Opened,
+    private val input: Spec,
+    private val prescale: Boolean,
+) : AutoCloseable {
     private val description = opened.meaning.images.getValue(input.name)
     private var maker: ImageMaker? = null
     private var floats = FloatArray(0)
     private var row = ByteArray(0)
+    private val scratch = Scratch()
     private var pinned: Pinned? = null
 
     /** Where the newest picture lies in the input. */
@@ -140,7 +145,7 @@ internal class PictureRunner(private val opened: Opened, private val input: Spec
 
     private fun makeTensor(picture: Picture) {
         val kept = maker?.takeIf { it.takes(picture) }
-        val maker = kept ?: ImageMaker(description, picture.width, picture.height)
+        val maker = kept ?: ImageMaker(description, picture.width, picture.height, prescale)
         this.maker = maker
         placement = maker.placement
         val bytes = pin(maker.shape).bytes
@@ -164,9 +169,10 @@ internal class PictureRunner(private val opened: Opened, private val input: Spec
         placement = place
         val bytes = pin(longArrayOf(picture.height.toLong(), picture.width.toLong(), 3)).bytes
         if (row.size != 3 * picture.width) row = ByteArray(3 * picture.width)
-        rewind(bytes)
+        seek(bytes, 0)
+        val rows = picture.open(scratch)
         for (y in 0 until picture.height) {
-            picture.rows.read(y, row)
+            rows.read(y, row)
             bytes.put(row)
         }
     }
@@ -181,9 +187,4 @@ internal class PictureRunner(private val opened: Opened, private val input: Spec
         pinned?.close()
         pinned = null
     }
-}
-
-/** Sets the position to 0: the buffers' own functions of this name return other types before Android 9. */
-private fun rewind(buffer: Buffer) {
-    buffer.rewind()
 }

@@ -117,7 +117,13 @@ private fun writeFrame(case: File, folder: File) {
     val pixels = pixels(found)
     image(json, case)?.let { check(pixels(it).contentEquals(pixels)) { "$case: the image differs from the frame" } }
     folder.resolve("rgb.bin").writeBytes(pixels)
-    writeFloats(makeImageTensor(found, ImageDescription.of(json.getJSONObject("description"))).data, folder.resolve("tensor.bin"))
+    val description = ImageDescription.of(json.getJSONObject("description"))
+    writeFloats(makeImageTensor(found, description).data, folder.resolve("tensor.bin"))
+    val maker = ImageMaker(description, found.width, found.height, prescale = true)
+    val values = FloatArray(maker.shape.fold(1L, Long::times).toInt())
+    // A second picture finds what the first has left.
+    repeat(2) { maker.make(found, values) }
+    writeFloats(values, folder.resolve("prescaled.bin"))
 }
 
 private fun planes(json: JSONObject, case: File): List<Plane> {
@@ -163,8 +169,9 @@ private fun image(json: JSONObject, case: File): Picture? {
 private fun pixels(picture: Picture): ByteArray {
     val row = ByteArray(3 * picture.width)
     val all = ByteArray(row.size * picture.height)
+    val rows = picture.open(Scratch())
     for (y in 0 until picture.height) {
-        picture.rows.read(y, row)
+        rows.read(y, row)
         row.copyInto(all, y * row.size)
     }
     return all

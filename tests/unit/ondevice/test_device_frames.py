@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 from edgepack.ondevice.runtime.edgepack_frames import YUV_WEIGHTS, Frame, Plane, make_pixels
+from edgepack.ondevice.runtime.edgepack_images import find_factor, find_placement
 from PIL import Image
 
 LUMA_SHARES = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
@@ -65,6 +66,35 @@ def test_pixels_when_the_frame_is_gray_are_its_luma():
     for luma in range(256):
         frame = Frame("yuv420", 1, 1, [Plane(bytes([luma]), 1, 1), *[Plane(gray, 1, 1)] * 2])
         assert make_pixels(frame).tolist() == [[[luma] * 3]]
+
+
+@pytest.mark.parametrize(("rotation", "factor"), list(product((0, 90, 180, 270), (2, 4, 8))))
+def test_pixels_when_blocks_are_averaged_are_those_of_averages(rotation, factor):
+    frame = i420(37, 29, rotation=rotation)
+    found = make_pixels(frame, factor)
+    blocks = []
+    for plane, side in zip(frame.planes, (factor, factor // 2, factor // 2), strict=True):
+        rows = np.rot90(np.asarray(plane.data).reshape(-1, plane.row_stride), -rotation // 90)
+        height, width = found.shape[0], found.shape[1]
+        averages = np.zeros((height, width), int)
+        for row, column in product(range(height), range(width)):
+            block = rows[row * side : (row + 1) * side, column * side : (column + 1) * side]
+            averages[row, column] = np.floor(block.mean() + 0.5)
+        blocks.append(averages)
+    upright = (37, 29) if rotation in (90, 270) else (29, 37)
+    assert found.shape == (upright[0] // factor, upright[1] // factor, 3)
+    for row, column in product(range(found.shape[0]), range(found.shape[1])):
+        expected = by_standard(*(block[row, column] for block in blocks), "bt601", "full")
+        assert np.abs(found[row, column] - expected).max() <= 0.51
+
+
+@pytest.mark.parametrize(
+    ("size", "factor"),
+    [((4000, 3000), 8), ((640, 480), 4), ((639, 480), 2), ((160, 120), 1), ((9000, 1), 1)],
+)
+def test_factor_when_the_picture_is_larger_leaves_enough_of_it(size, factor):
+    place = find_placement(*size, {"letterbox": 160, "pad": 114})
+    assert find_factor(place) == factor
 
 
 def test_pixels_when_u_and_v_share_a_buffer_are_those_of_three_planes():

@@ -9,7 +9,7 @@ Needs Python 3.8 or newer and numpy; nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
 
@@ -62,10 +62,16 @@ class Frame:
     """Of yuv420: ``full`` (Y is 0 to 255) or ``video`` (16 to 235)."""
 
 
-def make_pixels(frame: Frame) -> np.ndarray:
+def make_pixels(frame: Frame, factor: int = 1) -> np.ndarray:
     """Return a frame as an upright picture: uint8 ``(H, W, 3)``, RGB.
 
     With a rotation of 90 or 270, H is the frame's width.
+
+    Args:
+        frame: The frame.
+        factor: With 2, 4 or 8, each pixel is the average of a block of so many a side
+            (:func:`average_blocks`). Of yuv420, samples are averaged before they
+            become colours: U and V in blocks of half as many.
 
     Raises:
         ValueError: A format, rotation, matrix or range that there is none of; a size below 1;
@@ -73,14 +79,36 @@ def make_pixels(frame: Frame) -> np.ndarray:
     """
     _check(frame)
     if frame.format == "yuv420":
-        pixels = _convert_yuv(frame)
-    else:
-        count = len(frame.format)
-        pixels = _view_samples(frame, 0, (frame.height, frame.width, count))
-        if frame.format == "bgra":
-            pixels = pixels[:, :, [2, 1, 0, 3]]
-        pixels = _lay_over_white(pixels) if count == 4 else pixels
-    return np.ascontiguousarray(np.rot90(pixels, -frame.rotation // 90))
+        planes = _view_yuv(frame)
+        if factor > 1:
+            y, *chroma = (_turn(plane, frame) for plane in planes)
+            averages = [average_blocks(plane, factor // 2) for plane in chroma]
+            return _convert_yuv([average_blocks(y, factor), *averages], frame)
+        return np.ascontiguousarray(_turn(_convert_yuv(planes, frame), frame))
+    count = len(frame.format)
+    pixels = _view_samples(frame, 0, (frame.height, frame.width, count))
+    if frame.format == "bgra":
+        pixels = pixels[:, :, [2, 1, 0, 3]]
+    pixels = _lay_over_white(pixels) if count == 4 else pixels
+    return average_blocks(_turn(pixels, frame), factor)
+
+
+def average_blocks(samples: np.ndarray, factor: int) -> np.ndarray:
+    """Return uint8 ``(H, W, C)`` as averages of blocks, rounded: ``(H // factor, W // factor, C)``.
+
+    Rows and columns at the end that fill no block are left out.
+    """
+    if factor == 1:
+        return np.ascontiguousarray(samples)
+    height, width = samples.shape[0] // factor, samples.shape[1] // factor
+    shape = (height, factor, width, factor, samples.shape[2])
+    blocks = samples[: height * factor, : width * factor].reshape(shape)
+    sums = blocks.sum(axis=(1, 3), dtype=np.uint32) + factor * factor // 2
+    return np.asarray(sums // (factor * factor), np.uint8)
+
+
+def _turn(samples: np.ndarray, frame: Frame) -> np.ndarray:
+    return np.rot90(samples, -frame.rotation // 90)
 
 
 def _check(frame: Frame) -> None:
@@ -134,19 +162,26 @@ def _lay_over_white(pixels: np.ndarray) -> np.ndarray:
     return (mixed // 255).astype(np.uint8)
 
 
-def _convert_yuv(frame: Frame) -> np.ndarray:
-    """Return the frame as RGB, not turned yet."""
+def _view_yuv(frame: Frame) -> List[np.ndarray]:
+    half = ((frame.height + 1) // 2, (frame.width + 1) // 2, 1)
+    shapes = ((frame.height, frame.width, 1), half, half)
+    return [_view_samples(frame, number, shape) for number, shape in enumerate(shapes)]
+
+
+def _convert_yuv(planes: Sequence[np.ndarray], frame: Frame) -> np.ndarray:
+    """Return Y ``(H, W, 1)``, with as many samples of U and V or half as many, as RGB."""
     luma, black, v_in_red, u_in_green, v_in_green, u_in_blue = YUV_WEIGHTS[
         frame.matrix, frame.range
     ]
-    half = ((frame.height + 1) // 2, (frame.width + 1) // 2, 1)
     # No sum is more than 40 million: 32 bits hold it.
-    y = _view_samples(frame, 0, (frame.height, frame.width, 1))[:, :, 0].astype(np.int32)
-    u, v = (_view_samples(frame, number, half)[:, :, 0].astype(np.int32) - 128 for number in (1, 2))
+    y, u, v = (plane[:, :, 0].astype(np.int32) for plane in planes)
+    u, v = u - 128, v - 128
     light = (y - black) * luma + 32768
     colours = (v * v_in_red, -u * u_in_green - v * v_in_green, u * u_in_blue)
-    pixels = np.empty((frame.height, frame.width, 3), np.uint8)
+    height, width = y.shape
+    pixels = np.empty((height, width, 3), np.uint8)
     for channel, colour in enumerate(colours):
-        near = colour.repeat(2, axis=0).repeat(2, axis=1)[: frame.height, : frame.width]
+        times = 2 if colour.shape[0] < height or colour.shape[1] < width else 1
+        near = colour.repeat(times, axis=0).repeat(times, axis=1)[:height, :width]
         pixels[:, :, channel] = np.clip((light + near) >> 16, 0, 255)
     return pixels

@@ -51,12 +51,16 @@ class Placement(NamedTuple):
         return range(max(0, -self.top), min(self.height, self.input_height - self.top))
 
 
-def make_tensor(pixels: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
+def make_tensor(
+    pixels: np.ndarray, description: Mapping[str, Any], size: Optional[Tuple[int, int]] = None
+) -> np.ndarray:
     """Return a picture as the model takes it.
 
     Args:
         pixels: uint8 ``(H, W, 3)``, RGB.
         description: ``image`` of the input.
+        size: Width and height of the picture of which ``pixels`` are averages of blocks
+            (``average_blocks`` of ``edgepack_frames``); theirs where there is none.
 
     Returns:
         float32 ``(1, C, H, W)`` or ``(1, H, W, C)`` as ``layout`` says; C is 1 for ``GRAY``.
@@ -65,7 +69,8 @@ def make_tensor(pixels: np.ndarray, description: Mapping[str, Any]) -> np.ndarra
         ValueError: The pixels have another shape or dtype.
     """
     check(pixels)
-    place = find_placement(pixels.shape[1], pixels.shape[0], description["resize"])
+    width, height = size or pixels.shape[1::-1]
+    place = find_placement(width, height, description["resize"])
     colours = make_gray(pixels) if description["order"] == "GRAY" else pixels
     # A long and thin picture is mostly cut away: that part is not computed at all.
     shown = resize_pixels(colours, place.width, place.height, place.columns, place.rows)
@@ -116,6 +121,17 @@ def find_placement(width: int, height: int, resize: Mapping[str, int]) -> Placem
 def _scale_size(width: int, height: int, ratio: float) -> Tuple[int, int]:
     """Return a size times a ratio: rounded, halves to even, at least 1."""
     return max(1, round(width * ratio)), max(1, round(height * ratio))
+
+
+def find_factor(place: Placement) -> int:
+    """Return 8, 4, 2 or 1: the largest that leaves a picture at least as large as scaled.
+
+    Averages of blocks of so many pixels a side take less time to resize. The values are not those
+    of the whole picture: runtimes make such averages only where an app asks for them.
+    """
+    width, height = place.picture_width, place.picture_height
+    fitting = (k for k in (8, 4, 2) if width // k >= place.width and height // k >= place.height)
+    return next(fitting, 1)
 
 
 def make_gray(pixels: np.ndarray) -> np.ndarray:
