@@ -38,7 +38,16 @@ from edgepack.project.profile import load_profile
 from onnx import TensorProto, helper
 
 from tests.mobile.comparing import differences
-from tests.mobile.jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main, run_tool
+from tests.mobile.jvm import (
+    ANDROID,
+    COROUTINES,
+    ORT,
+    STDLIB,
+    compile_kotlin,
+    jars,
+    run_main,
+    run_tool,
+)
 from tests.mobile.proofs import Proof, require
 from tests.mobile.sealing import seal
 from tests.mobile.session_options import require_all, set_all
@@ -227,7 +236,8 @@ def subjects() -> dict[str, Subject]:
         made[signature.name] = app_of_bundle(bundle, project), bundle
     sources = [bundle.path / "src" / "main" / "kotlin" for _, bundle in made.values()]
     libraries = jars(STDLIB, ORT, ANDROID)
-    classes = compile_kotlin(sources, work / "classes", classpath=libraries)
+    # Apps without coroutines compile and run with what is compiled with them.
+    classes = compile_kotlin(sources, work / "classes", classpath=[*libraries, *jars(COROUTINES)])
     programs = [write_program(*each, work / "programs" / name) for name, each in made.items()]
     path = (stand_ins(work), classes, *libraries)
     friend = [f"-Xfriend-paths={classes}"]

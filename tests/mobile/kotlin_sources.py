@@ -20,7 +20,7 @@ from edgepack.builder.build import build
 from edgepack.bundle.signing import sign
 
 from tests.mobile import sources
-from tests.mobile.jvm import ANDROID, ORT, STDLIB, compile_kotlin, jars, run_main
+from tests.mobile.jvm import ANDROID, COROUTINES, ORT, STDLIB, compile_kotlin, jars, run_main
 from tests.mobile.kotlin_models import (
     HERE,
     NNAPI,
@@ -59,7 +59,7 @@ def subject() -> Subject:
     (work / "Later.kt").write_text(later(app, (bundle.path / "README.md").read_text("utf-8")))
     libraries = jars(STDLIB, ORT, ANDROID)
     own = bundle.path / "src" / "main" / "kotlin"
-    classes = compile_kotlin([own], work / "classes", classpath=libraries)
+    classes = compile_kotlin([own], work / "classes", classpath=[*libraries, *jars(COROUTINES)])
     path = (stand_ins(work), classes, *libraries)
     friend = [f"-Xfriend-paths={classes}"]
     programs = [work / "Steps.kt", work / "Later.kt"]

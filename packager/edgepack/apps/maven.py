@@ -36,6 +36,10 @@ class MavenArtifact:
         return f"{self.artifact}-{self.version}{ending}"
 
 
+COROUTINES = MavenArtifact("org.jetbrains.kotlinx", "kotlinx-coroutines-core", "1.8.0")
+"""What suspending functions in Kotlin are compiled against; only apps that use them need it."""
+
+
 @dataclass(frozen=True)
 class Licensed:
     """An artifact that apps ship, and whose notices they show."""

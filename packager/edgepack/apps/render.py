@@ -110,6 +110,8 @@ class BundleContext:
     """What an Android app ships because of the bundle, Kotlin aside; empty for others."""
     kotlin_version: str
     """The version of the standard library that an AAR is made with."""
+    coroutines: str
+    """The library that suspending functions in Kotlin are compiled against."""
     native_libraries: tuple[str, ...]
     """Libraries of the Android system that an app's manifest has to name."""
     data_size: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
-from edgepack.apps.maven import KOTLIN_VERSION, find_licenses
+from edgepack.apps.maven import COROUTINES, KOTLIN_VERSION, find_licenses
 from edgepack.apps.reduced_runtime import make_build_command
 from edgepack.apps.render import BundleContext, ProviderHelp, VariantLine
 from edgepack.backends.registry import BACKENDS
@@ -61,6 +61,7 @@ def make_bundle_context(
         reduced_build=_format_reduced_build(judged),
         packages=find_licenses(profile.runtime.packages) if profile.family == "android" else (),
         kotlin_version=KOTLIN_VERSION,
+        coroutines=COROUTINES.coordinates,
         native_libraries=_list_native_libraries(profile),
         data_size=_format_sizes(data),
         model_suffixes=tuple(sorted({PurePosixPath(m.path).suffix[1:] for m in models})),

@@ -366,7 +366,7 @@ private class Samples(
     private var block = IntRange.EMPTY
     private val rows = scratch.takeBytes(if (turn.isSideways) BLOCK * turn.width * size else (turn.width - 1) * ahead + size)
     private val next = if (turn.isSideways) size else if (turn.isRowReversed) -ahead else ahead
-    private val averages = Averages(factor, turn.width / factor, 1, scratch)
+    private val averages = if (factor == 1) null else Averages(factor, turn.width / factor, 1, scratch)
 
     /** Where [read] has put the row. */
     val bytes: ByteArray = if (factor == 1) rows else scratch.takeBytes(turn.width / factor)
@@ -382,7 +382,7 @@ private class Samples(
     operator fun get(x: Int): Int = toUnsigned(bytes[first + x * step])
 
     fun read(y: Int) {
-        if (factor == 1) {
+        if (averages == null) {
             first = readRow(y)
             return
         }

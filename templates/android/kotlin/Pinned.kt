@@ -42,7 +42,7 @@ internal class Pinned(
 
     /** Runs an inference on what [bytes] holds. */
     fun run() {
-        session.run(feed, loose.keys, pinned).use { result ->
+        stoppable { session.run(feed, loose.keys, pinned, it) }.use { result ->
             for ((name, spec) in loose) {
                 val tensor = result.get(name).get() as OnnxTensor
                 val shape = tensor.info.shape

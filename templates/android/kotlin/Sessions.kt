@@ -6,6 +6,7 @@ import ai.onnxruntime.OrtException
 import ai.onnxruntime.OrtHardwareDevice.OrtHardwareDeviceType
 import ai.onnxruntime.OrtLoggingLevel
 import ai.onnxruntime.OrtSession
+import ai.onnxruntime.OrtSession.RunOptions
 import ai.onnxruntime.OrtSession.SessionOptions
 import ai.onnxruntime.OrtSession.SessionOptions.ExecutionMode
 import ai.onnxruntime.OrtSession.SessionOptions.OptLevel
@@ -15,6 +16,7 @@ import java.io.IOException
 import java.nio.ByteBuffer
 import java.util.EnumSet
 import java.util.UUID
+import java.util.concurrent.CancellationException
 import java.util.concurrent.ConcurrentHashMap
 import org.json.JSONArray
 import org.json.JSONException
@@ -59,6 +61,72 @@ internal val TYPES =
 /** Why one variant cannot be used here. */
 internal class Refused(reason: String) : Exception(reason)
 
+/** Ends the runs of onnxruntime in calls that [during] makes. Threads may share it. */
+internal class Stop {
+    private var options: RunOptions? = null
+    private var isCalled = false
+
+    /** Makes a call whose runs it ends, on this thread. */
+    fun <T> during(call: () -> T): T {
+        OF_THREAD.set(this)
+        try {
+            return call()
+        } finally {
+            OF_THREAD.remove()
+        }
+    }
+
+    /** Ends the run that is in progress, and those that begin after this. */
+    @Synchronized
+    fun call() {
+        isCalled = true
+        options?.setTerminate(true)
+    }
+
+    /**
+     * Runs with options that [call] changes meanwhile.
+     *
+     * @throws CancellationException if it was called.
+     */
+    fun <T> run(work: (RunOptions?) -> T): T =
+        RunOptions().use { own ->
+            begin(own)
+            try {
+                work(own)
+            } catch (error: OrtException) {
+                requireNotCalled(error)
+                throw error
+            } finally {
+                end()
+            }
+        }
+
+    @Synchronized
+    private fun begin(own: RunOptions) {
+        requireNotCalled(null)
+        options = own
+    }
+
+    @Synchronized
+    private fun end() {
+        options = null
+    }
+
+    private fun requireNotCalled(error: OrtException?) {
+        if (isCalled) throw CancellationException("the call was cancelled").apply { initCause(error) }
+    }
+
+    companion object {
+        private val OF_THREAD = ThreadLocal<Stop>()
+
+        /** The one within whose [during] this thread is. */
+        val current: Stop? get() = OF_THREAD.get()
+    }
+}
+
+/** Runs onnxruntime so that the thread's [Stop] can end it, where it has one. */
+internal fun <T> stoppable(run: (RunOptions?) -> T): T = Stop.current?.run(run) ?: run(null)
+
 /** One session of onnxruntime. Threads may share it. */
 internal class Session(
     private val environment: OrtEnvironment,
@@ -80,7 +148,7 @@ internal class Session(
                 made[spec.name] = OnnxTensor.createTensor(environment, data, tensor.shape, TYPES.getValue(spec.dtype))
             }
             val names = manifest.outputs.map { it.name }.toSet()
-            return session.run(made, names).use { result ->
+            return stoppable { session.run(made, names, it) }.use { result ->
                 manifest.outputs.associate { it.name to takeOutput(it, result.get(it.name).get() as OnnxTensor) }
             }
         } finally {

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.apps.maven import KOTLIN_VERSION, MavenArtifact
+from edgepack.apps.maven import COROUTINES, KOTLIN_VERSION, MavenArtifact
 from edgepack.base.processes import run_program
 from edgepack.errors import ToolError
 
@@ -20,13 +20,15 @@ ONNXRUNTIME = "com.microsoft.onnxruntime:onnxruntime-android"
 JVM_TARGET = "17"
 """The Java version of onnxruntime-android's classes: its build settings of 1.24 target 17."""
 
+# For Gradle, whose metadata leads to this one, the artifact has another name.
+_COROUTINES = MavenArtifact(COROUTINES.group, f"{COROUTINES.artifact}-jvm", COROUTINES.version)
 _STDLIB = MavenArtifact("org.jetbrains.kotlin", "kotlin-stdlib", KOTLIN_VERSION)
 # What kotlin-compiler-embeddable's POM names, as far as compiling for the JVM loads it.
 _COMPILER = (
     MavenArtifact("org.jetbrains.kotlin", "kotlin-compiler-embeddable", KOTLIN_VERSION),
     _STDLIB,
     MavenArtifact("org.jetbrains.kotlin", "kotlin-script-runtime", KOTLIN_VERSION),
-    MavenArtifact("org.jetbrains.kotlinx", "kotlinx-coroutines-core-jvm", "1.8.0"),
+    _COROUTINES,
     MavenArtifact("org.jetbrains.intellij.deps", "trove4j", "1.0.20200330"),
     MavenArtifact("org.jetbrains", "annotations", "13.0"),
 )
@@ -115,7 +117,7 @@ def find_toolchain(packages: Mapping[str, str], jars: Path | None = None) -> Too
         )
     # The desktop package has the same classes, and a jar instead of an AAR.
     runtime = MavenArtifact("com.microsoft.onnxruntime", "onnxruntime", packages[ONNXRUNTIME])
-    against = (runtime, _ANDROID, _STDLIB)
+    against = (runtime, _ANDROID, _STDLIB, _COROUTINES)
     wanted = dict.fromkeys((*_COMPILER, *against))
     found = {
         artifact: path

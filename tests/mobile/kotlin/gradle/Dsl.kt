@@ -43,6 +43,8 @@ operator fun <T : Any> NamedDomainObjectCollection<T>.get(name: String): T = get
 
 class Dependencies(private val handler: DependencyHandler) {
     fun implementation(notation: Any) = handler.add("implementation", notation)
+
+    fun compileOnly(notation: Any) = handler.add("compileOnly", notation)
 }
 
 fun Project.dependencies(block: Dependencies.() -> Unit) = Unit
