@@ -29,6 +29,7 @@ from tests.bench import (
     harness_latency,
     many_devices,
     npu_dialects,
+    preprocessing,
     pushing,
     quantization,
     rebuild,
@@ -70,6 +71,7 @@ MEASUREMENTS: dict[str, Callable[[], Iterator[Row | Table]]] = {
     "quantization": quantization.measure,
     "detections": detections.measure,
     "npu-dialects": npu_dialects.measure,
+    "preprocessing": preprocessing.measure,
 }
 
 
