@@ -365,7 +365,12 @@ private class Samples(
     private val strip = scratch.takeBytes(BLOCK * ahead)
     private var block = IntRange.EMPTY
     private val rows = scratch.takeBytes(if (turn.isSideways) BLOCK * turn.width * size else (turn.width - 1) * ahead + size)
-    private val next = if (turn.isSideways) size else if (turn.isRowReversed) -ahead else ahead
+    private val next =
+        when {
+            turn.isSideways -> size
+            turn.isRowReversed -> -ahead
+            else -> ahead
+        }
     private val averages = if (factor == 1) null else Averages(factor, turn.width / factor, 1, scratch)
 
     /** Where [read] has put the row. */
@@ -511,7 +516,10 @@ private class YuvToRgb(
     }
 
     /** Returns 0 for what is less and 255 for what is more; nearly all values are neither. */
-    private fun clamp(value: Int): Byte = (if (value and 0xff == value) value else (value shr 31).inv()).toByte()
+    private fun clamp(value: Int): Byte {
+        val clamped = if (value and 0xff == value) value else (value shr 31).inv()
+        return clamped.toByte()
+    }
 
     companion object {
         fun of(matrix: YuvMatrix, range: YuvRange): YuvToRgb {
