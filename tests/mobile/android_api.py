@@ -82,6 +82,7 @@ _POM = """\
           </signature>
           <ignores>
             <ignore>kotlin.*</ignore>
+            <ignore>kotlinx.coroutines.*</ignore>
             <ignore>ai.onnxruntime.*</ignore>
           </ignores>
         </configuration>
