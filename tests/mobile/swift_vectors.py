@@ -141,6 +141,7 @@ def write_escaped(case: Path, copy: Path) -> None:
 COMPARISONS = (
     compare_images,
     compare_frames,
+    compare_prescaled,
     compare_turned,
     compare_answers,
     compare_tokens,
