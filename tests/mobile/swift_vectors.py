@@ -18,7 +18,13 @@ from edgepack.builder.build import build
 from edgepack.project.identifiers import make_type_name
 from PIL import Image, ImageOps
 
-from tests.mobile.comparing import compare_answers, compare_frames, compare_images, compare_tokens
+from tests.mobile.comparing import (
+    compare_answers,
+    compare_frames,
+    compare_images,
+    compare_prescaled,
+    compare_tokens,
+)
 from tests.mobile.kotlin_vectors import write_refused_options, write_transparent
 from tests.mobile.proofs import Proof, require
 from tests.mobile.refusals import compare_refused, write_refused
