@@ -240,6 +240,7 @@ def signatures_decide(here: Phone) -> str:
         ("own", f'me NAMESPACES="edgepac?,!edgepack" {words}', FOREIGN),
         ("own", f'me valid-before="29990101",namespaces="edgepack2" {words}', FOREIGN),
         ("own", f'me namespaces="" {words}', FOREIGN),
+        ("own", f'me Cert-Authority,namespaces="edgepack" {words}', "it signs certificates"),
         ("other", keys["own"], "signed with another key than the app's: SHA256:"),
         ("unsigned", keys["own"], "the bundle is not signed"),
         ("swapped", keys["own"], "it does not fit manifest.json"),

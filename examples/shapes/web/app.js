@@ -18,7 +18,12 @@ let stream = null;
 
 async function startCamera() {
   if (!navigator.mediaDevices) throw new Error("A camera needs a page over HTTPS, or on this computer: open a picture.");
-  const opened = await navigator.mediaDevices.getUserMedia({video: {facingMode: "environment", width: {ideal: 640}}});
+  // People are asked once, however often they click.
+  camera.disabled = true;
+  const asked = navigator.mediaDevices.getUserMedia({video: {facingMode: "environment", width: {ideal: 640}}});
+  const opened = await asked.finally(() => {
+    camera.disabled = false;
+  });
   stopCamera();
   stream = opened;
   camera.textContent = "Stop the camera";
@@ -46,6 +51,7 @@ async function watch(watched) {
     await new Promise((done) => {
       video.requestVideoFrameCallback(done);
     });
+    if (!watched.active) return;
     const {videoWidth, videoHeight} = video;
     const frame = typeof VideoFrame === "undefined" ? await createImageBitmap(video) : new VideoFrame(video);
     const objects = await detector.predict(frame, {score: score.valueAsNumber});

@@ -16,7 +16,7 @@ export function drawBoxes(canvas, objects, width, height) {
   context.textBaseline = "bottom";
   for (const {label, score, box: [left, top, right, bottom]} of objects) {
     const words = `${label} ${Math.round(score * 100)} %`;
-    context.fillStyle = context.strokeStyle = COLOURS[label];
+    context.fillStyle = context.strokeStyle = COLOURS[label] ?? "white";
     context.strokeRect(left, top, right - left, bottom - top);
     const foot = Math.max(top, TEXT * 1.2 * unit);
     context.fillRect(left, foot - TEXT * 1.2 * unit, context.measureText(words).width, TEXT * 1.2 * unit);

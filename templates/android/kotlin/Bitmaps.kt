@@ -9,13 +9,16 @@ import android.os.Build
 internal fun readBitmap(bitmap: Bitmap): Picture {
     require(!bitmap.isRecycled) { "the bitmap was recycled: its pixels are gone" }
     val readable = makeReadable(bitmap)
-    val row = IntArray(readable.width)
-    val rows =
-        RowReader { y, into ->
-            readable.getPixels(row, 0, row.size, 0, y, row.size, 1)
-            unpack(row, 0, into)
-        }
-    return Picture(row.size, readable.height) { scratch, factor -> rows.average(row.size, factor, scratch) }
+    val width = readable.width
+    return Picture(width, readable.height) { scratch, factor ->
+        val row = scratch.takeInts(width)
+        val rows =
+            RowReader { y, into ->
+                readable.getPixels(row, 0, width, 0, y, width, 1)
+                unpack(row, 0, into)
+            }
+        rows.average(width, factor, scratch)
+    }
 }
 
 /** Returns the bitmap, or a copy in main memory where it lies in the graphics processor's memory. */

@@ -194,8 +194,8 @@ internal class ImageMaker(
     private val width = pictureWidth / factor
     private val height = pictureHeight / factor
     private val scratch = Scratch()
-    private lateinit var picture: RowReader
-    private val resized = resizeShown(Rows(3 * width, height) { y, into -> picture.read(y, into) })
+    private var picture: RowReader? = null
+    private val resized = resizeShown(Rows(3 * width, height) { y, into -> checkNotNull(picture).read(y, into) })
     private val row = ByteArray(resized.size)
 
     /** Returns whether it makes the tensor of such a picture. */
@@ -209,6 +209,8 @@ internal class ImageMaker(
             resized.read(y, row)
             for (channel in values.indices) writeRow(channel, y, into)
         }
+        // A bitmap is large.
+        this.picture = null
     }
 
     private fun writePad(into: FloatArray) {

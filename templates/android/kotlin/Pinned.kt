@@ -116,6 +116,7 @@ internal class PictureRunner(
     private var row = ByteArray(0)
     private val scratch = Scratch()
     private var pinned: Pinned? = null
+    private var hasRun = false
 
     /** Where the newest picture lies in the input. */
     var placement: Placement? = null
@@ -127,9 +128,12 @@ internal class PictureRunner(
      * @throws ModelException if onnxruntime fails.
      */
     fun run(picture: Picture) {
+        // A run that fails may have written some of the outputs.
+        hasRun = false
         try {
             if (input.dtype == Dtype.UINT8) copyPixels(picture) else makeTensor(picture)
             get().run()
+            hasRun = true
         } catch (error: OrtException) {
             throw ModelException("inference failed: ${formatLine(error)}", error, Reason.INFERENCE)
         }
@@ -138,8 +142,15 @@ internal class PictureRunner(
     /** Returns the values of an output of the newest run; the next run changes them. */
     fun getValues(name: String): Values = get().getValues(name)
 
-    /** Returns a copy of an output of the newest run. */
-    fun copy(name: String): Tensor = get().copy(name)
+    /**
+     * Returns a copy of an output of the newest run.
+     *
+     * @throws IllegalStateException if there was none, or it failed.
+     */
+    fun copy(name: String): Tensor {
+        check(hasRun) { NO_OUTPUTS }
+        return get().copy(name)
+    }
 
     private fun get(): Pinned = checkNotNull(pinned) { NO_OUTPUTS }
 

@@ -79,8 +79,8 @@ internal class Signer private constructor(private val key: ByteArray, private va
         /**
          * Reads a line of a `.pub` file, or one of allowed signers as ssh-keygen(1) describes them.
          *
-         * @throws IllegalArgumentException if it has no key of type `ssh-ed25519`, says a time that is none, or lists
-         * namespaces without `edgepack`.
+         * @throws IllegalArgumentException if it has no key of type `ssh-ed25519`, says a time that is none, lists
+         * namespaces without `edgepack`, or is of an authority for certificates.
          */
         fun parse(line: String): Signer {
             val words = line.trim().split(Regex("\\s+"))
@@ -101,6 +101,9 @@ internal class Signer private constructor(private val key: ByteArray, private va
             val namespaces = values["namespaces"]
             require(namespaces == null || isListed(NAMESPACE, namespaces)) {
                 "the key in '$line' may not sign bundles: its namespaces do not include '$NAMESPACE'"
+            }
+            require(words.take(place).none { "cert-authority" in it.lowercase(Locale.ROOT).split(',') }) {
+                "the key in '$line' may not sign bundles: it signs certificates"
             }
             return Signer(key, after, before)
         }

@@ -11,9 +11,11 @@ import java.util.concurrent.atomic.AtomicInteger
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.asCoroutineDispatcher
 import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.channels.Channel
 import kotlinx.coroutines.coroutineScope
 import kotlinx.coroutines.delay
 import kotlinx.coroutines.flow.Flow
+import kotlinx.coroutines.flow.consumeAsFlow
 import kotlinx.coroutines.flow.emitAll
 import kotlinx.coroutines.flow.flow
 import kotlinx.coroutines.flow.onEach
@@ -152,19 +154,24 @@ private fun requireClosed(frames: List<Frame>) {
     check(open.isEmpty()) { "not closed: $open" }
 }
 
-/** Cancels a flow in a run that would not end. */
+/** Cancels a flow in a run that would not end; the camera gives frames as the documents say, before and after. */
 private suspend fun stopFlow(model: Slow): String {
     val given = mutableListOf<Frame>()
+    val channel = Channel<Frame>(Channel.CONFLATED, onUndeliveredElement = Frame::close)
     coroutineScope {
-        val frames = flow {
+        val camera = launch {
             while (true) {
-                emit(Frame(given.size).also(given::add))
+                val frame = Frame(given.size).also(given::add)
+                if (channel.trySend(frame).isFailure) frame.close()
                 delay(1)
             }
         }
+        val frames = channel.consumeAsFlow()
         val collecting = launch { frames.predictLatest { model.predict(inputs(FOREVER)) }.collect { error("it ended") } }
         while (given.size < 10) delay(1)
         collecting.cancelAndJoin()
+        while (given.size < 30) delay(1)
+        camera.cancelAndJoin()
     }
     requireClosed(given)
     return "closed"

@@ -64,7 +64,12 @@ class MainActivity : ComponentActivity() {
         camera.imageAnalysisBackpressureStrategy = ImageAnalysis.STRATEGY_KEEP_ONLY_LATEST
         camera.setImageAnalysisAnalyzer(finder.executor, finder)
         val ready = camera.initializationFuture
-        ready.addListener({ if (!isDestroyed) problem = bind { ready.get() } }, ContextCompat.getMainExecutor(this))
+        ready.addListener({ if (!isDestroyed) tell(bind { ready.get() }) }, ContextCompat.getMainExecutor(this))
+    }
+
+    /** Shows a problem, if there is one; the model may have had another before. */
+    private fun tell(found: String) {
+        if (found.isNotEmpty()) problem = found
     }
 
     /** Starts the camera; returns why there is none, or nothing. */
