@@ -10,14 +10,19 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from edgepack.base.schema import NotMeasured
+from edgepack.devices.frames import encode
 from edgepack.devices.inventory import BrowserEntry, Device
-from edgepack.errors import RemoteCommandError
+from edgepack.errors import RemoteCommandError, TooSlowError
+from edgepack.measure.browsers.browsers import answer_samples
 from edgepack.measure.browsers.documents import Described, Gpu, Opened, Timed
 from edgepack.measure.browsers.harness import HIDDEN, BrowserHarness
 from edgepack.measure.browsers.pages import Page, Pages
+from edgepack.measure.evaluate import evaluate as evaluate_module
 from edgepack.records.presets import Preset
+from edgepack.records.run import DeviceFacts, Selection
 from edgepack.records.verdict import judge
 
 MS = 1_000_000
@@ -106,6 +111,73 @@ def make_harness(page: PlayedPage, notes: list[str] | None = None) -> BrowserHar
     device = Device("page", BrowserEntry.model_validate(KEYS))
     told = [] if notes is None else notes
     return BrowserHarness(PlayedPages(page), device, bundle, host, told.append)
+
+
+@dataclass
+class AnsweringPage(PlayedPage):
+    """Answers samples, each after a while, and notes how many came together."""
+
+    takes_s: float = 0.0
+    answer: bytes = encode({"y": np.zeros(1, np.float32)})
+    pieces: list[int] = field(default_factory=list)
+    now_s: float = 0.0
+
+    def run(self, samples: bytes, timeout_s: float) -> bytes:
+        count = samples.count(b'"x"')
+        self.pieces.append(count)
+        self.now_s += count * self.takes_s
+        assert count * self.takes_s < timeout_s
+        return self.answer * count
+
+
+@pytest.mark.parametrize(
+    ("takes_s", "outputs", "pieces"),
+    [
+        (0.001, 1, [1, 8, 64, 512, 4096]),
+        (1.0, 1, [1, 8, 10, 10, 10]),
+        (20.0, 1, [1, 1, 1, 1, 1]),
+        (0.001, 1 << 22, [1, 3, 3, 3, 3]),
+    ],
+)
+def test_samples_when_slow_or_answered_at_length_are_sent_few_at_a_time(
+    monkeypatch, takes_s, outputs, pieces
+):
+    answer = encode({"y": np.zeros(outputs, np.float32)})
+    page = AnsweringPage(takes_s=takes_s, answer=answer)
+    clock = SimpleNamespace(monotonic=lambda: page.now_s)
+    monkeypatch.setattr("edgepack.measure.browsers.browsers.time", clock, raising=False)
+    numbers = range(sum(pieces))
+    answers = answer_samples(
+        make_harness(page), lambda number: {"x": np.float32([number])}, numbers, None
+    )
+    assert sum(1 for _ in answers) == len(numbers)
+    assert page.pieces == pieces
+
+
+def test_samples_when_too_slow_have_no_hint_of_presets():
+    def ask(*_: Any, **__: Any) -> Any:
+        raise TooSlowError("slow", hint="take a shorter preset")
+
+    page = PlayedPage()
+    page.ask = ask  # type: ignore[method-assign]
+    with pytest.raises(TooSlowError) as error:
+        page.run(b"", 1.0)
+    assert "preset" not in error.value.hint
+
+
+@pytest.mark.parametrize("changed", ["os", "driver", "python"])
+def test_evaluation_when_another_browser_opens_the_page_goes_on_with_no_answers(changed):
+    bundle: Any = SimpleNamespace(digest="digest")
+    materials: Any = SimpleNamespace(samples_sha256="samples")
+    entry = BrowserEntry.model_validate(KEYS)
+
+    def make_key(facts: DeviceFacts) -> Any:
+        selection = Selection(variant="cpu-fp32", unused=[], device=facts)
+        return evaluate_module._make_key(bundle, Device("page", entry), selection, materials)
+
+    facts = make_harness(PlayedPage()).select("cpu-fp32").device
+    assert make_key(facts) == make_key(facts.model_copy())
+    assert make_key(facts) != make_key(facts.model_copy(update={changed: "another"}))
 
 
 def test_run_when_steady_has_the_pages_times():

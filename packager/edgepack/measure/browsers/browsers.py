@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -37,7 +38,13 @@ PACKAGE = "onnxruntime-web"
 _PAGE = "browser"
 """The folder of ``ondevice/`` with the page's files."""
 _PIECE_BYTES = 1 << 22
-"""Small samples are sent together, about this many bytes at a time."""
+"""Samples are sent together, about this many bytes at a time."""
+_PIECE_S = 10.0
+"""So long about does a browser compute on samples that are sent together."""
+_PIECE_ANSWER_BYTES = 1 << 26
+"""About so large are their answers together."""
+_PIECE_GROWTH = 8
+"""By how much a piece may have more samples than the one before: others may take longer."""
 
 
 def require_asked_of_browsers(device: Device, scenario: Scenario, *, tune: bool) -> None:
@@ -185,12 +192,18 @@ def answer_samples(
     Raises:
         SamplesError: A sample does not fit the model.
         RemoteCommandError: The page failed, or no variant works there.
+        TooSlowError: A sample takes minutes.
         DeviceError: The page is gone.
     """
     with harness.opened() as page:
         page.open(variant)
-        for piece in _join_samples(inputs, numbers):
-            answers = BytesIO(page.run(b"".join(piece.values()), harness.load_timeout_s))
+        sent = ((number, encode(inputs(number))) for number in numbers)
+        most = 1
+        while piece := _join_samples(sent, most):
+            began = time.monotonic()
+            found = page.run(b"".join(piece.values()), harness.load_timeout_s)
+            most = _find_most(len(piece), time.monotonic() - began, len(found))
+            answers = BytesIO(found)
             for number in piece:
                 try:
                     answer = read_answer(answers.read)
@@ -208,13 +221,20 @@ def answer_samples(
                 yield answer
 
 
-def _join_samples(inputs: Inputs, numbers: Sequence[int]) -> Iterator[dict[int, bytes]]:
-    """Yield samples that are sent together."""
+def _join_samples(sent: Iterator[tuple[int, bytes]], most: int) -> dict[int, bytes]:
+    """Return the next samples that are sent together; none after the last."""
     piece: dict[int, bytes] = {}
-    for number in numbers:
-        piece[number] = encode(inputs(number))
-        if sum(map(len, piece.values())) >= _PIECE_BYTES:
-            yield piece
-            piece = {}
-    if piece:
-        yield piece
+    size = 0
+    while len(piece) < most and size < _PIECE_BYTES and (found := next(sent, None)):
+        number, data = found
+        piece[number] = data
+        size += len(data)
+    return piece
+
+
+def _find_most(count: int, took_s: float, answer_bytes: int) -> int:
+    """Return how many samples may be sent together, after so many were answered."""
+    in_time = int(count * _PIECE_S / max(took_s, 1e-3))
+    return max(
+        1, min(_PIECE_GROWTH * count, in_time, count * _PIECE_ANSWER_BYTES // max(1, answer_bytes))
+    )

@@ -11,7 +11,7 @@ import numpy as np
 from edgepack.devices.frames import encode
 from edgepack.devices.harness import LOAD_TIMEOUT_S
 from edgepack.devices.inventory import BrowserEntry
-from edgepack.errors import VariantRefusedError
+from edgepack.errors import TooSlowError, VariantRefusedError
 from edgepack.measure.browsers.chromium import Chromium, started
 from edgepack.measure.browsers.documents import Described, Opened, Ran, Timed, read_document
 from edgepack.measure.browsers.site import Json, Site
@@ -67,8 +67,16 @@ class Page:
         self.ask({"do": "replace"}, b"".join(map(encode, samples)), timeout_s=LOAD_TIMEOUT_S)
 
     def run(self, samples: bytes, timeout_s: float) -> bytes:
-        """Run samples one by one, and return their answers."""
-        header, answers = self.ask({"do": "run"}, samples, timeout_s=timeout_s)
+        """Run samples one by one, and return their answers.
+
+        Raises:
+            TooSlowError: They took longer than ``timeout_s``.
+        """
+        try:
+            header, answers = self.ask({"do": "run"}, samples, timeout_s=timeout_s)
+        except TooSlowError as error:
+            hint = "evaluate another variant (--variant ID), or a smaller model"
+            raise TooSlowError(error.problem, hint=hint, where=self.site.name) from error
         read_document(Ran, header, self.site.name)
         return answers
 

@@ -204,7 +204,11 @@ def _make_key(
 ) -> dict[str, object]:
     """Return all that decides a device's outputs."""
     facts = selection.device
-    known = ("arch", "model", "cpu", "numpy", "onnxruntime", "providers")
+    known = ["arch", "model", "cpu", "numpy", "onnxruntime", "providers"]
+    if isinstance(device.entry, BrowserEntry):
+        # One device may be any browser that opens its page: these have the browser, its system,
+        # the GPU and the threads.
+        known += ["os", "driver", "python"]
     return {
         "bundle": bundle.digest,
         "variant": selection.variant,
