@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -57,7 +59,7 @@ def play(site: Site, answer: Callable[[dict[str, Any], bytes], bytes]) -> thread
     def work() -> None:
         said, number = pack({}), 0
         for _ in range(2):
-            url = f"{site.url}next?page={page.decode()}&answers={number}"
+            url = f"{site.url}next?page={page.decode()}&worker=0&answers={number}"
             status, found, _ = fetch(url, said)
             if status != 200:
                 return
@@ -165,6 +167,27 @@ def test_page_when_hidden_is_remembered(site):
     assert not site.was_hidden
 
 
+def test_page_when_still_hidden_is_not_forgotten(site):
+    page = fetch(f"{site.url}hello", b"")[1].decode()
+    fetch(f"{site.url}alive?page={page}&hidden=1", b"")
+    site.forget_hidden()
+    assert site.was_hidden
+
+
+def test_answer_when_too_large_is_an_error_that_says_so(site, monkeypatch):
+    monkeypatch.setattr(site_module, "_MAX_BODY_BYTES", 100)
+    play(site, lambda _, __: pack({}, bytes(200)))
+    with pytest.raises(DeviceError, match="has 206 bytes, and at most 100 are taken") as error:
+        ask(site)
+    assert "smaller outputs" in error.value.hint
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0"])
+def test_address_when_any_of_this_machine_has_its_name(listen):
+    with serving("page", listen, {}) as made:
+        assert made.url.startswith(f"http://{socket.gethostname()}:")
+
+
 @pytest.mark.parametrize(
     ("answer", "kind", "said"),
     [
@@ -184,21 +207,52 @@ def test_command_when_the_answer_is_none_is_an_error(site, answer, kind, said):
 
 def test_command_when_it_takes_too_long_is_an_error(site):
     page = fetch(f"{site.url}hello", b"")[1].decode()
-    url = f"{site.url}next?page={page}&answers=0"
+    url = f"{site.url}next?page={page}&worker=0&answers=0"
     threading.Thread(target=fetch, args=(url, pack({})), daemon=True).start()
     with pytest.raises(TooSlowError, match=r"longer than 0\.3 s"):
         ask(site, timeout_s=0.3)
 
 
-def test_worker_when_renewed_is_asked_next(site):
-    def answer(command: dict[str, Any], _: bytes) -> bytes:
-        return pack({"did": command["do"]})
-
-    play(site, answer)
-    site.open(SOON_S, never)
-    site.renew(never, SOON_S)
+def test_worker_when_renewed_while_it_computes_is_asked_next(site):
+    page = fetch(f"{site.url}hello", b"")[1].decode()
+    asked = f"{site.url}next?page={page}&worker="
+    threading.Thread(target=fetch, args=(f"{asked}0&answers=0", pack({})), daemon=True).start()
     with pytest.raises(TooSlowError):
-        site.ask({"do": "run"}, b"", timeout_s=0.3, watch=never)
+        ask(site, timeout_s=0.3)
+
+    def renew() -> None:
+        while (wanted := fetch(f"{site.url}alive?page={page}&hidden=0", b"")[1]) == b"0":
+            pass
+        told.append(fetch(f"{asked}0&answers=1", pack({"late": 1}))[0])
+        fetch(f"{asked}{int(wanted)}&answers={int(wanted)}", pack({}))
+
+    told: list[int] = []
+    threading.Thread(target=renew, daemon=True).start()
+    site.renew(never, SOON_S)
+    assert told == [409]
+
+
+def test_worker_when_renewed_takes_no_command_of_the_next(site):
+    page = fetch(f"{site.url}hello", b"")[1].decode()
+    asked = f"{site.url}next?page={page}&worker="
+    told: list[int] = []
+    ends = threading.Thread(target=lambda: told.append(fetch(f"{asked}0&answers=", b"")[0]))
+    ends.start()
+    time.sleep(0.3)
+    renewing = threading.Thread(target=site.renew, args=(never, SOON_S))
+    renewing.start()
+    while fetch(f"{site.url}alive?page={page}", b"")[1] == b"0":
+        pass
+    play_again = threading.Thread(
+        target=lambda: told.append(fetch(f"{asked}1&answers=1", pack({}))[0])
+    )
+    play_again.start()
+    renewing.join(SOON_S)
+    with pytest.raises(TooSlowError):
+        site.ask({"do": "run"}, b"", timeout_s=0.5, watch=never)
+    play_again.join(SOON_S)
+    ends.join()
+    assert sorted(told) == [200, 204]
 
 
 @pytest.mark.parametrize("listen", ["192.0.2.1:0", "127.0.0.1:99999"])

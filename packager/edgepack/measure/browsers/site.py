@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import socket
 import struct
 import threading
 import time
@@ -64,6 +65,7 @@ _HEADERS = {
 }
 _ENDED = "see what it says above; 'browser' and 'options' in devices.yaml name what is started"
 _GONE = "measure again, and keep the page open and in front"
+_TOO_LARGE = "measure a model with smaller outputs: a browser answers in one piece"
 _BUSY = "Another page measures already. Close it first, then load this one again."
 
 
@@ -75,9 +77,14 @@ class _Page:
     """Empty while no page is open."""
     heard_at: float = 0.0
     problem: str = ""
+    remedy: str = _GONE
+    is_hidden: bool = False
+    """As it said last."""
     was_hidden: bool = False
     number: int = 0
     """Of the last command; the worker's first message answers number 0."""
+    renewed: int = 0
+    """Of the command with which the present worker began."""
     command: bytes | None = None
     """What the worker has not fetched yet."""
     answer: bytes | None = None
@@ -130,8 +137,11 @@ class Site:
 
     @property
     def url(self) -> str:
-        """The page's address."""
-        return f"http://{self._shown_host}:{self._server.server_port}/{self.token}/"
+        """The page's address; with this machine's name where all its addresses are listened at."""
+        shown = self._shown_host
+        if self._server.server_address[0] in ("0.0.0.0", "::"):  # noqa: S104  (what was asked for)
+            shown = socket.gethostname()
+        return f"http://{shown}:{self._server.server_port}/{self.token}/"
 
     @property
     def was_hidden(self) -> bool:
@@ -140,7 +150,9 @@ class Site:
 
     def forget_hidden(self) -> None:
         """Begin to look whether the page is to be seen."""
-        self._page.was_hidden = False
+        page = self._page
+        with page.changed:
+            page.was_hidden = page.is_hidden
 
     def forget_page(self) -> None:
         """Begin anew with another page."""
@@ -159,12 +171,19 @@ class Site:
         self._wait(timeout_s, watch, "the page was not opened")
 
     def renew(self, watch: Callable[[], str], timeout_s: float) -> None:
-        """Have the page begin with a new worker.
+        """Have the page begin with a new worker, whatever the last one is at.
+
+        The page learns it by the answer to its next word: a worker that computes asks for nothing.
 
         Raises:
             DeviceError: The page is gone.
         """
-        self._send({"do": "renew"}, b"")
+        page = self._page
+        with page.changed:
+            page.number += 1
+            page.renewed = page.number
+            page.answer = page.command = None
+            page.changed.notify_all()
         self._wait(timeout_s, watch, "the page began no new worker")
 
     def ask(
@@ -215,7 +234,7 @@ class Site:
                 if ended := watch():
                     raise DeviceError(ended, hint=_ENDED, where=self.name)
                 if why := page.problem or self._explain_silence():
-                    raise DeviceError(why, hint=_GONE, where=self.name)
+                    raise DeviceError(why, hint=page.remedy, where=self.name)
                 if time.monotonic() > end:
                     raise self._make_late(late, timeout_s)
                 page.changed.wait(_LOOK_S)
@@ -255,26 +274,39 @@ class Site:
             page.id, page.heard_at = secrets.token_hex(8), time.monotonic()
             return page.id
 
-    def hear(self, page_id: str, *, hidden: bool) -> bool:
-        """Note that the page is there; return whether it is the one that measures."""
+    def hear(self, page_id: str, *, hidden: bool | None, worker: str) -> bool:
+        """Note that the page is there; return whether it is the one that measures.
+
+        Args:
+            page_id: Whose word it is.
+            hidden: Whether it is not to be seen; None where its worker asks, who does not know.
+            worker: The number of the worker that asks; empty where the page itself does.
+        """
         page = self._page
         with page.changed:
             if not page_id or page_id != page.id or page.problem:
                 return False
             page.heard_at = time.monotonic()
-            page.was_hidden |= hidden
-            return True
+            if hidden is not None:
+                page.is_hidden = hidden
+                page.was_hidden |= hidden
+            return worker in ("", str(page.renewed))
 
-    def lose(self, page_id: str, problem: str) -> None:
+    def lose(self, page_id: str, problem: str, remedy: str = _GONE) -> None:
         """Note that the page is gone, or cannot go on."""
         page = self._page
         with page.changed:
-            if page_id == page.id:
-                page.problem = page.problem or problem
+            if page_id == page.id and not page.problem:
+                page.problem, page.remedy = problem, remedy
                 page.changed.notify_all()
 
-    def exchange(self, page_id: str, number: str, answer: bytes) -> bytes | None:
-        """Take the worker's answer to a command, and wait for the next; None if none comes."""
+    @property
+    def renewed(self) -> int:
+        """The number that the page's worker has to have."""
+        return self._page.renewed
+
+    def exchange(self, page_id: str, worker: str, number: str, answer: bytes) -> bytes | None:
+        """Take a worker's answer to a command, and wait for the next; None if none comes."""
         page = self._page
         end = time.monotonic() + POLL_S
         with page.changed:
@@ -283,7 +315,7 @@ class Site:
                 page.changed.notify_all()
             while page.command is None and not page.problem and time.monotonic() < end:
                 page.changed.wait(_LOOK_S)
-            if page is not self._page or page_id != page.id:
+            if page is not self._page or page_id != page.id or worker != str(page.renewed):
                 return None
             command, page.command = page.command, None
             return command
@@ -332,8 +364,6 @@ class _Server(ThreadingHTTPServer):
 
 
 def _find_family(host: str) -> Any:  # noqa: ANN401  (socket's enumeration)
-    import socket
-
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
@@ -357,12 +387,18 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer the page, or its worker."""
         size = int(self.headers.get("Content-Length", "-1"))
         path = self._read_path()
-        if path is None or not 0 <= size <= _MAX_BODY_BYTES:
+        if path is None or size < 0:
             self.close_connection = True
             self._send(404, b"there is nothing here")
             return
-        body = self.rfile.read(size)
         asked = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
+        if size > _MAX_BODY_BYTES:
+            self.close_connection = True
+            why = f"the page's answer has {size} bytes, and at most {_MAX_BODY_BYTES} are taken"
+            self.server.site.lose(asked.get("page", ""), why, _TOO_LARGE)
+            self._send(413, why.encode())
+            return
+        body = self.rfile.read(size)
         self._answer(path, asked, body)
 
     def _answer(self, path: str, asked: Mapping[str, str], body: bytes) -> None:
@@ -378,15 +414,20 @@ class _Handler(BaseHTTPRequestHandler):
                 said = format_one_line(body.decode("utf-8", "replace"), 400)
                 site.lose(page, f"the page failed: {said}")
                 self._send(204)
-            case "alive" | "next" if not site.hear(page, hidden=asked.get("hidden") == "1"):
+            case "alive" | "next" if not self._hear(page, asked):
                 self._send(409, _BUSY.encode())
             case "alive":
-                self._send(200)
+                self._send(200, str(site.renewed).encode(), "text/plain")
             case "next":
-                command = site.exchange(page, asked.get("answers", ""), body)
+                worker, number = asked.get("worker", ""), asked.get("answers", "")
+                command = site.exchange(page, worker, number, body)
                 self._send(204 if command is None else 200, command or b"")
             case _:
                 self._send(404, b"there is nothing here")
+
+    def _hear(self, page: str, asked: Mapping[str, str]) -> bool:
+        hidden = asked["hidden"] == "1" if "hidden" in asked else None
+        return self.server.site.hear(page, hidden=hidden, worker=asked.get("worker", ""))
 
     def _read_path(self) -> str | None:
         """Return the path below the page's address; None of any other address."""

@@ -23,12 +23,13 @@ const tell = async (what, text = "") => fetch(what, {method: "POST", body: text}
 function begin(page) {
   /** @type {Worker} */
   let worker;
+  let begun = -1;
 
-  /** @param {number} answers the number of the host's command that the worker's first message answers */
-  function start(answers) {
+  /** @param {number} number of the worker: that of the host's command that its first message answers */
+  function start(number) {
     worker?.terminate();
-    worker = new Worker(`worker.js?page=${page}&answers=${answers}`, {type: "module"});
-    worker.addEventListener("message", ({data}) => start(data));
+    begun = number;
+    worker = new Worker(`worker.js?page=${page}&number=${number}`, {type: "module"});
     worker.addEventListener("error", ({message}) => {
       tell(`failed?page=${page}`, message || "its worker cannot be loaded");
     });
@@ -38,6 +39,9 @@ function begin(page) {
     try {
       const response = await tell(`alive?page=${page}&hidden=${Number(document.hidden)}`);
       if (!response.ok) throw new Error("another page measures now");
+      // The host wants a new worker, whatever this one is at.
+      const wanted = Number(await response.text());
+      if (wanted > begun) start(wanted);
     } catch {
       clearInterval(timer);
       worker.terminate();

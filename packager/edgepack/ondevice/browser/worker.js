@@ -401,18 +401,15 @@ async function answer(command, bytes) {
 
 /** @type {Blob | null} */
 let said = pack({});
-let number = Number(told.get("answers"));
+let number = Number(told.get("number"));
+const asked = `next?page=${page}&worker=${number}`;
 for (;;) {
-  const response = await fetch(`next?page=${page}&answers=${said ? number : ""}`, {method: "POST", body: said});
+  const response = await fetch(`${asked}&answers=${said ? number : ""}`, {method: "POST", body: said});
   said = null;
   // Nothing is asked for the moment.
   if (response.status === 204) continue;
   if (!response.ok) break;
   const [command, bytes] = unpack(new Uint8Array(await response.arrayBuffer()));
   number = command.number;
-  if (command.do === "renew") {
-    postMessage(number);
-    break;
-  }
   said = await answer(command, bytes);
 }
