@@ -186,9 +186,12 @@ def running(
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """Kill a program's group, and wait until its processes are gone, but not forever."""
+    """Kill a program's group, and wait until its processes are gone, but not forever.
+
+    macOS refuses to signal a group of processes that have ended, and that nobody has waited for.
+    """
     end = time.monotonic() + _GROUP_S
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         while time.monotonic() < end:
             os.killpg(child.pid, signal.SIGKILL)
             child.poll()

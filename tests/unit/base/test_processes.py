@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from edgepack.base.processes import Workers, run_program, run_supervised
+from edgepack.base.processes import Workers, run_program, run_supervised, running
 from edgepack.errors import BugError, ModelError, ToolError
 
 from tests.support.doubles import worker_tasks
@@ -41,6 +41,23 @@ def test_program_when_it_fails_gives_code_and_last_lines(run):
     result = run([sys.executable, "-c", script], timeout_s=30)
     assert (result.exit_code, result.text.strip()) == (3, "out")
     assert result.last_lines == "\n  | why"
+
+
+def test_program_beside_when_its_group_may_not_be_signalled_any_more_is_left(monkeypatch):
+    kill = os.killpg
+
+    def refuse_once_ended(group: int, number: int) -> None:
+        """Do as macOS does, where only ended processes that nobody has waited for are left."""
+        kill(group, number)
+        monkeypatch.setattr(os, "killpg", refuse)
+
+    def refuse(*_: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "killpg", refuse_once_ended)
+    with running([sys.executable, "-c", "import time; time.sleep(60)"]) as program:
+        pass
+    assert program.child.returncode == -9
 
 
 def test_program_when_missing_says_which():
