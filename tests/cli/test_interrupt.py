@@ -27,7 +27,7 @@ def samples():
 """
 
 
-def start_build(folder: Path) -> subprocess.Popen:
+def start_build(folder: Path, *before: str) -> subprocess.Popen:
     tiny_models.conv_net(folder / "net.onnx")
     (folder / "slow.py").write_text(SLOW_SAMPLES)
     (folder / "edgepack.yaml").write_text(
@@ -35,7 +35,7 @@ def start_build(folder: Path) -> subprocess.Popen:
         "samples: {calibration: {python: 'slow:samples'}}\n"
     )
     return subprocess.Popen(
-        [sys.executable, "-m", "edgepack", "build"],
+        [*before, sys.executable, "-m", "edgepack", "build"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -67,7 +67,8 @@ def wait_until(condition, what: str, seconds: float = 30) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 @pytest.mark.parametrize(
-    ("number", "code"), slow_after(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    ("number", "code"),
+    slow_after(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]),
 )
 def test_build_when_interrupted_leaves_no_process_and_nothing_half_written(
     tmp_path, own_home, number, code
@@ -81,6 +82,18 @@ def test_build_when_interrupted_leaves_no_process_and_nothing_half_written(
     wait_until(lambda: not marked_processes(tmp_path), f"left: {marked_processes(tmp_path)}", 10)
     assert not (tmp_path / "dist").exists()
     assert not [p for p in (own_home / ".cache").rglob("*") if p.name.startswith(".")]
+
+
+@pytest.mark.slow(reason="builds in a process of its own")
+def test_build_when_the_terminal_is_gone_goes_on_under_nohup(tmp_path):
+    child = start_build(tmp_path, "nohup")
+    wait_until((tmp_path / "started").exists, "the build never started its samples")
+    os.kill(child.pid, signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(1)
+    child.terminate()
+    child.communicate(timeout=30)
+    assert child.returncode == 143
 
 
 @pytest.mark.slow(reason="builds in a process of its own")

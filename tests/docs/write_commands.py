@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgepack.cli.app import app
-from edgepack.cli.main import INTERRUPTED, READER_GONE, TERMINATED
+from edgepack.cli.main import HUNG_UP, INTERRUPTED, READER_GONE, TERMINATED
 from edgepack.errors import BugError, EdgepackError
 from typer.main import get_command
 
@@ -82,6 +82,7 @@ Every command, as `edgepack COMMAND --help` prints it, and the function of
 OTHER_CODES = {
     0: "done",
     BugError.exit_code: "a bug in edgepack; the message has what is needed to report it",
+    HUNG_UP: "SIGHUP: the terminal is gone",
     INTERRUPTED: "Ctrl-C; nothing half-written is left",
     READER_GONE: "whoever read the output has gone, as in `edgepack runs list \\| head -1`",
     TERMINATED: "SIGTERM",

@@ -18,6 +18,7 @@ from edgepack.base.terminal import make_printable
 from edgepack.errors import REPORT_IT, BugError, EdgepackError, ToolError
 
 INTERRUPTED = 130
+HUNG_UP = 129
 READER_GONE = 141
 TERMINATED = 143
 
@@ -30,6 +31,8 @@ def main() -> NoReturn:
     """Run the command line of this process."""
     gc.set_threshold(_YOUNG)
     signal.signal(signal.SIGTERM, _terminate)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _hang_up)  # nohup has it ignored
     threading.excepthook = _report_bug_of_thread
     _prepare_streams()
     code = run(sys.argv[1:])
@@ -115,14 +118,25 @@ def _prepare_streams() -> None:
 
 def _end_after_reader() -> int:
     """Drop what is still buffered for whoever read our output: flushing it would raise at exit."""
+    _say_nothing_more()
+    return READER_GONE
+
+
+def _say_nothing_more() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())
-    return READER_GONE
 
 
 def _terminate(_signal: int, _frame: object) -> NoReturn:
     raise SystemExit(TERMINATED)
+
+
+def _hang_up(_signal: int, _frame: object) -> NoReturn:
+    """End as the terminal is gone: writing to it fails, and its shell may tell us once more."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _say_nothing_more()
+    raise SystemExit(HUNG_UP)
 
 
 def _report_bug_of_thread(raised: threading.ExceptHookArgs) -> None:
