@@ -59,6 +59,11 @@ def test_lines_when_there_is_no_terminal_tell_what_ended_only(capsys):
     assert capsys.readouterr().err == "a: failed: no space left\nb: pending\n"
 
 
+def test_lines_when_somebody_has_to_do_something_tell_it(capsys):
+    FleetLines(["a"]).progress("a").note("open this address in the browser: http://x/")
+    assert capsys.readouterr().err == "a: open this address in the browser: http://x/\n"
+
+
 def test_row_when_the_push_says_what_it_is_at_shows_that():
     lines = FleetLines(["a"])
     lines.progress("a").show_status("building engines of trt: 2 min 10 s")

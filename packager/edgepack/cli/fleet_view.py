@@ -68,13 +68,19 @@ class _Rows:
         with self.lock:
             self.rows[device].done = text
 
+    def note(self, device: str, text: str) -> None:
+        """Show what somebody has to know, or to do."""
+        self.show(device, text)
+
     def progress(self, device: str) -> Progress:
         """Return where the work on a device reports."""
-        return _DeviceProgress(lambda text: self.show(device, text))
+        return _DeviceProgress(
+            lambda text: self.show(device, text), lambda text: self.note(device, text)
+        )
 
 
 class FleetLines(_Rows):
-    """A line on stderr when a device is done, or a try failed."""
+    """A line on stderr when a device is done, a try failed, or somebody has to know something."""
 
     def tell(self, news: api.News) -> None:
         """Write a line, but not of what only begins."""
@@ -82,10 +88,17 @@ class FleetLines(_Rows):
         if not isinstance(news, api.Start):
             row = self.rows[news.device]
             said = row.said or row.done
-            sys.stderr.write(
-                make_printable(f"{row.device}: {row.state}{said and f': {said}'}") + "\n"
-            )
-            sys.stderr.flush()
+            _write_line(f"{row.device}: {row.state}{said and f': {said}'}")
+
+    def note(self, device: str, text: str) -> None:
+        """Write a line."""
+        super().note(device, text)
+        _write_line(f"{device}: {text}")
+
+
+def _write_line(text: str) -> None:
+    sys.stderr.write(make_printable(text) + "\n")
+    sys.stderr.flush()
 
 
 @contextmanager
@@ -158,8 +171,8 @@ class _DeviceTask:
 class _DeviceProgress(Progress):
     """Progress of the work on a device, as a cell of the table."""
 
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
+    def __init__(self, show: Callable[[str], None], note: Callable[[str], None]) -> None:
+        self._show, self._note = show, note
 
     @contextmanager
     def start_task(self, work: Work) -> Iterator[Task]:
@@ -172,7 +185,7 @@ class _DeviceProgress(Progress):
 
     def note(self, text: str) -> None:
         """Show a line."""
-        self._show(text)
+        self._note(text)
 
 
 def _format_error(error: EdgepackError | None) -> str:
