@@ -49,10 +49,21 @@ class Valid(StrictModel):
 
 
 Cause = Literal[
-    "outputs", "stream", "placement", "supply", "settings", "queries", "work", "conditions"
+    "outputs",
+    "stream",
+    "placement",
+    "supply",
+    "settings",
+    "queries",
+    "work",
+    "hidden",
+    "conditions",
 ]
 """What has to be fixed before the numbers can be used; ``stream`` is a state that became NaN or
-infinite, ``work`` is other work on the device, ``conditions`` is heat, or too few runs."""
+infinite, ``work`` is other work on the device, ``hidden`` is a browser's page that was not to be
+seen, ``conditions`` is heat, or too few runs."""
+HIDDEN = "the page was not to be seen"
+"""A cause for which a browser's page is slowed down."""
 
 
 class Invalid(StrictModel):

@@ -16,6 +16,7 @@ from edgepack.records.other_work import count_threads, explain_work
 from edgepack.records.presets import PRESETS, Preset
 from edgepack.records.run import (
     ALL_VARIANTS,
+    HIDDEN,
     LOW_POWER,
     Cause,
     Conditions,
@@ -72,7 +73,8 @@ class _Reason(NamedTuple):
 
 
 _PRIORITY: tuple[Cause, ...] = (
-    "outputs", "stream", "placement", "supply", "work", "settings", "queries", "conditions",
+    "outputs", "stream", "placement", "supply", "work", "hidden", "settings", "queries",
+    "conditions",
 )  # fmt: skip
 """What has to be fixed first: the other reasons mean nothing before."""
 
@@ -209,6 +211,7 @@ def _find_invalid_remedy(report: RunReport, verdict: Invalid, bundle: Path) -> s
         "settings": f"hold the device's clocks: {_format_again(report, bundle, tune=True)}",
         "queries": f"let fewer queries arrive, or allow more time for each, then: {again}",
         "work": f"end what else runs there (top shows it), or on its host, then: {again}",
+        "hidden": f"keep the page open and in front, then: {again}",
         "conditions": f"let the device cool down and idle, then: {again}",
     }[cause]
 
@@ -261,7 +264,7 @@ def _list_run_reasons(
             why = f"run {number} has {samples} samples, not {preset.iterations}"
             yield _Reason("conditions", why)
         for cause, why in _list_throttling_reasons(run.before, run.after, _list_timed_samples(run)):
-            if cause == "supply" or not preset.heats:
+            if cause in ("supply", "hidden") or not preset.heats:
                 yield _Reason(cause, f"run {number}: {why}")
 
 
@@ -312,7 +315,9 @@ def _list_throttling_reasons(
         causes |= set(since[1]) - set(since[0])
     if LOW_POWER in (before.power_mode, after.power_mode):
         yield _Reason("supply", "the phone saved power")
-    if causes:
+    if HIDDEN in causes:
+        yield _Reason("hidden", f"the device was slowed down: {HIDDEN}")
+    if causes := causes - {HIDDEN}:
         of_supply: Cause = "supply" if causes & {*_SUPPLY} else "conditions"
         yield _Reason(of_supply, f"the device was slowed down: {', '.join(sorted(causes))}")
 

@@ -18,11 +18,11 @@ from edgepack.devices.inventory import BrowserEntry, Device
 from edgepack.errors import RemoteCommandError, TooSlowError
 from edgepack.measure.browsers.browsers import answer_samples
 from edgepack.measure.browsers.documents import Described, Gpu, Opened, Timed
-from edgepack.measure.browsers.harness import HIDDEN, BrowserHarness
+from edgepack.measure.browsers.harness import BrowserHarness
 from edgepack.measure.browsers.pages import Page, Pages
 from edgepack.measure.evaluate import evaluate as evaluate_module
 from edgepack.records.presets import Preset
-from edgepack.records.run import DeviceFacts, Selection
+from edgepack.records.run import HIDDEN, DeviceFacts, Invalid, Selection
 from edgepack.records.verdict import judge
 
 MS = 1_000_000
@@ -285,3 +285,4 @@ def test_verdict_when_all_is_well_is_valid(page, variant, verdict, why):
     page.events = [{**EVENTS[0], "args": node}]
     found = judge(selection, runs, harness.profile(variant), entry, PRESET)
     assert (found.kind, why in str(found)) == (verdict, True)
+    assert not page.hides or (isinstance(found, Invalid) and found.cause == "hidden")

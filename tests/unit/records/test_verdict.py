@@ -15,6 +15,7 @@ from edgepack.project.profile import Provider, Requires, SessionSettings
 from edgepack.records.other_work import count_threads, list_work_notes
 from edgepack.records.presets import PRESETS, find_preset
 from edgepack.records.run import (
+    HIDDEN,
     Inconclusive,
     Invalid,
     OtherWork,
@@ -600,6 +601,15 @@ def test_verdict_is_invalid_for_other_work_whatever_the_preset(preset: str) -> N
 
 def test_verdict_of_a_smoke_preset_says_that_it_is_too_short_whatever_else_runs() -> None:
     assert isinstance(judged(others(1.9), preset="smoke"), Inconclusive)
+
+
+def test_remedy_when_a_page_was_hidden_is_to_keep_it_in_front() -> None:
+    hidden = example_run(after=COOL.model_copy(update={"throttled_now": [HIDDEN]}))
+    found = verdict(hidden)
+    assert isinstance(found, Invalid)
+    assert find_remedy(example_report(verdict=found), Path("b")).startswith(
+        "keep the page open and in front, then: edgepack bench b"
+    )
 
 
 def test_remedy_when_others_took_cores_is_to_end_them() -> None:

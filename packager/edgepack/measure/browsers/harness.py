@@ -55,6 +55,7 @@ from edgepack.ondevice.harness import edgepack_load as load
 from edgepack.project.profile import SessionSettings
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
+    HIDDEN,
     IN_HOST_MEMORY,
     Conditions,
     DeviceFacts,
@@ -80,8 +81,6 @@ NO_PEAK = NotMeasured(reason="the page that measures has no such model")
 NO_TOPOLOGY = NotMeasured(reason="a browser does not tell its cores")
 NO_PREDICT = NotMeasured(reason="the page that measures has tensors, no pictures and texts")
 NOT_COMPARED = NotMeasured(reason="in browsers only golden outputs are compared")
-HIDDEN = "the page was not to be seen"
-"""A cause for which a device is slowed down."""
 COARSE = 0.1
 """The share of an inference from which on the clock's step is too coarse to time it."""
 MOST_LATENCIES = 2_000_000
