@@ -26,6 +26,10 @@ from edgepack.base.processes import start_program
 from edgepack.base.resources import find_example_dir, find_ondevice_dir
 from edgepack.builder.build import build
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
+from edgepack.errors import TooSlowError
+from edgepack.measure.browsers.browsers import list_page_files
+from edgepack.measure.browsers.pages import Page
+from edgepack.measure.browsers.site import SILENT_S, serving
 
 from tests.mobile.proofs import Proof, require
 from tests.support.servers.chromium import find_chromium, launched
@@ -347,6 +351,11 @@ def end(work: Path, child: Any) -> None:
     child.terminate()  # SIGINT is ignored where the proofs run in the background
 
 
+def hang_up(work: Path, child: Any) -> None:
+    del work
+    child.send_signal(signal.SIGHUP)
+
+
 def read_status(url: str) -> int:
     """Return the status of an answer."""
     try:
@@ -411,6 +420,27 @@ def prove_closed(work: Path) -> str:
     return "exit code 8"
 
 
+def prove_renewed(work: Path) -> str:
+    """Have a page that is opened by hand begin anew while its worker computes."""
+    del work
+    served = list_page_files(install_packages() / "onnxruntime-web" / "dist")
+    slow = {"do": "canary", "warm_up_s": 60, "duration_s": 60, "iterations": 1}
+    with (
+        serving("page", "127.0.0.1:0", served) as site,
+        launched(str(find_chromium())) as browser,
+    ):
+        browser.new_page().goto(site.url)
+        page = Page(site, None)
+        site.open(TIMEOUT_S, page.explain_end)
+        page.describe()
+        try:
+            page.ask(slow, timeout_s=COMPUTING_S)
+        except TooSlowError:
+            site.renew(page.explain_end, SILENT_S)
+            return page.describe().browser
+    raise AssertionError("a minute's work took two seconds")
+
+
 def prove_insecure(work: Path) -> str:
     """Open the page by hand where it is no secure context: one thread, and a coarse clock."""
     project = ("--project", str(digits() / "dist.yaml"))
@@ -446,7 +476,9 @@ PROOFS = (
     ),
     prove_stopped("a page that crashes", kill_page, DEVICE_EXIT, "has said nothing for 30 s"),
     prove_stopped("a measurement that is ended", end, 143, ""),
+    prove_stopped("a measurement whose terminal is gone", hang_up, 129, ""),
     Proof("a page that is opened by hand", prove_by_hand),
+    Proof("a page whose worker computes too long", prove_renewed),
     Proof("a page that is closed", prove_closed),
     Proof("a page in no secure context", prove_insecure),
 )

@@ -226,7 +226,7 @@ class Device:
         """The machine that a phone is attached to, with a root of the phone's own; else itself.
 
         For a browser it is this machine, with its own root where edgepack starts the browser: it
-        runs on the same processor as the device ``local``.
+        runs on the same processor as the device ``local``, whose root is the default one there.
         """
         if isinstance(self.entry, LocalEntry | SshEntry):
             return self
