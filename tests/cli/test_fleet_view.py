@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 
 from edgepack.base.progress import Work
-from edgepack.cli.fleet_view import DeviceRow, FleetLines, make_rows_table
+from edgepack.cli.fleet_view import DeviceRow, FleetLines, FleetTable, make_rows_table
 from edgepack.deploy.fleet.schedule import Retry, Settled, Start
 from edgepack.errors import DeviceError, UnreachableError
 from rich.console import Console
@@ -62,6 +62,13 @@ def test_lines_when_there_is_no_terminal_tell_what_ended_only(capsys):
 def test_lines_when_somebody_has_to_do_something_tell_it(capsys):
     FleetLines(["a"]).progress("a").note("open this address in the browser: http://x/")
     assert capsys.readouterr().err == "a: open this address in the browser: http://x/\n"
+
+
+def test_table_when_somebody_has_to_do_something_has_it_whole_above():
+    console = Console(file=io.StringIO(), width=40)
+    address = f"http://127.0.0.1:8765/{'x' * 24}/"
+    FleetTable(["a"], console).progress("a").note(f"open this address: {address}")
+    assert f"a: open this address: {address}\n" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_row_when_the_push_says_what_it_is_at_shows_that():

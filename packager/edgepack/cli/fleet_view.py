@@ -15,6 +15,7 @@ from edgepack.base.terminal import make_printable
 from edgepack.errors import EdgepackError
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 _FIRST = ("running", "failed", "again", "pending", "waiting", "superseded", "done")
@@ -96,6 +97,20 @@ class FleetLines(_Rows):
         _write_line(f"{device}: {text}")
 
 
+class FleetTable(_Rows):
+    """A table on a terminal; above it stays, whole, what somebody has to know."""
+
+    def __init__(self, devices: Iterable[str], console: Console) -> None:
+        super().__init__(devices)
+        self.console = console
+
+    def note(self, device: str, text: str) -> None:
+        """Write a line, as a cell would cut it off."""
+        from rich.text import Text
+
+        self.console.print(Text(make_printable(f"{device}: {text}")), soft_wrap=True)
+
+
 def _write_line(text: str) -> None:
     sys.stderr.write(make_printable(text) + "\n")
     sys.stderr.flush()
@@ -107,7 +122,7 @@ def _live(devices: Sequence[str]) -> Iterator[api.Watcher]:
     from rich.live import Live
 
     console = Console(stderr=True)
-    rows = _Rows(devices)
+    rows = FleetTable(devices, console)
 
     def make_table() -> Table:
         with rows.lock:
