@@ -314,6 +314,8 @@ class Site:
                 page.answer = answer
                 page.changed.notify_all()
             while page.command is None and not page.problem and time.monotonic() < end:
+                if worker != str(page.renewed):
+                    return None
                 page.changed.wait(_LOOK_S)
             if page is not self._page or page_id != page.id or worker != str(page.renewed):
                 return None
