@@ -73,7 +73,8 @@ def wait_until(condition, what: str, seconds: float = 30) -> None:
 def test_build_when_interrupted_leaves_no_process_and_nothing_half_written(
     tmp_path, own_home, number, code
 ):
-    child = start_build(tmp_path)
+    # Under nohup SIGHUP is ignored, also by what it starts.
+    child = start_build(tmp_path, "env", "--default-signal=HUP")
     wait_until((tmp_path / "started").exists, "the build never started its samples")
     os.kill(child.pid, number)
     _, said = child.communicate(timeout=30)

@@ -76,7 +76,9 @@ def asking(work: Path, *words: str, device: str = "", bundle: str = "") -> Itera
     environment = {name: f"{work}{below}" for name, below in folders.items()}
     environment["TMPDIR"] = str(work / "tmp")
     path = [bundle or str(digits() / "dist/digits-1.0.0-web")] if words[0] != "device" else []
-    argv = [sys.executable, "-m", "edgepack", *words[:1], *path, *words[1:]]
+    # SIGHUP is ignored where the proofs run under nohup, and so it would be by what they start.
+    argv = ["env", "--default-signal=HUP", sys.executable, "-m", "edgepack"]
+    argv += [*words[:1], *path, *words[1:]]
     child = start_program(argv, cwd=work, environment=environment, stdin=subprocess.DEVNULL)
     try:
         yield child
