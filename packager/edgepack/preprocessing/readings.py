@@ -147,7 +147,11 @@ class Boxes(Reading):
             return {f"layout: {n}": {**whole, "layout": n, "strides": strides} for n in layouts}
         boxes = product(_FORMS, (True, False)) if given.box else [(None, True)]
         return {
-            _describe_boxes(form, normalized): {**whole, "box": form, "normalized": normalized}
+            _describe_boxes(form, normalized=normalized): {
+                **whole,
+                "box": form,
+                "normalized": normalized,
+            }
             for form, normalized in boxes
         }
 
@@ -156,7 +160,7 @@ class Boxes(Reading):
         given = self.description
         if given.layout != "ssd":
             return f"layout: {given.layout}"
-        return _describe_boxes(given.box, given.normalized)
+        return _describe_boxes(given.box, normalized=given.normalized)
 
     @property
     def _labels(self) -> int:
@@ -223,7 +227,7 @@ class Boxes(Reading):
         )
 
 
-def _describe_boxes(form: str | None, normalized: bool | None) -> str:  # noqa: FBT001 (a value)
+def _describe_boxes(form: str | None, *, normalized: bool | None) -> str:
     return f"box: {form}, normalized: {str(normalized).lower()}"
 
 

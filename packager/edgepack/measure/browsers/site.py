@@ -358,15 +358,11 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], site: Site) -> None:
         self.site = site
-        self.address_family = _find_family(address[0])
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing of a browser that hangs up."""
-
-
-def _find_family(host: str) -> Any:  # noqa: ANN401  (socket's enumeration)
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 class _Handler(BaseHTTPRequestHandler):
