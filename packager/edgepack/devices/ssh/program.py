@@ -142,14 +142,15 @@ class RemoteProgram(asyncssh.SSHClientSession[bytes]):
         return self._ended
 
     def wait_settled(self, timeout_s: float) -> None:
-        """Wait until the program has ended, or has printed to stdout and nobody has closed it.
+        """Wait until the program has ended or is at work, and no longer than ``timeout_s``.
 
-        It waits no longer than ``timeout_s``.
+        At work: it has printed to stdout, gave no exit code yet, and nobody has closed it.
         """
         with self._moved:
-            self._moved.wait_for(
-                lambda: self._ended or (self._answered and not self._closed), timeout_s
-            )
+            self._moved.wait_for(lambda: self._ended or self._is_at_work(), timeout_s)
+
+    def _is_at_work(self) -> bool:
+        return self._answered and self._code is None and not self._closed
 
     def _has_room(self) -> bool:
         return self._ended or (self._queued < _QUEUED_BYTES and not self._is_full)

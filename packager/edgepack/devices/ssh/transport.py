@@ -84,7 +84,8 @@ class _Connected(CommandTransport):
             raise UnreachableError(
                 f"the SSH server of {self.name} opens no session for a command: {error}",
                 hint="try again; if it stays so, look at MaxSessions and ForceCommand in its"
-                " sshd_config",
+                " sshd_config, and at ~/.profile there: a login must print nothing without a"
+                " terminal",
                 where=self.name,
             ) from error
         except (asyncssh.Error, OSError) as error:
@@ -96,7 +97,8 @@ class _Connected(CommandTransport):
         """Wait until no program is about to end, if the server is dropbear.
 
         When any program of a connection ends, dropbear (2022.83) closes a session that has not got
-        its command yet, and may run the command nevertheless.
+        its command yet, and may run the command nevertheless. A login that prints lets a program
+        look at work that is about to end: then the session is refused, with that hint.
         """
         self._programs = [each for each in self._programs if not each.has_ended()]
         if "dropbear" in str(connection.get_extra_info("server_version")):
