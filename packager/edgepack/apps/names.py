@@ -205,6 +205,8 @@ class App:
     """The version with three numbers, as SwiftPM, CocoaPods and npm take it; empty for Android."""
     inputs: tuple[AppTensor, ...]
     outputs: tuple[AppTensor, ...]
+    shares_runtime: bool = False
+    """Whether the code that all models have in common is in the runtime library."""
 
     @property
     def needed(self) -> tuple[AppTensor, ...]:
@@ -291,7 +293,7 @@ def make_app(
         npm_package=find_npm_name(project) if profile.family == "web" else "",
         assets=f"edgepack/{project.name}",
         min_version=profile.device.min_version or "",
-        runtime_version=_find_runtime_version(profile),
+        runtime_version=find_runtime_version(profile),
         runtime_checksum=profile.runtime.checksums.get("onnxruntime-c", ""),
         group=package.rpartition(".")[0],
         artifact=f"{project.name}-{profile.id}",
@@ -299,6 +301,7 @@ def make_app(
         semantic_version=require_version(profile, project.version),
         inputs=_make_tensors(inputs, "input", project),
         outputs=_make_tensors(outputs, "output", project),
+        shares_runtime=project.app.runtime == "shared",
     )
 
 
@@ -426,7 +429,12 @@ def _find_text_input(project: Project, name: str) -> str:
     return ""
 
 
-def _find_runtime_version(profile: Profile) -> str:
+def find_runtime_version(profile: Profile) -> str:
+    """Return the version of onnxruntime that a target of apps pins.
+
+    Raises:
+        ProfileError: It pins none.
+    """
     if pinned := profile.runtime.onnxruntime:
         return pinned[1]
     raise ProfileError(

@@ -17,6 +17,7 @@ from edgepack.errors import ToolError
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
+    from edgepack.apps.library import RuntimeLibrary
     from edgepack.apps.maven import Licensed
     from edgepack.apps.names import App
     from edgepack.bundle.unused import Unused
@@ -41,6 +42,11 @@ class FamilyFile(StrictModel):
     """The content of ``templates/<family>/family.yaml``."""
 
     files: list[TemplateFile]
+    runtime: list[TemplateFile] = []
+    """What all bundles of the family have in common: in each bundle, or where a project shares its
+    runtime, in the runtime library."""
+    library: list[TemplateFile] = []
+    """What makes a package of the runtime library."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class BundleContext:
 
 
 def render_family(family: str, context: BundleContext, app: App | None) -> list[RenderedFile]:
-    """Return the files of a family, rendered.
+    """Return the files of a family's bundle, rendered.
 
     Args:
         family: The family's folder in ``templates``.
@@ -133,28 +139,52 @@ def render_family(family: str, context: BundleContext, app: App | None) -> list[
     Raises:
         ToolError: A template uses a name that the context does not have.
     """
+    found = _read_family(family)
+    shares = app is not None and app.shares_runtime
+    files = found.files if shares else [*found.files, *found.runtime]
+    return [_render(family, entry, app, bundle=context) for entry in files]
+
+
+def render_library(family: str, library: RuntimeLibrary) -> list[RenderedFile]:
+    """Return the files of a family's runtime library, rendered.
+
+    Args:
+        family: The family's folder in ``templates``.
+        library: ``app`` in templates and in the paths of their outputs.
+
+    Raises:
+        ToolError: A template uses a name that the context does not have.
+    """
+    found = _read_family(family)
+    return [_render(family, entry, library) for entry in [*found.runtime, *found.library]]
+
+
+def _read_family(family: str) -> FamilyFile:
+    return read_yaml(find_templates_dir() / family / "family.yaml").parse(FamilyFile)
+
+
+def _render(
+    family: str, entry: TemplateFile, app: App | RuntimeLibrary | None, **more: BundleContext
+) -> RenderedFile:
     from jinja2 import TemplateError
 
     folder = find_templates_dir() / family
     environment = _make_environment(folder)
-    rendered = []
-    for entry in read_yaml(folder / "family.yaml").parse(FamilyFile).files:
-        try:
-            path = _make_path_template(environment, entry.output).render(app=app)
-            data = (
-                environment.get_template(entry.template).render(bundle=context, app=app).encode()
-                if entry.template and entry.template.endswith(".j2")
-                else _find_source(folder, entry).read_bytes()
-            )
-        except TemplateError as error:
-            raise ToolError(
-                f"the template {entry.template!r} of {family!r} fails: {error}",
-                hint="this is a fault in the template: please report it",
-            ) from error
-        if app and path.endswith(".kt"):
-            data = f"package {app.kotlin_package}\n\n".encode() + data
-        rendered.append(RenderedFile(path, data, entry.mode, entry.role))
-    return rendered
+    try:
+        path = _make_path_template(environment, entry.output).render(app=app)
+        data = (
+            environment.get_template(entry.template).render(app=app, **more).encode()
+            if entry.template and entry.template.endswith(".j2")
+            else _find_source(folder, entry).read_bytes()
+        )
+    except TemplateError as error:
+        raise ToolError(
+            f"the template {entry.template!r} of {family!r} fails: {error}",
+            hint="this is a fault in the template: please report it",
+        ) from error
+    if app and path.endswith(".kt"):
+        data = f"package {app.kotlin_package}\n\n".encode() + data
+    return RenderedFile(path, data, entry.mode, entry.role)
 
 
 @functools.cache

@@ -19,7 +19,14 @@ from edgepack.builder.assembly import BuiltBundle, assemble
 from edgepack.builder.cache import open_own_cache, open_temporary_cache
 from edgepack.builder.execution import execute
 from edgepack.builder.job import Job, JudgedBundle
-from edgepack.builder.judging import judge, list_answers, list_warnings, require_whole
+from edgepack.builder.judging import (
+    Verdict,
+    judge,
+    list_answers,
+    list_warnings,
+    require_whole,
+)
+from edgepack.builder.libraries import write_library
 from edgepack.builder.memory import Subject, count_default_jobs
 from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.pins import list_older_runtimes
@@ -56,6 +63,8 @@ class BuildResult:
     """How many steps the cache had already."""
     aars: tuple[Path, ...] = ()
     """Compiled libraries for Android apps, in the Maven repository ``maven`` beside the bundles."""
+    libraries: tuple[Path, ...] = ()
+    """The folders of runtime libraries, which the bundles of apps share, beside the bundles."""
     saw: tuple[str, ...] = ()
     """fp32's answers to the samples, a line for each described output that has some."""
     uncompiled: tuple[EdgepackError, ...] = ()
@@ -223,8 +232,9 @@ def _build(  # noqa: PLR0913  (as build has them)
             for planned, verdict in zip(job.plan.bundles, judged, strict=True)
             if verdict.shipped
         ]
-        libraries = list(_write_libraries(bundles, toolchains, repository, progress))
-        aars = tuple(made for made in libraries if isinstance(made, Path))
+        libraries = _write_runtime_libraries(job, judged, out)
+        compiled = list(_write_aars(bundles, toolchains, repository, progress))
+        aars = tuple(made for made in compiled if isinstance(made, Path))
         left = {(v.target, planned.variant.id) for v in judged for planned, _ in v.shipped}
         found = list_warnings(job.plan, judged, execution)
         profiles = [planned.profile for planned in job.plan.bundles]
@@ -240,10 +250,21 @@ def _build(  # noqa: PLR0913  (as build has them)
         steps=len(job.plan.steps),
         from_cache=len(execution.from_cache),
         aars=aars,
+        libraries=libraries,
         saw=saw,
-        uncompiled=tuple(error for error in libraries if isinstance(error, EdgepackError)),
+        uncompiled=tuple(error for error in compiled if isinstance(error, EdgepackError)),
         pages=tuple(check_pages(_list_packages(job.plan, toolchains), jars)),
     )
+
+
+def _write_runtime_libraries(job: Job, judged: Sequence[Verdict], out: Path) -> tuple[Path, ...]:
+    """Write what shipped bundles share, once for each family of targets."""
+    if job.loaded.project.app.runtime != "shared":
+        return ()
+    shipped = {verdict.target for verdict in judged if verdict.shipped}
+    profiles = [planned.profile for planned in job.plan.bundles]
+    families = {p.family: p for p in profiles if p.id in shipped and p.family != "linux"}
+    return tuple(write_library(profile, out) for profile in families.values())
 
 
 def _list_packages(plan: Plan, targets: Container[str]) -> list[tuple[str, str]]:
@@ -282,7 +303,7 @@ def _find_toolchains(plan: Plan, jars: Path | None, *, aar: bool) -> dict[str, T
     return {p.id: find_toolchain(p.runtime.packages, jars) for p in android}
 
 
-def _write_libraries(
+def _write_aars(
     bundles: Sequence[BuiltBundle],
     toolchains: Mapping[str, Toolchain],
     repository: Path,

@@ -19,7 +19,7 @@ def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
     """Write a table of what was built; with ``verbose`` also what was tried to keep accuracy."""
     for built in result.bundles:
         _print_bundle(built, result.slower, verbose=verbose)
-    for library in result.aars:
+    for library in (*result.libraries, *result.aars):
         write_line(str(library))
     for answer in result.pages:
         write_line(f"16 KB pages, {answer}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -96,3 +96,6 @@ class AppNames(StrictModel):
     """The class that stands for the model, such as ``Detector``. Default: the project's name."""
     npm: Annotated[str, AfterValidator(_check_npm)] | None = None
     """The npm package, such as ``@acme/detector``. Default: ``edgepack-`` and the name."""
+    runtime: Literal["vendored", "shared"] = "vendored"
+    """Where the code is that all models have in common: in each bundle, or once for all bundles of
+    an app, in a library beside them, so that several models share its types."""

@@ -44,7 +44,7 @@ def family(tmp_path, monkeypatch):
         for name, data in files.items():
             (tmp_path / "tiny" / name.replace("_", ".")).write_bytes(data)
         return render.render_family(
-            "tiny", None, SimpleNamespace(place="a/b", kotlin_package="a.b")
+            "tiny", None, SimpleNamespace(place="a/b", kotlin_package="a.b", shares_runtime=False)
         )
 
     return rendered

@@ -1,0 +1,46 @@
+"""Runtime libraries on disk, beside the bundles that share them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from edgepack.apps.library import NAME, make_library
+from edgepack.apps.render import RenderedFile, render_library
+from edgepack.base.files import holding
+from edgepack.bundle.writing import replacing
+from edgepack.project.profile import Profile
+
+MARK = "edgepack-runtime.json"
+"""The file of a library's folder that lists the others with their sha256."""
+
+
+def write_library(profile: Profile, out: Path) -> Path:
+    """Write the runtime library of a target's family, and return its folder.
+
+    It is replaced whole or not at all. A library that stands there byte for byte is left alone.
+
+    Raises:
+        ProfileError: The target pins no onnxruntime.
+        ToolError: The place cannot be written.
+        UsageError: Something else is there.
+    """
+    library = make_library(profile)
+    files = render_library(profile.family, library)
+    listed = {file.path: hashlib.sha256(file.data).hexdigest() for file in files}
+    told = {"name": NAME, "version": library.version, "files": listed}
+    mark = RenderedFile(MARK, f"{json.dumps(told, indent=2)}\n".encode(), "644", "source")
+    final = out / f"{NAME}-{profile.family}"
+    with holding(final):
+        if not all(_stands(final / file.path, file.data) for file in [*files, mark]):
+            with replacing(final, MARK) as folder:
+                for file in [*files, mark]:
+                    path = folder / file.path
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(file.data)
+    return final
+
+
+def _stands(path: Path, data: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == data
