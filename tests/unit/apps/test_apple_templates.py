@@ -45,7 +45,8 @@ def rendered(given: App) -> dict[str, RenderedFile]:
 
 
 def test_family_when_a_file_lies_in_its_folder_names_it():
-    listed = {entry["template"] for entry in read_yaml(APPLE / "family.yaml").values["files"]}
+    lists = read_yaml(APPLE / "family.yaml").values.values()
+    listed = {entry["template"] for entries in lists for entry in entries}
     found = {path.relative_to(APPLE).as_posix() for path in APPLE.rglob("*") if path.is_file()}
     assert listed == found - {"family.yaml"} - {p for p in found if p.startswith("Harness/")}
 
@@ -89,7 +90,8 @@ def test_predict_when_the_one_needed_input_is_a_picture_takes_a_picture():
 
 @pytest.mark.parametrize("name", ["Device", "IMAGES", "opening", "detector"])
 def test_sources_when_the_project_is_called_as_one_of_them_do_not_overwrite_it(name):
-    family = [entry["output"] for entry in read_yaml(APPLE / "family.yaml").values["files"]]
+    lists = read_yaml(APPLE / "family.yaml").values
+    family = [entry["output"] for entry in (*lists["files"], *lists["runtime"])]
     # Apple's file systems take names as equal that differ in case.
     assert len({path.lower() for path in rendered(app(name=name))}) == len(family)
 

@@ -172,7 +172,8 @@ def test_project_when_its_app_has_a_name_that_no_compiler_takes_says_so(names, w
 
 @pytest.mark.parametrize("name", ["device", "Images", "wordpiece"])
 def test_android_files_when_the_project_is_called_as_one_of_them_have_a_path_each(name):
-    files = read_yaml(find_templates_dir() / "android" / "family.yaml").parse(FamilyFile).files
+    family = read_yaml(find_templates_dir() / "android" / "family.yaml").parse(FamilyFile)
+    files = [*family.files, *family.runtime]
     paths = [Template(file.output).render(app=app(name=name)) for file in files]
     # Some file systems take names as equal that differ in case.
     assert len({path.lower() for path in paths}) == len(files)
