@@ -585,14 +585,24 @@ def write_apk(bundle: Path, app: App, folder: Path, stored: tuple[str, ...]) -> 
     lines, place = [], 4
     with (folder / "apk").open("wb") as apk:
         apk.write(b"APK.")
-        for file in sorted(path for path in bundle.rglob("*") if path.is_file()):
-            path = file.relative_to(bundle).as_posix()
-            data = file.read_bytes()
+        for path in list_assets(bundle):
+            data = (bundle / path).read_bytes()
             lines.append(f"{place} {len(data)} {int(path.endswith(stored))} {app.assets}/{path}")
             data += b"." * (-len(data) % 4)
             apk.write(data)
             place += len(data)
     (folder / "index").write_text("\n".join(lines))
+
+
+def list_assets(bundle: Path) -> list[str]:
+    """Return the files of a bundle that its build script takes into an app's assets."""
+    script = (bundle / "build.gradle.kts").read_text("utf-8")
+    [given] = re.findall(r"bundle\.include\((.*)\)", script)
+    [kept_out] = re.findall(r"bundle\.exclude\((.*)\)", script)
+    found = {path for pattern in json.loads(f"[{given}]") for path in bundle.glob(pattern)}
+    found -= {path for pattern in json.loads(f"[{kept_out}]") for path in bundle.glob(pattern)}
+    files = (file for path in found for file in ([path] if path.is_file() else path.rglob("*")))
+    return sorted({file.relative_to(bundle).as_posix() for file in files if file.is_file()})
 
 
 def prove(signature: Signature) -> Callable[[Path], str]:

@@ -141,6 +141,20 @@ def sources_are_told_apart(work: Path) -> str:
     return "a function's damage is seen behind whole assets"
 
 
+def assets_are_signed(work: Path) -> str:
+    """Open the assets of an app that was built from a signed bundle, and of one that was not."""
+    here = phone(work)
+    own, other = (make_key(work / f"key-{name}") for name in ("own", "other"))
+    [unsigned] = here.run({"do": "open", "signer": own})
+    bundle = here.copy("signed")
+    sign(bundle, work / "key-own")
+    write_apk(bundle, subject().app, here.folder, (".onnx", ".ort"))
+    good, foreign = here.run({"do": "open", "signer": own}, {"do": "open", "signer": other})
+    require("the bundle is not signed" in str(unsigned), f"{unsigned}")
+    require("variant" in good and "another key" in str(foreign), f"{good}, {foreign}")
+    return "1 signed, 1 not signed, 1 with another key"
+
+
 def failed_install_moves_back(work: Path) -> str:
     """End an install where the new version cannot become current: the download is where it was."""
     here = phone(work)
@@ -187,6 +201,7 @@ PROOFS = (
     Proof("another system proves all again", system_is_seen),
     Proof("versions that come later", on_phone(sources.versions_are_switched)),
     Proof("signatures by the app's key", on_phone(sources.signatures_decide)),
+    Proof("signed assets", assets_are_signed),
     Proof("sources are told apart", sources_are_told_apart),
     Proof("an install that fails", failed_install_moves_back),
     Proof("times of a signer", times_are_times),

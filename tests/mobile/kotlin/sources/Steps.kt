@@ -79,7 +79,7 @@ private class App(private val folder: File) {
             step.has("folder") -> signed(ModelSource.folder(folder.resolve(step.getString("folder"))), step)
             step.has("function") -> ModelSource.function { decrypt(folder.resolve(step.getString("function")), it) }
             step.has("store") -> store(step).current ?: ModelSource.ASSETS
-            else -> ModelSource.ASSETS
+            else -> signed(ModelSource.ASSETS, step)
         }
 
     private fun signed(source: ModelSource, step: JSONObject): ModelSource =
