@@ -101,10 +101,10 @@ _WORDS = """
     class fun in is object val var when typealias this super null true return throw try interface
     package break continue else for while typeof import let func init self nil void int public
     static final catch constructor data field it value open suspend to wait notify notifyAll
-    hashCode equals toString getClass javaClass finalize component1 copy close feed makeFeed tensors
-    meaning answers variant predict outputs inputs shape size keys values entries lazy getValue map
-    apply run also Pair String List Tensor Inputs FloatTensor Outputs Companion INSTANCE isOpen getX
-    x X x2 x:0 x/0 x.0 x-0 0 2nd a*/b /* $x " \\ ` @ 输入 é
+    hashCode equals toString getClass javaClass finalize component1 copy close feed mapOf opened
+    meaning tensors answers variant predict outputs inputs shape size keys values entries lazy
+    getValue map apply run also Pair String List Tensor Inputs FloatTensor Outputs Companion
+    INSTANCE isOpen getX x X x2 x:0 x/0 x.0 x-0 0 2nd a*/b /* $x " \\ ` @ 输入 é
 """
 _NAMES = (*_WORDS.split(), " ", "a b", "a\nb")
 AWKWARD = Signature(

@@ -8,6 +8,25 @@ internal const val EQUAL_DB = 200.0
 /** The share of values that must be equal in a tensor of integers or booleans, for example of class indices. */
 private const val MIN_EQUAL_SHARE = 0.99
 
+/**
+ * The result of running the golden inputs.
+ *
+ * @property variant the id of the variant that ran.
+ * @property decibels for each golden sample, the closeness of the worst output in dB; 200 means equal.
+ * @property needed the dB that each golden sample must reach.
+ */
+data class SelfTest(
+    val variant: String,
+    val decibels: List<Double>,
+    val needed: Double,
+) {
+    /** Whether all golden samples reach it. */
+    val passed: Boolean get() = decibels.all { it >= needed }
+
+    override fun toString(): String =
+        "$variant: ${if (passed) "passed" else "failed"}, ${decibels.min()} dB of $needed dB"
+}
+
 /** The bundle's golden tensors: inputs, and the outputs that each variant gave for them on the build host. */
 internal class Goldens(private val files: BundleFiles, private val manifest: Manifest) {
     /** The number of samples, at least 1. */

@@ -8,6 +8,7 @@ import org.json.JSONObject
  *
  * @throws ModelException if a file is missing or damaged, or the labels are not those of the output's classes.
  */
+@OptIn(ForGeneratedCode::class)
 internal class Meaning(private val manifest: Manifest, private val files: BundleFiles) {
     private val specs = manifest.inputs.associateBy { it.name }
 
@@ -186,7 +187,10 @@ internal class Meaning(private val manifest: Manifest, private val files: Bundle
 internal class Ran(val options: AnswerOptions, val feed: Tensors, val place: Placement?, val read: (name: String) -> Values)
 
 /** An answer, or the reason why the outputs, which a caller gets in any case, have none. */
-internal class Found<T : Any>(private val answer: T?, private val problem: String = "") {
+@ForGeneratedCode
+class Found<T : Any> internal constructor(private val answer: T?, private val problem: String) {
+    constructor(answer: T) : this(answer, "")
+
     /** @throws IllegalStateException if there is no answer. */
     fun get(): T = checkNotNull(answer) { problem }
 

@@ -16,7 +16,7 @@ private const val BUFFER = 1 shl 16
 private val FOLDERS = listOf("models", "golden", "files")
 
 /** Where the model's files come from. */
-class ModelSource private constructor(internal val signer: Signer?, internal val connect: (Context) -> Place) {
+class ModelSource private constructor(internal val signer: Signer?, internal val connect: (Context, root: String) -> Place) {
     /**
      * Returns the same source, from which only a bundle is opened that has a signature (`edgepack sign`) by this key.
      *
@@ -27,9 +27,9 @@ class ModelSource private constructor(internal val signer: Signer?, internal val
     fun signedBy(key: String): ModelSource = ModelSource(Signer.parse(key), connect)
 
     companion object {
-        /** The app's assets, into which this module's build puts the files. */
+        /** The app's assets, into which the build of the model's module puts the files. */
         @JvmField
-        val ASSETS = ModelSource(null) { Packed(it.assets) }
+        val ASSETS = ModelSource(null) { context, root -> Packed(context.assets, root) }
 
         /**
          * A folder, for example of on-demand delivery or of a download.
@@ -37,7 +37,7 @@ class ModelSource private constructor(internal val signer: Signer?, internal val
          * It contains `manifest.json`, `models/`, `golden/` and `files/` of the bundle; other files beside them are not read.
          */
         @JvmStatic
-        fun folder(folder: File): ModelSource = ModelSource(null) { Folder(folder) }
+        fun folder(folder: File): ModelSource = ModelSource(null) { _, _ -> Folder(folder) }
 
         /**
          * The app's own function, for example one that decrypts. Nothing that it returns is written to a file, so it cannot give
@@ -47,7 +47,7 @@ class ModelSource private constructor(internal val signer: Signer?, internal val
          * closes; it throws an `IOException` where it cannot. The model calls it for some files more than once.
          */
         @JvmStatic
-        fun function(read: (path: String) -> InputStream): ModelSource = ModelSource(null) { Given(read) }
+        fun function(read: (path: String) -> InputStream): ModelSource = ModelSource(null) { _, _ -> Given(read) }
     }
 }
 
@@ -72,8 +72,8 @@ internal interface Place {
     fun list(): Map<String, String> = emptyMap()
 }
 
-private class Packed(private val manager: AssetManager) : Place {
-    override fun name(path: String): String = "$ROOT/$path"
+private class Packed(private val manager: AssetManager, private val root: String) : Place {
+    override fun name(path: String): String = "$root/$path"
 
     override fun open(path: String): InputStream = manager.open(name(path))
 

@@ -3,6 +3,7 @@ import android.content.Context
 import android.os.Build
 import java.io.File
 import java.util.Locale
+import java.util.concurrent.ConcurrentHashMap
 import org.json.JSONException
 import org.json.JSONObject
 
@@ -62,18 +63,30 @@ internal class Request(
     val isFresh: Boolean = false,
 )
 
-/** What this code takes and gives: that of the bundle that it came with. A bundle that comes later must have the same. */
-internal class Interface(
-    val name: String,
-    /** The inputs and outputs, as `name: dtype[1, batch]`. */
-    val inputs: List<String>,
-    val outputs: List<String>,
-    /** The inputs and outputs that the code makes from something, or makes something of: name and kind. */
-    val described: List<Pair<String, String>>,
+/**
+ * What a model's own code takes and gives: that of the bundle that it came with. A bundle that comes later must have the same.
+ *
+ * @property type the model's class, with its package.
+ * @property root the folder of the bundle's files among the app's assets, and in its cache.
+ * @param bundle the bundle's name.
+ * @param inputs the inputs, as `name: dtype[1, batch]`, like the outputs.
+ * @param described the inputs and outputs that the code makes from something, or makes something of: name and kind.
+ */
+@ForGeneratedCode
+class Interface(
+    internal val type: String,
+    internal val root: String,
+    private val bundle: String,
+    private val inputs: List<String>,
+    private val outputs: List<String>,
+    private val described: List<Pair<String, String>>,
 ) {
+    /** The model's class without its package. */
+    internal val name = type.substringAfterLast(".")
+
     /** @throws ModelException if a bundle has another name, other inputs or other outputs. */
-    fun check(manifest: Manifest) {
-        require("name", name, manifest.name)
+    internal fun check(manifest: Manifest) {
+        require("name", bundle, manifest.name)
         require("inputs", "$inputs", "${manifest.inputs}")
         require("outputs", "$outputs", "${manifest.outputs}")
         for ((tensor, kind) in described) {
@@ -99,12 +112,14 @@ internal class Interface(
  * @throws ModelException if the bundle is not whole or does not fit the code, or if no variant works; the message has the
  * reason for each.
  */
+@OptIn(ForGeneratedCode::class)
 internal fun openBundle(context: Context, code: Interface, request: Request): Opened {
+    requireOneOwner(code)
     // No class that uses onnxruntime's classes loads before this line.
     // Official builds of onnxruntime 1.29 and newer send telemetry unless this variable is set before they load.
     // Source: Privacy.md in the onnxruntime 1.31.1 wheel.
     setVariable("ORT_DISABLE_TELEMETRY", "1", overwrite = true)
-    val files = BundleFiles(request.source.connect(context), File(context.codeCacheDir, ROOT))
+    val files = BundleFiles(request.source.connect(context, code.root), File(context.codeCacheDir, code.root))
     val bytes = files.readBytes("manifest.json")
     request.source.signer?.check(bytes, readSignature(files))
     val manifest =
@@ -119,6 +134,17 @@ internal fun openBundle(context: Context, code: Interface, request: Request): Op
         setVariable("ADSP_LIBRARY_PATH", context.applicationInfo.nativeLibraryDir, overwrite = false)
     }
     return Opener(files, manifest).open(request)
+}
+
+/** The models that were opened, by their folders of files. */
+private val OWNERS = ConcurrentHashMap<String, String>()
+
+/** Checks that no other model of the app has the folder: one would be opened with the files of the other. */
+@OptIn(ForGeneratedCode::class)
+private fun requireOneOwner(code: Interface) {
+    val owner = OWNERS.putIfAbsent(code.root, code.type) ?: code.type
+    if (owner == code.type) return
+    throw ModelException("$owner and ${code.type} have one folder of assets, ${code.root}: give one of the projects another name")
 }
 
 private fun readSignature(files: BundleFiles): ByteArray =

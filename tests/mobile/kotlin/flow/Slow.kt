@@ -207,16 +207,19 @@ private suspend fun brokenModel(model: Slow) {
 
 /** Closes the model on the main thread in a run that would not end: it does not wait for that. */
 private suspend fun closeMeanwhile(model: Slow): String {
-    val freed = Slow::class.java.getDeclaredField("isFreed").apply { isAccessible = true }
+    val opened = read(model, "opened")
     var refused = ""
     coroutineScope {
         val running = launch { model.awaitPredict(inputs(FOREVER)) }
         delay(100)
         model.close()
-        check(running.isActive && freed.get(model) == false) { "the run ended" }
+        check(running.isActive && read(opened, "isFreed") == false) { "the run ended" }
         refused = refused { model.awaitPredict(inputs(3)) }
         running.cancelAndJoin()
     }
-    while (freed.get(model) == false) delay(1)
+    while (read(opened, "isFreed") == false) delay(1)
     return refused
 }
+
+private fun read(owner: Any, field: String): Any =
+    owner.javaClass.getDeclaredField(field).apply { isAccessible = true }.get(owner)

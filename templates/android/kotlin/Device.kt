@@ -5,9 +5,6 @@ import java.io.File
 import java.io.IOException
 import kotlin.concurrent.thread
 
-/** The folder of the bundle's files among the app's assets, and in its cache. */
-internal const val ROOT = {{ app.assets | kotlin }}
-
 /**
  * Checks that this is not the main thread, which draws the app: the app would freeze.
  *
