@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import edgepack
-from edgepack.apps.names import find_runtime_version
+from edgepack.apps.maven import COROUTINES, KOTLIN_VERSION
+from edgepack.apps.names import LIBRARY_NAMES, find_runtime_version
 from edgepack.project.profile import Profile
 
 NAME = "edgepack-runtime"
@@ -27,10 +28,14 @@ class RuntimeLibrary:
     """The sha256 of onnxruntime's archive for iOS; empty where there is none."""
     packages: tuple[str, ...]
     """onnxruntime's packages that the target pins, as ``name:version``."""
-    kotlin_package: str = "edgepack.runtime"
-    package_path: str = "edgepack/runtime"
-    swift_module: str = "EdgepackRuntime"
-    npm_package: str = NAME
+    kotlin_version: str = KOTLIN_VERSION
+    """The version of the standard library that an AAR is made with."""
+    coroutines: str = COROUTINES.coordinates
+    """The library that suspending functions in Kotlin are compiled against."""
+    kotlin_package: str = LIBRARY_NAMES[0]
+    package_path: str = LIBRARY_NAMES[0].replace(".", "/")
+    swift_module: str = LIBRARY_NAMES[1]
+    npm_package: str = LIBRARY_NAMES[2]
     group: str = "edgepack"
     artifact: str = NAME
 

@@ -25,6 +25,9 @@ from edgepack.project.outputs import GivenAsTensor, MaskOutput, ProbabilityOutpu
 from edgepack.project.profile import Family, Profile
 from edgepack.project.project import Project
 
+LIBRARY_NAMES = ("edgepack.runtime", "EdgepackRuntime", "edgepack-runtime")
+"""Of the runtime library: its package in Kotlin, its module in Swift, its npm package."""
+
 AnswerKind = Literal["raw", "classification", "detection", "embedding", "mask", "probability"]
 
 # Tensor classes of templates/android/kotlin/Tensors.kt. onnxruntime's Java API has no uint16,
@@ -276,20 +279,18 @@ def make_app(
 
     Raises:
         ModelError: The language has no type for a tensor.
-        ProfileError: The target pins no onnxruntime, an Android app cannot hold a file, or package
-            managers do not take the version.
+        ProfileError: The target pins no onnxruntime, an Android app cannot hold a file, package
+            managers do not take the version, or a name is the runtime library's.
     """
     require_types(profile, (*inputs, *outputs))
     require_assets(profile, project.files)
-    named = project.app.type or make_type_name(project.name)
-    package = project.app.package or f"edgepack.{make_package_segment(project.name)}"
+    require_own_names(project)
+    package = _find_package(project)
     return App(
-        type_name=named,
+        type_name=_find_type(project),
         kotlin_package=package,
         package_path=package.replace(".", "/"),
-        # A module of the type's own name would hide what it holds: Detector.Tensor would be looked
-        # for in the type.
-        swift_module=f"Edgepack{named}",
+        swift_module=_find_module(project),
         npm_package=find_npm_name(project) if profile.family == "web" else "",
         assets=f"edgepack/{project.name}",
         min_version=profile.device.min_version or "",
@@ -303,6 +304,36 @@ def make_app(
         outputs=_make_tensors(outputs, "output", project),
         shares_runtime=project.app.runtime == "shared",
     )
+
+
+def _find_type(project: Project) -> str:
+    return project.app.type or make_type_name(project.name)
+
+
+def _find_package(project: Project) -> str:
+    return project.app.package or f"edgepack.{make_package_segment(project.name)}"
+
+
+def _find_module(project: Project) -> str:
+    # A module of the type's own name would hide what it holds: Detector.Tensor would be looked for
+    # in the type.
+    return f"Edgepack{_find_type(project)}"
+
+
+def require_own_names(project: Project) -> None:
+    """Check that a project that shares its runtime has other names than the runtime library.
+
+    Raises:
+        ProfileError: Its package, module or npm package is the library's.
+    """
+    found = (_find_package(project), _find_module(project), find_npm_name(project))
+    if project.app.runtime == "shared" and (taken := set(found) & set(LIBRARY_NAMES)):
+        raise ProfileError(
+            f"{', '.join(sorted(taken))} is the runtime library, which the project shares",
+            hint="give the project names of its own, as app: {package: com.acme.detector, type:"
+            " Detector, npm: acme-detector} does",
+            where="app",
+        )
 
 
 def require_types(profile: Profile, specs: Sequence[TensorSpec]) -> None:

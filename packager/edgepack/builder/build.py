@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from textwrap import indent
 
-from edgepack.apps.aar.archive import write_aar
+from edgepack.apps.aar.archive import write_aar, write_library_aar
 from edgepack.apps.aar.pages import PageAnswer, check_pages
 from edgepack.apps.aar.toolchain import Toolchain, find_toolchain
+from edgepack.apps.library import NAME
 from edgepack.backends.targets import choose_targets, read_project_targets
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
@@ -233,7 +234,7 @@ def _build(  # noqa: PLR0913  (as build has them)
             if verdict.shipped
         ]
         libraries = _write_runtime_libraries(job, judged, out)
-        compiled = list(_write_aars(bundles, toolchains, repository, progress))
+        compiled = list(_write_aars(bundles, libraries, toolchains, repository, progress))
         aars = tuple(made for made in compiled if isinstance(made, Path))
         left = {(v.target, planned.variant.id) for v in judged for planned, _ in v.shipped}
         found = list_warnings(job.plan, judged, execution)
@@ -304,25 +305,30 @@ def _find_toolchains(plan: Plan, jars: Path | None, *, aar: bool) -> dict[str, T
 
 
 def _write_aars(
-    bundles: Sequence[BuiltBundle],
+    bundles: Iterable[BuiltBundle],
+    libraries: Iterable[Path],
     toolchains: Mapping[str, Toolchain],
     repository: Path,
     progress: Progress,
 ) -> Iterator[Path | EdgepackError]:
-    """Write the library of each bundle that has a toolchain; yield its path, or why it failed.
+    """Write a compiled library of each bundle that has a toolchain, after the one that they share.
 
-    By then the bundles are written, but the rest of the result is not reported yet.
+    Yields its path, or why it failed: by then the bundles are written, but the rest of the result
+    is not reported yet.
     """
-    for bundle in (built.bundle for built in bundles):
-        if toolchain := toolchains.get(bundle.manifest.target):
-            progress.note(
-                f"{bundle.manifest.target}: compiling {bundle.path.name} for {repository}"
-            )
-            try:
-                yield write_aar(bundle.path, repository, toolchain)
-            except EdgepackError as error:
-                progress.note(f"{bundle.manifest.target}: not compiled: {error.problem}")
-                yield error
+    shared = [path for path in libraries if path.name == f"{NAME}-android"]
+    found = [(built.bundle, toolchains.get(built.bundle.manifest.target)) for built in bundles]
+    compiled = [(bundle.path, toolchain) for bundle, toolchain in found if toolchain]
+    # For what is shared one toolchain is as good as another: the bundles bring all that differs.
+    before = [(path, toolchain) for path in shared for _, toolchain in compiled[:1]]
+    for module, toolchain in [*before, *compiled]:
+        write = write_library_aar if module in shared else write_aar
+        progress.note(f"compiling {module.name} for {repository}")
+        try:
+            yield write(module, repository, toolchain)
+        except EdgepackError as error:
+            progress.note(f"{module.name}: not compiled: {error.problem}")
+            yield error
 
 
 def dry_run(  # noqa: PLR0913  (as build has them)

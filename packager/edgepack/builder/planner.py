@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from edgepack.apps.names import require_assets, require_types, require_version
+from edgepack.apps.names import require_assets, require_own_names, require_types, require_version
 from edgepack.apps.npm import require_npm
 from edgepack.backends.registry import BACKENDS
 from edgepack.backends.sessions import make_host_config
@@ -82,8 +82,9 @@ def make_plan(
             has no type for an input or output.
         UsageError: A requested variant does not exist, or cannot be built.
         ProfileError: The project names a variant that cannot be built, an input that the model does
-            not have, or an invalid glob; a file of it is missing, or cannot be in an app; or a
-            phone's package managers do not take its version.
+            not have, or an invalid glob; a file of it is missing, or cannot be in an app; a
+            phone's package managers do not take its version; or it is called as the runtime library
+            that it shares.
         SamplesError: A source of samples is missing or empty.
     """
     inputs = plan_inputs(loaded, facts)
@@ -99,6 +100,7 @@ def make_plan(
         require_assets(profile, loaded.project.files)
         require_version(profile, loaded.project.version)
     require_npm(loaded.project, profiles)
+    require_own_names(loaded.project)
     offered = offers if offers and not variants else {}
     planner = _Planner(inputs, samples, builder, offered, simulate_s)
     return builder.make_plan([planner.plan_bundle(profile, variants) for profile in profiles])

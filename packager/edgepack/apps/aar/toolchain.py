@@ -7,9 +7,10 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from edgepack.apps.maven import COROUTINES, KOTLIN_VERSION, MavenArtifact
 from edgepack.base.processes import run_program
@@ -45,19 +46,26 @@ class Toolchain:
     compiler: tuple[Path, ...]
     classpath: tuple[Path, ...]
 
-    def compile(self, sources: Path, module: str) -> dict[str, bytes]:
+    def compile(
+        self, sources: Path, module: str, libraries: Mapping[str, bytes] = MappingProxyType({})
+    ) -> dict[str, bytes]:
         """Return the compiled classes of a folder of Kotlin files, by their path in a jar.
 
         Args:
             sources: The folder.
             module: The name of the Kotlin module, unique in an app.
+            libraries: Jars that the files use beside the toolchain's, by name.
 
         Raises:
             ToolError: The compiler cannot run, or refuses the files.
         """
         with tempfile.TemporaryDirectory(prefix="edgepack-kotlin-") as name:
-            out = Path(name)
-            result = run_program(self._make_argv(sources, module, out), timeout_s=_TIMEOUT_S)
+            out = Path(name, "classes")
+            more = [Path(name, library) for library in libraries]
+            for path in more:
+                path.write_bytes(libraries[path.name])
+            argv = self._make_argv(sources, module, out, more)
+            result = run_program(argv, timeout_s=_TIMEOUT_S)
             if result.exit_code:
                 raise ToolError(
                     f"the Kotlin compiler does not take {str(sources)!r}{result.last_lines}",
@@ -65,7 +73,9 @@ class Toolchain:
                 )
             return read_files(out)
 
-    def _make_argv(self, sources: Path, module: str, out: Path) -> list[str]:
+    def _make_argv(
+        self, sources: Path, module: str, out: Path, libraries: Sequence[Path]
+    ) -> list[str]:
         return [
             self.java,
             # Java ends before its second compiler pays off: 21 s of processor time instead of 48.
@@ -77,7 +87,7 @@ class Toolchain:
             # them.
             *("-jvm-target", JVM_TARGET, f"-Xjdk-release={JVM_TARGET}"),
             *("-module-name", module),
-            *("-classpath", _join_paths(self.classpath)),
+            *("-classpath", _join_paths([*self.classpath, *libraries])),
             *("-d", str(out)),
             str(sources),
         ]
