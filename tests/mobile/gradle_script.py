@@ -1,7 +1,7 @@
-"""The build script of Android modules, compiled against Gradle's own API.
+"""The build scripts of Android modules, compiled against Gradle's own API.
 
-Neither Gradle nor the Android plugin is on Maven Central, so that nothing runs the script. Gradle's
-API is: the script is compiled with it as the body of a function of a project, where what its Kotlin
+Neither Gradle nor the Android plugin is on Maven Central, so that nothing runs them. Gradle's
+API is: a script is compiled with it as the body of a function of a project, where what its Kotlin
 DSL and the Android plugin add are declarations in ``kotlin/gradle``.
 """
 
@@ -33,7 +33,7 @@ import org.gradle.api.tasks.*
 
 
 def compiles(work: Path) -> str:
-    """Compile the scripts of two targets."""
+    """Compile the scripts of two targets, and those of a bundle and the library that it shares."""
     project = tiny_models.write_project(work, "dims: {batch: 1}", samples=False)
     result = build(project=project, targets=TARGETS, out=work / "dist")
     require(len(result.bundles) == len(TARGETS), "a bundle was not built")
@@ -43,12 +43,14 @@ def compiles(work: Path) -> str:
     dsl = compile_kotlin(
         [HERE / "kotlin" / "gradle"], work / "dsl.jar", classpath=libraries, options=options
     )
-    for made in result.bundles:
-        target = made.bundle.manifest.target
-        source = work / f"{target}.kt"
-        source.write_text(as_function((made.bundle.path / "build.gradle.kts").read_text()))
-        compile_kotlin([source], work / target, classpath=[dsl, *libraries], options=options)
-    return f"{', '.join(TARGETS)} with {GRADLE} and {KOTLIN_PLUGIN}"
+    folders = [made.bundle.path for made in result.bundles]
+    project.write_text(project.read_text() + "app: {runtime: shared}\n")
+    shared = build(project=project, targets=TARGETS[:1], out=work / "shared")
+    for folder in [*folders, shared.bundles[0].bundle.path, *shared.libraries]:
+        source = work / f"{folder.parent.name}-{folder.name}.kt"
+        source.write_text(as_function((folder / "build.gradle.kts").read_text()))
+        compile_kotlin([source], work / source.stem, classpath=[dsl, *libraries], options=options)
+    return f"{', '.join(TARGETS)}, shared, with {GRADLE} and {KOTLIN_PLUGIN}"
 
 
 def as_function(script: str) -> str:

@@ -582,12 +582,17 @@ def _written(folder: Path, path: str, name: str, array: np.ndarray) -> dict[str,
 
 def write_apk(bundle: Path, app: App, folder: Path, stored: tuple[str, ...]) -> None:
     """Write a bundle's assets one behind the other, at multiples of four."""
+    write_assets({app.assets: bundle}, folder, stored)
+
+
+def write_assets(bundles: Mapping[str, Path], folder: Path, stored: tuple[str, ...]) -> None:
+    """Write the assets of bundles, by their folders among the app's, as :func:`write_apk` does."""
     lines, place = [], 4
     with (folder / "apk").open("wb") as apk:
         apk.write(b"APK.")
-        for path in list_assets(bundle):
+        for root, bundle, path in [(r, b, p) for r, b in bundles.items() for p in list_assets(b)]:
             data = (bundle / path).read_bytes()
-            lines.append(f"{place} {len(data)} {int(path.endswith(stored))} {app.assets}/{path}")
+            lines.append(f"{place} {len(data)} {int(path.endswith(stored))} {root}/{path}")
             data += b"." * (-len(data) % 4)
             apk.write(data)
             place += len(data)

@@ -30,6 +30,7 @@ from tests.support.reports.proof_report import Check, report
 PLATFORMS = {
     "android": (
         "kotlin_models",
+        "kotlin_shared",
         "kotlin_flow",
         "kotlin_sources",
         "kotlin_vectors",

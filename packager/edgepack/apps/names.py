@@ -26,7 +26,8 @@ from edgepack.project.profile import Family, Profile
 from edgepack.project.project import Project
 
 LIBRARY_NAMES = ("edgepack.runtime", "EdgepackRuntime", "edgepack-runtime")
-"""Of the runtime library: its package in Kotlin, its module in Swift, its npm package."""
+"""Of the runtime library: its package in Kotlin, its module in Swift (no project has a type of that
+name: find_taken_types), its npm package."""
 
 AnswerKind = Literal["raw", "classification", "detection", "embedding", "mask", "probability"]
 
@@ -285,12 +286,15 @@ def make_app(
     require_types(profile, (*inputs, *outputs))
     require_assets(profile, project.files)
     require_own_names(project)
+    named = project.app.type or make_type_name(project.name)
     package = _find_package(project)
     return App(
-        type_name=_find_type(project),
+        type_name=named,
         kotlin_package=package,
         package_path=package.replace(".", "/"),
-        swift_module=_find_module(project),
+        # A module of the type's own name would hide what it holds: Detector.Tensor would be looked
+        # for in the type.
+        swift_module=f"Edgepack{named}",
         npm_package=find_npm_name(project) if profile.family == "web" else "",
         assets=f"edgepack/{project.name}",
         min_version=profile.device.min_version or "",
@@ -306,32 +310,21 @@ def make_app(
     )
 
 
-def _find_type(project: Project) -> str:
-    return project.app.type or make_type_name(project.name)
-
-
 def _find_package(project: Project) -> str:
     return project.app.package or f"edgepack.{make_package_segment(project.name)}"
-
-
-def _find_module(project: Project) -> str:
-    # A module of the type's own name would hide what it holds: Detector.Tensor would be looked for
-    # in the type.
-    return f"Edgepack{_find_type(project)}"
 
 
 def require_own_names(project: Project) -> None:
     """Check that a project that shares its runtime has other names than the runtime library.
 
     Raises:
-        ProfileError: Its package, module or npm package is the library's.
+        ProfileError: Its package or npm package is the library's.
     """
-    found = (_find_package(project), _find_module(project), find_npm_name(project))
+    found = (_find_package(project), find_npm_name(project))
     if project.app.runtime == "shared" and (taken := set(found) & set(LIBRARY_NAMES)):
         raise ProfileError(
             f"{', '.join(sorted(taken))} is the runtime library, which the project shares",
-            hint="give the project names of its own, as app: {package: com.acme.detector, type:"
-            " Detector, npm: acme-detector} does",
+            hint="give the project names of its own: app: {package: com.acme.detector, npm: acme}",
             where="app",
         )
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from edgepack.apps.aar.archive import write_aar
+from edgepack.apps.aar.archive import write_aar, write_library_aar
 from edgepack.apps.aar.toolchain import Toolchain
 from edgepack.backends.registry import BACKENDS
 from edgepack.backends.simulators import find_backend_simulator
@@ -22,6 +22,7 @@ from edgepack.base.resources import find_example_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import build, dry_run
 from edgepack.builder.judging import Verdict, ship_most
+from edgepack.builder.libraries import write_library
 from edgepack.bundle.manifest import MANIFEST, Manifest
 from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
@@ -240,6 +241,78 @@ def test_aar_when_another_projects_has_its_package_is_refused(
     first.write_bytes(b"half of it")
     with pytest.raises(BundleError, match="is no library for Android: File is not a zip"):
         write_aar(made.bundle.path, tmp_path / "maven", toolchain)
+
+
+@pytest.fixture(scope="module")
+def sharing(tmp_path_factory) -> tuple[Path, Path]:
+    """A bundle that shares its runtime, and the library beside it."""
+    folder = tmp_path_factory.mktemp("sharing")
+    project = tiny_models.write_project(folder, "dims: {batch: 1}\napp: {runtime: shared}")
+    result = build(project=project, targets=[TARGET], variants=["cpu-fp32"], out=folder / "dist")
+    [library] = result.libraries
+    assert library == folder / "dist" / "edgepack-runtime-android"
+    return result.bundles[0].bundle.path, library
+
+
+def test_aar_when_its_bundle_shares_the_runtime_is_compiled_against_the_librarys(
+    sharing, tmp_path, toolchain
+):
+    bundle, library = sharing
+    repository = tmp_path / "maven"
+    with pytest.raises(BundleError, match=r"has no edgepack:edgepack-runtime:.*, which the bundle"):
+        write_aar(bundle, repository, toolchain)
+    assert not repository.exists()
+    aar = write_library_aar(library, repository, toolchain)
+    assert aar.parent.parent == repository / "edgepack" / "edgepack-runtime"
+    with zipfile.ZipFile(aar) as archive:
+        assert not [name for name in archive.namelist() if name.startswith("assets/")]
+    # The program that stands for the compiler says what it was given.
+    java = tmp_path / "telling"
+    java.write_text(COMPILER.replace("while [", 'echo "$@" > "$0.said"\nwhile [', 1))
+    java.chmod(0o755)
+    write_aar(bundle, repository, Toolchain(str(java), (), ()))
+    assert re.search(
+        r"-classpath \S+/edgepack-runtime\.jar ", java.with_suffix(".said").read_text()
+    )
+
+
+def test_aar_when_a_projects_package_is_the_librarys_is_refused(sharing, tmp_path, toolchain):
+    _, library = sharing
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}\nfiles: []")
+    project.write_text(project.read_text() + "app: {package: edgepack.runtime}\n")
+    variants = ["cpu-fp32"]
+    result = build(project=project, targets=[TARGET], variants=variants, out=tmp_path / "dist")
+    bundle = result.bundles[0].bundle.path
+    write_aar(bundle, tmp_path / "a", toolchain)
+    write_library_aar(library, tmp_path / "b", toolchain)
+    with pytest.raises(BundleError, match=r"net-.*\.aar of another .* package edgepack\.runtime"):
+        write_library_aar(library, tmp_path / "a", toolchain)
+    with pytest.raises(BundleError, match=r"edgepack-runtime-.* package edgepack\.runtime too"):
+        write_aar(bundle, tmp_path / "b", toolchain)
+
+
+def test_library_when_somebody_changed_it_is_written_again(sharing):
+    _, library = sharing
+    before = {path: path.read_bytes() for path in library.rglob("*") if path.is_file()}
+    script = library / "build.gradle.kts"
+    script.write_text("changed")
+    assert write_library(load_profile(TARGET), library.parent) == library
+    assert {path: path.read_bytes() for path in library.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.slow(reason="builds for a target")
+def test_build_when_bundles_share_writes_the_library_into_the_repository_first(
+    tmp_path, toolchain, monkeypatch
+):
+    module = import_module("edgepack.builder.build")
+    monkeypatch.setattr(module, "find_toolchain", lambda *_: toolchain)
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}\napp: {runtime: shared}")
+    result = build(
+        project=project, targets=[TARGET], variants=["cpu-fp32"], out=tmp_path / "d", aar=True
+    )
+    result.require_all()
+    names = [aar.parent.parent.name for aar in result.aars]
+    assert names == ["edgepack-runtime", f"net-{TARGET}"]
 
 
 def test_pom_when_read_has_the_packages_as_aars_and_the_kotlin_library(built):

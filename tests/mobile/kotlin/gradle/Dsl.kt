@@ -42,6 +42,8 @@ inline fun <reified T : Any> DomainObjectCollection<in T>.withType(): DomainObje
 operator fun <T : Any> NamedDomainObjectCollection<T>.get(name: String): T = getByName(name)
 
 class Dependencies(private val handler: DependencyHandler) {
+    fun api(notation: Any) = handler.add("api", notation)
+
     fun implementation(notation: Any) = handler.add("implementation", notation)
 
     fun compileOnly(notation: Any) = handler.add("compileOnly", notation)
