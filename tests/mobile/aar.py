@@ -11,13 +11,13 @@ import shutil
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
-from edgepack.apps.aar.archive import write_aar
+from edgepack.apps.aar.archive import write_aar, write_library_aar
 from edgepack.apps.aar.toolchain import Toolchain, find_toolchain
 from edgepack.apps.maven import KOTLIN_VERSION
 from edgepack.builder.build import build
@@ -81,19 +81,25 @@ class Library:
     @property
     def aar(self) -> Path:
         """The library."""
-        [aar] = self.repository.rglob("*.aar")
+        [aar] = self.repository.rglob(f"{self.bundle.manifest.name}-*.aar")
         return aar
 
-    def unpacked(self, folder: Path) -> Path:
-        """Unpack the AAR and return the folder."""
-        with zipfile.ZipFile(self.aar) as archive:
-            archive.extractall(folder)
-        return folder
+    @property
+    def aars(self) -> list[Path]:
+        """The library, and the one that it shares, if it does."""
+        return [self.aar, *self.repository.rglob("edgepack-runtime-*.aar")]
+
+    def unpacked(self, folder: Path) -> list[Path]:
+        """Unpack the AARs and return their folders."""
+        for aar in self.aars:
+            with zipfile.ZipFile(aar) as archive:
+                archive.extractall(folder / aar.stem)
+        return [folder / aar.stem for aar in self.aars]
 
 
 @cache
-def library() -> Library:
-    """Build the bundle and its library once.
+def library(runtime: str = "vendored") -> Library:
+    """Build the bundle and its library once, each with the code of all models in it or shared.
 
     Raises:
         EdgepackError: It cannot be built or compiled.
@@ -104,7 +110,8 @@ def library() -> Library:
     folder.mkdir()
     for jar in jars(COMPILER, ORT, ANDROID, STDLIB):
         (folder / jar.name).symlink_to(jar)
-    project = tiny_models.write_project(work, "dims: {batch: 1}")
+    told = f"dims: {{batch: 1}}\napp: {{runtime: {runtime}}}"
+    project = tiny_models.write_project(work, told)
     # A project's version may be one that Maven's order of versions knows nothing about.
     project.write_text(project.read_text().replace("1.2.3", "1.0_rc+2"))
     # On a desktop there is no XNNPACK, and kernels for Arm may saturate.
@@ -112,6 +119,8 @@ def library() -> Library:
     result = build(project=project, targets=[TARGET], variants=variants, out=work / "dist")
     [made] = result.bundles
     toolchain = find_toolchain(made.bundle.manifest.runtime, folder)
+    for shared in result.libraries:
+        write_library_aar(shared, work / "maven", toolchain)
     write_aar(made.bundle.path, work / "maven", toolchain)
     return Library(made.bundle, toolchain, kept)
 
@@ -123,11 +132,10 @@ def equal_bytes(work: Path) -> str:
     return f"{first.name}, {first.stat().st_size} bytes"
 
 
-def resolved(work: Path) -> str:
+def resolved(work: Path, runtime: str = "vendored") -> str:
     """Have Maven copy the library, by its coordinates alone, from the repository."""
-    found = library()
-    [pom] = found.repository.rglob("*.pom")
-    root = ElementTree.parse(pom).getroot()
+    found = library(runtime)
+    root = ElementTree.parse(found.aar.with_suffix(".pom")).getroot()
     space = {"m": "http://maven.apache.org/POM/4.0.0"}
     group, artifact, version = (
         root.findtext(f"m:{key}", namespaces=space) for key in ("groupId", "artifactId", "version")
@@ -146,10 +154,11 @@ def resolved(work: Path) -> str:
     if done.exit_code:
         raise ToolError(f"Maven does not resolve it:\n{done.text}", hint="mend what it names")
     names = sorted(path.name for path in (work / "x").iterdir())
-    require(found.aar.name in names, f"Maven copied {names}")
+    for aar in found.aars:
+        copied = work / "x" / aar.name
+        require(copied.is_file(), f"Maven copied {names}")
+        require(copied.read_bytes() == aar.read_bytes(), f"Maven copied another {aar.name}")
     require(f"kotlin-stdlib-{KOTLIN_VERSION}.jar" in names, f"no Kotlin library in {names}")
-    copied = (work / "x" / found.aar.name).read_bytes()
-    require(copied == found.aar.read_bytes(), "Maven copied other bytes")
     return ", ".join(names)
 
 
@@ -164,7 +173,7 @@ def consumer(folder: Path) -> Path:
 
 def read_by_older_kotlins(work: Path) -> str:
     """Compile code that uses the library with the compilers of three releases."""
-    classes = library().unpacked(work / "aar") / "classes.jar"
+    classes = library().unpacked(work / "aar")[0] / "classes.jar"
     source = consumer(work / "app")
     # Without onnxruntime, which the POM names for running alone.
     against = [classes, *jars(ANDROID, STDLIB)]
@@ -174,17 +183,18 @@ def read_by_older_kotlins(work: Path) -> str:
     return f"Kotlin {', '.join(versions)}"
 
 
-def shrunk(work: Path) -> str:
+def shrunk(work: Path, runtime: str = "vendored") -> str:
     """Shrink a program with the library, as a release build does, and run it on the golden sample.
 
     With the library's rules it has to run; without the one about onnxruntime it must not, or that
     rule proves nothing.
     """
-    unpacked = library().unpacked(work / "aar")
-    classes, assets = unpacked / "classes.jar", unpacked / "assets" / "edgepack" / "net"
+    unpacked = library(runtime).unpacked(work / "aar")
+    classes = [folder / "classes.jar" for folder in unpacked]
+    assets = unpacked[0] / "assets" / "edgepack" / "net"
     phone = [stand_ins(work), *jars(ANDROID, STDLIB)]
-    app = [_program(work, [classes, *phone]), classes]
-    rules = (unpacked / "proguard.txt").read_text()
+    app = [_program(work, [*classes, *phone]), *classes]
+    rules = "\n".join((folder / "proguard.txt").read_text() for folder in unpacked)
     require(KEPT_BY_RULES in rules, f"the rules do not keep onnxruntime: {rules}")
     with_rules = _shrink(work / "with", app, phone, rules)
     said = _run(with_rules, assets, phone)
@@ -276,9 +286,17 @@ _POM = """\
 </project>
 """
 
+SHARING = (
+    Proof(f"{proof}, with what it shares", partial(look, runtime="shared"))
+    for proof, look in (
+        ("Maven resolves a library from the local repository", resolved),
+        ("a program shrunk with a library runs", shrunk),
+    )
+)
 PROOFS = (
     Proof("an AAR written twice has the same bytes", equal_bytes),
     Proof("Maven resolves it from the local repository", resolved),
     Proof("three releases of Kotlin read it", read_by_older_kotlins),
     Proof("a program shrunk with it runs", shrunk),
+    *SHARING,
 )

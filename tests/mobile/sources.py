@@ -353,6 +353,10 @@ def _lead_out(manifest: dict[str, Any]) -> None:
     manifest["files"][0]["path"] = "models/../../other"
 
 
+def _leave_out(begin: str, manifest: dict[str, Any]) -> None:
+    manifest["files"] = [each for each in manifest["files"] if not each["path"].startswith(begin)]
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no manifest": (lambda b: (b / "manifest.json").unlink(), "the bundle is not whole: "),
     "half a manifest": (_halve_manifest, "manifest.json: "),
@@ -367,6 +371,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "other labels": (lambda b: turn_bit(b / "files" / "labels.txt"), "labels.txt is not the file"),
     "fewer labels": (_leave_out_label, "files/labels.txt has 3 labels, "),
     "a path that leads out": (change_manifest(_lead_out), "is no path in a bundle"),
+    "a golden that is not listed": (
+        change_manifest(partial(_leave_out, "golden/")),
+        "manifest.json does not list golden/",
+    ),
+    "labels that are not listed": (
+        change_manifest(partial(_leave_out, "files/labels.txt")),
+        "manifest.json does not list files/labels.txt, which it names",
+    ),
     "another name": (
         change_manifest(lambda m: m.update(name="other")),
         "does not fit this code: its name is other, the code's is passed-over",

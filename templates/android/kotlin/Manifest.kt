@@ -30,14 +30,19 @@ internal class Manifest(
     /** The bundle's files, except those that the manifest cannot list. */
     val files: List<ListedFile>,
 ) {
-    /**
-     * Returns a file of the bundle.
-     *
-     * @throws ModelException if the manifest does not list it.
-     */
-    fun getFile(path: String): ListedFile =
-        files.firstOrNull { it.path == path }
-            ?: throw ModelException("the bundle is damaged: manifest.json does not list $path, which it names")
+    /** Returns a file of the bundle. */
+    fun getFile(path: String): ListedFile = files.first { it.path == path }
+
+    /** @throws ModelException if the code would read a file that is not listed, because of what else the manifest says. */
+    fun requireListed() {
+        val models = variants.flatMap { variant -> variant.buckets.map { it.model } }
+        val tensors = goldens.flatMap { it.inputs + it.outputs.values.flatten() }.map { it.path }
+        val tokenizers = inputDescriptions.values.mapNotNull { it.optJSONObject("tokens")?.getString("file") }
+        val ofOutputs = outputDescriptions.values.flatMap { listOf(it.opt("labels"), it.opt("priors")) }
+        val named = models + tensors + (tokenizers + ofOutputs.filterIsInstance<String>()).map { "files/$it" }
+        val more = (named - files.map { it.path }.toSet()).firstOrNull() ?: return
+        throw ModelException("the bundle is damaged: manifest.json does not list $more, which it names")
+    }
 }
 
 /** One axis of an input or output: its size, or a name where any size is possible; `?` where it has no name. */
@@ -155,7 +160,7 @@ internal class Golden(val inputs: List<GoldenTensor>, val outputs: Map<String, L
  * Reads `manifest.json`.
  *
  * @throws org.json.JSONException if the bytes are not a manifest.
- * @throws ModelException if the manifest has another schema version than this code.
+ * @throws ModelException if the manifest has another schema version than this code, or names a file that it does not list.
  */
 internal fun parseManifest(bytes: ByteArray): Manifest {
     val json = JSONObject(String(bytes, Charsets.UTF_8))
@@ -180,7 +185,7 @@ internal fun parseManifest(bytes: ByteArray): Manifest {
         sources = readSources(json.optJSONObject("provider_sources") ?: JSONObject()),
         weights = files.filter { it.role == "model" }.map { it.path }.filterNot { it in named },
         files = files,
-    )
+    ).also { it.requireListed() }
 }
 
 private fun readFile(json: JSONObject): ListedFile {
