@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from edgepack.builder.build import build
@@ -12,15 +13,17 @@ from tests.mobile.signatures import DETECTOR, TEXT
 
 KTLINT = "com.pinterest.ktlint:ktlint-cli:1.8.0"
 TIMEOUT_S = 300.0
+SHARED = replace(DETECTOR, name="shared", project=f"{DETECTOR.project}\napp: {{runtime: shared}}\n")
 UNTIDY = "fun untidy() { val x=1; println(x) }\n"
 
 
 def linted(work: Path) -> str:
     """Have ktlint read all of it, and a file that is wrong, which alone it names."""
     sources = [ROOT / "tests" / "mobile" / "kotlin", ROOT / "examples" / "shapes" / "android"]
-    for signature in (DETECTOR, TEXT):
+    for signature in (DETECTOR, TEXT, SHARED):
         project = signature.write(work / signature.name, "android")
-        sources.append(build(project=project, out=work / "dist").bundles[0].bundle.path)
+        result = build(project=project, out=work / "dist")
+        sources += [*(made.bundle.path for made in result.bundles), *result.libraries]
     files = [file for folder in sources for file in sorted(folder.rglob("*.kt*"))]
     untidy = work / "Untidy.kt"
     untidy.write_text(UNTIDY)
