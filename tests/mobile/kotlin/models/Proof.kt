@@ -47,6 +47,7 @@ fun main(arguments: Array<String>) {
 }
 
 /** What answers and inputs are made of is equal where all its values are, and only there. */
+@OptIn(ForGeneratedCode::class)
 private fun requireEquality() {
     val makers: List<() -> Any> = listOf(
         { Mask(1, 2, byteArrayOf(0, 1)) },
