@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 from edgepack.apps.aar.archive import write_aar, write_library_aar
@@ -35,7 +34,7 @@ from tests.mobile.jvm import (
     run_main,
     run_tool,
 )
-from tests.mobile.kotlin_models import stand_ins, write_apk
+from tests.mobile.kotlin_models import stand_ins, write_assets
 from tests.mobile.proofs import KEPT, NotHeldError, Proof, require
 from tests.support.nets import tiny_models
 
@@ -251,7 +250,9 @@ def _java_modules() -> list[str]:
 def _run(app: Path, assets: Path, phone: Sequence[Path]) -> str:
     folder = app.parent / "phone"
     folder.mkdir()
-    write_apk(assets, SimpleNamespace(assets="edgepack/net"), folder, (".onnx", ".bin"))
+    files = (path for path in assets.rglob("*") if path.is_file())
+    named = {f"edgepack/net/{path.relative_to(assets).as_posix()}": path for path in files}
+    write_assets(named, folder, (".onnx", ".bin"))
     return run_main("edgepack.proof.ReleaseKt", folder, classpath=[app, *phone]).text.strip()
 
 

@@ -35,7 +35,7 @@ def prove(work: Path) -> str:
     least = int(str(load_profile(TARGET).device.min_version))
     require(least >= LEVEL, f"{TARGET} names API level {least}; add its signatures")
     classes = work / "classes"
-    with zipfile.ZipFile(library().unpacked(work / "aar") / "classes.jar") as jar:
+    with zipfile.ZipFile(library().unpacked(work / "aar")[0] / "classes.jar") as jar:
         jar.extractall(classes)
     newer = newer_than_signatures(classes, work / "pom.xml")
     require(newer >= GUARDED, f"the check does not see what is known to be newer: {newer}")

@@ -581,18 +581,19 @@ def _written(folder: Path, path: str, name: str, array: np.ndarray) -> dict[str,
 
 
 def write_apk(bundle: Path, app: App, folder: Path, stored: tuple[str, ...]) -> None:
-    """Write a bundle's assets one behind the other, at multiples of four."""
-    write_assets({app.assets: bundle}, folder, stored)
+    """Write a bundle's assets, as :func:`write_assets` does."""
+    files = {f"{app.assets}/{path}": bundle / path for path in list_assets(bundle)}
+    write_assets(files, folder, stored)
 
 
-def write_assets(bundles: Mapping[str, Path], folder: Path, stored: tuple[str, ...]) -> None:
-    """Write the assets of bundles, by their folders among the app's, as :func:`write_apk` does."""
+def write_assets(files: Mapping[str, Path], folder: Path, stored: tuple[str, ...]) -> None:
+    """Write files, by their paths among an app's assets, one behind the other at multiples of 4."""
     lines, place = [], 4
     with (folder / "apk").open("wb") as apk:
         apk.write(b"APK.")
-        for root, bundle, path in [(r, b, p) for r, b in bundles.items() for p in list_assets(b)]:
-            data = (bundle / path).read_bytes()
-            lines.append(f"{place} {len(data)} {int(path.endswith(stored))} {root}/{path}")
+        for path, file in files.items():
+            data = file.read_bytes()
+            lines.append(f"{place} {len(data)} {int(path.endswith(stored))} {path}")
             data += b"." * (-len(data) % 4)
             apk.write(data)
             place += len(data)

@@ -21,7 +21,15 @@ from edgepack.builder.build import build
 from edgepack.errors import ToolError
 
 from tests.mobile.jvm import ANDROID, COROUTINES, ORT, STDLIB, compile_kotlin, jars, run_main
-from tests.mobile.kotlin_models import HERE, TARGET, app_of_bundle, shown, stand_ins, write_assets
+from tests.mobile.kotlin_models import (
+    HERE,
+    TARGET,
+    app_of_bundle,
+    list_assets,
+    shown,
+    stand_ins,
+    write_assets,
+)
 from tests.mobile.proofs import NotHeldError, Proof, require
 from tests.mobile.signatures import DETECTOR, FACES, TEXT
 
@@ -114,7 +122,8 @@ def three_models(work: Path) -> str:
     made = app()
     path = (stand_ins(work), *made.path)
     program = compile_kotlin([PROGRAM / "Main.kt"], work / "program", classpath=path)
-    write_assets(made.bundles, work, (".onnx", ".ort"))
+    files = {f"{r}/{p}": b / p for r, b in made.bundles.items() for p in list_assets(b)}
+    write_assets(files, work, (".onnx", ".ort"))
     done = run_main("app.MainKt", work, classpath=(program, *path))
     found = json.loads(done.text.splitlines()[-1])
     require(found["passed"] == [True] * len(SHARED), f"the golden outputs: {found['passed']}")

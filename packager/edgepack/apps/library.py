@@ -39,6 +39,11 @@ class RuntimeLibrary:
     group: str = "edgepack"
     artifact: str = NAME
 
+    @property
+    def edgepack_version(self) -> str:
+        """The version, as a bundle's templates name it."""
+        return self.version
+
 
 def make_library(profile: Profile) -> RuntimeLibrary:
     """Return what the templates of a target's runtime library are filled with.

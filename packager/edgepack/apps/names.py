@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
+import edgepack
 from edgepack.apps.npm import find_npm_name
 from edgepack.errors import ModelError, ProfileError
 from edgepack.model.facts import TensorSpec
@@ -24,10 +25,6 @@ from edgepack.project.inputs import Documented
 from edgepack.project.outputs import GivenAsTensor, MaskOutput, ProbabilityOutput
 from edgepack.project.profile import Family, Profile
 from edgepack.project.project import Project
-
-LIBRARY_NAMES = ("edgepack.runtime", "EdgepackRuntime", "edgepack-runtime")
-"""Of the runtime library: its package in Kotlin, its module in Swift (no project has a type of that
-name: find_taken_types), its npm package."""
 
 AnswerKind = Literal["raw", "classification", "detection", "embedding", "mask", "probability"]
 
@@ -97,6 +94,9 @@ _NO_ASSETS = re.compile(
 ``ignoreAssetsPattern``), or unpacks (``.gz``). Source: its asset merger (read, not tried)."""
 
 
+LIBRARY_NAMES = ("edgepack.runtime", "EdgepackRuntime", "edgepack-runtime")
+"""Of the runtime library: its package in Kotlin, its module in Swift (no project has a type of that
+name: find_taken_types), its npm package."""
 _SEMANTIC = re.compile(
     r"(\d+)(?:\.(\d+))?(?:\.(\d+))?"
     r"((?:-(?:0|[1-9]\d*|\d*[A-Za-z-][\dA-Za-z-]*)(?:\.(?:0|[1-9]\d*|\d*[A-Za-z-][\dA-Za-z-]*))*)?"
@@ -213,6 +213,11 @@ class App:
     """Whether the code that all models have in common is in the runtime library."""
 
     @property
+    def edgepack_version(self) -> str:
+        """The version of edgepack, which a runtime library for this code must have, too."""
+        return edgepack.__version__
+
+    @property
     def needed(self) -> tuple[AppTensor, ...]:
         """The inputs that a caller has to give: all but masks."""
         return tuple(tensor for tensor in self.inputs if not tensor.mask)
@@ -285,7 +290,7 @@ def make_app(
     """
     require_types(profile, (*inputs, *outputs))
     require_assets(profile, project.files)
-    require_own_names(project)
+    require_other_than_library(project)
     named = project.app.type or make_type_name(project.name)
     package = _find_package(project)
     return App(
@@ -314,7 +319,7 @@ def _find_package(project: Project) -> str:
     return project.app.package or f"edgepack.{make_package_segment(project.name)}"
 
 
-def require_own_names(project: Project) -> None:
+def require_other_than_library(project: Project) -> None:
     """Check that a project that shares its runtime has other names than the runtime library.
 
     Raises:

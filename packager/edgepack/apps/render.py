@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import edgepack
 from edgepack.base.resources import find_ondevice_dir, find_templates_dir
 from edgepack.base.schema import StrictModel
 from edgepack.base.yaml_source import read_yaml
@@ -201,7 +200,6 @@ def _make_environment(folder: Path) -> Environment:
         lstrip_blocks=True,
         autoescape=False,  # noqa: S701  (the families are Markdown, Python and shell, not HTML)
     )
-    environment.globals["edgepack_version"] = edgepack.__version__
     environment.filters["sh"] = shlex.quote
     environment.filters["py"] = repr
     environment.filters["kotlin"] = format_kotlin_string

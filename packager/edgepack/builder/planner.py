@@ -6,7 +6,12 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from edgepack.apps.names import require_assets, require_own_names, require_types, require_version
+from edgepack.apps.names import (
+    require_assets,
+    require_other_than_library,
+    require_types,
+    require_version,
+)
 from edgepack.apps.npm import require_npm
 from edgepack.backends.registry import BACKENDS
 from edgepack.backends.sessions import make_host_config
@@ -100,7 +105,7 @@ def make_plan(
         require_assets(profile, loaded.project.files)
         require_version(profile, loaded.project.version)
     require_npm(loaded.project, profiles)
-    require_own_names(loaded.project)
+    require_other_than_library(loaded.project)
     offered = offers if offers and not variants else {}
     planner = _Planner(inputs, samples, builder, offered, simulate_s)
     return builder.make_plan([planner.plan_bundle(profile, variants) for profile in profiles])
