@@ -1,4 +1,4 @@
-"""Swift as swift-format has it: what bundles carry, as it lies in them, and what uses it.
+"""Swift as swift-format has it: what bundles carry, alone and shared, and what uses it.
 
 Names in JSON are not Swift's: properties that stand for them are let be, as are lists of cases.
 """
@@ -6,6 +6,7 @@ Names in JSON are not Swift's: properties that stand for them are let be, as are
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from edgepack.builder.build import build
@@ -24,7 +25,8 @@ def linted(work: Path) -> str:
     shutil.copytree(ROOT / "tests" / "mobile" / "swift", swift / "tests")
     shutil.copytree(ROOT / "examples" / "shapes" / "ios", swift / "sample")
     shutil.copy(ROOT / ".swift-format", swift)
-    for signature in (DETECTOR, TEXT):
+    shared = replace(TEXT, name="shared", project=f"{TEXT.project}\napp: {{runtime: shared}}")
+    for signature in (DETECTOR, TEXT, shared):
         project = signature.write(work / signature.name, "ios")
         build(project=project, out=swift)
     files = [file.relative_to(swift) for file in sorted(swift.rglob("*.swift"))]

@@ -38,6 +38,8 @@ class RuntimeLibrary:
     npm_package: str = LIBRARY_NAMES[2]
     group: str = "edgepack"
     artifact: str = NAME
+    shares_runtime: bool = False
+    """It has the code itself, as a bundle has that shares none."""
 
     @property
     def edgepack_version(self) -> str:

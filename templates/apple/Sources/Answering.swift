@@ -2,12 +2,13 @@
 
 import Foundation
 
+@_spi(EdgepackGenerated)
 extension LoadedModel {
     /// Returns an input made from a picture, with the place that the picture has in it.
     ///
     /// - Throws: ``TensorError`` if the manifest does not describe the input as an image: then it belongs to other code.
     ///   ``ImageError`` if the picture has no memory that can be read, or is too long and thin for a model that scales it itself.
-    func tensor<Scalar>(of picture: Picture, for input: String) throws -> Tensor<Scalar> {
+    public func tensor<Scalar>(of picture: Picture, for input: String) throws -> Tensor<Scalar> {
         let description = try image(input)
         guard let tensor = try picture.withFrame({ try made(of: $0, description, as: Scalar.self) as? Tensor<Scalar> }) else {
             throw TensorError(.bundle, "the model's tensor '\(input)' is no \(Scalar.self)")
@@ -39,7 +40,7 @@ extension LoadedModel {
     ///
     /// - Throws: `TokenizerError` if the text does not fit the model; ``TensorError`` if the manifest does not describe how a
     ///   text becomes the input.
-    func tensors(of text: String, for input: String) throws -> Tensors {
+    public func tensors(of text: String, for input: String) throws -> Tensors {
         guard let tokens = bundle.manifest.inputDescriptions[input]?.tokens, let tokenizer = tokenizers[tokens.file] else {
             throw TensorError(.bundle, "the manifest does not say how a text becomes '\(input)'")
         }
@@ -58,6 +59,7 @@ extension LoadedModel {
     }
 }
 
+@_spi(EdgepackGenerated)
 extension LoadedModel {
     /// Runs the model, for its answers.
     ///
@@ -66,7 +68,7 @@ extension LoadedModel {
     ///   - cancellation: Ends the run.
     /// - Throws: ``AnswerError`` if an option is outside its range, or names a label that an output has not; else what
     ///   ``run(_:until:)`` and ``whole(_:)`` throw.
-    func answer(
+    public func answer(
         _ inputs: Tensors, place: ImagePlacement?, options: AnswerOptions, until cancellation: Cancellation? = nil
     ) throws -> Answering {
         try check(options)
@@ -155,20 +157,24 @@ extension OutputDescription {
 }
 
 /// The inputs and outputs of one run, from which its answers are made.
-struct Answering: Sendable {
+@_spi(EdgepackGenerated)
+public struct Answering: Sendable {
     let model: LoadedModel
     let inputs: Tensors
-    let outputs: Tensors
+    /// The run's.
+    public let outputs: Tensors
     /// Where the picture lies in the input; nil where the caller gave tensors.
     let place: ImagePlacement?
     let options: AnswerOptions
 
-    func classes(_ name: String) throws -> [Classification] {
+    /// Returns the answer of an output that is described as a classification.
+    public func classes(_ name: String) throws -> [Classification] {
         guard case .classification(let scores) = description(name) else { throw notDescribed(name) }
         return try scores.classes(of: output(name), labels: labels(scores.labels), options: options)
     }
 
-    func detections(_ name: String) throws -> [Detection] {
+    /// Returns the answer of an output that is described as a detection.
+    public func detections(_ name: String) throws -> [Detection] {
         guard case .detection(let rows) = description(name) else { throw notDescribed(name) }
         guard let place else { throw noPicture("a detection's boxes are in the pixels of a picture") }
         let outputs = [name] + (rows.several?.readToo ?? [])
@@ -177,18 +183,21 @@ struct Answering: Sendable {
             priors: rows.several?.priors.flatMap { model.priors[$0] } ?? [])
     }
 
-    func vectors(_ name: String) throws -> Tensor<Float> {
+    /// Returns the answer of an output that is described as an embedding.
+    public func vectors(_ name: String) throws -> Tensor<Float> {
         guard case .embedding(let pooling) = description(name) else { throw notDescribed(name) }
         return try pooling.vectors(of: output(name), mask: pooling.mask.flatMap { inputs[$0] })
     }
 
-    func mask(_ name: String) throws -> Mask {
+    /// Returns the answer of an output that is described as a mask.
+    public func mask(_ name: String) throws -> Mask {
         guard case .mask(let pixels) = description(name) else { throw notDescribed(name) }
         guard let place else { throw noPicture("a mask has the pixels of a picture") }
         return try pixels.mask(of: output(name), labels: labels(pixels.labels), place: place)
     }
 
-    func decisions(_ name: String) throws -> [Decision] {
+    /// Returns the answer of an output that is described as probabilities.
+    public func decisions(_ name: String) throws -> [Decision] {
         guard case .probability(let probabilities) = description(name) else { throw notDescribed(name) }
         return probabilities.decisions(of: try output(name))
     }
@@ -216,7 +225,8 @@ struct Answering: Sendable {
 }
 
 /// Makes an answer now, and keeps why it cannot be made for whoever reads it: the tensors are there all the same.
-func kept<Value>(_ make: () throws -> Value) throws -> Result<Value, AnswerError> {
+@_spi(EdgepackGenerated)
+public func kept<Value>(_ make: () throws -> Value) throws -> Result<Value, AnswerError> {
     do {
         return .success(try make())
     } catch let error as AnswerError {

@@ -172,7 +172,8 @@ enum Resize: Decodable, Sendable, Equatable {
 }
 
 /// Where a picture lies in the model's input. All sizes are in pixels.
-struct ImagePlacement: Sendable, Equatable {
+@_spi(EdgepackGenerated)
+public struct ImagePlacement: Sendable, Equatable {
     /// The size of the picture itself.
     let width: Int
     let height: Int

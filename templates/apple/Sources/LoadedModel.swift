@@ -43,11 +43,13 @@ public struct SelfTest: Sendable, Equatable {
 }
 
 /// One variant of a bundle and its sessions: one, or one for each bucket. Threads may share it.
-struct LoadedModel: Sendable {
+@_spi(EdgepackGenerated)
+public struct LoadedModel: Sendable {
     let bundle: ModelBundle
     let variant: Variant
     let sessions: [any InferenceSession]
-    let passedOver: [PassedOver]
+    /// The better variants that are not used.
+    public let passedOver: [PassedOver]
     /// The labels that the outputs' descriptions name, by file.
     let labels: [String: [String]]
     /// The priors that the outputs' descriptions name, by file.
@@ -55,7 +57,10 @@ struct LoadedModel: Sendable {
     /// The tokenizers that the inputs' descriptions name, by file.
     let tokenizers: [String: WordPiece]
     /// Where the model runs for callers who wait without a thread.
-    let runs = RunQueue()
+    private let runs = RunQueue()
+
+    /// The id of the variant.
+    public var id: String { variant.id }
 
     private var names: [String] { bundle.manifest.outputs.map(\.name) }
     var buckets: Buckets { Buckets(all: variant.buckets.map(\.dims), exact: variant.exact) }
@@ -86,9 +91,16 @@ struct LoadedModel: Sendable {
     }
 
     /// Runs all golden inputs.
-    func selfTest() throws -> SelfTest {
+    public func selfTest() throws -> SelfTest {
         let found = try bundle.manifest.goldens.indices.map { try closeness(ofGolden: $0) }
         return SelfTest(variant: variant.id, decibels: found, needed: variant.minSQNRdB)
+    }
+
+    /// Does work on the model's own thread, one after the other, until it is done or the caller's task is cancelled.
+    public func inTurn<Value: Sendable>(
+        _ work: @escaping @Sendable (Cancellation) throws -> Value
+    ) async throws -> Value {
+        try await runs.run(work)
     }
 
     private func run(_ feed: Tensors, in bucket: Int, until cancellation: Cancellation? = nil) throws -> Tensors {

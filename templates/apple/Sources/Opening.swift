@@ -3,13 +3,28 @@
 import Foundation
 
 /// What this code takes and gives: that of the bundle that it came with. A bundle that comes later must have the same.
-struct ModelInterface: Sendable {
+@_spi(EdgepackGenerated)
+public struct ModelInterface: Sendable {
     let name: String
     /// The inputs and outputs, as `name: dtype[1, batch]`.
     let inputs: [String]
     let outputs: [String]
     /// The inputs and outputs that the code makes from something, or makes something of: name and kind.
     let described: [[String]]
+    /// Returns the folder of the bundle's files among the app's resources; nil if it is not there.
+    let resources: @Sendable () -> URL?
+
+    /// Makes it of what the build wrote into the code.
+    public init(
+        name: String, inputs: [String], outputs: [String], described: [[String]],
+        resources: @escaping @Sendable () -> URL?
+    ) {
+        self.name = name
+        self.inputs = inputs
+        self.outputs = outputs
+        self.described = described
+        self.resources = resources
+    }
 
     private struct Found: Decodable {
         struct Input: Decodable {
@@ -49,19 +64,42 @@ struct ModelInterface: Sendable {
     }
 }
 
+@_spi(EdgepackGenerated)
 extension LoadedModel {
-    /// Opens the best variant, or the one with the given id, with the runtime that is linked into the app.
+    /// Opens the best variant, or the one with the given id, with the runtime that is linked into the app, on another thread.
     ///
     /// - Parameters:
-    ///   - variant: The only variant to use.
-    ///   - files: The bundle's.
     ///   - code: What the bundle has to fit.
-    ///   - signer: Whose signature the bundle must have.
-    ///   - isFresh: Whether all is checked although an earlier open kept its verdict.
-    static func open(
-        variant: String? = nil, files: BundleFiles, code: ModelInterface, signer: String?, isFresh: Bool = false
+    ///   - variant: The only variant to use.
+    ///   - source: Where the bundle's files come from.
+    public static func open(
+        _ code: ModelInterface, variant: String?, from source: ModelSource
+    ) async throws -> LoadedModel {
+        try await runInBackground { try load(code, variant: variant, from: source) }
+    }
+
+    /// Makes a downloaded folder the current version of a store, once its bundle was opened and all was checked.
+    public static func install(_ download: URL, in store: ModelStore, for code: ModelInterface) async throws {
+        try await runInBackground {
+            try store.install(download) { _ = try load(code, from: $0, isFresh: true) }
+        }
+    }
+
+    /// - Parameter isFresh: Whether all is checked although an earlier open kept its verdict.
+    private static func load(
+        _ code: ModelInterface, variant: String? = nil, from source: ModelSource, isFresh: Bool = false
     ) throws -> LoadedModel {
-        let bundle = try ModelBundle(files: files, code: code, signer: try signer.map(Signer.init))
+        let files: BundleFiles
+        switch source.place {
+        case .resources:
+            guard let folder = code.resources() else {
+                throw OpenError("the files of \(code.name) are not among the app's resources")
+            }
+            files = .folder(folder)
+        case .folder(let folder): files = .folder(folder)
+        case .function(let read): files = .function(read)
+        }
+        let bundle = try ModelBundle(files: files, code: code, signer: try source.signer.map(Signer.init))
         let caches = try FileManager.default.url(
             for: .cachesDirectory, in: .userDomainMask, appropriateFor: nil, create: true)
         let cache = caches.appendingPathComponent("edgepack/models").appendingPathComponent(bundle.manifest.name)

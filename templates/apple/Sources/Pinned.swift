@@ -57,7 +57,8 @@ struct PinnedInput {
 
 /// Runs a model on one picture after the other, in memory that it keeps as long as their size is the same. One thread uses it at
 /// a time.
-final class PictureRunner {
+@_spi(EdgepackGenerated)
+public final class PictureRunner {
     private let model: LoadedModel
     private let input: TensorSpec
     private let prescale: Bool
@@ -67,10 +68,12 @@ final class PictureRunner {
     private var floats: Memory?
     private var runs: (shape: [Int], pinned: any PinnedRuns)?
 
+    /// Makes memory when the first picture comes.
+    ///
     /// - Parameters:
     ///   - model: With one input, which is described as an image.
     ///   - prescale: Whether pictures that are much larger than the input are averaged first, as ``TensorMaker`` does it.
-    init(_ model: LoadedModel, prescale: Bool) {
+    public init(_ model: LoadedModel, prescale: Bool) {
         self.model = model
         self.prescale = prescale
         input = model.bundle.manifest.inputs[0]
@@ -81,7 +84,7 @@ final class PictureRunner {
     /// - Throws: ``ImageError`` if the model does not take the picture; ``TensorError`` if its variant does not take one picture;
     ///   ``AnswerError`` if an option is outside its range, or names a label that an output has not; ``RuntimeError`` if
     ///   onnxruntime fails.
-    func run(_ picture: Picture, options: AnswerOptions) throws -> Answering {
+    public func run(_ picture: Picture, options: AnswerOptions) throws -> Answering {
         try model.check(options)
         let place = try picture.withFrame { frame in
             input.dtype == .uint8 ? try copyPixels(of: frame) : try makeTensor(of: frame)

@@ -3,7 +3,8 @@
 import Foundation
 
 /// Tells a run to end. One thread runs, any thread cancels.
-final class Cancellation: @unchecked Sendable {
+@_spi(EdgepackGenerated)
+public final class Cancellation: @unchecked Sendable {
     private let lock = NSLock()
     private var isCancelled = false
     private var end: (() -> Void)?

@@ -5,7 +5,8 @@
 
 import Foundation
 
-typealias Tensors = [String: RawTensor]
+@_spi(EdgepackGenerated)
+public typealias Tensors = [String: RawTensor]
 /// A named dimension and its size.
 typealias Sizes = [String: Int]
 

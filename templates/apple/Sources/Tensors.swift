@@ -26,7 +26,7 @@ public struct Tensor<Scalar: TensorScalar>: Sendable, Equatable {
     /// All elements; the last axis is the fastest (C order).
     public let scalars: [Scalar]
     /// Where the picture lies in this tensor; nil where the tensor was not made from a picture.
-    var place: ImagePlacement?
+    @_spi(EdgepackGenerated) public internal(set) var place: ImagePlacement?
 
     /// Makes a tensor from elements in C order.
     ///
@@ -106,7 +106,8 @@ public struct TensorError: LocalizedError, CustomStringConvertible, Sendable, Eq
 }
 
 /// The type of a tensor's elements, by its numpy name, as in the manifest.
-enum ElementType: String, Decodable, Sendable {
+@_spi(EdgepackGenerated)
+public enum ElementType: String, Decodable, Sendable {
     case float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool
 
     var size: Int {
@@ -143,7 +144,8 @@ final class Memory: @unchecked Sendable {
 /// A tensor as the runtime and the golden files use it: little-endian bytes in C order.
 ///
 /// Nobody writes to its memory but a run that is pinned to it, and whoever has such a tensor copies it before the next run.
-struct RawTensor: Sendable, Equatable {
+@_spi(EdgepackGenerated)
+public struct RawTensor: Sendable, Equatable {
     let type: ElementType
     let shape: [Int]
     /// As many bytes as shape and type need.
@@ -174,7 +176,7 @@ struct RawTensor: Sendable, Equatable {
     }
 
     /// Returns whether types, shapes and bytes are equal.
-    static func == (one: RawTensor, other: RawTensor) -> Bool {
+    public static func == (one: RawTensor, other: RawTensor) -> Bool {
         one.type == other.type && one.shape == other.shape && one.bytes == other.bytes
     }
 
@@ -194,7 +196,7 @@ struct RawTensor: Sendable, Equatable {
     }
 
     /// Makes the bytes of a typed tensor. For a float16 input, `Float` is rounded to the nearest value, ties to even.
-    init<Scalar: TensorScalar>(_ tensor: Tensor<Scalar>, as type: ElementType) {
+    public init<Scalar: TensorScalar>(_ tensor: Tensor<Scalar>, as type: ElementType) {
         if type == .float16, let floats = recast(tensor.scalars, to: Float.self) {
             self.init(unchecked: memoryOf(floats.map(Half.bits)), type: type, shape: tensor.shape)
         } else {
@@ -297,11 +299,12 @@ struct Doubles: RandomAccessCollection, Sendable {
     }
 }
 
+@_spi(EdgepackGenerated)
 extension [String: RawTensor] {
     /// Returns the tensor with a name.
     ///
     /// - Throws: ``TensorError`` if there is none, or its elements have another type.
-    func typed<Scalar: TensorScalar>(_ name: String) throws -> Tensor<Scalar> {
+    public func typed<Scalar: TensorScalar>(_ name: String) throws -> Tensor<Scalar> {
         guard let tensor = self[name] else { throw TensorError(.bundle, "there is no tensor '\(name)'") }
         return try tensor.typed()
     }

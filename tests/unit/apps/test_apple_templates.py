@@ -3,9 +3,11 @@
 import plistlib
 import re
 
+import edgepack
 import pytest
+from edgepack.apps.library import make_library
 from edgepack.apps.names import App, make_app, require_version
-from edgepack.apps.render import BundleContext, RenderedFile, render_family
+from edgepack.apps.render import BundleContext, RenderedFile, render_family, render_library
 from edgepack.base.resources import find_targets_dir, find_templates_dir
 from edgepack.base.yaml_source import read_yaml
 from edgepack.errors import ProfileError
@@ -42,6 +44,43 @@ def rendered(given: App) -> dict[str, RenderedFile]:
     values = dict.fromkeys(BundleContext.__dataclass_fields__, ())
     context = BundleContext(**{**values, **texts, "kotlin_version": "", "data_size": "1 MB"})
     return {file.path: file for file in render_family("apple", context, given)}
+
+
+def test_bundle_when_its_runtime_is_shared_has_the_code_of_its_model_alone():
+    files = rendered(app(app={"runtime": "shared"}))
+    assert [path for path in files if path.startswith("Sources/")] == [MODEL]
+    assert "PrivacyInfo.xcprivacy" not in files
+    package = files["Package.swift"].data.decode()
+    assert '.package(path: "../edgepack-runtime-apple")' in package
+    assert "onnxruntime-c" not in package
+    assert f'if library != "{edgepack.__version__}"' in package
+    model = files[MODEL].data.decode()
+    assert "@_spi(EdgepackGenerated) @_exported import EdgepackRuntime\n" in model
+    assert model.count(f'try requireRuntime(of: "{edgepack.__version__}")') == 2
+    assert b"raise 'EdgepackDetector shares" in files["EdgepackDetector.podspec"].data
+    assert b"../edgepack-runtime-apple" not in rendered(app())["Package.swift"].data
+
+
+def test_library_has_what_bundles_lack_that_share_it():
+    library = {f.path: f for f in render_library("apple", make_library(load_profile("ios")))}
+    own, shared = rendered(app()), rendered(app(app={"runtime": "shared"}))
+    lacking = {path.replace("EdgepackDetector", "EdgepackRuntime") for path in own.keys() - shared}
+    more = library.keys() - lacking
+    assert lacking < library.keys()
+    assert "Sources/EdgepackRuntime/Library.swift" in more
+    package = library["Package.swift"].data.decode()
+    assert 'products: [.library(name: "EdgepackRuntime"' in package
+    assert load_profile("ios").runtime.checksums["onnxruntime-c"] in package
+    said = f'version == "{edgepack.__version__}"'
+    assert said in library["Sources/EdgepackRuntime/Library.swift"].data.decode()
+
+
+def test_model_when_it_calls_the_runtime_calls_what_other_modules_see():
+    model = (APPLE / "Sources" / "Model.swift.j2").read_text()
+    answering = (APPLE / "Sources" / "Answering.swift").read_text()
+    calls = re.findall(r'"call": "(\w+)"', model)
+    assert len(calls) > 4
+    assert all(f"public func {call}(" in answering for call in calls)
 
 
 def test_family_when_a_file_lies_in_its_folder_names_it():
