@@ -19,6 +19,7 @@ from edgepack.project.outputs import (
     EmbeddingOutput,
     MaskOutput,
     ProbabilityOutput,
+    TextOutput,
 )
 from edgepack.project.profile import find_target_files, load_profile
 from edgepack.project.project import Project
@@ -128,6 +129,7 @@ KEYS: dict[tuple[str, str], type[BaseModel]] = {
     ("answers.md", "Embedding"): EmbeddingOutput,
     ("answers.md", "Mask"): MaskOutput,
     ("answers.md", "Probability"): ProbabilityOutput,
+    ("answers.md", "Text"): TextOutput,
 }
 
 

@@ -32,6 +32,7 @@ from edgepack.errors import ToolError
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.ondevice.runtime.edgepack_answers import AnswerOptions, Class, Decision, Detection
+from edgepack.ondevice.runtime.edgepack_ctc import Transcription
 from edgepack.ondevice.runtime.edgepack_masks import Mask
 from edgepack.project.loading import read_project
 from edgepack.project.profile import load_profile
@@ -62,6 +63,7 @@ from tests.mobile.signatures import (
     OTHER_PRIORS,
     PAIR,
     PIXELS,
+    READER,
     SAMPLES,
     SIZED,
     TEXT,
@@ -204,6 +206,7 @@ SIGNATURES = (
     BOXES,
     SEGMENTER,
     FACES,
+    READER,
 )
 
 
@@ -376,6 +379,7 @@ internal fun asJson(answer: Any): JSONArray = when (answer) {{
         JSONArray(listOf(answer.index, answer.label, answer.score.toDouble(), box(answer)))
     is Mask -> JSONArray(listOf(answer.width, answer.height, JSONArray(answer.classes.toList())))
     is Decision -> JSONArray(listOf(answer.score.toDouble(), answer.positive))
+    is Transcription -> JSONArray(listOf(answer.text, answer.score.toDouble()))
     else -> JSONArray((answer as FloatArray).map {{ it.toDouble() }})
 }}
 
@@ -731,7 +735,7 @@ def check_frames(found: Mapping[str, Any]) -> str:
 
 def _plain(answer: Any) -> Any:
     """Return an answer as lists, which JSON has."""
-    if isinstance(answer, Class | Detection | Decision):
+    if isinstance(answer, Class | Detection | Decision | Transcription):
         return _plain(astuple(answer))
     if isinstance(answer, Mask):
         # Kotlin's bytes have a sign.

@@ -31,7 +31,7 @@ from tests.mobile.refusals import (
 from tests.mobile.vectors import write as write_vectors
 
 HERE = Path(__file__).parent
-TEMPLATES = ("Tensors", "Images", "Frames", "Bitmaps", "SeveralRows", "Answers", "WordPiece")
+TEMPLATES = ("Tensors", "Images", "Frames", "Bitmaps", "SeveralRows", "Answers", "Ctc", "WordPiece")
 PROGRAM = ("Vectors", "CameraImage", "Bitmap", "Build")
 PACKAGE = "edgepack.proof"
 

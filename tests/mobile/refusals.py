@@ -55,6 +55,8 @@ BOXES_X = output(kind="detection", layout="yolox")
 OBJECTS = output(kind="detection", layout="end2end")
 MEANS = output(kind="embedding", pooling="mean")
 FIRSTS = output(kind="embedding", pooling="cls")
+STEPS = output(kind="text", labels="alphabet.txt", blank=2)
+STEPS_AXIS_1 = output(kind="text", labels="alphabet.txt", blank=2, axis=1)
 OUTPUTS: list[tuple[Changes, Shape, list[str], Shape | None]] = [
     (CLASSES, (2, 3), [], None),
     (CLASSES, (1, 0), [], None),
@@ -74,6 +76,15 @@ OUTPUTS: list[tuple[Changes, Shape, list[str], Shape | None]] = [
     (FIRSTS, (2, 0, 4), [], None),
     (BOXES, (1, 0, 0), [], None),
     (MEANS, (2, 3, 4), [], (3, 2)),
+    (STEPS, (9, 4), LABELS[:3], None),
+    (STEPS, (2, 9, 4), LABELS[:3], None),
+    (STEPS, (1, 9, 1), [], None),
+    (STEPS, (1, 9, 2), LABELS[:1], None),
+    (STEPS, (9, 1, 4), LABELS[:4], None),
+    (STEPS, (1, 9, 4), LABELS[:2], None),
+    (STEPS_AXIS_1, (4, 1, 9), LABELS[:3], None),
+    (STEPS_AXIS_1, (1, 1, 9), [], None),
+    (STEPS_AXIS_1, (1, 9, 4), LABELS[:3], None),
 ]
 """Descriptions with the shape of an output, labels, and the shape of a mask."""
 PAIRS, TRIPLES = ssd(), ssd(classes="kinds")

@@ -279,6 +279,26 @@ OTHER_PRIORS = {
 }
 """What its priors may be instead, and what is said of each, behind that the bundle is damaged."""
 
+READER = Signature(
+    "reader",
+    (
+        _node("ReduceMean", ["images"], ["columns"], "mean", axes=[2], keepdims=0),
+        _node("Mul", ["columns", "much"], ["far"], "far"),
+        _node("Transpose", ["far"], ["steps"], "turn", perm=[2, 0, 1]),
+    ),
+    (("images", TensorProto.FLOAT, [1, 3, 8, 32]),),
+    (("steps", TensorProto.FLOAT, [32, 1, 3]),),
+    lambda random: {
+        "images": random.integers(0, 256, (SAMPLES, 3, 8, 32)).astype(np.float32) / np.float32(255)
+    },
+    (("much", np.array(9, np.float32)),),
+    "inputs: {images: {image: {resize: {width: 32, height: 8}, scale: 0.00392157}}}\n"
+    "outputs: {steps: {kind: text, labels: alphabet.txt, blank: -1, activation: softmax}}",
+    "[{backend: cpu, recipe: fp32}]",
+    (("alphabet.txt", "a\n\u732b\n"),),
+)
+"""A line of text: the colour of each column is a symbol, or none."""
+
 PIXELS = replace(
     DETECTOR,
     name="pixels",

@@ -21,6 +21,7 @@ from edgepack.base.resources import find_example_dir
 from edgepack.builder.build import build
 from edgepack.bundle.manifest import GoldenTensor, Manifest, ManifestVariant
 from edgepack.bundle.reading import Bundle
+from edgepack.ondevice.runtime.edgepack_ctc import Transcription
 from edgepack.ondevice.runtime.edgepack_loader import golden_closeness_db, load, unpack_values
 from edgepack.project.identifiers import make_identifiers, make_type_name
 from onnx import TensorProto, helper
@@ -44,6 +45,7 @@ from tests.mobile.signatures import (
     FACES,
     PAIR,
     PIXELS,
+    READER,
     SAMPLES,
     SIZED,
     TEXT,
@@ -100,8 +102,8 @@ NARROW = replace(
     samples=lambda random: {"images": random.random((SAMPLES, 3, 32, 32)).astype(np.float16)},
 )
 """A picture as float16, and an output of a size that only a run tells."""
-OTHERS = (PIXELS, TEXT, SIZED, PAIR, CAPTION, WIDE, NARROW, BOXES, SEGMENTER, LOOP, FACES)
-MADE = (DYNAMIC_BATCH, DETECTOR, PIXELS, SIZED, PAIR, CAPTION, WIDE, FACES)
+OTHERS = (PIXELS, TEXT, SIZED, PAIR, CAPTION, WIDE, NARROW, BOXES, SEGMENTER, LOOP, FACES, READER)
+MADE = (DYNAMIC_BATCH, DETECTOR, PIXELS, SIZED, PAIR, CAPTION, WIDE, FACES, READER)
 """Those that take pictures."""
 SIZES = {
     **FRAMES,
@@ -117,6 +119,7 @@ TOLD = {
     "detection": ".map { [$0.index, $0.label!, $0.score,"
     " $0.box.left, $0.box.top, $0.box.right, $0.box.bottom] as [Any] }",
     "embedding": ".rows",
+    "text": ".rows",
 }
 """Answers as rows of JSON, by their kind."""
 BOXLESS = "a detection's boxes are in the pixels of a picture: make the input from one"
@@ -422,6 +425,8 @@ def _plain(answers: Any) -> list[list[Any]]:
     """Return answers as rows: class, label, numbers; of a vector, its numbers behind nothing."""
     if isinstance(answers, np.ndarray):
         return [["", "", *vector] for vector in answers.tolist()]
+    if isinstance(answers, Transcription):
+        return [[answers.text, "", answers.score]]
     return [[each.index, each.label, each.score, *getattr(each, "box", ())] for each in answers]
 
 

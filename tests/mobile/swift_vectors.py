@@ -33,7 +33,16 @@ from tests.mobile.swift_rootfs import toolchain
 from tests.mobile.vectors import write as write_vectors
 
 HERE = Path(__file__).parent
-SOURCES = ("Tensors", "Frames", "Images", "SeveralBoxes", "Answers", "ExactJSON", "WordPiece")
+SOURCES = (
+    "Tensors",
+    "Frames",
+    "Images",
+    "SeveralBoxes",
+    "Answers",
+    "Ctc",
+    "ExactJSON",
+    "WordPiece",
+)
 """Those that need neither a model nor its manifest."""
 MIRRORS = ("CoreGraphics", "CoreVideo", "ImageIO", "UIKit")
 """Of Apple's frameworks, each after those that it uses."""

@@ -347,6 +347,7 @@ def answer_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     yield from mask_cases(np.random.default_rng(31))
     yield from decision_cases(np.random.default_rng(37))
     yield from ssd_cases(np.random.default_rng(41))
+    yield from text_cases(np.random.default_rng(43))
 
 
 def option_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
@@ -683,6 +684,39 @@ def decision_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
         yield described, np.array([[0.75, 900, -900, 0, -0.0]], np.float32), []
         yield described, np.array(0.8, np.float64), []
         yield described, np.zeros((1, 0), np.float32), []
+
+
+def text_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
+    # Symbols of several letters, none, a space, marks that join, and letters beyond 16 bits.
+    alphabet = ["a", "b", "\u0301", "\U0001f600", " ", "", "ab", "\u732b"]
+    for axis, blank, activation in product((-1, 1), (0, -1, 3, 8), ("none", "softmax")):
+        described = output(
+            kind="text", labels="alphabet.txt", axis=axis, blank=blank, activation=activation
+        )
+        steps = np.repeat(rng.normal(0, 3, (20, 9)), rng.integers(1, 4, 20), axis=0)
+        steps[rng.random(len(steps)) < 0.3, blank] = 20
+        steps = steps.astype(np.float32)
+        whole = np.ascontiguousarray(steps.T) if axis == 1 else steps
+        yield described, whole[None], alphabet
+        yield described, whole[None].astype(np.float16), alphabet
+        if axis == -1:
+            yield described, whole[:, None].astype(np.float64), alphabet
+            yield described, np.zeros((0, 1, 9), np.float32), alphabet
+            yield described, whole[None, :1], alphabet, None, None, {"score": 1, "top": 1}
+        # The blank alone, twice the same symbol, and none.
+        yield described, np.zeros((1, 9, 9), np.float32), alphabet
+        twice = np.full((5, 9), -4, np.float32)
+        twice[[0, 1, 3, 4], 2], twice[2, blank] = 2, 2
+        yield described, (twice.T if axis == 1 else twice)[None].copy(), alphabet
+        none = np.zeros((1, 9, 0) if axis == 1 else (1, 0, 9), np.float32)
+        yield described, none, alphabet
+    # Equal values, no numbers, and minus infinity.
+    odd = np.full((9, 4), -np.inf, np.float32)
+    odd[0, 1:3], odd[1, 2:], odd[2, 1], odd[2, 2] = 1, 1, np.nan, 0.5
+    odd[4], odd[5, :2], odd[6, 3], odd[8] = np.nan, [np.nan, -5], 0.25, -0.0
+    for blank in range(-1, 4):
+        described = output(kind="text", labels="alphabet.txt", blank=blank)
+        yield described, odd[None], ["x", "y", "z"]
 
 
 def boxes(rng: np.random.Generator, number: int, scores: int) -> np.ndarray:

@@ -31,13 +31,23 @@ from tests.mobile.kotlin_models import (
     write_cases,
 )
 from tests.mobile.proofs import Proof, require
-from tests.mobile.signatures import ALL, CAPTION, FACES, PAIR, PIXELS, SIZED, TEXT, Signature
+from tests.mobile.signatures import (
+    ALL,
+    CAPTION,
+    FACES,
+    PAIR,
+    PIXELS,
+    READER,
+    SIZED,
+    TEXT,
+    Signature,
+)
 from tests.web.node import install_packages, run_node
 
 HERE = Path(__file__).parent
 TARGET = "web"
 RUNTIMES = ("node", "web")
-_ALL = (*ALL, PIXELS, SIZED, PAIR, CAPTION, WIDE, AWKWARD, TEXT, FACES)
+_ALL = (*ALL, PIXELS, SIZED, PAIR, CAPTION, WIDE, AWKWARD, TEXT, FACES, READER)
 SIGNATURES: Mapping[str, Signature] = {signature.name: signature for signature in _ALL}
 
 

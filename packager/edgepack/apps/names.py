@@ -26,7 +26,9 @@ from edgepack.project.outputs import GivenAsTensor, MaskOutput, ProbabilityOutpu
 from edgepack.project.profile import Family, Profile
 from edgepack.project.project import Project
 
-AnswerKind = Literal["raw", "classification", "detection", "embedding", "mask", "probability"]
+AnswerKind = Literal[
+    "raw", "classification", "detection", "embedding", "mask", "probability", "text"
+]
 
 # Tensor classes of templates/android/kotlin/Tensors.kt. onnxruntime's Java API has no uint16,
 # uint32 and uint64 (ai.onnxruntime.OnnxJavaType of 1.29.0). float16 is float32 at the border.
@@ -84,6 +86,7 @@ _KOTLIN_ANSWERS = {
     "embedding": "List<FloatArray>",
     "mask": "Mask",
     "probability": "List<Decision>",
+    "text": "Transcription",
 }
 
 _NO_ASSETS = re.compile(

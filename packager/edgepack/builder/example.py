@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from edgepack.apps.render import ExampleInput
 from edgepack.model.facts import TensorSpec
 from edgepack.project.inputs import InputDescription, TokensInput
-from edgepack.project.outputs import GivenAsTensor, MaskOutput
+from edgepack.project.outputs import GivenAsTensor, MaskOutput, TextOutput
 from edgepack.project.project import Project
 
 _EXAMPLE_SIDE = 480
@@ -49,7 +49,7 @@ def write_prediction_lines(
     given = [_write_given(each, project) for each in examples if each.name not in made]
     first = next((spec.name for spec in outputs if spec.name in meant), outputs[0].name)
     shown = [f"for answer in answers[{first!r}]:", "    print(answer)"]
-    if isinstance(project.outputs.get(first), MaskOutput):
+    if isinstance(project.outputs.get(first), MaskOutput | TextOutput):
         shown = [f"print(answers[{first!r}])"]
     called = ("answers = model.predict({", *(f"    {line}," for line in given), "})")
     return (*called, *shown)

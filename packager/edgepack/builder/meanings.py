@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -28,6 +28,7 @@ from edgepack.project.outputs import (
     MaskOutput,
     OutputDescription,
     RawOutput,
+    TextOutput,
     TokensOutput,
     list_read_too,
 )
@@ -192,6 +193,8 @@ class _Check:
                 self._count_labels(meaning.labels, ("outputs", spec.name))
             case MaskOutput():
                 self._check_mask(spec, meaning)
+            case TextOutput():
+                self._check_text(spec, meaning)
             case _:
                 self._check_tensor(spec, meaning)
 
@@ -229,6 +232,35 @@ class _Check:
                 f"{meaning.labels!r} has {labels} labels, the output {classes} classes on axis"
                 f" {meaning.axis}",
                 "give one label a line for each class, in their order, or another 'axis'",
+            )
+
+    def _check_text(self, spec: TensorSpec, meaning: TextOutput) -> None:
+        place = ("outputs", spec.name)
+        symbols = self._count_labels(meaning.labels, place)
+        shapes: list[tuple[int | str, ...]] = [(1, "steps", "classes"), ("steps", 1, "classes")]
+        if meaning.axis == 1:
+            shapes = [(1, "classes", "steps")]
+        if not spec.dtype.startswith("float") or not any(_can_be(spec, each) for each in shapes):
+            raise self._make_error(
+                place,
+                f"the output is {spec}, and a text has scores {_join_shapes(shapes)}",
+                "describe the output that holds the scores, with 'axis': 1 where classes come"
+                " before steps",
+            )
+        classes = spec.shape[meaning.axis] if spec.shape else "?"
+        if isinstance(classes, int) and classes != symbols + 1:
+            raise self._make_error(
+                (*place, "labels"),
+                f"{meaning.labels!r} has {symbols} symbols, and with the blank {symbols + 1}; the"
+                f" output is {spec}, with {classes} classes on axis {meaning.axis}",
+                "write one symbol a line, in the order of the classes, without the blank; a line"
+                " with a space is a symbol; or give another 'axis'",
+            )
+        if meaning.blank > symbols:
+            raise self._make_error(
+                (*place, "blank"),
+                f"class {meaning.blank} is none of the {symbols + 1} classes",
+                f"give 0 to {symbols}, or -1 for the last",
             )
 
     def _check_classification(self, spec: TensorSpec, meaning: ClassificationOutput) -> None:
@@ -280,7 +312,7 @@ class _Check:
         if meaning.layout == "yolo":
             shapes.append((1, values, boxes))
         if not any(_can_be(spec, shape) for shape in shapes):
-            wanted = " or ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
+            wanted = _join_shapes(shapes)
             raise self._make_error(
                 place,
                 f"the output is {spec}; the layout {meaning.layout!r} with {labels or 'no'} labels"
@@ -433,6 +465,10 @@ def _explain_other_tokenizer(text: str, *, in_graph: bool) -> str:
 
 def _is_for_ids(spec: TensorSpec, length: int | str) -> bool:
     return spec.dtype in ("int32", "int64") and _can_be(spec, (1, length))
+
+
+def _join_shapes(shapes: Iterable[Sequence[int | str]]) -> str:
+    return " or ".join(f"[{', '.join(map(str, shape))}]" for shape in shapes)
 
 
 def _can_be(spec: TensorSpec, shape: Sequence[int | str]) -> bool:

@@ -120,7 +120,7 @@ def _format_verdict(tried: api.InputTrial, variant: str) -> str:
     return ", ".join([tried.level(variant).upper(), *words])
 
 
-_LISTED = ("classification", "detection")
+_LISTED = ("classification", "detection", "text")
 """Kinds whose rows are answers; of the others the comparison itself is a row."""
 
 

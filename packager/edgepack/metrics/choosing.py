@@ -16,6 +16,7 @@ from edgepack.metrics.objects import Objects
 from edgepack.metrics.regions import Regions
 from edgepack.metrics.sequences import Tokens
 from edgepack.metrics.signals import Signal
+from edgepack.metrics.texts import Texts
 from edgepack.project.outputs import OutputDescription
 
 _BY_KIND: Mapping[str, Callable[[Any], OutputMetric]] = {
@@ -26,6 +27,7 @@ _BY_KIND: Mapping[str, Callable[[Any], OutputMetric]] = {
     "probability": lambda given: Decisions(given.threshold, sigmoid=given.activation == "sigmoid"),
     "regression": lambda given: R2Metric(given.threshold),
     "signal": lambda given: Signal(given.window),
+    "text": lambda given: Texts(given.model_dump()),
     "tokens": lambda _: Tokens(),
 }
 """The metric for each kind of description."""
@@ -33,7 +35,8 @@ _BY_KIND: Mapping[str, Callable[[Any], OutputMetric]] = {
 METRIC_TEXTS: Mapping[str, str] = {
     metric.name: metric.about
     for metric in (
-        Agreement, Decisions, EqualMetric, Neighbours, Objects, R2Metric, Regions, Signal, Tokens
+        Agreement, Decisions, EqualMetric, Neighbours, Objects, R2Metric, Regions, Signal, Texts,
+        Tokens,
     )
 }  # fmt: skip
 """What each metric's value means, in words, by name."""

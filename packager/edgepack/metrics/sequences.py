@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ class Tokens(OutputMetric):
 
     name = "tokens"
     about = "the share of fp32's tokens that are kept: 1 less the edit distance over the length"
+    things: ClassVar[str] = "tokens"
+    """What a sequence is made of."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -27,7 +30,7 @@ class Tokens(OutputMetric):
         del feed
         ours, theirs = _find_ids(reference), _find_ids(output)
         self.references.append(ours)
-        self.values.append(_compute_kept(ours, theirs))
+        self.values.append(compute_kept(ours, theirs))
         if reference.dtype.kind == "f":
             shares = are_shares(reference)
             whole = output if output.shape == reference.shape else np.full(reference.shape, np.nan)
@@ -38,17 +41,17 @@ class Tokens(OutputMetric):
         """Return the mean, and how much larger the perplexity of fp32's tokens is than fp32's."""
         commonest = Counter(each.tobytes() for each in self.references).most_common(_CONSTANTS)
         if len(commonest) == 1 and len(self.values) > 1:
-            return Nothing("fp32 gives the same tokens for all samples")
+            return Nothing(f"fp32 gives the same {self.things} for all samples")
         share, no_better = float(np.mean(self.values)), None
         if len(self.values) > 1:
             constants = [np.frombuffer(raw, np.int64) for raw, _ in commonest]
             constant = max(
-                float(np.mean([_compute_kept(o, c) for o in self.references])) for c in constants
+                float(np.mean([compute_kept(o, c) for o in self.references])) for c in constants
             )
             if share <= constant:
                 no_better = (
-                    f"it keeps {share:.1%} of fp32's tokens, and the same ones for all samples keep"
-                    f" {constant:.1%}"
+                    f"it keeps {share:.1%} of fp32's {self.things}, and the same ones for all"
+                    f" samples keep {constant:.1%}"
                 )
         others = {}
         if self.logs[0]:
@@ -61,7 +64,8 @@ _CONSTANTS = 8
 """How many of fp32's commonest sequences are tried as a constant answer."""
 
 
-def _compute_kept(ours: Array, theirs: Array) -> float:
+def compute_kept(ours: Array, theirs: Array) -> float:
+    """Return one less the edit distance over the longer length; 1 of two that are empty."""
     longer = max(len(ours), len(theirs))
     return 1 - edit_distance(ours, theirs) / longer if longer else 1.0
 

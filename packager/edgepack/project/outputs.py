@@ -213,6 +213,23 @@ class TokensOutput(Documented):
     kind: Literal["tokens"]
 
 
+class TextOutput(Documented):
+    """Scores of symbols in steps, of a model that was trained with CTC: the answer is the text.
+
+    It has the best symbol of each step, without the blank and without repetitions.
+    """
+
+    kind: Literal["text"]
+    labels: str
+    """A file of the project's ``files`` with one symbol a line, without the blank."""
+    blank: Annotated[int, Field(ge=-1)] = 0
+    """The class that stands for no symbol; -1 for the last."""
+    axis: Literal[1, -1] = -1
+    """Where scores of classes lie: -1 in ``(1, T, C)`` or ``(T, 1, C)``, 1 in ``(1, C, T)``."""
+    activation: Literal["none", "softmax"] = "none"
+    """The function that turns the model's values, also logarithms of scores, into scores."""
+
+
 class SignalOutput(Documented):
     """Sound or another signal along the last axis: the answer is the output itself."""
 
@@ -235,6 +252,7 @@ OutputDescription = Annotated[
     | ProbabilityOutput
     | MaskOutput
     | TokensOutput
+    | TextOutput
     | SignalOutput,
     Field(discriminator="kind"),
 ]

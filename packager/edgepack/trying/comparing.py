@@ -14,6 +14,7 @@ from typing import Any
 from edgepack.base.arrays import Array
 from edgepack.metrics.objects import compute_overlap
 from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
+from edgepack.ondevice.runtime.edgepack_ctc import Transcription
 from edgepack.trying import tensors
 from edgepack.trying.maps import MapKind
 from edgepack.trying.matching import Row as Object
@@ -44,6 +45,8 @@ def make_block(
         return _make_classes_block(output, answers)
     if kind == "detection":
         return _make_objects_block(output, answers)
+    if kind == "text":
+        return _make_text_block(output, answers)
     if kind == "embedding":
         return _make_columns_block(
             output, kind, answers, tensors.make_vector_cells, tensors.compare_vectors
@@ -132,6 +135,36 @@ def _compute_farthest(reference: Sequence[Class], other: Sequence[Class]) -> flo
     first, second = ({each.index: each.score for each in side} for side in (reference, other))
     least = min(*first.values(), *second.values())
     return max(abs(first.get(i, least) - second.get(i, least)) for i in {*first, *second})
+
+
+def _make_text_block(output: str, answers: Sequence[Transcription]) -> Block:
+    wanted = answers[0]
+    compared = (REFERENCE, *(_compare_texts(wanted, other) for other in answers[1:]))
+    texts = [
+        TrialCell(_format_text(each), "same" if each.text == wanted.text else "differs")
+        for each in answers
+    ]
+    scores = [TrialCell(_format_number(each.score)) for each in answers]
+    rows = (TrialRow("text", tuple(texts)), TrialRow("score", tuple(scores)))
+    return Block(output, "text", rows, compared)
+
+
+def _format_text(found: Transcription) -> str:
+    return repr(found.text) if found.text else "no text"
+
+
+def _compare_texts(reference: Transcription, other: Transcription) -> Compared:
+    numbers: Numbers = {
+        "equal": float(other.text == reference.text),
+        "score": other.score,
+        "reference_score": reference.score,
+    }
+    if other.text != reference.text:
+        words = f"reads {_format_text(other)} for {_format_text(reference)}"
+        return Compared("differs", words, numbers)
+    near = not abs(other.score - reference.score) <= NEAR_SCORE
+    words = f"the same text, {_format_number(other.score)} for {_format_number(reference.score)}"
+    return Compared("near" if near else "same", words, numbers)
 
 
 def _make_objects_block(output: str, answers: Sequence[Sequence[Detection]]) -> Block:

@@ -29,7 +29,7 @@ from edgepack.trying.trial import Column, Drawn, InputTrial, Trial
 LIMIT = 12
 """Photos of a folder, and samples of an ``.npz``, unless told otherwise."""
 
-_ANSWERED = ("classification", "detection", "embedding")
+_ANSWERED = ("classification", "detection", "embedding", "text")
 """Kinds of outputs whose answer is another thing than the tensor itself."""
 
 Photo = tuple[np.ndarray[Any, Any], Any]
@@ -202,7 +202,7 @@ def _compare_input(
         found = answers if kind in _ANSWERED else outputs
         given = [found[column][name] for column in columns]
         blocks.append(make_block(name, kind, given, shown))
-        listed = kind in ("classification", "detection")
+        listed = kind in ("classification", "detection", "text")
         as_written[name] = {
             column: make_json(answers[column][name]) if listed else None for column in columns
         }

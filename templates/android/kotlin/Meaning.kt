@@ -153,6 +153,10 @@ internal class Meaning(private val manifest: Manifest, private val files: Bundle
             findObjects(outputs, description, labels.getValue(name), place, ran.options, priors[name])
         }
 
+    /** Returns the text of an output. */
+    fun transcribe(name: String, ran: Ran): Found<Transcription> =
+        finding(name, ran) { output, description -> transcribe(output, description, labels.getValue(name)) }
+
     /** Returns the class at each pixel of the one picture that the caller gave. */
     fun findMask(name: String, ran: Ran): Found<Mask> =
         finding(name, ran) { output, description ->
@@ -211,6 +215,7 @@ private fun listClassCounts(spec: Spec, description: JSONObject): List<Long> {
         when (description.getString("kind")) {
             "classification" -> (if (axes.size > 1) axes.drop(1) else axes).filter { it.size != 1L }.take(1)
             "mask" -> if (axes.size == 4) listOf(axes[if (description.getInt("axis") == 1) 1 else 3]) else emptyList()
+            "text" -> listOf(axes[if (description.getInt("axis") == 1) 1 else 2])
             "detection" ->
                 when (description.getString("layout")) {
                     "yolo" -> axes.drop(1)
@@ -225,7 +230,7 @@ private fun listClassCounts(spec: Spec, description: JSONObject): List<Long> {
             "yolo" -> 4
             "yolov5", "yolox" -> 5
             "ssd" -> if (description.getBoolean("background")) 1 else 0
-            else -> 0
+            else -> if (description.getString("kind") == "text") 1 else 0
         }
     // One class of a mask is a threshold's: its labels name what lies below and above it.
     val sizes = counted.map { it.size - before }

@@ -121,6 +121,8 @@ extension OutputDescription {
             counted = Array((shape.count > 1 ? shape.dropFirst() : shape[...]).filter { $0 != .fixed(1) }.prefix(1))
         case .mask(let pixels):
             counted = shape.count == 4 ? [shape[pixels.axis == 1 ? 1 : 3]] : []
+        case .text(let steps):
+            (counted, before) = ([shape[steps.axis == 1 ? 1 : 2]], 1)
         case .detection(let rows):
             (counted, before) = rows.countedAxes(of: shape)
         case .raw, .embedding, .probability: counted = []
@@ -151,7 +153,7 @@ extension OutputDescription {
     fileprivate var allowedLabels: String?? {
         switch self {
         case .classification, .detection: return .some(labels)
-        case .raw, .embedding, .mask, .probability: return nil
+        case .raw, .embedding, .mask, .probability, .text: return nil
         }
     }
 }
@@ -200,6 +202,11 @@ public struct Answering: Sendable {
     public func decisions(_ name: String) throws -> [Decision] {
         guard case .probability(let probabilities) = description(name) else { throw notDescribed(name) }
         return probabilities.decisions(of: try output(name))
+    }
+
+    func text(_ name: String) throws -> Transcription {
+        guard case .text(let steps) = description(name) else { throw notDescribed(name) }
+        return try steps.text(of: output(name), alphabet: labels(steps.labels))
     }
 
     private func description(_ name: String) -> OutputDescription? {

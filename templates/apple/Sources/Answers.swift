@@ -205,10 +205,11 @@ enum OutputDescription: Decodable, Sendable, Equatable {
     case embedding(Pooling)
     case mask(PixelClasses)
     case probability(Probabilities)
+    case text(SymbolSteps)
 
     private enum Kind: String, Decodable {
         case raw, classification, detection, embedding, mask, probability
-        case regression, tokens, signal
+        case regression, tokens, text, signal
     }
 
     private enum Keys: CodingKey {
@@ -223,6 +224,7 @@ enum OutputDescription: Decodable, Sendable, Equatable {
         case .embedding: self = .embedding(try Pooling(from: decoder))
         case .mask: self = .mask(try PixelClasses(from: decoder))
         case .probability: self = .probability(try Probabilities(from: decoder))
+        case .text: self = .text(try SymbolSteps(from: decoder))
         }
     }
 
@@ -232,6 +234,7 @@ enum OutputDescription: Decodable, Sendable, Equatable {
         case .classification(let scores): return scores.labels
         case .detection(let rows): return rows.labels
         case .mask(let pixels): return pixels.labels
+        case .text(let steps): return steps.labels
         case .raw, .embedding, .probability: return nil
         }
     }

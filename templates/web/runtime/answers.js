@@ -1,3 +1,4 @@
+import {transcribe} from "./ctc.js";
 import {findObjects} from "./detections.js";
 import {requireInput} from "./errors.js";
 import {makeMask} from "./masks.js";
@@ -46,6 +47,8 @@ export function makeAnswer(output, {description, labels, place, several, mask, o
       return makeMask(output, changed, requirePlace(place, "a mask's classes"), labels);
     case "probability":
       return makeDecisions(output, changed);
+    case "text":
+      return transcribe(output, changed, labels);
     default:
       return output;
   }

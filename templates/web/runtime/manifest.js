@@ -39,6 +39,7 @@ import {ModelError} from "./errors.js";
  * @property {string | null} [mask]
  * @property {1 | -1} [axis]
  * @property {number} [threshold]
+ * @property {number} [blank]
  *
  * @typedef {object} Bucket the model for one size of each symbolic dimension
  * @property {Sizes} dims

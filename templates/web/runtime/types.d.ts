@@ -165,7 +165,14 @@ export interface Decision {
   readonly positive: boolean;
 }
 
-export type Answer = Classification[] | Detection[] | Float32Array[] | Mask | Decision[];
+/** A text that the model reads. */
+export interface Transcription {
+  readonly text: string;
+  /** The mean of the scores of the steps that symbols were read in; 0 where there are none. */
+  readonly score: number;
+}
+
+export type Answer = Classification[] | Detection[] | Float32Array[] | Mask | Decision[] | Transcription;
 
 /** A variant that is better than the one in use but is not used, and why. */
 export interface PassedOver {

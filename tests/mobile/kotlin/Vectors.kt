@@ -223,6 +223,7 @@ private fun answers(case: File): Any {
                     JSONObject().put("score", it.score.toDouble()).put("positive", it.positive)
                 },
             )
+        "text" -> transcribe(output, description, labels).let { JSONObject().put("text", it.text).put("score", it.score.toDouble()) }
         else -> error("no answers of the kind $kind")
     }
 }

@@ -33,6 +33,10 @@ extension Tensor<Float> {
     var rows: [[Any]] { (0..<shape[0]).map { row in ["", ""] + (0..<shape[1]).map { self[row, $0] } } }
 }
 
+extension Transcription {
+    var rows: [[Any]] { [[text, "", score]] }
+}
+
 let bundle = URL(fileURLWithPath: CommandLine.arguments[1])
 let out = URL(fileURLWithPath: CommandLine.arguments[2])
 var said: [String: Any] = [:]

@@ -259,6 +259,11 @@ private struct FoundDecision: Encodable {
     let positive: Bool
 }
 
+private struct FoundText: Encodable {
+    let text: String
+    let score: Double
+}
+
 /// A mask as runs of equal classes, each with its length.
 private struct FoundMask: Encodable {
     let width: Int
@@ -289,6 +294,9 @@ private func answers(_ folder: URL) throws -> Data {
     case .probability(let probabilities):
         let decisions = probabilities.decisions(of: output)
         return try JSONEncoder().encode(decisions.map { FoundDecision(score: $0.score, positive: $0.positive) })
+    case .text(let steps):
+        let found = try steps.text(of: output, alphabet: given.labels)
+        return try JSONEncoder().encode(FoundText(text: found.text, score: found.score))
     case .classification(let scores):
         let classes = try scores.classes(of: output, labels: given.labels, options: options)
         return try JSONEncoder().encode(classes.map { Found(index: $0.index, label: $0.label, score: $0.score) })

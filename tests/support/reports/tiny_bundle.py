@@ -33,6 +33,7 @@ LOADER = (
     "edgepack_answers.py",
     "edgepack_batches.py",
     "edgepack_binding.py",
+    "edgepack_ctc.py",
     "edgepack_frames.py",
     "edgepack_images.py",
     "edgepack_layouts.py",

@@ -208,6 +208,7 @@ def test_app_when_inputs_are_described_knows_which_a_caller_gives():
         ({"kind": "probability"}, (1, 1001), 0, "raw"),
         ({"kind": "probability"}, ("batch", 2), 0, "probability"),
         ({"kind": "probability"}, ("batch", "n"), 0, "raw"),
+        ({"kind": "text", "labels": "a.txt"}, (1, "steps", 9), 0, "text"),
     ],
 )
 def test_app_when_an_output_is_a_mask_or_decisions_has_a_tensor_of_what_is_neither(

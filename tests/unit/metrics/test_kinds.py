@@ -15,6 +15,7 @@ from edgepack.project.outputs import (
     RegressionOutput,
     SignalOutput,
     SizedDetection,
+    TextOutput,
     TokensOutput,
 )
 
@@ -53,6 +54,14 @@ YOLO = DetectionOutput(kind="detection", layout="yolo")
 TWO = rows((50, 50, 40, 40, 0.9, 0), (150, 60, 30, 60, 0.8, 1))
 ONE = rows((80, 90, 40, 40, 0.7, 1))
 
+TEXT = TextOutput(kind="text", labels="alphabet.txt", blank=-1)
+
+
+def steps(*classes: int) -> np.ndarray:
+    """Return scores of four classes, of which the last is the blank."""
+    return np.eye(4, dtype=np.float32)[None, list(classes)]
+
+
 KINDS = [
     (YOLO, [TWO, ONE]),
     (EmbeddingOutput(kind="embedding", pooling="none"), list(RANDOM.normal(size=(8, 1, 16)))),
@@ -64,6 +73,7 @@ KINDS = [
     (SignalOutput(kind="signal", window=16), list(RANDOM.normal(size=(4, 1, 64)))),
     (TokensOutput(kind="tokens"), [np.array([[1, 2, 3]]), np.array([[4, 5]])]),
     (TokensOutput(kind="tokens"), list(RANDOM.normal(size=(3, 1, 5, 9)))),
+    (TEXT, [steps(0, 3, 0, 1), steps(2, 1, 0, 3)]),
     (None, list(RANDOM.normal(size=(5, 1, 4, 4)))),
     (None, [np.array([1, 2]), np.array([1, 3])]),
 ]
@@ -88,12 +98,29 @@ def test_metric_when_fp32_says_the_same_of_all_tells_nothing_or_less_than_one(de
 
 
 @pytest.mark.parametrize(
-    ("description", "outputs"), KINDS[:9] + KINDS[10:11], ids=[*IDS[:9], "raw"]
+    ("description", "outputs"), KINDS[:9] + KINDS[10:12], ids=[*IDS[:9], "text", "raw"]
 )
 def test_metric_of_a_dead_variant_is_told_from_a_working_one(description, outputs):
     dead = np.zeros_like(outputs[0])
     told = found(description, [(each, dead) for each in outputs])
     assert told.no_better or value(told) < 0.4
+
+
+def test_texts_when_a_symbol_is_lost_keep_the_others():
+    pairs = [
+        (steps(0, 3, 0, 1, 2), steps(0, 0, 0, 1, 2)),
+        (steps(1, 2, 3, 3, 3), steps(1, 3, 2, 2, 3)),
+        (steps(2, 1, 0, 3, 3), steps(2, 1, 0)),
+    ]
+    told = found(TEXT, pairs)
+    # Of "aabc" three are kept; repetitions and blanks are none; another shape is no text.
+    assert told.values == [0.75, 1, 0]
+    assert told.others == {"equal texts": 1 / 3}
+
+
+def test_texts_when_fp32_reads_none_say_so():
+    told = found(TEXT, [(steps(3, 3), steps(0, 3))] * 2)
+    assert told == Nothing("fp32 reads no symbol in any sample")
 
 
 def test_objects_when_one_moves_are_kept_at_a_smaller_overlap_only():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
+from edgepack.ondevice.runtime.edgepack_ctc import Transcription
 from edgepack.trying.comparing import make_block
 from edgepack.trying.maps import find_kind
 from edgepack.trying.tensors import compute_cosine
@@ -180,3 +181,22 @@ def test_classes_of_pixels_when_compared_are_the_best_ones_not_the_scores():
 
 def test_cosine_when_one_has_no_length_is_not_known():
     assert compute_cosine(np.zeros(3), np.ones(3)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "score", "level", "words"),
+    [
+        ("cat", 0.88, "same", "the same text, 0.880 for 0.900"),
+        ("cat", 0.7, "near", "the same text, 0.700 for 0.900"),
+        ("cat", float("nan"), "near", "the same text, nan for 0.900"),
+        ("bat", 0.9, "differs", "reads 'bat' for 'cat'"),
+        ("", 0.0, "differs", "reads no text for 'cat'"),
+    ],
+)
+def test_text_when_it_or_its_score_is_another_says_so(text, score, level, words):
+    given = Transcription("cat", 0.9), Transcription(text, score)
+    found, compared = verdict("text", *given)
+    assert (compared.level, compared.words) == (level, words)
+    cells = [row.cells[1] for row in found.rows]
+    assert cells[0].text == (repr(text) if text else "no text")
+    assert cells[0].level == ("same" if text == "cat" else "differs")

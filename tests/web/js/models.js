@@ -56,7 +56,7 @@ async function run(model, {id, inputs}) {
 }
 
 /** @param {any} given */
-const list = (given) => given.map((/** @type {any} */ each) => {
+const list = (given) => typeof given.text === "string" ? [given.text, given.score] : given.map((/** @type {any} */ each) => {
   if (each instanceof Float32Array) return [...each];
   return each.box ? [each.index, each.label, each.score, each.box] : [each.index, each.label, each.score];
 });

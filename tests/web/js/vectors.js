@@ -75,6 +75,7 @@ function answer(folder, {description, labels, outputs, image, mask, options, pri
 /** @param {any} found */
 function asJson(found) {
   if (Array.isArray(found)) return found.map((each) => (each instanceof Float32Array ? [...each] : each));
+  if (typeof found.text === "string") return found;
   if (!found.classes) return Array.from(found.data);
   const runs = [];
   for (const index of found.classes) {

@@ -2,7 +2,8 @@
 
 A classification gives classes, best first; a detection gives boxes in the pixels of the caller's
 picture, best first; an embedding gives one vector per sample; a mask gives the class of each pixel
-of the picture; probabilities give decisions; other kinds give the tensor itself. The Kotlin and
+of the picture; probabilities give decisions; a text gives its symbols; other kinds give the tensor
+itself. The Kotlin and
 Swift runtimes give the same answers: all is computed in double precision, and every order is fixed,
 ties included.
 
@@ -18,10 +19,12 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 import numpy as np
 
 if __package__:
+    from . import edgepack_ctc as ctc
     from . import edgepack_images as images
     from . import edgepack_layouts as layouts
     from . import edgepack_masks as masks
 else:  # a bundle's
+    import edgepack_ctc as ctc  # type: ignore[import-not-found,no-redef]
     import edgepack_images as images  # type: ignore[import-not-found,no-redef]
     import edgepack_layouts as layouts  # type: ignore[import-not-found,no-redef]
     import edgepack_masks as masks  # type: ignore[import-not-found,no-redef]
@@ -113,7 +116,9 @@ class AnswerOptions:
         return {**description, **given}
 
 
-Answer = Union[List[Class], List[Detection], List[Decision], masks.Mask, np.ndarray]
+Answer = Union[
+    List[Class], List[Detection], List[Decision], masks.Mask, ctc.Transcription, np.ndarray
+]
 
 
 def make_answer(
@@ -135,8 +140,8 @@ def make_answer(
         options: What is wanted otherwise than the description says.
 
     Returns:
-        Classes, detections, float32 vectors ``(B, D)``, decisions, the class of each pixel where
-        the output has one of :func:`edgepack_masks.make_mask`'s shapes, or the output itself.
+        Classes, detections, float32 vectors ``(B, D)``, decisions, a text, the class of each pixel
+        where the output has one of :func:`edgepack_masks.make_mask`'s shapes, or the output itself.
 
     Raises:
         ValueError: The output's shape is not one of the described kind, ``place`` or ``mask`` is
@@ -159,9 +164,22 @@ def make_answer(
                 f"the vectors are pooled with the mask {description['mask']!r}: give it"
             )
         return make_vectors(output, description, mask)
-    if kind == "probability":
+    if kind == "text":
+        return ctc.transcribe(output, description, labels)
+    return _read_values(output, description, labels, place)
+
+
+def _read_values(
+    output: np.ndarray,
+    description: Mapping[str, Any],
+    labels: Sequence[str],
+    place: Optional[images.Placement],
+) -> Answer:
+    """Return decisions, the class of each pixel, or else the output itself."""
+    if description["kind"] == "probability":
         return make_decisions(output, description)
-    found = masks.make_mask(output, description, place, labels) if kind == "mask" else None
+    is_mask = description["kind"] == "mask"
+    found = masks.make_mask(output, description, place, labels) if is_mask else None
     return output if found is None else found
 
 
@@ -387,4 +405,6 @@ def make_json(given: Answer) -> Any:
         return {"width": given.width, "height": given.height, "runs": masks.make_runs(given)}
     if isinstance(given, np.ndarray):
         return list(given.tolist())
+    if isinstance(given, ctc.Transcription):
+        return asdict(given)
     return [asdict(each) for each in given]
