@@ -375,8 +375,9 @@ internal fun text(subject: {name}, feed: Tensors, text: String): List<JSONObject
 internal fun asJson(answer: Any): JSONArray = when (answer) {{
     is List<*> -> JSONArray(answer.map {{ asJson(it!!) }})
     is Classification -> JSONArray(listOf(answer.index, answer.label, answer.score.toDouble()))
-    is Detection ->
-        JSONArray(listOf(answer.index, answer.label, answer.score.toDouble(), box(answer)))
+    is Detection -> JSONArray(
+        listOf(answer.index, answer.label, answer.score.toDouble(), box(answer), points(answer)),
+    )
     is Mask -> JSONArray(listOf(answer.width, answer.height, JSONArray(answer.classes.toList())))
     is Decision -> JSONArray(listOf(answer.score.toDouble(), answer.positive))
     is Transcription -> JSONArray(listOf(answer.text, answer.score.toDouble()))
@@ -385,6 +386,9 @@ internal fun asJson(answer: Any): JSONArray = when (answer) {{
 
 private fun box(found: Detection): JSONArray =
     JSONArray(listOf(found.left, found.top, found.right, found.bottom).map {{ it.toDouble() }})
+
+private fun points(found: Detection): JSONArray =
+    JSONArray(found.keypoints.map {{ JSONArray(listOf(it.x, it.y, it.score)) }})
 """
 
 

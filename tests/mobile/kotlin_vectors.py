@@ -31,7 +31,17 @@ from tests.mobile.refusals import (
 from tests.mobile.vectors import write as write_vectors
 
 HERE = Path(__file__).parent
-TEMPLATES = ("Tensors", "Images", "Frames", "Bitmaps", "SeveralRows", "Answers", "Ctc", "WordPiece")
+TEMPLATES = (
+    "Tensors",
+    "Images",
+    "Frames",
+    "Bitmaps",
+    "Keypoints",
+    "SeveralRows",
+    "Answers",
+    "Ctc",
+    "WordPiece",
+)
 PROGRAM = ("Vectors", "CameraImage", "Bitmap", "Build")
 PACKAGE = "edgepack.proof"
 

@@ -57,6 +57,8 @@ MEANS = output(kind="embedding", pooling="mean")
 FIRSTS = output(kind="embedding", pooling="cls")
 STEPS = output(kind="text", labels="alphabet.txt", blank=2)
 STEPS_AXIS_1 = output(kind="text", labels="alphabet.txt", blank=2, axis=1)
+PEOPLE = output(kind="detection", layout="yolo", keypoints=5)
+FLAT = output(kind="detection", layout="end2end", keypoints=5, keypoint_values=2)
 OUTPUTS: list[tuple[Changes, Shape, list[str], Shape | None]] = [
     (CLASSES, (2, 3), [], None),
     (CLASSES, (1, 0), [], None),
@@ -76,6 +78,11 @@ OUTPUTS: list[tuple[Changes, Shape, list[str], Shape | None]] = [
     (FIRSTS, (2, 0, 4), [], None),
     (BOXES, (1, 0, 0), [], None),
     (MEANS, (2, 3, 4), [], (3, 2)),
+    (PEOPLE, (1, 19, 40), [], None),
+    (PEOPLE, (1, 21, 40), LABELS[:3], None),
+    (PEOPLE, (1, 6, 40), LABELS[:2], None),
+    (FLAT, (1, 40, 6), [], None),
+    (FLAT, (1, 40, 21), LABELS[:2], None),
     (STEPS, (9, 4), LABELS[:3], None),
     (STEPS, (2, 9, 4), LABELS[:3], None),
     (STEPS, (1, 9, 1), [], None),

@@ -285,19 +285,47 @@ READER = Signature(
         _node("ReduceMean", ["images"], ["columns"], "mean", axes=[2], keepdims=0),
         _node("Mul", ["columns", "much"], ["far"], "far"),
         _node("Transpose", ["far"], ["steps"], "turn", perm=[2, 0, 1]),
+        _node("ReduceMean", ["images"], ["means"], "means", axes=[2, 3], keepdims=0),
+        _node("Mul", ["means", "little"], ["moves"], "little"),
+        _node("Add", ["rows", "moves"], ["poses"], "add"),
     ),
     (("images", TensorProto.FLOAT, [1, 3, 8, 32]),),
-    (("steps", TensorProto.FLOAT, [32, 1, 3]),),
+    (("steps", TensorProto.FLOAT, [32, 1, 3]), ("poses", TensorProto.FLOAT, [1, 12, 3])),
     lambda random: {
         "images": random.integers(0, 256, (SAMPLES, 3, 8, 32)).astype(np.float32) / np.float32(255)
     },
-    (("much", np.array(9, np.float32)),),
+    (
+        ("much", np.array(9, np.float32)),
+        ("little", np.array(1e-3, np.float32)),
+        (
+            "rows",  # a box, two scores, and two keypoints with a score each
+            np.float32(
+                [
+                    [
+                        [16, 9, 25],
+                        [4, 4, 2],
+                        [8, 6, 4],
+                        [6, 4, 2],
+                        [0.9, 0.1, 0.2],
+                        [0, 0.7, 0.1],
+                        [14, 8, 2],
+                        [3, 5, 1],
+                        [0.9, 0.5, 0.1],
+                        [-3, 9, 25],
+                        [5, 2, 99],
+                        [0.1, 0.25, 0.5],
+                    ]
+                ]
+            ),
+        ),
+    ),
     "inputs: {images: {image: {resize: {width: 32, height: 8}, scale: 0.00392157}}}\n"
-    "outputs: {steps: {kind: text, labels: alphabet.txt, blank: -1, activation: softmax}}",
+    "outputs: {steps: {kind: text, labels: alphabet.txt, blank: -1, activation: softmax},"
+    " poses: {kind: detection, layout: yolo, keypoints: 2, labels: labels.txt, score: 0.15}}",
     "[{backend: cpu, recipe: fp32}]",
-    (("alphabet.txt", "a\n\u732b\n"),),
+    (("alphabet.txt", "a\n\u732b\n"), ("labels.txt", "cup\nplate\n")),
 )
-"""A line of text: the colour of each column is a symbol, or none."""
+"""A line of text, where the colour of each column is a symbol or none; objects with keypoints."""
 
 PIXELS = replace(
     DETECTOR,

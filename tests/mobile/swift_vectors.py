@@ -37,6 +37,7 @@ SOURCES = (
     "Tensors",
     "Frames",
     "Images",
+    "Keypoints",
     "SeveralBoxes",
     "Answers",
     "Ctc",

@@ -348,6 +348,7 @@ def answer_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     yield from decision_cases(np.random.default_rng(37))
     yield from ssd_cases(np.random.default_rng(41))
     yield from text_cases(np.random.default_rng(43))
+    yield from keypoint_cases(np.random.default_rng(47))
 
 
 def option_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
@@ -632,6 +633,41 @@ def ssd_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
     yield ssd(classes="kinds"), none, names, letterbox
     none = [np.zeros((1, 0, 4), np.float32), np.zeros((1, 0, 3), np.float32)]
     yield ssd(priors="priors.txt"), none, names, letterbox, None, None, ""
+
+
+def keypoint_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
+    letterbox = {"width": 200, "height": 120, "description": image(resize={"letterbox": 96})}
+    crop = image(resize={"short_side": 110, "crop": 96})
+    cropped = {"width": 333, "height": 197, "description": crop}
+    stretch = {"width": 50, "height": 70, "description": image(resize={"width": 96, "height": 96})}
+    names = LABELS[:2]
+    for (number, values), picture_of in product(
+        ((5, 3), (4, 2), (1, 3)), (letterbox, cropped, stretch)
+    ):
+        how = {"keypoints": number, "keypoint_values": values}
+        scored, points = boxes(rng, 40, 2), rng.uniform(-9, 105, (40, number * values))
+        rows = np.hstack([scored, points]).astype(np.float32)
+        described = output(kind="detection", layout="yolo", **how)
+        yield described, rows[None], names, picture_of
+        yield described, np.ascontiguousarray(rows.T[None]), names, picture_of
+        yield described, rows.T[None].astype(np.float16), [], picture_of, None, {"most": 4}
+        options = {"allow": ["dog"], "score": 0.4, "iou": 0.2}
+        yield described, rows[None], names, picture_of, None, options
+        yield described, rows[:, [0, 1, 2, 3, 4, *range(6, rows.shape[1])]][None], [], picture_of
+        # Keypoints that are no numbers, and rows where the model found nothing.
+        odd = rows.copy()
+        odd[0, 6], odd[1, -1], odd[2, 7] = np.nan, np.inf, -np.inf
+        yield {**described, "score": 0.0, "iou": 1.0}, odd[None], names, picture_of
+        ended = np.column_stack([rows[:, :5], rng.integers(-1, 2, 40), rows[:, 6:]])
+        described = output(kind="detection", layout="end2end", **how)
+        yield described, ended.astype(np.float32)[None], names, picture_of
+        yield described, ended.astype(np.float32)[None], names[:1], picture_of
+        odd[:, 5] = 0
+        yield {**described, "score": 0.0}, odd[None], [], picture_of
+    for shape in ((1, 0, 21), (1, 21, 0)):
+        described = output(kind="detection", layout="yolo", keypoints=5)
+        yield described, np.zeros(shape, np.float32), LABELS[:2], letterbox
+        yield described, np.zeros(shape, np.float32), [], letterbox
 
 
 def mask_cases(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:

@@ -17,7 +17,12 @@ from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
 from edgepack.ondevice.runtime.edgepack_images import find_placement
-from edgepack.ondevice.runtime.edgepack_layouts import BEFORE_SCORES, OBJECT_VALUES, count_cells
+from edgepack.ondevice.runtime.edgepack_layouts import (
+    BEFORE_SCORES,
+    OBJECT_VALUES,
+    count_cells,
+    count_point_values,
+)
 from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
 from edgepack.project.inputs import ImageInput, TokensInput
 from edgepack.project.loading import LoadedProject
@@ -301,13 +306,19 @@ class _Check:
         labels = self._count_labels(meaning.labels, place)
         if meaning.layout == "ssd":
             self._check_several(spec, meaning, labels)
-            return
+        else:
+            self._check_rows(spec, meaning, labels)
+
+    def _check_rows(self, spec: TensorSpec, meaning: DetectionOutput, labels: int) -> None:
+        """Check the one output of a layout that has all in its rows."""
+        place = ("outputs", spec.name)
         boxes = self._count_boxes(spec, meaning)
+        points = count_point_values(meaning.model_dump())
         values: int | str = "values"
         if meaning.layout == "end2end":
-            values = OBJECT_VALUES
+            values = OBJECT_VALUES + points
         elif labels:
-            values = BEFORE_SCORES[meaning.layout] + labels
+            values = BEFORE_SCORES[meaning.layout] + labels + points
         shapes: list[tuple[int | str, ...]] = [(1, boxes, values)]
         if meaning.layout == "yolo":
             shapes.append((1, values, boxes))
@@ -316,8 +327,20 @@ class _Check:
             raise self._make_error(
                 place,
                 f"the output is {spec}; the layout {meaning.layout!r} with {labels or 'no'} labels"
-                f" is {wanted}",
-                "choose the layout that the model was exported with, and one label per class",
+                f"{_describe_points(meaning)} is {wanted}",
+                "choose the layout that the model was exported with, and one label per class"
+                + (", and its 'keypoints' and 'keypoint_values'" if points else ""),
+            )
+        sizes = [size for size in (spec.shape or ())[1:] if isinstance(size, int)]
+        least = BEFORE_SCORES.get(meaning.layout, 0) + points
+        # Without labels the smaller axis is the row.
+        if points and values == "values" and len(sizes) == 2 and min(sizes) <= least:
+            raise self._make_error(
+                (*place, "keypoints"),
+                f"the output is {spec}; a box{_describe_points(meaning)} has {least} values and a"
+                " score per class",
+                "give the number of keypoints that the model was made with, and keypoint_values: 2"
+                " where they have no score",
             )
 
     def _check_several(self, spec: TensorSpec, meaning: DetectionOutput, labels: int) -> None:
@@ -465,6 +488,12 @@ def _explain_other_tokenizer(text: str, *, in_graph: bool) -> str:
 
 def _is_for_ids(spec: TensorSpec, length: int | str) -> bool:
     return spec.dtype in ("int32", "int64") and _can_be(spec, (1, length))
+
+
+def _describe_points(meaning: DetectionOutput) -> str:
+    if meaning.keypoints is None:
+        return ""
+    return f" and {meaning.keypoints} keypoints of {meaning.keypoint_values} values"
 
 
 def _join_shapes(shapes: Iterable[Sequence[int | str]]) -> str:

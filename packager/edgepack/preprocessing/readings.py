@@ -144,6 +144,8 @@ class Boxes(Reading):
         if given.layout != "ssd":
             strides = given.strides or STRIDES
             layouts = [name for name in _LAYOUTS if name != "ssd"]
+            if given.keypoints is not None:
+                layouts = ["yolo", "end2end"]
             return {f"layout: {n}": {**whole, "layout": n, "strides": strides} for n in layouts}
         boxes = product(_FORMS, (True, False)) if given.box else [(None, True)]
         return {

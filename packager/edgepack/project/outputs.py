@@ -63,6 +63,11 @@ class DetectionOutput(Documented):
     with the better score stays."""
     most: Positive = 100
     """How many objects an answer holds, at most."""
+    keypoints: Annotated[Positive | None, _IF_GIVEN] = None
+    """Of ``yolo`` and ``end2end``: how many points each box has, behind all else in its row."""
+    keypoint_values: Annotated[Literal[2, 3] | None, _IF_GIVEN] = None
+    """Of ``keypoints``: 3 for x and y in pixels of the input and a score each, 2 for no score; 3
+    where none is given."""
     scores: Annotated[str | None, _IF_GIVEN] = None
     """Of ``ssd``: the output with the scores of the boxes' classes, ``(1, N, C)``; with ``classes``
     those of the boxes, ``(1, N)``."""
@@ -108,6 +113,19 @@ class DetectionOutput(Documented):
         return self
 
     @model_validator(mode="after")
+    def _check_keypoints(self) -> Self:
+        if self.keypoints is not None and self.layout not in _WITH_KEYPOINTS:
+            raise ValueError(
+                f"'keypoints' belong to the layouts {' and '.join(_WITH_KEYPOINTS)}"
+                " | remove 'keypoints'"
+            )
+        if (self.keypoints is None) != (self.keypoint_values is None):
+            raise ValueError(
+                "'keypoints' and 'keypoint_values' go together | give both, or neither"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_boxes(self) -> Self:
         if self.priors is None and self.variances is not None:
             raise ValueError("'variances' are of 'priors' | remove 'variances', or give 'priors'")
@@ -131,6 +149,7 @@ _KEYS: Mapping[Layout, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """The keys that a layout has for itself."""
+_WITH_KEYPOINTS: tuple[Layout, ...] = ("yolo", "end2end")
 
 
 def _choose_own(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +157,7 @@ def _choose_own(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("layout") == "yolox":
         return {"strides": [*STRIDES]}
     if given.get("layout") != "ssd":
-        return {}
+        return {"keypoint_values": 3} if given.get("keypoints") else {}
     boxes = {"variances": [*VARIANCES]} if given.get("priors") else {"box": "corners"}
     return {"normalized": True, "background": False, "activation": "none", **boxes}
 

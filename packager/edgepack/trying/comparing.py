@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from edgepack.base.arrays import Array
-from edgepack.metrics.objects import compute_overlap
+from edgepack.metrics.objects import compute_overlap, compute_share
 from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
 from edgepack.ondevice.runtime.edgepack_ctc import Transcription
 from edgepack.trying import tensors
@@ -205,6 +205,7 @@ def make_object_cell(row: Object, column: int) -> TrialCell:
 
 
 def _judge_object(wanted: Detection, found: Detection, share: float) -> Level:
+    share = min(share, compute_share(wanted, found))
     near = share < NEAR_OVERLAP or abs(found.score - wanted.score) > NEAR_SCORE
     return "near" if near else "same"
 

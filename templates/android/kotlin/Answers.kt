@@ -34,6 +34,7 @@ data class Classification(
  * @property top edge
  * @property right edge
  * @property bottom edge
+ * @property keypoints in the model's order; empty where it gives none
  */
 data class Detection(
     val index: Int,
@@ -43,6 +44,7 @@ data class Detection(
     val top: Float,
     val right: Float,
     val bottom: Float,
+    val keypoints: List<Keypoint> = emptyList(),
 ) {
     override fun toString(): String = "${label ?: index} $score ($left, $top, $right, $bottom)"
 }
@@ -281,15 +283,18 @@ internal fun findObjects(
         val score = rows.score(row, index)
         if (score < least || !score.isFinite()) continue
         val edges = rows.findEdges(row)
-        if (edges.all { it.isFinite() }) found += Candidate(index, score, edges)
+        val points = rows.findPoints(row)
+        if (edges.all { it.isFinite() } && points.all { it.isFinite() }) found += Candidate(index, score, edges, points)
     }
     // Sorting keeps the order of equal scores, of which -0.0 and 0.0 are two.
     found.sortWith { a, b -> (b.score > a.score).compareTo(a.score > b.score) }
     val most = options.most ?: description.getInt("most")
     val kept = if (rows.overlap) dropOverlaps(found, options.iou ?: description.getDouble("iou"), most) else found.take(most)
+    val keypoints = KeypointShape.of(description)
     return kept.map {
         val (left, top, right, bottom) = moveToPicture(it.edges, placement)
-        Detection(it.index, labels.getOrNull(it.index), it.score.toFloat(), left, top, right, bottom)
+        val moved = keypoints.move(it.points, placement)
+        Detection(it.index, labels.getOrNull(it.index), it.score.toFloat(), left, top, right, bottom, moved)
     }
 }
 
@@ -308,20 +313,31 @@ internal interface BoxRows {
 
     /** Returns left, top, right and bottom of a row's box in pixels of the input. */
     fun findEdges(row: Int): DoubleArray
+
+    /** Returns the numbers of a row's keypoints, in pixels of the input. */
+    fun findPoints(row: Int): DoubleArray = doubleArrayOf()
 }
 
-private fun readRows(output: Values, description: JSONObject, labels: List<String>, placement: Placement): BoxRows =
-    when (val layout = description.getString("layout")) {
-        "end2end" -> FinalRows(output, labels.size)
+private fun readRows(output: Values, description: JSONObject, labels: List<String>, placement: Placement): BoxRows {
+    val points = KeypointShape.of(description).size
+    return when (val layout = description.getString("layout")) {
+        "end2end" -> FinalRows(output, labels.size, points)
         "yolox" -> GridRows(CentredRows(output, layout, labels.size), description.getJSONArray("strides"), placement)
-        else -> CentredRows(output, layout, labels.size)
+        else -> CentredRows(output, layout, labels.size, points)
     }
+}
 
 /**
  * Centre, width, height, then a score per class: (1, 4 + C, N) or (1, N, 4 + C) for the layout `yolo`, (1, N, 5 + C) for
- * `yolov5` and `yolox`, which have the score that there is an object before those of the classes.
+ * `yolov5` and `yolox`, which have the score that there is an object before those of the classes. [points] numbers of
+ * keypoints may come last.
  */
-private class CentredRows(private val output: Values, layout: String, labels: Int) : BoxRows {
+private class CentredRows(
+    private val output: Values,
+    layout: String,
+    labels: Int,
+    private val points: Int = 0,
+) : BoxRows {
     private val hasObjectScore = layout != "yolo"
     private val before = if (hasObjectScore) 5 else 4
     private val width: Int
@@ -335,12 +351,13 @@ private class CentredRows(private val output: Values, layout: String, labels: In
         // Where both axes have that size, the first one counts, as in ultralytics' exports.
         // An empty axis contains no boxes: there is no object.
         val smaller = if (min(rows, columns) > 0) min(rows, columns) else max(rows, columns)
-        val size = if (labels > 0) before + labels else smaller
+        val others = before + points
+        val size = if (labels > 0) others + labels else smaller
         isTransposed = !hasObjectScore && rows == size
         width = if (isTransposed) rows else columns
         count = if (isTransposed) columns else rows
-        require(width > before && (labels == 0 || width == before + labels)) {
-            val wanted = if (labels > 0) "${before + labels}" else "$before and a score per class"
+        require(width > others && (labels == 0 || width == others + labels)) {
+            val wanted = if (labels > 0) "${others + labels}" else "$others and a score per class"
             "the output is ${shape.contentToString()}: the layout '$layout' of a detection has one" +
                 " picture, with $wanted values for each box"
         }
@@ -359,7 +376,7 @@ private class CentredRows(private val output: Values, layout: String, labels: In
     override fun findClass(row: Int): Int {
         var best = 0
         var highest = score(row, 0)
-        for (index in 1 until width - before) {
+        for (index in 1 until width - before - points) {
             val score = score(row, index)
             if (score > highest) {
                 best = index
@@ -370,6 +387,8 @@ private class CentredRows(private val output: Values, layout: String, labels: In
     }
 
     override fun findEdges(row: Int): DoubleArray = toEdges(value(row, 0), value(row, 1), value(row, 2), value(row, 3))
+
+    override fun findPoints(row: Int): DoubleArray = DoubleArray(points) { value(row, width - points + it) }
 }
 
 /** Returns left, top, right and bottom of a box. */
@@ -406,28 +425,38 @@ private class GridRows(private val rows: CentredRows, strides: JSONArray, placem
     }
 }
 
-/** (1, N, 6): left, top, right and bottom in pixels of the input, score and class of objects that do not overlap. */
-private class FinalRows(private val output: Values, private val labels: Int) : BoxRows {
+/**
+ * (1, N, 6): left, top, right and bottom in pixels of the input, score and class of objects that do not overlap; then
+ * [points] numbers of keypoints.
+ */
+private class FinalRows(
+    private val output: Values,
+    private val labels: Int,
+    private val points: Int,
+) : BoxRows {
+    private val width = 6 + points
     override val count: Int
     override val overlap = false
 
     init {
         val shape = output.shape
-        require(shape.size == 3 && shape[0] == 1L && shape[2] == 6L) {
-            "the output is ${shape.contentToString()}: the layout 'end2end' of a detection has one picture, with 6" +
+        require(shape.size == 3 && shape[0] == 1L && shape[2] == width.toLong()) {
+            "the output is ${shape.contentToString()}: the layout 'end2end' of a detection has one picture, with $width" +
                 " values for each box"
         }
         count = shape[1].toInt()
     }
 
-    override fun findClass(row: Int): Int = toClass(output[6 * row + 5], labels)
+    override fun findClass(row: Int): Int = toClass(output[width * row + 5], labels)
 
     override fun score(row: Int, index: Int): Double {
-        val score = output[6 * row + 4]
+        val score = output[width * row + 4]
         return if (score.isNaN()) Double.NEGATIVE_INFINITY else score
     }
 
-    override fun findEdges(row: Int): DoubleArray = DoubleArray(4) { output[6 * row + it] }
+    override fun findEdges(row: Int): DoubleArray = DoubleArray(4) { output[width * row + it] }
+
+    override fun findPoints(row: Int): DoubleArray = DoubleArray(points) { output[width * row + 6 + it] }
 }
 
 /** Returns the class that a number stands for, or -1 where it is none. */
@@ -437,7 +466,7 @@ internal fun toClass(found: Double, labels: Int): Int {
 }
 
 /** An object that may be kept; its edges are in pixels of the input. */
-private class Candidate(val index: Int, val score: Double, val edges: DoubleArray) {
+private class Candidate(val index: Int, val score: Double, val edges: DoubleArray, val points: DoubleArray) {
     private val area: Double = side(edges[0], edges[2]) * side(edges[1], edges[3])
 
     fun overlaps(other: Candidate, iou: Double): Boolean {
@@ -471,7 +500,7 @@ private fun moveToPicture(edges: DoubleArray, place: Placement): List<Float> =
         }
     }
 
-private fun moveToPicture(edge: Double, offset: Long, scaled: Long, size: Int): Float =
+internal fun moveToPicture(edge: Double, offset: Long, scaled: Long, size: Int): Float =
     ((edge - offset) * size / scaled).coerceIn(0.0, size.toDouble()).toFloat()
 
 /**

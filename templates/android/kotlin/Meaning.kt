@@ -227,7 +227,7 @@ private fun listClassCounts(spec: Spec, description: JSONObject): List<Long> {
         }
     val before =
         when (description.optString("layout")) {
-            "yolo" -> 4
+            "yolo" -> 4 + KeypointShape.of(description).size
             "yolov5", "yolox" -> 5
             "ssd" -> if (description.getBoolean("background")) 1 else 0
             else -> if (description.getString("kind") == "text") 1 else 0

@@ -140,7 +140,7 @@ extension DetectedRows {
     /// Returns the axes of which one has the scores of the classes, and how many other values are before these.
     fileprivate func countedAxes(of shape: [Dimension]) -> (axes: [Dimension], before: Int) {
         switch layout {
-        case .yolo: return (Array(shape.dropFirst()), 4)
+        case .yolo: return (Array(shape.dropFirst()), 4 + points.size)
         case .yolov5, .yolox: return (Array(shape.dropFirst(2)), 5)
         case .ssd: return (several?.classes == nil ? Array(shape.dropFirst(2)) : [], several?.background == true ? 1 : 0)
         case .end2end: return ([], 0)

@@ -32,13 +32,16 @@ public struct Detection: Sendable, Equatable {
     public let score: Double
     /// Where it is in the picture.
     public let box: Box
+    /// In the model's order; empty where it gives none.
+    public let keypoints: [Keypoint]
 
     /// Makes an object, for an app's tests.
-    public init(index: Int, label: String?, score: Double, box: Box) {
+    public init(index: Int, label: String?, score: Double, box: Box, keypoints: [Keypoint] = []) {
         self.index = index
         self.label = label
         self.score = score
         self.box = box
+        self.keypoints = keypoints
     }
 }
 
@@ -370,6 +373,8 @@ struct DetectedRows: Decodable, Sendable, Equatable {
     let strides: [Int]?
     /// Of `ssd`.
     let several: SeveralBoxes?
+    /// Of `yolo` and `end2end`.
+    let points: KeypointShape
 
     private enum Keys: CodingKey {
         case labels, layout, score, iou, most, strides
@@ -384,6 +389,7 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         most = try keys.decode(Int.self, forKey: .most)
         strides = try keys.decodeIfPresent([Int].self, forKey: .strides)
         several = layout == .ssd ? try SeveralBoxes(from: decoder) : nil
+        points = try KeypointShape(from: decoder)
     }
 
     /// Returns the objects, best first; among equal scores, in the output's order.
@@ -405,7 +411,8 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         let allowed = try options.allowed(of: labels)
         let (score, iou, most) = (options.score ?? score, options.iou ?? iou, options.most ?? most)
         func isWanted(_ each: Candidate) -> Bool {
-            each.score >= score && each.score.isFinite && each.box.isFinite && isAllowed(each.index, allowed)
+            each.score >= score && each.score.isFinite && each.box.isFinite && each.points.allSatisfy(\.isFinite)
+                && isAllowed(each.index, allowed)
         }
         let found =
             try several?.candidates(outputs, labels: labels.count, place: place, priors: priors, isWanted: isWanted)
@@ -417,7 +424,9 @@ struct DetectedRows: Decodable, Sendable, Equatable {
             if !isCovered { kept.append(each) }
         }
         return kept.map {
-            Detection(index: $0.index, label: label($0.index, of: labels), score: $0.score, box: place.inPicture($0.box))
+            Detection(
+                index: $0.index, label: label($0.index, of: labels), score: $0.score, box: place.inPicture($0.box),
+                keypoints: points.points($0.points, in: place))
         }
     }
 
@@ -427,6 +436,8 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         let score: Double
         /// In pixels of the input.
         let box: Box
+        /// The numbers of its keypoints, in pixels of the input.
+        var points: [Double] = []
     }
 
     /// Returns the objects of rows that are wanted, in the output's order.
@@ -443,7 +454,7 @@ struct DetectedRows: Decodable, Sendable, Equatable {
         return (0..<rows).compactMap { row in
             let object = before == 5 ? value(row, 4) : 1
             var (index, best) = (0, -Double.infinity)
-            for column in before..<columns {
+            for column in before..<(columns - points.size) {
                 let score = value(row, column) * object
                 if score > best { (index, best) = (column - before, score) }
             }
@@ -455,7 +466,8 @@ struct DetectedRows: Decodable, Sendable, Equatable {
             }
             let (halfWidth, halfHeight) = (width / 2, height / 2)
             let box = Box(left: x - halfWidth, top: y - halfHeight, right: x + halfWidth, bottom: y + halfHeight)
-            let found = Candidate(index: index, score: best, box: box)
+            var found = Candidate(index: index, score: best, box: box)
+            if points.size > 0 { found.points = ((columns - points.size)..<columns).map { value(row, $0) } }
             return isWanted(found) ? found : nil
         }
     }
@@ -464,13 +476,16 @@ struct DetectedRows: Decodable, Sendable, Equatable {
     private func finished(
         _ output: RawTensor, labels: Int, isWanted: (Candidate) -> Bool
     ) throws -> [Candidate] {
-        guard output.shape.count == 3, output.shape[0] == 1, output.shape[2] == 6 else { throw unfit(output.shape, "6") }
+        let width = 6 + points.size
+        guard output.shape.count == 3, output.shape[0] == 1, output.shape[2] == width else {
+            throw unfit(output.shape, "\(width)")
+        }
         let values = output.doubles()
-        return stride(from: 0, to: values.count, by: 6).compactMap { at in
+        return stride(from: 0, to: values.count, by: width).compactMap { at in
             guard let index = Int(exactly: values[at + 5]), index >= 0, index < (labels > 0 ? labels : 1 << 31)
             else { return nil }
             let box = Box(left: values[at], top: values[at + 1], right: values[at + 2], bottom: values[at + 3])
-            let found = Candidate(index: index, score: values[at + 4], box: box)
+            let found = Candidate(index: index, score: values[at + 4], box: box, points: Array(values[(at + 6)..<(at + width)]))
             return isWanted(found) ? found : nil
         }
     }
@@ -503,16 +518,17 @@ struct DetectedRows: Decodable, Sendable, Equatable {
     private var before: Int { layout == .yolo ? 4 : 5 }
 
     private func axes(_ shape: [Int], labels: Int) throws -> (rows: Int, columns: Int, isTransposed: Bool) {
+        let others = before + points.size
         if shape.count == 3, shape[0] == 1 {
             // An empty axis contains no boxes: there is no object.
             let smaller = min(shape[1], shape[2]) > 0 ? min(shape[1], shape[2]) : max(shape[1], shape[2])
-            let size = labels > 0 ? 4 + labels : smaller
+            let size = labels > 0 ? others + labels : smaller
             // Where both axes have that size, the first one counts, as in ultralytics' exports.
             let isTransposed = layout == .yolo && shape[1] == size
             let (rows, columns) = isTransposed ? (shape[2], shape[1]) : (shape[1], shape[2])
-            if columns > before, labels == 0 || columns == before + labels { return (rows, columns, isTransposed) }
+            if columns > others, labels == 0 || columns == others + labels { return (rows, columns, isTransposed) }
         }
-        throw unfit(shape, labels > 0 ? "\(before + labels)" : "\(before) and a score per class")
+        throw unfit(shape, labels > 0 ? "\(others + labels)" : "\(others) and a score per class")
     }
 
     private func unfit(_ shape: [Int], _ wanted: String) -> AnswerError {
@@ -540,10 +556,13 @@ extension Box {
 extension ImagePlacement {
     /// Converts a box from pixels of the input to pixels of the picture, and clips it to the picture.
     fileprivate func inPicture(_ box: Box) -> Box {
-        func x(_ value: Double) -> Double { back(value, offset: left, scaled: scaledWidth, size: width) }
-        func y(_ value: Double) -> Double { back(value, offset: top, scaled: scaledHeight, size: height) }
-        return Box(left: x(box.left), top: y(box.top), right: x(box.right), bottom: y(box.bottom))
+        Box(
+            left: xInPicture(box.left), top: yInPicture(box.top), right: xInPicture(box.right), bottom: yInPicture(box.bottom))
     }
+
+    func xInPicture(_ value: Double) -> Double { back(value, offset: left, scaled: scaledWidth, size: width) }
+
+    func yInPicture(_ value: Double) -> Double { back(value, offset: top, scaled: scaledHeight, size: height) }
 
     private func back(_ value: Double, offset: Int, scaled: Int, size: Int) -> Double {
         let (offset, scaled, size) = (Double(offset), Double(scaled), Double(size))

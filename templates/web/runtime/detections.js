@@ -1,6 +1,7 @@
 import {sortBestFirst} from "./answers.js";
 import {listBoxes} from "./boxes.js";
 import {requireInput} from "./errors.js";
+import {countPointNumbers, makeKeypoints} from "./keypoints.js";
 import {formatShape, readNumbers} from "./tensors.js";
 
 /**
@@ -14,6 +15,7 @@ import {formatShape, readNumbers} from "./tensors.js";
  * @property {number} index of its class
  * @property {number} score
  * @property {Edges} edges
+ * @property {readonly number[]} [points] the numbers of its keypoints, in pixels of the input
  */
 
 /** Classes that a model without labels may name: larger numbers are none. */
@@ -39,13 +41,15 @@ const MOST_CLASSES = 2 ** 31;
 export function findObjects(output, description, labels, place, isAllowed, several) {
   const {layout, score: least = 0, iou = 1, most = Infinity} = description;
   const rows = layout === "ssd" ? listBoxes(output, several, description, labels.length, place)
-    : layout === "end2end" ? listFinished(output, labels.length) : listScored(output, description, labels.length, place);
-  const good = [...rows].filter(({index, score, edges}) =>
-    score >= least && Number.isFinite(score) && isAllowed(index) && edges.every(Number.isFinite));
+    : layout === "end2end" ? listFinished(output, description, labels.length) : listScored(output, description, labels.length, place);
+  const good = [...rows].filter(({index, score, edges, points = []}) =>
+    score >= least && Number.isFinite(score) && isAllowed(index) && [...edges, ...points].every(Number.isFinite));
   const best = sortBestFirst(good, ({score}) => score);
   const kept = layout === "end2end" ? best.slice(0, most) : dropOverlaps(best, iou, most);
-  return kept.map(({index, score, edges}) => ({
-    index, label: labels[index] ?? null, score, box: moveToPicture(edges, place),
+  const {moveX, moveY} = makeMoves(place);
+  return kept.map(({index, score, edges: [left, top, right, bottom], points = []}) => ({
+    index, label: labels[index] ?? null, score, box: [moveX(left), moveY(top), moveX(right), moveY(bottom)],
+    ...makeKeypoints(points, description, moveX, moveY),
   }));
 }
 
@@ -58,11 +62,13 @@ export function findObjects(output, description, labels, place, isAllowed, sever
  * @param {Placement} place
  * @returns {Generator<Candidate>}
  */
-function* listScored(output, {layout = "", strides = []}, labels, place) {
+function* listScored(output, description, labels, place) {
+  const {layout = "", strides = []} = description;
+  const after = countPointNumbers(description);
   const values = readNumbers(output);
   const hasObjectScore = layout !== "yolo";
   const before = hasObjectScore ? 5 : 4;
-  const {count, width, isTransposed} = findRows(output, layout, before, labels);
+  const {count, width, isTransposed} = findRows(output, layout, before + after, labels);
   const cells = layout === "yolox" ? listCells(strides, place, count) : [];
   const [across, down] = isTransposed ? [count, 1] : [1, width];
   for (let row = 0; row < count; row++) {
@@ -70,7 +76,7 @@ function* listScored(output, {layout = "", strides = []}, labels, place) {
     const objectScore = hasObjectScore ? values[at + 4 * across] : 1;
     let index = 0;
     let score = -Infinity;
-    for (let column = before; column < width; column++) {
+    for (let column = before; column < width - after; column++) {
       const found = values[at + column * across] * objectScore;
       if (found > score) [index, score] = [column - before, found];
     }
@@ -80,7 +86,8 @@ function* listScored(output, {layout = "", strides = []}, labels, place) {
       box = [(box[0] + x) * stride, (box[1] + y) * stride, Math.exp(box[2]) * stride, Math.exp(box[3]) * stride];
     }
     const [half, halfHeight] = [box[2] / 2, box[3] / 2];
-    yield {index, score, edges: [box[0] - half, box[1] - halfHeight, box[0] + half, box[1] + halfHeight]};
+    const points = Array.from({length: after}, (_, number) => values[at + (width - after + number) * across]);
+    yield {index, score, edges: [box[0] - half, box[1] - halfHeight, box[0] + half, box[1] + halfHeight], points};
   }
 }
 
@@ -89,20 +96,20 @@ function* listScored(output, {layout = "", strides = []}, labels, place) {
  *
  * @param {Tensor} output
  * @param {string} layout
- * @param {number} before how many values of a row are no scores of classes
+ * @param {number} others how many values of a row are no scores of classes
  * @param {number} labels
  */
-function findRows({shape}, layout, before, labels) {
+function findRows({shape}, layout, others, labels) {
   const [rows, columns] = shape.length === 3 && shape[0] === 1 ? shape.slice(1) : [0, 0];
   // Where both axes have that size, the first one counts, as in ultralytics' exports.
   // An empty axis contains no boxes: there is no object.
-  const size = labels ? before + labels : Math.min(rows, columns) || Math.max(rows, columns);
+  const size = labels ? others + labels : Math.min(rows, columns) || Math.max(rows, columns);
   const isTransposed = layout === "yolo" && rows === size;
   const [count, width] = isTransposed ? [columns, rows] : [rows, columns];
   requireInput(
-    width > before && (!labels || width === before + labels),
+    width > others && (!labels || width === others + labels),
     `the output is ${formatShape(shape)}: the layout '${layout}' of a detection has one picture, with`
-      + ` ${labels ? before + labels : `${before} and a score per class`} values for each box`,
+      + ` ${labels ? others + labels : `${others} and a score per class`} values for each box`,
   );
   return {count, width, isTransposed};
 }
@@ -134,20 +141,22 @@ function listCells(strides, {width, height}, count) {
  * Yields the rows of an output whose model has suppressed overlaps itself, without padding.
  *
  * @param {Tensor} output
+ * @param {OutputDescription} description
  * @param {number} labels
  * @returns {Generator<Candidate>}
  */
-function* listFinished(output, labels) {
+function* listFinished(output, description, labels) {
   const {shape} = output;
+  const width = 6 + countPointNumbers(description);
   requireInput(
-    shape.length === 3 && shape[0] === 1 && shape[2] === 6,
-    `the output is ${formatShape(shape)}: the layout 'end2end' of a detection has one picture, with 6 values for each box`,
+    shape.length === 3 && shape[0] === 1 && shape[2] === width,
+    `the output is ${formatShape(shape)}: the layout 'end2end' of a detection has one picture, with ${width} values for each box`,
   );
   const values = readNumbers(output);
-  for (let at = 0; at < values.length; at += 6) {
-    const [left, top, right, bottom, score, index] = values.subarray(at, at + 6);
+  for (let at = 0; at < values.length; at += width) {
+    const [left, top, right, bottom, score, index, ...points] = values.subarray(at, at + width);
     if (Number.isInteger(index) && index >= 0 && index < (labels || MOST_CLASSES)) {
-      yield {index, score, edges: [left, top, right, bottom]};
+      yield {index, score, edges: [left, top, right, bottom], points};
     }
   }
 }
@@ -189,18 +198,16 @@ function computeArea([left, top, right, bottom]) {
 }
 
 /**
- * Converts edges from pixels of the input to pixels of the picture, and clips them to the picture.
+ * Returns what converts x and y from pixels of the input to pixels of the picture, and clips them to the picture.
  *
- * @param {Edges} edges
  * @param {Placement} place
- * @returns {Detection["box"]}
  */
-function moveToPicture([left, top, right, bottom], place) {
+function makeMoves(place) {
   /** @type {(value: number) => number} */
   const moveX = (value) => moveBack(value, place.left, place.scaledWidth, place.pictureWidth);
   /** @type {(value: number) => number} */
   const moveY = (value) => moveBack(value, place.top, place.scaledHeight, place.pictureHeight);
-  return [moveX(left), moveY(top), moveX(right), moveY(bottom)];
+  return {moveX, moveY};
 }
 
 /**

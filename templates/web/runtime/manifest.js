@@ -31,6 +31,8 @@ import {ModelError} from "./errors.js";
  * @property {boolean} [background]
  * @property {string} [priors] a file with one box a line
  * @property {readonly number[]} [variances]
+ * @property {number} [keypoints]
+ * @property {number} [keypoint_values]
  * @property {number} [score]
  * @property {number} [iou]
  * @property {number} [most]

@@ -2,6 +2,7 @@ import {makeAnswer, readLabels} from "./answers.js";
 import {listReadToo, readPriors} from "./boxes.js";
 import {ModelError, requireInput} from "./errors.js";
 import {copyPixels, findPlacement, makeImageTensor, requireScaled} from "./images.js";
+import {countPointNumbers} from "./keypoints.js";
 import {isPicture, makePixels} from "./pictures.js";
 import {take} from "./shapes.js";
 import {Tensor, findArrayType, makeArray} from "./tensors.js";
@@ -230,8 +231,9 @@ export class Meaning {
  * @param {import("./manifest.js").OutputDescription} [description]
  * @returns {number[]}
  */
-function listClassCounts(shape, {kind, layout = "", axis, background, classes} = {kind: "raw"}) {
-  const before = {yolo: 4, yolov5: 5, yolox: 5, ssd: Number(background)}[layout] ?? Number(kind === "text");
+function listClassCounts(shape, description = {kind: "raw"}) {
+  const {kind, layout = "", axis, background, classes} = description;
+  const before = {yolo: 4 + countPointNumbers(description), yolov5: 5, yolox: 5, ssd: Number(background)}[layout] ?? Number(kind === "text");
   /** @type {readonly (number | string)[]} */
   let axes = [];
   if (kind === "classification") axes = (shape.length > 1 ? shape.slice(1) : shape).filter((size) => size !== 1).slice(0, 1);

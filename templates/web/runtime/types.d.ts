@@ -138,6 +138,14 @@ export interface Classification {
   readonly score: number;
 }
 
+/** One point of an object, in pixels of the upright picture, and within it. */
+export interface Keypoint {
+  readonly x: number;
+  readonly y: number;
+  /** null where the model gives none. */
+  readonly score: number | null;
+}
+
 /** One object in a picture. */
 export interface Detection {
   /** Of its class. */
@@ -146,6 +154,8 @@ export interface Detection {
   readonly score: number;
   /** In pixels of the upright picture, and within it. */
   readonly box: readonly [left: number, top: number, right: number, bottom: number];
+  /** In the model's order, where it gives some. */
+  readonly keypoints?: readonly Keypoint[];
 }
 
 /** The class at each pixel of the upright picture. */

@@ -266,9 +266,16 @@ private fun boxesAsJson(found: List<Detection>) =
     JSONArray(
         found.map {
             val box = listOf(it.left, it.top, it.right, it.bottom).map(Float::toDouble)
-            fields(it.index, it.label, it.score).put("box", JSONArray(box))
+            val points = it.keypoints.map { point -> pointAsJson(point) }
+            fields(it.index, it.label, it.score).put("box", JSONArray(box)).put("keypoints", JSONArray(points).takeIf { points.isNotEmpty() })
         },
     )
+
+private fun pointAsJson(point: Keypoint): JSONObject =
+    JSONObject()
+        .put("x", point.x.toDouble())
+        .put("y", point.y.toDouble())
+        .put("score", point.score?.toDouble() ?: JSONObject.NULL)
 
 private fun fields(index: Int, label: String?, score: Float): JSONObject =
     JSONObject().put("index", index).put("label", label ?: JSONObject.NULL).put("score", score.toDouble())

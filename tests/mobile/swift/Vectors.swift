@@ -252,6 +252,13 @@ private struct Found: Encodable {
     let label: String?
     let score: Double
     var box: [Double]?
+    var keypoints: [FoundPoint]?
+}
+
+private struct FoundPoint: Encodable {
+    let x: Double
+    let y: Double
+    let score: Double?
 }
 
 private struct FoundDecision: Encodable {
@@ -307,7 +314,9 @@ private func answers(_ folder: URL) throws -> Data {
         return try JSONEncoder().encode(
             objects.map {
                 let box = [$0.box.left, $0.box.top, $0.box.right, $0.box.bottom]
-                return Found(index: $0.index, label: $0.label, score: $0.score, box: box)
+                let points = $0.keypoints.map { FoundPoint(x: $0.x, y: $0.y, score: $0.score) }
+                return Found(
+                    index: $0.index, label: $0.label, score: $0.score, box: box, keypoints: points.isEmpty ? nil : points)
             })
     case .embedding(let pooling):
         let vectors = try pooling.vectors(of: output, mask: try given.mask?.tensor(in: folder))

@@ -132,6 +132,22 @@ def test_objects_when_one_moves_are_kept_at_a_smaller_overlap_only():
 
 
 @pytest.mark.parametrize(
+    ("moved", "score", "kept"),
+    [(0, 0.9, 1), (4, 0.9, 1), (8, 0.9, 0), (8, 0.3, 1)],
+    ids=["the same", "a tenth of the box", "a fifth of it", "not seen by fp32"],
+)
+def test_objects_when_a_keypoint_is_elsewhere_are_lost(moved, score, kept):
+    described = DetectionOutput(kind="detection", layout="yolo", keypoints=1)
+    box = [50, 50, 40, 40, 0.9]
+    ours, theirs = (
+        np.float32([[*box, 40 + by, 60, score]] * 8).T[None].copy() for by in (0, moved)
+    )
+    for each in (ours, theirs):
+        each[0, 4, 1:] = 0
+    assert value(found(described, [(ours, theirs)])) == kept
+
+
+@pytest.mark.parametrize(
     ("other", "f1"),
     [
         (rows((50, 50, 40, 40, 0.9, 0)), 2 / 3),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from edgepack.ondevice.runtime.edgepack_answers import Class, Detection
+from edgepack.ondevice.runtime.edgepack_answers import Class, Detection, Keypoint
 from edgepack.ondevice.runtime.edgepack_ctc import Transcription
 from edgepack.trying.comparing import make_block
 from edgepack.trying.maps import find_kind
@@ -200,3 +200,11 @@ def test_text_when_it_or_its_score_is_another_says_so(text, score, level, words)
     cells = [row.cells[1] for row in found.rows]
     assert cells[0].text == (repr(text) if text else "no text")
     assert cells[0].level == ("same" if text == "cat" else "differs")
+
+
+@pytest.mark.parametrize(("x", "level"), [(5.0, "same"), (7.0, "near")])
+def test_detection_when_a_keypoint_is_elsewhere_is_near(x, level):
+    box = (0.0, 0.0, 10.0, 10.0)
+    given = [Detection(0, "a", 0.9, box, (Keypoint(at, 5.0, None),)) for at in (5.0, x)]
+    _, compared = verdict("detection", given[:1], given[1:])
+    assert compared.level == level

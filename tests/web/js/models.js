@@ -58,7 +58,8 @@ async function run(model, {id, inputs}) {
 /** @param {any} given */
 const list = (given) => typeof given.text === "string" ? [given.text, given.score] : given.map((/** @type {any} */ each) => {
   if (each instanceof Float32Array) return [...each];
-  return each.box ? [each.index, each.label, each.score, each.box] : [each.index, each.label, each.score];
+  const points = (each.keypoints ?? []).map((/** @type {any} */ {x, y, score}) => [x, y, score]);
+  return each.box ? [each.index, each.label, each.score, each.box, points] : [each.index, each.label, each.score];
 });
 
 /** @param {any} outputs */

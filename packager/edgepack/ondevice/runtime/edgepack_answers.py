@@ -46,6 +46,17 @@ class Class:
 
 
 @dataclass(frozen=True)
+class Keypoint:
+    """One point of an object, such as a joint."""
+
+    x: float
+    """In pixels of the picture as it came, within it, as is ``y``."""
+    y: float
+    score: Optional[float]
+    """None where the model gives none."""
+
+
+@dataclass(frozen=True)
 class Detection:
     """One object in a picture."""
 
@@ -55,6 +66,8 @@ class Detection:
     score: float
     box: Box
     """Left, top, right, bottom in pixels of the picture as it came, clipped to it."""
+    keypoints: Tuple[Keypoint, ...] = ()
+    """In the model's order; of a model that gives some."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +281,7 @@ def find_detections(
     rows = layouts.read_rows(output, description, len(labels), size)
     # A NaN is below every limit.
     good = (rows.score >= description["score"]) & np.isfinite(rows.score)
-    good &= np.isfinite(rows.boxes).all(axis=1)
+    good &= np.isfinite(rows.boxes).all(axis=1) & np.isfinite(rows.points).all(axis=(1, 2))
     order = np.argsort(-rows.score, kind="stable")
     order = order[good[order]]
     order = _select_allowed(order, rows.index[order], description)
@@ -282,6 +295,7 @@ def find_detections(
             _find_label(labels, int(rows.index[row])),
             float(rows.score[row]),
             _map_to_picture(rows.boxes[row], place),
+            tuple(_map_point(point, place) for point in rows.points[row].tolist()),
         )
         for row in kept
     ]
@@ -321,6 +335,14 @@ def _map_to_picture(box: np.ndarray, place: images.Placement) -> Box:
         _map_back(y0, *vertical),
         _map_back(x1, *horizontal),
         _map_back(y1, *vertical),
+    )
+
+
+def _map_point(point: Sequence[float], place: images.Placement) -> Keypoint:
+    return Keypoint(
+        _map_back(point[0], place.left, place.width, place.picture_width),
+        _map_back(point[1], place.top, place.height, place.picture_height),
+        point[2] if len(point) > 2 else None,
     )
 
 
@@ -407,4 +429,7 @@ def make_json(given: Answer) -> Any:
         return list(given.tolist())
     if isinstance(given, ctc.Transcription):
         return asdict(given)
-    return [asdict(each) for each in given]
+    # What a model does not give has no key.
+    return [
+        {k: v for k, v in asdict(each).items() if (k, v) != ("keypoints", ())} for each in given
+    ]

@@ -36,6 +36,9 @@ class Rows:
     """float64 ``(N,)``; minus infinity where there is no object."""
     classes: Optional[int]
     """How many classes the output has; None where it does not tell."""
+    points: np.ndarray
+    """Of each row's keypoints x and y in pixels of the input, and a score where they have one:
+    float64 ``(N, K, 3)`` or ``(N, K, 2)``."""
 
 
 def list_read_too(description: Mapping[str, Any]) -> List[str]:
@@ -100,10 +103,12 @@ def read_rows(
             same, with the centre as an offset to the cell of a grid, in cells, and the logarithms
             of width and height in cells. ``end2end``: ``(1, N, 6)``: left, top, right, bottom in
             pixels of the input, score, class; a class that is no whole number from 0 on, or has no
-            label, is no object. ``ssd``: what :func:`join_outputs` returns.
-        description: ``layout``; ``strides`` for ``yolox``; for ``ssd`` ``normalized``,
-            ``background``, ``activation`` and, where it has one, ``classes``, also ``box``, or
-            ``variances`` with ``prior_boxes``, which are what :func:`read_priors` returns.
+            label, is no object. ``ssd``: what :func:`join_outputs` returns. ``yolo`` and
+            ``end2end`` may have keypoints at the end of each row.
+        description: ``layout``; ``keypoints`` and ``keypoint_values`` where there are some;
+            ``strides`` for ``yolox``; for ``ssd`` ``normalized``, ``background``, ``activation``
+            and, where it has one, ``classes``, also ``box``, or ``variances`` with
+            ``prior_boxes``, which are what :func:`read_priors` returns.
         labels: How many there are; 0 where they say nothing.
         size: Width and height of the input in pixels.
 
@@ -112,12 +117,13 @@ def read_rows(
     """
     layout = description["layout"]
     if layout == "end2end":
-        return _read_objects(output, labels)
+        return _read_objects(output, description, labels)
     if layout == "ssd":
         return _read_boxes(output, description, labels, size)
     before = BEFORE_SCORES[layout]
-    rows = _find_rows(output, layout, labels)
-    centred, scores = rows[:, :4], rows[:, before:]
+    rows = _find_rows(output, description, labels)
+    after = count_point_values(description)
+    centred, scores = rows[:, :4], rows[:, before : rows.shape[1] - after]
     # What overflows has no finite box or score, and is left out.
     with np.errstate(over="ignore", invalid="ignore"):
         if before > 4:
@@ -127,7 +133,21 @@ def read_rows(
         boxes = _find_corners(centred)
     scores = np.where(np.isnan(scores), -np.inf, scores)
     index = scores.argmax(axis=1)
-    return Rows(boxes, index, scores[np.arange(len(scores)), index], scores.shape[1])
+    best = scores[np.arange(len(scores)), index]
+    return Rows(boxes, index, best, scores.shape[1], _find_points(rows, description))
+
+
+def count_point_values(description: Mapping[str, Any]) -> int:
+    """Return how many values of a row are those of keypoints."""
+    if not description.get("keypoints"):
+        return 0
+    return int(description["keypoints"] * description["keypoint_values"])
+
+
+def _find_points(rows: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
+    points = rows[:, rows.shape[1] - count_point_values(description) :]
+    values = description.get("keypoint_values") or 3
+    return points.reshape(len(rows), points.shape[1] // values, values)
 
 
 def _find_corners(centred: np.ndarray) -> np.ndarray:
@@ -135,17 +155,18 @@ def _find_corners(centred: np.ndarray) -> np.ndarray:
     return np.hstack([centred[:, :2] - half, centred[:, :2] + half])
 
 
-def _find_rows(output: np.ndarray, layout: str, labels: int) -> np.ndarray:
+def _find_rows(output: np.ndarray, description: Mapping[str, Any], labels: int) -> np.ndarray:
     """Return float64 ``(N, values)``."""
-    before = BEFORE_SCORES[layout]
+    layout = description["layout"]
+    others = BEFORE_SCORES[layout] + count_point_values(description)
     rows = output[0].astype(np.float64) if output.ndim == 3 and len(output) == 1 else None
     if rows is not None and layout == "yolo":
         # An axis that is empty holds no boxes: there is no object.
-        values = before + labels if labels else min(rows.shape) or max(rows.shape)
+        values = others + labels if labels else min(rows.shape) or max(rows.shape)
         # Where both axes have that size, the first one is taken, as in ultralytics' exports.
         rows = rows.T if rows.shape[0] == values else rows
-    if rows is None or rows.shape[1] <= before or (labels and rows.shape[1] != before + labels):
-        wanted = f"{before + labels}" if labels else f"{before} and a score per class"
+    if rows is None or rows.shape[1] <= others or (labels and rows.shape[1] != others + labels):
+        wanted = f"{others + labels}" if labels else f"{others} and a score per class"
         raise _make_error(output, layout, wanted)
     return np.asarray(rows)
 
@@ -182,18 +203,26 @@ def count_cells(strides: Sequence[int], size: Tuple[int, int]) -> int:
     return sum((size[0] // stride) * (size[1] // stride) for stride in strides)
 
 
-def _read_objects(output: np.ndarray, labels: int) -> Rows:
-    if output.ndim != 3 or len(output) != 1 or output.shape[2] != OBJECT_VALUES:
-        raise _make_error(output, "end2end", f"{OBJECT_VALUES}")
+def _read_objects(output: np.ndarray, description: Mapping[str, Any], labels: int) -> Rows:
+    values = OBJECT_VALUES + count_point_values(description)
+    if output.ndim != 3 or len(output) != 1 or output.shape[2] != values:
+        raise _make_error(output, "end2end", f"{values}")
     rows = output[0].astype(np.float64)
-    return _name_rows(rows[:, :4], rows[:, 4], rows[:, 5], labels)
+    return _name_rows(rows[:, :6], labels, _find_points(rows, description))
 
 
-def _name_rows(boxes: np.ndarray, score: np.ndarray, named: np.ndarray, labels: int) -> Rows:
-    """Return rows whose class is a number; where that is none, there is no object."""
+def _name_rows(rows: np.ndarray, labels: int, points: np.ndarray) -> Rows:
+    """Return rows whose class is a number; where that is none, there is no object.
+
+    Args:
+        rows: A box, its score and its class: ``(N, 6)``.
+        labels: How many there are.
+        points: Of each row.
+    """
+    boxes, score, named = rows[:, :4], rows[:, 4], rows[:, 5]
     is_class = (named >= 0) & (named < (labels or _MOST_CLASSES)) & (named == np.floor(named))
     score = np.where(is_class & ~np.isnan(score), score, -np.inf)
-    return Rows(boxes, np.where(is_class, named, 0).astype(np.int64), score, None)
+    return Rows(boxes, np.where(is_class, named, 0).astype(np.int64), score, None, points)
 
 
 def _read_boxes(
@@ -205,7 +234,8 @@ def _read_boxes(
         boxes = _find_edges(rows[:, :4], description, size)
         if description.get("classes") is not None:
             scores = activate(values[:, :1], description["activation"])
-            return _name_rows(boxes, scores[:, 0], values[:, 1] - before, labels)
+            named = np.column_stack([boxes, scores[:, 0], values[:, 1] - before])
+            return _name_rows(named, labels, _find_points(rows, description))
         classes = values.shape[1] - before
         if classes < 1 or (labels and classes != labels):
             wanted = f"{labels + before}" if labels else f"{1 + before} or more"
@@ -218,7 +248,8 @@ def _read_boxes(
     own = values[:, before:]
     index = np.where(np.isnan(own), -np.inf, own).argmax(axis=1)
     score = scores[np.arange(len(scores)), index]
-    return Rows(boxes, index, np.where(np.isnan(score), -np.inf, score), classes)
+    score = np.where(np.isnan(score), -np.inf, score)
+    return Rows(boxes, index, score, classes, _find_points(rows, description))
 
 
 def _find_edges(
