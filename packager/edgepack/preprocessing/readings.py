@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -17,6 +18,7 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.ondevice.runtime.edgepack_answers import find_detections
+from edgepack.ondevice.runtime.edgepack_ctc import read_symbols
 from edgepack.ondevice.runtime.edgepack_images import Placement
 from edgepack.ondevice.runtime.edgepack_layouts import read_rows
 from edgepack.project.outputs import (
@@ -27,6 +29,7 @@ from edgepack.project.outputs import (
     OutputDescription,
     ProbabilityOutput,
     SizedDetection,
+    TextOutput,
 )
 
 LEAST_SIDE = 2.0
@@ -102,6 +105,8 @@ def choose_reading(description: OutputDescription, size: tuple[int, int] | None)
             return Classes(description)
         case ProbabilityOutput():
             return Probabilities(description)
+        case TextOutput():
+            return Texts(description)
         case _:
             return None
 
@@ -263,7 +268,7 @@ class Classes(Reading):
         """Add one sample's scores."""
         scores = output.astype(np.float64).reshape(-1)
         self.best[int(scores.argmax())] += 1
-        self.shares.append(bool(scores.min() >= 0 and abs(scores.sum() - 1) <= _SLACK))
+        self.shares.append(_are_shares(scores))
 
     def describe(self, samples: int) -> str:
         """Return how many classes there were."""
@@ -272,14 +277,48 @@ class Classes(Reading):
 
     def find_misread(self) -> Misread | None:
         """Return that the model makes shares of the scores itself, where it does."""
-        is_done = self.description.activation != "none" and all(self.shares)
-        if len(self.shares) < FEWEST or not is_done:
-            return None
-        return Misread(
-            f"the output is shares of 1 in all {len(self.shares)} samples: the model has applied"
-            " softmax itself",
-            "activation: none",
-        )
+        return _find_second_softmax(self.description.activation, self.shares)
+
+
+def _are_shares(scores: Array) -> bool:
+    """Return whether all rows ``(..., C)`` are shares of 1."""
+    return bool((scores >= 0).all() and (np.abs(scores.sum(axis=-1) - 1) <= _SLACK).all())
+
+
+def _find_second_softmax(activation: str, shares: Sequence[bool]) -> Misread | None:
+    if len(shares) < FEWEST or activation == "none" or not all(shares):
+        return None
+    return Misread(
+        f"the output is shares of 1 in all {len(shares)} samples: the model has applied softmax"
+        " itself",
+        "activation: none",
+    )
+
+
+@dataclass
+class Texts(Reading):
+    """The texts of a model that was trained with CTC."""
+
+    description: TextOutput
+    symbols: list[int] = field(default_factory=list)
+    """By sample."""
+    shares: list[bool] = field(default_factory=list)
+    """Whether the values of each step are shares of 1 before any activation."""
+
+    def add(self, output: Array) -> None:
+        """Add one sample's steps."""
+        self.symbols.append(len(read_symbols(output, self.description.model_dump())))
+        steps = np.moveaxis(output, self.description.axis, -1).astype(np.float64)
+        self.shares.append(_are_shares(steps))
+
+    def describe(self, samples: int) -> str:
+        """Return how many samples had a text."""
+        there = sum(number > 0 for number in self.symbols)
+        return f"{sum(self.symbols)} symbols, in {there} of {samples} samples"
+
+    def find_misread(self) -> Misread | None:
+        """Return that the model makes shares of the scores itself, where it does."""
+        return _find_second_softmax(self.description.activation, self.shares)
 
 
 @dataclass

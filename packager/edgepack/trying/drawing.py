@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from edgepack.base.arrays import Array
-from edgepack.ondevice.runtime.edgepack_answers import Box, Detection
+from edgepack.ondevice.runtime.edgepack_answers import Box, Detection, Keypoint
 from edgepack.ondevice.runtime.edgepack_images import Placement
 from edgepack.trying import maps
 from edgepack.trying.comparing import format_class
@@ -37,6 +37,8 @@ COLOURS: dict[Look, tuple[int, int, int]] = {
 }
 """Source: Okabe and Ito, Color Universal Design (2008)."""
 WORDS: dict[Look, str] = {"agrees": "", "missing": "missing: ", "added": "added: ", "other": ""}
+LEAST_SEEN = 0.5
+"""The score from which on a keypoint is drawn."""
 _DASH = 10
 _JPEG_QUALITY = 85
 
@@ -49,6 +51,8 @@ class BoxMark:
     """In pixels of the photo."""
     text: str
     look: Look
+    points: Sequence[Keypoint] = ()
+    """Its keypoints, in pixels of the photo."""
 
 
 def make_marks(rows: Sequence[Row], column: int) -> list[BoxMark]:
@@ -67,10 +71,11 @@ def _make_mark(wanted: Detection | None, found: Detection | None) -> BoxMark | N
     if found is None:
         return BoxMark(wanted.box, _format_label(wanted), "missing") if wanted else None
     if wanted is None:
-        return BoxMark(found.box, _format_label(found), "added")
+        return BoxMark(found.box, _format_label(found), "added", found.keypoints)
     if wanted.index == found.index:
-        return BoxMark(found.box, _format_label(found), "agrees")
-    return BoxMark(found.box, f"{_format_label(found)}, not {_format_name(wanted)}", "other")
+        return BoxMark(found.box, _format_label(found), "agrees", found.keypoints)
+    label = f"{_format_label(found)}, not {_format_name(wanted)}"
+    return BoxMark(found.box, label, "other", found.keypoints)
 
 
 def _format_label(found: Detection) -> str:
@@ -110,6 +115,7 @@ def draw_boxes(pixels: Array, boxes: Sequence[BoxMark]) -> Image.Image:
     places = [_scale_box(mark.box, ratio) for mark in boxes]
     for mark, place in zip(boxes, places, strict=True):
         _draw_box(draw, mark, place)
+        _draw_points(draw, mark, ratio)
     taken: list[Box] = []
     # The most important labels get the best places.
     for mark, place in reversed(list(zip(boxes, places, strict=True))):
@@ -130,6 +136,13 @@ def _draw_box(draw: ImageDraw.ImageDraw, mark: BoxMark, place: Box) -> None:
     # Black around it shows it on whatever the photo has there.
     draw.rectangle(_sort_corners(place, 1), outline="black", width=width + 2)
     draw.rectangle(_sort_corners(place), outline=colour, width=width)
+
+
+def _draw_points(draw: ImageDraw.ImageDraw, mark: BoxMark, ratio: tuple[float, float]) -> None:
+    for point in mark.points:
+        if point.score is None or point.score >= LEAST_SEEN:
+            x, y = point.x * ratio[0], point.y * ratio[1]
+            draw.ellipse((x - 4, y - 4, x + 4, y + 4), fill=COLOURS[mark.look], outline="black")
 
 
 def _sort_corners(place: Box, margin: float = 0) -> Box:

@@ -10,6 +10,8 @@ import pytest
 from edgepack.builder.build import build
 from edgepack.cli.main import run
 from edgepack.errors import ProfileError
+from edgepack.ondevice.runtime.edgepack_answers import Keypoint
+from edgepack.trying import drawing
 from onnx import helper
 from PIL import Image
 
@@ -92,3 +94,12 @@ def test_keypoints_when_more_than_the_row_holds_are_refused_without_labels_too(p
     labelled.replaced(project, f"{LAYOUT}, labels: names.txt", f"{LAYOUT}, keypoints: 3")
     with pytest.raises(ProfileError, match="a box and 3 keypoints of 3 values has 13 values and"):
         build(project=project, out=project.parent / "dist")
+
+
+def test_keypoints_when_drawn_are_where_the_model_sees_them():
+    points = [Keypoint(20, 30, 0.9), Keypoint(40, 30, None), Keypoint(60, 30, 0.4)]
+    mark = drawing.BoxMark((10, 10, 70, 70), "a", "agrees", points)
+    # The picture is drawn seven times as large.
+    drawn = drawing.draw_boxes(np.zeros((80, 80, 3), np.uint8), [mark])
+    found = [drawn.getpixel((7 * each.x, 7 * each.y)) for each in points]
+    assert found == [drawing.COLOURS["agrees"]] * 2 + [(0, 0, 0)]

@@ -10,6 +10,7 @@ from edgepack.project.outputs import (
     DetectionOutput,
     EmbeddingOutput,
     ProbabilityOutput,
+    TextOutput,
 )
 
 SIZE = (640, 480)
@@ -114,6 +115,25 @@ def test_classes_whose_softmax_is_done_already_are_refused(random):
     found = read(ClassificationOutput(kind="classification"), shares)
     assert found.find_misread() is None
     assert "classes in 12 samples" in found.describe(12)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_texts_whose_softmax_is_done_already_are_refused(random, axis):
+    shares = np.moveaxis(random.dirichlet(np.ones(5), (12, 1, 9)), -1, {-1: -1, 1: 2}[axis])
+    soft = TextOutput(kind="text", labels="a.txt", axis=axis, activation="softmax")
+    assert read(soft, shares).find_misread().hint == "activation: none"
+    assert read(soft, np.log(shares)).find_misread() is None
+    assert read(soft, shares[:7]).find_misread() is None
+    plain = read(TextOutput(kind="text", labels="a.txt", axis=axis), shares)
+    assert plain.find_misread() is None
+    assert plain.describe(12).endswith(" symbols, in 12 of 12 samples")
+
+
+def test_texts_when_steps_have_the_blank_alone_are_counted_as_none():
+    steps = np.zeros((2, 1, 4, 3))
+    steps[1, 0, [0, 2, 3], 1] = 1
+    found = read(TextOutput(kind="text", labels="a.txt"), steps)
+    assert found.describe(2) == "2 symbols, in 1 of 2 samples"
 
 
 def test_kinds_whose_values_say_nothing_are_not_read():
