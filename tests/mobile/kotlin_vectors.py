@@ -39,7 +39,7 @@ TEMPLATES = (
     "Keypoints",
     "SeveralRows",
     "Answers",
-    "Ctc",
+    "Transcription",
     "WordPiece",
 )
 PROGRAM = ("Vectors", "CameraImage", "Bitmap", "Build")

@@ -223,7 +223,10 @@ private fun answers(case: File): Any {
                     JSONObject().put("score", it.score.toDouble()).put("positive", it.positive)
                 },
             )
-        "text" -> transcribe(output, description, labels).let { JSONObject().put("text", it.text).put("score", it.score.toDouble()) }
+        "text" -> {
+            val (text, score) = transcribe(output, description, labels)
+            JSONObject().put("text", text).put("score", score.toDouble())
+        }
         else -> error("no answers of the kind $kind")
     }
 }
@@ -266,8 +269,10 @@ private fun boxesAsJson(found: List<Detection>) =
     JSONArray(
         found.map {
             val box = listOf(it.left, it.top, it.right, it.bottom).map(Float::toDouble)
-            val points = it.keypoints.map { point -> pointAsJson(point) }
-            fields(it.index, it.label, it.score).put("box", JSONArray(box)).put("keypoints", JSONArray(points).takeIf { points.isNotEmpty() })
+            val points = it.keypoints.map(::pointAsJson)
+            fields(it.index, it.label, it.score)
+                .put("box", JSONArray(box))
+                .put("keypoints", if (points.isEmpty()) null else JSONArray(points))
         },
     )
 

@@ -64,9 +64,8 @@ private class Steps(output: Values, description: JSONObject) {
         val given = description.getInt("blank")
         require(given in -1 until classes) { "the output has $classes classes: the blank cannot be $given" }
         blank = if (given < 0) classes - 1 else given
-        val steps = if (!isLast) shape[2] else if (shape[0] == 1) shape[1] else shape[0]
-        count = steps
-        row = if (isLast) output else Values(output.shape, areFloats = true) { output[it % classes * steps + it / classes] }
+        count = output.count / classes
+        row = if (isLast) output else Values(output.shape, areFloats = true) { output[it % classes * count + it / classes] }
         scores = Scores(row, classes, description.getString("activation"))
     }
 
