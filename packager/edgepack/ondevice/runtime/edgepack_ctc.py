@@ -30,6 +30,8 @@ def transcribe(
 ) -> Transcription:
     """Return the text that the best class of each step gives.
 
+    Source: PaddleOCR, ppocr/postprocess/rec_postprocess.py, CTCLabelDecode.
+
     Args:
         output: As :func:`read_symbols` takes it.
         description: ``activation``, and what :func:`read_symbols` needs.

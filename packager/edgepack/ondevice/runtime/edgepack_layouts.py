@@ -145,6 +145,10 @@ def count_point_values(description: Mapping[str, Any]) -> int:
 
 
 def _find_points(rows: np.ndarray, description: Mapping[str, Any]) -> np.ndarray:
+    """Return what :class:`Rows` has of keypoints.
+
+    Source: ultralytics, nn/modules/head.py, Pose: pixels of the input, and a score after sigmoid.
+    """
     points = rows[:, rows.shape[1] - count_point_values(description) :]
     values = description.get("keypoint_values") or 3
     return points.reshape(len(rows), points.shape[1] // values, values)
