@@ -204,7 +204,8 @@ public struct Answering: Sendable {
         return probabilities.decisions(of: try output(name))
     }
 
-    func text(_ name: String) throws -> Transcription {
+    /// Returns the answer of an output that is described as a text.
+    public func text(_ name: String) throws -> Transcription {
         guard case .text(let steps) = description(name) else { throw notDescribed(name) }
         return try steps.text(of: output(name), alphabet: labels(steps.labels))
     }
