@@ -1,12 +1,13 @@
 """The runtime library for Android and the bundles that share it; tests/mobile compiles them."""
 
 import re
+from typing import get_args
 from xml.etree import ElementTree
 
 import edgepack
 import pytest
 from edgepack.apps.library import make_library
-from edgepack.apps.names import App, make_app
+from edgepack.apps.names import AnswerKind, App, make_app
 from edgepack.apps.render import BundleContext, render_family, render_library
 from edgepack.base.resources import find_templates_dir
 from edgepack.base.yaml_source import read_yaml
@@ -127,3 +128,13 @@ def test_app_when_it_is_called_as_the_library_that_it_shares_says_so(name, names
     with pytest.raises(ProfileError, match="is the runtime library, which the project shares"):
         app(name, runtime="shared", **names)
     assert not app(name, **names).shares_runtime
+
+
+def test_open_model_when_a_bundle_may_have_an_answer_makes_it():
+    code = library()[f"{CODE}edgepack/runtime/OpenModel.kt"]
+    made = set(re.findall(r"fun (\w+)\(output: String\): Found<", code))
+    template = (ANDROID / "kotlin" / "Model.kt.j2").read_text("utf-8")
+    [asked] = re.findall(r"set finders = \{(.*?)\} %\}", template, re.DOTALL)
+    kinds = dict(re.findall(r'"(\w+)": "(\w+)"', asked))
+    assert set(kinds) == set(get_args(AnswerKind)) - {"raw"}
+    assert set(kinds.values()) == made
