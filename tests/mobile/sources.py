@@ -85,14 +85,20 @@ def damage_is_named(here: Phone) -> str:
         DAMAGES[name][0](here.copy(f"download{number}"))
     encrypt(here.copy("plain"), here.folder / "secret")
     (here.folder / "secret" / here.model).write_bytes(b"")
+    # What a function has beside the files that are listed cannot be seen.
+    unlisted = here.copy("unlisted")
+    change_manifest(partial(_leave_out, "golden/"))(unlisted)
+    encrypt(unlisted, here.folder / "more")
     steps: list[Step] = [{"do": "open", "folder": f"download{n}"} for n in range(len(DAMAGES))]
-    *found, locked = here.run(*steps, {"do": "open", "function": "secret"})
+    steps += [{"do": "open", "function": name} for name in ("secret", "more")]
+    *found, locked, more = here.run(*steps)
+    require("manifest.json does not list golden/" in str(more), f"{more}")
     for (name, (_, wanted)), said in zip(DAMAGES.items(), found, strict=True):
         held = isinstance(said, str) and wanted.replace("MODEL", here.model) in said
         require(held, f"{name}: {said!r}")
     wanted = f"the bundle is not whole: {here.model} from the app's function: "
     require(wanted in str(locked) and str(locked).endswith("no key"), f"{locked}")
-    return ", ".join([*DAMAGES, "a function without a key"])
+    return ", ".join([*DAMAGES, "a function without a key", "one with files that are not listed"])
 
 
 def verdicts_are_kept(here: Phone) -> str:
@@ -371,10 +377,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "other labels": (lambda b: turn_bit(b / "files" / "labels.txt"), "labels.txt is not the file"),
     "fewer labels": (_leave_out_label, "files/labels.txt has 3 labels, "),
     "a path that leads out": (change_manifest(_lead_out), "is no path in a bundle"),
-    "a golden that is not listed": (
-        change_manifest(partial(_leave_out, "golden/")),
-        "manifest.json does not list golden/",
-    ),
     "labels that are not listed": (
         change_manifest(partial(_leave_out, "files/labels.txt")),
         "manifest.json does not list files/labels.txt, which it names",
