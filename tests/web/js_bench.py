@@ -42,6 +42,7 @@ TIMEOUT_S = 300
 COMPUTING_S = 2.0
 """The processor time after which a page times a model."""
 INVALID_EXIT = 11
+BUNDLE_EXIT = 7
 DEVICE_EXIT = 8
 REMOTE_EXIT = 9
 TOOL_EXIT = 5
@@ -53,13 +54,14 @@ def digits() -> Path:
     """Return the folder of the example's project, with its bundle in ``dist``."""
     folder = dist() / "digits"
     shutil.copytree(find_example_dir(), folder)
-    for name, targets in (
-        ("dist", "[web]"),
-        ("gpu", "[{id: web, variants: [{backend: webgpu, recipe: fp32}]}]"),
+    for name, targets, more in (
+        ("dist", "[web]", ""),
+        ("gpu", "[{id: web, variants: [{backend: webgpu, recipe: fp32}]}]", ""),
+        ("shared", "[{id: web, variants: [cpu-fp32]}]", "app: {runtime: shared}\n"),
     ):
         project = folder / f"{name}.yaml"
         text = (folder / "edgepack.yaml").read_text()
-        project.write_text(re.sub("(?m)^targets:.*", f"targets: {targets}", text))
+        project.write_text(re.sub("(?m)^targets:.*", f"targets: {targets}", text) + more)
         build(project=project, out=folder / name).require_all()
     return folder
 
@@ -188,6 +190,29 @@ def prove_metric(work: Path) -> str:
     return f"{measured['metric']} {measured['value']:.4f} of {measured['samples']} samples"
 
 
+def prove_shared(work: Path) -> str:
+    """Measure a bundle that shares its code; that of another edgepack is refused."""
+    bundle = digits() / "shared/digits-1.0.0-web"
+    code, out, err = ask(work, *BENCH, "--json", bundle=str(bundle))
+    require_same(code, INVALID_EXIT, f"the exit code ({err})")
+    require_same(json.loads(out)["variant_used"], "cpu-fp32", "the variant")
+    shutil.copytree(bundle, work / "other")
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    manifest["built_on"]["tools"]["edgepack"] = "9.9.9"
+    write_manifest(work / "other", manifest)
+    code, _, err = ask(work, *BENCH, bundle=str(work / "other"))
+    require_same(code, BUNDLE_EXIT, f"the exit code ({err})")
+    require("shares its code, and that is edgepack 9.9.9's" in err, err)
+    return err.splitlines()[0]
+
+
+def write_manifest(folder: Path, manifest: Any) -> None:
+    """Write a bundle's manifest and its digest."""
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+    (folder / MANIFEST_DIGEST).write_text(f"{digest}  {MANIFEST}\n")
+
+
 def copy_spoiled(work: Path) -> Path:
     """Copy the bundle with other golden outputs, as a whole one."""
     folder = work / "spoiled"
@@ -199,9 +224,7 @@ def copy_spoiled(work: Path) -> Path:
             path.write_bytes(path.read_bytes()[::-1])
     for file in manifest["files"]:
         file["sha256"] = hashlib.sha256((folder / file["path"]).read_bytes()).hexdigest()
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-    digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
-    (folder / MANIFEST_DIGEST).write_text(f"{digest}  {MANIFEST}\n")
+    write_manifest(folder, manifest)
     return folder
 
 
@@ -470,6 +493,7 @@ PROOFS = (
     Proof("bench of all variants in Chromium", prove_variants),
     Proof("evaluate in Chromium", prove_metric),
     Proof("bench of wrong golden outputs", prove_wrong),
+    Proof("bench of a bundle that shares its code", prove_shared),
     Proof("bench beside other work", prove_busy),
     Proof("bench of WebGPU, simulated by SwiftShader", prove_webgpu),
     Proof("bench without a browser or a runtime", prove_missing),

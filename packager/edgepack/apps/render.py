@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import shlex
+import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -123,6 +124,8 @@ class BundleContext:
     data_size: str
     """The size of models, golden samples and the project's files, such as ``3.42 MB (models 3.27,
     golden samples 0.15)``."""
+    data_paths: tuple[str, ...]
+    """The paths of these files."""
     model_suffixes: tuple[str, ...]
     """The formats of the variants' models, such as ``onnx``."""
 
@@ -205,6 +208,7 @@ def _make_environment(folder: Path) -> Environment:
     environment.filters["kotlin"] = format_kotlin_string
     environment.filters["swift"] = format_swift_string
     environment.filters["js"] = format_js_string
+    environment.filters["url"] = urllib.parse.quote
     return environment
 
 

@@ -13,6 +13,7 @@ from edgepack.apps.aar.archive import write_aar, write_library_aar
 from edgepack.apps.aar.pages import PageAnswer, check_pages
 from edgepack.apps.aar.toolchain import Toolchain, find_toolchain
 from edgepack.apps.library import NAME
+from edgepack.apps.npm import require_own_name
 from edgepack.backends.targets import choose_targets, read_project_targets
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
@@ -203,6 +204,7 @@ def _build(  # noqa: PLR0913  (as build has them)
     repository = out / "maven"
     for place in (out, repository) if toolchains else (out,):
         require_writable_folder(place)
+    require_own_name(job.loaded.project, [each.profile for each in job.plan.bundles], out)
     for planned in job.plan.bundles:
         if own := find_own_profile(planned.profile.id):
             progress.note(

@@ -64,6 +64,7 @@ def make_bundle_context(
         coroutines=COROUTINES.coordinates,
         native_libraries=_list_native_libraries(profile),
         data_size=_format_sizes(data),
+        data_paths=tuple(sorted(file.path for file in data)),
         model_suffixes=tuple(sorted({PurePosixPath(m.path).suffix[1:] for m in models})),
     )
 

@@ -26,18 +26,19 @@ import {Files} from "./source.js";
  *
  * @param {import("./types.d.ts").OpenOptions} options
  * @param {import("./meaning.js").Names} names
+ * @param {import("./source.js").Packed} packed where the package has the bundle's files
  * @returns {Promise<Opened>}
  * @throws {ModelError} `variant`, if none works, with the reason for each, or there is none with this id; `missing`,
  *     `changed` or `damaged`, if the bundle is not whole; `runtime`, if onnxruntime cannot be imported or does not start
  */
-export async function openBundle({variant: only, source, ort} = {}, names) {
+export async function openBundle({variant: only, source, ort} = {}, names, packed) {
   /** @type {string[]} */
   const notes = [];
   /** @type {(note: string) => void} */
   const tell = (note) => {
     if (!notes.includes(note)) notes.push(note);
   };
-  const files = new Files(source, tell);
+  const files = new Files(source, tell, packed);
   const manifest = parseManifest(await files.readText("manifest.json"));
   await files.know(manifest.files, manifest.name);
   const ids = manifest.variants.map(({id}) => id);

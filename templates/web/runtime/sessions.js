@@ -224,7 +224,7 @@ export class Sessions {
  */
 async function isSaturating(ort) {
   if (!ort.env.versions.node || process.arch !== "x64") return false;
-  const {readFile} = await import("node:fs/promises");
+  const {readFile} = process.getBuiltinModule("node:fs/promises");
   // Elsewhere than on Linux the flags are not known.
   const flags = await readFile("/proc/cpuinfo", "utf8").catch(() => "");
   return !/\b(avx512_vnni|avx_vnni)\b/.test(flags);

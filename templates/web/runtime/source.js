@@ -4,7 +4,11 @@ import {ModelError, formatLine} from "./errors.js";
  * @typedef {import("./types.d.ts").Source} Source
  * @typedef {import("./manifest.js").BundleFile} BundleFile
  * @typedef {(path: string) => Promise<Uint8Array>} Read
+ * @typedef {(path: string) => URL} Locate
+ * @typedef {Readonly<Record<string, URL>>} Packed where the package has the bundle's files, by their paths
  */
+
+const MANIFEST = "manifest.json";
 
 /** Whether this is Node, whose files are read from the disk. */
 export const isNode = typeof process !== "undefined" && Boolean(process.versions?.node) && typeof window === "undefined";
@@ -23,17 +27,22 @@ export class Files {
   #cache;
   /** @type {(note: string) => void} */
   #tell;
+  #isOnDisk = false;
 
   /**
    * @param {Source | undefined} source
    * @param {(note: string) => void} tell is told what does not work as it should
+   * @param {Packed} packed where they are without a source
    */
-  constructor(source, tell) {
+  constructor(source, tell, packed) {
     this.#tell = tell;
-    const base = findBase(source);
-    /** The folder in which the files lie, where this is Node and they are on its disk. */
-    this.folder = isNode && base?.protocol === "file:" ? base : undefined;
-    this.#read = typeof source === "function" ? readFrom(source) : this.folder ? readFile(this.folder) : fetchFile(base);
+    if (typeof source === "function") {
+      this.#read = readFrom(source);
+      return;
+    }
+    const locate = makeLocate(source?.baseUrl, packed);
+    this.#isOnDisk = isNode && locate(MANIFEST).protocol === "file:";
+    this.#read = this.#isOnDisk ? readFile(locate) : fetchFile(locate);
   }
 
   /**
@@ -45,7 +54,7 @@ export class Files {
   async know(files, name) {
     this.#known = new Map(files.map((file) => [file.path, file]));
     if (!globalThis.crypto?.subtle) this.#tell("this page is no secure context: its files are not verified, and not kept");
-    else if (!this.folder && typeof caches !== "undefined") this.#cache = await this.#open(`edgepack-${name}`);
+    else if (!this.#isOnDisk && typeof caches !== "undefined") this.#cache = await this.#open(`edgepack-${name}`);
   }
 
   /** @param {string} name */
@@ -126,17 +135,27 @@ function makeKey({sha256}) {
 }
 
 /**
- * Returns the folder that paths are relative to; undefined for a function.
+ * Returns what locates files: in a folder, where one is named, whose address is relative to the page, in Node to the
+ * package.
  *
- * @param {Source | undefined} source
+ * @param {string | URL | undefined} base
+ * @param {Packed} packed
+ * @returns {Locate}
  */
-function findBase(source) {
-  if (typeof source === "function") return undefined;
-  const here = new URL("../", import.meta.url);
-  const base = source?.baseUrl;
-  if (base === undefined) return here;
+function makeLocate(base, packed) {
+  const here = packed[MANIFEST];
+  if (base === undefined) return (path) => packed[path] ?? resolvePath(path, here);
   const page = typeof document === "undefined" ? globalThis.location?.href ?? here.href : document.baseURI;
-  return new URL(String(base).endsWith("/") ? String(base) : `${base}/`, page);
+  const folder = new URL(String(base).endsWith("/") ? String(base) : `${base}/`, page);
+  return (path) => resolvePath(path, folder);
+}
+
+/**
+ * @param {string} path
+ * @param {URL} folder
+ */
+function resolvePath(path, folder) {
+  return new URL(path.split("/").map(encodeURIComponent).join("/"), folder);
 }
 
 /**
@@ -155,14 +174,15 @@ function readFrom(source) {
 }
 
 /**
- * @param {URL} folder
+ * @param {Locate} locate
  * @returns {Read}
  */
-function readFile(folder) {
+function readFile(locate) {
+  // An import would have to be there in browsers, too, for bundlers.
+  const files = process.getBuiltinModule("node:fs/promises");
   return async (path) => {
-    const {readFile: read} = await import("node:fs/promises");
     try {
-      return await read(makeUrl(path, folder));
+      return await files.readFile(locate(path));
     } catch (error) {
       throw explainMissing(path, error);
     }
@@ -170,12 +190,12 @@ function readFile(folder) {
 }
 
 /**
- * @param {URL | undefined} base
+ * @param {Locate} locate
  * @returns {Read}
  */
-function fetchFile(base) {
+function fetchFile(locate) {
   return async (path) => {
-    const url = makeUrl(path, base);
+    const url = locate(path);
     try {
       const response = await fetch(url);
       if (!response.ok) throw new Error(`${response.status} ${response.statusText}`.trim());
@@ -184,14 +204,6 @@ function fetchFile(base) {
       throw explainMissing(url.href, error);
     }
   };
-}
-
-/**
- * @param {string} path
- * @param {URL | undefined} base
- */
-export function makeUrl(path, base) {
-  return new URL(path.split("/").map(encodeURIComponent).join("/"), base);
 }
 
 /**

@@ -9,7 +9,7 @@ export type Reason =
   | "closed"
   /** No variant works here, or there is none with this id; the message has the reason for each. */
   | "variant"
-  /** onnxruntime cannot be imported, or does not start in time. */
+  /** onnxruntime cannot be imported, or does not start in time; or edgepack-runtime is of another version. */
   | "runtime"
   /** A file of the bundle cannot be read. */
   | "missing"

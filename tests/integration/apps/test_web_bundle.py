@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import edgepack
 import pytest
 from edgepack.base.resources import find_targets_dir
 from edgepack.builder.build import build, dry_run
@@ -156,3 +157,58 @@ def test_browser_when_a_device_is_said_to_be_one_is_refused(
 
 def test_project_when_loaded_has_the_npm_name(built):
     assert find_project(None, built[1]).project.app.npm == "@acme/net"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """The build of a project that shares its runtime, and its project."""
+    folder = tmp_path_factory.mktemp("shared")
+    project = tiny_models.write_project(folder, "dims: {batch: 1}\napp: {runtime: shared}")
+    return build(project=project, targets=["web"], out=folder / "dist"), project
+
+
+def test_bundle_when_it_shares_its_runtime_has_only_its_own_code(shared):
+    made = shared[0].bundles[0].bundle
+    listed = [file.path for file in made.manifest.files if file.role == "source"]
+    assert listed == ["index.d.ts", "index.js", "package.json"]
+    written = json.loads((made.path / "package.json").read_text())
+    assert written["peerDependencies"] == {"edgepack-runtime": "*"}
+    assert written["peerDependenciesMeta"] == {"edgepack-runtime": {"optional": True}}
+    assert "imports" not in written
+    assert f"./edgepack-runtime-{edgepack.__version__}.tgz" in (made.path / "README.md").read_text()
+    verify(made.path)
+
+
+def test_index_when_written_names_each_file_of_the_bundle(shared):
+    made = shared[0].bundles[0].bundle
+    text = (made.path / "index.js").read_text()
+    data = [file.path for file in made.manifest.files if file.role in ("model", "golden", "file")]
+    for path in (MANIFEST, *data):
+        assert f'"{path}": new URL("./{path}", import.meta.url),' in text
+    assert text.count("import.meta.url") == len(data) + 1
+
+
+def test_library_when_built_again_is_left_alone_and_mended_where_it_was_changed(shared):
+    result, project = shared
+    [folder] = result.libraries
+    package = folder.with_name(f"edgepack-runtime-{edgepack.__version__}.tgz")
+    with tarfile.open(package) as tar:
+        found = {entry.name: tar.extractfile(entry).read() for entry in tar}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert found == {f"package/{p.relative_to(folder).as_posix()}": p.read_bytes() for p in files}
+    before = (package.stat().st_mtime_ns, folder.stat().st_ino)
+    build(project=project, targets=["web"], out=folder.parent)
+    assert (package.stat().st_mtime_ns, folder.stat().st_ino) == before
+    (folder / "runtime" / "opener.js").write_text("changed")
+    package.write_bytes(b"changed")
+    build(project=project, targets=["web"], out=folder.parent)
+    assert (folder / "runtime" / "opener.js").read_bytes() == found["package/runtime/opener.js"]
+    assert tarfile.is_tarfile(package)
+
+
+def test_project_when_another_has_the_npm_name_in_the_folder_says_so(shared, tmp_path):
+    result, _ = shared
+    project = tiny_models.write_project(tmp_path, "app: {npm: edgepack-net}")
+    project.write_text(project.read_text().replace("name: net\n", "name: other\n"))
+    with pytest.raises(ProfileError, match=r"is the npm package 'edgepack-net', too, of .* 'net'"):
+        build(project=project, targets=["web"], out=result.libraries[0].parent)

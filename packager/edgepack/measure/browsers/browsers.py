@@ -11,8 +11,10 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
+import edgepack
 from edgepack.base.progress import Progress
 from edgepack.base.resources import find_ondevice_dir
+from edgepack.builder.libraries import list_code
 from edgepack.bundle.manifest import MANIFEST
 from edgepack.bundle.reading import Bundle
 from edgepack.deploy.leases import leased
@@ -20,6 +22,7 @@ from edgepack.devices.frames import FrameError, SampleAnswer, encode, read_answe
 from edgepack.devices.inventory import BrowserEntry, Device
 from edgepack.devices.transports import connect
 from edgepack.errors import (
+    BundleError,
     ProfileError,
     RemoteCommandError,
     SamplesError,
@@ -37,6 +40,8 @@ from edgepack.records.run import Scenario
 PACKAGE = "onnxruntime-web"
 _PAGE = "browser"
 """The folder of ``ondevice/`` with the page's files."""
+_OPENER = "runtime/opener.js"
+"""A file of a bundle's code."""
 _PIECE_BYTES = 1 << 22
 """Samples are sent together, about this many bytes at a time."""
 _PIECE_S = 10.0
@@ -159,11 +164,13 @@ def open_browser(
         DeviceError: The page cannot be served; others hold the device.
         ToolError: There is no onnxruntime-web of the pinned version.
         ProfileError: The device's target is not for browsers.
+        BundleError: The bundle shares its code, and that is of another edgepack.
     """
     entry = require_browser(device)
     runtime, version = find_runtime(device)
     require_pinned(device, version, bundle.manifest.runtime)
     served = list_page_files(runtime)
+    served |= {f"bundle/{path}": data for path, data in _list_shared_code(bundle, device).items()}
     paths = [MANIFEST, *(file.path for file in bundle.manifest.files)]
     served |= {f"bundle/{path}": bundle.path / path for path in paths}
     purpose = f"{purpose} {bundle.manifest.id}"
@@ -174,6 +181,21 @@ def open_browser(
     ):
         pages = Pages(site, entry, progress.note)
         yield BrowserHarness(pages, device, bundle, host, progress.note)
+
+
+def _list_shared_code(bundle: Bundle, device: Device) -> dict[str, bytes]:
+    """Return the code that a bundle shares with others; nothing where it has all of it."""
+    if any(file.path == _OPENER for file in bundle.manifest.files):
+        return {}
+    built = bundle.manifest.built_on.tools.get("edgepack")
+    if built != edgepack.__version__:
+        raise BundleError(
+            f"{bundle.manifest.id} shares its code, and that is edgepack {built}'s, not"
+            f" {edgepack.__version__}'s",
+            hint="build it again, or measure it with the edgepack that built it",
+            where=device.name,
+        )
+    return list_code(load_profile(device.target))
 
 
 def answer_samples(

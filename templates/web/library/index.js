@@ -1,0 +1,2 @@
+export {ModelError} from "./runtime/errors.js";
+export {Tensor} from "./runtime/tensors.js";

@@ -1,0 +1,108 @@
+"""An app with bundles that Vite and esbuild pack, as docs/web.md says, in a headless Chromium."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from edgepack.errors import ToolError
+
+from tests.mobile.proofs import Proof, require
+from tests.support.servers.chromium import find_chromium, launched
+from tests.web.js_browser import TIMEOUT_MS, require_same
+from tests.web.js_models import subject_of
+from tests.web.js_shared import LIBRARY, make_app
+from tests.web.node import install_packages, run_tool
+from tests.web.serving import serving
+
+HERE = Path(__file__).parent
+SCRIPTS = ("bundled.js", "bundled_worker.js")
+PACKAGES = ("edgepack-detector", "edgepack-text", "vendored-pair")
+_PAGE = '<!doctype html><meta charset="utf-8"><script type="module" src="bundled.js"></script>'
+
+
+def write_app(work: Path) -> Path:
+    """Write an app with two models that share their code and one that has its own."""
+    app = make_app(work / "app", LIBRARY)
+    (app / "node_modules" / "vendored-pair").symlink_to(subject_of("pair").bundle.path)
+    for name in SCRIPTS:
+        shutil.copy(HERE / "js" / name, app / name)
+    (app / "index.html").write_text(_PAGE)
+    return app
+
+
+def pack(app: Path, *argv: str) -> str:
+    """Run a bundler in the app's folder, and return what it said.
+
+    Raises:
+        ToolError: It fails.
+    """
+    packages = install_packages()
+    done = run_tool(["node", str(packages / argv[0]), *argv[1:]], timeout_s=300, cwd=app)
+    said = f"{done.text}{done.stderr.decode('utf-8', 'replace')}"
+    if done.exit_code:
+        raise ToolError(f"{argv[0]} fails: {said}", hint="mend it")
+    return said
+
+
+def show(folder: Path, query: str = "") -> Any:
+    """Open a folder's page in a browser, and return what its models gave.
+
+    Raises:
+        ToolError: There is no Chromium.
+    """
+    path = find_chromium()
+    if path is None:
+        raise ToolError("there is no Chromium on PATH", hint="install it: apt-get install chromium")
+    with serving(folder, folder) as site, launched(path) as browser:
+        page = browser.new_context().new_page()
+        page.set_default_timeout(TIMEOUT_MS)
+        page.goto(f"{site.url}/index.html?{query}")
+        page.wait_for_function("window.proof")
+        return page.evaluate("async () => proof.found")
+
+
+def check(found: Any) -> None:
+    """Hold what the packed app's models gave."""
+    require("error" not in found, f"{found}")
+    require_same(found["variants"], ["cpu-fp32"] * len(PACKAGES), "the variants")
+    labels = [each["label"] for each in found["objects"]]
+    require_same(labels, ["cup", "plate"], "labels")
+    require_same([len(vector) for vector in found["vectors"]], [6, 3], "sizes of vectors")
+    require(found["isError"], "an error of a model that shares its code is not the library's")
+    require_same(found["worker"], found["objects"], "what a worker's model gave")
+
+
+def prove_vite(work: Path) -> str:
+    """Pack it with Vite, without a setting."""
+    app = write_app(work)
+    said = pack(app, "vite/bin/vite.js", "build")
+    require("externalized" not in said, said)
+    check(show(app / "dist"))
+    files = [path for path in (app / "dist" / "assets").iterdir() if path.suffix == ".wasm"]
+    return f"{len(PACKAGES)} models and a worker; {len(files)} files of WebAssembly are copied"
+
+
+def prove_esbuild(work: Path) -> str:
+    """Pack it with esbuild, and copy the files that it leaves."""
+    app = write_app(work)
+    options = ("--bundle", "--format=esm", "--splitting", "--outdir=dist", "--log-level=warning")
+    said = pack(app, "esbuild/bin/esbuild", *SCRIPTS, *options)
+    require(not said, said)
+    for name in PACKAGES:
+        shutil.copytree(app / "node_modules" / name, app / "dist" / "models" / name)
+    runtime = app / "node_modules" / "onnxruntime-web" / "dist"
+    shutil.copy(runtime / "ort-wasm-simd-threaded.wasm", app / "dist")
+    (app / "dist" / "index.html").write_text(_PAGE)
+    check(show(app / "dist", "folder=models"))
+    left = json.dumps(show(app / "dist"))
+    require("the bundle is not whole: http" in left, left)
+    return f"{len(PACKAGES)} models and a worker; without their folder they say what is missing"
+
+
+PROOFS = (
+    Proof("an app that Vite packs", prove_vite),
+    Proof("an app that esbuild packs", prove_esbuild),
+)
