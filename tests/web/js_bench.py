@@ -57,7 +57,7 @@ def digits() -> Path:
     for name, targets, more in (
         ("dist", "[web]", ""),
         ("gpu", "[{id: web, variants: [{backend: webgpu, recipe: fp32}]}]", ""),
-        ("shared", "[{id: web, variants: [cpu-fp32]}]", "app: {runtime: shared}\n"),
+        ("shared", "[{id: web, variants: [{backend: cpu, recipe: fp32}]}]", "app: {runtime: shared}\n"),
     ):
         project = folder / f"{name}.yaml"
         text = (folder / "edgepack.yaml").read_text()

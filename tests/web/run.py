@@ -18,7 +18,7 @@ from tests.mobile.run import run_proofs
 
 PLATFORMS = {
     "node": ("js_vectors", "js_types", "js_models", "js_changes", "js_shared"),
-    "browser": ("js_browser", "js_bundlers", "js_sample", "js_bench"),
+    "browser": ("js_browser", "js_bundlers", "js_memory", "js_sample", "js_bench"),
 }
 """The modules with each platform's proofs, in the order in which they run."""
 

@@ -18,7 +18,16 @@ export class ModelError extends Error {
 }
 
 /** Why one variant cannot be used here. */
-export class Refused extends Error {}
+export class Refused extends Error {
+  /**
+   * @param {string} message
+   * @param {boolean} [isMemory] whether there is not enough memory for it
+   */
+  constructor(message, isMemory = false) {
+    super(message);
+    this.isMemory = isMemory;
+  }
+}
 
 /**
  * Throws a {@link ModelError} with the reason `input` unless `held`.
@@ -43,20 +52,44 @@ export function formatLine(error) {
   return text.length <= LONGEST ? text : `${text.slice(0, 80)} ... ${text.slice(80 - LONGEST)}`;
 }
 
-// What V8, SpiderMonkey, JavaScriptCore, emscripten and onnxruntime say when there is no memory left.
-const NO_MEMORY = /bad_alloc|out of memory|Aborted\(OOM\)|Array buffer allocation|could not allocate|failed to allocate/i;
+// What engines, emscripten and onnxruntime say when there is no memory left; the last two of a tensor that is larger than
+// all addresses, of which WebAssembly has 4 GB.
+const NO_MEMORY = /bad_alloc|out of memory|Aborted\(OOM\)|could not allocate|failed to allocate|Integer overflow|shape is too large/i;
 
 /**
- * Returns the error of an inference that onnxruntime ended with another error.
+ * Returns the error of something that failed, with the reason `memory` where that is why.
  *
  * @param {unknown} error
- * @param {string} doing such as `inference`
+ * @param {string} what such as `inference failed`
+ * @param {import("./types.d.ts").Reason} [reason] otherwise
  */
-export function explainFailure(error, doing) {
+export function explainFailure(error, what, reason = "inference") {
   if (error instanceof ModelError) return error;
   const line = formatLine(error);
-  if (NO_MEMORY.test(line) || (error instanceof RangeError && /memory/i.test(line))) {
-    return new ModelError("memory", `${doing} failed: there is not enough memory: ${line}`, error);
+  if (!isOutOfMemory(error)) return new ModelError(reason, `${what}: ${line}`, error);
+  return new ModelError("memory", `${what}: there is not enough memory: ${line}`, error);
+}
+
+/** @param {unknown} error */
+function isOutOfMemory(error) {
+  // An array of a size that the engine cannot have is a RangeError, in each engine's own words.
+  const isSize = error instanceof RangeError && !/call stack/.test(error.message);
+  return isSize || NO_MEMORY.test(formatLine(error));
+}
+
+/**
+ * Does something whose arrays may be too large.
+ *
+ * @template T
+ * @param {string} what fails then
+ * @param {() => Promise<T> | T} job
+ * @returns {Promise<T>}
+ * @throws {ModelError} `memory`, if there is not enough of it; other errors stay
+ */
+export async function requireMemory(what, job) {
+  try {
+    return await job();
+  } catch (error) {
+    throw isOutOfMemory(error) ? explainFailure(error, what) : error;
   }
-  return new ModelError("inference", `${doing} failed: ${line}`, error);
 }

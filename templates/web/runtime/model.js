@@ -1,4 +1,4 @@
-import {ModelError} from "./errors.js";
+import {ModelError, requireMemory} from "./errors.js";
 
 /** A model in its best variant that works here; the package's own class has its name and types. */
 export class Model {
@@ -38,14 +38,15 @@ export class Model {
   async predict(given, options) {
     const {outputs, feed} = await this.#infer(given);
     const {meaning} = this.#opened;
-    return {...meaning.nameOutputs(outputs), answers: meaning.makeAnswers(outputs, feed, options ?? {})};
+    const make = () => meaning.makeAnswers(outputs, feed, options ?? {});
+    return {...meaning.nameOutputs(outputs), answers: await requireMemory("the answers cannot be made", make)};
   }
 
   /** @param {unknown} given */
   async #infer(given) {
     const {meaning, loaded} = this.#opened;
     this.#requireOpen();
-    const {tensors, place} = await meaning.makeFeed(given);
+    const {tensors, place} = await requireMemory("the inputs cannot be made", () => meaning.makeFeed(given));
     // Pooling needs the masks too, even those that the caller left out.
     const feed = {tensors: loaded.checkInputs(tensors), place};
     this.#requireOpen();

@@ -28,7 +28,8 @@ import {Files} from "./source.js";
  * @param {import("./meaning.js").Names} names
  * @param {import("./source.js").Packed} packed where the package has the bundle's files
  * @returns {Promise<Opened>}
- * @throws {ModelError} `variant`, if none works, with the reason for each, or there is none with this id; `missing`,
+ * @throws {ModelError} `variant`, if none works, with the reason for each, or there is none with this id; `memory`
+ *     instead, if there was not enough of it for one; `missing`,
  *     `changed` or `damaged`, if the bundle is not whole; `runtime`, if onnxruntime cannot be imported or does not start
  */
 export async function openBundle({variant: only, source, ort} = {}, names, packed) {
@@ -75,16 +76,18 @@ class Opener {
   async openFirst(variants) {
     /** @type {PassedOver[]} */
     const passedOver = [];
+    let isMemory = false;
     for (const variant of variants) {
       try {
         return {loaded: await this.#openProven(variant), passedOver};
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
         passedOver.push({variant: variant.id, reason: error.message});
+        isMemory ||= error.isMemory;
       }
     }
     const reasons = passedOver.map(({variant, reason}) => `\n  ${variant}: ${reason}`).join("");
-    throw new ModelError("variant", `no variant of ${this.#manifest.name} works here:${reasons}`);
+    throw new ModelError(isMemory ? "memory" : "variant", `no variant of ${this.#manifest.name} works here:${reasons}`);
   }
 
   /**
@@ -103,7 +106,8 @@ class Opener {
       return loaded;
     } catch (error) {
       await loaded.close();
-      throw error instanceof ModelError && IN_RUNS.has(error.reason) ? new Refused(error.message) : error;
+      if (!(error instanceof ModelError && IN_RUNS.has(error.reason))) throw error;
+      throw new Refused(error.message, error.reason === "memory");
     }
   }
 

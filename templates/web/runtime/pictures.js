@@ -1,4 +1,4 @@
-import {ModelError, formatLine, requireInput} from "./errors.js";
+import {ModelError, explainFailure, requireInput} from "./errors.js";
 import {makeFramePixels, makePlainPixels} from "./frames.js";
 
 /**
@@ -34,8 +34,7 @@ export async function makePixels(picture) {
   try {
     return await readPixels(picture);
   } catch (error) {
-    if (error instanceof ModelError) throw error;
-    throw new ModelError("input", `the picture cannot be read: ${formatLine(error)}`, error);
+    throw explainFailure(error, "the picture cannot be read", "input");
   }
 }
 

@@ -286,8 +286,8 @@ function explainRefusal(error, {providers}) {
       error,
     );
   }
-  const failure = explainFailure(error, "the session's creation");
-  if (failure.reason === "memory") return new Refused(failure.message);
+  const failure = explainFailure(error, "the session's creation failed");
+  if (failure.reason === "memory") return new Refused(failure.message, true);
   const line = formatLine(error);
   // onnxruntime gives this message for a session without the CPU, whatever the reason is.
   const why = line.includes("fallback to CPU EP has been explicitly disabled")
@@ -327,8 +327,9 @@ export class Session {
     try {
       const made = Object.fromEntries(inputs.map((spec) => [spec.name, this.#encode(spec, take(feed, spec.name))]));
       const names = outputs.map(({name}) => name);
-      const found = await enqueue(this.#ort, () => {
+      const found = await enqueue(this.#ort, async () => {
         this.#requireDevice();
+        await requireRoom(this.#ort, made);
         return this.#session.run(made, names);
       });
       return new Map(outputs.map((spec) => [spec.name, readOutput(spec, found[spec.name])]));
@@ -338,7 +339,9 @@ export class Session {
         setTimeout(resolve, 0);
       });
       this.#requireDevice(error);
-      throw explainFailure(error, "inference");
+      const failure = explainFailure(error, "inference failed");
+      if (failure.reason === "memory") /** @type {any} */ (this.#ort.env)[SHORT] = true;
+      throw failure;
     }
   }
 
@@ -372,6 +375,31 @@ function readOutput({dtype}, {dims, data}) {
   if (dtype !== "float16") return new Tensor(data, dims);
   // A Float16Array where the engine has such, else the same bits in an Uint16Array.
   return new Tensor(widen(new Uint16Array(data.buffer, data.byteOffset, data.length)), dims);
+}
+
+/** From so many bytes of inputs on, room is looked for. */
+const LARGE = 2 ** 26;
+
+const SHORT = Symbol.for("edgepack.short");
+
+/**
+ * Checks that WebAssembly has room for inputs, where they are large or memory was short before.
+ *
+ * onnxruntime-web 1.30.0 does not look: where there is none, it writes inputs over its own data, and no model runs any more
+ * (`prepareInputOutputTensor` in its wasm-core-impl.ts). It looks when it creates a session, which fails: zeros are no model.
+ *
+ * @param {Runtime} ort
+ * @param {Record<string, any>} inputs
+ * @throws {ModelError} `memory`, if there is no room
+ */
+async function requireRoom({env, InferenceSession}, inputs) {
+  const bytes = Object.values(inputs).reduce((sum, {data}) => sum + data.byteLength, 0);
+  if (!env.versions.web || !bytes || (bytes < LARGE && !(SHORT in env))) return;
+  try {
+    await InferenceSession.create(new Uint8Array(bytes), {executionProviders: ["wasm"]});
+  } catch (error) {
+    if (/failed to allocate/.test(formatLine(error))) throw explainFailure(error, `no room for inputs of ${bytes} bytes`);
+  }
 }
 
 const QUEUE = Symbol.for("edgepack.queue");

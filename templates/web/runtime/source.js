@@ -1,4 +1,4 @@
-import {ModelError, formatLine} from "./errors.js";
+import {ModelError, explainFailure, formatLine} from "./errors.js";
 
 /**
  * @typedef {import("./types.d.ts").Source} Source
@@ -211,6 +211,8 @@ function fetchFile(locate) {
  * @param {unknown} error
  */
 function explainMissing(path, error) {
+  const failure = explainFailure(error, `${path} cannot be read`);
+  if (failure.reason === "memory") return failure;
   return new ModelError("missing", `the bundle is not whole: ${path}: ${formatLine(error)}`, error);
 }
 

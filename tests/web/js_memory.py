@@ -1,0 +1,103 @@
+"""Models that want more memory than WebAssembly has, in Node and in a headless Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from edgepack.builder.build import build
+from onnx import TensorProto, helper
+
+from tests.mobile.proofs import Proof, require
+from tests.mobile.signatures import Signature
+from tests.web.js_browser import copy_bundle, shown
+from tests.web.js_models import TARGET, dist, subject_of
+from tests.web.node import run_node
+
+HERE = Path(__file__).parent
+HUNGRY = Signature(
+    "hungry",
+    (
+        helper.make_node("ConstantOfShape", ["size"], ["much"]),
+        helper.make_node("Concat", ["much", "much"], ["more"], axis=0),
+        helper.make_node("ReduceSum", ["more"], ["total"], keepdims=0),
+    ),
+    (("size", TensorProto.INT64, [1]),),
+    (("total", TensorProto.FLOAT, []),),
+    lambda random: {"size": random.integers(1, 9, (3, 1))},
+)
+"""A model that computes with twice as many numbers as its input says."""
+SHORT = "memory: inference failed: there is not enough memory: .*"
+SAID = (
+    "0",
+    f"{SHORT}shape is too large.*",
+    f"{SHORT}Integer overflow.*",
+    "0",
+    "2",
+    "memory: no room for inputs of 1410000000 bytes: there is not enough memory: .*",
+    "2",
+    "0",
+    "true",
+)
+
+
+@cache
+def hungry() -> Path:
+    """Build the bundle of the model.
+
+    Raises:
+        EdgepackError: It cannot be built.
+    """
+    result = build(project=HUNGRY.write(dist() / "projects/hungry", TARGET), out=dist() / "dist")
+    result.require_all()
+    return result.bundles[0].bundle.path
+
+
+def check(said: Sequence[str]) -> str:
+    """Hold what the models said, one after the other."""
+    require(len(said) == len(SAID), f"{said}")
+    for found, wanted in zip(said, SAID, strict=True):
+        require(re.fullmatch(wanted, found, re.DOTALL) is not None, f"{found}, not {wanted}")
+    return f"{sum(wanted.startswith('memory') for wanted in SAID)} refusals, models run afterwards"
+
+
+def prove_node(work: Path) -> str:
+    """Run them in Node, with onnxruntime-web's WebAssembly."""
+    del work
+    shutil.copy(HERE / "js" / "memory.js", dist() / "memory.mjs")
+    script = dist() / "exhaust.mjs"
+    script.write_text(_IN_NODE)
+    done = run_node(script, hungry() / "index.js", subject_of("pixels").bundle.path / "index.js")
+    return check(json.loads(done.text.splitlines()[-1]))
+
+
+_IN_NODE = """\
+import * as ort from "onnxruntime-web";
+import {exhaust} from "./memory.mjs";
+const modules = await Promise.all(process.argv.slice(2).map((path) => import(path)));
+process.stdout.write(`${JSON.stringify(await exhaust(...modules, {ort}))}\\n`);
+"""
+
+
+def prove_page(work: Path) -> str:
+    """Run them in a page."""
+    shutil.copytree(hungry(), work / "dist" / "hungry")
+    copy_bundle(work, "pixels")
+    with shown(work) as page:
+        return check(page.page.evaluate(_IN_PAGE))
+
+
+_IN_PAGE = """async () => {
+  const paths = ["/dist/hungry/index.js", "/dist/pixels/index.js", "/memory.js"];
+  const [hungry, pixels, {exhaust}] = await Promise.all(paths.map((path) => import(path)));
+  return exhaust(hungry, pixels, {});
+}"""
+
+PROOFS = (
+    Proof("memory that is short in Node", prove_node),
+    Proof("memory that is short in Chromium", prove_page),
+)
