@@ -39,6 +39,7 @@ from tests.web.js_types import compile_types
 from tests.web.node import install_packages
 
 TIMEOUT_S = 300
+CPU_ALONE = "[{id: web, variants: [{backend: cpu, recipe: fp32}]}]"
 COMPUTING_S = 2.0
 """The processor time after which a page times a model."""
 INVALID_EXIT = 11
@@ -57,7 +58,7 @@ def digits() -> Path:
     for name, targets, more in (
         ("dist", "[web]", ""),
         ("gpu", "[{id: web, variants: [{backend: webgpu, recipe: fp32}]}]", ""),
-        ("shared", "[{id: web, variants: [{backend: cpu, recipe: fp32}]}]", "app: {runtime: shared}\n"),
+        ("shared", CPU_ALONE, "app: {runtime: shared}\n"),
     ):
         project = folder / f"{name}.yaml"
         text = (folder / "edgepack.yaml").read_text()

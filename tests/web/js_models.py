@@ -112,11 +112,20 @@ def prove(name: str, runtime: str) -> Callable[[Path], str]:
         require(len(found["decibels"]) == model.bundle.goldens, f"{found['decibels']}")
         near = [check_case(subject, model, found, folder, n) for n in range(len(found["cases"]))]
         shown = check_answers(subject, model, found)
+        check_prescaled(subject, found["prescaled"])
         check_use(found)
         worst = min(found["decibels"])
         return f"{found['variant']}, {len(near)} runs, golden at {worst:.0f} dB{shown}"
 
     return look
+
+
+def check_prescaled(subject: Subject, said: str) -> None:
+    """Hold that averages of pictures give other outputs, and that other models refuse them."""
+    if any(tensor.dtype != "uint8" for tensor in subject.app.pictures):
+        require(said == "no refusal, but true", said)
+    else:
+        require(said.startswith("input: the option 'prescale' is for pictures"), said)
 
 
 def check_use(found: Mapping[str, Any]) -> None:

@@ -11,7 +11,13 @@ from pathlib import Path
 import numpy as np
 from edgepack.base.resources import find_templates_dir
 
-from tests.mobile.comparing import compare_answers, compare_frames, compare_images, compare_tokens
+from tests.mobile.comparing import (
+    compare_answers,
+    compare_frames,
+    compare_images,
+    compare_prescaled,
+    compare_tokens,
+)
 from tests.mobile.kotlin_models import every_half, some_floats
 from tests.mobile.kotlin_vectors import write_transparent
 from tests.mobile.proofs import Proof, require
@@ -43,7 +49,14 @@ def prove(work: Path) -> str:
     write_refused_frames(cases / "refused")
     write_refused_options(cases / "refused")
     run_node(HERE / "js" / "vectors.js", copy_runtime(work / "package"), cases, out)
-    comparisons = (compare_images, compare_frames, compare_answers, compare_refused, compare_tokens)
+    comparisons = (
+        compare_images,
+        compare_frames,
+        compare_prescaled,
+        compare_answers,
+        compare_refused,
+        compare_tokens,
+    )
     return "; ".join(compare(cases, out) for compare in comparisons)
 
 

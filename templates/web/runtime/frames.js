@@ -1,4 +1,5 @@
 import {requireInput} from "./errors.js";
+import {averageBlocks} from "./images.js";
 
 /**
  * Camera frames and plain pixels to upright RGB rows. Nothing here needs a browser.
@@ -61,8 +62,17 @@ export function makeFramePixels(frame) {
     Boolean(FACTORS[matrix]?.[range]),
     `the frame's matrix is '${matrix}' and its range '${range}', expected bt601 or bt709, and full or video`,
   );
-  const read = count === 3 ? readYuv(frame, FACTORS[matrix][range]) : readInterleaved(frame);
-  return {width: rotation % 180 ? height : width, height: rotation % 180 ? width : height, readRow: turn(read, frame)};
+  if (count === 3) return makeYuvPixels(frame, FACTORS[matrix][range]);
+  return {...findUpright(frame), readRow: turn(readInterleaved(frame), frame)};
+}
+
+/**
+ * Returns the size of an upright picture.
+ *
+ * @param {{width: number, height: number, rotation?: number}} frame
+ */
+function findUpright({width, height, rotation = 0}) {
+  return rotation % 180 ? {width: height, height: width} : {width, height};
 }
 
 /**
@@ -85,7 +95,7 @@ export function makePlainPixels({data, width, height}) {
  * Returns what reads a row of the upright picture.
  *
  * @param {ReadRun} read
- * @param {Frame} frame
+ * @param {{width: number, height: number, rotation?: number}} frame
  * @returns {Pixels["readRow"]}
  */
 function turn(read, {width, height, rotation}) {
@@ -128,20 +138,65 @@ function layOverWhite(value, alpha) {
 /**
  * @param {Frame} frame
  * @param {number[]} factors
+ * @returns {Pixels}
+ */
+function makeYuvPixels(frame, factors) {
+  const half = [(frame.width + 1) >> 1, (frame.height + 1) >> 1, 1];
+  const sizes = [[frame.width, frame.height, 1], half, half];
+  const planes = checkPlanes(frame, sizes);
+  const convert = makeConvert(factors);
+  const [yPlane, uPlane, vPlane] = planes;
+  /** @type {ReadRun} */
+  const read = (row, column, down, right, into) => {
+    for (let i = 0; i < into.length; i += 3, row += down, column += right) {
+      const y = yPlane.data[locate(yPlane, row, column)];
+      const u = uPlane.data[locate(uPlane, row >> 1, column >> 1)];
+      convert(y, u, vPlane.data[locate(vPlane, row >> 1, column >> 1)], into, i);
+    }
+  };
+  /** Samples are averaged before they become colours. @param {number} factor @returns {Pixels} */
+  const shrink = (factor) => {
+    const averages = planes.map((plane, n) => {
+      const [width, height] = sizes[n];
+      const turned = {width, height, rotation: frame.rotation};
+      const upright = findUpright(turned);
+      const rows = {size: upright.width, count: upright.height, readRow: turn(readSamples(plane), turned)};
+      return averageBlocks(rows, 1, n ? factor / 2 : factor);
+    });
+    const samples = averages.map(({size}) => new Uint8Array(size));
+    const [{size: width, count: height}] = averages;
+    return {width, height, readRow(row, into) {
+      for (const [n, average] of averages.entries()) average.readRow(row, samples[n]);
+      for (let x = 0; x < width; x++) convert(samples[0][x], samples[1][x], samples[2][x], into, 3 * x);
+    }};
+  };
+  return {...findUpright(frame), readRow: turn(read, frame), shrink};
+}
+
+/**
+ * Returns what writes the colour of Y, U and V.
+ *
+ * @param {number[]} factors
+ * @returns {(y: number, u: number, v: number, into: Uint8Array, at: number) => void}
+ */
+function makeConvert([luma, black, redV, greenU, greenV, blueU]) {
+  return (y, u, v, into, at) => {
+    const bright = luma * (y - black) + 32768;
+    into[at] = clamp((bright + redV * (v - 128)) >> 16);
+    into[at + 1] = clamp((bright - greenU * (u - 128) - greenV * (v - 128)) >> 16);
+    into[at + 2] = clamp((bright + blueU * (u - 128)) >> 16);
+  };
+}
+
+/**
+ * Returns what reads a plane's samples, one byte each.
+ *
+ * @param {Plane} plane
  * @returns {ReadRun}
  */
-function readYuv(frame, [luma, black, redV, greenU, greenV, blueU]) {
-  const half = [(frame.width + 1) >> 1, (frame.height + 1) >> 1, 1];
-  const [yPlane, uPlane, vPlane] = checkPlanes(frame, [[frame.width, frame.height, 1], half, half]);
+function readSamples(plane) {
   return (row, column, down, right, into) => {
-    for (let i = 0; i < into.length; i += 3, row += down, column += right) {
-      const y = luma * (yPlane.data[locate(yPlane, row, column)] - black) + 32768;
-      const u = uPlane.data[locate(uPlane, row >> 1, column >> 1)] - 128;
-      const v = vPlane.data[locate(vPlane, row >> 1, column >> 1)] - 128;
-      into[i] = clamp((y + redV * v) >> 16);
-      into[i + 1] = clamp((y - greenU * u - greenV * v) >> 16);
-      into[i + 2] = clamp((y + blueU * u) >> 16);
-    }
+    for (let i = 0; i < into.length; i++, row += down, column += right) into[i] = plane.data[locate(plane, row, column)];
   };
 }
 

@@ -7,6 +7,8 @@ import {Tensor, roundHalfToEven} from "./tensors.js";
  * @property {number} height at least 1
  * @property {(y: number, into: Uint8Array) => void} readRow writes the row `y`, counted from the top, into an array
  *     of `3 * width` bytes
+ * @property {(factor: number) => Pixels} [shrink] returns the averages of its blocks; without it, those of its colours are
+ *     meant
  *
  * @typedef {object} Resize how a picture gets its size: `{letterbox, pad}`, `{short_side, crop}` or `{width, height}`
  * @property {number} [letterbox]
@@ -87,6 +89,62 @@ export function requireScaled(place) {
   );
 }
 
+/**
+ * Returns 8, 4, 2 or 1: the largest that leaves a picture at least as large as it is scaled to.
+ *
+ * @param {Placement} place
+ */
+function findFactor({pictureWidth, pictureHeight, scaledWidth, scaledHeight}) {
+  const isLarge = (/** @type {number} */ factor) =>
+    Math.floor(pictureWidth / factor) >= scaledWidth && Math.floor(pictureHeight / factor) >= scaledHeight;
+  return [8, 4, 2].find(isLarge) ?? 1;
+}
+
+/**
+ * @param {Pixels} pixels
+ * @param {number} factor
+ * @returns {Pixels}
+ */
+function shrink({width, height, readRow, shrink: shrinkItself}, factor) {
+  if (shrinkItself) return shrinkItself(factor);
+  const rows = averageBlocks({size: 3 * width, count: height, readRow}, 3, factor);
+  return {width: rows.size / 3, height: rows.count, readRow: rows.readRow};
+}
+
+/**
+ * Returns rows of averages of blocks of `factor` by `factor` samples, rounded; what fills no block at an end is left out.
+ *
+ * @param {Rows} rows
+ * @param {number} bands interleaved in a row
+ * @param {number} factor
+ * @returns {Rows}
+ */
+export function averageBlocks({size, count, readRow}, bands, factor) {
+  if (factor === 1) return {size, count, readRow};
+  const row = new Uint8Array(size);
+  const sums = new Uint32Array(Math.floor(size / bands / factor) * bands);
+  const area = factor * factor;
+  /** @param {number} band */
+  const add = (band) => {
+    let at = band;
+    for (let to = band; to < sums.length; to += bands) {
+      for (let column = 0; column < factor; column++, at += bands) sums[to] += row[at];
+    }
+  };
+  return {
+    size: sums.length,
+    count: Math.floor(count / factor),
+    readRow(y, into) {
+      sums.fill(area / 2);
+      for (let n = 0; n < factor; n++) {
+        readRow(factor * y + n, row);
+        for (let band = 0; band < bands; band++) add(band);
+      }
+      for (let n = 0; n < sums.length; n++) into[n] = Math.floor(sums[n] / area);
+    },
+  };
+}
+
 /** For each channel of the tensor that of RGB; grey has one of its own. */
 const CHANNELS = {RGB: [0, 1, 2], BGR: [2, 1, 0], GRAY: [0]};
 
@@ -97,14 +155,17 @@ const CHANNELS = {RGB: [0, 1, 2], BGR: [2, 1, 0], GRAY: [0]};
  *
  * @param {Pixels} pixels
  * @param {ImageDescription} description
+ * @param {boolean} [prescale] whether a picture that is much larger than its place in the input is made smaller first, by
+ *     averages of blocks of 2, 4 or 8 pixels: the values are other ones then
  * @returns {{tensor: Tensor<Float32Array>, place: Placement}} float32 (1, C, H, W) or (1, H, W, C) as `layout` says
  */
-export function makeImageTensor(pixels, description) {
+export function makeImageTensor(pixels, description, prescale = false) {
   const {resize, order, layout} = description;
   const place = findPlacement(pixels.width, pixels.height, resize);
   const channels = CHANNELS[order];
   const bands = channels.length;
-  const shown = resizeShown(pixels, bands, place);
+  const factor = prescale ? findFactor(place) : 1;
+  const shown = resizeShown(factor > 1 ? shrink(pixels, factor) : pixels, bands, place);
   const area = place.width * place.height;
   const data = new Float32Array(bands * area);
   const first = layout === "NCHW";

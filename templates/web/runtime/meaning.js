@@ -30,6 +30,7 @@ export class Meaning {
   #manifest;
   #names;
   #specs;
+  #prescale;
   /** @type {Map<string, WordPiece>} */
   #tokenizers = new Map();
   /** @type {Map<string, string[]>} */
@@ -40,11 +41,16 @@ export class Meaning {
   /**
    * @param {Manifest} manifest
    * @param {Names} names
+   * @param {boolean} [prescale] whether large pictures are averaged first
+   * @throws {ModelError} `input`, if they are to be, and the model takes no pictures, or resizes them itself
    */
-  constructor(manifest, names) {
+  constructor(manifest, names, prescale = false) {
     this.#manifest = manifest;
     this.#names = names;
+    this.#prescale = prescale;
     this.#specs = new Map(manifest.inputs.map((spec) => [spec.name, spec]));
+    const isResized = manifest.inputs.some(({name, dtype}) => manifest.inputDescriptions.get(name)?.image && dtype !== "uint8");
+    requireInput(isResized || !prescale, "the option 'prescale' is for pictures that are resized before the model: leave it out");
   }
 
   /**
@@ -173,7 +179,7 @@ export class Meaning {
       requireScaled(place);
       return {tensor: copyPixels(pixels), place};
     }
-    const made = makeImageTensor(pixels, image);
+    const made = makeImageTensor(pixels, image, this.#prescale);
     if (dtype !== "float64") return made;
     return {tensor: new Tensor(Float64Array.from(made.tensor.data), made.tensor.shape), place: made.place};
   }

@@ -32,7 +32,7 @@ import {Files} from "./source.js";
  *     instead, if there was not enough of it for one; `missing`,
  *     `changed` or `damaged`, if the bundle is not whole; `runtime`, if onnxruntime cannot be imported or does not start
  */
-export async function openBundle({variant: only, source, ort} = {}, names, packed) {
+export async function openBundle({variant: only, source, ort, prescale} = {}, names, packed) {
   /** @type {string[]} */
   const notes = [];
   /** @type {(note: string) => void} */
@@ -49,7 +49,7 @@ export async function openBundle({variant: only, source, ort} = {}, names, packe
   const variants = manifest.variants.filter(({id}) => only === undefined || id === only);
   const goldens = new Goldens(files, manifest);
   const sessions = new Sessions(await startRuntime(ort, variants, tell), files, manifest);
-  const meaning = new Meaning(manifest, names);
+  const meaning = new Meaning(manifest, names, prescale);
   await meaning.readFiles(files);
   const {loaded, passedOver} = await new Opener(sessions, goldens, manifest).openFirst(variants);
   await files.forgetOthers();

@@ -217,6 +217,12 @@ export interface OpenOptions {
   source?: Source;
   /** The module of `onnxruntime-web` or `onnxruntime-node` to use; without one, the package imports it. */
   ort?: Runtime | { default: Runtime };
+  /**
+   * Whether a picture that is much larger than the input is made smaller first, by averages of blocks of 2, 4 or 8
+   * pixels. That takes less time, but the input is then not what it is in Python and in the project's metric, and
+   * answers may differ.
+   */
+  prescale?: boolean;
 }
 
 /** The part of onnxruntime's JavaScript packages that this code calls. */

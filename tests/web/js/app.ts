@@ -9,7 +9,7 @@ import * as ort from "onnxruntime-web";
 
 const source: Source = {baseUrl: "/models/detector/"};
 const decrypting: Source = async (path) => new TextEncoder().encode(path);
-const options: OpenOptions = {variant: "cpu-fp32", source, ort};
+const options: OpenOptions = {variant: "cpu-fp32", source, ort, prescale: true};
 const model: Detector = await Detector.open(options);
 const other: Detector = await Detector.open({source: decrypting});
 const passedOver: readonly PassedOver[] = model.passedOver;

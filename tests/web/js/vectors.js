@@ -124,6 +124,7 @@ forEachCase("frames", (folder, facts, into) => {
   const pixels = makePixels(folder, facts);
   writeFileSync(join(into, "rgb.bin"), copyPixels(pixels).data);
   writeFileSync(join(into, "tensor.bin"), makeImageTensor(pixels, facts.description).tensor.data);
+  writeFileSync(join(into, "prescaled.bin"), makeImageTensor(pixels, facts.description, true).tensor.data);
 });
 forEachCase("answers", (folder, facts, into) => {
   writeFileSync(join(into, "found.json"), JSON.stringify(answer(folder, facts)));
