@@ -1,4 +1,4 @@
-"""An app with bundles that Vite and esbuild pack, as docs/web.md says, in a headless Chromium."""
+"""Apps that Vite, esbuild and nothing packs, as docs/web.md says, in a headless Chromium."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from edgepack.errors import ToolError
 
 from tests.mobile.proofs import Proof, require
 from tests.support.servers.chromium import find_chromium, launched
-from tests.web.js_browser import TIMEOUT_MS, require_same
+from tests.web.js_browser import TIMEOUT_MS, require_same, shown
 from tests.web.js_models import subject_of
-from tests.web.js_shared import LIBRARY, make_app
+from tests.web.js_shared import LIBRARY, make_app, shared_dist
 from tests.web.node import install_packages, run_tool
 from tests.web.serving import serving
 
@@ -102,7 +102,23 @@ def prove_esbuild(work: Path) -> str:
     return f"{len(PACKAGES)} models and a worker; without their folder they say what is missing"
 
 
+def prove_alone(work: Path) -> str:
+    """Open two models that share their code in a page without a bundler."""
+    shutil.copytree(shared_dist() / "edgepack-runtime-web", work / "dist" / "edgepack-runtime")
+    for name in ("detector", "text"):
+        shutil.copytree(shared_dist() / f"{name}-1.0.0-web", work / "dist" / name)
+    with shown(work) as page:
+        found = [page.call("open", "detector", "Detector"), page.call("open", "text", "Text")]
+        require(all(each["test"]["passed"] for each in found), f"{found}")
+        labels = [each["label"] for each in page.call("predict", "detector")["objects"]]
+        require_same(labels, ["cup", "plate"], "labels")
+        asked = [path for path in page.site.asked if path.endswith("/runtime/opener.js")]
+        require_same(asked, ["/dist/edgepack-runtime/runtime/opener.js"], "what was fetched")
+    return f"{len(found)} models, and their code once"
+
+
 PROOFS = (
+    Proof("models that share their code, without a bundler", prove_alone),
     Proof("an app that Vite packs", prove_vite),
     Proof("an app that esbuild packs", prove_esbuild),
 )

@@ -20,6 +20,8 @@ PACKAGE = "/node_modules/onnxruntime-web/dist"
 IMPORTS = {
     "#onnxruntime": f"{PACKAGE}/ort.wasm.bundle.min.mjs",
     "#onnxruntime-webgpu": f"{PACKAGE}/ort.webgpu.bundle.min.mjs",
+    "edgepack-runtime": "/dist/edgepack-runtime/index.js",
+    "edgepack-runtime/generated.js": "/dist/edgepack-runtime/generated.js",
 }
 PAGE = f"""\
 <!doctype html>
