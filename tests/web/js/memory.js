@@ -1,7 +1,7 @@
 // What models say where memory is short, and that they run afterwards: in Node and in a page.
 
 /**
- * Returns what each call gave or said; `hungry` computes with so many numbers as it is asked for, `pixels` takes a picture.
+ * Returns what each call gave or said; `hungry` computes with so many numbers as it is asked for, `pixels` takes a picture's bytes.
  *
  * @param {any} hungry its module
  * @param {any} pixels its module
@@ -27,8 +27,9 @@ export async function exhaust(hungry, pixels, options) {
   });
   /** @param {number} width */
   const look = (width) => tell(async () => {
-    const picture = {data: new Uint8Array(300 * width), width, height: 100};
-    return (await other.predict(picture)).answers.objects.length;
+    // Its memory is not touched where there is no room for it.
+    const images = new pixels.Tensor(new Uint8Array(300 * width), [100, width, 3]);
+    return (await other.run({images})).objects.shape;
   });
   // More than a shape may have, and than there are addresses: 3 GB of memory stay with the session.
   for (const size of [100, 1e18, 750e6, 100]) await compute(size);
