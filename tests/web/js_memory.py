@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 from edgepack.builder.build import build
 from onnx import TensorProto, helper
 
 from tests.mobile.proofs import Proof, require
 from tests.mobile.signatures import Signature
 from tests.web.js_browser import copy_bundle, shown
+from tests.web.js_changes import open_bundle, read_manifest, seal
 from tests.web.js_models import TARGET, dist, subject_of
 from tests.web.node import run_node
 
@@ -97,7 +99,22 @@ _IN_PAGE = """async () => {
   return exhaust(hungry, pixels, {});
 }"""
 
+
+def prove_opening(work: Path) -> str:
+    """Open a model whose golden input asks for more than there is."""
+    bundle = dist() / "changed" / work.name
+    shutil.copytree(hungry(), bundle)
+    manifest = read_manifest(bundle)
+    [golden] = manifest["goldens"][0]["inputs"]
+    (bundle / golden["path"]).write_bytes(np.int64(10**18).tobytes())
+    seal(bundle, manifest)
+    said = open_bundle(bundle, "Hungry", "web")
+    require(said.startswith("memory: no variant of hungry works here:   cpu-fp32: infer"), said)
+    return said
+
+
 PROOFS = (
+    Proof("an opening that memory is short for", prove_opening),
     Proof("memory that is short in Node", prove_node),
     Proof("memory that is short in Chromium", prove_page),
 )
