@@ -91,9 +91,10 @@ def compile_app(work: Path, bundle: Bundle) -> list[Path]:
     image = work / "CameraImage.kt"
     shared = (HERE / "CameraImage.kt").read_text()
     image.write_text(shared.replace("edgepack.proof", "edgepack.shapes"))
-    main = [HERE / "camera" / "Main.kt", image]
+    main = [HERE / "camera" / "Main.kt", HERE / "camera" / "Screen.kt", image]
     path = [stand_ins(work), app, java, *libraries]
-    return [compile_kotlin(main, work / "main", classpath=path), *path]
+    options = [f"-Xplugin={plugin}"]
+    return [compile_kotlin(main, work / "main", classpath=path, options=options), *path]
 
 
 def without_older(libraries: Iterable[Path]) -> Iterable[Path]:

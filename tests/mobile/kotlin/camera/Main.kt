@@ -40,6 +40,22 @@ private class Frame(private val camera: Image, private val degrees: Int) : Image
     }
 }
 
+private fun readFrame(folder: File, format: Int, width: Int, height: Int, degrees: Int): Frame {
+    val sizes = listOf("y" to width, "u" to width / 2, "v" to width / 2)
+    val planes = sizes.map { (name, stride) -> Plane(ByteBuffer.wrap(folder.resolve(name).readBytes()), stride, 1) }
+    return Frame(CameraImage(format, width, height, planes), degrees)
+}
+
+/** Returns what the sample's finder finds in the frame in FOLDER. */
+internal fun findOnce(folder: File, width: Int, height: Int, degrees: Int): Found {
+    var newest: Found? = null
+    val finder = ShapeFinder(Phone(folder), show = { newest = it }, explain = { error(it) })
+    finder.use {
+        finder.executor.submit { finder.analyze(readFrame(folder, ImageFormat.YUV_420_888, width, height, degrees)) }.get()
+    }
+    return checkNotNull(newest)
+}
+
 /**
  * Gives the sample's finder frames as the camera does, on its own thread, and prints what it says, a line for each.
  *
@@ -55,13 +71,10 @@ fun main(arguments: Array<String>) {
             explain = { println("problem: $it") },
         )
 
-    fun look(format: Int): Frame {
-        val sizes = listOf("y" to width, "u" to width / 2, "v" to width / 2)
-        val planes = sizes.map { (name, stride) -> Plane(ByteBuffer.wrap(folder.resolve(name).readBytes()), stride, 1) }
-        val frame = Frame(CameraImage(format, width, height, planes), degrees)
-        finder.executor.submit { finder.analyze(frame) }.get()
-        return frame
-    }
+    fun look(format: Int): Frame =
+        readFrame(folder, format, width, height, degrees).also { frame ->
+            finder.executor.submit { finder.analyze(frame) }.get()
+        }
     finder.use {
         val frames = mutableListOf(look(ImageFormat.YUV_420_888), look(ImageFormat.JPEG))
         finder.score = 0.85
