@@ -293,7 +293,7 @@ def make_app(
     """
     require_types(profile, (*inputs, *outputs))
     require_assets(profile, project.files)
-    require_other_than_library(project)
+    require_other_than_library(project, profile)
     named = project.app.type or make_type_name(project.name)
     package = _find_package(project)
     return App(
@@ -322,16 +322,22 @@ def _find_package(project: Project) -> str:
     return project.app.package or f"edgepack.{make_package_segment(project.name)}"
 
 
-def require_other_than_library(project: Project) -> None:
-    """Check that a project that shares its runtime has other names than the runtime library.
+def require_other_than_library(project: Project, profile: Profile) -> None:
+    """Check that no app uses the target, or that the project has other names than the library.
+
+    An app may have a model that shares its runtime beside one that does not.
 
     Raises:
-        ProfileError: Its package or npm package is the library's.
+        ProfileError: Its package or npm package is the runtime library's. Its module cannot be: no
+            type is called ``Runtime``.
     """
-    found = (_find_package(project), find_npm_name(project))
-    if project.app.runtime == "shared" and (taken := set(found) & set(LIBRARY_NAMES)):
+    found = {
+        "android": _find_package(project),
+        "web": find_npm_name(project),
+    }
+    if (taken := found.get(profile.family)) in LIBRARY_NAMES:
         raise ProfileError(
-            f"{', '.join(sorted(taken))} is the runtime library, which the project shares",
+            f"{taken} is the runtime library, which models of an app share",
             hint="give the project names of its own: app: {package: com.acme.detector, npm: acme}",
             where="app",
         )

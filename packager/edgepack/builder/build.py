@@ -28,7 +28,7 @@ from edgepack.builder.judging import (
     list_warnings,
     require_whole,
 )
-from edgepack.builder.libraries import write_library
+from edgepack.builder.libraries import require_places, write_library
 from edgepack.builder.memory import Subject, count_default_jobs
 from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.pins import list_older_runtimes
@@ -204,7 +204,10 @@ def _build(  # noqa: PLR0913  (as build has them)
     repository = out / "maven"
     for place in (out, repository) if toolchains else (out,):
         require_writable_folder(place)
-    require_own_name(job.loaded.project, [each.profile for each in job.plan.bundles], out)
+    profiles = [planned.profile for planned in job.plan.bundles]
+    require_own_name(job.loaded.project, profiles, out)
+    if job.loaded.project.app.runtime == "shared":
+        require_places(profiles, out)
     for planned in job.plan.bundles:
         if own := find_own_profile(planned.profile.id):
             progress.note(
@@ -240,7 +243,6 @@ def _build(  # noqa: PLR0913  (as build has them)
         aars = tuple(made for made in compiled if isinstance(made, Path))
         left = {(v.target, planned.variant.id) for v in judged for planned, _ in v.shipped}
         found = list_warnings(job.plan, judged, execution)
-        profiles = [planned.profile for planned in job.plan.bundles]
         pins = list_older_runtimes(profiles, version("onnxruntime"))
         told = (*explain_unsampled(job.loaded), *found, *pins)
         saw = tuple(line for lines in list_answers(job.plan, execution) for line in lines)

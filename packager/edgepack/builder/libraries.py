@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from edgepack.apps.library import NAME, make_library
@@ -12,7 +13,7 @@ from edgepack.apps.npm import ROOT
 from edgepack.apps.render import RenderedFile, render_library
 from edgepack.base.files import holding
 from edgepack.bundle.archive import copy_file, write_archive
-from edgepack.bundle.writing import replacing
+from edgepack.bundle.writing import refuse_foreign, replacing
 from edgepack.project.profile import Profile
 
 MARK = "edgepack-runtime.json"
@@ -26,6 +27,16 @@ def list_code(profile: Profile) -> dict[str, bytes]:
         ProfileError: The target pins no onnxruntime.
     """
     return {file.path: file.data for file in render_library(profile.family, make_library(profile))}
+
+
+def require_places(profiles: Iterable[Profile], out: Path) -> None:
+    """Check that nothing else lies where the runtime libraries of targets will be.
+
+    Raises:
+        UsageError: Something does.
+    """
+    for family in {profile.family for profile in profiles}:
+        refuse_foreign(out / f"{NAME}-{family}", MARK)
 
 
 def write_library(profile: Profile, out: Path) -> Path:

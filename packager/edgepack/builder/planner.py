@@ -104,8 +104,8 @@ def make_plan(
         require_types(profile, (*facts.inputs, *facts.outputs))
         require_assets(profile, loaded.project.files)
         require_version(profile, loaded.project.version)
+        require_other_than_library(loaded.project, profile)
     require_npm(loaded.project, profiles)
-    require_other_than_library(loaded.project)
     offered = offers if offers and not variants else {}
     planner = _Planner(inputs, samples, builder, offered, simulate_s)
     return builder.make_plan([planner.plan_bundle(profile, variants) for profile in profiles])

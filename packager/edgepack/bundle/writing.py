@@ -118,7 +118,7 @@ def replacing(final: Path, mark: str = MANIFEST) -> Iterator[Path]:
         ToolError: The place cannot be written, or the disk is full.
         UsageError: ``final`` is there and has no ``mark``.
     """
-    _refuse_foreign(final, mark)
+    refuse_foreign(final, mark)
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
@@ -134,8 +134,12 @@ def replacing(final: Path, mark: str = MANIFEST) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _refuse_foreign(final: Path, mark: str) -> None:
-    """Refuse to replace a folder of another kind: it is somebody's work."""
+def refuse_foreign(final: Path, mark: str) -> None:
+    """Refuse to replace a folder of another kind: it is somebody's work.
+
+    Raises:
+        UsageError: ``final`` is there and has no ``mark``.
+    """
     if final.exists() and not (final / mark).is_file():
         raise UsageError(
             f"{str(final)!r} is there already, and none of edgepack's: it has no {mark}",

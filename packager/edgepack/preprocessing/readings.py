@@ -281,8 +281,10 @@ class Classes(Reading):
 
 
 def _are_shares(scores: Array) -> bool:
-    """Return whether all rows ``(..., C)`` are shares of 1."""
-    return bool((scores >= 0).all() and (np.abs(scores.sum(axis=-1) - 1) <= _SLACK).all())
+    """Return whether there are rows ``(..., C)``, and all are shares of 1."""
+    return scores.size > 0 and bool(
+        (scores >= 0).all() and (np.abs(scores.sum(axis=-1) - 1) <= _SLACK).all()
+    )
 
 
 def _find_second_softmax(activation: str, shares: Sequence[bool]) -> Misread | None:

@@ -500,6 +500,7 @@ private fun moveToPicture(edges: DoubleArray, place: Placement): List<Float> =
         }
     }
 
+/** Converts one coordinate from pixels of the input to pixels of the picture, and clips it to the picture. */
 internal fun moveToPicture(edge: Double, offset: Long, scaled: Long, size: Int): Float =
     ((edge - offset) * size / scaled).coerceIn(0.0, size.toDouble()).toFloat()
 

@@ -30,6 +30,7 @@ internal class KeypointShape(val count: Int, val values: Int) {
         }
 
     companion object {
+        /** Returns the keypoints that a detection's description has; none where it has no word of them. */
         fun of(description: JSONObject): KeypointShape =
             KeypointShape(description.optInt("keypoints", 0), description.optInt("keypoint_values", 0))
     }

@@ -215,7 +215,7 @@ private fun listClassCounts(spec: Spec, description: JSONObject): List<Long> {
         when (description.getString("kind")) {
             "classification" -> (if (axes.size > 1) axes.drop(1) else axes).filter { it.size != 1L }.take(1)
             "mask" -> if (axes.size == 4) listOf(axes[if (description.getInt("axis") == 1) 1 else 3]) else emptyList()
-            "text" -> listOf(axes[if (description.getInt("axis") == 1) 1 else 2])
+            "text" -> if (axes.size == 3) listOf(axes[if (description.getInt("axis") == 1) 1 else 2]) else emptyList()
             "detection" ->
                 when (description.getString("layout")) {
                     "yolo" -> axes.drop(1)

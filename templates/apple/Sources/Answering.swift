@@ -122,7 +122,7 @@ extension OutputDescription {
         case .mask(let pixels):
             counted = shape.count == 4 ? [shape[pixels.axis == 1 ? 1 : 3]] : []
         case .text(let steps):
-            (counted, before) = ([shape[steps.axis == 1 ? 1 : 2]], 1)
+            (counted, before) = (shape.count == 3 ? [shape[steps.axis == 1 ? 1 : 2]] : [], 1)
         case .detection(let rows):
             (counted, before) = rows.countedAxes(of: shape)
         case .raw, .embedding, .probability: counted = []

@@ -560,8 +560,10 @@ extension ImagePlacement {
             left: xInPicture(box.left), top: yInPicture(box.top), right: xInPicture(box.right), bottom: yInPicture(box.bottom))
     }
 
+    /// Converts a column of the input to one of the picture, and clips it to the picture.
     func xInPicture(_ value: Double) -> Double { back(value, offset: left, scaled: scaledWidth, size: width) }
 
+    /// Converts a row of the input to one of the picture, and clips it to the picture.
     func yInPicture(_ value: Double) -> Double { back(value, offset: top, scaled: scaledHeight, size: height) }
 
     private func back(_ value: Double, offset: Int, scaled: Int, size: Int) -> Double {

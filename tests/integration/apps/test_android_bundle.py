@@ -9,6 +9,7 @@ import zipfile
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -18,6 +19,7 @@ from edgepack.apps.aar.archive import write_aar, write_library_aar
 from edgepack.apps.aar.toolchain import Toolchain
 from edgepack.backends.registry import BACKENDS
 from edgepack.backends.simulators import find_backend_simulator
+from edgepack.base.files import holding
 from edgepack.base.resources import find_example_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import build, dry_run
@@ -276,19 +278,25 @@ def test_aar_when_its_bundle_shares_the_runtime_is_compiled_against_the_librarys
     )
 
 
-def test_aar_when_a_projects_package_is_the_librarys_is_refused(sharing, tmp_path, toolchain):
+def test_library_aar_when_another_build_writes_it_waits(sharing, tmp_path, toolchain):
     _, library = sharing
-    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}\nfiles: []")
-    project.write_text(project.read_text() + "app: {package: edgepack.runtime}\n")
-    variants = ["cpu-fp32"]
-    result = build(project=project, targets=[TARGET], variants=variants, out=tmp_path / "dist")
-    bundle = result.bundles[0].bundle.path
-    write_aar(bundle, tmp_path / "a", toolchain)
-    write_library_aar(library, tmp_path / "b", toolchain)
-    with pytest.raises(BundleError, match=r"net-.*\.aar of another .* package edgepack\.runtime"):
-        write_library_aar(library, tmp_path / "a", toolchain)
-    with pytest.raises(BundleError, match=r"edgepack-runtime-.* package edgepack\.runtime too"):
-        write_aar(bundle, tmp_path / "b", toolchain)
+    aar = write_library_aar(library, tmp_path / "maven", toolchain)
+    before = aar.stat().st_ino
+    again = Thread(target=write_library_aar, args=(library, tmp_path / "maven", toolchain))
+    with holding(aar.parent):
+        again.start()
+        again.join(0.5)
+        assert aar.stat().st_ino == before
+    again.join()
+    assert aar.stat().st_ino != before
+
+
+def test_build_when_something_else_lies_in_the_librarys_place_says_so_before_it_works(tmp_path):
+    project = tiny_models.write_project(tmp_path, "dims: {batch: 1}\napp: {runtime: shared}")
+    (tmp_path / "dist" / "edgepack-runtime-android").mkdir(parents=True)
+    with pytest.raises(UsageError, match="none of edgepack's: it has no edgepack-runtime.json"):
+        build(project=project, targets=[TARGET], variants=["cpu-fp32"], out=tmp_path / "dist")
+    assert [path.name for path in (tmp_path / "dist").iterdir()] == ["edgepack-runtime-android"]
 
 
 def test_library_when_somebody_changed_it_is_written_again(sharing):

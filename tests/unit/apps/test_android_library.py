@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import edgepack
 import pytest
 from edgepack.apps.library import make_library
-from edgepack.apps.names import AnswerKind, App, make_app
+from edgepack.apps.names import AnswerKind, App, make_app, require_other_than_library
 from edgepack.apps.render import BundleContext, render_family, render_library
 from edgepack.base.resources import find_templates_dir
 from edgepack.base.yaml_source import read_yaml
@@ -22,10 +22,14 @@ POM = "{http://maven.apache.org/POM/4.0.0}"
 CODE = "src/main/kotlin/"
 
 
-def app(name: str = "detector", **names: str) -> App:
-    described = Project.model_validate(
+def project(name: str = "detector", **names: str) -> Project:
+    return Project.model_validate(
         {"schema_version": 1, "name": name, "model": "net.onnx", "app": names}
     )
+
+
+def app(name: str = "detector", **names: str) -> App:
+    described = project(name, **names)
     inputs, outputs = [TensorSpec("x", "float32", (1, 8))], [TensorSpec("y", "float32", (1,))]
     return make_app(described, load_profile("android"), inputs, outputs)
 
@@ -116,18 +120,22 @@ def test_library_has_nothing_of_a_model():
     assert "-keepclassmembers enum edgepack.runtime.** {" in library()["consumer-rules.pro"]
 
 
+@pytest.mark.parametrize("runtime", ["shared", "vendored"])
 @pytest.mark.parametrize(
-    ("name", "names"),
+    ("target", "name", "names"),
     [
-        ("runtime", {}),
-        ("detector", {"package": "edgepack.runtime"}),
-        ("detector", {"npm": "edgepack-runtime"}),
+        ("android", "runtime", {}),
+        ("android", "detector", {"package": "edgepack.runtime"}),
+        ("web", "runtime", {}),
+        ("web", "detector", {"npm": "edgepack-runtime"}),
     ],
 )
-def test_app_when_it_is_called_as_the_library_that_it_shares_says_so(name, names):
-    with pytest.raises(ProfileError, match="is the runtime library, which the project shares"):
-        app(name, runtime="shared", **names)
-    assert not app(name, **names).shares_runtime
+def test_app_when_it_is_called_as_the_library_says_so(target, name, names, runtime):
+    profile = load_profile(target)
+    with pytest.raises(ProfileError, match="is the runtime library, which models of an app share"):
+        require_other_than_library(project(name, runtime=runtime, **names), profile)
+    require_other_than_library(project(name, **names), load_profile("linux-x86-64"))
+    require_other_than_library(project(runtime=runtime), profile)
 
 
 def test_open_model_when_a_bundle_may_have_an_answer_makes_it():

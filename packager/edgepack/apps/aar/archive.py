@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 from edgepack.apps.aar.toolchain import Toolchain, read_files
 from edgepack.apps.library import NAME
 from edgepack.apps.maven import MavenArtifact
+from edgepack.base.files import holding
 from edgepack.bundle.manifest import MANIFEST
 from edgepack.bundle.reading import verify
 from edgepack.bundle.writing import replacing
@@ -91,7 +92,8 @@ def _write(
         artifact.make_file_name("-sources.jar"): make_zip(read_files(module / SOURCES)),
         pom: (module / _POM).read_bytes(),
     }
-    with replacing(final, mark=pom) as folder:
+    # Each build of a project that shares its runtime writes the library again.
+    with holding(final), replacing(final, mark=pom) as folder:
         for name, data in files.items():
             _write_with_checksums(folder / name, data)
     return final / aar
@@ -133,7 +135,8 @@ def _refuse_shared_package(module: Path, projects: set[str], version: Path) -> N
     several targets share it: an app takes one of them.
     """
     package = _find_package((module / "aar/AndroidManifest.xml").read_bytes())
-    others = version.parent.parent.glob("*/*/*.aar")
+    # A folder that begins with a dot is one that another build has not finished.
+    others = version.parent.parent.glob("*/[!.]*/*.aar")
     for aar in sorted(path for path in others if path.parent.parent != version.parent):
         try:
             with zipfile.ZipFile(aar) as archive:
