@@ -294,7 +294,7 @@ def test_library_aar_when_another_build_writes_it_waits(sharing, tmp_path, toolc
 def test_build_when_something_else_lies_in_the_librarys_place_says_so_before_it_works(tmp_path):
     project = tiny_models.write_project(tmp_path, "dims: {batch: 1}\napp: {runtime: shared}")
     (tmp_path / "dist" / "edgepack-runtime-android").mkdir(parents=True)
-    with pytest.raises(UsageError, match="none of edgepack's: it has no edgepack-runtime.json"):
+    with pytest.raises(UsageError, match=r"none of edgepack's: it has no edgepack-runtime\.json"):
         build(project=project, targets=[TARGET], variants=["cpu-fp32"], out=tmp_path / "dist")
     assert [path.name for path in (tmp_path / "dist").iterdir()] == ["edgepack-runtime-android"]
 
