@@ -113,7 +113,27 @@ def prove_opening(work: Path) -> str:
     return said
 
 
+def prove_short(work: Path) -> str:
+    """Open a model that does not fit, and run one on an input that has more than all addresses."""
+    del work
+    script = dist() / "short.mjs"
+    shutil.copy(HERE / "js" / "short.js", script)
+    folders = [subject_of(name).bundle.path for name in ("pixels", "dynamic-batch")]
+    found = json.loads(run_node(script, *folders).text.splitlines()[-1])
+    # Of an app's own function, too, an array of a wrong place is no matter of memory.
+    wanted = "missing: .*offset is out of bounds"
+    require(re.fullmatch(wanted, found["fault"]) is not None, f"{found}")
+    wanted = "memory: no variant of pixels works here: .* there is not enough memory: .*"
+    require(re.fullmatch(wanted, found["opening"]) is not None, f"{found}")
+    require([found["before"], found["after"]] == [False, True], f"when room is looked for: {found}")
+    wanted = "memory: no room for inputs of 4608000000 bytes: there is not enough memory: .*"
+    require(re.fullmatch(wanted, found["input"]) is not None, f"{found}")
+    require(found["passed"], "the model does not run afterwards")
+    return "room is looked for after an opening that failed; more than all addresses is refused"
+
+
 PROOFS = (
+    Proof("memory that is short for a session, and for an array", prove_short),
     Proof("an opening that memory is short for", prove_opening),
     Proof("memory that is short in Node", prove_node),
     Proof("memory that is short in Chromium", prove_page),

@@ -70,11 +70,17 @@ export function explainFailure(error, what, reason = "inference") {
   return new ModelError("memory", `${what}: there is not enough memory: ${line}`, error);
 }
 
-/** @param {unknown} error */
-function isOutOfMemory(error) {
-  // An array of a size that the engine cannot have is a RangeError, in each engine's own words.
-  const isSize = error instanceof RangeError && !/call stack/.test(error.message);
-  return isSize || NO_MEMORY.test(formatLine(error));
+// What engines say of an array of a size that they cannot have. Other RangeErrors, such as of an offset, are faults.
+const NO_ARRAY = /array (buffer )?length|string length|array size|allocation|memory|too (big|large)|maximum size/i;
+
+/**
+ * Returns whether something failed because there is not enough memory for it.
+ *
+ * @param {unknown} error
+ */
+export function isOutOfMemory(error) {
+  const line = formatLine(error);
+  return NO_MEMORY.test(line) || (error instanceof RangeError && NO_ARRAY.test(line));
 }
 
 /**

@@ -1,4 +1,4 @@
-import {ModelError, Refused, explainFailure, formatLine} from "./errors.js";
+import {ModelError, Refused, explainFailure, formatLine, isOutOfMemory} from "./errors.js";
 import {take} from "./shapes.js";
 import {Tensor, makeFilled, narrow, widen} from "./tensors.js";
 
@@ -185,7 +185,7 @@ export class Sessions {
       await this.#watchDevice(variant);
       return new Session(this.#ort, session, this.#manifest, () => this.#lost);
     } catch (error) {
-      throw explainRefusal(error, variant);
+      throw explainRefusal(this.#ort, error, variant);
     }
   }
 
@@ -273,10 +273,11 @@ function makeExtra(config) {
 }
 
 /**
+ * @param {Runtime} ort
  * @param {unknown} error
  * @param {Variant} variant
  */
-function explainRefusal(error, {providers}) {
+function explainRefusal(ort, error, {providers}) {
   // onnxruntime 1.30.0 does not start WebAssembly anew after this, with one thread either.
   if (/initializing failed due to timeout/.test(formatLine(error))) {
     return new ModelError(
@@ -286,7 +287,7 @@ function explainRefusal(error, {providers}) {
       error,
     );
   }
-  const failure = explainFailure(error, "the session's creation failed");
+  const failure = explainShort(ort, error, "the session's creation failed");
   if (failure.reason === "memory") return new Refused(failure.message, true);
   const line = formatLine(error);
   // onnxruntime gives this message for a session without the CPU, whatever the reason is.
@@ -339,9 +340,7 @@ export class Session {
         setTimeout(resolve, 0);
       });
       this.#requireDevice(error);
-      const failure = explainFailure(error, "inference failed");
-      if (failure.reason === "memory") /** @type {any} */ (this.#ort.env)[SHORT] = true;
-      throw failure;
+      throw explainShort(this.#ort, error, "inference failed");
     }
   }
 
@@ -380,7 +379,23 @@ function readOutput({dtype}, {dims, data}) {
 /** From so many bytes of inputs on, room is looked for. */
 const LARGE = 2 ** 26;
 
+/** From so many on, WebAssembly has no addresses. */
+const MOST = 2 ** 32 - 1;
+
 const SHORT = Symbol.for("edgepack.short");
+
+/**
+ * Returns the error of something that failed; where memory is short, room is looked for from now on, for all models.
+ *
+ * @param {Runtime} ort
+ * @param {unknown} error
+ * @param {string} what such as `inference failed`
+ */
+function explainShort({env}, error, what) {
+  const failure = explainFailure(error, what);
+  if (failure.reason === "memory") /** @type {any} */ (env)[SHORT] = true;
+  return failure;
+}
 
 /**
  * Checks that WebAssembly has room for inputs, where they are large or memory was short before.
@@ -396,9 +411,10 @@ async function requireRoom({env, InferenceSession}, inputs) {
   const bytes = Object.values(inputs).reduce((sum, {data}) => sum + data.byteLength, 0);
   if (!env.versions.web || !bytes || (bytes < LARGE && !(SHORT in env))) return;
   try {
-    await InferenceSession.create(new Uint8Array(bytes), {executionProviders: ["wasm"]});
+    // emscripten would take a larger size modulo that of all addresses.
+    await InferenceSession.create(new Uint8Array(Math.min(bytes, MOST)), {executionProviders: ["wasm"]});
   } catch (error) {
-    if (/failed to allocate/.test(formatLine(error))) throw explainFailure(error, `no room for inputs of ${bytes} bytes`);
+    if (isOutOfMemory(error)) throw explainFailure(error, `no room for inputs of ${bytes} bytes`);
   }
 }
 
