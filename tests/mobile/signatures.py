@@ -46,7 +46,7 @@ class Signature:
         np.savez(folder / "samples.npz", **self.samples(np.random.default_rng(1)))
         for name, text in self.files:
             (folder / name).write_text(text, encoding="utf-8")
-        names = ", ".join(name for name, _ in self.files)
+        names = ", ".join(json.dumps(name) for name, _ in self.files)
         chosen = f"{{id: {target}, variants: {self.variants}}}" if self.variants else target
         lines = [
             "schema_version: 1",

@@ -4,29 +4,54 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from edgepack.builder.build import build
 from edgepack.errors import ToolError
 
 from tests.mobile.proofs import Proof, require
+from tests.mobile.signatures import DETECTOR, Signature
 from tests.support.servers.chromium import find_chromium, launched
 from tests.web.js_browser import TIMEOUT_MS, require_same, shown
-from tests.web.js_models import subject_of
+from tests.web.js_models import TARGET, dist, subject_of
 from tests.web.js_shared import LIBRARY, make_app, shared_dist
-from tests.web.node import install_packages, run_tool
+from tests.web.node import install_packages, run_node, run_tool
 from tests.web.serving import serving
 
 HERE = Path(__file__).parent
 SCRIPTS = ("bundled.js", "bundled_worker.js")
-PACKAGES = ("edgepack-detector", "edgepack-text", "vendored-pair")
+PACKAGES = ("edgepack-detector", "edgepack-text", "vendored-pair", "vendored-named")
+_LABELS = "my l\u00e4bels [1] + (2)'s & \u65e5\u672c.txt"
+NAMED: Signature = replace(
+    DETECTOR,
+    name="named",
+    project=DETECTOR.project.replace("labels.txt", json.dumps(_LABELS)),
+    files=((_LABELS, "cup\nplate\n"),),
+)
+"""A detector whose file has a name that addresses write otherwise."""
 _PAGE = '<!doctype html><meta charset="utf-8"><script type="module" src="bundled.js"></script>'
 
 
+@cache
+def named() -> Path:
+    """Build the bundle of the detector whose file has such a name.
+
+    Raises:
+        EdgepackError: It cannot be built.
+    """
+    result = build(project=NAMED.write(dist() / "projects/named", TARGET), out=dist() / "dist")
+    result.require_all()
+    return result.bundles[0].bundle.path
+
+
 def write_app(work: Path) -> Path:
-    """Write an app with two models that share their code and one that has its own."""
+    """Write an app with two models that share their code and two that have their own."""
     app = make_app(work / "app", LIBRARY)
     (app / "node_modules" / "vendored-pair").symlink_to(subject_of("pair").bundle.path)
+    (app / "node_modules" / "vendored-named").symlink_to(named())
     for name in SCRIPTS:
         shutil.copy(HERE / "js" / name, app / name)
     (app / "index.html").write_text(_PAGE)
@@ -70,6 +95,7 @@ def check(found: Any) -> None:
     require_same(found["variants"], ["cpu-fp32"] * len(PACKAGES), "the variants")
     labels = [each["label"] for each in found["objects"]]
     require_same(labels, ["cup", "plate"], "labels")
+    require_same(found["named"], found["objects"], "what a model gave whose file has another name")
     require_same([len(vector) for vector in found["vectors"]], [6, 3], "sizes of vectors")
     require(found["isError"], "an error of a model that shares its code is not the library's")
     require_same(found["worker"], found["objects"], "what a worker's model gave")
@@ -102,6 +128,36 @@ def prove_esbuild(work: Path) -> str:
     return f"{len(PACKAGES)} models and a worker; without their folder they say what is missing"
 
 
+def prove_other_format(work: Path) -> str:
+    """Pack a model with esbuild as a CommonJS module, which does not know its own address."""
+    app = write_app(work)
+    (app / "look.js").write_text(_LOOK)
+    options = ("--bundle", "--format=cjs", "--platform=node", "--external:onnxruntime-node")
+    more = ("--external:#*", "--outfile=look.cjs", "--log-level=error")
+    pack(app, "esbuild/bin/esbuild", "look.js", *options, *more)
+    found = json.loads(run_node(app / "look.cjs", named()).text)
+    require_same(found[:2], ["cpu-fp32"] * 2, "models with a function, and with an address")
+    wanted = "missing: this package does not know where it is: Invalid URL: have the bundler "
+    require(all(said.startswith(wanted) for said in found[2:]) and len(found) == 4, f"{found}")
+    return found[2]
+
+
+_LOOK = """\
+import {readFile} from "node:fs/promises";
+import {join} from "node:path";
+import {pathToFileURL} from "node:url";
+import * as ort from "onnxruntime-node";
+import {Named} from "vendored-named";
+const folder = process.argv[2];
+const read = (path) => readFile(join(folder, path));
+const sources = [read, {baseUrl: pathToFileURL(folder)}, undefined, {baseUrl: "here"}];
+const opened = sources.map((source) => Named.open({source, ort}).then(
+  ({variant}) => variant, ({reason, message}) => `${reason}: ${message}`,
+));
+Promise.all(opened).then((found) => console.log(JSON.stringify(found)));
+"""
+
+
 def prove_alone(work: Path) -> str:
     """Open two models that share their code in a page without a bundler."""
     shutil.copytree(shared_dist() / "edgepack-runtime-web", work / "dist" / "edgepack-runtime")
@@ -121,4 +177,5 @@ PROOFS = (
     Proof("models that share their code, without a bundler", prove_alone),
     Proof("an app that Vite packs", prove_vite),
     Proof("an app that esbuild packs", prove_esbuild),
+    Proof("a model that esbuild packs as another format", prove_other_format),
 )

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 PACKAGE = "/node_modules/onnxruntime-web/dist"
 IMPORTS = {
@@ -94,7 +94,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def translate_path(self, path: str) -> str:
-        name = urlsplit(path).path.lstrip("/")
+        name = unquote(urlsplit(path).path).lstrip("/")
         own = self.server.pages / name
         return str(own if own.is_file() else self.server.folder / name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shlex
 import urllib.parse
 from dataclasses import dataclass
@@ -208,7 +209,7 @@ def _make_environment(folder: Path) -> Environment:
     environment.filters["kotlin"] = format_kotlin_string
     environment.filters["swift"] = format_swift_string
     environment.filters["js"] = format_js_string
-    environment.filters["url"] = urllib.parse.quote
+    environment.filters["url"] = format_url_path
     return environment
 
 
@@ -236,6 +237,18 @@ def format_swift_string(text: str) -> str:
 def format_js_string(text: str) -> str:
     """Return a string literal of JavaScript, TypeScript and JSON: ASCII, in double quotes."""
     return json.dumps(text)
+
+
+def format_url_path(path: str) -> str:
+    """Return a relative address of a path, to stand between double quotes in JavaScript.
+
+    Only what JavaScript or the address would read otherwise is escaped: Vite 8 looks for a file of
+    just the name that is written there, and ``new URL`` escapes the rest.
+    """
+    return _NOT_IN_ADDRESS.sub(lambda found: urllib.parse.quote(found[0]), path)
+
+
+_NOT_IN_ADDRESS = re.compile(r'[%?#"\\\x00-\x1f\x7f]| $')
 
 
 def _escape_character(code: int, escape: str) -> str:

@@ -5,7 +5,7 @@ import {ModelError, explainFailure, formatLine} from "./errors.js";
  * @typedef {import("./manifest.js").BundleFile} BundleFile
  * @typedef {(path: string) => Promise<Uint8Array>} Read
  * @typedef {(path: string) => URL} Locate
- * @typedef {Readonly<Record<string, URL>>} Packed where the package has the bundle's files, by their paths
+ * @typedef {() => Readonly<Record<string, URL>>} Packed returns where the package has the bundle's files, by their paths
  */
 
 const MANIFEST = "manifest.json";
@@ -143,11 +143,37 @@ function makeKey({sha256}) {
  * @returns {Locate}
  */
 function makeLocate(base, packed) {
-  const here = packed[MANIFEST];
-  if (base === undefined) return (path) => packed[path] ?? resolvePath(path, here);
-  const page = typeof document === "undefined" ? globalThis.location?.href ?? here.href : document.baseURI;
-  const folder = new URL(String(base).endsWith("/") ? String(base) : `${base}/`, page);
+  if (base === undefined) {
+    const files = locatePacked(packed);
+    return (path) => files[path] ?? resolvePath(path, files[MANIFEST]);
+  }
+  const folder = locateFolder(String(base).endsWith("/") ? String(base) : `${base}/`, packed);
   return (path) => resolvePath(path, folder);
+}
+
+/** @param {Packed} packed */
+function locatePacked(packed) {
+  try {
+    return packed();
+  } catch (error) {
+    // Bundlers leave import.meta.url out of formats other than ES modules.
+    throw new ModelError(
+      "missing",
+      `this package does not know where it is: ${formatLine(error)}: have the bundler write ES modules, or name the files'`
+        + " folder with its whole address, open({source: {baseUrl}})",
+      error,
+    );
+  }
+}
+
+/**
+ * @param {string} folder
+ * @param {Packed} packed
+ */
+function locateFolder(folder, packed) {
+  if (/^[a-z][a-z0-9+.-]+:/i.test(folder)) return new URL(folder);
+  const page = typeof document === "undefined" ? globalThis.location?.href : document.baseURI;
+  return new URL(folder, page ?? locatePacked(packed)[MANIFEST]);
 }
 
 /**

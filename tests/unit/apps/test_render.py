@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import urllib.parse
 from types import SimpleNamespace
 
 import pytest
@@ -31,6 +32,19 @@ def test_swift_string_when_read_back_is_the_text(text):
     python = re.sub(r"\\u\{([0-9a-f]+)\}", lambda found: rf"\U{int(found[1], 16):08x}", literal)
     assert python.count("\\") == literal.count("\\")
     assert ast.literal_eval(python) == text
+
+
+@pytest.mark.parametrize(
+    ("path", "written"),
+    [
+        ("files/m\u00fc [1] + 2's.txt", "files/m\u00fc [1] + 2's.txt"),
+        ("files/100%.txt", "files/100%25.txt"),
+        ('files/a?b#c"d\\e\tf ', "files/a%3Fb%23c%22d%5Ce%09f%20"),
+    ],
+)
+def test_url_path_when_written_has_only_what_would_be_read_otherwise_escaped(path, written):
+    assert render.format_url_path(path) == written
+    assert urllib.parse.unquote(written) == path
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-// An app that a bundler packs: two models that share their code, one that has its own, and one in a worker.
+// An app that a bundler packs: two models that share their code, two that have their own, and one in a worker.
 
 import {Detector} from "edgepack-detector";
 import {ModelError} from "edgepack-runtime";
 import {Text} from "edgepack-text";
+import {Named} from "vendored-named";
 import {PairModel} from "vendored-pair";
 
 // Where a bundler copies no files, the address names their folder.
@@ -27,10 +28,12 @@ async function look() {
   const detector = await Detector.open(options("edgepack-detector"));
   const text = await Text.open(options("edgepack-text"));
   const pair = await PairModel.open(options("vendored-pair"));
+  const named = await Named.open(options("vendored-named"));
   const wrong = await detector.run({}).catch((/** @type {any} */ error) => error);
   return {
-    variants: [detector, text, pair].map(({variant}) => variant),
+    variants: [detector, text, pair, named].map(({variant}) => variant),
     objects: (await detector.predict(picture)).answers.objects,
+    named: (await named.predict(picture)).answers.objects,
     vectors: [
       ...(await text.predict("Was it a car?")).answers.hidden,
       ...(await pair.predict({pixels: picture, referenceImage: picture})).answers.difference,

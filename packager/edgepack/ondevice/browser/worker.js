@@ -156,7 +156,7 @@ async function open({variant, profiled = false}) {
     ["opener.js", "tensors.js"].map((name) => import(new URL(`runtime/${name}`, bundle).href)),
   );
   const options = {variant: variant ?? undefined, source: {baseUrl: bundle}, ort: watched.ort};
-  const {loaded, goldens, passedOver, notes} = await openBundle(options, NAMES, {});
+  const {loaded, goldens, passedOver, notes} = await openBundle(options, NAMES, () => ({}));
   const state = Object.entries(manifest.state ?? {});
   opened = /** @type {any} */ ({loaded, goldens, watched, manifest, tensors, state, own: new Map()});
   const samples = Array.from({length: goldens.count}, async (_, index) => goldens.readInputs(index));
