@@ -12,11 +12,14 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import edgepack
+from edgepack.apps.library import make_library
 from edgepack.apps.npm import ROOT
+from edgepack.apps.render import render_library
 from edgepack.base.processes import ProgramResult
 from edgepack.builder.build import build
 from edgepack.bundle.archive import write_archive
 from edgepack.errors import ToolError
+from edgepack.project.profile import load_profile
 
 from tests.mobile.proofs import Proof, require
 from tests.web.js_models import SIGNATURES, TARGET, subject_of
@@ -127,7 +130,7 @@ def prove_refused(work: Path) -> str:
     done = install(work / "alone", other)
     require(done.exit_code == 0, f"npm asks for the library itself{done.last_lines}")
     said = run_node(script).text.strip()
-    wanted = r"runtime: edgepack-detector needs edgepack-runtime \S+, and this is 9\.9\.9: .*"
+    wanted = r"runtime: edgepack-detector needs edgepack-runtime \S+, and this is 9\.9\.9rc1: .*"
     require(re.fullmatch(wanted, said) is not None, said)
     return said
 
@@ -139,12 +142,12 @@ await Detector.open().catch(({reason, message}) => console.log(`${reason}: ${mes
 
 
 def write_other_version(folder: Path) -> Path:
-    """Write the library's package as another version of edgepack would."""
+    """Write the library's package as another version of edgepack would, before a release."""
     shutil.copytree(shared_dist() / "edgepack-runtime-web", folder)
-    for name in ("package.json", "generated.js"):
-        text = (folder / name).read_text()
-        (folder / name).write_text(text.replace(f'"{edgepack.__version__}"', '"9.9.9"'))
-    package = folder.with_name("edgepack-runtime-9.9.9.tgz")
+    other = replace(make_library(load_profile(TARGET)), version="9.9.9rc1")
+    for file in render_library("web", other):
+        (folder / file.path).write_bytes(file.data)
+    package = folder.with_name("edgepack-runtime-9.9.9rc1.tgz")
     write_archive(folder, package, root=ROOT)
     return package
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import edgepack
@@ -45,6 +46,19 @@ class RuntimeLibrary:
     def edgepack_version(self) -> str:
         """The version, as a bundle's templates name it."""
         return self.version
+
+    @property
+    def npm_version(self) -> str:
+        """The version for ``package.json``: three numbers, and what else it has as build metadata.
+
+        Python's ``0.2.0rc1`` is no semantic version, and ``*``, the peer of the models' packages,
+        has no pre-releases in it. Source: Semantic Versioning 2.0.0, 2, 9 and 10; node-semver's
+        README, Prerelease Tags.
+        """
+        major, minor, patch, rest = re.split(r"^(\d+)(?:\.(\d+))?(?:\.(\d+))?", self.version)[1:]
+        release = f"{major}.{minor or 0}.{patch or 0}"
+        more = re.sub(r"[^0-9A-Za-z]+", ".", rest).strip(".")
+        return f"{release}+{more}" if more else release
 
 
 def make_library(profile: Profile) -> RuntimeLibrary:
