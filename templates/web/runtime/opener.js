@@ -30,7 +30,8 @@ import {Files} from "./source.js";
  * @returns {Promise<Opened>}
  * @throws {ModelError} `variant`, if none works, with the reason for each, or there is none with this id; `memory`
  *     instead, if there was not enough of it for one; `missing`,
- *     `changed` or `damaged`, if the bundle is not whole; `runtime`, if onnxruntime cannot be imported or does not start
+ *     `changed` or `damaged`, if the bundle is not whole; `runtime`, if onnxruntime cannot be imported or does not start; `input`, for `prescale` without
+ *     pictures that are resized
  */
 export async function openBundle({variant: only, source, ort, prescale} = {}, names, packed) {
   /** @type {string[]} */

@@ -220,7 +220,7 @@ export interface OpenOptions {
   /**
    * Whether a picture that is much larger than the input is made smaller first, by averages of blocks of 2, 4 or 8
    * pixels. That takes less time, but the input is then not what it is in Python and in the project's metric, and
-   * answers may differ.
+   * answers may differ. A model without pictures that are resized before it refuses it: the reason `input`.
    */
   prescale?: boolean;
 }
