@@ -9,14 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgepack.builder.build import build
 from edgepack.errors import ToolError
 
 from tests.mobile.proofs import Proof, require
 from tests.mobile.signatures import DETECTOR, Signature
 from tests.support.servers.chromium import find_chromium, launched
 from tests.web.js_browser import TIMEOUT_MS, require_same, shown
-from tests.web.js_models import TARGET, dist, subject_of
+from tests.web.js_models import build_bundle, subject_of
 from tests.web.js_shared import LIBRARY, make_app, shared_dist
 from tests.web.node import install_packages, run_node, run_tool
 from tests.web.serving import serving
@@ -37,14 +36,12 @@ _PAGE = '<!doctype html><meta charset="utf-8"><script type="module" src="bundled
 
 @cache
 def named() -> Path:
-    """Build the bundle of the detector whose file has such a name.
+    """Build the bundle of the model and return its folder.
 
     Raises:
         EdgepackError: It cannot be built.
     """
-    result = build(project=NAMED.write(dist() / "projects/named", TARGET), out=dist() / "dist")
-    result.require_all()
-    return result.bundles[0].bundle.path
+    return build_bundle(NAMED)[0].path
 
 
 def write_app(work: Path) -> Path:

@@ -10,14 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from edgepack.builder.build import build
 from onnx import TensorProto, helper
 
 from tests.mobile.proofs import Proof, require
 from tests.mobile.signatures import Signature
 from tests.web.js_browser import copy_bundle, shown
 from tests.web.js_changes import open_bundle, read_manifest, seal
-from tests.web.js_models import TARGET, dist, subject_of
+from tests.web.js_models import build_bundle, dist, subject_of
 from tests.web.node import run_node
 
 HERE = Path(__file__).parent
@@ -49,14 +48,12 @@ SAID = (
 
 @cache
 def hungry() -> Path:
-    """Build the bundle of the model.
+    """Build the bundle of the model and return its folder.
 
     Raises:
         EdgepackError: It cannot be built.
     """
-    result = build(project=HUNGRY.write(dist() / "projects/hungry", TARGET), out=dist() / "dist")
-    result.require_all()
-    return result.bundles[0].bundle.path
+    return build_bundle(HUNGRY)[0].path
 
 
 def check(said: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from edgepack.builder.build import build
+from edgepack.bundle.reading import Bundle
 from edgepack.ondevice.runtime import edgepack_loader as loader
 
 from tests.mobile.kotlin_models import (
@@ -68,11 +69,20 @@ def subject_of(name: str) -> Subject:
     Raises:
         EdgepackError: It cannot be built.
     """
-    project = SIGNATURES[name].write(dist() / "projects" / name, TARGET)
+    bundle, project = build_bundle(SIGNATURES[name])
+    return Subject(app_of_bundle(bundle, project), bundle, ())
+
+
+def build_bundle(signature: Signature) -> tuple[Bundle, Path]:
+    """Build the bundle of a signature, and return it and its project.
+
+    Raises:
+        EdgepackError: It cannot be built.
+    """
+    project = signature.write(dist() / "projects" / signature.name, TARGET)
     result = build(project=project, out=dist() / "dist")
     result.require_all()
-    bundle = result.bundles[0].bundle
-    return Subject(app_of_bundle(bundle, project), bundle, ())
+    return result.bundles[0].bundle, project
 
 
 def run(

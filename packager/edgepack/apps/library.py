@@ -10,7 +10,7 @@ from edgepack.apps.maven import COROUTINES, KOTLIN_VERSION
 from edgepack.apps.names import LIBRARY_NAMES, find_runtime_version
 from edgepack.project.profile import Profile
 
-NAME = "edgepack-runtime"
+NAME = LIBRARY_NAMES["web"]
 _LOWEST_ANDROID = "24"
 """The lowest API level of all Android targets: one library is for the bundles of each."""
 
@@ -27,16 +27,14 @@ class RuntimeLibrary:
     """The version of onnxruntime."""
     runtime_checksum: str
     """The sha256 of onnxruntime's archive for iOS; empty where there is none."""
-    packages: tuple[str, ...]
-    """onnxruntime's packages that the target pins, as ``name:version``."""
     kotlin_version: str = KOTLIN_VERSION
     """The version of the standard library that an AAR is made with."""
     coroutines: str = COROUTINES.coordinates
     """The library that suspending functions in Kotlin are compiled against."""
-    kotlin_package: str = LIBRARY_NAMES[0]
-    package_path: str = LIBRARY_NAMES[0].replace(".", "/")
-    swift_module: str = LIBRARY_NAMES[1]
-    npm_package: str = LIBRARY_NAMES[2]
+    kotlin_package: str = LIBRARY_NAMES["android"]
+    package_path: str = LIBRARY_NAMES["android"].replace(".", "/")
+    swift_module: str = LIBRARY_NAMES["apple"]
+    npm_package: str = LIBRARY_NAMES["web"]
     group: str = "edgepack"
     artifact: str = NAME
     shares_runtime: bool = False
@@ -73,5 +71,4 @@ def make_library(profile: Profile) -> RuntimeLibrary:
         min_version=_LOWEST_ANDROID if is_android else profile.device.min_version or "",
         runtime_version=find_runtime_version(profile),
         runtime_checksum=profile.runtime.checksums.get("onnxruntime-c", ""),
-        packages=tuple(f"{name}:{version}" for name, version in profile.runtime.packages.items()),
     )

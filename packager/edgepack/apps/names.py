@@ -97,9 +97,12 @@ _NO_ASSETS = re.compile(
 ``ignoreAssetsPattern``), or unpacks (``.gz``). Source: its asset merger (read, not tried)."""
 
 
-LIBRARY_NAMES = ("edgepack.runtime", "EdgepackRuntime", "edgepack-runtime")
-"""Of the runtime library: its package in Kotlin, its module in Swift (no project has a type of that
-name: find_taken_types), its npm package."""
+LIBRARY_NAMES: Mapping[Family, str] = {
+    "android": "edgepack.runtime",
+    "apple": "EdgepackRuntime",
+    "web": "edgepack-runtime",
+}
+"""Of the runtime library: its package in Kotlin, its module in Swift, its npm package."""
 _SEMANTIC = re.compile(
     r"(\d+)(?:\.(\d+))?(?:\.(\d+))?"
     r"((?:-(?:0|[1-9]\d*|\d*[A-Za-z-][\dA-Za-z-]*)(?:\.(?:0|[1-9]\d*|\d*[A-Za-z-][\dA-Za-z-]*))*)?"
@@ -329,13 +332,11 @@ def require_other_than_library(project: Project, profile: Profile) -> None:
 
     Raises:
         ProfileError: Its package or npm package is the runtime library's. Its module cannot be: no
-            type is called ``Runtime``.
+            type is called ``Runtime`` (:func:`~edgepack.project.identifiers.find_taken_types`).
     """
-    found = {
-        "android": _find_package(project),
-        "web": find_npm_name(project),
-    }
-    if (taken := found.get(profile.family)) in LIBRARY_NAMES:
+    found = {"android": _find_package(project), "web": find_npm_name(project)}
+    taken = found.get(profile.family)
+    if taken and taken == LIBRARY_NAMES[profile.family]:
         raise ProfileError(
             f"{taken} is the runtime library, which models of an app share",
             hint="give the project names of its own: app: {package: com.acme.detector, npm: acme}",

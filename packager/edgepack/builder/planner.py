@@ -88,8 +88,8 @@ def make_plan(
         UsageError: A requested variant does not exist, or cannot be built.
         ProfileError: The project names a variant that cannot be built, an input that the model does
             not have, or an invalid glob; a file of it is missing, or cannot be in an app; a
-            phone's package managers do not take its version; or it is called as the runtime library
-            that it shares.
+            phone's package managers do not take its version; or it is called as the runtime
+            library.
         SamplesError: A source of samples is missing or empty.
     """
     inputs = plan_inputs(loaded, facts)

@@ -244,7 +244,7 @@ function listClassCounts(shape, description = {kind: "raw"}) {
   let axes = [];
   if (kind === "classification") axes = (shape.length > 1 ? shape.slice(1) : shape).filter((size) => size !== 1).slice(0, 1);
   if (kind === "mask" && shape.length === 4) axes = [shape[axis === 1 ? 1 : 3]];
-  if (kind === "text") axes = [shape[axis === 1 ? 1 : 2]];
+  if (kind === "text" && shape.length === 3) axes = [shape[axis === 1 ? 1 : 2]];
   if (kind === "detection" && layout !== "end2end" && !classes) axes = shape.slice(layout === "yolo" ? 1 : 2);
   const sizes = axes.filter((size) => typeof size === "number");
   // One class of a mask is a threshold's: its labels name what lies below and above it.

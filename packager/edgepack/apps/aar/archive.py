@@ -106,7 +106,7 @@ def _read_artifacts(module: Path) -> tuple[MavenArtifact, MavenArtifact | None]:
             f"{str(module)!r} has no {_POM}, from which an AAR is made",
             hint="build it for a target of the family 'android' with this edgepack",
         )
-    root = ElementTree.fromstring((module / _POM).read_bytes())  # noqa: S314  (hash checked)
+    root = ElementTree.fromstring((module / _POM).read_bytes())  # noqa: S314  (edgepack wrote it)
     needed = [_read_artifact(each) for each in root.iter(f"{_NAMESPACE}dependency")]
     return _read_artifact(root), next((each for each in needed if each.artifact == NAME), None)
 

@@ -97,8 +97,8 @@ class _Connected(CommandTransport):
         """Wait until no program is about to end, if the server is dropbear.
 
         When any program of a connection ends, dropbear (2022.83) closes a session that has not got
-        its command yet, and may run the command nevertheless. A login that prints lets a program
-        look at work that is about to end: then the session is refused, with that hint.
+        its command yet, and may run the command nevertheless. Where a login prints, a program that
+        is about to end passes for one at work: then the session is refused, with that hint.
         """
         self._programs = [each for each in self._programs if not each.has_ended()]
         if "dropbear" in str(connection.get_extra_info("server_version")):

@@ -3,9 +3,8 @@
 A classification gives classes, best first; a detection gives boxes in the pixels of the caller's
 picture, best first; an embedding gives one vector per sample; a mask gives the class of each pixel
 of the picture; probabilities give decisions; a text gives its symbols; other kinds give the tensor
-itself. The Kotlin and
-Swift runtimes give the same answers: all is computed in double precision, and every order is fixed,
-ties included.
+itself. The Kotlin, Swift and JavaScript runtimes give the same answers: all is computed in double
+precision, and every order is fixed, ties included.
 
 Needs Python 3.8 or newer and numpy; nothing else.
 """
