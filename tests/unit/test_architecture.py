@@ -14,7 +14,8 @@ MAY_USE = {
     "base": "",
     "ondevice": "",
     "model": "base",
-    "project": "base ondevice",
+    "converters": "base",
+    "project": "base ondevice converters",
     "backends": "base ondevice model project",
     "bundle": "base project",
     "samples": "base ondevice model project",
@@ -27,10 +28,11 @@ MAY_USE = {
     "deploy": "base project bundle records devices",
     "results": "base bundle records quantization",
     "steps": (
-        "base ondevice model project backends bundle samples metrics preprocessing quantization"
+        "base converters ondevice model project backends bundle samples metrics preprocessing "
+        "quantization"
     ),
     "builder": (
-        "base ondevice model project backends bundle samples apps metrics records "
+        "base converters ondevice model project backends bundle samples apps metrics records "
         "preprocessing quantization steps"
     ),
     "trying": "base ondevice model project bundle samples metrics results",

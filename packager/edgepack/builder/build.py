@@ -18,7 +18,7 @@ from edgepack.backends.targets import choose_targets, read_project_targets
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
 from edgepack.builder.assembly import BuiltBundle, assemble
-from edgepack.builder.cache import open_own_cache, open_temporary_cache
+from edgepack.builder.cache import StepCache, open_own_cache, open_temporary_cache
 from edgepack.builder.execution import execute
 from edgepack.builder.job import Job, JudgedBundle
 from edgepack.builder.judging import (
@@ -34,6 +34,7 @@ from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.pins import list_older_runtimes
 from edgepack.builder.plan import Plan
 from edgepack.builder.planner import SIMULATE_S, explain_unsampled, make_plan
+from edgepack.builder.sources import open_project
 from edgepack.builder.timing import SlowerVariant, drop_slower, list_slower_variants
 from edgepack.bundle.unused import Unused
 from edgepack.bundle.writing import require_writable_folder
@@ -129,6 +130,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
     aar: bool = False,
     jars: Path | None = None,
     simulate_s: float = SIMULATE_S,
+    python: str | None = None,
     progress: Progress | None = None,
 ) -> BuildResult:
     """Build bundles and return them.
@@ -146,16 +148,20 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             against; default: Maven's own on this machine.
         simulate_s: About how many seconds of evaluation samples each variant computes in its
             provider's simulator, where one is installed; 0 simulates nothing.
+        python: The Python that has the framework of a model that is not ONNX; default: the
+            project's, or an environment of edgepack's own.
         progress: Where to report progress; default: nowhere.
 
     Raises:
         EdgepackError: The build failed; the class says how. Failures of single variants are
             returned instead, and the others are shipped: see :meth:`BuildResult.require_all`.
     """
-    job = _make_job(model, project, targets, variants, simulate_s)
-    return _build(
-        job, out, jobs=jobs, use_cache=use_cache, aar=aar, jars=jars, progress=progress or Silent()
-    )
+    progress = progress or Silent()
+    with ExitStack() as stack:
+        cache = open_own_cache() if use_cache else open_temporary_cache(stack)
+        loaded = open_project(find_project(model, project), cache, progress, python)
+        job = _make_job(loaded, targets, variants, simulate_s)
+        return _build(job, out, cache, jobs=jobs, aar=aar, jars=jars, progress=progress)
 
 
 def build_candidates(
@@ -183,19 +189,20 @@ def build_candidates(
     """
     target = ChangedTarget(id=profile.id)
     project = loaded.project.model_copy(update={"targets": [target], "limits": limits})
-    plain = replace(loaded, project=project)
+    cache, progress = open_own_cache(), progress or Silent()
+    plain = open_project(replace(loaded, project=project), cache, progress)
     facts = read_model_facts(plain.model_path)
     require_plain_signature(facts)
     job = Job(plain, facts, make_plan(plain, facts, [profile]))
-    return _build(job, out, progress=progress or Silent())
+    return _build(job, out, cache, progress=progress)
 
 
 def _build(  # noqa: PLR0913  (as build has them)
     job: Job,
     out: Path,
+    cache: StepCache,
     *,
     jobs: int | None = None,
-    use_cache: bool = True,
     aar: bool = False,
     jars: Path | None = None,
     progress: Progress,
@@ -217,35 +224,33 @@ def _build(  # noqa: PLR0913  (as build has them)
         progress.note(f"{job.facts.name} is {job.facts.quantization.state}")
     for variant in (v for planned in job.plan.bundles for v in planned.variants if v.offered):
         progress.note(f"{variant.variant.id}: {variant.offered}")
-    with ExitStack() as stack:
-        cache = open_own_cache() if use_cache else open_temporary_cache(stack)
-        execution = execute(
-            job.plan,
-            cache=cache,
-            jobs=jobs or count_default_jobs(),
-            progress=progress,
-            subject=_make_subject(job),
-        )
-        require_whole(job.plan.bundles, execution)
-        judged = [
-            judge(planned, execution, job.loaded.find_limits(planned.profile.id))
-            for planned in job.plan.bundles
-        ]
-        slower = tuple(list_slower_variants(job.plan, judged, execution, cache))
-        judged = [drop_slower(verdict, slower, execution) for verdict in judged]
-        bundles = [
-            assemble(JudgedBundle(job, planned, verdict, execution), cache, out)
-            for planned, verdict in zip(job.plan.bundles, judged, strict=True)
-            if verdict.shipped
-        ]
-        libraries = _write_runtime_libraries(job, judged, out)
-        compiled = list(_write_aars(bundles, libraries, toolchains, repository, progress))
-        aars = tuple(made for made in compiled if isinstance(made, Path))
-        left = {(v.target, planned.variant.id) for v in judged for planned, _ in v.shipped}
-        found = list_warnings(job.plan, judged, execution)
-        pins = list_older_runtimes(profiles, version("onnxruntime"))
-        told = (*explain_unsampled(job.loaded), *found, *pins)
-        saw = tuple(line for lines in list_answers(job.plan, execution) for line in lines)
+    execution = execute(
+        job.plan,
+        cache=cache,
+        jobs=jobs or count_default_jobs(),
+        progress=progress,
+        subject=_make_subject(job),
+    )
+    require_whole(job.plan.bundles, execution)
+    judged = [
+        judge(planned, execution, job.loaded.find_limits(planned.profile.id))
+        for planned in job.plan.bundles
+    ]
+    slower = tuple(list_slower_variants(job.plan, judged, execution, cache))
+    judged = [drop_slower(verdict, slower, execution) for verdict in judged]
+    bundles = [
+        assemble(JudgedBundle(job, planned, verdict, execution), cache, out)
+        for planned, verdict in zip(job.plan.bundles, judged, strict=True)
+        if verdict.shipped
+    ]
+    libraries = _write_runtime_libraries(job, judged, out)
+    compiled = list(_write_aars(bundles, libraries, toolchains, repository, progress))
+    aars = tuple(made for made in compiled if isinstance(made, Path))
+    left = {(v.target, planned.variant.id) for v in judged for planned, _ in v.shipped}
+    found = list_warnings(job.plan, judged, execution)
+    pins = list_older_runtimes(profiles, version("onnxruntime"))
+    told = (*explain_unsampled(job.loaded), *found, *pins)
+    saw = tuple(line for lines in list_answers(job.plan, execution) for line in lines)
     return BuildResult(
         bundles=tuple(bundles),
         unused={verdict.target: verdict.unused for verdict in judged},
@@ -344,25 +349,26 @@ def dry_run(  # noqa: PLR0913  (as build has them)
     aar: bool = False,
     jars: Path | None = None,
     simulate_s: float = SIMULATE_S,
+    python: str | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """Return the plan that :func:`build` would execute with these arguments.
+
+    A model that is not ONNX is converted first: what is planned depends on what it becomes.
 
     Raises:
         EdgepackError: As :func:`build`, before anything runs.
     """
-    plan = _make_job(model, project, targets, variants, simulate_s).plan
+    progress = progress or Silent()
+    loaded = open_project(find_project(model, project), open_own_cache(), progress, python)
+    plan = _make_job(loaded, targets, variants, simulate_s).plan
     _find_toolchains(plan, jars, aar=aar)
     return plan
 
 
 def _make_job(
-    model: Path | None,
-    project: Path | None,
-    targets: Sequence[str],
-    variants: Sequence[str],
-    simulate_s: float,
+    loaded: LoadedProject, targets: Sequence[str], variants: Sequence[str], simulate_s: float
 ) -> Job:
-    loaded = find_project(model, project)
     found = choose_targets(loaded, targets) if targets else read_project_targets(loaded)
     profiles = {profile.id: profile for profile in found}
     if not profiles:

@@ -10,6 +10,8 @@ from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.steps.recipes.recipes import RECIPES
 
 WORDS = {
+    "converted": "converting the model to ONNX",
+    "framework-proof": "comparing it with the framework's own outputs",
     "prepared": "preparing the model (sizes fixed, shapes inferred)",
     "simplified": "simplifying the graph",
     "at-least-opset": "raising the opset",
@@ -42,6 +44,8 @@ WORDS = {
 """By a step's name; recipes bring their own words."""
 
 LONG = {
+    "converted",
+    "framework-proof",
     "bucketed",
     "calibration",
     "evaluation",

@@ -11,11 +11,14 @@ from edgepack.backends.base import PredictedPlacement
 from edgepack.backends.registry import BACKENDS
 from edgepack.backends.targets import choose_targets, load_target, read_project_targets
 from edgepack.base.processes import Workers
+from edgepack.base.progress import Progress, Silent
+from edgepack.builder.cache import open_own_cache
 from edgepack.builder.inputs import plan_inputs
 from edgepack.builder.memory import Subject, count_default_jobs, estimate_bytes
 from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.builder.planner import Draft, draft_models
+from edgepack.builder.sources import open_project
 from edgepack.bundle.unused import Unused, make_failed
 from edgepack.errors import EdgepackError
 from edgepack.model.checking import check_carrying, check_session, run_checker
@@ -76,6 +79,8 @@ def inspect(
     targets: Sequence[str] = (),
     *,
     project: Path | None = None,
+    python: str | None = None,
+    progress: Progress | None = None,
 ) -> Inspection:
     """Return facts of a model, and what each variant of the targets would make of it.
 
@@ -92,7 +97,8 @@ def inspect(
         UsageError: There is no such target.
         ProfileError: The project file or a profile is wrong.
     """
-    loaded = find_project(model, project)
+    progress = progress or Silent()
+    loaded = open_project(find_project(model, project), open_own_cache(), progress, python)
     facts = read_model_facts(loaded.model_path)
     inputs = plan_inputs(loaded, facts)
     profiles = [*choose_targets(loaded, targets)] or [*read_project_targets(loaded)]

@@ -16,6 +16,8 @@ from edgepack.builder.plan import hash_bundle, hash_profile
 from edgepack.bundle.manifest import (
     BuildHost,
     BundleFile,
+    ComparedOutput,
+    ConvertedFrom,
     Golden,
     Manifest,
     ManifestVariant,
@@ -26,6 +28,7 @@ from edgepack.bundle.manifest import (
 )
 from edgepack.model.facts import TensorSpec
 from edgepack.steps.base import NOTES, read_notes
+from edgepack.steps.proofs.framework import FrameworkProof
 from edgepack.steps.recipes.recipes import RECIPES
 
 # Their versions decide the bytes of a bundle.
@@ -49,10 +52,11 @@ def make_manifest(
         target=profile.id,
         family=profile.family,
         model=SourceModel(
-            name=facts.name,
+            name=judged.job.loaded.named_model.name,
             sha256=facts.sha256,
             opset=facts.opset,
             ir_version=facts.ir_version,
+            converted_from=_make_converted_from(judged),
         ),
         inputs=[_make_tensor(spec) for spec in inputs],
         outputs=[_make_tensor(spec) for spec in outputs],
@@ -72,6 +76,25 @@ def make_manifest(
         plan_digest=hash_bundle(judged.planned),
         provenance=_make_provenance(judged),
         files=files,
+    )
+
+
+def _make_converted_from(judged: JudgedBundle) -> ConvertedFrom | None:
+    """Return what the model was converted from, with the proof; None where it came as ONNX."""
+    converted = judged.job.loaded.converted
+    if converted is None:
+        return None
+    steps = {step.id: step.step.name for step in judged.job.plan.steps}
+    [proof] = {s for s in judged.shipped[0].history if steps[s] == FrameworkProof.name}
+    facts = read_notes(judged.find_folder(proof)).facts
+    return ConvertedFrom(
+        format=converted.conversion.converter,
+        sha256=converted.digest,
+        packages=facts["versions"],
+        confined=facts["confined"],
+        samples=facts["samples"],
+        samples_from="samples" if facts["real"] else "seeded random",
+        outputs=[ComparedOutput(**each) for each in facts["outputs"]],
     )
 
 

@@ -10,7 +10,13 @@ from edgepack.backends.simulators import find_backend_simulator
 from edgepack.base.machine import find_processor
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.inputs import PlanInputs
-from edgepack.builder.plan import MODEL_SOURCE, PROJECT_SOURCE, PlanBuilder
+from edgepack.builder.plan import (
+    CONVERTED_SOURCE,
+    FRAMEWORK_SOURCE,
+    MODEL_SOURCE,
+    PROJECT_SOURCE,
+    PlanBuilder,
+)
 from edgepack.builder.sample_plan import PlannedSamples, plan_tokenizers
 from edgepack.builder.shapes import add_shape_profiles
 from edgepack.model.facts import TensorSpec
@@ -27,6 +33,7 @@ from edgepack.steps.graph.rewritten import Rewritten
 from edgepack.steps.graph.simplified import Simplified
 from edgepack.steps.in_graph.in_graph import InGraph
 from edgepack.steps.in_graph.preprocessing import OPSET as OPSET_OF_PICTURES
+from edgepack.steps.proofs.framework import FrameworkProof
 from edgepack.steps.proofs.golden_choice import GoldenChoice
 from edgepack.steps.recipes.bucketed import Bucketed, find_bucket_dims, has_static_shapes
 from edgepack.steps.recipes.kind import Asked, Given, LimitSearch
@@ -97,7 +104,7 @@ class ModelSteps:
             recipe=recipe,
             model=steps[-1],
             bucketed=self._add_bucketed(variant, steps[-1], reference) if static else None,
-            history=tuple(steps),
+            history=(*self._add_framework_proof(), *steps),
             simulation=simulation,
         )
 
@@ -110,6 +117,17 @@ class ModelSteps:
     def golden_samples(self) -> dict[str, str | None]:
         """The samples for goldens, by whether they are the user's."""
         return {"samples" if self.samples.real else "made": self.samples.probes}
+
+    def _add_framework_proof(self) -> Iterator[str]:
+        """Add the step that proves a conversion, and yield it: without it there is no variant."""
+        converted = self.inputs.loaded.converted
+        if converted is not None and self.proofs:
+            yield self.builder.add_step(
+                FrameworkProof(converted.conversion, self.inputs.constants),
+                source=FRAMEWORK_SOURCE,
+                converted=CONVERTED_SOURCE,
+                samples=self.samples.tensors,
+            )
 
     def _add_change(self, step: Step, model: str, samples: str | None) -> str:
         return self.builder.add_step(step, model=model, samples=samples)

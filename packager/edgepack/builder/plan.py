@@ -17,6 +17,10 @@ MODEL_SOURCE = "model"
 """The id of the user's model among the sources."""
 PROJECT_SOURCE = "project"
 """The id of the project's folder."""
+FRAMEWORK_SOURCE = "framework-model"
+"""The id of what the user's model was converted from."""
+CONVERTED_SOURCE = "converted-model"
+"""The id of the folder of that conversion."""
 
 
 @dataclass(frozen=True)

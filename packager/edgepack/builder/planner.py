@@ -29,6 +29,8 @@ from edgepack.builder.model_plan import (
 )
 from edgepack.builder.offering import Offers
 from edgepack.builder.plan import (
+    CONVERTED_SOURCE,
+    FRAMEWORK_SOURCE,
     MODEL_SOURCE,
     PROJECT_SOURCE,
     Plan,
@@ -154,6 +156,9 @@ def _make_builder(inputs: PlanInputs) -> PlanBuilder:
     builder = PlanBuilder()
     builder.add_source(MODEL_SOURCE, inputs.loaded.model_path, inputs.facts.sha256)
     builder.add_source(PROJECT_SOURCE, inputs.loaded.folder, "")
+    if converted := inputs.loaded.converted:
+        builder.add_source(FRAMEWORK_SOURCE, converted.source, converted.digest)
+        builder.add_source(CONVERTED_SOURCE, converted.folder, converted.folder_digest)
     return builder
 
 
@@ -434,7 +439,7 @@ class _Planner:
 
 def format_init_command(loaded: LoadedProject) -> str:
     """Return the line that writes a project for a bare model."""
-    return f"edgepack init {shlex.quote(str(loaded.model_path))} --images photos/"
+    return f"edgepack init {shlex.quote(str(loaded.named_model))} --images photos/"
 
 
 def explain_unsampled(loaded: LoadedProject) -> Iterator[str]:

@@ -425,13 +425,50 @@ class ManifestVariant(StrictModel):
     """In the order in which it was tried; empty unless int8-static was made from a float model."""
 
 
+class ComparedOutput(StrictModel):
+    """How far one output of a converted model is from the framework's own."""
+
+    name: str
+    source: str
+    """The framework's name of it."""
+    farthest: float
+    """The largest difference of any value on any sample; of integers and texts, how many differ."""
+    sample: str
+    """The sample that it was on."""
+    largest: float
+    """The framework's largest value over the samples, without its sign."""
+    tolerance: float
+    """How far a value may be."""
+
+
+class ConvertedFrom(StrictModel):
+    """What the ONNX model was converted from, and how that was proven."""
+
+    format: str
+    sha256: str
+    """Of the file, or of the names and hashes of all files of the folder."""
+    packages: dict[str, str]
+    """The framework and its exporter, with their versions."""
+    confined: str
+    """What kept the process that read the file from everything else; empty where nothing did."""
+    samples: int
+    """How many inputs the framework and ONNX were compared on."""
+    samples_from: Literal["samples", "seeded random"]
+    outputs: list[ComparedOutput]
+
+
 class SourceModel(StrictModel):
     """The model that the bundle was made from."""
 
     name: str
     sha256: str
+    """Of the ONNX model."""
     opset: int
     ir_version: int
+    converted_from: Annotated[
+        ConvertedFrom | None, Field(exclude_if=lambda found: found is None)
+    ] = None
+    """None where the model came as ONNX."""
 
 
 class BuildHost(StrictModel):

@@ -25,6 +25,7 @@ from edgepack.bundle.manifest import (
 SBOM = "sbom.cdx.json"
 
 _MODEL = "source-model"
+_ORIGIN = "framework-model"
 _NOT_ON_PYPI = ("edgepack", "python")
 
 
@@ -36,7 +37,7 @@ def make_sbom(manifest: Manifest) -> bytes:
     """
     files = [_make_model_file(manifest, file) for file in manifest.files if file.role == "model"]
     packages = [_make_package(manifest, name, pin) for name, pin in manifest.runtime.items()]
-    parts = [_make_source_model(manifest), *files, *packages]
+    parts = [*_make_origin(manifest), _make_source_model(manifest), *files, *packages]
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -60,9 +61,30 @@ def make_sbom(manifest: Manifest) -> bytes:
         "dependencies": [
             {"ref": manifest.id, "dependsOn": [part["bom-ref"] for part in (*files, *packages)]},
             *({"ref": file["bom-ref"], "dependsOn": [_MODEL]} for file in files),
+            *({"ref": _MODEL, "dependsOn": [part["bom-ref"]]} for part in _make_origin(manifest)),
         ],
     }
     return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _make_origin(manifest: Manifest) -> list[dict[str, Any]]:
+    """Return the component of what the ONNX model was converted from, if it was."""
+    origin = manifest.model.converted_from
+    if origin is None:
+        return []
+    packages = [_make_property(f"package:{name}", v) for name, v in origin.packages.items()]
+    metrics = [_make_metric(f"farthest:{each.name}", each.farthest) for each in origin.outputs]
+    return [
+        {
+            "type": "machine-learning-model",
+            "bom-ref": _ORIGIN,
+            "name": manifest.model.name,
+            "version": manifest.version,
+            "hashes": _make_hashes(origin.sha256),
+            "properties": [_make_property("format", origin.format), *packages],
+            "modelCard": _make_metrics(metrics),
+        }
+    ]
 
 
 def _make_source_model(manifest: Manifest) -> dict[str, Any]:

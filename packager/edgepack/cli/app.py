@@ -24,6 +24,7 @@ from edgepack.cli.options import (
     JsonOption,
     ModelArgument,
     ProjectOption,
+    PythonOption,
     TargetOption,
     VerboseOption,
 )
@@ -74,12 +75,15 @@ def inspect(
     model: ModelArgument = None,
     target: TargetOption = None,
     project: ProjectOption = None,
+    python: PythonOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a model's facts and, per variant, the nodes its provider does not take, and why."""
+    from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_inspection, print_json
 
-    inspection = api.inspect(model, target or (), project=project)
+    progress = make_terminal_progress()
+    inspection = api.inspect(model, target or (), project=project, python=python, progress=progress)
     if as_json:
         print_json(inspection)
     else:
@@ -121,6 +125,7 @@ def build(
             " not at all.",
         ),
     ] = 120,
+    python: PythonOption = None,
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -138,6 +143,8 @@ def build(
             aar=aar,
             jars=jars,
             simulate_s=simulate,
+            python=python,
+            progress=make_terminal_progress(),
         )
         print_plan(plan, as_json=as_json)
         return
@@ -152,6 +159,7 @@ def build(
         aar=aar,
         jars=jars,
         simulate_s=simulate,
+        python=python,
         progress=make_terminal_progress(),
     )
     if as_json:

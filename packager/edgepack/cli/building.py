@@ -19,6 +19,8 @@ def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
     """Write a table of what was built; with ``verbose`` also what was tried to keep accuracy."""
     for built in result.bundles:
         _print_bundle(built, result.slower, verbose=verbose)
+    for line in _list_conversion_lines(result.bundles):
+        write_line(line)
     for library in (*result.libraries, *result.aars):
         write_line(str(library))
     for answer in result.pages:
@@ -53,6 +55,22 @@ def _print_bundle(
         _print_tried(manifest)
     archives = (built.archive.name, built.package.name if built.package else "")
     write_line(f"{built.bundle.path}  ({', '.join(filter(None, archives))})")
+
+
+def _list_conversion_lines(bundles: Sequence[api.BuiltBundle]) -> Iterator[str]:
+    """Yield how far each output of a converted model is from its framework's own."""
+    origin = bundles[0].bundle.manifest.model.converted_from if bundles else None
+    if origin is None:
+        return
+    what = "random inputs" if origin.samples_from == "seeded random" else "samples"
+    packages = ", ".join(f"{name} {version}" for name, version in origin.packages.items())
+    yield f"converted from {origin.format} by {packages}"
+    for each in origin.outputs:
+        yield (
+            f"  {each.name}: at most {each.farthest:.3g} from the framework's on"
+            f" {origin.samples} {what} (on {each.sample}; allowed {each.tolerance:.3g},"
+            f" largest value {each.largest:.3g})"
+        )
 
 
 def _format_slower(slow: api.SlowerVariant) -> str:

@@ -77,6 +77,14 @@ TuneOption = Annotated[
         "--tune", help="Hold the device's clocks at their highest, and restore them afterwards."
     ),
 ]
+PythonOption = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        metavar="PATH",
+        help="A Python with the model's framework [default: an environment of edgepack's own]",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="Also show what was tried to keep accuracy.")

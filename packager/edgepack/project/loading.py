@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from edgepack.base.yaml_source import YamlSource, read_yaml
+from edgepack.converters.conversion import ConvertedModel
 from edgepack.errors import ProfileError, UsageError
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
 from edgepack.ondevice.runtime.edgepack_layouts import read_priors
@@ -29,10 +30,19 @@ class LoadedProject:
     folder: Path
     source: YamlSource | None = None
     """None when the project was made up for a bare model file."""
+    model_file: Path | None = None
+    """The ONNX model, where it was made of the one that the project names."""
+    converted: ConvertedModel | None = None
+    """What it was converted from; None where it was ONNX."""
 
     @property
     def model_path(self) -> Path:
-        """The model file."""
+        """The model: ONNX, or what is to be made ONNX first."""
+        return self.model_file or self.named_model
+
+    @property
+    def named_model(self) -> Path:
+        """The model as the user named it, whatever it was converted to."""
         return self.folder / self.project.model
 
     def find_scores_output(self, outputs: Sequence[str]) -> str | None:

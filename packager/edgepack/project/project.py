@@ -47,6 +47,15 @@ class ChangedTarget(StrictModel):
     """Beside those of the project, or in their place."""
 
 
+class ConverterSettings(StrictModel):
+    """Where models of one format are converted."""
+
+    python: str | None = None
+    """A Python that has the framework, instead of an environment of edgepack's own."""
+    confined: bool = True
+    """Whether the process has neither network nor files but its own; false trusts the model."""
+
+
 class DeviceNeeds(StrictModel):
     """What the project asks of one device."""
 
@@ -81,6 +90,8 @@ class Project(StrictModel):
     limits: Limits = Limits()
     devices: dict[str, DeviceNeeds] = {}
     """By name in the inventory."""
+    converters: dict[str, ConverterSettings] = {}
+    """By format, as ``edgepack converters`` lists them."""
     interpreter: str | None = None
     """The Python that runs the project's hooks; default: the one edgepack runs in."""
 

@@ -22,6 +22,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.builder.cache import open_own_cache
 from edgepack.builder.execution import execute
 from edgepack.builder.planner import make_plan
+from edgepack.builder.sources import open_project
 from edgepack.bundle.manifest import Accuracy, find_decisive
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.frames import SampleAnswer
@@ -85,7 +86,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
     progress = progress or Silent()
     road = _choose_road(device)
     opened = read_bundle(bundle, device, variant)
-    loaded = _read_project_here(project)
+    loaded = open_project(_read_project_here(project), open_own_cache(), progress)
     facts = read_model_facts(loaded.model_path)
     _require_same_model(loaded, facts, opened.manifest.model.sha256)
     materials = _make_materials(loaded, facts, opened.manifest.target, progress)

@@ -1,0 +1,94 @@
+"""Makes ONNX of a project's model where it has another format, before anything is planned.
+
+Plans are made from what a model is, so the conversion comes first, as a plan of its own that has
+one step. Its output is kept like any other: a model that has not changed is not converted again,
+and needs no environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from edgepack.base.files import hash_file
+from edgepack.base.progress import Progress
+from edgepack.builder.cache import StepCache, hash_tree
+from edgepack.builder.execution import execute
+from edgepack.builder.plan import FRAMEWORK_SOURCE, PlanBuilder
+from edgepack.converters.base import Converter
+from edgepack.converters.conversion import Conversion, ConvertedModel
+from edgepack.converters.environments import Environment, ask_python
+from edgepack.converters.registry import find_converter
+from edgepack.errors import ModelError, UsageError
+from edgepack.model.files import MODEL
+from edgepack.project.loading import LoadedProject
+from edgepack.steps.converted import Converted
+
+
+def open_project(
+    loaded: LoadedProject, cache: StepCache, progress: Progress, python: str | None = None
+) -> LoadedProject:
+    """Return a project with its model as ONNX, converted if need be.
+
+    Args:
+        loaded: The project as read.
+        cache: Where a conversion is kept.
+        progress: Where to report.
+        python: The Python that has the model's framework; default: that of ``converters`` in the
+            project, or else an environment of edgepack's own.
+
+    Raises:
+        ModelError: The model cannot be converted; the error names what it has that ONNX has not.
+        ToolError: There is no environment to convert it in, or the converter crashed.
+        UsageError: A Python is given, and the model is ONNX.
+    """
+    source = loaded.model_path
+    converter = find_converter(source)
+    if converter is None:
+        if python is not None:
+            raise UsageError(
+                f"{source.name!r} is not converted, so that no Python converts it",
+                hint="leave --python out",
+                where="--python",
+            )
+        return loaded
+    conversion = _choose_conversion(loaded, converter, python)
+    digest = _hash_source(source)
+    builder = PlanBuilder()
+    builder.add_source(FRAMEWORK_SOURCE, source, digest)
+    step = builder.add_step(Converted(conversion), source=FRAMEWORK_SOURCE)
+    done = execute(builder.make_plan([]), cache=cache, jobs=1, progress=progress)
+    made = done.artifacts[step]
+    converted = ConvertedModel(source, digest, conversion, made.path, made.digest)
+    return replace(loaded, model_file=made.path / MODEL, converted=converted)
+
+
+def _choose_conversion(
+    loaded: LoadedProject, converter: Converter, python: str | None
+) -> Conversion:
+    """Return where and how a project's model is converted."""
+    settings = loaded.project.converters.get(converter.name)
+    own = python or (settings.python if settings else None)
+    confined = settings.confined if settings else True
+    if own:
+        where = "--python" if python else loaded.locate("converters", converter.name)
+        path = str(loaded.folder / own) if "/" in own and not python else own
+        asked = ask_python(path, converter.packages, where)
+        return Conversion(converter.name, asked.identity, asked.python, confined)
+    if converter.lock is None:
+        raise UsageError(
+            f"{converter.words} is converted in your own environment, and none is named",
+            hint=f"add --python PATH, or converters: {{{converter.name}: {{python: PATH}}}} to"
+            " edgepack.yaml",
+        )
+    return Conversion(converter.name, Environment(converter.lock).identity, "", confined)
+
+
+def _hash_source(source: Path) -> str:
+    """Return the digest of a model's file, or of all files of its folder."""
+    try:
+        return hash_tree(source, "*") if source.is_dir() else hash_file(source)
+    except OSError as error:
+        raise ModelError(
+            f"cannot read {str(source)!r}: {error.strerror}", hint="check the path and its rights"
+        ) from error

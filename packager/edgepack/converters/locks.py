@@ -1,0 +1,14 @@
+"""The environments that edgepack installs: one for each family of frameworks."""
+
+from __future__ import annotations
+
+from edgepack.converters.environments import Lock
+
+# Sizes were measured on Linux x86-64 with Python 3.11 (2026-11-28).
+TENSORFLOW = Lock(
+    name="tensorflow",
+    download_mb=410,
+    disk_mb=1500,
+    pythons=((3, 10), (3, 11), (3, 12), (3, 13)),
+)
+"""For TensorFlow Lite, Keras and SavedModel."""

@@ -1,0 +1,19 @@
+"""The converters, and which of them takes a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgepack.converters.base import Converter
+from edgepack.converters.tflite import TFLITE
+
+CONVERTERS = {each.name: each for each in (TFLITE,)}
+
+
+def find_converter(path: Path) -> Converter | None:
+    """Return what converts a file or folder; None for ONNX, and for what is no model.
+
+    Raises:
+        ModelError: The file is of a kind that must not be read, with the command that exports it.
+    """
+    return next((each for each in CONVERTERS.values() if each.recognise(path)), None)

@@ -1,0 +1,180 @@
+"""Runs a converter's script in its environment: in a child that may do little and end at any time.
+
+The child sees no credentials: its environment variables are made anew. It confines itself before it
+reads the model (``inside/edgepack_confine.py``), so that code hidden in a file reaches no network
+and no files but its own folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgepack.base.arrays import Array
+from edgepack.base.machine import read_available_memory
+from edgepack.base.processes import ProgramResult, run_supervised
+from edgepack.converters.base import Converter
+from edgepack.errors import ModelError, ToolError
+
+_INSIDE = Path(__file__).parent / "inside"
+_MAIN = "edgepack_inside.py"
+# Threads of libraries are the user's to choose, and some processors need a choice.
+_PASSED = ("OPENBLAS_", "OMP_", "MKL_")
+_ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "USER": "edgepack",
+    "PYTHONHASHSEED": "0",
+    "ORT_DISABLE_TELEMETRY": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    # oneDNN's results depend on the processor (TensorFlow says so when it starts).
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
+MOST_S = 1800.0
+"""How long a conversion may take."""
+_MARGIN_S = 60.0
+_ALARM = 128 + signal.SIGALRM
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A converter with the Python that it runs in, and the model."""
+
+    converter: Converter
+    python: str
+    source: Path
+    options: Mapping[str, Any]
+    confined: bool = True
+    most_s: float = MOST_S
+    most_bytes: int | None = None
+    """How much memory it may take; default: what is free."""
+
+    def convert(self, out: Path) -> dict[str, Any]:
+        """Write ``model.onnx`` into a folder, and return its signature.
+
+        Returns:
+            ``inputs`` and ``outputs``, each ``{"name": ONNX's, "source": the framework's}``, in the
+            framework's order; ``versions`` of packages; ``notes``; what it was ``confined`` by.
+
+        Raises:
+            ModelError: The model is refused, with the operator or what else is the reason.
+            ToolError: The converter crashed, hung, or filled the memory.
+        """
+        with self._working() as folder:
+            answer = self._run(folder, {"do": "convert"})
+            for path in sorted(folder.iterdir()):
+                if path.name.startswith("model.onnx"):
+                    shutil.copyfile(path, out / path.name)
+        return answer
+
+    def run(
+        self, signature: Mapping[str, Any], feeds: Sequence[Mapping[str, Array]]
+    ) -> list[dict[str, Array]]:
+        """Return the framework's outputs for each feed, under the names of ONNX's outputs.
+
+        Raises:
+            ModelError: The framework refuses the model or an input.
+            ToolError: It crashed, hung, or filled the memory.
+        """
+        with self._working() as folder:
+            for number, feed in enumerate(feeds):
+                np.savez(folder / f"in-{number}.npz", **feed)  # type: ignore[arg-type]
+            self._run(folder, {"do": "run", "signature": signature})
+            found = []
+            for number in range(len(feeds)):
+                with np.load(folder / f"out-{number}.npz", allow_pickle=False) as outputs:
+                    found.append(dict(outputs))
+        return found
+
+    @contextmanager
+    def _working(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="edgepack-convert-") as name:
+            yield Path(name).resolve()
+
+    def _run(self, folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+        confines_itself = self.confined and platform.system() == "Linux"
+        whole = {
+            **request,
+            "script": self.converter.script,
+            "source": str(self.source.resolve()),
+            "options": dict(self.options),
+            "memory": self.most_bytes or read_available_memory(),
+            "seconds": self.most_s,
+            "readable": [str(_INSIDE), *self.converter.readable] if confines_itself else None,
+        }
+        (folder / "request.json").write_text(json.dumps(whole), encoding="utf-8")
+        done = run_supervised(
+            [*self._list_prefix(folder), self.python, "-sB", str(_INSIDE / _MAIN), str(folder)],
+            timeout_s=self.most_s + _MARGIN_S,
+            cwd=folder,
+        )
+        return self._read_answer(folder, done)
+
+    def _list_prefix(self, folder: Path) -> list[str]:
+        """Return what stands before the command: its environment, and Apple's sandbox on macOS."""
+        passed = {n: v for n, v in os.environ.items() if n.startswith(_PASSED)}
+        places = {"HOME": str(folder), "TMPDIR": str(folder)}
+        values = {**_ENVIRONMENT, **passed, **places}
+        prefix = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in values.items())]
+        if self.confined and platform.system() == "Darwin":
+            prefix += ["/usr/bin/sandbox-exec", "-p", _format_sandbox(folder)]
+        return prefix
+
+    def _read_answer(self, folder: Path, done: ProgramResult) -> dict[str, Any]:
+        name, what = str(self.source.name), self.converter.words
+        answer = folder / "answer.json"
+        if done.exit_code or not answer.is_file():
+            raise ToolError(
+                f"the converter of {what} {self._explain_end(done.exit_code)}{done.last_lines}",
+                hint="the lines above are its own; convert the model where it was made, and build"
+                " from the .onnx",
+                where=name,
+            )
+        found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+        if reason := found.get("cannot_confine"):
+            raise ToolError(
+                f"a process that reads {what} cannot be confined here: {reason}",
+                hint="convert it on another machine, or, if you trust the file, add to"
+                f" edgepack.yaml: converters: {{{self.converter.name}: {{confined: false}}}}",
+                where=name,
+            )
+        if refused := found.get("refused"):
+            raise ModelError(refused["problem"], hint=refused["hint"], where=name)
+        return found
+
+    def _explain_end(self, exit_code: int) -> str:
+        if exit_code == _ALARM:
+            return f"took longer than {self.most_s:g} s and was stopped"
+        if exit_code > 128:
+            name = signal.Signals(exit_code - 128).name
+            return f"was ended by {name}: a library crashed, or memory ran out"
+        return f"ended with exit code {exit_code}"
+
+
+def _format_sandbox(folder: Path) -> str:
+    """Return a profile of Apple's sandbox: no network, and writing into one folder only.
+
+    Source: sandbox-exec(1) and the profiles in /System/Library/Sandbox/Profiles. It was never run:
+    nothing here is a Mac.
+    """
+    home = Path.home()
+    secrets = " ".join(
+        f'(subpath "{home / each}")' for each in (".ssh", ".aws", ".config", ".gnupg")
+    )
+    return (
+        "(version 1)(allow default)(deny network*)(deny file-write*)"
+        f'(allow file-write* (subpath "{folder}") (literal "/dev/null"))'
+        f"(deny file-read* {secrets})"
+    )

@@ -1,0 +1,203 @@
+"""Proves a conversion: the framework's own outputs on samples against the ONNX model's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from edgepack.base.arrays import Array
+from edgepack.converters.conversion import Conversion
+from edgepack.converters.registry import CONVERTERS
+from edgepack.errors import StepError
+from edgepack.model.facts import read_model_facts
+from edgepack.model.files import MODEL
+from edgepack.model.running import Arrays, make_session, run_session
+from edgepack.samples.constants import Constant, make_constant_arrays
+from edgepack.samples.sample_set import SampleSet
+from edgepack.samples.spreading import choose_spread
+from edgepack.steps.base import Inputs, Notes
+from edgepack.steps.comparing import make_probe_inputs
+from edgepack.steps.converted import read_conversion
+
+MOST_SAMPLES = 32
+SHARE, QUANTIZED_SHARE = 1e-3, 0.1
+"""How far a value may be from the framework's, in parts of the largest one of its output. Of 17
+public models of TensorFlow Lite the farthest was at 3e-4 (float16 weights, random input). Kernels
+of integers round each in their own way, and their errors add up."""
+_COMPARED = "compared.json"
+_LEAST = 1e-5
+"""What counts for nothing, however small the output is: probabilities of 1e-9 are zero."""
+
+
+@dataclass(frozen=True)
+class ComparedOutput:
+    """One output of a converted model and of its source."""
+
+    name: str
+    source: str
+    """The framework's name."""
+    farthest: float
+    """The largest difference of any value of any sample; of integers and texts, how many differ."""
+    sample: str
+    """The sample that it was on."""
+    largest: float
+    """The largest value of the framework's output over the samples, without its sign."""
+    tolerance: float
+    """How far a value may be."""
+
+
+@dataclass(frozen=True)
+class FrameworkProof:
+    """The proof that a converted model computes what its source computes.
+
+    Inputs: ``source``, the framework's file; ``converted``, the folder of its conversion;
+    ``samples``, optionally: without them two seeded random inputs are taken.
+    """
+
+    name: ClassVar[str] = "framework-proof"
+    libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
+    cacheable = True
+    conversion: Conversion
+    constants: tuple[Constant, ...] = ()
+    """Inputs that have one value for good, which samples lack."""
+
+    def check(self, inputs: Inputs) -> None:
+        """Accept what was converted."""
+
+    def run(self, inputs: Inputs, out: Path) -> Notes:
+        """Run both on the samples, and note how far each output is from the framework's.
+
+        Raises:
+            ModelError: One of the two does not run on a sample.
+            ToolError: The framework crashed, or its environment cannot be made.
+        """
+        folder = inputs["converted"]
+        names, feeds = self._make_feeds(folder, inputs.get("samples"))
+        signature = read_conversion(folder)
+        expected = self.conversion.open(inputs["source"]).run(signature, feeds)
+        session = make_session(folder / MODEL)
+        given = [run_session(session, feed) for feed in feeds]
+        quantized = read_model_facts(folder / MODEL).quantization is not None
+        sources = {each["name"]: each["source"] for each in signature["outputs"]}
+        share = QUANTIZED_SHARE if quantized else SHARE
+        compared = [
+            compare_output(name, source, names, (expected, given), share)
+            for name, source in sources.items()
+        ]
+        (out / _COMPARED).write_text(json.dumps([asdict(c) for c in compared]), encoding="utf-8")
+        what = "samples" if "samples" in inputs else "random inputs"
+        words = CONVERTERS[self.conversion.converter].words
+        worst = max(compared, key=lambda each: each.farthest / (each.tolerance or 1.0))
+        facts = {
+            "outputs": [asdict(each) for each in compared],
+            "samples": len(feeds),
+            "real": "samples" in inputs,
+            "versions": signature["versions"],
+            "confined": signature["confined"],
+        }
+        return Notes(
+            f"on {len(feeds)} {what} at most {worst.farthest:.3g} from {words} ({worst.name!r},"
+            f" {worst.sample}; {worst.tolerance:.3g} is allowed)",
+            facts,
+        )
+
+    def verify(self, inputs: Inputs, out: Path) -> None:
+        """Prove that every output is as near to the framework's as it has to be.
+
+        Raises:
+            StepError: One is not; names the output, the sample and how far it is.
+        """
+        del inputs
+        words = CONVERTERS[self.conversion.converter].words
+        for found in json.loads((out / _COMPARED).read_text(encoding="utf-8")):
+            require_near(ComparedOutput(**found), words)
+
+    def _make_feeds(self, folder: Path, samples: Path | None) -> tuple[list[str], list[Arrays]]:
+        fixed = make_constant_arrays(self.constants)
+        if samples is None:
+            made = list(make_probe_inputs(folder / MODEL, None, MOST_SAMPLES))
+            return [f"random input {n}" for n in range(len(made))], [{**m, **fixed} for m in made]
+        real = SampleSet.read(samples)
+        chosen = choose_spread(range(len(real)), MOST_SAMPLES)
+        names = [real.names[index] for index in chosen]
+        return names, [{**real.read_inputs(index), **fixed} for index in chosen]
+
+
+def compare_output(
+    name: str,
+    source: str,
+    samples: Sequence[str],
+    values: tuple[Sequence[Mapping[str, Array]], Sequence[Mapping[str, Array]]],
+    share: float,
+) -> ComparedOutput:
+    """Return how far one output is from the framework's.
+
+    Args:
+        name: In ONNX.
+        source: In the framework.
+        samples: Their names.
+        values: For each sample the framework's outputs, and ONNX's.
+        share: How far values may be, in parts of the largest one.
+
+    Raises:
+        StepError: The shapes differ, or the framework gives none.
+    """
+    farthest, where, largest, exact = 0.0, samples[0] if samples else "", 0.0, False
+    for sample, expected, given in zip(samples, *values, strict=True):
+        if name not in expected:
+            raise StepError(
+                f"the framework gives no output {source!r} on {sample}", hint="convert it again"
+            )
+        one, other = expected[name], given[name]
+        if one.shape != other.shape:
+            raise StepError(
+                f"the output {name!r} is {list(other.shape)} on {sample}, the framework's"
+                f" {source!r} is {list(one.shape)}",
+                hint="the exporter changed a shape: export with fixed sizes, or with a newer"
+                " version of the exporter",
+            )
+        exact = one.dtype.kind not in "fc"
+        distance = _measure_distance(one, other)
+        if not exact and one.size:
+            largest = max(largest, float(np.max(np.abs(one[np.isfinite(one)]), initial=0.0)))
+        if distance > farthest:
+            farthest, where = distance, sample
+    tolerance = 0.0 if exact else _LEAST + share * largest
+    return ComparedOutput(name, source, farthest, where, largest, tolerance)
+
+
+def _measure_distance(one: Array, other: Array) -> float:
+    """Return the largest difference; of integers and texts, how many values differ."""
+    if one.dtype.kind not in "fc":
+        return float(np.count_nonzero(one.astype(str) != other.astype(str)))
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
+    apart = np.where(same, 0.0, np.where(np.isfinite(apart), apart, np.inf))
+    return float(np.max(apart, initial=0.0))
+
+
+def require_near(found: ComparedOutput, words: str) -> None:
+    """Check that an output is as near to the framework's as it has to be.
+
+    Raises:
+        StepError: It is not.
+    """
+    if not found.farthest <= found.tolerance:
+        what = "values differ" if found.tolerance == 0 else "away"
+        raise StepError(
+            f"the converted model computes something else than {words}: of its output"
+            f" {found.name!r} {found.farthest:.3g} {what} on {found.sample}"
+            + (
+                f", where {found.tolerance:.3g} is allowed and the largest value is"
+                f" {found.largest:.3g}"
+                if found.tolerance
+                else ""
+            ),
+            hint="the exporter changed the model: try its newest version, or convert it where it"
+            " was trained and build from the .onnx",
+        )
