@@ -18,7 +18,7 @@ from edgepack.builder.memory import Subject, count_default_jobs, estimate_bytes
 from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.builder.planner import Draft, draft_models
-from edgepack.builder.sources import open_project
+from edgepack.builder.sources import describe_conversion, open_project
 from edgepack.bundle.unused import Unused, make_failed
 from edgepack.errors import EdgepackError
 from edgepack.model.checking import check_carrying, check_session, run_checker
@@ -69,6 +69,9 @@ class Inspection:
     variants: tuple[VariantInspection, ...]
     constants: Mapping[str, ConstantValue] = field(default_factory=dict)
     """Inputs that the project makes constants."""
+    converted: tuple[str, ...] = ()
+    """Of a model that is not ONNX: what it was converted by, and what became of each input and
+    output; a line each."""
     memory_bytes: int = 0
     """The estimated memory of a build for these targets with the default number of jobs; 0 where no
     build is possible."""
@@ -121,7 +124,14 @@ def inspect(
             memory_bytes = estimate_bytes(subject, found, count_default_jobs())
             variants = workers.call(inspect_drafts, *draft_models(inputs, asked))
     constant = loaded.project.constants
-    return Inspection(facts, (*findings, *blocked), tuple(variants), constant, memory_bytes)
+    return Inspection(
+        facts,
+        (*findings, *blocked),
+        tuple(variants),
+        constant,
+        describe_conversion(loaded, facts),
+        memory_bytes,
+    )
 
 
 def _list_steps(profiles: Sequence[Profile], facts: ModelFacts) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -14,8 +14,11 @@ from edgepack.base.files import SHARED, locked, write_atomically, writing
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
 from edgepack.base.yaml_source import parse_yaml
+from edgepack.builder.cache import open_own_cache
 from edgepack.builder.guesses import Guess, read_guess, try_guess
 from edgepack.builder.photos import Photos
+from edgepack.builder.sources import open_project
+from edgepack.converters.registry import find_converter
 from edgepack.errors import UsageError
 from edgepack.model.checking import check_carrying, check_session
 from edgepack.model.facts import ModelFacts, TensorSpec, read_model_facts
@@ -32,12 +35,18 @@ TOKENIZER = "tokenizer.json"
 _ELSEWHERE = "free some space, or copy the model to a folder that can be written to"
 
 
-def init(model: Path, *, images: Path | None = None, progress: Progress | None = None) -> Path:
+def init(
+    model: Path,
+    *,
+    images: Path | None = None,
+    python: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
     """Write ``edgepack.yaml`` beside a model and return its path.
 
     Where the model has class names and says what they are for, ``names.txt`` is written too, unless
     it exists. ``progress`` gets a note about each problem of the model or photos at which a build
-    would stop.
+    would stop. A model that is not ONNX is converted, in the environment that ``python`` names.
 
     Raises:
         ModelError: The model cannot be read.
@@ -46,15 +55,19 @@ def init(model: Path, *, images: Path | None = None, progress: Progress | None =
         SamplesError: There is no image in the folder.
         ToolError: The model's folder cannot be written to.
     """
-    facts = read_model_facts(model)
     path = model.resolve().parent / PROJECT_FILE
     if path.exists():
         raise _make_there_error(path)
+    named, progress = model, progress or Silent()
+    if find_converter(named):
+        opened = open_project(make_project(named), open_own_cache(), progress, python)
+        model = opened.model_path
+    facts = replace(read_model_facts(model), name=named.name)
     if images is not None:
         _check_images(images, facts)
     photos = Photos.of(images, path.parent, facts) if images else None
     guess = _guess(model, facts, photos)
-    lines = [*_format_project(make_project(model).project.name, facts, guess, photos)]
+    lines = [*_format_project(make_project(named).project.name, facts, guess, photos)]
     lines += _format_tokens(facts, path.parent / TOKENIZER)
     text = "\n".join(lines) + "\n"
     parse_yaml(text, name=str(path)).parse(Project)
@@ -68,7 +81,7 @@ def init(model: Path, *, images: Path | None = None, progress: Progress | None =
             raise _make_there_error(path)
         write_atomically(file, text)
     for warning in _list_warnings(model, facts, photos):
-        (progress or Silent()).note(f"warning: {warning}")
+        progress.note(f"warning: {warning}")
     return path
 
 

@@ -20,9 +20,12 @@ from edgepack.converters.conversion import Conversion, ConvertedModel
 from edgepack.converters.environments import Environment, ask_python
 from edgepack.converters.registry import find_converter
 from edgepack.errors import ModelError, UsageError
+from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.model.files import MODEL
 from edgepack.project.loading import LoadedProject
-from edgepack.steps.converted import Converted
+from edgepack.steps.converted import Converted, read_conversion
+
+_PICTURE_RANK, _CHANNELS = 4, (1, 3, 4)
 
 
 def open_project(
@@ -61,6 +64,36 @@ def open_project(
     made = done.artifacts[step]
     converted = ConvertedModel(source, digest, conversion, made.path, made.digest)
     return replace(loaded, model_file=made.path / MODEL, converted=converted)
+
+
+def describe_conversion(loaded: LoadedProject, facts: ModelFacts) -> tuple[str, ...]:
+    """Return what a model was converted by, and what became of its inputs and outputs.
+
+    A line each; none where the model came as ONNX. Proofs are a build's.
+    """
+    if loaded.converted is None:
+        return ()
+    signature = read_conversion(loaded.converted.folder)
+    specs = {spec.name: spec for spec in (*facts.inputs, *facts.outputs)}
+    versions = ", ".join(f"{name} {version}" for name, version in signature["versions"].items())
+    lines = [f"converted from {loaded.converted.conversion.converter} by {versions}"]
+    for role in ("inputs", "outputs"):
+        for each in signature[role]:
+            became = specs.get(each["name"])
+            layout = _guess_layout(became) if became else ""
+            now = f"{became}{layout}" if became else f"{each['name']!r}, which is not there now"
+            lines.append(f"{role[:-1]} {each['source']!r} {each['tensor']} became {now}")
+    return tuple(lines)
+
+
+def _guess_layout(spec: TensorSpec) -> str:
+    """Return where a picture's channels are, if it looks like one."""
+    shape = spec.shape or ()
+    if len(shape) != _PICTURE_RANK:
+        return ""
+    if shape[-1] in _CHANNELS and shape[1] not in _CHANNELS:
+        return ", NHWC"
+    return ", NCHW" if shape[1] in _CHANNELS and shape[-1] not in _CHANNELS else ""
 
 
 def _choose_conversion(

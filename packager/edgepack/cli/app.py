@@ -57,15 +57,16 @@ app.add_typer(runtime_app, name="runtime")
 
 @app.command(epilog="Example: edgepack init detector.onnx --images photos/")
 def init(
-    model: Annotated[Path, typer.Argument(help="The ONNX model.", show_default=False)],
+    model: Annotated[Path, typer.Argument(help="The model.", show_default=False)],
     images: Annotated[
         Path | None, typer.Option(help="A folder of images to calibrate and evaluate with.")
     ] = None,
+    python: PythonOption = None,
 ) -> None:
     """Write an edgepack.yaml, filled in from the model."""
     from edgepack.base.progress import make_terminal_progress
 
-    path = api.init(model, images=images, progress=make_terminal_progress())
+    path = api.init(model, images=images, python=python, progress=make_terminal_progress())
     command = f"edgepack build --project {shlex.quote(str(path))} --target host"
     typer.echo(f"wrote {path}; check it, then run: {command}")
 

@@ -82,6 +82,8 @@ def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, title: st
 def print_inspection(inspection: api.Inspection) -> None:
     """Write facts and findings."""
     _print_facts(inspection.facts, inspection.constants)
+    for line in inspection.converted:
+        write_line(line)
     if inspection.memory_bytes:
         write_line(api.format_memory(inspection.memory_bytes))
     for line in _format_findings(inspection.findings):

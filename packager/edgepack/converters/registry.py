@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgepack.converters.base import Converter
+from edgepack.converters.keras import KERAS
+from edgepack.converters.saved_model import SAVED_MODEL
 from edgepack.converters.tflite import TFLITE
 
-CONVERTERS = {each.name: each for each in (TFLITE,)}
+CONVERTERS = {each.name: each for each in (KERAS, SAVED_MODEL, TFLITE)}
 
 
 def find_converter(path: Path) -> Converter | None:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from edgepack.base.yaml_source import YamlSource, read_yaml
 from edgepack.converters.conversion import ConvertedModel
+from edgepack.converters.registry import find_converter
 from edgepack.errors import ProfileError, UsageError
 from edgepack.ondevice.runtime.edgepack_answers import read_labels
 from edgepack.ondevice.runtime.edgepack_layouts import read_priors
@@ -159,8 +160,11 @@ def make_project(model: Path) -> LoadedProject:
     Raises:
         UsageError: It is a folder, or the file's name gives no usable project name.
     """
-    if model.is_dir():
-        raise UsageError(f"{str(model)!r} is a folder", hint="name the ONNX file in it")
+    if model.is_dir() and find_converter(model) is None:
+        raise UsageError(
+            f"{str(model)!r} is a folder",
+            hint="name the ONNX file in it; a SavedModel's folder has 'saved_model.pb'",
+        )
     stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in model.stem).strip("-")
     name = "-".join(part for part in stem.split("-") if part)
     if not name or is_taken(name):

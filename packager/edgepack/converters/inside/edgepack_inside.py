@@ -7,8 +7,9 @@
 
 To convert writes ``model.onnx``, to run reads the inputs ``in-0.npz``, ``in-1.npz``, ... and writes
 ``out-0.npz``, .... The answer to ``convert`` is the signature: ``inputs`` and ``outputs``, each
-``{"name": ONNX's, "source": the framework's}``, in the order in which the framework has them, and
-``versions`` of packages. What was foreseen and cannot be converted is ``refused``.
+``{"name": ONNX's, "source": the framework's, "tensor": its type and shape there}``, in the order in
+which the framework has them, and ``versions`` of packages. What was foreseen and cannot be
+converted is ``refused``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import resource
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 Answer = Dict[str, Any]
 
@@ -78,15 +79,27 @@ def make_signature(
     inputs: Sequence[Tuple[str, str]],
     outputs: Sequence[Tuple[str, str]],
     versions: Dict[str, str],
-    notes: Sequence[str] = (),
+    tensors: Optional[Dict[str, str]] = None,
 ) -> Answer:
-    """Return the answer to ``convert``; pairs are the name in ONNX and in the framework."""
+    """Return the answer to ``convert``.
+
+    Args:
+        inputs: Pairs of the name in ONNX and in the framework, in the framework's order.
+        outputs: The same of outputs.
+        versions: Of packages.
+        tensors: By the framework's name: type and shape in the framework, for people.
+    """
+    known = tensors or {}
     return {
-        "inputs": [{"name": name, "source": source} for name, source in inputs],
-        "outputs": [{"name": name, "source": source} for name, source in outputs],
+        "inputs": [_describe(pair, known) for pair in inputs],
+        "outputs": [_describe(pair, known) for pair in outputs],
         "versions": versions,
-        "notes": list(notes),
     }
+
+
+def _describe(pair: Tuple[str, str], tensors: Dict[str, str]) -> Dict[str, str]:
+    name, source = pair
+    return {"name": name, "source": source, "tensor": tensors.get(source, "")}
 
 
 def run(module: Any, request: Dict[str, Any], folder: str) -> Answer:

@@ -28,6 +28,10 @@ def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]
         _name(model.graph.input, interpreter.get_input_details()),
         _name(model.graph.output, interpreter.get_output_details()),
         find_versions(_PACKAGES),
+        {
+            each["name"]: "%s %s" % (each["dtype"].__name__, each["shape_signature"].tolist())
+            for each in interpreter.get_input_details() + interpreter.get_output_details()
+        },
     )
     return signature
 

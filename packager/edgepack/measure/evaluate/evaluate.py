@@ -23,7 +23,7 @@ from edgepack.builder.cache import open_own_cache
 from edgepack.builder.execution import execute
 from edgepack.builder.planner import make_plan
 from edgepack.builder.sources import open_project
-from edgepack.bundle.manifest import Accuracy, find_decisive
+from edgepack.bundle.manifest import Accuracy, SourceModel, find_decisive
 from edgepack.bundle.reading import Bundle
 from edgepack.devices.frames import SampleAnswer
 from edgepack.devices.inventory import BrowserEntry, Device
@@ -88,7 +88,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
     opened = read_bundle(bundle, device, variant)
     loaded = open_project(_read_project_here(project), open_own_cache(), progress)
     facts = read_model_facts(loaded.model_path)
-    _require_same_model(loaded, facts, opened.manifest.model.sha256)
+    _require_same_model(loaded, facts, opened.manifest.model)
     materials = _make_materials(loaded, facts, opened.manifest.target, progress)
     with ThreadPoolExecutor(1) as pool, Workers(1) as workers:
         with road.open(opened, device, "evaluate", wait_s=wait_s, progress=progress) as harness:
@@ -350,10 +350,13 @@ def _make_materials(
     )
 
 
-def _require_same_model(loaded: LoadedProject, facts: ModelFacts, sha256: str) -> None:
-    if facts.sha256 != sha256:
+def _require_same_model(loaded: LoadedProject, facts: ModelFacts, made_from: SourceModel) -> None:
+    """Check that the bundle's model is the project's: the file that the user has, in any format."""
+    origin, now = made_from.converted_from, loaded.converted
+    same = origin.sha256 == now.digest if origin and now else facts.sha256 == made_from.sha256
+    if not same:
         raise BundleError(
-            f"the bundle was not made from {str(loaded.model_path)!r} as it is now",
+            f"the bundle was not made from {str(loaded.named_model)!r} as it is now",
             hint="build the bundle again, or name its project with --project",
         )
 

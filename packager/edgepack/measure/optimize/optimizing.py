@@ -16,6 +16,8 @@ from edgepack.base.clock import format_now
 from edgepack.base.progress import Progress, Silent
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import BuildResult, build_candidates
+from edgepack.builder.cache import open_own_cache
+from edgepack.builder.sources import open_project
 from edgepack.bundle.manifest import Accuracy, Manifest
 from edgepack.bundle.reading import Bundle
 from edgepack.bundle.unused import Unused
@@ -127,6 +129,8 @@ def optimize(
     """
     require_machine(device)
     progress = progress or Silent()
+    loaded = open_project(question.loaded, open_own_cache(), progress)
+    question = replace(question, loaded=loaded)
     limits = question.loaded.find_limits(device.target, device.name)
     [profile] = choose_targets(question.loaded, [device.target])
     with tempfile.TemporaryDirectory(prefix="edgepack-") as name:

@@ -176,7 +176,8 @@ def _measure_distance(one: Array, other: Array) -> float:
     if one.dtype.kind not in "fc":
         return float(np.count_nonzero(one.astype(str) != other.astype(str)))
     same = (one == other) | (np.isnan(one) & np.isnan(other))
-    apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        apart = np.abs(one.astype(np.float64) - other.astype(np.float64))
     apart = np.where(same, 0.0, np.where(np.isfinite(apart), apart, np.inf))
     return float(np.max(apart, initial=0.0))
 

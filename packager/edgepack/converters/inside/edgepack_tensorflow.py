@@ -1,0 +1,43 @@
+"""Writes what TensorFlow calls a function as ONNX, for Keras and SavedModel alike."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Sequence, Tuple
+
+from edgepack_inside import find_versions, make_signature, require_known
+
+_PACKAGES = ("tf2onnx", "keras", "tensorflow-cpu", "tensorflow", "onnx")
+
+
+def write_onnx(call: Any, specs: Sequence[Any], folder: str, opset: int) -> Dict[str, Any]:
+    """Write ``model.onnx`` of a function that returns its outputs by name.
+
+    Args:
+        call: It takes tensors in the order of ``specs``.
+        specs: A ``tf.TensorSpec`` for each, with a name.
+        folder: Where the model goes.
+        opset: Of the model.
+
+    Returns:
+        The signature, in the order of the function's own inputs and outputs.
+    """
+    import tensorflow as tf
+    import tf2onnx.convert
+
+    traced = tf.function(call, input_signature=list(specs))
+    model, _ = tf2onnx.convert.from_function(traced, input_signature=list(specs), opset=opset)
+    require_known(model, "TensorFlow")
+    with open(os.path.join(folder, "model.onnx"), "wb") as file:
+        file.write(model.SerializeToString())
+    outputs = traced.get_concrete_function().structured_outputs
+    pairs: List[Tuple[str, str]] = [(spec.name, spec.name) for spec in specs]
+    tensors = {spec.name: spec for spec in specs}
+    tensors.update(outputs)
+    signature: Dict[str, Any] = make_signature(
+        pairs,
+        [(name, name) for name in outputs],
+        find_versions(_PACKAGES),
+        {name: "%s %s" % (each.dtype.name, each.shape) for name, each in tensors.items()},
+    )
+    return signature
