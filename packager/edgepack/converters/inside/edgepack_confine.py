@@ -35,7 +35,18 @@ _NEWEST_BITS = 16
 _NET, _SCOPED = 3, 3
 _O_PATH = 0o10000000
 
-_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/proc", "/sys", "/dev/urandom", "/dev/null")
+_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/sys", "/dev/urandom", "/dev/null")
+# Not all of /proc: the environment and the command of every other process of the user is in it,
+# which Landlock lets a process read (seen with Linux 6.18).
+_PROCESS = (
+    "/proc/self",
+    "/proc/cpuinfo",
+    "/proc/filesystems",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys",
+    "/proc/version",
+)
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/etc/ssl/openssl.cnf")
 
 # By processor: the number that names it in a filter (linux/audit.h), then system calls by number:
@@ -114,7 +125,11 @@ def _list_own_places() -> List[str]:
         mapped = {line.split(None, 5)[5].rstrip() for line in maps if len(line.split(None, 5)) > 5}
     found += sorted({os.path.dirname(path) for path in mapped if path.startswith("/")})
     # Whatever lies at the root is not a place of its own.
-    return [path for path in found if os.path.realpath(path) != "/"] + list(_SYSTEM + _SYSTEM_FILES)
+    return [path for path in found if os.path.realpath(path) != "/"] + [
+        *_SYSTEM,
+        *_PROCESS,
+        *_SYSTEM_FILES,
+    ]
 
 
 def _restrict_files(
