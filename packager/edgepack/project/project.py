@@ -7,6 +7,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from edgepack.base.schema import Finite, Id, Positive, StrictModel
+from edgepack.converters.registry import CONVERTERS
+from edgepack.errors import suggest_nearest
 from edgepack.ondevice.runtime.edgepack_images import find_placement
 from edgepack.project.inputs import ImageInput, InputDescription, Preprocess, TokensInput
 from edgepack.project.limits import Limits
@@ -91,7 +93,7 @@ class Project(StrictModel):
     devices: dict[str, DeviceNeeds] = {}
     """By name in the inventory."""
     converters: dict[str, ConverterSettings] = {}
-    """By format, as ``edgepack converters`` lists them."""
+    """By format: docs/sources.md has their names."""
     interpreter: str | None = None
     """The Python that runs the project's hooks; default: the one edgepack runs in."""
 
@@ -168,6 +170,14 @@ class Project(StrictModel):
                 "preprocess: in_graph is given, and no input says what is done to images"
                 " | add inputs: {NAME: {image: {resize: {letterbox: 640}, scale: 0.00392157}}}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_converters(self) -> Self:
+        for name in self.converters:
+            if name not in CONVERTERS:
+                hint = suggest_nearest(name, CONVERTERS)
+                raise ValueError(f"there is no converter {name!r} | {hint}")
         return self
 
     @model_validator(mode="after")

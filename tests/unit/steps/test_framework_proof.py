@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.errors import StepError
-from edgepack.steps.proofs.framework import SHARE, ComparedOutput, compare_output, require_near
+from edgepack.steps.proofs.framework import ComparedOutput, compare_output, require_near
 
 
-def compare(expected, given, share=SHARE):
+def compare(expected, given, **settings):
     pair = [[{"y": np.asarray(one)} for one in side] for side in (expected, given)]
     names = [f"photo {n}.jpg" for n in range(len(expected))]
-    return compare_output("y", "Identity", names, tuple(pair), share)
+    return compare_output("y", "Identity", names, tuple(pair), **settings)
 
 
 def f32(*values):
@@ -64,3 +64,12 @@ def test_output_when_its_shape_differs_is_refused_with_both():
 def test_judgement_when_the_distance_is_no_number_refuses():
     with pytest.raises(StepError):
         require_near(ComparedOutput("y", "y", float("nan"), "a", 1.0, 1.0), "Keras")
+
+
+def test_output_of_8_bit_integers_when_quantized_may_be_a_step_away():
+    one, other = np.array([-128, 90], np.int8), np.array([-127, 90], np.int8)
+    require_near(compare([one], [other], quantized=True), "TensorFlow Lite")
+    with pytest.raises(StepError):
+        require_near(compare([one], [other]), "TensorFlow Lite")
+    with pytest.raises(StepError):
+        require_near(compare([one], [-other], quantized=True), "TensorFlow Lite")

@@ -106,7 +106,7 @@ def _find_name(described: Dict[str, Any]) -> str:
 
 
 def _is_own(described: Dict[str, Any]) -> bool:
-    module = described.get("module") or "keras"
+    module = described.get("module") or ""
     return bool(described.get("registered_name")) and not module.startswith("keras")
 
 

@@ -10,6 +10,27 @@ from edgepack_inside import find_versions, make_signature, require_known
 _PACKAGES = ("tf2onnx", "keras", "tensorflow-cpu", "tensorflow", "onnx")
 
 
+def _write_erfc(graph: Any, node: Any, _name: str, _arguments: Any) -> None:
+    """Write 1 - Erf(x): tf2onnx 1.17 does not know Erfc, of which Keras makes its GELU."""
+    import numpy as np
+    from tf2onnx import utils
+
+    shapes, dtypes = [graph.get_shape(node.output[0])], [graph.get_dtype(node.output[0])]
+    erf = graph.make_node("Erf", node.input, shapes=shapes, dtypes=dtypes)
+    one = graph.make_const(
+        utils.make_name("one"), np.ones((), utils.map_onnx_to_numpy_type(dtypes[0]))
+    )
+    graph.remove_node(node.name)
+    graph.make_node(
+        "Sub",
+        [one.output[0], erf.output[0]],
+        outputs=node.output,
+        name=node.name,
+        shapes=shapes,
+        dtypes=dtypes,
+    )
+
+
 def write_onnx(call: Any, specs: Sequence[Any], folder: str, opset: int) -> Dict[str, Any]:
     """Write ``model.onnx`` of a function that returns its outputs by name.
 
@@ -26,7 +47,12 @@ def write_onnx(call: Any, specs: Sequence[Any], folder: str, opset: int) -> Dict
     import tf2onnx.convert
 
     traced = tf.function(call, input_signature=list(specs))
-    model, _ = tf2onnx.convert.from_function(traced, input_signature=list(specs), opset=opset)
+    model, _ = tf2onnx.convert.from_function(
+        traced,
+        input_signature=list(specs),
+        opset=opset,
+        custom_op_handlers={"Erfc": (_write_erfc, [])},
+    )
     require_known(model, "TensorFlow")
     with open(os.path.join(folder, "model.onnx"), "wb") as file:
         file.write(model.SerializeToString())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from edgepack_inside import Refused, find_versions, make_signature, require_known
@@ -90,7 +91,13 @@ def _require_supported(source: str) -> None:
     from ai_edge_litert import schema_py_generated as schema
 
     with open(source, "rb") as file:
-        model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(file.read(), 0))
+        data = file.read()
+    try:
+        model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0))
+    except (struct.error, IndexError, ValueError, TypeError) as error:
+        raise Refused(
+            "the file is cut off or damaged: %s" % error, "check that it was copied whole"
+        ) from error
     codes = model.operatorCodes or []
     used = [
         (
