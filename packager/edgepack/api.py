@@ -69,6 +69,9 @@ if TYPE_CHECKING:
     from edgepack.bundle.signing import require_signature as require_signature
     from edgepack.bundle.signing import sign as sign
     from edgepack.bundle.unused import Unused as Unused
+    from edgepack.converters.listing import ListedConverter as ListedConverter
+    from edgepack.converters.listing import install_converter as install_converter
+    from edgepack.converters.listing import list_converters as list_converters
     from edgepack.demo.demo import Demo as Demo
     from edgepack.demo.demo import demo as demo
     from edgepack.demo.prove import Proof as Proof

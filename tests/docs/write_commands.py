@@ -63,6 +63,8 @@ FUNCTIONS = {
     "rollout abort": "abort_rollout",
     "audit export": "read_audit_log",
     "audit verify": "verify_audit_log",
+    "converter list": "list_converters",
+    "converter install": "install_converter",
     "runtime list": "RuntimeStore",
     "runtime show": "RuntimeStore",
     "runtime add": "RuntimeStore",

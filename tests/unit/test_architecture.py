@@ -42,7 +42,7 @@ MAY_USE = {
     ),
     "demo": "base project bundle records devices deploy results builder measure",
     "api": (
-        "base model project backends bundle metrics records devices deploy results "
+        "base converters model project backends bundle metrics records devices deploy results "
         "builder trying measure demo"
     ),
     "cli": "base api",

@@ -12,6 +12,7 @@ from edgepack import api
 from edgepack.cli.auditing import audit_app
 from edgepack.cli.benching import bench
 from edgepack.cli.comparing import compare
+from edgepack.cli.converters import converter_app
 from edgepack.cli.devices import device_app
 from edgepack.cli.explaining import explain
 from edgepack.cli.groups import Edgepack
@@ -53,6 +54,7 @@ app.add_typer(runs_app, name="runs")
 app.add_typer(rollout_app, name="rollout")
 app.add_typer(audit_app, name="audit")
 app.add_typer(runtime_app, name="runtime")
+app.add_typer(converter_app, name="converter")
 
 
 @app.command(epilog="Example: edgepack init detector.onnx --images photos/")
@@ -240,6 +242,15 @@ app.command(
     "edgepack rollback detector --device tag:lab --to 0123456789abcdef"
 )(rollback)
 app.command(epilog="Example: edgepack demo")(demo)
-for _group in (app, targets_app, device_app, runs_app, rollout_app, audit_app, runtime_app):
+for _group in (
+    app,
+    targets_app,
+    device_app,
+    runs_app,
+    rollout_app,
+    audit_app,
+    runtime_app,
+    converter_app,
+):
     for _command in _group.registered_commands:
         _command.cls = OnceCommand
