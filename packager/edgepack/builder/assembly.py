@@ -80,9 +80,8 @@ def _write(judged: JudgedBundle, writer: BundleWriter) -> None:
     goldens = write_goldens(judged, writer)
     loaded = judged.job.loaded
     for name in loaded.project.files:
-        path = loaded.find_file(name)
-        place = path.relative_to(loaded.folder).as_posix()
-        writer.add(f"files/{place}", path.read_bytes(), role="file")
+        data = loaded.find_file(name).read_bytes()
+        writer.add(f"files/{loaded.find_place(name)}", data, role="file")
     context = make_bundle_context(judged, models, writer.files.values())
     for file in render_family(judged.profile.family, context, _make_app(judged)):
         writer.add(file.path, file.data, role=file.role, mode=file.mode)

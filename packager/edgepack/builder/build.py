@@ -19,6 +19,7 @@ from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
 from edgepack.builder.assembly import BuiltBundle, assemble
 from edgepack.builder.cache import StepCache, open_own_cache, open_temporary_cache
+from edgepack.builder.cleaning import read_source_facts
 from edgepack.builder.execution import execute
 from edgepack.builder.job import Job, JudgedBundle
 from edgepack.builder.judging import (
@@ -39,7 +40,7 @@ from edgepack.builder.timing import SlowerVariant, drop_slower, list_slower_vari
 from edgepack.bundle.unused import Unused
 from edgepack.bundle.writing import require_writable_folder
 from edgepack.errors import BugError, EdgepackError, LimitError, ModelError, UsageError
-from edgepack.model.facts import read_model_facts, require_plain_signature
+from edgepack.model.facts import require_plain_signature
 from edgepack.project.limits import Limits
 from edgepack.project.loading import LoadedProject, find_project
 from edgepack.project.profile import Profile, find_own_profile
@@ -191,7 +192,7 @@ def build_candidates(
     project = loaded.project.model_copy(update={"targets": [target], "limits": limits})
     cache, progress = open_own_cache(), progress or Silent()
     plain = open_project(replace(loaded, project=project), cache, progress)
-    facts = read_model_facts(plain.model_path)
+    facts = read_source_facts(plain)
     require_plain_signature(facts)
     job = Job(plain, facts, make_plan(plain, facts, [profile]))
     return _build(job, out, cache, progress=progress)
@@ -375,7 +376,7 @@ def _make_job(
         raise UsageError(
             "no target is given", hint="--target host, or 'targets' in edgepack.yaml", where="build"
         )
-    facts = read_model_facts(loaded.model_path)
+    facts = read_source_facts(loaded)
     require_plain_signature(facts)
     with Workers(1) as workers:
         chosen, offers = offer_int8_dynamic(

@@ -12,6 +12,7 @@ from edgepack.steps.recipes.recipes import RECIPES
 WORDS = {
     "converted": "converting the model to ONNX",
     "framework-proof": "comparing it with the framework's own outputs",
+    "cleaned": "cleaning the model of what its exporter left",
     "prepared": "preparing the model (sizes fixed, shapes inferred)",
     "simplified": "simplifying the graph",
     "at-least-opset": "raising the opset",

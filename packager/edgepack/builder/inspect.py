@@ -13,17 +13,18 @@ from edgepack.backends.targets import choose_targets, load_target, read_project_
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
 from edgepack.builder.cache import open_own_cache
+from edgepack.builder.cleaning import clean_source, read_source_facts
 from edgepack.builder.inputs import plan_inputs
 from edgepack.builder.memory import Subject, count_default_jobs, estimate_bytes
 from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.builder.planner import Draft, draft_models
-from edgepack.builder.sources import describe_conversion, open_project
+from edgepack.builder.sources import convert_source, describe_conversion
 from edgepack.bundle.unused import Unused, make_failed
 from edgepack.errors import EdgepackError
 from edgepack.model.checking import check_carrying, check_session, run_checker
 from edgepack.model.deciding import find_shape_inputs
-from edgepack.model.facts import ModelFacts, read_model_facts
+from edgepack.model.facts import ModelFacts
 from edgepack.model.files import MODEL
 from edgepack.model.finding import Finding
 from edgepack.model.workload import find_activation_sizes
@@ -70,11 +71,12 @@ class Inspection:
     constants: Mapping[str, ConstantValue] = field(default_factory=dict)
     """Inputs that the project makes constants."""
     converted: tuple[str, ...] = ()
-    """Of a model that is not ONNX: what it was converted by, and what became of each input and
-    output; a line each."""
+    """Of a model that was not ONNX: what became of each input and output, a line each."""
     memory_bytes: int = 0
     """The estimated memory of a build for these targets with the default number of jobs; 0 where no
     build is possible."""
+    made: tuple[str, ...] = ()
+    """How the inspected model is made of the user's before a build is planned, a line a step."""
 
 
 def inspect(
@@ -101,13 +103,16 @@ def inspect(
         ProfileError: The project file or a profile is wrong.
     """
     progress = progress or Silent()
-    loaded = open_project(find_project(model, project), open_own_cache(), progress, python)
-    facts = read_model_facts(loaded.model_path)
-    inputs = plan_inputs(loaded, facts)
+    loaded = convert_source(find_project(model, project), open_own_cache(), progress, python)
     profiles = [*choose_targets(loaded, targets)] or [*read_project_targets(loaded)]
     with Workers(1) as workers:
         findings = [*workers.call(run_checker, loaded.model_path)]
-        blocked = workers.call(check_session, loaded.model_path) or check_carrying(facts)
+        blocked = workers.call(check_session, loaded.model_path)
+        if not blocked:
+            loaded = clean_source(loaded, open_own_cache(), Silent())
+        facts = read_source_facts(loaded)
+        inputs = plan_inputs(loaded, facts)
+        blocked = blocked or check_carrying(facts)
         variants: list[VariantInspection] = []
         memory_bytes = 0
         if not blocked:
@@ -131,6 +136,7 @@ def inspect(
         constant,
         describe_conversion(loaded, facts),
         memory_bytes,
+        made=loaded.model_history,
     )
 
 

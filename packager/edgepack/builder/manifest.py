@@ -120,7 +120,7 @@ def _list_history(judged: JudgedBundle) -> list[str]:
     """Return what was done, a line per step and variant, shared steps once."""
     steps = [step_id for p in judged.shipped for step_id in (*p.history, p.goldens)]
     done = (f"{step_id}: {read_notes(judged.find_folder(step_id)).done}" for step_id in steps)
-    return list(dict.fromkeys(done))
+    return list(dict.fromkeys([*judged.job.loaded.model_history, *done]))
 
 
 def _make_provenance(judged: JudgedBundle) -> Provenance:

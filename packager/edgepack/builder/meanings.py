@@ -466,7 +466,8 @@ class _Check:
                 f"add it to the bundle, spelled alike in both places: files: [{name}]",
             )
         try:
-            return (self.loaded.folder / name).read_bytes().decode("utf-8")
+            path = self.loaded.made_files.get(name, self.loaded.folder / name)
+            return path.read_bytes().decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise self._make_error(
                 place, f"cannot read {name!r} as text: {error}", "check the file: it is UTF-8"

@@ -124,6 +124,8 @@ class Plan:
     steps: tuple[PlannedStep, ...]
     """The steps, each after those that it needs."""
     bundles: tuple[PlannedBundle, ...]
+    before: tuple[str, ...] = ()
+    """How the model was made of the user's before this was planned, a line for each step."""
 
     @property
     def digest(self) -> str:
@@ -142,7 +144,7 @@ class Plan:
     def only(self, wanted: Collection[str]) -> Plan:
         """Return the plan of only these steps and all that they need; it makes no bundle."""
         needed = self.find_needed(wanted)
-        return Plan(self.sources, tuple(s for s in self.steps if s.id in needed), ())
+        return Plan(self.sources, tuple(s for s in self.steps if s.id in needed), (), self.before)
 
     def find_needed(self, wanted: Collection[str]) -> set[str]:
         """Return the ids of these steps and of all that they need."""
@@ -166,6 +168,8 @@ class Plan:
         """Yield the plan as lines of text."""
         for source in self.sources:
             yield f"source  {source.id:24} {source.path}"
+        for line in self.before:
+            yield f"made    {MODEL_SOURCE:24} by {line}"
         for step in self.steps:
             needs = ", ".join(f"{name}={origin}" for name, origin in step.inputs.items())
             yield f"step    {step.id:24} from {needs}"
@@ -205,6 +209,7 @@ class PlanBuilder:
 
     sources: dict[str, SourceFile] = field(default_factory=dict)
     steps: dict[str, PlannedStep] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
 
     def add_source(self, source_id: str, path: Path, digest: str) -> str:
         """Add a source and return its id."""
@@ -227,4 +232,6 @@ class PlanBuilder:
 
     def make_plan(self, bundles: list[PlannedBundle]) -> Plan:
         """Return the finished plan."""
-        return Plan(tuple(self.sources.values()), tuple(self.steps.values()), tuple(bundles))
+        return Plan(
+            tuple(self.sources.values()), tuple(self.steps.values()), tuple(bundles), self.before
+        )

@@ -153,7 +153,7 @@ def draft_models(inputs: PlanInputs, profiles: Sequence[Profile]) -> tuple[Plan,
 
 
 def _make_builder(inputs: PlanInputs) -> PlanBuilder:
-    builder = PlanBuilder()
+    builder = PlanBuilder(before=inputs.loaded.model_history)
     builder.add_source(MODEL_SOURCE, inputs.loaded.model_path, inputs.facts.sha256)
     builder.add_source(PROJECT_SOURCE, inputs.loaded.folder, "")
     if converted := inputs.loaded.converted:

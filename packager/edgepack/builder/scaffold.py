@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -15,17 +15,17 @@ from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
 from edgepack.base.yaml_source import parse_yaml
 from edgepack.builder.cache import open_own_cache
+from edgepack.builder.cleaning import clean_source, read_source_facts
 from edgepack.builder.guesses import Guess, read_guess, try_guess
 from edgepack.builder.photos import Photos
-from edgepack.builder.sources import open_project
-from edgepack.converters.registry import find_converter
-from edgepack.errors import UsageError
+from edgepack.builder.sources import convert_source
+from edgepack.errors import StepError, UsageError
 from edgepack.model.checking import check_carrying, check_session
-from edgepack.model.facts import ModelFacts, TensorSpec, read_model_facts
+from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.ondevice.runtime.edgepack_wordpiece import WordPiece
 from edgepack.preprocessing.alternatives import format_yaml_lines
 from edgepack.project.inputs import ImageInput, Letterbox, ShortSideCrop, Stretch
-from edgepack.project.loading import PROJECT_FILE, make_project
+from edgepack.project.loading import PROJECT_FILE, LoadedProject, make_project
 from edgepack.project.project import Project
 from edgepack.samples.images import list_image_files
 
@@ -58,16 +58,14 @@ def init(
     path = model.resolve().parent / PROJECT_FILE
     if path.exists():
         raise _make_there_error(path)
-    named, progress = model, progress or Silent()
-    if find_converter(named):
-        opened = open_project(make_project(named), open_own_cache(), progress, python)
-        model = opened.model_path
-    facts = replace(read_model_facts(model), name=named.name)
+    progress = progress or Silent()
+    loaded, refused = _open(model, python, progress)
+    facts = read_source_facts(loaded)
     if images is not None:
         _check_images(images, facts)
     photos = Photos.of(images, path.parent, facts) if images else None
-    guess = _guess(model, facts, photos)
-    lines = [*_format_project(make_project(named).project.name, facts, guess, photos)]
+    guess = _guess(loaded.model_path, facts, photos)
+    lines = [*_format_project(loaded.project.name, facts, guess, photos)]
     lines += _format_tokens(facts, path.parent / TOKENIZER)
     text = "\n".join(lines) + "\n"
     parse_yaml(text, name=str(path)).parse(Project)
@@ -80,9 +78,18 @@ def init(
         if file.stat().st_size:  # another command was quicker
             raise _make_there_error(path)
         write_atomically(file, text)
-    for warning in _list_warnings(model, facts, photos):
+    for warning in (*refused, *_list_warnings(loaded.model_path, facts, photos)):
         progress.note(f"warning: {warning}")
     return path
+
+
+def _open(model: Path, python: str | None, progress: Progress) -> tuple[LoadedProject, list[str]]:
+    """Return the project of a bare model as a build begins with it, or why it cannot be cleaned."""
+    loaded = convert_source(make_project(model), open_own_cache(), progress, python)
+    try:
+        return clean_source(loaded, open_own_cache(), Silent()), []
+    except StepError as error:
+        return loaded, [f"a build refuses this model: {error.problem}; {error.hint}"]
 
 
 def _make_there_error(path: Path) -> UsageError:

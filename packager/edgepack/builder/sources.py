@@ -13,6 +13,7 @@ from pathlib import Path
 from edgepack.base.files import hash_file
 from edgepack.base.progress import Progress
 from edgepack.builder.cache import StepCache, hash_tree
+from edgepack.builder.cleaning import clean_source
 from edgepack.builder.execution import execute
 from edgepack.builder.plan import FRAMEWORK_SOURCE, PlanBuilder
 from edgepack.converters.base import Converter
@@ -23,12 +24,29 @@ from edgepack.errors import ModelError, UsageError
 from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.model.files import MODEL
 from edgepack.project.loading import LoadedProject
+from edgepack.steps.base import read_notes
 from edgepack.steps.converted import Converted, read_conversion
 
 _PICTURE_RANK, _CHANNELS = 4, (1, 3, 4)
 
 
 def open_project(
+    loaded: LoadedProject, cache: StepCache, progress: Progress, python: str | None = None
+) -> LoadedProject:
+    """Return a project with the model that plans are made from: ONNX, and clean.
+
+    One that was opened before is returned as it is. For the rest see :func:`convert_source` and
+    :func:`~edgepack.builder.cleaning.clean_source`.
+
+    Raises:
+        EdgepackError: As these two.
+    """
+    if loaded.model_file is not None:
+        return loaded
+    return clean_source(convert_source(loaded, cache, progress, python), cache, progress)
+
+
+def convert_source(
     loaded: LoadedProject, cache: StepCache, progress: Progress, python: str | None = None
 ) -> LoadedProject:
     """Return a project with its model as ONNX, converted if need be.
@@ -45,7 +63,7 @@ def open_project(
         ToolError: There is no environment to convert it in, or the converter crashed.
         UsageError: A Python is given, and the model is ONNX.
     """
-    source = loaded.model_path
+    source = loaded.named_model
     converter = find_converter(source)
     if converter is None:
         if python is not None:
@@ -63,20 +81,20 @@ def open_project(
     done = execute(builder.make_plan([]), cache=cache, jobs=1, progress=progress)
     made = done.artifacts[step]
     converted = ConvertedModel(source, digest, conversion, made.path, made.digest)
-    return replace(loaded, model_file=made.path / MODEL, converted=converted)
+    told = f"{step} of {source.name} (sha256 {digest}): {read_notes(made.path).done}"
+    return replace(loaded, model_file=made.path / MODEL, model_history=(told,), converted=converted)
 
 
 def describe_conversion(loaded: LoadedProject, facts: ModelFacts) -> tuple[str, ...]:
-    """Return what a model was converted by, and what became of its inputs and outputs.
+    """Return what became of a converted model's inputs and outputs, a line each.
 
-    A line each; none where the model came as ONNX. Proofs are a build's.
+    None where the model came as ONNX. Proofs are a build's.
     """
     if loaded.converted is None:
         return ()
     signature = read_conversion(loaded.converted.folder)
     specs = {spec.name: spec for spec in (*facts.inputs, *facts.outputs)}
-    versions = ", ".join(f"{name} {version}" for name, version in signature["versions"].items())
-    lines = [f"converted from {loaded.converted.conversion.converter} by {versions}"]
+    lines = []
     for role in ("inputs", "outputs"):
         for each in signature[role]:
             became = specs.get(each["name"])

@@ -69,9 +69,9 @@ def _dump(step: str | NotMeasured | None) -> object:
 
 def _hash_files(loaded: LoadedProject) -> list[tuple[str, str]]:
     """Return the project's own files, by their places in the bundle."""
-    paths = [loaded.find_file(name) for name in loaded.project.files]
+    paths = {loaded.find_place(name): loaded.find_file(name) for name in loaded.project.files}
     try:
-        return [(path.relative_to(loaded.folder).as_posix(), hash_file(path)) for path in paths]
+        return [(place, hash_file(path)) for place, path in paths.items()]
     except OSError as error:
         raise ToolError(
             f"cannot read {error.filename!r}: {error.strerror}",

@@ -84,6 +84,8 @@ def print_inspection(inspection: api.Inspection) -> None:
     _print_facts(inspection.facts, inspection.constants)
     for line in inspection.converted:
         write_line(line)
+    for line in inspection.made:
+        write_line(f"made of the file by {line}")
     if inspection.memory_bytes:
         write_line(api.format_memory(inspection.memory_bytes))
     for line in _format_findings(inspection.findings):

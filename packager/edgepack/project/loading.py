@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -32,7 +32,11 @@ class LoadedProject:
     source: YamlSource | None = None
     """None when the project was made up for a bare model file."""
     model_file: Path | None = None
-    """The ONNX model, where it was made of the one that the project names."""
+    """The model that was made of the user's before anything is planned; None if none was."""
+    model_history: tuple[str, ...] = ()
+    """How it was made, a line for each step."""
+    made_files: Mapping[str, Path] = field(default_factory=dict)
+    """Those of the project's ``files`` that were made with it, which lie elsewhere."""
     converted: ConvertedModel | None = None
     """What it was converted from; None where it was ONNX."""
 
@@ -104,6 +108,8 @@ class LoadedProject:
         Raises:
             ProfileError: It is not there, or not within the project's folder.
         """
+        if name in self.made_files:
+            return self.made_files[name]
         path = (self.folder / name).resolve()
         if not path.is_relative_to(self.folder) or not path.is_file():
             raise ProfileError(
@@ -112,6 +118,16 @@ class LoadedProject:
                 where=self.locate("files", self.project.files.index(name)),
             )
         return path
+
+    def find_place(self, name: str) -> str:
+        """Return where in a bundle one of the project's ``files`` lies.
+
+        Raises:
+            ProfileError: As :meth:`find_file`.
+        """
+        if name in self.made_files:
+            return name
+        return self.find_file(name).relative_to(self.folder).as_posix()
 
     def find_limits(self, target: str, device: str = "") -> Limits:
         """Return the limits for a target, and a device of it where one is named.

@@ -21,6 +21,7 @@ BUILT = [
     "light/light_densenet121.onnx",
     "light/light_inception_v2.onnx",
     "light/light_shufflenet.onnx",
+    "lightgbm.onnx",
     f"{ONNX_SIMPLE}sequence_model2/model.onnx",
     f"{ONNX_SIMPLE}sequence_model4/model.onnx",
     f"{ONNX_SIMPLE}sequence_model6/model.onnx",
@@ -48,6 +49,7 @@ BUILT = [
     "ort/qdq_with_multi_consumer_dq_nodes.onnx",
     "ort/relu_with_optional.onnx",
     "ort/scan_mul.onnx",
+    "ort/sklearn_bin_voting_classifier_soft.onnx",
     "ort/subgraph_implicit_input_from_initializer.onnx",
     "ort/transform__fp16model_loop.onnx",
     "ort/tree_ensemble_as_tensor.onnx",
@@ -86,7 +88,6 @@ LARGE = "light/light_vgg19.onnx"
 
 REFUSED = {
     "deeploy_unknown_op_KeywordSpotting.onnx": "no such operator in onnxruntime: RequantShift",
-    "lightgbm.onnx": rf"'probabilities' is a sequence, {CANNOT_CARRY}",
     f"{ONNX_SIMPLE}expand_shape_model2/model.onnx": rf"{NOT_RUN}: node 'test' \(Expand\)",
     f"{ONNX_SIMPLE}expand_shape_model4/model.onnx": rf"{NOT_RUN}: node 'test' \(Expand\)",
     f"{ONNX_SIMPLE}gradient_of_add_and_mul/model.onnx": (
@@ -113,7 +114,6 @@ REFUSED = {
     "ort/overridable_initializer.onnx": rf"'F2' is a string, {CANNOT_CARRY}",
     "ort/pipeline_vectorize.onnx": rf"'float_input' is a map, {CANNOT_CARRY}",
     "ort/sequence_insert.onnx": rf"'input_seq' is a sequence, {CANNOT_CARRY}",
-    "ort/sklearn_bin_voting_classifier_soft.onnx": rf"'output_label' is a string, {CANNOT_CARRY}",
     "ort/sparse_initializer_as_output.onnx": rf"'values' is a sparse_tensor, {CANNOT_CARRY}",
     "ort/test_types_BFLOAT16.onnx": rf"'input' is a bfloat16, {CANNOT_CARRY}",
     "ort/test_types_STRING.onnx": rf"'input' is a string, {CANNOT_CARRY}",

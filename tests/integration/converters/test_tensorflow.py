@@ -202,7 +202,8 @@ def test_conversion_when_it_changes_the_model_stops_the_build(models, python, tm
 
 def test_inspection_when_the_model_was_converted_says_what_became_of_its_tensors(models, python):
     found = inspect(models / "pictures_half.tflite", python=python)
-    assert "converted from tflite by ai-edge-litert" in found.converted[0]
+    assert "TensorFlow Lite to ONNX by ai-edge-litert" in found.made[0]
+    assert "cleaned" in found.made[1]
     [taken] = [line for line in found.converted if line.startswith("input")]
     assert "float32 [-1, 16, 16, 3] became" in taken
     assert taken.endswith("NHWC")

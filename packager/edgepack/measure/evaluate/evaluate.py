@@ -20,6 +20,7 @@ from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent, Work
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.cache import open_own_cache
+from edgepack.builder.cleaning import read_source_facts
 from edgepack.builder.execution import execute
 from edgepack.builder.planner import make_plan
 from edgepack.builder.sources import open_project
@@ -36,7 +37,7 @@ from edgepack.measure.evaluate.judge import Judged, Judging, judge_answers
 from edgepack.measure.evaluate.kept_answers import KeptAnswers, read_as_they_come
 from edgepack.measure.evaluate.stream import Inputs as SampleInputs
 from edgepack.measure.evaluate.stream import stream_answers
-from edgepack.model.facts import ModelFacts, read_model_facts
+from edgepack.model.facts import ModelFacts
 from edgepack.model.running import Arrays
 from edgepack.project.loading import PROJECT_FILE, LoadedProject, read_project
 from edgepack.records.limits import explain_missed_limit
@@ -87,7 +88,7 @@ def evaluate(  # noqa: PLR0913  (the command's options)
     road = _choose_road(device)
     opened = read_bundle(bundle, device, variant)
     loaded = open_project(_read_project_here(project), open_own_cache(), progress)
-    facts = read_model_facts(loaded.model_path)
+    facts = read_source_facts(loaded)
     _require_same_model(loaded, facts, opened.manifest.model)
     materials = _make_materials(loaded, facts, opened.manifest.target, progress)
     with ThreadPoolExecutor(1) as pool, Workers(1) as workers:
