@@ -13,6 +13,7 @@ WORDS = {
     "converted": "converting the model to ONNX",
     "framework-proof": "comparing it with the framework's own outputs",
     "cleaned": "cleaning the model of what its exporter left",
+    "free-batch": "making the batch free",
     "prepared": "preparing the model (sizes fixed, shapes inferred)",
     "simplified": "simplifying the graph",
     "at-least-opset": "raising the opset",

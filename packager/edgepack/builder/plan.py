@@ -169,7 +169,7 @@ class Plan:
         for source in self.sources:
             yield f"source  {source.id:24} {source.path}"
         for line in self.before:
-            yield f"made    {MODEL_SOURCE:24} by {line}"
+            yield f"before  {line}"
         for step in self.steps:
             needs = ", ".join(f"{name}={origin}" for name, origin in step.inputs.items())
             yield f"step    {step.id:24} from {needs}"

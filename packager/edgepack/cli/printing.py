@@ -85,7 +85,7 @@ def print_inspection(inspection: api.Inspection) -> None:
     for line in inspection.converted:
         write_line(line)
     for line in inspection.made:
-        write_line(f"made of the file by {line}")
+        write_line(f"made before: {line}")
     if inspection.memory_bytes:
         write_line(api.format_memory(inspection.memory_bytes))
     for line in _format_findings(inspection.findings):

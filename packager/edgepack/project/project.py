@@ -74,9 +74,11 @@ class Project(StrictModel):
     model: str
     files: list[str] = []
     """Files carried into the bundle: labels, tokenizers."""
-    dims: dict[str, Positive | Annotated[list[Positive], Field(min_length=1)] | Span] = {}
+    dims: dict[
+        str, Positive | Annotated[list[Positive], Field(min_length=1)] | Span | Literal["free"]
+    ] = {}
     """Values for symbolic dimensions: one; several, each of which a provider with static shapes
-    gets a model for; or a span."""
+    gets a model for; or a span. ``free`` makes a batch of fixed size symbolic under that name."""
     constants: dict[str, ConstantValue] = {}
     """Inputs of the model that have one value for good: it is put into the model, which then does
     not take them. A single number fills the input."""
@@ -141,6 +143,11 @@ class Project(StrictModel):
             return None
         place = find_placement(1, 1, images[0].resize.model_dump())
         return place.input_width, place.input_height
+
+    @property
+    def free_dims(self) -> list[str]:
+        """The dimensions that are to be symbolic."""
+        return [name for name, size in self.dims.items() if size == "free"]
 
     @property
     def texts(self) -> dict[str, TokensInput]:

@@ -47,8 +47,9 @@ def test_bundle_of_a_classifier_has_tensors_and_its_labels(tmp_path):
     assert described["probabilities"].kind == "classification"
     assert {each.labels for each in described.values()} == {"labels.txt"}
     assert manifest.model.name == "net.onnx"
-    assert manifest.steps[0].startswith("cleaned-")
-    assert manifest.steps[0].endswith(DONE)
+    assert manifest.steps[0].startswith("source net.onnx: sha256 ")
+    assert manifest.steps[1].startswith("cleaned-")
+    assert manifest.steps[1].endswith(DONE)
     verify_here(built.bundle.path)
 
 
@@ -71,11 +72,11 @@ def test_descriptions_of_the_project_stay_and_its_files_are_not_replaced(tmp_pat
 
 def test_plan_and_inspection_name_each_cleaning(tmp_path):
     source = save(tmp_path)
-    [line] = dry_run(source, targets=["host"]).before
-    assert line.endswith(DONE)
+    made = dry_run(source, targets=["host"]).before
+    assert made[1].endswith(DONE)
     assert any(DONE in text for text in dry_run(source, targets=["host"]).describe())
     inspection = inspect(source)
-    assert inspection.made == (line,)
+    assert inspection.made == made
     assert [spec.dtype for spec in inspection.facts.outputs] == ["int64", "float32"]
     assert not inspection.findings
 
