@@ -17,6 +17,7 @@ WORDS = {
     "prepared": "preparing the model (sizes fixed, shapes inferred)",
     "simplified": "simplifying the graph",
     "at-least-opset": "raising the opset",
+    "at-most-opset": "lowering the opset",
     "rewritten": "rewriting nodes for the provider",
     "calibration": "finding the ranges of activations",
     "layer-errors": "measuring each node's error",

@@ -27,7 +27,7 @@ from edgepack.project.profile import Profile, Variant
 from edgepack.project.samples import PythonMetric
 from edgepack.quantization.search.outside import Outside
 from edgepack.steps.base import Step
-from edgepack.steps.graph.opset import AtLeastOpset
+from edgepack.steps.graph.opset import AtLeastOpset, AtMostOpset
 from edgepack.steps.graph.prepared import fix_sizes
 from edgepack.steps.graph.rewritten import Rewritten
 from edgepack.steps.graph.simplified import Simplified
@@ -88,7 +88,7 @@ class ModelSteps:
         static = has_static_shapes(variant, self.inputs.project.buckets)
         if not static:
             variant = add_shape_profiles(variant, self.inputs.signature, self.inputs.project)
-        tensor_reference, before = self._add_float_steps(variant)
+        tensor_reference, before = self._add_float_steps(profile, variant)
         simulation = self._find_simulation(variant, static=static)
         steps = [*before, *self._add_recipe_steps(profile, variant, before, simulation)]
         reference, recipe = tensor_reference, steps[-1]
@@ -132,18 +132,21 @@ class ModelSteps:
     def _add_change(self, step: Step, model: str, samples: str | None) -> str:
         return self.builder.add_step(step, model=model, samples=samples)
 
-    def _add_float_steps(self, variant: Variant) -> tuple[str, list[str]]:
+    def _add_float_steps(self, profile: Profile, variant: Variant) -> tuple[str, list[str]]:
         """Add the steps before quantization; return the fp32 reference, and all steps in order.
 
-        All targets share them, except where a backend needs rewrites of the graph.
+        All targets share them, except where a runtime is older than the model's opset, or a backend
+        needs rewrites of the graph.
         """
         samples = self.samples.tensors
         first = self.inputs.prepared
         steps = [self.builder.add_step(first, source=MODEL_SOURCE, samples=self.samples.frames)]
         if self.inputs.in_graph:
             steps.append(self._add_change(AtLeastOpset(OPSET_OF_PICTURES), steps[-1], samples))
-        reference = steps[-1]
-        steps.append(self._add_change(Simplified(), reference, samples))
+        reference, highest = steps[-1], profile.runtime.max_opset
+        if self.inputs.facts.opset > highest:
+            steps.append(self._add_change(AtMostOpset(highest), reference, samples))
+        steps.append(self._add_change(Simplified(), steps[-1], samples))
         if rewrites := BACKENDS[variant.backend].rewrites:
             steps.append(self._add_change(Rewritten(rewrites), steps[-1], samples))
         return reference, steps

@@ -40,7 +40,7 @@ from edgepack.builder.plan import (
 )
 from edgepack.builder.sample_plan import NO_SAMPLES, PlannedSamples, plan_samples
 from edgepack.bundle.unused import Unused
-from edgepack.errors import EdgepackError, ModelError, ProfileError, UsageError
+from edgepack.errors import EdgepackError, ProfileError, UsageError
 from edgepack.model.facts import ModelFacts
 from edgepack.model.running import is_saturating
 from edgepack.model.simulating import Simulation, Simulator
@@ -85,8 +85,7 @@ def make_plan(
     evaluation samples in its provider's simulator; 0 simulates nothing.
 
     Raises:
-        ModelError: No target's runtime loads the model's opset, or the language of a phone's apps
-            has no type for an input or output.
+        ModelError: The language of a phone's apps has no type for an input or output.
         UsageError: A requested variant does not exist, or cannot be built.
         ProfileError: The project names a variant that cannot be built, an input that the model does
             not have, or an invalid glob; a file of it is missing, or cannot be in an app; a
@@ -98,10 +97,6 @@ def make_plan(
     builder = _make_builder(inputs)
     samples = plan_samples(inputs, builder)
     facts = inputs.facts
-    if all(facts.opset > profile.runtime.max_opset for profile in profiles):
-        highest = max(profile.runtime.max_opset for profile in profiles)
-        problem, hint = _explain_too_new(facts, highest), _format_export(highest)
-        raise ModelError(problem, hint=hint, where=facts.name)
     for profile in profiles:
         require_types(profile, (*facts.inputs, *facts.outputs))
         require_assets(profile, loaded.project.files)
@@ -162,25 +157,16 @@ def _make_builder(inputs: PlanInputs) -> PlanBuilder:
     return builder
 
 
-def _explain_too_new(facts: ModelFacts, highest: int, least: int = 0) -> str:
-    loads = f"the target's runtime loads up to {highest}"
-    if facts.opset < least:
-        return f"preprocessing in the graph needs opset {least}; {loads}"
-    return f"the model has opset {facts.opset}; {loads}"
-
-
-def _format_export(highest: int) -> str:
-    return f"export it with opset {min(highest, 17)} to {highest}"
-
-
 def _find_old_runtime(inputs: PlanInputs, profile: Profile, variant: Variant) -> Unused | None:
     """Return why a target's runtime loads no variant of the model."""
     highest = profile.runtime.max_opset
-    least = OPSET_OF_PICTURES if inputs.in_graph else 0
-    if max(least, inputs.facts.opset) <= highest:
+    if not inputs.in_graph or highest >= OPSET_OF_PICTURES:
         return None
-    problem = _explain_too_new(inputs.facts, highest, least)
-    return _make_refusal(variant, problem, _format_export(highest))
+    problem = (
+        f"preprocessing in the graph needs opset {OPSET_OF_PICTURES}; the target's runtime loads up"
+        f" to {highest}"
+    )
+    return _make_refusal(variant, problem, "leave preprocess: {in_graph: true} out")
 
 
 def _find_not_carrying(inputs: PlanInputs, variants: Sequence[Variant]) -> dict[str, Unused]:

@@ -22,7 +22,9 @@ from edgepack.builder.inspect import inspect
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import verify
 from edgepack.cli.main import run
-from edgepack.errors import BundleError, ModelError
+from edgepack.errors import BundleError, ModelError, StepError
+from edgepack.model.facts import find_default_opset
+from edgepack.model.reading import read_outline
 from edgepack.project.profile import Dialect, OrtFormat, find_target_files, load_profile
 from edgepack.steps.base import narrow_step
 from edgepack.steps.recipes.fp16 import Fp16
@@ -282,14 +284,35 @@ def test_variant_when_it_cannot_be_made_leaves_the_others_and_the_exit_code_tell
     assert "written: " in said.err
 
 
-def test_opset_when_one_target_does_not_load_it_keeps_that_target_out_only(tmp_path):
+def test_opset_when_a_targets_runtime_is_older_is_lowered_for_that_target_only(tmp_path):
     model = tiny_models.relu(tmp_path / "net.onnx", opset=24, ir=10)
     result = build(model, targets=["jetson", "linux-aarch64"], out=tmp_path / "dist")
+    result.require_all()
+    opsets = {}
+    for built in result.bundles:
+        manifest = built.bundle.manifest
+        variant = manifest.find_variant("cpu-fp32")
+        opsets[manifest.target] = find_default_opset(
+            read_outline(built.bundle.path / variant.model)
+        )
+        lowered = [step for step in manifest.steps if "opset 24 converted to 22" in step]
+        assert len(lowered) == (manifest.target == "jetson")
+    assert opsets == {"jetson": 22, "linux-aarch64": 24}
+
+
+def test_opset_when_it_cannot_be_lowered_keeps_that_target_out_only(tmp_path):
+    """RMSNormalization is an operator from opset 23 on."""
+    value = (1, [2, 4])
+    node = helper.make_node("RMSNormalization", ["x", "scale"], ["y"], "norm")
+    scale = [("scale", np.ones(4, np.float32))]
+    model = tiny_models.save(
+        tmp_path / "net.onnx", [node], [("x", *value)], [("y", *value)], scale, opset=23, ir=10
+    )
+    result = build(model, targets=["jetson", "linux-aarch64"], out=tmp_path / "dist")
     assert [b.bundle.manifest.target for b in result.bundles] == ["linux-aarch64"]
-    with pytest.raises(ModelError, match="opset 24; the target's runtime loads up to 22"):
+    with pytest.raises(StepError, match="from opset 23 to 22: it has no way for RMSNorm") as caught:
         result.require_all()
-    with pytest.raises(ModelError, match="opset 24"):
-        build(model, targets=["jetson"], out=tmp_path / "dist")
+    assert "jetson" in caught.value.problem
 
 
 def test_inspect_when_targets_are_given_names_nodes_reasons_and_remedies(tmp_path, capsys):
