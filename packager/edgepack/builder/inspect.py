@@ -21,14 +21,14 @@ from edgepack.builder.plan import Plan, PlannedStep
 from edgepack.builder.planner import Draft, draft_models
 from edgepack.builder.sources import convert_source, describe_conversion
 from edgepack.bundle.unused import Unused, make_failed
-from edgepack.errors import EdgepackError
+from edgepack.errors import EdgepackError, ModelError, StepError
 from edgepack.model.checking import check_carrying, check_session, run_checker
 from edgepack.model.deciding import find_shape_inputs
 from edgepack.model.facts import ModelFacts
 from edgepack.model.files import MODEL
 from edgepack.model.finding import Finding
 from edgepack.model.workload import find_activation_sizes
-from edgepack.project.loading import find_project
+from edgepack.project.loading import LoadedProject, find_project
 from edgepack.project.profile import Profile, Variant
 from edgepack.project.project import ConstantValue
 from edgepack.steps.base import draft_step, run_step
@@ -107,9 +107,8 @@ def inspect(
     profiles = [*choose_targets(loaded, targets)] or [*read_project_targets(loaded)]
     with Workers(1) as workers:
         findings = [*workers.call(run_checker, loaded.model_path)]
-        blocked = workers.call(check_session, loaded.model_path)
-        if not blocked:
-            loaded = clean_source(loaded, open_own_cache(), Silent())
+        loaded, unclean = _clean(loaded)
+        blocked = workers.call(check_session, loaded.model_path) or unclean
         facts = read_source_facts(loaded)
         inputs = plan_inputs(loaded, facts)
         blocked = blocked or check_carrying(facts)
@@ -138,6 +137,14 @@ def inspect(
         memory_bytes,
         made=loaded.model_history,
     )
+
+
+def _clean(loaded: LoadedProject) -> tuple[LoadedProject, list[Finding]]:
+    """Return the project with a cleaned model, or as it is with why it cannot be cleaned."""
+    try:
+        return clean_source(loaded, open_own_cache(), Silent()), []
+    except (ModelError, StepError) as error:
+        return loaded, [Finding("edgepack", "blocks", "", error.problem, error.hint)]
 
 
 def _list_steps(profiles: Sequence[Profile], facts: ModelFacts) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from edgepack.model.files import MODEL
 from edgepack.model.reading import read_outline
 from edgepack.steps.base import run_step
 from edgepack.steps.cleaning.cleaned import Cleaned, find_label_files, list_cleanings
+from edgepack.steps.cleaning.operators import STAND_INS
 from edgepack.steps.cleaning.proof import Sides, prove_outputs
 from onnx import TensorProto, helper
 
@@ -136,6 +138,57 @@ def test_a_model_without_need_is_named_no_cleaning(tmp_path):
     assert list_cleanings(read_outline(tiny_models.conv_net(tmp_path / "net.onnx"))) == []
 
 
+def test_erfc_that_onnxruntime_has_not_becomes_what_it_has(tmp_path):
+    """tf2onnx writes Keras's exact GELU with it."""
+    import onnxruntime
+
+    shape = (TensorProto.FLOAT, ["n", 5])
+    node = helper.make_node("Erfc", ["x"], ["y"], "tail")
+    source = tiny_models.save(tmp_path / "net.onnx", [node], [("x", *shape)], [("y", *shape)])
+    notes = clean(source, tmp_path / "out")
+    assert notes.facts["cleanings"] == {"standard-operators": ["Erfc 'tail' by Erf, Sub"]}
+    x = np.array([[-3, -0.5, 0, 0.5, 3]], np.float32)
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / MODEL))
+    expected = [[math.erfc(value) for value in row] for row in x.tolist()]
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, atol=1e-6)
+
+
+REMOVED = {
+    "Affine": {"alpha": 1.5, "beta": -0.5},
+    "ImageScaler": {"scale": 0.5, "bias": [0.1, 0.2]},
+    "ScaledTanh": {"alpha": 1.7, "beta": 0.6},
+    "Crop": {"border": [1, 0, 2, 1]},
+}
+
+
+@pytest.mark.parametrize("op", [*REMOVED, "Crop to a size"])
+def test_operators_that_onnx_took_away_are_written_with_others(tmp_path, op):
+    """The step runs both: onnxruntime still has them."""
+    name = op.split()[0]
+    attributes = REMOVED[name] | ({"scale": [2, 3]} if " " in op else {})
+    shape = (TensorProto.FLOAT, [1, 2, 4, 6])
+    after = (TensorProto.FLOAT, ["n", 2, "h", "w"])
+    node = helper.make_node(name, ["x"], ["y"], "removed", **attributes)
+    source = tiny_models.save(
+        tmp_path / "net.onnx", [node], [("x", *shape)], [("y", *after)], opset=9
+    )
+    notes = clean(source, tmp_path / "out")
+    assert notes.facts["cleanings"].keys() == {"standard-operators"}
+    ops = {node.op_type for node in read_outline(tmp_path / "out" / MODEL).graph.node}
+    assert not ops & REMOVED.keys()
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_two_inputs_share_the_batch_if_they_must_have_as_many_rows(tmp_path, joined):
+    source = classical_nets.save_two(tmp_path / "net.onnx", joined=joined)
+    clean(source, tmp_path / "out")
+    names = ["batch", "batch"] if joined else ["a_0", "b_0"]
+    assert list_signature(tmp_path / "out" / MODEL)[:2] == [
+        f"a: float32[{names[0]}, 3]",
+        f"b: float32[{names[1]}, 3]",
+    ]
+
+
 # --- the proof ---------------------------------------------------------------------------------
 
 
@@ -178,3 +231,13 @@ def test_proof_when_random_inputs_do_not_fit_and_nodes_changed_fails(tmp_path):
     with pytest.raises(StepError, match="cannot be proven") as caught:
         prove_outputs(Sides(source, tmp_path / "out" / MODEL, {}, {}))
     assert "'dims'" in caught.value.hint
+
+
+def test_proof_when_a_stand_in_computes_something_else_fails(tmp_path, monkeypatch):
+    shape = (TensorProto.FLOAT, ["n", 5])
+    node = helper.make_node("Erfc", ["x"], ["y"], "tail")
+    source = tiny_models.save(tmp_path / "net.onnx", [node], [("x", *shape)], [("y", *shape)])
+    wrong = replace(STAND_INS["Erfc"], build=lambda b: b.add("Erf", b.node.input[0], last=True))
+    monkeypatch.setitem(STAND_INS, "Erfc", wrong)
+    with pytest.raises(BugError, match="what stands in for Erfc is 3 from it"):
+        clean(source, tmp_path / "out")

@@ -132,3 +132,19 @@ def save_counted(path: Path, *, least: int = 1) -> Path:
         ],
     )
     return _save(path, graph, "tf2onnx")
+
+
+def save_two(path: Path, *, joined: bool) -> Path:
+    """a [unk__1, 3] and b [unk__2, 3] to their sum, or to the products of all their rows."""
+    turned = [helper.make_node("Transpose", ["b"], ["t"], "turn")]
+    product = [*turned, helper.make_node("MatMul", ["a", "t"], ["y"], "all")]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["y"], "add")] if joined else product,
+        "g",
+        [
+            helper.make_tensor_value_info("a", FLOAT, ["unk__1", 3]),
+            helper.make_tensor_value_info("b", FLOAT, ["unk__2", 3]),
+        ],
+        [helper.make_tensor_value_info("y", FLOAT, ["unk__3", "unk__4"])],
+    )
+    return _save(path, graph, "tf2onnx")

@@ -7,20 +7,27 @@ dimensions, and outputs that no tensor of numbers holds.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
 from edgepack.errors import format_list
 from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
-from edgepack.model.reading import read_model, write_model
+from edgepack.model.reading import read_model, read_outline, write_model
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.cleaning.dim_names import name_dims
 from edgepack.steps.cleaning.draft import Draft
 from edgepack.steps.cleaning.labels import number_labels
-from edgepack.steps.cleaning.proof import Sides, find_batched_outputs, prove_outputs
+from edgepack.steps.cleaning.operators import (
+    list_unrunnable,
+    prove_stand_ins,
+    replace_operators,
+)
+from edgepack.steps.cleaning.proof import Sides, find_batched_outputs, have_one_batch, prove_outputs
 from edgepack.steps.cleaning.signature import (
     merge_opset_imports,
     replace_zip_maps,
@@ -36,6 +43,7 @@ _LABELS = "labels.json"
 
 CLEANINGS: Mapping[str, Callable[[Draft], list[str]]] = {
     "one-opset-import": merge_opset_imports,
+    "standard-operators": replace_operators,
     "named-dims": name_dims,
     "zip-map-to-tensor": replace_zip_maps,
     "labels-to-numbers": number_labels,
@@ -66,8 +74,10 @@ class Cleaned:
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx``, and the labels."""
         source, sizes = find_source(inputs), dict(self.sizes)
-        batched = find_batched_outputs(source, sizes)
-        draft = Draft(read_model(source), frozenset(self.kept_dims), batched)
+        with _runnable(source) as runnable:
+            batched = find_batched_outputs(runnable, sizes)
+            one_batch = have_one_batch(runnable, sizes)
+        draft = Draft(read_model(source), frozenset(self.kept_dims), batched, one_batch)
         done = _clean(draft)
         write_model(draft.model, out / MODEL)
         _write_labels(draft.labels, out)
@@ -85,7 +95,23 @@ class Cleaned:
             output: path.read_text(encoding="utf-8").splitlines()
             for output, path in find_label_files(out).items()
         }
-        prove_outputs(Sides(find_source(inputs), out / MODEL, labels, dict(self.sizes)))
+        source, sizes = find_source(inputs), dict(self.sizes)
+        prove_stand_ins(list_unrunnable(read_outline(source)))
+        with _runnable(source) as before:
+            prove_outputs(Sides(before, out / MODEL, labels, sizes))
+
+
+@contextmanager
+def _runnable(source: Path) -> Iterator[Path]:
+    """Give a model, or a copy in which operators that onnxruntime has not are replaced."""
+    if not list_unrunnable(read_outline(source)):
+        yield source
+        return
+    with TemporaryDirectory(prefix="edgepack-cleaned-") as folder:
+        draft = Draft(read_model(source))
+        replace_operators(draft)
+        write_model(draft.model, Path(folder) / MODEL)
+        yield Path(folder) / MODEL
 
 
 def find_source(inputs: Inputs) -> Path:

@@ -80,6 +80,10 @@ def _choose_names(draft: Draft) -> Iterator[tuple[str, str]]:
     first = {dim.dim_param for _, axis, dim in dims if axis == 0}
     elsewhere = {dim.dim_param for _, axis, dim in dims if axis}
     seen = set[str]()
+    if draft.one_batch and not first & elsewhere and all(_is_counted(draft, old) for old in first):
+        name = take_name(BATCH, taken)
+        yield from ((old, name) for old in sorted(first))
+        seen = first
     for name, axis, dim in dims:
         old = dim.dim_param
         if old in seen or not _is_counted(draft, old):

@@ -26,6 +26,8 @@ class Draft:
     """Names of dimensions that stay, because the project uses them."""
     batched: frozenset[str] = frozenset()
     """Outputs that have as many rows as the inputs, as far as that was seen."""
+    one_batch: bool = False
+    """Whether all inputs have to have as many rows, as far as that was seen."""
     labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By output: the label of each of its columns, or of each value that it may have."""
 

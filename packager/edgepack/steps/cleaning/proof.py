@@ -11,10 +11,11 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.errors import BugError, ModelError, StepError
+from edgepack.metrics.accuracy import min_sqnr_db
 from edgepack.model.facts import TensorSpec, read_signature
 from edgepack.model.ir import loadable
 from edgepack.model.reading import read_outline
-from edgepack.model.running import Arrays, make_random_inputs, make_session, run_session
+from edgepack.model.running import Arrays, Session, make_random_inputs, make_session, run_session
 from edgepack.steps.cleaning.draft import ML, is_op
 from edgepack.steps.cleaning.signature import read_zip_labels
 from edgepack.steps.comparing import SEED
@@ -26,7 +27,7 @@ ROWS = (1, 2, 3)
 """How many samples a batch has in a proof."""
 _MORE_ROWS = 32
 """For labels, of which few rows show few."""
-_RTOL, _ATOL = 1e-5, 1e-7
+_SAME_DB = 60.0
 _TEXTS = "OUS"
 """Kinds of numpy types that hold texts."""
 
@@ -76,6 +77,43 @@ def prove_outputs(sides: Sides) -> None:
         _require_declared(feed, new, (*inputs, *_list_changed(before, outputs)))
 
 
+def have_one_batch(model: Path, sizes: Mapping[str, int]) -> bool:
+    """Return whether all inputs have to have as many rows as the first.
+
+    False where there is one input, first sizes are not free, or random inputs do not fit the model.
+
+    Args:
+        model: The model file.
+        sizes: Of symbolic dimensions, where the project gives them.
+
+    Raises:
+        ModelError: The file cannot be read, or onnxruntime does not load it.
+    """
+    inputs, _ = read_signature(read_outline(model))
+    if len(inputs) < 2 or not _has_free_rows(inputs):
+        return False
+    with loadable(model) as source:
+        session = make_session(source)
+    rows, more = ROWS[1:]
+    equal = {spec.name: fill_sizes(spec, inputs, rows, sizes) for spec in inputs}
+    longer = {spec.name: fill_sizes(spec, inputs, more, sizes) for spec in inputs}
+    return _takes(session, [*equal.values()]) and not any(
+        _takes(session, [*{**equal, name: longer[name]}.values()]) for name in longer
+    )
+
+
+def _has_free_rows(inputs: Sequence[TensorSpec]) -> bool:
+    return all(spec.shape and not isinstance(spec.shape[0], int) for spec in inputs)
+
+
+def _takes(session: Session, inputs: Sequence[TensorSpec]) -> bool:
+    try:
+        run_session(session, make_random_inputs(inputs, seed=SEED))
+    except ModelError:
+        return False
+    return True
+
+
 def find_batched_outputs(model: Path, sizes: Mapping[str, int]) -> frozenset[str]:
     """Return the outputs with as many rows as all inputs have, for 2 and 3 rows.
 
@@ -89,7 +127,7 @@ def find_batched_outputs(model: Path, sizes: Mapping[str, int]) -> frozenset[str
         ModelError: The file cannot be read, or onnxruntime does not load it.
     """
     inputs, _ = read_signature(read_outline(model))
-    if not inputs or any(not spec.shape or isinstance(spec.shape[0], int) for spec in inputs):
+    if not inputs or not _has_free_rows(inputs):
         return frozenset()
     batched: set[str] | None = None
     with loadable(model) as source:
@@ -197,13 +235,14 @@ def _require_equal(name: str, expected: Array, given: Array) -> None:
             f"the output {name!r} is {given.dtype}{list(given.shape)} after the cleaning, and"
             f" {expected.dtype}{list(expected.shape)} before"
         )
-    same = (
-        np.allclose(given, expected, _RTOL, _ATOL, equal_nan=True)
-        if expected.dtype.kind == "f"
-        else np.array_equal(given, expected)
-    )
-    if not same:
+    if expected.dtype.kind != "f" and not np.array_equal(given, expected):
         raise BugError(f"the output {name!r} has other values after the cleaning")
+    found = min_sqnr_db({name: expected}, {name: given})
+    if expected.dtype.kind == "f" and found < _SAME_DB:
+        raise BugError(
+            f"the output {name!r} has other values after the cleaning: it is {found:.0f} dB from"
+            " what it was"
+        )
 
 
 def _require_declared(feed: Arrays, given: Arrays, specs: Sequence[TensorSpec]) -> None:
