@@ -100,7 +100,7 @@ BACKEND = Backend(
     static_shapes=False,
     # Source: the same as nnapi's; not tried on a phone.
     inline_weights=True,
-    rewrites=("flatten-to-reshape", "fold-batch-norm"),
+    rewrites=("flatten-to-reshape", "fold-batch-norm", "split-hard-swish", "fuse-clip"),
     last_rewrites=("coreml-cache-key",),
     knobs=(
         Knob(

@@ -37,6 +37,8 @@ BACKEND = Backend(
     formats=frozenset({"onnx", "ort-fixed", "ort-runtime"}),
     misfits=find_misfits,
     refusals=find_refusals,
+    # A Clip costs nothing behind a convolution, and int8 has no Min.
+    rewrites=("fuse-clip",),
     on_processor=True,
     cores=count_session_cores,
 )

@@ -120,6 +120,7 @@ BACKEND = Backend(
     formats=frozenset({"onnx"}),
     misfits=find_misfits,
     refusals=find_refusals,
+    rewrites=("fuse-clip",),
     on_processor=True,
     per_tensor_ops=("ConvTranspose",),
     knobs=(

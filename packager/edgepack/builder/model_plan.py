@@ -29,7 +29,7 @@ from edgepack.quantization.search.outside import Outside
 from edgepack.steps.base import Step
 from edgepack.steps.graph.opset import AtLeastOpset, AtMostOpset
 from edgepack.steps.graph.prepared import fix_sizes
-from edgepack.steps.graph.rewritten import Rewritten
+from edgepack.steps.graph.rewritten import Rewritten, choose_rewrites
 from edgepack.steps.graph.simplified import Simplified
 from edgepack.steps.in_graph.in_graph import InGraph
 from edgepack.steps.in_graph.preprocessing import OPSET as OPSET_OF_PICTURES
@@ -147,7 +147,9 @@ class ModelSteps:
         if self.inputs.facts.opset > highest:
             steps.append(self._add_change(AtMostOpset(highest), reference, samples))
         steps.append(self._add_change(Simplified(), steps[-1], samples))
-        if rewrites := BACKENDS[variant.backend].rewrites:
+        if rewrites := choose_rewrites(
+            BACKENDS[variant.backend].rewrites, self.inputs.facts.op_counts
+        ):
             steps.append(self._add_change(Rewritten(rewrites), steps[-1], samples))
         return reference, steps
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,6 +26,14 @@ from edgepack.quantization.methods.smooth_quant import smooth_norms
 from edgepack.quantization.qdq.preparation import list_body_reads
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import measure_worst_sqnr
+from edgepack.steps.graph.activations import (
+    NEEDED_OPS,
+    fuse_clip,
+    fuse_gelu,
+    fuse_hard_swish,
+    fuse_layer_norm,
+    split_hard_swish,
+)
 from edgepack.steps.graph.half import drop_unread, find_inner_names, find_reads, name_nodes
 
 if TYPE_CHECKING:
@@ -467,9 +475,23 @@ def smooth(model: onnx.ModelProto) -> list[str]:
 
 REWRITES: dict[str, Callable[[onnx.ModelProto], list[str]]] = {
     "drop-identities": drop_identities,
+    "fuse-clip": fuse_clip,
+    "fuse-gelu": fuse_gelu,
+    "fuse-hard-swish": fuse_hard_swish,
+    "fuse-layer-norm": fuse_layer_norm,
+    "split-hard-swish": split_hard_swish,
     "flatten-to-reshape": flatten_to_reshape,
     "fold-batch-norm": fold_batch_norm,
     "smooth-norms": smooth,
     "coreml-cache-key": set_coreml_cache_key,
 }
 """Name to function; ``coreml-cache-key`` belongs last."""
+
+
+def choose_rewrites(names: Sequence[str], ops: Collection[str]) -> tuple[str, ...]:
+    """Return those of some rewrites that may find something in a model with these operators."""
+    return tuple(
+        name
+        for name in names
+        if name not in NEEDED_OPS or any(needed.issubset(ops) for needed in NEEDED_OPS[name])
+    )
