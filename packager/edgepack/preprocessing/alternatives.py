@@ -14,6 +14,7 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.ondevice.runtime import edgepack_images as images
+from edgepack.ondevice.runtime.edgepack_resizing import gives_floats
 from edgepack.project.inputs import ImageInput, Letterbox
 
 RGB_MEAN, RGB_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -70,9 +71,10 @@ class Alternative:
 
 
 def find_pixels(tensor: Array, image: ImageInput) -> Array:
-    """Return the pixels that a tensor was made of: uint8 ``(H, W, C)``, RGB or gray.
+    """Return the scaled pixels that a tensor was made of: ``(H, W, C)``, RGB or gray.
 
     ``image`` describes the tensor, ``(1, C, H, W)`` or ``(1, H, W, C)``; its ``scale`` is not 0.
+    They are uint8, or float32 where its filter does not round.
     """
     values = tensor[0].astype(np.float64)
     if image.layout == "NCHW":
@@ -81,7 +83,11 @@ def find_pixels(tensor: Array, image: ImageInput) -> Array:
         values = values * image.std
     if image.mean:
         values = values + image.mean
-    pixels = np.clip(np.rint(values / image.scale), 0, 255).astype(np.uint8)
+    pixels = values / image.scale
+    if gives_floats(image.resize.model_dump()):
+        pixels = pixels.astype(np.float32)
+    else:
+        pixels = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
     return np.asarray(pixels[:, :, ::-1] if image.order == "BGR" else pixels)
 
 
@@ -187,8 +193,13 @@ def format_flow(image: ImageInput) -> str:
 def format_yaml_lines(image: ImageInput) -> list[str]:
     """Return a description as lines of YAML, a key each, without an empty mean or std."""
     given = image.model_dump()
-    if given["resize"].get("pad") == Letterbox.model_fields["pad"].default:
-        del given["resize"]["pad"]
+    resize = given["resize"]
+    if resize.get("pad") == Letterbox.model_fields["pad"].default:
+        del resize["pad"]
+    # Where the picture goes is read first, then how.
+    for key in ("filter", "antialias"):
+        if key in resize:
+            resize[key] = resize.pop(key)
     empty = [key for key in ("mean", "std") if not given[key]]
     return [f"{key}: {_format_value(value)}" for key, value in given.items() if key not in empty]
 
@@ -198,6 +209,8 @@ def _format_value(value: object) -> str:
         return "{" + ", ".join(f"{key}: {_format_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_format_value, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
     return _format_number(value) if isinstance(value, float) else str(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -27,7 +28,63 @@ class Documented(StrictModel):
         return self.model_copy(update={"name": None, "description": None})
 
 
-class Letterbox(StrictModel):
+Filter = Literal[
+    "pillow-bilinear",
+    "pillow-bicubic",
+    "pillow-nearest",
+    "cv2-linear",
+    "cv2-area",
+    "cv2-nearest",
+    "torchvision-bilinear",
+    "torchvision-bicubic",
+    "tf-bilinear",
+]
+_ANTIALIASED: Mapping[Filter, bool] = {
+    "torchvision-bilinear": True,
+    "torchvision-bicubic": True,
+    "tf-bilinear": False,
+}
+"""``antialias`` by default in the libraries that have such an argument: torchvision since 0.17."""
+
+
+class Resize(StrictModel):
+    """Which library's function resizes. Both keys are written only where they say something."""
+
+    filter: Annotated[Filter, Field(exclude_if=lambda given: given == "pillow-bilinear")] = (
+        "pillow-bilinear"
+    )
+    """The function that the model was trained with: the library's name and the filter's in it."""
+    antialias: Annotated[bool | None, Field(exclude_if=lambda given: given is None)] = None
+    """Of ``torchvision-*`` and ``tf-bilinear``: whether all pixels of a picture that becomes
+    smaller count. Default: that of the library, true of torchvision and false of TensorFlow."""
+
+    @model_validator(mode="after")
+    def _settle_antialias(self) -> Self:
+        usual = _ANTIALIASED.get(self.filter)
+        if usual is None and self.antialias is not None:
+            raise ValueError(
+                f"'antialias' is given with the filter {self.filter}, which has no such choice"
+                f" | remove it, or give one of the filters {', '.join(_ANTIALIASED)}"
+            )
+        if self.antialias is None:
+            # Frozen for its users; devices read the choice, not what it depends on.
+            object.__setattr__(self, "antialias", usual)
+        return self
+
+    @property
+    def fits_graph(self) -> bool:
+        """Whether onnxruntime's operators compute it.
+
+        Those of OpenCV and of the nearest pixel round otherwise; a bicubic picture in 8 bits is up
+        to 28 of 255 away (``Resize`` of 1.31.1, tried), and without antialiasing it takes no
+        channels behind the pixels.
+        """
+        if self.filter == "torchvision-bicubic":
+            return self.antialias is True
+        return self.filter in {"pillow-bilinear", "torchvision-bilinear", "tf-bilinear"}
+
+
+class Letterbox(Resize):
     """Scale the whole image into a square, keep its shape, fill the rest."""
 
     letterbox: Positive
@@ -36,7 +93,7 @@ class Letterbox(StrictModel):
     """The value that fills the rest, before ``scale``."""
 
 
-class ShortSideCrop(StrictModel):
+class ShortSideCrop(Resize):
     """Scale so that the shorter side has a size, then cut a square from the centre."""
 
     short_side: Positive
@@ -52,7 +109,7 @@ class ShortSideCrop(StrictModel):
         return self
 
 
-class Stretch(StrictModel):
+class Stretch(Resize):
     """Scale to a size, whatever the shape of the image."""
 
     width: Positive
@@ -62,7 +119,7 @@ class Stretch(StrictModel):
 class ImageInput(StrictModel):
     """How an image file becomes an input tensor.
 
-    Resizing is bilinear with antialiasing, as Pillow does it; the crop starts at
+    Resizing is that of the library which ``filter`` names; the crop starts at
     ``floor((w - s) / 2)``; then order, scale, mean, std and layout apply, in this sequence.
     Before all that the image is turned upright as its EXIF orientation says, and transparency is
     laid over white. Images with more than 8 bits a channel are refused.

@@ -177,6 +177,13 @@ class Project(StrictModel):
                 "preprocess: in_graph is given, and no input says what is done to images"
                 " | add inputs: {NAME: {image: {resize: {letterbox: 640}, scale: 0.00392157}}}"
             )
+        for name, image in self.pictures.items():
+            if not image.resize.fits_graph:
+                raise ValueError(
+                    f"preprocess: in_graph is given, and no operators resize {name!r} as"
+                    f" {image.resize.filter} does"
+                    " | remove 'in_graph': loaders and apps resize with every filter"
+                )
         return self
 
     @model_validator(mode="after")

@@ -2,14 +2,14 @@
 
 An image is turned upright first, as its EXIF orientation says; what is transparent shows white. The
 rest is what devices do, too (:mod:`edgepack.ondevice.runtime.edgepack_images`), except for
-the resizing itself, which Pillow does faster.
+Pillow's own filters, which Pillow does faster.
 """
 
 from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,7 @@ import numpy as np
 
 from edgepack.errors import SamplesError
 from edgepack.ondevice.runtime import edgepack_images as images
+from edgepack.ondevice.runtime import edgepack_resizing as resizing
 from edgepack.project.inputs import ImageInput
 from edgepack.samples.spreading import choose_spread
 
@@ -40,19 +41,26 @@ def read_image_tensor(path: Path, description: ImageInput) -> np.ndarray[Any, An
     image = _read_image(path, "L" if description.order == "GRAY" else "RGB")
     described = description.model_dump()
     place = images.find_placement(*image.size, described["resize"])
-    pixels = images.place_pixels(_resize_image(image, place), place, described["resize"])
-    return images.normalize_pixels(pixels, described)
+    shown = _resize_image(image, place, described["resize"])
+    return images.normalize_pixels(
+        images.place_pixels(shown, place, described["resize"]), described
+    )
 
 
-def _resize_image(image: Image.Image, place: images.Placement) -> np.ndarray[Any, Any]:
+def _resize_image(
+    image: Image.Image, place: images.Placement, resize: Mapping[str, Any]
+) -> np.ndarray[Any, Any]:
     """Return ``(h, w, C)`` of the scaled image: what the input shows of it."""
     from PIL import Image
 
     rows, columns = place.rows, place.columns
-    if place.width * place.height > _LARGEST * place.input_width * place.input_height:
+    library, _, name = resize.get("filter", resizing.DEFAULT).partition("-")
+    is_large = place.width * place.height > _LARGEST * place.input_width * place.input_height
+    if library != "pillow" or is_large:
         pixels = np.atleast_3d(np.asarray(image))
-        return images.resize_pixels(pixels, place.width, place.height, columns, rows)
-    scaled = np.asarray(image.resize((place.width, place.height), Image.Resampling.BILINEAR))
+        size = (place.width, place.height)
+        return resizing.resize_pixels(pixels, *size, columns, rows, resize)
+    scaled = np.asarray(image.resize((place.width, place.height), Image.Resampling[name.upper()]))
     return np.atleast_3d(scaled)[rows.start : rows.stop, columns.start : columns.stop]
 
 

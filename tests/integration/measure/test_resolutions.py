@@ -204,6 +204,25 @@ def test_what_has_one_size_is_refused_before_anything_is_built(
         change_resolution(read_project(project), 8)
 
 
+@pytest.mark.parametrize(
+    ("resize", "changed"),
+    [
+        ("{short_side: 18, crop: 16, filter: cv2-linear}", {"short_side": 9, "crop": 8}),
+        ("{width: 16, height: 16, filter: cv2-linear}", {"width": 8, "height": 8}),
+        ("{letterbox: 16, filter: cv2-linear}", {"letterbox": 8, "pad": 114}),
+    ],
+)
+def test_another_size_is_resized_by_the_same_filter(
+    project: Path, resize: str, changed: dict[str, int]
+) -> None:
+    text = project.read_text()
+    assert "{short_side: 18, crop: 16}" in text
+    project.write_text(text.replace("{short_side: 18, crop: 16}", resize))
+    image = change_resolution(read_project(project), 8).project.inputs["image"].image
+    assert image is not None
+    assert image.resize.model_dump() == {"filter": "cv2-linear", **changed}
+
+
 def test_command_prints_each_size_and_the_lines_for_the_best(
     project: Path, simulated: Simulated, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,7 @@ LOADER = (
     "edgepack_names.py",
     "edgepack_providers.py",
     "edgepack_nvidia.py",
+    "edgepack_resizing.py",
     "edgepack_shapes.py",
     "edgepack_wordpiece.py",
 )

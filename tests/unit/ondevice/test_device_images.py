@@ -7,13 +7,12 @@ import tracemalloc
 import numpy as np
 import pytest
 from edgepack.ondevice.runtime import edgepack_images as images
+from edgepack.ondevice.runtime import edgepack_resizing as resizing
 from edgepack.project.inputs import ImageInput
-from PIL import Image, __version__
+from PIL import Image
 from pydantic import ValidationError
 
 SEED = 11
-BEFORE_13 = int(__version__.partition(".")[0]) < 13
-"""Whether this Pillow always resizes the rows first."""
 
 
 def noise(width, height, seed=SEED):
@@ -31,34 +30,6 @@ def described(**values):
     return ImageInput.model_validate(values).model_dump()
 
 
-def test_resize_when_sizes_are_drawn_is_pillows_bit_for_bit():
-    sizes = np.random.default_rng(SEED).integers(1, 70, (120, 4)).tolist()
-    for n, (width, height, to_width, to_height) in enumerate(sizes):
-        pixels = noise(width, height * (1 + 6 * (n % 5 == 0)), n)
-        found = images.resize_pixels(pixels, to_width, to_height)
-        expected = by_pillow(pixels, to_width, to_height)
-        if BEFORE_13:
-            assert np.abs(found.astype(int) - expected).max() <= 1
-        else:
-            assert np.array_equal(found, expected), (pixels.shape, to_width, to_height)
-
-
-@pytest.mark.skipif(BEFORE_13, reason="this Pillow always resizes the rows first")
-@pytest.mark.parametrize("lost_height", [39, 40, 41, 60])
-def test_resize_when_height_loses_twice_what_width_loses_changes_the_order_as_pillow_does(
-    lost_height,
-):
-    for seed in range(5):
-        pixels = noise(60, 90, seed)
-        expected = by_pillow(pixels, 40, 90 - lost_height)
-        assert np.array_equal(images.resize_pixels(pixels, 40, 90 - lost_height), expected)
-
-
-def test_resize_when_the_size_is_the_same_keeps_every_value():
-    pixels = noise(17, 9)
-    assert np.array_equal(images.resize_pixels(pixels, 17, 9), pixels)
-
-
 def cut_out(scaled, place, side):
     """What is kept of a picture that is scaled and then cut."""
     return scaled[-place.top : side - place.top, -place.left : side - place.left]
@@ -70,7 +41,7 @@ def test_tensor_when_cut_is_that_of_the_whole_scaled_picture():
         resize = {"short_side": max(side, crop), "crop": min(side, crop)}
         pixels = noise(width, height, n)
         place = images.find_placement(width, height, resize)
-        whole = images.resize_pixels(pixels, place.width, place.height)
+        whole = resizing.resize_pixels(pixels, place.width, place.height)
         found = images.make_tensor(pixels, described(resize=resize, layout="NHWC"))[0]
         assert np.array_equal(found, cut_out(whole, place, resize["crop"])), (pixels.shape, resize)
 
@@ -126,6 +97,15 @@ def test_tensor_when_letterboxed_is_filled_around_before_it_is_normalized():
     assert tensor.shape == (1, 3, 8, 8)
     assert np.array_equal(tensor[0, :, 0, 0], expected)
     assert np.array_equal(tensor[0, :, 7, 7], expected)
+
+
+def test_tensor_when_its_filter_gives_floats_keeps_their_fractions_and_is_filled_around():
+    resize = {"letterbox": 8, "pad": 7, "filter": "tf-bilinear"}
+    pixels = np.zeros((2, 4, 3), np.uint8)
+    pixels[1] = 101
+    tensor = images.make_tensor(pixels, described(resize=resize, layout="NHWC"))
+    # 4 rows of the picture between 2 of padding: a quarter and three quarters of the way.
+    assert tensor[0, :, 3, 1].tolist() == [7, 7, 0, 25.25, 75.75, 101, 7, 7]
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

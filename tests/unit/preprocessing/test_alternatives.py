@@ -40,6 +40,15 @@ def test_pixels_when_a_tensor_is_undone_are_the_pictures_own(given):
     )
 
 
+def test_pixels_when_their_filter_gives_floats_keep_fractions_and_what_lies_beyond_255():
+    resize = {"width": 2, "height": 1, "filter": "torchvision-bicubic"}
+    described = ImageInput(resize=resize, scale=1 / 255, mean=MEAN, std=STD)
+    pixels = np.array([[[0.25, 100.5, 263.0], [-7.5, 3.125, 255.0]]], np.float32)
+    found = find_pixels(normalize_pixels(pixels, described), described)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, pixels, atol=1e-4)
+
+
 @pytest.mark.parametrize("given", IMAGES, ids=str)
 def test_alternatives_when_listed_differ_from_each_other_and_from_the_own(given):
     own = image(**given)
@@ -73,6 +82,26 @@ def test_flow_when_read_as_yaml_is_the_description(given):
     assert (read.order, read.layout, read.resize) == (own.order, own.layout, own.resize)
     assert read.scale == pytest.approx(own.scale, rel=1e-5)
     assert (read.mean, read.std) == (pytest.approx(own.mean), pytest.approx(own.std))
+
+
+@pytest.mark.parametrize(
+    ("resize", "flow"),
+    [
+        ({"letterbox": 64}, "{letterbox: 64}"),
+        (
+            {"filter": "cv2-area", "short_side": 40, "crop": 32},
+            "{short_side: 40, crop: 32, filter: cv2-area}",
+        ),
+        (
+            {"filter": "tf-bilinear", "letterbox": 64, "pad": 0},
+            "{letterbox: 64, pad: 0, filter: tf-bilinear, antialias: false}",
+        ),
+    ],
+)
+def test_flow_when_a_filter_is_given_has_it_behind_the_size(resize, flow):
+    own = ImageInput.model_validate({"resize": resize})
+    assert format_flow(own) == f"{{resize: {flow}, order: RGB, scale: 1, layout: NCHW}}"
+    assert parse_yaml(format_flow(own), name="edgepack.yaml").parse(ImageInput) == own
 
 
 def test_seen_when_gray_is_inverted_says_so():

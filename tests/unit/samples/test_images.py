@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from edgepack.errors import SamplesError
+from edgepack.ondevice.runtime.edgepack_images import make_tensor
 from edgepack.project.inputs import ImageInput
 from edgepack.samples.images import (
     decode_pixels,
@@ -73,6 +74,28 @@ def test_letterbox_when_the_image_is_wide_pads_above_and_below(tmp_path):
     assert tensor.shape == (1, 3, 40, 40)
     assert (tensor[:, :, :10] == 7).all()
     assert (tensor[:, :, 30:] == 7).all()
+
+
+@pytest.mark.parametrize(
+    "filter_",
+    [
+        "pillow-bicubic",
+        "pillow-nearest",
+        "cv2-linear",
+        "cv2-area",
+        "torchvision-bilinear",
+        "tf-bilinear",
+    ],
+)
+@pytest.mark.parametrize("order", ["RGB", "GRAY"])
+def test_tensor_when_a_filter_is_named_is_what_devices_make_of_the_pixels(tmp_path, filter_, order):
+    pixels = picture(tmp_path / "a.png", 61, 33)
+    resize = {"short_side": 24, "crop": 20, "filter": filter_}
+    image = describe(resize=resize, order=order, scale=1 / 255)
+    found = read_image_tensor(tmp_path / "a.png", image)
+    assert np.array_equal(found, make_tensor(pixels, image.model_dump()))
+    usual = describe(resize={"short_side": 24, "crop": 20}, order=order, scale=1 / 255)
+    assert not np.array_equal(found, read_image_tensor(tmp_path / "a.png", usual))
 
 
 def test_grey_when_asked_has_one_channel(tmp_path):

@@ -212,8 +212,10 @@ def _resize(image: ImageInput, side: int) -> Letterbox | ShortSideCrop | Stretch
     if isinstance(resize, Letterbox):
         return resize.model_copy(update={"letterbox": side})
     if isinstance(resize, ShortSideCrop):
-        return ShortSideCrop(short_side=round(resize.short_side * side / resize.crop), crop=side)
-    return Stretch(width=side, height=max(1, round(resize.height * side / resize.width)))
+        short = round(resize.short_side * side / resize.crop)
+        return resize.model_copy(update={"short_side": short, "crop": side})
+    height = max(1, round(resize.height * side / resize.width))
+    return resize.model_copy(update={"width": side, "height": height})
 
 
 def _find_axes(loaded: LoadedProject, name: str, image: ImageInput) -> tuple[str, str]:

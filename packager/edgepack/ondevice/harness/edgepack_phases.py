@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 import edgepack_binding as binding  # type: ignore[import-not-found]
 import edgepack_images as images  # type: ignore[import-not-found]
 import edgepack_loader as loader  # type: ignore[import-not-found]
+import edgepack_resizing as resizing  # type: ignore[import-not-found]
 import edgepack_sysfs as sysfs  # type: ignore[import-not-found]
 import numpy as np
 
@@ -235,7 +236,7 @@ def make_picture(
     ]
     around = ((rows.start, place.height - rows.stop), (columns.start, place.width - columns.stop))
     scaled = np.pad(shown, (*around, (0, 0)), mode="edge")
-    return np.asarray(images.resize_pixels(scaled, width, height))
+    return np.asarray(resizing.resize_pixels(scaled, width, height))
 
 
 def _make_text(ids: np.ndarray, bundle: Any, file: str) -> str:

@@ -1,8 +1,7 @@
 """Pictures to input tensors, as ``image`` in the manifest's ``input_descriptions`` says.
 
-Resizing is Pillow's bilinear filter with antialiasing, bit for bit: a pass over the rows and one
-over the columns, on 8-bit channels, each with weights in fixed point and rounded to 8 bits. The
-Kotlin and Swift runtimes do the same, so that a model is fed the same numbers everywhere.
+Resizing is that of the library which the description names (``edgepack_resizing``). The Kotlin,
+Swift and JavaScript runtimes do the same, so that a model is fed the same numbers everywhere.
 
 What comes in is upright and opaque: 8-bit RGB. The caller decodes a file, turns it by its EXIF
 orientation, and puts transparency on white.
@@ -16,8 +15,11 @@ from typing import Any, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-PRECISION_BITS = 22
-"""Of a weight's fixed point. Source: Pillow, src/libImaging/Resample.c: 32 - 8 - 2."""
+if __package__:
+    from . import edgepack_resizing as resizing
+else:  # a bundle's
+    import edgepack_resizing as resizing  # type: ignore[import-not-found,no-redef]
+
 MOST_PIXELS = 1 << 28
 """The most pixels of a scaled picture that the model itself scales, because it scales the whole
 before it cuts. 3 bytes each."""
@@ -70,11 +72,14 @@ def make_tensor(
     """
     check(pixels)
     width, height = size or pixels.shape[1::-1]
-    place = find_placement(width, height, description["resize"])
+    resize = description["resize"]
+    place = find_placement(width, height, resize)
     colours = make_gray(pixels) if description["order"] == "GRAY" else pixels
     # A long and thin picture is mostly cut away: that part is not computed at all.
-    shown = resize_pixels(colours, place.width, place.height, place.columns, place.rows)
-    return normalize_pixels(place_pixels(shown, place, description["resize"]), description)
+    shown = resizing.resize_pixels(
+        colours, place.width, place.height, place.columns, place.rows, resize
+    )
+    return normalize_pixels(place_pixels(shown, place, resize), description)
 
 
 def check(pixels: np.ndarray) -> None:
@@ -95,13 +100,14 @@ def check_scaled(place: Placement) -> None:
         )
 
 
-def find_placement(width: int, height: int, resize: Mapping[str, int]) -> Placement:
+def find_placement(width: int, height: int, resize: Mapping[str, Any]) -> Placement:
     """Return where a picture of a size lies in the input.
 
     Args:
         width: Of the picture, in pixels.
         height: Of the picture, in pixels.
-        resize: ``{letterbox, pad}``, ``{short_side, crop}`` or ``{width, height}``.
+        resize: ``{letterbox, pad}``, ``{short_side, crop}`` or ``{width, height}``; the filter does
+            not matter.
     """
     size = (width, height)
     if "letterbox" in resize:
@@ -143,99 +149,12 @@ def make_gray(pixels: np.ndarray) -> np.ndarray:
     return (luma >> 16).astype(np.uint8)[:, :, None]
 
 
-def resize_pixels(
-    pixels: np.ndarray,
-    width: int,
-    height: int,
-    columns: Optional[range] = None,
-    rows: Optional[range] = None,
-) -> np.ndarray:
-    """Return uint8 ``(H, W, C)`` scaled to ``(height, width, C)``, as Pillow's BILINEAR does it.
-
-    Of that, only ``rows`` and ``columns`` are computed, and returned; all of them where none are
-    given.
-
-    Source for the order of the passes: Pillow 13, where the columns come first if the height loses
-    more than twice what the width loses (observed; before 13 the rows always came first, and the
-    result may be 1 of 255 away).
-    """
-    across = make_bilinear_filter(
-        pixels.shape[1], width, range(width) if columns is None else columns
-    )
-    down = make_bilinear_filter(pixels.shape[0], height, range(height) if rows is None else rows)
-    lost_width, lost_height = pixels.shape[1] - width, pixels.shape[0] - height
-    needed = pixels[down.source, across.source]
-    if lost_height > 2 * max(lost_width, 0):
-        return _filter_rows(_filter_columns(needed, down), across)
-    return _filter_columns(_filter_rows(needed, across), down)
-
-
-class Filter(NamedTuple):
-    """The source values of each scaled value along an axis, and their weights."""
-
-    source: slice
-    """The values that are needed at all."""
-    first: np.ndarray
-    """For each new value the first one that makes it, counted in ``source``: int64 ``(N,)``."""
-    weights: np.ndarray
-    """Of that one and of those that follow, in fixed point: int32 ``(N, taps)``. 0 behind the last;
-    one tap alone where values stay as they are."""
-
-
-def make_bilinear_filter(size_in: int, size_out: int, shown: range) -> Filter:
-    """Return the filter that scales an axis, for some of the new values.
-
-    Source: Pillow, src/libImaging/Resample.c, precompute_coeffs and normalize_coeffs_8bpc; values
-    that are double there are double here, in the same sequence.
-    """
-    if size_in == size_out:
-        same = np.full((len(shown), 1), 1 << PRECISION_BITS, np.int32)
-        return Filter(slice(shown.start, shown.stop), np.arange(len(shown)), same)
-    scale = size_in / size_out
-    # Scaling up, the filter reaches as far as the next value; scaling down, over all that becomes
-    # one: that is the antialiasing.
-    reach = max(scale, 1.0)
-    centre = (np.arange(shown.start, shown.stop) + 0.5) * scale
-    # To integer towards zero, as in C.
-    first = np.maximum((centre - reach + 0.5).astype(np.int64), 0)
-    last = np.minimum((centre + reach + 0.5).astype(np.int64), size_in)
-    taps = np.arange(int(np.ceil(reach)) * 2 + 1)
-    distance = np.abs((first[:, None] + taps - centre[:, None] + 0.5) * (1.0 / reach))
-    share = np.where(distance < 1.0, 1.0 - distance, 0.0)
-    share[first[:, None] + taps >= last[:, None]] = 0.0
-    # Added one after the other: numpy's sum adds in pairs, which rounds otherwise.
-    share /= np.cumsum(share, axis=1)[:, -1:]
-    weights = (share * (1 << PRECISION_BITS) + 0.5).astype(np.int32)
-    return Filter(slice(int(first[0]), int(last[-1])), first - first[0], weights)
-
-
-def _filter_rows(pixels: np.ndarray, along: Filter) -> np.ndarray:
-    """Return uint8 ``(H, W, C)`` with another width."""
-    return _filter_columns(pixels.transpose(1, 0, 2), along).transpose(1, 0, 2)
-
-
-def _filter_columns(pixels: np.ndarray, along: Filter) -> np.ndarray:
-    """Return uint8 ``(H, W, C)`` with another height."""
-    first, weights = along.first, along.weights
-    if weights.shape[1] == 1:
-        return pixels
-    # Whole rows are taken at a time: several times as fast as pixels.
-    rows = np.ascontiguousarray(pixels).reshape(len(pixels), -1)
-    # Weights sum up to about 1 << 22, so that 255 times them fit into 32 bits.
-    total = np.full((len(first), rows.shape[1]), 1 << (PRECISION_BITS - 1), np.int32)
-    for tap in range(weights.shape[1]):
-        # Behind the edge the weights are 0.
-        total += rows[np.minimum(first + tap, len(rows) - 1)] * weights[:, tap, None]
-    values = np.clip(total >> PRECISION_BITS, 0, 255).astype(np.uint8)
-    return np.asarray(values.reshape(len(first), *pixels.shape[1:]))
-
-
-def place_pixels(shown: np.ndarray, place: Placement, resize: Mapping[str, int]) -> np.ndarray:
-    """Return a scaled picture ``(H, W, C)`` in the input's size: cut and padded."""
+def place_pixels(shown: np.ndarray, place: Placement, resize: Mapping[str, Any]) -> np.ndarray:
+    """Return a scaled picture ``(H, W, C)`` in the input's size: cut and padded; of its type."""
     if "pad" not in resize:
         return shown
     shape = (place.input_height, place.input_width, shown.shape[2])
-    canvas = np.full(shape, resize["pad"], np.uint8)
+    canvas = np.full(shape, resize["pad"], shown.dtype)
     canvas[place.top : place.top + place.height, place.left : place.left + place.width] = shown
     return canvas
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 MOST_LEVELS = 1.0
-"""How far a value may be from Pillow's, in 1/255 before ``scale``."""
+"""How far a value may be from the library's, in 1/255 before ``scale``."""
 MOST_MEAN_LEVELS = 4.0
 """The same on average over a JPEG that the model decodes. onnxruntime-extensions 0.15.2 is at most
 3 from Pillow's decoder on 167 photographs, half a level as a rule (2026-11-22)."""
@@ -304,7 +304,7 @@ def _run(session: onnxruntime.InferenceSession, pixels: Array) -> Array:
 def require_equal(
     name: str, image: ImageInput, given: Array, session: onnxruntime.InferenceSession
 ) -> None:
-    """Prove that a session makes the tensor of a picture that Pillow and numpy make.
+    """Prove that a session makes the tensor of a picture that the filter's library makes.
 
     Raises:
         StepError: A value is further than :data:`MOST_LEVELS` from it, or, where the session
@@ -323,7 +323,9 @@ def require_equal(
                 hint=OTHER_PICTURE,
             )
     elif apart.max() > MOST_LEVELS:
-        problem = f"{what} {apart.max():.2f} levels of 255 from what Pillow makes of it"
+        problem = (
+            f"{what} {apart.max():.2f} levels of 255 from what {image.resize.filter} makes of it"
+        )
         raise StepError(problem, hint=OTHER_PICTURE) if encoded else BugError(problem)
 
 

@@ -1,11 +1,13 @@
 """Standard ONNX nodes that make an input tensor of a picture, as ``image`` of the input says.
 
 They do what :mod:`~edgepack.ondevice.runtime.edgepack_images` does, for pictures of any size. All
-is exact but the resizing: onnxruntime's ``Resize`` is Pillow's filter on 8-bit channels, with
-weights computed in float32 where Pillow takes float64, so a value may be 1 of 255 from Pillow's.
-That needs ``exclude_outside``, without which the weights at the edges differ by far more (source:
-the heading of onnxruntime's core/providers/cpu/tensor/upsample_antialias.h; 1.31.1 tried on x86-64,
-2026-11-22).
+is exact but the resizing: onnxruntime's ``Resize`` is Pillow's bilinear filter on 8-bit channels,
+with weights computed in float32 where Pillow takes float64, so a value may be 1 of 255 from
+Pillow's. On floats it is torchvision's and TensorFlow's, whose places it rounds in other steps:
+that shows the more the larger a picture is, by 0.03 of 255 where it has 1,200 pixels a side.
+Antialiasing needs ``exclude_outside``, without which the weights at the edges differ by far more
+(source: the heading of onnxruntime's core/providers/cpu/tensor/upsample_antialias.h; 1.31.1 tried
+on x86-64, 2026-11-28).
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import numpy as np
 
 from edgepack.model.facts import EXTENSIONS
 from edgepack.ondevice.runtime.edgepack_images import GRAY_WEIGHTS
-from edgepack.project.inputs import ImageInput, Letterbox, ShortSideCrop, Stretch
+from edgepack.ondevice.runtime.edgepack_resizing import gives_floats
+from edgepack.project.inputs import ImageInput, Letterbox, Resize, ShortSideCrop, Stretch
 
 if TYPE_CHECKING:
     import onnx
@@ -101,6 +104,8 @@ def make_picture_nodes(
     channels = 1 if image.order == "GRAY" else 3
     colours = _add_gray(made, pixels, bgr=as_file) if image.order == "GRAY" else pixels
     batch = made.add("Unsqueeze", colours, _int64(0))
+    if gives_floats(image.resize.model_dump()):
+        batch = _cast(made, batch, np.float32)
     values = _add_placement(made, batch, size, image.resize)
     # The size is known here, and providers with static shapes can take what follows.
     values = made.add("Reshape", values, _int64(1, *find_input_size(image), channels))
@@ -150,7 +155,7 @@ def _add_placement(
 ) -> str:
     """Add resizing of ``(1, H, W, C)``, and filling or cutting to the input's size."""
     if isinstance(resize, Stretch):
-        return _add_resizing(made, picture, _int64(resize.height, resize.width))
+        return _add_resizing(made, picture, _int64(resize.height, resize.width), resize)
     if isinstance(resize, Letterbox):
         side, measured = resize.letterbox, "ReduceMax"
     else:
@@ -160,32 +165,35 @@ def _add_placement(
     ratio = made.add("Div", _float64(side), made.add(measured, exact, keepdims=1))
     rounded = made.add("Round", made.add("Mul", exact, ratio))
     scaled = _cast(made, made.add("Max", rounded, _float64(1)), np.int64)
-    picture = _add_resizing(made, picture, scaled)
+    picture = _add_resizing(made, picture, scaled, resize)
     if isinstance(resize, Letterbox):
         free = made.add("Sub", _int64(side), scaled)
         before = made.add("Div", free, _int64(2))
         none, after = _int64(0), made.add("Sub", free, before)
         # Of all axes: OpenVINO 2025.4.1 reads no 'axes' of Pad (tried 2026-11-22).
         pads = made.add("Concat", none, before, none, none, after, none, axis=0)
-        return made.add("Pad", picture, pads, np.array(resize.pad, np.uint8))
+        dtype = np.float32 if gives_floats(resize.model_dump()) else np.uint8
+        return made.add("Pad", picture, pads, np.array(resize.pad, dtype))
     start = made.add("Div", made.add("Sub", scaled, _int64(resize.crop)), _int64(2))
     end = made.add("Add", start, _int64(resize.crop))
     return made.add("Slice", picture, start, end, _int64(1, 2))
 
 
-def _add_resizing(made: Nodes, picture: str, size: str | np.ndarray[Any, Any]) -> str:
-    return made.add(
-        "Resize",
-        *(picture, "", "", size),
-        axes=[1, 2],
-        mode="linear",
-        antialias=1,
-        exclude_outside=1,
-    )
+def _add_resizing(
+    made: Nodes, picture: str, size: str | np.ndarray[Any, Any], resize: Resize
+) -> str:
+    """Add what resizes as one of the filters that fit into a graph."""
+    spread: dict[str, int] = {"antialias": 1, "exclude_outside": 1}
+    attributes: dict[str, str | float] = {"mode": "linear"}
+    if resize.filter == "torchvision-bicubic":
+        attributes = {"mode": "cubic", "cubic_coeff_a": -0.5}
+    if resize.antialias is not False:
+        attributes |= spread
+    return made.add("Resize", picture, "", "", size, axes=[1, 2], **attributes)
 
 
 def _add_normalization(made: Nodes, values: str, image: ImageInput, *, bgr: bool) -> None:
-    """Add order, scale, mean, std and layout to uint8 ``(1, h, w, C)``, in the order that holds."""
+    """Add order, scale, mean, std and layout to ``(1, h, w, C)``, in the order that holds."""
     if image.order == ("RGB" if bgr else "BGR"):
         values = made.add("Gather", values, _int64(2, 1, 0), axis=3)
     values = _cast(made, values, np.float32)
