@@ -43,7 +43,7 @@ import os
 from collections.abc import Iterator
 from itertools import count, cycle, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from edgepack.ondevice.runtime import edgepack_answers as answers
@@ -51,7 +51,7 @@ from edgepack.ondevice.runtime import edgepack_frames as frames
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.ondevice.runtime import edgepack_layouts as layouts
 from edgepack.ondevice.runtime.edgepack_wordpiece import WordPiece
-from edgepack.project.inputs import ImageInput
+from edgepack.project.inputs import Filter, ImageInput
 from edgepack.project.outputs import OutputDescription
 from pydantic import TypeAdapter
 
@@ -222,7 +222,36 @@ THIN = [(1, 65535), (65535, 1), (2, 40000)]
 CUT = image(resize={"short_side": 256, "crop": 96}, scale=0.00392157)
 
 
+FILTERS: list[dict[str, object]] = [
+    *({"filter": name} for name in get_args(Filter)),
+    {"filter": "torchvision-bilinear", "antialias": False},
+    {"filter": "torchvision-bicubic", "antialias": False},
+    {"filter": "tf-bilinear", "antialias": True},
+]
+FILTERED: list[dict[str, Any]] = [
+    {"resize": {"letterbox": 33, "pad": 7}, "scale": 0.00392157, **IMAGENET},
+    {"resize": {"short_side": 37, "crop": 30}, "order": "GRAY", "layout": "NHWC"},
+    {"resize": {"width": 20, "height": 16}, "order": "BGR", "mean": [103.94, 116.78, 123.68]},
+]
+# Also such whose sides are twice, three times and other whole numbers of the last one's.
+FILTERED_SIZES = [(1, 1), (1, 50), (50, 1), (2, 3), (20, 16), (40, 32), (60, 32), (100, 80),
+                  (49, 63), (97, 31), (131, 201), (21, 17), (32, 240)]  # fmt: skip
+
+
+def filtered_cases(rng: np.random.Generator) -> Iterator[tuple[np.ndarray, Description]]:
+    """Yield pictures for every filter: larger and smaller, of one pixel, long and thin."""
+    for given, chosen in product(FILTERED, FILTERS):
+        description = image(**{**given, "resize": {**given["resize"], **chosen}})
+        for width, height in FILTERED_SIZES:
+            yield picture(rng, width, height), description
+    for chosen in FILTERS:
+        resize = {"short_side": 25, "crop": 24, **chosen}
+        yield picture(rng, 3, 4001), image(resize=resize)
+        yield picture(rng, 4001, 3), image(resize=resize, order="GRAY")
+
+
 def image_cases(rng: np.random.Generator) -> Iterator[tuple[np.ndarray, Description]]:
+    yield from filtered_cases(rng)
     for description in DESCRIPTIONS:
         for width, height in SIZES:
             yield picture(rng, width, height), description

@@ -1,4 +1,5 @@
 import {requireInput} from "./errors.js";
+import {givesFloats, resizeRows} from "./resizing.js";
 import {Tensor, roundHalfToEven} from "./tensors.js";
 
 /**
@@ -17,6 +18,10 @@ import {Tensor, roundHalfToEven} from "./tensors.js";
  * @property {number} [crop]
  * @property {number} [width]
  * @property {number} [height]
+ * @property {string} [filter] the library's function that resizes; Pillow's bilinear one without it
+ * @property {boolean} [antialias] where the library leaves that open
+ *
+ * @typedef {import("./resizing.js").Rows} Rows
  *
  * @typedef {object} ImageDescription one `image` of the manifest's `input_descriptions`
  * @property {Resize} resize
@@ -151,7 +156,7 @@ const CHANNELS = {RGB: [0, 1, 2], BGR: [2, 1, 0], GRAY: [0]};
 /**
  * Makes a picture's input tensor: resizes it, then applies the description's order, scale, mean, std and layout.
  *
- * The values equal those of the project's samples to the bit: resizing is Pillow's bilinear filter with antialiasing.
+ * The values equal those of the project's samples to the bit: resizing is that of the library which the description names.
  *
  * @param {Pixels} pixels
  * @param {ImageDescription} description
@@ -165,7 +170,7 @@ export function makeImageTensor(pixels, description, prescale = false) {
   const channels = CHANNELS[order];
   const bands = channels.length;
   const factor = prescale ? findFactor(place) : 1;
-  const shown = resizeShown(factor > 1 ? shrink(pixels, factor) : pixels, bands, place);
+  const shown = resizeShown(factor > 1 ? shrink(pixels, factor) : pixels, bands, place, resize);
   const area = place.width * place.height;
   const data = new Float32Array(bands * area);
   const first = layout === "NCHW";
@@ -175,16 +180,26 @@ export function makeImageTensor(pixels, description, prescale = false) {
   const top = Math.max(0, place.top);
   const columns = Math.min(place.scaledWidth, place.width);
   const rows = Math.min(place.scaledHeight, place.height);
-  for (const [channel, values] of listValues(description, bands).entries()) {
+  for (const [channel, normalize] of listNormalizing(description, bands).entries()) {
     const begin = first ? channel * area : channel;
     if (columns * rows < area) {
-      const pad = values[resize.pad ?? 0];
+      const pad = normalize(resize.pad ?? 0);
       for (let n = 0; n < area; n++) data[begin + n * step] = pad;
     }
-    for (let y = 0; y < rows; y++) {
-      let from = y * columns * bands + channels[channel];
-      let to = begin + ((top + y) * place.width + left) * step;
-      for (let x = 0; x < columns; x++, from += bands, to += step) data[to] = values[shown[from]];
+    if (shown instanceof Uint8Array) {
+      // Bytes have 256 values: each is computed once.
+      const values = Float32Array.from({length: 256}, (_, value) => normalize(value));
+      for (let y = 0; y < rows; y++) {
+        let from = y * columns * bands + channels[channel];
+        let to = begin + ((top + y) * place.width + left) * step;
+        for (let x = 0; x < columns; x++, from += bands, to += step) data[to] = values[shown[from]];
+      }
+    } else {
+      for (let y = 0; y < rows; y++) {
+        let from = y * columns * bands + channels[channel];
+        let to = begin + ((top + y) * place.width + left) * step;
+        for (let x = 0; x < columns; x++, from += bands, to += step) data[to] = normalize(shown[from]);
+      }
     }
   }
   const {width, height} = place;
@@ -193,20 +208,24 @@ export function makeImageTensor(pixels, description, prescale = false) {
 }
 
 /**
- * Returns, for each channel, the tensor's values for the 256 values that a pixel can have.
+ * Returns, for each channel, what makes the tensor's value of a pixel's.
  *
  * @param {ImageDescription} description
  * @param {number} bands
+ * @returns {((value: number) => number)[]}
  */
-function listValues({scale, mean, std}, bands) {
+function listNormalizing({scale, mean, std}, bands) {
   const factor = Math.fround(scale);
-  return Array.from({length: bands}, (_, channel) => Float32Array.from({length: 256}, (_value, value) => {
-    // Each step is rounded to float32; in double precision between, that is the same as float32 throughout.
-    let result = Math.fround(value * factor);
-    if (mean.length) result = Math.fround(result - Math.fround(mean[channel]));
-    if (std.length) result = Math.fround(result / Math.fround(std[channel]));
-    return result;
-  }));
+  return Array.from({length: bands}, (_, channel) => {
+    const [shift, divisor] = [Math.fround(mean[channel]), Math.fround(std[channel])];
+    return (value) => {
+      // Each step is rounded to float32; in double precision between, that is the same as float32 throughout.
+      let result = Math.fround(value * factor);
+      if (mean.length) result = Math.fround(result - shift);
+      if (std.length) result = Math.fround(result / divisor);
+      return result;
+    };
+  });
 }
 
 /**
@@ -221,13 +240,6 @@ export function copyPixels({width, height, readRow}) {
 }
 
 /**
- * @typedef {object} Rows rows of bytes; each may be read once, from the top down
- * @property {number} size of a row in bytes
- * @property {number} count
- * @property {(y: number, into: Uint8Array) => void} readRow
- */
-
-/**
  * Returns the part of a scaled picture that the input shows, in `bands` interleaved channels: 3 for RGB, 1 for grey.
  *
  * It computes nothing else: the rest of a long and thin picture may be gigabytes.
@@ -235,33 +247,30 @@ export function copyPixels({width, height, readRow}) {
  * @param {Pixels} pixels
  * @param {number} bands
  * @param {Placement} place
+ * @param {Resize} resize
  */
-function resizeShown(pixels, bands, place) {
+function resizeShown(pixels, bands, place, resize) {
   const rgb = {size: 3 * pixels.width, count: pixels.height, readRow: pixels.readRow};
   const rows = bands === 1 ? makeGrey(rgb) : rgb;
-  const across = makeFilter(pixels.width, place.scaledWidth, findShown(place.left, place.scaledWidth, place.width));
-  const down = makeFilter(pixels.height, place.scaledHeight, findShown(place.top, place.scaledHeight, place.height));
-  const lostWidth = pixels.width - place.scaledWidth;
-  const lostHeight = pixels.height - place.scaledHeight;
-  // Both passes round to 8 bits, so their order changes the result. This is the order of Pillow 13.
-  const result = lostHeight > 2 * Math.max(lostWidth, 0)
-    ? scaleWidth(scaleHeight(rows, down), bands, across)
-    : scaleHeight(scaleWidth(rows, bands, across), down);
-  const data = new Uint8Array(result.count * result.size);
+  const across = makeSpan(pixels.width, place.scaledWidth, place.left, place.width);
+  const down = makeSpan(pixels.height, place.scaledHeight, place.top, place.height);
+  const result = resizeRows(rows, bands, across, down, resize);
+  const type = givesFloats(resize) ? Float32Array : Uint8Array;
+  const data = new type(result.count * result.size);
   for (let y = 0; y < result.count; y++) result.readRow(y, data.subarray(y * result.size, (y + 1) * result.size));
   return data;
 }
 
 /**
- * Returns the first pixel of a scaled axis that is in the input, and the one behind the last.
+ * Returns how an axis is scaled, and which of its new pixels are in the input.
  *
- * @param {number} offset
- * @param {number} scaled
- * @param {number} side
- * @returns {[first: number, end: number]}
+ * @param {number} from
+ * @param {number} to
+ * @param {number} offset of the scaled picture in the input
+ * @param {number} side of the input
  */
-function findShown(offset, scaled, side) {
-  return [Math.max(0, -offset), Math.min(scaled, side - offset)];
+function makeSpan(from, to, offset, side) {
+  return {from, to, begin: Math.max(0, -offset), end: Math.min(to, side - offset)};
 }
 
 /**
@@ -282,121 +291,4 @@ function makeGrey(rows) {
       }
     },
   };
-}
-
-/** Fraction bits of a weight: a byte times weights whose sum is 1 fits into 32 bits with a sign. */
-const WEIGHT_BITS = 22;
-
-/** Added to a sum of weighted bytes, so that it rounds to the nearest. */
-const HALF = 1 << (WEIGHT_BITS - 1);
-
-/**
- * @typedef {object} Filter which pixels along an axis make each scaled pixel, and with what weights
- * @property {number} size the number of scaled pixels
- * @property {Int32Array} first for each of them the first pixel that it is made of
- * @property {Int32Array} taps for each of them how many pixels it is made of
- * @property {Int32Array} weights `most` for each of them: of its first pixel and the following ones
- * @property {number} most
- */
-
-/**
- * Returns the bilinear filter that scales an axis, for some of the new pixels.
- *
- * It is Pillow's filter for 8-bit channels, so the results are the same to the bit: when it makes a picture smaller, it
- * is as wide as the scale (the antialiasing), and its weights are fixed-point numbers. What is double there is double
- * here, in the same sequence. Source: Pillow, src/libImaging/Resample.c.
- *
- * @param {number} from the axis's size
- * @param {number} to its new size
- * @param {[first: number, end: number]} shown which of the scaled pixels to compute
- * @returns {Filter}
- */
-function makeFilter(from, to, [begin, end]) {
-  const scale = from / to;
-  const reach = Math.max(scale, 1);
-  const most = 2 * Math.ceil(reach) + 1;
-  const size = end - begin;
-  const filter = {
-    size, most, first: new Int32Array(size), taps: new Int32Array(size), weights: new Int32Array(size * most),
-  };
-  const shares = new Float64Array(most);
-  for (let pixel = 0; pixel < size; pixel++) {
-    const middle = (begin + pixel + 0.5) * scale;
-    const first = Math.max(0, Math.trunc(middle - reach + 0.5));
-    const taps = Math.min(from, Math.trunc(middle + reach + 0.5)) - first;
-    let sum = 0;
-    for (let tap = 0; tap < taps; tap++) {
-      shares[tap] = Math.max(0, 1 - Math.abs((first + tap - middle + 0.5) * (1 / reach)));
-      sum += shares[tap];
-    }
-    filter.first[pixel] = first;
-    filter.taps[pixel] = taps;
-    for (let tap = 0; tap < taps; tap++) {
-      filter.weights[pixel * most + tap] = Math.trunc(0.5 + (shares[tap] / sum) * (1 << WEIGHT_BITS));
-    }
-  }
-  return filter;
-}
-
-/**
- * Scales rows of `bands` interleaved channels to another width.
- *
- * @param {Rows} rows
- * @param {number} bands
- * @param {Filter} filter
- * @returns {Rows}
- */
-function scaleWidth(rows, bands, {size, first, taps, weights, most}) {
-  const wide = new Uint8Array(rows.size);
-  return {
-    size: size * bands,
-    count: rows.count,
-    readRow(y, into) {
-      rows.readRow(y, wide);
-      for (let x = 0; x < size; x++) {
-        for (let band = 0; band < bands; band++) {
-          let at = first[x] * bands + band;
-          let sum = HALF;
-          for (let tap = x * most; tap < x * most + taps[x]; tap++, at += bands) {
-            sum = (sum + Math.imul(weights[tap], wide[at])) | 0;
-          }
-          into[x * bands + band] = roundToByte(sum);
-        }
-      }
-    },
-  };
-}
-
-/**
- * Scales rows to another height. It keeps only as many rows as one new row needs.
- *
- * @param {Rows} rows
- * @param {Filter} filter
- * @returns {Rows}
- */
-function scaleHeight(rows, {size, first, taps, weights, most}) {
-  const held = Array.from({length: most}, () => new Uint8Array(rows.size));
-  const sums = new Int32Array(rows.size);
-  let read = first[0];
-  return {
-    size: rows.size,
-    count: size,
-    readRow(y, into) {
-      const begin = first[y];
-      for (; read < begin + taps[y]; read++) rows.readRow(read, held[read % most]);
-      sums.fill(HALF);
-      for (let tap = 0; tap < taps[y]; tap++) {
-        const row = held[(begin + tap) % most];
-        const weight = weights[y * most + tap];
-        for (let i = 0; i < sums.length; i++) sums[i] += Math.imul(weight, row[i]);
-      }
-      for (let i = 0; i < sums.length; i++) into[i] = roundToByte(sums[i]);
-    },
-  };
-}
-
-/** @param {number} sum */
-function roundToByte(sum) {
-  // Rounding can make the sum of many weights larger than 1.
-  return Math.min(255, sum >> WEIGHT_BITS);
 }
