@@ -34,6 +34,7 @@ HERE = Path(__file__).parent
 TEMPLATES = (
     "Tensors",
     "Images",
+    "Resizing",
     "Frames",
     "Bitmaps",
     "Keypoints",

@@ -1,4 +1,3 @@
-import kotlin.math.abs
 import kotlin.math.max
 import kotlin.math.min
 import kotlin.math.round
@@ -95,6 +94,7 @@ internal class Placement(
  * How a picture becomes an input tensor: one `image` of the manifest's `input_descriptions`.
  *
  * @property resize how the picture gets its size
+ * @property resampling the library's function that computes its pixels
  * @property planes the channels of RGB in the tensor's order; empty for one grey channel
  * @property scale the factor for values from 0 to 255
  * @property mean subtracted after that, one value per channel of the tensor; empty for none
@@ -103,6 +103,7 @@ internal class Placement(
  */
 internal class ImageDescription(
     val resize: Resize,
+    val resampling: Resampling,
     val planes: List<Int>,
     val scale: Float,
     val mean: List<Float>,
@@ -114,14 +115,15 @@ internal class ImageDescription(
 
     /** Returns, for each channel, the tensor's values for the 256 values that a pixel can have. */
     fun listValues(): List<FloatArray> =
-        List(channels) { channel ->
-            FloatArray(256) { value ->
-                var result = value * scale
-                if (mean.isNotEmpty()) result -= mean[channel]
-                if (std.isNotEmpty()) result /= std[channel]
-                result
-            }
-        }
+        List(channels) { channel -> FloatArray(256) { normalize(it.toFloat(), channel) } }
+
+    /** Returns the tensor's value for a pixel's. */
+    fun normalize(value: Float, channel: Int): Float {
+        var result = value * scale
+        if (mean.isNotEmpty()) result -= mean[channel]
+        if (std.isNotEmpty()) result /= std[channel]
+        return result
+    }
 
     companion object {
         private val ORDERS = mapOf("RGB" to listOf(0, 1, 2), "BGR" to listOf(2, 1, 0), "GRAY" to emptyList())
@@ -140,6 +142,7 @@ internal class ImageDescription(
                     resize.has("crop") -> Resize.ShortSideCrop(resize.getInt("short_side"), resize.getInt("crop"))
                     else -> Resize.Stretch(resize.getInt("width"), resize.getInt("height"))
                 },
+                resampling = Resampling.of(resize),
                 planes = requireNotNull(ORDERS[order]) { "unknown order of channels: $order" },
                 scale = json.getDouble("scale").toFloat(),
                 mean = readFloats(json.getJSONArray("mean")),
@@ -156,8 +159,8 @@ internal class ImageDescription(
  * Makes the input tensors of pictures of one size: resizes them, then applies the description's order, scale, mean, std
  * and layout.
  *
- * The values equal those of the project's samples to the bit: resizing is Pillow's bilinear filter with
- * antialiasing. It keeps its tables and rows, so that another picture takes no memory.
+ * The values equal those of the project's samples to the bit: resizing is that of the library which the description
+ * names. It keeps its tables and rows, so that another picture takes no memory.
  *
  * @param prescale whether a picture that is much larger than its place in the input is made smaller first, by averages of
  * blocks of 2, 4 or 8 pixels: the values are other ones then.
@@ -196,7 +199,8 @@ internal class ImageMaker(
     private val scratch = Scratch()
     private var picture: RowReader? = null
     private val resized = resizeShown(Rows(3 * width, height) { y, into -> checkNotNull(picture).read(y, into) })
-    private val row = ByteArray(resized.size)
+    private val row = ByteArray(if (resized.levels == null) resized.size else 0)
+    private val levels = FloatArray(if (resized.levels == null) 0 else resized.size)
 
     /** Returns whether it makes the tensor of such a picture. */
     fun takes(picture: Picture): Boolean = picture.width == pictureWidth && picture.height == pictureHeight
@@ -206,7 +210,8 @@ internal class ImageMaker(
         this.picture = picture.open(scratch, factor)
         if (rows < placement.height || columns < placement.width) writePad(into)
         for (y in 0 until resized.count) {
-            resized.read(y, row)
+            val exact = resized.levels
+            if (exact == null) checkNotNull(resized.bytes).read(y, row) else exact.read(y, levels)
             for (channel in values.indices) writeRow(channel, y, into)
         }
         // A bitmap is large.
@@ -226,10 +231,18 @@ internal class ImageMaker(
         val start = if (description.channelsFirst) channel * area else channel
         var at = start + ((top + y) * placement.width + left) * step
         var from = description.planes.getOrElse(channel) { 0 }
-        for (x in 0 until columns) {
-            into[at] = values[toUnsigned(row[from])]
-            from += bands
-            at += step
+        if (resized.levels == null) {
+            for (x in 0 until columns) {
+                into[at] = values[toUnsigned(row[from])]
+                from += bands
+                at += step
+            }
+        } else {
+            for (x in 0 until columns) {
+                into[at] = description.normalize(levels[from], channel)
+                from += bands
+                at += step
+            }
         }
     }
 
@@ -238,19 +251,13 @@ internal class ImageMaker(
      *
      * It computes nothing else: the rest of a long and thin picture may be gigabytes.
      */
-    private fun resizeShown(rows: Rows): Rows {
-        val source = if (bands == 1) toGrey(rows) else rows
-        val across = Filter(width, placement.scaledWidth, placement.columns)
-        val down = Filter(height, placement.scaledHeight, placement.rows)
-        val lostWidth = width - placement.scaledWidth
-        val lostHeight = height - placement.scaledHeight
-        // Both passes round to 8 bits, so their order changes the result. This is the order of Pillow 13.
-        return if (lostHeight > 2 * max(lostWidth, 0)) {
-            scaleWidth(scaleHeight(source, down), bands, across)
-        } else {
-            scaleHeight(scaleWidth(source, bands, across), down)
-        }
-    }
+    private fun resizeShown(rows: Rows): Resized =
+        description.resampling.resize(
+            if (bands == 1) toGrey(rows) else rows,
+            bands,
+            Span(width, placement.scaledWidth, placement.columns),
+            Span(height, placement.scaledHeight, placement.rows),
+        )
 }
 
 /** Returns the input tensor of a picture. */
@@ -260,9 +267,6 @@ internal fun makeImageTensor(picture: Picture, description: ImageDescription): F
     maker.make(picture, data)
     return FloatTensor(maker.shape, data).apply { placement = maker.placement }
 }
-
-/** [count] rows of [size] bytes. They are read from the top down, each once; then again from the top. */
-private class Rows(val size: Int, val count: Int, private val reader: RowReader) : RowReader by reader
 
 /** Converts RGB rows to brightness, with Pillow's fixed-point weights for its mode L. */
 private fun toGrey(rows: Rows): Rows {
@@ -274,109 +278,6 @@ private fun toGrey(rows: Rows): Rows {
             val green = 38470 * toUnsigned(rgb[3 * x + 1])
             val blue = 7471 * toUnsigned(rgb[3 * x + 2])
             into[x] = (red + green + blue + 0x8000 shr 16).toByte()
-        }
-    }
-}
-
-/** Scales rows of [bands] interleaved channels, three or one, to another width. */
-private fun scaleWidth(rows: Rows, bands: Int, filter: Filter): Rows {
-    val wide = ByteArray(rows.size)
-    val scale = if (bands == 3) ::scaleThree else ::scaleOne
-    return Rows(filter.size * bands, rows.count) { y, into ->
-        rows.read(y, wide)
-        scale(wide, filter, into)
-    }
-}
-
-private fun scaleThree(wide: ByteArray, filter: Filter, into: ByteArray) {
-    for (x in 0 until filter.size) {
-        var at = 3 * filter.first[x]
-        var red = HALF
-        var green = HALF
-        var blue = HALF
-        for (weight in filter.weights[x]) {
-            red += weight * toUnsigned(wide[at])
-            green += weight * toUnsigned(wide[at + 1])
-            blue += weight * toUnsigned(wide[at + 2])
-            at += 3
-        }
-        into[3 * x] = roundToByte(red)
-        into[3 * x + 1] = roundToByte(green)
-        into[3 * x + 2] = roundToByte(blue)
-    }
-}
-
-private fun scaleOne(wide: ByteArray, filter: Filter, into: ByteArray) {
-    for (x in 0 until filter.size) {
-        var at = filter.first[x]
-        var sum = HALF
-        for (weight in filter.weights[x]) sum += weight * toUnsigned(wide[at++])
-        into[x] = roundToByte(sum)
-    }
-}
-
-/** Scales rows to another height. It keeps only as many rows as one new row needs. */
-private fun scaleHeight(rows: Rows, filter: Filter): Rows {
-    val held = Array(filter.weights.maxOf { it.size }) { ByteArray(rows.size) }
-    val sums = IntArray(rows.size)
-    var read = filter.first[0]
-    return Rows(rows.size, filter.size) { y, into ->
-        val first = filter.first[y]
-        val weights = filter.weights[y]
-        if (y == 0) read = first
-        while (read < first + weights.size) rows.read(read, held[read++ % held.size])
-        sums.fill(HALF)
-        for (tap in weights.indices) {
-            val row = held[(first + tap) % held.size]
-            val weight = weights[tap]
-            for (i in sums.indices) sums[i] += weight * toUnsigned(row[i])
-        }
-        for (i in sums.indices) into[i] = roundToByte(sums[i])
-    }
-}
-
-/** Fraction bits of a weight: a byte times a weight of at most 1 fits into 32 bits with its sign. */
-private const val WEIGHT_BITS = 22
-
-/** Added to a sum of weighted bytes, so that it rounds to the nearest. */
-private const val HALF = 1 shl WEIGHT_BITS - 1
-
-private fun roundToByte(sum: Int): Byte {
-    // Rounding can make the sum of many weights larger than 1.
-    return min(255, sum shr WEIGHT_BITS).toByte()
-}
-
-/**
- * The bilinear filter along one axis: which of [from] pixels make each scaled pixel, and with what weights.
- *
- * It is Pillow's filter for 8-bit channels, so the results are the same to the bit: when it makes a picture smaller, it
- * is as wide as the scale (the antialiasing), and its weights are fixed-point numbers.
- * Source: Pillow, src/libImaging/Resample.c.
- *
- * @param shown which of the [to] scaled pixels to compute
- */
-private class Filter(from: Int, to: Long, shown: LongRange) {
-    /** The number of scaled pixels to compute. */
-    val size = (shown.last - shown.first + 1).toInt()
-
-    /** For each of them the first pixel that it is made of. */
-    val first = IntArray(size)
-
-    /** For each of them the weights of that pixel and the following ones. */
-    val weights: Array<IntArray>
-
-    init {
-        val scale = from.toDouble() / to
-        val reach = max(scale, 1.0)
-        weights = Array(size) { pixel ->
-            val centre = (shown.first + pixel + 0.5) * scale
-            first[pixel] = max(0, (centre - reach + 0.5).toInt())
-            val end = min(from, (centre + reach + 0.5).toInt())
-            val shares = DoubleArray(end - first[pixel]) {
-                max(0.0, 1 - abs((first[pixel] + it - centre + 0.5) * (1 / reach)))
-            }
-            val sum = shares.sum()
-            IntArray(shares.size) { (0.5 + shares[it] / sum * (1 shl WEIGHT_BITS)).toInt() }
         }
     }
 }
