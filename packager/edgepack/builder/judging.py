@@ -15,7 +15,7 @@ from edgepack.bundle.manifest import Accuracy, Attempt, Simulated, find_decisive
 from edgepack.bundle.unused import Unused, make_failed
 from edgepack.errors import BugError, EdgepackError, LimitError, format_list
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB
-from edgepack.metrics.labelled import PRECISIONS
+from edgepack.metrics.labelled import OKS, PRECISIONS, compute_whole
 from edgepack.model.finding import Finding, group_findings
 from edgepack.project.limits import Limits
 from edgepack.quantization.search.outside import BrokenOutput
@@ -231,19 +231,24 @@ def _round_up_limit(drop: float | None) -> str:
 def find_largest_loss(accuracy: Accuracy) -> tuple[float, str]:
     """Return which share of fp32's value is lost, and of which metric.
 
-    It is 0 where the value has no meaningful shares. F1 counts beside mean average precision, which
-    sees only the order of scores: if all scores become lower, an application's threshold drops
-    them.
+    It is 0 where the value has no meaningful shares; of errors it is of what is right. F1 counts
+    beside mean average precision, which sees only the order of scores: if all scores become lower,
+    an application's threshold drops them.
     """
-    found = {accuracy.metric: _format_share(accuracy.fp32, accuracy.drop)}
-    if accuracy.metric in PRECISIONS and (f1 := accuracy.values.get("f1")):
-        found["f1"] = _format_share(f1.fp32, None if f1.fp32 is None else f1.fp32 - f1.value)
+    own = accuracy.metric
+    found = {own: _compute_share(own, accuracy.fp32, accuracy.drop)}
+    if own in (*PRECISIONS, OKS) and (f1 := accuracy.values.get("f1")):
+        lost = None if f1.fp32 is None else f1.fp32 - f1.value
+        found["f1"] = _compute_share("f1", f1.fp32, lost)
     metric = max(found, key=found.__getitem__)
     return found[metric], metric
 
 
-def _format_share(fp32: float | NotMeasured | None, drop: float | None) -> float:
-    return drop / abs(fp32) if drop is not None and isinstance(fp32, float) and fp32 else 0.0
+def _compute_share(metric: str, fp32: float | NotMeasured | None, drop: float | None) -> float:
+    if drop is None or not isinstance(fp32, float):
+        return 0.0
+    whole = compute_whole(metric, fp32)
+    return drop / whole if whole else 0.0
 
 
 def is_quantized(variant: PlannedVariant) -> bool:

@@ -206,11 +206,21 @@ class _Check:
     def _check_tensor(self, spec: TensorSpec, meaning: OutputDescription) -> None:
         """Check outputs that are read as they are."""
         floats = spec.dtype.startswith("float")
-        if not floats and meaning.kind in ("regression", "probability", "signal"):
+        if not floats and meaning.kind in ("regression", "probability", "signal", "picture"):
             raise self._make_error(
                 ("outputs", spec.name, "kind"),
                 f"the output is {spec}, and a {meaning.kind} has floats",
                 "describe the output that holds them, or remove the description",
+            )
+        shape = spec.shape or (1, 3, 1, 1)
+        if meaning.kind == "picture" and (
+            len(shape) != 4 or not any(size in (1, 3) or size == "?" for size in shape[1::2])
+        ):
+            raise self._make_error(
+                ("outputs", spec.name, "kind"),
+                f"the output is {spec}, and a picture is [1, C, H, W] or [1, H, W, C] with 1 or 3"
+                " channels",
+                "describe the output that holds it, or remove the description",
             )
         if isinstance(meaning, TokensOutput) and floats and len(spec.shape or (1, 1)) < 2:
             raise self._make_error(

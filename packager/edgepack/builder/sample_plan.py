@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import TypedDict
 
 from edgepack.base.machine import find_processor
 from edgepack.builder.inputs import PlanInputs
@@ -15,8 +17,8 @@ from edgepack.ondevice.runtime.edgepack_answers import read_labels
 from edgepack.project.inputs import ImageInput
 from edgepack.project.outputs import DetectionOutput
 from edgepack.project.samples import SampleSource
-from edgepack.samples.boxes import list_label_files
 from edgepack.samples.images import list_image_files
+from edgepack.samples.label_kinds import LabelKind, find_label_kind, list_label_files
 from edgepack.samples.sources import select_images
 from edgepack.steps.comparing import PROBES
 from edgepack.steps.graph.prepared import fix_sizes
@@ -94,6 +96,12 @@ def plan_tokenizers(inputs: PlanInputs, builder: PlanBuilder) -> dict[str, str]:
     return sources
 
 
+class _Labelled(TypedDict):
+    classes: tuple[str, ...]
+    kind: LabelKind
+    label_count: int
+
+
 @dataclass(frozen=True)
 class _Steps:
     inputs: PlanInputs
@@ -168,26 +176,44 @@ class _Steps:
         for path in files:
             digest.update(os.fsencode(path.relative_to(folder)))
             digest.update(f"\0{hash_file(path)}\n".encode())
+        kind = self._find_label_kind(source)
         if source.labels:
             # Which labels the images get depends on the names of those not selected, too.
             for path in list_image_files(folder):
                 digest.update(os.fsencode(path.relative_to(folder)) + b"\0")
         if source.labels and source.labels != "folders":
             labels = self.inputs.loaded.folder / source.labels
-            for path in list_label_files(labels):
+            for path in list_label_files(labels, kind):
                 digest.update(os.fsencode(path.relative_to(labels)))
                 digest.update(f"\0{hash_file(path)}\n".encode())
         input_name, image = self._find_image_input()
         classes = self._find_class_names() if source.labels else ()
         chosen = (self.inputs.signature, input_name, image, source.labels, source.limit, part)
-        project = self.inputs.project
+        project, count = self.inputs.project, self._count_labels(kind)
+        labelled: _Labelled = {"classes": classes, "kind": kind, "label_count": count}
         step = (
-            PictureSamples(*chosen, classes=classes, as_files=project.takes_files)
+            PictureSamples(*chosen, **labelled, as_files=project.takes_files)
             if project.pictures
-            else ImageSamples(*chosen, classes=classes)
+            else ImageSamples(*chosen, **labelled)
         )
         origin = self.builder.add_source(role, folder, digest.hexdigest())
         return self.builder.add_step(step, source=origin, project=PROJECT_SOURCE)
+
+    def _find_label_kind(self, source: SampleSource) -> LabelKind:
+        kinds = {each.kind for each in self.inputs.project.outputs.values()}
+        return find_label_kind(source, self.inputs.loaded.folder, kinds)
+
+    def _count_labels(self, kind: LabelKind) -> int:
+        """Return how many keypoints an object has, or how many decisions a sample; else 0."""
+        outputs = self.inputs.project.outputs
+        if kind == "keypoints":
+            detections = [each for each in outputs.values() if isinstance(each, DetectionOutput)]
+            return next((each.keypoints for each in detections if each.keypoints), 0)
+        decided = [name for name, each in outputs.items() if each.kind == "probability"]
+        shapes = {spec.name: spec.shape for spec in self.inputs.facts.outputs}
+        shape = shapes.get(decided[0]) if decided and kind == "class sets" else None
+        sizes = [size for size in (shape or ())[1:] if isinstance(size, int)]
+        return prod(sizes) if sizes else 0
 
     def _has_one_folder(self) -> bool:
         """Return whether calibration and evaluation take images from one folder."""

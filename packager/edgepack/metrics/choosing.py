@@ -24,6 +24,7 @@ _BY_KIND: Mapping[str, Callable[[Any], OutputMetric]] = {
     "detection": lambda given: Objects(given.model_dump()),
     "embedding": lambda given: Neighbours(given.model_dump()),
     "mask": lambda given: Regions(given.axis, given.threshold),
+    "picture": lambda _: R2Metric(),
     "probability": lambda given: Decisions(given.threshold, sigmoid=given.activation == "sigmoid"),
     "regression": lambda given: R2Metric(given.threshold),
     "signal": lambda given: Signal(given.window),

@@ -32,17 +32,12 @@ class Decisions(OutputMetric):
         """Add one sample's probabilities, of any shape; of another shape, none is kept."""
         del feed
         is_whole = output.shape == reference.shape
-        self.ours.append(self._compute_probabilities(reference))
+        self.ours.append(compute_probabilities(reference, sigmoid=self.sigmoid))
         self.theirs.append(
-            self._compute_probabilities(output) if is_whole else np.full(reference.size, np.nan)
+            compute_probabilities(output, sigmoid=self.sigmoid)
+            if is_whole
+            else np.full(reference.size, np.nan)
         )
-
-    def _compute_probabilities(self, values: Array) -> Array:
-        flat = values.astype(np.float64).reshape(-1)
-        if not self.sigmoid:
-            return flat
-        with np.errstate(over="ignore"):
-            return np.asarray(1.0 / (1.0 + np.exp(-flat)))
 
     def compute_value(self) -> Found | Nothing:
         """Return the share, and how well the variant's values order fp32's decisions."""
@@ -70,6 +65,15 @@ class Decisions(OutputMetric):
             )
         area = _compute_roc_area(flat, np.concatenate(self.theirs))
         return Found(values, own, {"ROC area": area}, no_better)
+
+
+def compute_probabilities(values: Array, *, sigmoid: bool) -> Array:
+    """Return an output's values as probabilities: float64 ``(N,)``."""
+    flat = values.astype(np.float64).reshape(-1)
+    if not sigmoid:
+        return flat
+    with np.errstate(over="ignore"):
+        return np.asarray(1.0 / (1.0 + np.exp(-flat)))
 
 
 def _compute_roc_area(above: Array, scores: Array) -> float:

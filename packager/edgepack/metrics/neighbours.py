@@ -43,7 +43,7 @@ class Neighbours(OutputMetric):
             return Nothing(f"neighbours take {LEAST} samples")
         if len({each.shape for each in self.ours}) > 1:
             return Nothing("vectors of several lengths have no cosine")
-        ours, theirs = _compute_cosines(self.ours), _compute_cosines(self.theirs)
+        ours, theirs = compute_cosines(self.ours), compute_cosines(self.theirs)
         others = ~np.eye(len(ours), dtype=bool)
         if np.ptp(ours[others]) <= TIED:
             return Nothing("fp32's vectors of all samples are as near to each other")
@@ -60,7 +60,7 @@ class Neighbours(OutputMetric):
         return Found(values, others={"cosine error": error}, no_better=no_better)
 
 
-def _compute_cosines(given: list[Array]) -> Array:
+def compute_cosines(given: list[Array]) -> Array:
     """Return the cosines of all pairs, ``(N, N)``; a sample has -2 with itself."""
     rows = np.stack(given).astype(np.float64).reshape(len(given), -1)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)

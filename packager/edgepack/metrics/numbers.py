@@ -59,7 +59,7 @@ class R2Metric(OutputMetric):
         if not self.is_single or len(self.pairs) < 2:
             return {}
         ours, theirs = np.array(self.pairs, np.float64).T
-        others = {"rank correlation": _correlate_ranks(ours, theirs)}
+        others = {"rank correlation": correlate_ranks(ours, theirs)}
         if self.threshold is not None:
             same = (ours >= self.threshold) == (theirs >= self.threshold)
             others[f"same side of {self.threshold:g}"] = float(same.mean())
@@ -70,7 +70,7 @@ def _format_interval(low: float, high: float) -> str:
     return f" (95 % interval {low:.3f} to {high:.3f})" if math.isfinite(low) else ""
 
 
-def _correlate_ranks(ours: Array, theirs: Array) -> float:
+def correlate_ranks(ours: Array, theirs: Array) -> float:
     """Return Spearman's correlation, ties by their mean rank; 0 where one of both has one value."""
     ranks = np.array([_compute_ranks(ours), _compute_ranks(theirs)])
     ranks -= ranks.mean(axis=1, keepdims=True)

@@ -35,6 +35,8 @@ class Matched(NamedTuple):
     """At each overlap: bool ``(10, N)``."""
     wanted: Array
     """The classes of the objects that are there: int64 ``(M,)``."""
+    ignored: Array
+    """What is neither right nor wrong, at each overlap: bool ``(10, N)``."""
 
 
 def make_plane(description: Mapping[str, Any]) -> Placement:
@@ -69,23 +71,63 @@ def match_objects(found: Sequence[Detection], truth: Array) -> Matched:
 
     Args:
         found: In one picture, best first; the first 100 count.
-        truth: What is there: ``(M, 5)`` class, left, top, right, bottom.
+        truth: What is there: ``(M, 5)`` class, left, top, right, bottom; in a sixth column, 1
+            where it is a crowd. What lies in a crowd is neither right nor wrong, by the share of
+            its own area.
     """
     found = found[:MOST]
+    boxes, there = np.array([each.box for each in found]).reshape(-1, 4), truth[:, 1:5]
+    crowds = truth[:, 5] > 0 if truth.shape[1] > CROWD else np.zeros(len(truth), bool)
+    shares = compute_overlaps(boxes, there)
+    if crowds.any():
+        shares[:, crowds] = _compute_shares_inside(boxes, there[crowds])
+    return match_by_shares(found, truth[:, 0], shares, crowds, crowds)
+
+
+CROWD = 5
+"""The column of a labelled object that marks a crowd."""
+
+
+def match_by_shares(
+    found: Sequence[Detection], wanted: Array, shares: Array, ignored: Array, crowds: Array
+) -> Matched:
+    """Return which objects are right, at each overlap, as pycocotools' cocoeval.py matches them.
+
+    Args:
+        found: In one picture, best first.
+        wanted: The classes of what is there: ``(M,)``.
+        shares: How much each object has in common with each that is there: float64 ``(N, M)``,
+            changed by this.
+        ignored: bool ``(M,)``: what counts neither where it is found nor where it is not.
+        crowds: bool ``(M,)``: what several objects may be part of.
+    """
     classes = np.array([each.index for each in found], np.int64)
-    wanted = truth[:, 0].astype(np.int64)
-    shares = compute_overlaps(np.array([each.box for each in found]).reshape(-1, 4), truth[:, 1:])
-    shares[classes[:, None] != wanted] = 0.0
+    there = wanted.astype(np.int64)
+    shares[classes[:, None] != there] = 0.0
     right = np.zeros((len(OVERLAPS), len(found)), bool)
+    out = np.zeros_like(right)
     near = np.flatnonzero(shares.max(axis=1, initial=0.0) >= OVERLAPS[0])
-    for row, least in zip(right, OVERLAPS, strict=True):
+    for row, left_out, least in zip(right, out, OVERLAPS, strict=True):
         left = shares.copy()
         for number in near:
-            best = left[number].argmax()
-            if left[number, best] >= least:
-                row[number] = True
-                left[:, best] = 0.0
-    return Matched(classes, np.array([each.score for each in found]), right, wanted)
+            # What is ignored is taken only where nothing else is left.
+            place = _find_last_best(np.where(ignored, 0.0, left[number]), least)
+            if place is None:
+                place = _find_last_best(np.where(ignored, left[number], 0.0), least)
+            if place is None:
+                continue
+            row[number], left_out[number] = not ignored[place], ignored[place]
+            if not crowds[place]:
+                left[:, place] = 0.0
+    return Matched(classes, np.array([each.score for each in found]), right, there[~ignored], out)
+
+
+def _find_last_best(shares: Array, least: float) -> int | None:
+    """Return the place of the largest share, the last of equal ones; None below the least."""
+    if not shares.size:
+        return None
+    place = len(shares) - 1 - int(shares[::-1].argmax())
+    return place if shares[place] >= least else None
 
 
 def compute_average_precision(pictures: Sequence[Matched]) -> Array:
@@ -97,13 +139,16 @@ def compute_average_precision(pictures: Sequence[Matched]) -> Array:
     wanted = np.concatenate([each.wanted for each in pictures])
     classes = np.concatenate([each.classes for each in pictures])
     scores = np.concatenate([each.scores for each in pictures])
-    right = np.concatenate([each.right for each in pictures], axis=1)
+    right, ignored = (
+        np.concatenate([getattr(each, which) for each in pictures], axis=1)
+        for which in ("right", "ignored")
+    )
     found = []
     for index, count in zip(*np.unique(wanted, return_counts=True), strict=True):
         own = np.flatnonzero(classes == index)
         own = own[np.argsort(-scores[own], kind="stable")]
         hits = right[:, own].cumsum(axis=1)
-        precision = hits / np.arange(1, len(own) + 1)
+        precision = hits / np.maximum(1, (~ignored[:, own]).cumsum(axis=1))
         best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
         # Behind the last object found there is no precision.
         best = np.hstack([best, np.zeros((len(OVERLAPS), 1))])
@@ -116,7 +161,10 @@ def compute_f1(pictures: Sequence[Matched], score: float) -> float:
     """Return F1 of all objects with a score or better, at an overlap of 0.5; 0 where none is."""
     taken = [each.scores >= score for each in pictures]
     right = sum(int(each.right[0, own].sum()) for each, own in zip(pictures, taken, strict=True))
-    there = sum(each.wanted.size for each in pictures) + sum(int(own.sum()) for own in taken)
+    there = sum(each.wanted.size for each in pictures) + sum(
+        int(own.sum()) - int(each.ignored[0, own].sum())
+        for each, own in zip(pictures, taken, strict=True)
+    )
     return 2 * right / there if there else 0.0
 
 
@@ -127,6 +175,14 @@ def compute_overlaps(ours: Array, theirs: Array) -> Array:
     shared = np.maximum(high - low, 0).prod(axis=-1)
     union = _compute_areas(ours)[:, None] + _compute_areas(theirs) - shared
     return np.asarray(np.divide(shared, union, out=np.zeros(shared.shape), where=union > 0))
+
+
+def _compute_shares_inside(ours: Array, theirs: Array) -> Array:
+    """Return the share of each box's area ``(N, 4)`` that is inside others ``(M, 4)``."""
+    low = np.maximum(ours[:, None, :2], theirs[:, :2])
+    high = np.minimum(ours[:, None, 2:], theirs[:, 2:])
+    shared, areas = np.maximum(high - low, 0).prod(axis=-1), _compute_areas(ours)[:, None]
+    return np.asarray(np.divide(shared, areas, out=np.zeros(shared.shape), where=areas > 0))
 
 
 def _compute_areas(boxes: Array) -> Array:

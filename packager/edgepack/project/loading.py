@@ -16,7 +16,13 @@ from edgepack.ondevice.runtime.edgepack_answers import read_labels
 from edgepack.ondevice.runtime.edgepack_layouts import read_priors
 from edgepack.project.limits import Limits
 from edgepack.project.names import is_taken
-from edgepack.project.outputs import DetectionOutput, OutputDescription, SizedDetection
+from edgepack.project.outputs import (
+    DetectionOutput,
+    OutputDescription,
+    SizedDetection,
+    SpelledText,
+    TextOutput,
+)
 from edgepack.project.profile import find_target_file
 from edgepack.project.project import Project
 
@@ -67,7 +73,7 @@ class LoadedProject:
         return None if outputs[0] in described else outputs[0]
 
     def describe_outputs(self) -> dict[str, OutputDescription]:
-        """Return what outputs mean; detections know what their files hold and how large an input.
+        """Return what outputs mean; what is read with files knows what these hold.
 
         Raises:
             ProfileError: A file of labels or priors is not there, or holds no priors.
@@ -75,6 +81,9 @@ class LoadedProject:
         return {name: self._complete(meaning) for name, meaning in self.project.outputs.items()}
 
     def _complete(self, meaning: OutputDescription) -> OutputDescription:
+        if isinstance(meaning, TextOutput):
+            text = self.find_file(meaning.labels).read_text(encoding="utf-8")
+            return SpelledText(**meaning.model_dump(), alphabet=tuple(read_labels(text)))
         if not isinstance(meaning, DetectionOutput):
             return meaning
         labels = meaning.labels and self.find_file(meaning.labels).read_text(encoding="utf-8")

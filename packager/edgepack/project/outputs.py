@@ -249,6 +249,34 @@ class TextOutput(Documented):
     """The function that turns the model's values, also logarithms of scores, into scores."""
 
 
+class SpelledText(TextOutput):
+    """A text of which is known what stands in its file."""
+
+    alphabet: tuple[str, ...]
+    """The symbols, in the order of the classes, without the blank."""
+
+
+class PictureOutput(Documented):
+    """A picture, as of super-resolution or denoising: the answer is the output itself.
+
+    It is ``(1, C, H, W)`` or ``(1, H, W, C)`` with 1 or 3 channels.
+    """
+
+    kind: Literal["picture"]
+    black: Finite = 0.0
+    """The value of black."""
+    white: Finite = 1.0
+    """The value of white."""
+    order: Literal["RGB", "BGR"] = "RGB"
+    """Of three channels."""
+
+    @model_validator(mode="after")
+    def _check_ends(self) -> Self:
+        if self.black == self.white:
+            raise ValueError("'black' and 'white' are equal | give the values of both")
+        return self
+
+
 class SignalOutput(Documented):
     """Sound or another signal along the last axis: the answer is the output itself."""
 
@@ -258,7 +286,13 @@ class SignalOutput(Documented):
 
 
 GivenAsTensor = (
-    RawOutput | RegressionOutput | ProbabilityOutput | MaskOutput | TokensOutput | SignalOutput
+    RawOutput
+    | RegressionOutput
+    | ProbabilityOutput
+    | MaskOutput
+    | TokensOutput
+    | SignalOutput
+    | PictureOutput
 )
 """Outputs whose answer is the tensor itself; of probabilities and masks, where it is no answer
 of their kind."""
@@ -272,7 +306,8 @@ OutputDescription = Annotated[
     | MaskOutput
     | TokensOutput
     | TextOutput
-    | SignalOutput,
+    | SignalOutput
+    | PictureOutput,
     Field(discriminator="kind"),
 ]
 """What one output of the model means, and so what a variant of it is judged by. Carried into the

@@ -12,6 +12,24 @@ HookName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 """``module:function``, found with the project's folder on the path."""
 
 
+MetricName = Literal[
+    "agreement",
+    "top1",
+    "f1",
+    "map50",
+    "map",
+    "oks",
+    "miou",
+    "psnr",
+    "cer",
+    "wer",
+    "perplexity",
+    "eer",
+    "spearman",
+]
+"""The metrics that are built in; all but ``agreement`` take labels."""
+
+
 class PythonMetric(StrictModel):
     """A metric of the user's own, called once over the set.
 
@@ -40,7 +58,8 @@ class SampleSource(StrictModel):
     """npz: the key that holds the labels. images: a CSV file of ``file,label``, the file as a path
     within the folder or a name that is there once, or ``folders`` where each class has a folder;
     classes count from 0 in the order of the folders' names. Boxes: COCO's annotations, a ``.json``
-    file, or a folder with a YOLO ``.txt`` for each image. Other sources take none."""
+    file, or a folder with a YOLO ``.txt`` for each image. Masks and reference pictures: a folder
+    with one for each image. Other sources take none."""
     limit: Positive | None = None
     """Take this many samples, the first in the file or evenly spread over a folder's names."""
 
@@ -68,9 +87,10 @@ class SampleSource(StrictModel):
 class EvaluationSource(SampleSource):
     """Samples to judge by, and the metric."""
 
-    metric: Literal["top1", "map50", "map", "perplexity", "agreement"] | PythonMetric | None = None
+    metric: MetricName | PythonMetric | None = None
     """Default: with labels ``top1``, or ``map50`` where they are boxes and an output is a
-    detection; ``agreement`` with fp32 without."""
+    detection, or ``cer`` where they are texts and an output is one; ``agreement`` with fp32
+    without."""
 
 
 class Samples(StrictModel):

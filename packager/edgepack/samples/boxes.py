@@ -18,22 +18,13 @@ _ROUNDED = 1e-3
 """The part of a picture's side by which a box that a tool wrote may lie beyond the edge."""
 
 
-def has_boxes(labels: Path) -> bool:
-    """Return whether labels are boxes: COCO's ``.json``, or a folder with a ``.txt`` each."""
-    return labels.suffix == ".json" or labels.is_dir()
-
-
-def list_label_files(labels: Path) -> list[Path]:
-    """Return the files that labels are read from, sorted by path."""
-    return sorted(labels.rglob("*.txt")) if labels.is_dir() else [labels]
-
-
 def read_image_boxes(
     files: Sequence[Path],
     folder: Path,
     labels: Path,
     places: Sequence[Placement],
     classes: Sequence[str],
+    points: int = 0,
 ) -> Array:
     """Return the boxes in each image, in pixels of the image as it is upright.
 
@@ -45,15 +36,23 @@ def read_image_boxes(
         places: Of the images, which say how large each is.
         classes: The names of the model's classes, in their order; empty where it has none. COCO's
             categories are classes by their names, or else in the order of their ids. YOLO's are.
+        points: How many keypoints each object of COCO's has; 0 for boxes alone.
 
     Returns:
         float64 ``(images, boxes, 5)``: class, left, top, right, bottom; rows of NaN fill it up.
+        Where there are crowds, a sixth column is 1 for each. With keypoints it is there, then the
+        area, and x, y and visibility of each keypoint.
 
     Raises:
         SamplesError: A file is missing or wrong, an image is not in it or has another size there,
             or a category is none of the model's classes.
     """
     sizes = [(place.picture_width, place.picture_height) for place in places]
+    if labels.is_dir() and points:
+        raise SamplesError(
+            f"{str(labels)!r} is a folder, and keypoints are read from COCO's annotations",
+            hint="name a .json as COCO's person_keypoints_val2017.json is",
+        )
     if labels.is_dir():
         found = _read_yolo_folder(
             [labels / path.relative_to(folder) for path in files], sizes, labels
@@ -62,12 +61,18 @@ def read_image_boxes(
         given = _read_coco(labels)
         table = {PurePosixPath(image.file_name).as_posix(): image for image in given.images}
         found = _collect_coco_boxes(
-            labels, given, match_by_path(files, folder, table, labels.name), sizes, classes
+            labels, given, match_by_path(files, folder, table, labels.name), sizes, classes, points
         )
-    padded = np.full((len(found), max(map(len, found), default=0), 5), np.nan)
+    padded = np.full((len(found), max(map(len, found), default=0), _count_columns(found)), np.nan)
     for rows, boxes in zip(padded, found, strict=True):
-        rows[: len(boxes)] = boxes
+        rows[: len(boxes)] = boxes[:, : rows.shape[1]]
     return padded
+
+
+def _count_columns(found: Sequence[Array]) -> int:
+    """Return how many columns say something: five, if no box is a crowd."""
+    columns = max((boxes.shape[1] for boxes in found), default=5)
+    return 5 if columns == 6 and not any(boxes[:, 5].any() for boxes in found) else columns
 
 
 _Size = tuple[int, int]
@@ -87,6 +92,9 @@ class _Annotation(BaseModel):
     bbox: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]
     """Left, top, width, height."""
     iscrowd: int = 0
+    area: FiniteFloat | None = None
+    keypoints: list[FiniteFloat] = []
+    """x, y and visibility of each."""
 
 
 class _Category(BaseModel):
@@ -126,20 +134,36 @@ def _collect_coco_boxes(
     images: Sequence[_Image],
     sizes: Sequence[_Size],
     classes: Sequence[str],
+    points: int,
 ) -> list[Array]:
     index = _map_categories(path, given, classes)
     boxes: dict[int | str, list[list[float]]] = {image.id: [] for image in given.images}
     for each in given.annotations:
-        if not each.iscrowd and each.image_id in boxes:
-            left, top, width, height = each.bbox
-            boxes[each.image_id].append(
-                [index[each.category_id], left, top, left + width, top + height]
-            )
+        # A crowd of what is no class decides nothing.
+        if each.image_id in boxes and each.category_id in index:
+            boxes[each.image_id].append([index[each.category_id], *_make_row(path, each, points)])
     found = []
     for image, size in zip(images, sizes, strict=True):
         _check_size(path, image, size)
-        found.append(np.array(boxes[image.id], np.float64).reshape(-1, 5))
+        columns = 7 + 3 * points if points else 6
+        found.append(np.array(boxes[image.id], np.float64).reshape(-1, columns))
     return found
+
+
+def _make_row(path: Path, given: _Annotation, points: int) -> list[float]:
+    """Return an object without its class."""
+    left, top, width, height = given.bbox
+    row = [left, top, left + width, top + height, float(given.iscrowd)]
+    if not points:
+        return row
+    if len(given.keypoints) != 3 * points:
+        raise SamplesError(
+            f"{str(path)!r} has an object with {len(given.keypoints)} values of keypoints, and"
+            f" {points} keypoints have {3 * points}",
+            hint="each has x, y and visibility; 'keypoints' of the output says how many there are",
+        )
+    area = width * height if given.area is None else given.area
+    return [*row, area, *given.keypoints]
 
 
 def _map_categories(path: Path, given: _Coco, classes: Sequence[str]) -> dict[int, int]:
@@ -158,7 +182,7 @@ def _map_categories(path: Path, given: _Coco, classes: Sequence[str]) -> dict[in
         )
     if not classes:
         return {id_: number for number, id_ in enumerate(sorted(names))}
-    return {id_: order.index(names[id_]) for id_ in used}
+    return {id_: order.index(name) for id_, name in names.items() if name in order}
 
 
 def _check_size(path: Path, image: _Image, size: _Size) -> None:

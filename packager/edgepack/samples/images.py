@@ -88,7 +88,7 @@ def read_image_size(path: Path) -> tuple[int, int]:
     Raises:
         SamplesError: As :func:`read_image_tensor`.
     """
-    with _opened(path) as image:
+    with open_image(path) as image:
         is_turned = image.getexif().get(_ORIENTATION) in _TURNED
         return image.size[::-1] if is_turned else image.size
 
@@ -102,13 +102,17 @@ def _read_image(
 ) -> Image.Image:
     from PIL import ImageOps
 
-    with _opened(path, file) as image:
+    with open_image(path, file) as image:
         return _make_opaque(ImageOps.exif_transpose(image)).convert(mode)
 
 
 @contextmanager
-def _opened(path: Path, file: io.BytesIO | None = None) -> Iterator[Image.Image]:
-    """Open an image, and say what is wrong with it; ``path`` is for messages where it is a file."""
+def open_image(path: Path, file: io.BytesIO | None = None) -> Iterator[Image.Image]:
+    """Open an image; ``path`` is for messages where its content is given as a file.
+
+    Raises:
+        SamplesError: It is no whole image, is too large, or has more than 8 bits a channel.
+    """
     from PIL import Image
 
     try:

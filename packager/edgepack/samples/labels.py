@@ -1,4 +1,4 @@
-"""Which class an image is of: by its folder, or by a CSV file."""
+"""What an image is labelled with: its class by its folder, or what a CSV file has for it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,76 @@ def read_image_labels(files: Sequence[Path], folder: Path, labels: str, project:
         classes = _list_classes(images, folder)
         return np.array([classes.index(path.relative_to(folder).parts[0]) for path in files])
     return np.array(match_by_path(files, folder, _read_label_table(project / labels), labels))
+
+
+def read_image_texts(files: Sequence[Path], folder: Path, labels: Path) -> Array:
+    """Return the text of each image, from a CSV of ``file,text``, as it is there: ``(images,)``.
+
+    Raises:
+        SamplesError: As :func:`read_image_labels`; or a row has more than two columns.
+    """
+    table: dict[str, str] = {}
+    for row in _read_rows(labels):
+        if len(row) > 2:
+            raise SamplesError(
+                f"{str(labels)!r} has {len(row)} columns in the row of {row[0]!r}: {row[1:4]}",
+                hint='a text with a comma is in quotes: a.png,"one, two"',
+            )
+        _add_label(labels, table, row[0], row[1])
+    return np.array(match_by_path(files, folder, table, labels.name))
+
+
+def read_image_numbers(files: Sequence[Path], folder: Path, labels: Path) -> Array:
+    """Return the number of each image, from a CSV of ``file,number``: float64 ``(images,)``.
+
+    Raises:
+        SamplesError: As :func:`read_image_labels`.
+    """
+    table: dict[str, float] = {}
+    for row in _read_rows(labels):
+        try:
+            _add_label(labels, table, row[0], float(row[1]))
+        except ValueError:
+            continue  # a header
+    return np.array(match_by_path(files, folder, table, labels.name), np.float64)
+
+
+def read_image_sets(
+    files: Sequence[Path], folder: Path, labels: Path, classes: int | None
+) -> Array:
+    """Return the classes of each image, from a CSV with a row of ``file,label`` for each of them.
+
+    Args:
+        files: The images.
+        folder: In which they lie.
+        labels: The CSV; a row without a label is of an image without any class.
+        classes: How many there are; None where only the labels tell.
+
+    Returns:
+        int64 ``(images, classes)``: 1 for each class that an image is of.
+
+    Raises:
+        SamplesError: As :func:`read_image_labels`; or a label is none of the classes.
+    """
+    table: dict[str, set[int]] = {}
+    for row in _read_rows(labels):
+        name, text = PurePosixPath(row[0].strip()).as_posix(), row[1].strip()
+        if text.isdecimal():
+            table.setdefault(name, set()).add(_parse_class_index(labels, name, text))
+        elif not text:
+            table.setdefault(name, set())
+    found = match_by_path(files, folder, table, labels.name)
+    most = max((max(each) for each in found if each), default=0)
+    if classes is not None and most >= classes:
+        raise SamplesError(
+            f"{str(labels)!r} has the label {most}, and the model has {classes} classes, 0 to"
+            f" {classes - 1}",
+            hint="subtract 1 from each where yours begin at 1",
+        )
+    sets = np.zeros((len(found), classes or most + 1), np.int64)
+    for number, own in enumerate(found):
+        sets[number, list(own)] = 1
+    return sets
 
 
 def match_by_path(
@@ -85,33 +155,41 @@ def _find_label(path: Path, table: Mapping[str, T], same_name: int) -> T | None:
     return table[rows[0]]
 
 
-def _read_label_table(path: Path) -> dict[str, int]:
-    """Return the labels by file, as a POSIX path; rows without a number, as a header, are left."""
+def _read_rows(path: Path) -> list[list[str]]:
+    """Return the rows of a CSV that have two columns or more."""
     try:
         # Spreadsheets begin UTF-8 files with a byte order mark.
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file) if len(row) >= 2]
+            return [row for row in csv.reader(file) if len(row) >= 2]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SamplesError(
             f"cannot read the labels {str(path)!r}: {error}",
             hint="'labels' names a CSV file with rows of file,label, or is 'folders'",
         ) from error
+
+
+def _read_label_table(path: Path) -> dict[str, int]:
+    """Return the labels by file, as a POSIX path; rows without a number, as a header, are left."""
     table: dict[str, int] = {}
-    for file_name, text in ((row[0].strip(), row[1].strip()) for row in rows):
-        if not text.isdecimal():
-            continue
-        name, label = PurePosixPath(file_name).as_posix(), _parse_class_index(path, file_name, text)
-        if table.setdefault(name, label) != label:
-            raise SamplesError(
-                f"{str(path)!r} labels {name!r} with {table[name]} and with {label}",
-                hint="keep one of the two rows",
-            )
+    for file_name, text in ((row[0], row[1].strip()) for row in _read_rows(path)):
+        if text.isdecimal():
+            label = _parse_class_index(path, file_name, text)
+            _add_label(path, table, file_name, label)
     if not table:
         raise SamplesError(
             f"{str(path)!r} has no row of file,label with a number for a label",
             hint="labels are class indices: cat.jpg,3",
         )
     return table
+
+
+def _add_label(path: Path, table: dict[str, T], file_name: str, label: T) -> None:
+    name = PurePosixPath(file_name.strip()).as_posix()
+    if table.setdefault(name, label) != label:
+        raise SamplesError(
+            f"{str(path)!r} labels {name!r} with {table[name]} and with {label}",
+            hint="keep one of the two rows",
+        )
 
 
 def _parse_class_index(path: Path, file_name: str, text: str) -> int:

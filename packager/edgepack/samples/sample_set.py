@@ -37,12 +37,15 @@ class SampleSet:
     names: tuple[str, ...]
     """What each sample is called: an image by its path within the folder."""
     labels: Array | None
-    """One label per sample: booleans, integers or floats; the leading axis counts samples. Boxes
-    are ``(samples, boxes, 5)``: class, left, top, right, bottom; rows of NaN fill it up."""
+    """One label per sample: booleans, integers, floats or a text; the leading axis counts samples.
+    Boxes are ``(samples, boxes, 5)``: class, left, top, right, bottom; where there are crowds, a
+    sixth column marks them; rows of NaN fill it up. Masks are int16 ``(samples, height, width)``,
+    pictures ``(samples, height, width, 3)``; -1 fills them up. Large ones are read from the file
+    when they are used."""
     streams: tuple[int, ...] = ()
     """The samples that begin a stream, where they are frames of streams."""
     places: tuple[Placement, ...] = ()
-    """Where each picture lies in the input, where labels are boxes in the pixels of pictures."""
+    """Where each picture lies in the input, where labels are boxes or masks in its pixels."""
 
     @classmethod
     def read(cls, folder: Path) -> SampleSet:
@@ -55,7 +58,7 @@ class SampleSet:
             tuple({k: tuple(v) for k, v in shapes.items()} for shapes in index["shapes"]),
             tuple(index["offsets"]),
             tuple(index["names"]),
-            np.load(labels, allow_pickle=False) if labels.exists() else None,
+            _load_labels(labels) if labels.exists() else None,
             tuple(index["streams"]),
             tuple(Placement(*place) for place in index["places"]),
         )
@@ -106,7 +109,7 @@ def write_sample_set(
 
     Raises:
         SamplesError: There are none, or one has a wrong name, dtype or shape, or holds NaN or
-            infinity, or the labels are no numbers or not as many as the samples.
+            infinity, or the labels are neither numbers nor texts, or not as many as the samples.
     """
     if labels is not None:
         _check_labels(labels)
@@ -148,17 +151,30 @@ def write_sample_set(
         np.save(folder / "labels.npy", labels, allow_pickle=False)
 
 
+def _load_labels(path: Path) -> Array:
+    is_large = path.stat().st_size > _LARGE
+    found: Array = np.load(path, allow_pickle=False, mmap_mode="r" if is_large else None)
+    return found
+
+
+_LARGE = 1 << 24
+"""The bytes from which labels, such as masks, stay on disk."""
+
+
 def encode_text(text: str) -> Array:
     """Return a text as a model takes it: its UTF-8 bytes, uint8 ``(N,)``."""
     return np.frombuffer(text.encode(), np.uint8)
 
 
 def _check_labels(labels: Array) -> None:
+    if labels.dtype.kind == "U" and labels.ndim == 1:
+        return
     if labels.ndim == 0 or labels.dtype.kind not in "biuf":
         example = ", ".join(map(repr, labels.ravel()[:3].tolist()))
         raise SamplesError(
             f"the labels are {labels.dtype} of shape {list(labels.shape)}: {example}",
-            hint="give each sample one number; a class is its index in the model's scores",
+            hint="give each sample one number, or one text; a class is its index in the model's"
+            " scores",
         )
 
 

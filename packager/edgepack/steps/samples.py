@@ -12,10 +12,10 @@ from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.inputs import ImageInput
-from edgepack.samples.boxes import has_boxes, read_image_boxes
 from edgepack.samples.constants import Constant, drop_constants, make_constant_arrays
 from edgepack.samples.images import read_image_size
-from edgepack.samples.labels import read_image_labels
+from edgepack.samples.label_kinds import IN_PICTURES, LabelKind
+from edgepack.samples.read_labels import Labelled, read_labels
 from edgepack.samples.sample_set import Sample, SampleSet, write_sample_set
 from edgepack.samples.sources import (
     read_image_samples,
@@ -94,25 +94,30 @@ class FolderSamples(SamplesStep):
     part: Part
     classes: tuple[str, ...] = field(default=(), kw_only=True)
     """The names of the model's classes, where labels are boxes and there are names."""
+    kind: LabelKind = field(default="classes", kw_only=True)
+    """What labels are."""
+    label_count: int = field(default=0, kw_only=True)
+    """How many keypoints an object has, or of how many classes several may be right; 0 where
+    nobody knows."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
         folder = inputs["source"]
         files = select_images(folder, self.limit, self.part)
-        labels, places = None, self._find_places(files, inputs["project"])
-        if self.labels and places:
-            path = inputs["project"] / self.labels
-            labels = read_image_boxes(files, folder, path, places, self.classes)
-        elif self.labels:
-            labels = read_image_labels(files, folder, self.labels, inputs["project"])
+        places = self._find_places(files)
+        labels = None
+        if self.labels:
+            about = (places, self.classes, self.label_count)
+            given = Labelled(files, folder, inputs["project"], self.labels, *about)
+            labels = read_labels(self.kind, given)
         names = (path.relative_to(folder).as_posix() for path in files)
         samples = zip(names, (inputs for _, inputs in self.read_samples(files)), strict=True)
         write_sample_set(out, self.signature, samples, labels, places=places)
         return make_set_notes(out, f"{folder.name}/")
 
-    def _find_places(self, files: Sequence[Path], project: Path) -> list[images.Placement]:
-        """Return where each picture lies in the input, if labels are boxes in them."""
-        if not self.labels or not has_boxes(project / self.labels):
+    def _find_places(self, files: Sequence[Path]) -> list[images.Placement]:
+        """Return where each picture lies in the input, if labels are in its pixels."""
+        if not self.labels or self.kind not in IN_PICTURES:
             return []
         resize = self.image.model_dump()["resize"]
         return [images.find_placement(*read_image_size(path), resize) for path in files]

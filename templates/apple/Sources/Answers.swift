@@ -212,7 +212,7 @@ enum OutputDescription: Decodable, Sendable, Equatable {
 
     private enum Kind: String, Decodable {
         case raw, classification, detection, embedding, mask, probability
-        case regression, tokens, text, signal
+        case regression, tokens, text, signal, picture
     }
 
     private enum Keys: CodingKey {
@@ -221,7 +221,7 @@ enum OutputDescription: Decodable, Sendable, Equatable {
 
     init(from decoder: any Decoder) throws {
         switch try decoder.container(keyedBy: Keys.self).decode(Kind.self, forKey: .kind) {
-        case .raw, .regression, .tokens, .signal: self = .raw
+        case .raw, .regression, .tokens, .signal, .picture: self = .raw
         case .classification: self = .classification(try ClassScores(from: decoder))
         case .detection: self = .detection(try DetectedRows(from: decoder))
         case .embedding: self = .embedding(try Pooling(from: decoder))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from edgepack.errors import SamplesError
 from edgepack.ondevice.runtime.edgepack_images import find_placement
-from edgepack.samples.boxes import has_boxes, read_image_boxes
+from edgepack.samples.boxes import read_image_boxes
 from edgepack.samples.sources import select_images
 from PIL import Image
 
@@ -65,18 +65,36 @@ def coco(tmp_path):
 
 def test_coco_when_there_are_no_class_names_takes_categories_in_the_order_of_ids(photos, coco):
     path = coco(annotated())
-    assert has_boxes(path)
-    # Category 7 is class 0; what is a crowd is left out.
+    # Category 7 is class 0; the sixth column marks a crowd.
     assert read(photos, path) == [
-        [[0, 0, 0, 200, 100]],
+        [[0, 0, 0, 200, 100, 0], [0, 1, 1, 10, 10, 1]],
         [],
-        [[1, 10, 20, 40, 60], [0, 5.5, 5, 15.5, 15]],
+        [[1, 10, 20, 40, 60, 0], [0, 5.5, 5, 15.5, 15, 0]],
     ]
+
+
+def test_coco_when_nothing_is_a_crowd_has_five_columns(photos, coco):
+    given = annotated()
+    given["annotations"] = [each for each in given["annotations"] if not each["iscrowd"]]
+    assert read(photos, coco(given))[0] == [[0, 0, 0, 200, 100]]
+
+
+def test_coco_when_keypoints_are_asked_for_has_them_behind_crowd_and_area(photos, coco):
+    given = annotated()
+    for each in given["annotations"]:
+        each |= {"keypoints": [1, 2, 2, 0, 0, 0], "area": 7.5}
+    files = select_images(photos, None, "all")
+    places = [find_placement(*WIDE, RESIZE)] * len(files)
+    found = read_image_boxes(files, photos, coco(given), places, (), 2)
+    assert found.shape == (3, 2, 7 + 6)
+    assert found[0, 1].tolist() == [0, 1, 1, 10, 10, 1, 7.5, 1, 2, 2, 0, 0, 0]
+    with pytest.raises(SamplesError, match="6 values of keypoints, and 17 keypoints have 51"):
+        read_image_boxes(files, photos, coco(given), places, (), 17)
 
 
 def test_coco_when_there_are_class_names_takes_categories_by_them(photos, coco):
     found = read(photos, coco(annotated()), ["bird", "cat", "dog"])
-    assert [[box[0] for box in boxes] for boxes in found] == [[2], [], [1, 2]]
+    assert [[box[0] for box in boxes] for boxes in found] == [[2, 2], [], [1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +159,6 @@ def yolo(tmp_path):
 def test_yolo_boxes_are_parts_of_the_images_sides(photos, yolo):
     folder = yolo("3 0.5 0.5 0.1 0.2\n\n0 0.05 0.9 0.1 0.2\n")
     yolo("", "b/1.txt")
-    assert has_boxes(folder)
     first, *others = read(photos, folder)
     assert np.array(first) == pytest.approx(np.array([[3, 90, 40, 110, 60], [0, 0, 80, 20, 100]]))
     assert others == [[], []]

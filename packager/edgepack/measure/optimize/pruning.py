@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.judging import find_largest_loss
 from edgepack.bundle.manifest import Accuracy, ManifestVariant, find_decisive
+from edgepack.metrics.labelled import compute_whole
 from edgepack.project.limits import Limits
 
 GAIN = 1.5
@@ -87,7 +88,7 @@ def explain_lost(found: Accuracy, limits: Limits, reference: float | None) -> st
     drop = compute_drop(found, reference)
     most = limits.metric_drop
     if most is None and not limits.need_samples:
-        most = MAY_LOSE * abs(reference)
+        most = MAY_LOSE * compute_whole(found.metric, reference)
     if most is None or drop <= most:
         return ""
     return f"{found.metric} drops by {drop:.4f} against fp32 at the first size, of at most {most:g}"

@@ -21,7 +21,7 @@ from edgepack.metrics.accuracy import (
     find_class_scores,
 )
 from edgepack.metrics.base import Nothing
-from edgepack.metrics.labelled import LabelledMetric
+from edgepack.metrics.of_labels import LabelledMetric
 from edgepack.model.running import Arrays
 from edgepack.project.outputs import OutputDescription
 from edgepack.project.samples import PythonMetric
@@ -67,7 +67,7 @@ class Judge:
         """
         self.by_output.add(reference, output, feed)
         if self.labelled is not None:
-            self.labelled.add(reference, output)
+            self.labelled.add(reference, output, feed)
         self._add_scores(reference, output)
         if self.keep_outputs:
             self.outputs[1].append(output)
@@ -84,7 +84,7 @@ class Judge:
         best, other = int(np.argmax(ours)), int(np.argmax(theirs))
         self.agreements.append(float(best == other))
         label = None if self.labels is None else self.labels[self.by_output.samples - 1]
-        if label is not None and np.ndim(label) == 0:
+        if label is not None and np.ndim(label) == 0 and self.labelled is None:
             label = _find_class_index(label, ours.size)
             self.hits[0].append(float(best == label))
             self.hits[1].append(float(other == label))
