@@ -38,6 +38,8 @@ WORDS = {
     "in-graph-probes": "making samples for preprocessing in the model",
     "tensor-samples": "preprocessing samples",
     "image-samples": "reading pictures",
+    "sound-samples": "reading sounds",
+    "video-samples": "reading frames of videos",
     "picture-samples": "reading pictures",
     "npz-samples": "reading samples",
     "test-data-samples": "reading samples",
@@ -59,7 +61,9 @@ LONG = {
     "python-samples",
     "reference-answers",
     "simulated",
+    "sound-samples",
     "unrolled",
+    "video-samples",
 }
 """Steps that take most of a build's time, besides recipes; an estimate does not count others."""
 

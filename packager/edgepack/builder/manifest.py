@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import version
 
@@ -27,12 +27,19 @@ from edgepack.bundle.manifest import (
     Tensor,
 )
 from edgepack.model.facts import TensorSpec
+from edgepack.project.inputs import InputDescription
 from edgepack.steps.base import NOTES, read_notes
 from edgepack.steps.proofs.framework import FrameworkProof
 from edgepack.steps.recipes.recipes import RECIPES
 
 # Their versions decide the bytes of a bundle.
 _TOOLS = ("numpy", "onnx", "onnxruntime", "onnxsim", "pillow")
+
+
+def _describe_inputs(inputs: Mapping[str, InputDescription]) -> dict[str, InputDescription]:
+    """Return what bundles know of inputs: not how samples were made of sounds."""
+    told = {name: each.model_copy(update={"sound": None}) for name, each in inputs.items()}
+    return {name: each for name, each in told.items() if each != InputDescription.model_construct()}
 
 
 def make_manifest(
@@ -62,7 +69,7 @@ def make_manifest(
         outputs=[_make_tensor(spec) for spec in outputs],
         constants=project.constants,
         state=project.state,
-        input_descriptions=project.inputs,
+        input_descriptions=_describe_inputs(project.inputs),
         output_descriptions=project.outputs,
         preprocess=project.preprocess,
         variants=variants,

@@ -24,7 +24,7 @@ from edgepack.ondevice.runtime.edgepack_layouts import (
     count_point_values,
 )
 from edgepack.ondevice.runtime.edgepack_wordpiece import TokenizerError, WordPiece
-from edgepack.project.inputs import ImageInput, TokensInput
+from edgepack.project.inputs import ImageInput, SoundInput, TokensInput
 from edgepack.project.loading import LoadedProject
 from edgepack.project.outputs import (
     ClassificationOutput,
@@ -65,6 +65,8 @@ def check_meanings(
     for name, described in loaded.project.inputs.items():
         if described.image is not None:
             check.check_image(name, described.image)
+        if described.sound is not None:
+            check.check_sound(name, described.sound)
         if described.tokens is not None:
             check.check_tokens(name, described.tokens, described.pad or 0)
     for spec in outputs:
@@ -91,6 +93,27 @@ class _Check:
                 ("inputs", name, "image"),
                 f"the input is {spec}, and an image would become float32{list(made)}",
                 "change 'resize', 'order' or 'layout', or give 'dims' the sizes that it makes",
+            )
+
+    def check_sound(self, name: str, sound: SoundInput) -> None:
+        spec, place = self.inputs[name], ("inputs", name, "sound")
+        length = "values" if sound.length is None else sound.length
+        shapes: list[tuple[int | str, ...]] = [(1, sound.channels, length)]
+        if sound.channels == 1:
+            shapes += [(1, length), (length,)]
+        if spec.dtype not in ("float32", "float16", "int16") or not any(
+            _can_be(spec, shape) for shape in shapes
+        ):
+            raise self._make_error(
+                place,
+                f"the input is {spec}, and sounds would become float32 {_join_shapes(shapes)}",
+                "change 'channels' or 'length', or give 'dims' the size that it makes",
+            )
+        if sound.length is None and self.loaded.project.state:
+            raise self._make_error(
+                place,
+                "with 'state' a sound is a stream of windows, and no length is given",
+                "give 'length': the values of a window",
             )
 
     def check_tokens(self, name: str, tokens: TokensInput, pad: float) -> None:

@@ -318,6 +318,7 @@ class _Planner:
         if source is None:
             return
         made_here = self.inputs.in_graph or source.images is not None
+        made_here |= source.video is not None
         images = [(name, d.image) for name, d in project.inputs.items() if d.image is not None]
         detections = [
             (name, d) for name, d in self.inputs.described if isinstance(d, DetectionOutput)

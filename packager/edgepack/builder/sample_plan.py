@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from edgepack.base.machine import find_processor
 from edgepack.builder.inputs import PlanInputs
@@ -18,14 +19,17 @@ from edgepack.project.inputs import ImageInput
 from edgepack.project.outputs import DetectionOutput
 from edgepack.project.samples import SampleSource
 from edgepack.samples.images import list_image_files
-from edgepack.samples.label_kinds import LabelKind, find_label_kind, list_label_files
-from edgepack.samples.sources import select_images
+from edgepack.samples.label_kinds import IN_PICTURES, LabelKind, find_label_kind, list_label_files
+from edgepack.samples.sounds import list_sound_files
+from edgepack.samples.sources import select_files, select_images
+from edgepack.samples.videos import FrameChoice, import_decoder, list_videos
 from edgepack.steps.comparing import PROBES
 from edgepack.steps.graph.prepared import fix_sizes
 from edgepack.steps.graph.unrolled import Unrolled
 from edgepack.steps.in_graph.picture_samples import InGraphProbes, TensorSamples
 from edgepack.steps.in_graph.pictures import PictureSamples
 from edgepack.steps.in_graph.texts import name_tokenizer_input
+from edgepack.steps.media_samples import SoundSamples, VideoSamples
 from edgepack.steps.recipes.bucketed import find_bucket_dims
 from edgepack.steps.samples import ImageSamples, NpzSamples, OnnxTestData, Part, PythonSamples
 
@@ -111,18 +115,22 @@ class _Steps:
         """Add the step that makes one sample set, and return its id."""
         if source is None:
             return None
-        if source.path is not None:
-            return self._add_npz(role, source)
-        if source.images is not None:
-            return self._add_images(role, source)
-        if source.test_data is not None:
-            return self._add_test_data(role, source)
-        if source.python is None:
-            raise TypeError("a sample source has exactly one origin")
+        kinds: dict[str, Callable[[Part, SampleSource], str]] = {
+            "path": self._add_npz,
+            "images": self._add_images,
+            "video": self._add_video,
+            "sounds": self._add_sounds,
+            "test_data": self._add_test_data,
+            "python": self._add_python,
+        }
+        (kind,) = (key for key in kinds if getattr(source, key) is not None)
+        return kinds[kind](role, source)
+
+    def _add_python(self, _: Part, source: SampleSource) -> str:
         interpreter = self.inputs.project.interpreter
         step = PythonSamples(
             self.inputs.signature,
-            source.python,
+            str(source.python),
             interpreter,
             source.limit,
             self.inputs.constants,
@@ -170,22 +178,10 @@ class _Steps:
 
     def _add_images(self, role: Part, source: SampleSource) -> str:
         folder = self.inputs.loaded.folder / str(source.images)
-        part: Part = role if self._has_one_folder() else "all"
-        files = select_images(folder, source.limit, part)
-        digest = hashlib.sha256()
-        for path in files:
-            digest.update(os.fsencode(path.relative_to(folder)))
-            digest.update(f"\0{hash_file(path)}\n".encode())
+        part: Part = role if self._is_shared("images") else "all"
         kind = self._find_label_kind(source)
-        if source.labels:
-            # Which labels the images get depends on the names of those not selected, too.
-            for path in list_image_files(folder):
-                digest.update(os.fsencode(path.relative_to(folder)) + b"\0")
-        if source.labels and source.labels != "folders":
-            labels = self.inputs.loaded.folder / source.labels
-            for path in list_label_files(labels, kind):
-                digest.update(os.fsencode(path.relative_to(labels)))
-                digest.update(f"\0{hash_file(path)}\n".encode())
+        content = _describe_files(select_images(folder, source.limit, part), folder)
+        content += self._describe_labels(source, kind, list_image_files(folder), folder)
         input_name, image = self._find_image_input()
         classes = self._find_class_names() if source.labels else ()
         chosen = (self.inputs.signature, input_name, image, source.labels, source.limit, part)
@@ -196,8 +192,88 @@ class _Steps:
             if project.pictures
             else ImageSamples(*chosen, **labelled)
         )
-        origin = self.builder.add_source(role, folder, digest.hexdigest())
+        origin = self.builder.add_source(role, folder, hashlib.sha256(content).hexdigest())
         return self.builder.add_step(step, source=origin, project=PROJECT_SOURCE)
+
+    def _describe_labels(
+        self, source: SampleSource, kind: LabelKind, files: Sequence[Path], folder: Path
+    ) -> bytes:
+        """Return what decides the labels of files: also the names of those not selected."""
+        if not source.labels:
+            return b""
+        found = b"".join(os.fsencode(path.relative_to(folder)) + b"\0" for path in files)
+        if source.labels != "folders":
+            labels = self.inputs.loaded.folder / source.labels
+            found += _describe_files(list_label_files(labels, kind), labels)
+        return found
+
+    def _add_video(self, role: Part, source: SampleSource) -> str:
+        import_decoder()
+        path = self.inputs.loaded.folder / str(source.video)
+        content = _describe_files(list_videos(path), path)
+        project = self.inputs.project
+        if project.takes_files:
+            raise ProfileError(
+                "samples from a video are pixels, and the model takes the bytes of image files",
+                hint="leave 'decode_image' out, or give the frames as a folder of images",
+                where=self.inputs.loaded.locate("samples", role, "video"),
+            )
+        input_name, image = self._find_image_input("video")
+        step = VideoSamples(
+            self.inputs.signature,
+            input_name,
+            image,
+            FrameChoice(source.every, source.fps),
+            source.limit,
+            role if self._is_shared("video") else "all",
+            self.inputs.state,
+            as_pixels=bool(project.pictures),
+        )
+        origin = self.builder.add_source(role, path, hashlib.sha256(content).hexdigest())
+        return self.builder.add_step(step, source=origin)
+
+    def _add_sounds(self, role: Part, source: SampleSource) -> str:
+        folder = self.inputs.loaded.folder / str(source.sounds)
+        part: Part = role if self._is_shared("sounds") else "all"
+        kind = self._find_label_kind(source)
+        self._check_sound_labels(role, source, kind)
+        chosen = select_files(folder, source.limit, part, list_sound_files)
+        content = _describe_files(chosen, folder)
+        content += self._describe_labels(source, kind, list_sound_files(folder), folder)
+        inputs = self.inputs.project.inputs.items()
+        described = [(name, d.sound) for name, d in inputs if d.sound is not None]
+        if len(described) != 1 or self._count_free() != 1:
+            raise ProfileError(
+                "samples from sounds need a model with one input and its description; the model"
+                f" has {self._count_free()}, described are {len(described)}",
+                hint="add to edgepack.yaml: inputs: {NAME: {sound: {rate: 16000, length: 16000}}},"
+                " or give samples as .npz",
+                where=self.inputs.loaded.locate("samples"),
+            )
+        input_name, sound = described[0]
+        about = (self.inputs.signature, input_name, sound, source.labels, source.limit, part)
+        step = SoundSamples(
+            *about, self.inputs.state, kind=kind, label_count=self._count_labels(kind)
+        )
+        origin = self.builder.add_source(role, folder, hashlib.sha256(content).hexdigest())
+        return self.builder.add_step(step, source=origin, project=PROJECT_SOURCE)
+
+    def _check_sound_labels(self, role: Part, source: SampleSource, kind: LabelKind) -> None:
+        wrong = kind in (*IN_PICTURES, "pictures")
+        if source.labels and (wrong or self.inputs.state):
+            why, hint = f"a sound has no {kind} as labels", "name a CSV of file,label, or 'folders'"
+            if not wrong:
+                why = "with 'state' a sound is a stream of windows, which have a label each"
+                hint = "give windows and their labels as .npz, or with a function"
+            raise ProfileError(
+                why,
+                hint=hint,
+                where=self.inputs.loaded.locate("samples", role, "labels"),
+            )
+
+    def _count_free(self) -> int:
+        """Return how many inputs samples have beside the state."""
+        return len(self.inputs.signature) - len(self.inputs.state)
 
     def _find_label_kind(self, source: SampleSource) -> LabelKind:
         kinds = {each.kind for each in self.inputs.project.outputs.values()}
@@ -215,11 +291,11 @@ class _Steps:
         sizes = [size for size in (shape or ())[1:] if isinstance(size, int)]
         return prod(sizes) if sizes else 0
 
-    def _has_one_folder(self) -> bool:
-        """Return whether calibration and evaluation take images from one folder."""
+    def _is_shared(self, key: Literal["images", "video", "sounds"]) -> bool:
+        """Return whether calibration and evaluation have one source."""
         samples = self.inputs.project.samples
         one, other = (
-            source and source.images and (self.inputs.loaded.folder / source.images).resolve()
+            (path := getattr(source, key, None)) and (self.inputs.loaded.folder / path).resolve()
             for source in (samples.calibration, samples.evaluation)
         )
         return bool(one) and one == other
@@ -234,13 +310,13 @@ class _Steps:
             read_labels(self.inputs.loaded.find_file(files[0]).read_text(encoding="utf-8"))
         )
 
-    def _find_image_input(self) -> tuple[str, ImageInput]:
+    def _find_image_input(self, source: str = "images") -> tuple[str, ImageInput]:
         inputs = self.inputs.project.inputs.items()
         described = [(name, d.image) for name, d in inputs if d.image is not None]
-        if len(described) != 1 or len(self.inputs.signature) != 1:
+        if len(described) != 1 or self._count_free() != 1:
             raise ProfileError(
-                f"samples from images need a model with one input and its description; the model"
-                f" has {len(self.inputs.signature)}, described are {len(described)}",
+                f"samples from {source} need a model with one input and its description; the model"
+                f" has {self._count_free()}, described are {len(described)}",
                 hint="add to edgepack.yaml: inputs: {NAME: {image: {resize: {short_side: 256,"
                 " crop: 224}, scale: 0.00392157}}}, or give samples as .npz",
                 where=self.inputs.loaded.locate("samples"),
@@ -276,6 +352,13 @@ class _Steps:
             inputs[str(n)] = self.builder.add_source(f"{role}-{n}", folder, digest.hexdigest())
         step = OnnxTestData(self.inputs.whole_signature, self.inputs.constants, self.inputs.state)
         return self.builder.add_step(step, **inputs)
+
+
+def _describe_files(files: Iterable[Path], folder: Path) -> bytes:
+    """Return what a hash of files is made of: the path and content of each."""
+    return b"".join(
+        os.fsencode(path.relative_to(folder)) + f"\0{hash_file(path)}\n".encode() for path in files
+    )
 
 
 def hash_file(path: Path) -> str:

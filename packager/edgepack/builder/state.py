@@ -84,6 +84,6 @@ def _require_order(loaded: LoadedProject) -> None:
         if source is not None and source.images is not None:
             raise ProfileError(
                 "a folder of images has no order, and 'state' needs frames one after the other",
-                hint="give them with a function (python: 'mydata:frames') or as .npz",
+                hint="give them with a function (python: 'mydata:frames'), as .npz, or a video",
                 where=loaded.locate("samples", role, "images"),
             )

@@ -148,6 +148,30 @@ class ImageInput(StrictModel):
         return self
 
 
+class SoundInput(StrictModel):
+    """How a ``.wav`` file becomes an input tensor: its values from -1 to 1.
+
+    The input is ``(N,)``, ``(1, N)`` or ``(1, C, N)``, of floats, or int16 for the values of 16
+    bits. Nothing is resampled or mixed: a file of another rate or with other channels is refused.
+    """
+
+    rate: Positive
+    """Values a second."""
+    channels: Positive = 1
+    length: Positive | None = None
+    """Values a sample: longer files are cut behind them, shorter ones filled up with zeros. With
+    ``state`` a file is a stream of as long windows. Default: the file's, where the input takes
+    any."""
+    hop: Positive | None = None
+    """With ``state``: how far apart windows begin; default: ``length``."""
+
+    @model_validator(mode="after")
+    def _check_hop(self) -> Self:
+        if self.hop is not None and self.length is None:
+            raise ValueError("'hop' is given without 'length' | give the length of a window")
+        return self
+
+
 class TokensInput(StrictModel):
     """How a text becomes token ids: by the ``tokenizer.json`` of a BERT model, which is WordPiece.
 
@@ -170,6 +194,8 @@ class InputDescription(Documented):
 
     image: ImageInput | None = None
     tokens: TokensInput | None = None
+    sound: Annotated[SoundInput | None, Field(exclude_if=lambda given: given is None)] = None
+    """Of samples from ``sounds``. It is not in the bundle: apps give values."""
     pad: int | Finite | None = None
     """What the loader puts behind the input's values, along symbolic dimensions with a list of
     sizes, up to the next of them. Default: 0, which in a mask hides what it stands for."""
@@ -182,16 +208,18 @@ class InputDescription(Documented):
         if self == InputDescription.model_construct():
             raise ValueError(
                 "it says nothing"
-                " | give 'image', 'tokens', 'pad', 'mask' or 'description', or remove the input"
+                " | give 'image', 'tokens', 'sound', 'pad', 'mask' or 'description', or remove the"
+                " input"
             )
-        given = [key for key in ("image", "tokens", "pad") if getattr(self, key) is not None]
+        given = [k for k in ("image", "tokens", "sound", "pad") if getattr(self, k) is not None]
         if self.mask is not None and given:
             raise ValueError(
                 f"'mask' and {given[0]!r} are given"
                 " | a mask is ones and zeros, padded with zeros: give one of the two"
             )
-        if self.image is not None and self.tokens is not None:
-            raise ValueError("'image' and 'tokens' are given | give one of the two")
+        made = [key for key in ("image", "tokens", "sound") if getattr(self, key) is not None]
+        if len(made) > 1:
+            raise ValueError(f"{made[0]!r} and {made[1]!r} are given | give one of the two")
         return self
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from edgepack.base.schema import Positive, StrictModel
+from edgepack.base.schema import Finite, Positive, StrictModel
 
 HookName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 """``module:function``, found with the project's folder on the path."""
@@ -44,12 +44,16 @@ class PythonMetric(StrictModel):
 
 
 class SampleSource(StrictModel):
-    """Where samples come from: exactly one of the first four keys."""
+    """Where samples come from: exactly one of the first six keys."""
 
     path: str | None = None
     """An ``.npz`` with one array per input; the leading axis is the sample."""
     images: str | None = None
     """A folder of images, used with the description of the model's one image input."""
+    video: str | None = None
+    """A video, or a folder of videos, whose frames are pictures in order."""
+    sounds: str | None = None
+    """A folder of ``.wav`` files, used with the description of the model's one input of sound."""
     test_data: str | None = None
     """A glob of ONNX test data folders (``input_0.pb`` and so on)."""
     python: HookName | None = None
@@ -60,12 +64,16 @@ class SampleSource(StrictModel):
     classes count from 0 in the order of the folders' names. Boxes: COCO's annotations, a ``.json``
     file, or a folder with a YOLO ``.txt`` for each image. Masks and reference pictures: a folder
     with one for each image. Other sources take none."""
+    every: Positive | None = None
+    """video: one of so many frames, the first included."""
+    fps: Annotated[Finite, Field(gt=0)] | None = None
+    """video: so many frames a second, instead of ``every``; default: all."""
     limit: Positive | None = None
     """Take this many samples, the first in the file or evenly spread over a folder's names."""
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
-        keys = ("path", "images", "test_data", "python")
+        keys = ("path", "images", "video", "sounds", "test_data", "python")
         given = [key for key in keys if getattr(self, key) is not None]
         if len(given) != 1:
             raise ValueError(
@@ -76,11 +84,20 @@ class SampleSource(StrictModel):
 
     @model_validator(mode="after")
     def _check_labels(self) -> Self:
-        if self.labels is not None and self.path is None and self.images is None:
+        if self.labels is not None and not (self.path or self.images or self.sounds):
             raise ValueError(
-                "'labels' goes with 'path' or 'images' only"
+                "'labels' goes with 'path', 'images' or 'sounds' only"
                 " | remove it; a Python source yields (inputs, label)"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_frames(self) -> Self:
+        given = [key for key in ("every", "fps") if getattr(self, key) is not None]
+        if given and self.video is None:
+            raise ValueError(f"{given[0]!r} goes with 'video' only | remove it")
+        if len(given) == 2:
+            raise ValueError("'every' and 'fps' are given | give one of the two")
         return self
 
 
@@ -94,7 +111,10 @@ class EvaluationSource(SampleSource):
 
 
 class Samples(StrictModel):
-    """The two sets of samples. One folder of images for both is split 80 to 20 by content."""
+    """The two sets of samples.
+
+    One folder of images or sounds for both is split 80 to 20 by content, one video by time.
+    """
 
     calibration: SampleSource | None = None
     evaluation: EvaluationSource | None = None

@@ -38,7 +38,23 @@ def read_image_tensor(path: Path, description: ImageInput) -> np.ndarray[Any, An
     Raises:
         SamplesError: The file is no whole image, is too large, or has more than 8 bits a channel.
     """
-    image = _read_image(path, "L" if description.order == "GRAY" else "RGB")
+    return _make_tensor(_read_image(path, _choose_mode(description)), description)
+
+
+def make_image_tensor(
+    pixels: np.ndarray[Any, Any], description: ImageInput
+) -> np.ndarray[Any, Any]:
+    """Return pixels, uint8 ``(H, W, 3)`` RGB, as :func:`read_image_tensor` does a file's."""
+    from PIL import Image
+
+    return _make_tensor(Image.fromarray(pixels).convert(_choose_mode(description)), description)
+
+
+def _choose_mode(description: ImageInput) -> Literal["L", "RGB"]:
+    return "L" if description.order == "GRAY" else "RGB"
+
+
+def _make_tensor(image: Image.Image, description: ImageInput) -> np.ndarray[Any, Any]:
     described = description.model_dump()
     place = images.find_placement(*image.size, described["resize"])
     shown = _resize_image(image, place, described["resize"])

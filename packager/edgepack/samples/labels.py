@@ -1,4 +1,4 @@
-"""What an image is labelled with: its class by its folder, or what a CSV file has for it."""
+"""What an image or sound is labelled with: its class by its folder, or what a CSV has for it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.errors import SamplesError
 from edgepack.samples.images import list_image_files
+from edgepack.samples.sounds import SUFFIXES as SOUNDS
+from edgepack.samples.sounds import list_sound_files
 
 T = TypeVar("T")
 _INT64_MAX = 2**63 - 1
 
 
 def read_image_labels(files: Sequence[Path], folder: Path, labels: str, project: Path) -> Array:
-    """Return the class index of each image: from a CSV of ``file,label``, or from its folder.
+    """Return the class index of each file: from a CSV of ``file,label``, or from its folder.
 
     With ``folders`` the classes are all subfolders of ``folder`` that hold images, sorted, even
     if none of a class is among ``files``. In a CSV the file is the path within ``folder``, or a
@@ -29,9 +31,8 @@ def read_image_labels(files: Sequence[Path], folder: Path, labels: str, project:
         SamplesError: An image is in no class's folder, or the CSV is missing or wrong, has no row
             for an image, or does not say which image a row is for.
     """
-    images = list_image_files(folder)
     if labels == "folders":
-        classes = _list_classes(images, folder)
+        classes = _list_classes(_list_alike(files, folder), folder)
         return np.array([classes.index(path.relative_to(folder).parts[0]) for path in files])
     return np.array(match_by_path(files, folder, _read_label_table(project / labels), labels))
 
@@ -115,23 +116,29 @@ def match_by_path(
         SamplesError: It has no row for an image, or several, or a name without a folder fits
             several images.
     """
-    same_name = Counter(path.name for path in list_image_files(folder))
+    same_name = Counter(path.name for path in _list_alike(files, folder))
     found = [_find_label(path.relative_to(folder), table, same_name[path.name]) for path in files]
     known = [label for label in found if label is not None]
     if len(known) < len(files):
         first = files[found.index(None)].relative_to(folder).as_posix()
         raise SamplesError(
-            f"{labels!r} has no label for {len(files) - len(known)} images, {first!r} first",
+            f"{labels!r} has no label for {len(files) - len(known)} files, {first!r} first",
             hint=f"it names each file as it lies in {str(folder)!r}: {first}",
         )
     return known
+
+
+def _list_alike(files: Sequence[Path], folder: Path) -> list[Path]:
+    """Return all images of a folder, or all sounds, as the files are."""
+    are_sounds = files[0].suffix.lower() in SOUNDS
+    return list_sound_files(folder) if are_sounds else list_image_files(folder)
 
 
 def _list_classes(images: Sequence[Path], folder: Path) -> list[str]:
     loose = [path.name for path in images if path.parent == folder]
     if loose:
         raise SamplesError(
-            f"{len(loose)} images lie in {str(folder)!r} itself, {loose[0]!r} first: they have no"
+            f"{len(loose)} files lie in {str(folder)!r} itself, {loose[0]!r} first: they have no"
             " class",
             hint="move each into the folder of its class, or remove it",
         )
@@ -148,7 +155,7 @@ def _find_label(path: Path, table: Mapping[str, T], same_name: int) -> T | None:
         return None
     if len(rows) > 1 or same_name > 1:
         raise SamplesError(
-            f"the label of {path.as_posix()!r} is ambiguous: {same_name} images have this name,"
+            f"the label of {path.as_posix()!r} is ambiguous: {same_name} files have this name,"
             f" and the rows {rows}",
             hint=f"write the file with its folders: {path.as_posix()}",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -130,17 +130,33 @@ def select_images(folder: Path, limit: int | None, part: str) -> list[Path]:
     Raises:
         SamplesError: There is no such folder, or nothing in this part.
     """
+    return select_files(folder, limit, part, list_image_files)
+
+
+def select_files(
+    folder: Path,
+    limit: int | None,
+    part: str,
+    list_files: Callable[[Path, int | None], list[Path]],
+) -> list[Path]:
+    """Return the files of one part of a folder, as :func:`select_images` does.
+
+    ``list_files`` returns those of a kind, evenly spread over them with a limit.
+
+    Raises:
+        SamplesError: There is no such folder, or nothing in this part.
+    """
     if part == "all":
-        return list_image_files(folder, limit)
-    digests = {path: _compute_digest(path) for path in list_image_files(folder)}
+        return list_files(folder, limit)
+    digests = {path: _compute_digest(path) for path in list_files(folder, None)}
     held_out = _find_held_out(set(digests.values()))
     files = [
         path for path, digest in digests.items() if (digest in held_out) == (part == "evaluation")
     ]
     if not files:
         raise SamplesError(
-            f"splitting {str(folder)!r} leaves no image for {part}",
-            hint="add a different image, or name a folder for each of calibration and evaluation",
+            f"splitting {str(folder)!r} leaves no file for {part}",
+            hint="add a different one, or name a folder for each of calibration and evaluation",
         )
     return choose_spread(files, limit)
 

@@ -101,7 +101,7 @@ def test_coco_when_there_are_class_names_takes_categories_by_them(photos, coco):
     ("change", "said"),
     [
         ({"categories": [{"id": 90, "name": "cat"}]}, "boxes of 'id 7', which is none of the 1"),
-        ({"images": []}, "no label for 3 images, 'a/1.png' first"),
+        ({"images": []}, "no label for 3 files, 'a/1.png' first"),
         (
             {"annotations": [{"image_id": 30, "category_id": 7}]},
             "annotations.0.bbox Field required",
@@ -129,7 +129,7 @@ def test_coco_when_an_image_was_annotated_in_another_size_says_so(photos, coco):
 def test_coco_when_a_name_may_be_two_images_says_so(photos, coco):
     given = annotated()
     given["images"][1]["file_name"] = "1.png"
-    with pytest.raises(SamplesError, match="ambiguous: 2 images have this name"):
+    with pytest.raises(SamplesError, match="ambiguous: 2 files have this name"):
         read(photos, coco(given))
 
 

@@ -72,10 +72,10 @@ def test_csv_when_it_begins_with_a_byte_order_mark_reads_the_first_row(tmp_path)
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        ("1.png,0\n", r"the label of 's/1\.png' is ambiguous: 2 images"),
+        ("1.png,0\n", r"the label of 's/1\.png' is ambiguous: 2 files"),
         ("x/1.png,0\ny/1.png,1\n", r"the label of '1\.png' is ambiguous"),
         ("1.png,0\n./1.png,1\n", r"labels '1\.png' with 0 and with 1"),
-        ("2.png,0\n", r"no label for 2 images, '1\.png' first"),
+        ("2.png,0\n", r"no label for 2 files, '1\.png' first"),
         ("1.png,99999999999999999999999\n", "more than 64 bits hold"),
         ("1.png,9223372036854775808\n", "more than 64 bits hold"),
         (f"1.png,{'9' * 5000}\n", "more than 64 bits hold"),
@@ -139,5 +139,5 @@ def test_shared_folder_when_it_has_two_images_gives_each_part_one(tmp_path, star
 def test_shared_folder_when_its_images_are_copies_is_refused(tmp_path):
     for name in ("a.png", "b.png"):
         Image.new("RGB", (4, 4)).save(tmp_path / name)
-    with pytest.raises(SamplesError, match="leaves no image for calibration"):
+    with pytest.raises(SamplesError, match="leaves no file for calibration"):
         select_images(tmp_path, None, "calibration")

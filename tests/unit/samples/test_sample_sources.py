@@ -69,7 +69,7 @@ def test_plan_when_test_data_is_no_glob_is_an_error_with_its_place(tmp_path, pat
 
 @pytest.mark.parametrize("source", ["python: 'a:b'", "test_data: 'set_*'"])
 def test_project_when_the_source_takes_no_labels_refuses_them(tmp_path, source):
-    with pytest.raises(ProfileError, match="'labels' goes with 'path' or 'images' only"):
+    with pytest.raises(ProfileError, match="'labels' goes with 'path', 'images' or 'sounds' only"):
         plan(tmp_path, f"samples: {{evaluation: {{{source}, labels: l.csv}}}}\n")
 
 
