@@ -145,7 +145,7 @@ def _make_guess(guess: Guess, why: str) -> Guess:
 
 def _is_telling(best: RankedWay) -> bool:
     match best.measure:
-        case "labels":
+        case "labels" | "boxes":
             return sum(best.hits) > len(best.hits) / 4
         case "information":
             near = best.divergence is not None and best.divergence < _NEAR

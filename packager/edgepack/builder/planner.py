@@ -314,7 +314,8 @@ class _Planner:
     def _add_input_check(self, reference: str) -> None:
         """Add the step that checks for wrong preprocessing, where there are samples."""
         project = self.inputs.project
-        source = project.samples.evaluation or project.samples.calibration
+        evaluation = project.samples.evaluation
+        source = evaluation or project.samples.calibration
         if source is None:
             return
         made_here = self.inputs.in_graph or source.images is not None
@@ -330,6 +331,7 @@ class _Planner:
             processor=find_processor(),
             called="the model" if self._carried else "fp32",
             state=self.inputs.state_pairs,
+            claimed=evaluation.claimed if evaluation else None,
         )
         samples = self.samples.tensors
         self.builder.add_step(step, model=reference, samples=samples)

@@ -24,7 +24,7 @@ _TELLING = 0.6
 """The share of the bits that predictions can say about samples: with fewer, samples may be of one
 kind."""
 
-Measure = Literal["labels", "information", "detections", "normalization"]
+Measure = Literal["labels", "boxes", "information", "detections", "normalization"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,10 @@ def _rank_alternatives(
                 alternative, 0, "information", bits, shown, most=most, span=span, divergence=far
             )
         ]
+    if seen.right:
+        shown = f"the best detection is there in {sum(seen.right)} of {len(seen.right)} pictures"
+        hits = tuple(seen.right)
+        return [RankedWay(alternative, 0, "boxes", sum(hits), shown, hits)]
     if seen.best:
         mean = float(np.mean(seen.best))
         shown = f"the best detection scores {mean:.2f} on average"
@@ -142,7 +146,7 @@ def is_clearly_better(best: RankedWay, own: RankedWay, tried: int) -> bool:
     With labels by a sign test, at 5 % for all that were tried together; else by a wide margin.
     """
     match best.measure:
-        case "labels":
+        case "labels" | "boxes":
             return sign_test(*_count_differences(best, own)) < _SURE / max(1, tried)
         case "information":
             telling = best.value > _TELLING * best.most and best.value >= 2 * own.value
@@ -180,7 +184,11 @@ def format_warning(
     own = next((entry for entry in ranked if entry.is_own), None)
     tried = described.ways + len(OFFSETS) - 1
     better = own is not None and is_clearly_better(ranked[0], own, tried)
-    cleared = own is not None and own.measure == "labels" and not finding.by_chance
+    cleared = (
+        own is not None
+        and own.measure in ("labels", "boxes")
+        and not (finding.by_chance or finding.below_claim)
+    )
     if not better and (cleared or not finding.reasons):
         return ""
     now = f"{finding.right}, and " if finding.right else ""

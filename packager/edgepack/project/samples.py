@@ -108,6 +108,15 @@ class EvaluationSource(SampleSource):
     """Default: with labels ``top1``, or ``map50`` where they are boxes and an output is a
     detection, or ``cer`` where they are texts and an output is one; ``agreement`` with fp32
     without."""
+    claimed: Annotated[float, Field(gt=0, le=1)] | None = None
+    """The ``top1`` that the model's makers publish: a build warns where fp32 is below it, and tries
+    other ways to make the input."""
+
+    @model_validator(mode="after")
+    def _check_claim(self) -> Self:
+        if self.claimed is not None and self.metric not in (None, "top1"):
+            raise ValueError("'claimed' is of the metric top1 | remove it, or name top1")
+        return self
 
 
 class Samples(StrictModel):

@@ -92,6 +92,11 @@ def replaced(project: Path, old: str, new: str) -> None:
     project.write_text(text.replace(old, new))
 
 
+def list_warnings(project: Path) -> list[str]:
+    found = build(project=project, out=project.parent / "dist").warnings
+    return [each for each in found if each.startswith("preprocessing")]
+
+
 def built(project: Path) -> Accuracy:
     (variant,) = (
         build(project=project, out=project.parent / "dist").bundles[0].bundle.manifest.variants
@@ -110,6 +115,17 @@ def test_build_with_yolos_labels_finds_the_same_and_map50_is_the_metric_of_boxes
     replaced(project, "labels: annotations.json, metric: map", "labels: labels")
     found = built(project)
     assert (found.metric, found.value) == ("map50", 1)
+
+
+@pytest.mark.parametrize("labels", slow_after(1, ["annotations.json", "labels"], reason="builds"))
+def test_build_when_the_order_is_wrong_finds_the_right_one_by_the_boxes(project, labels):
+    replaced(project, "annotations.json, metric: map", labels)
+    assert list_warnings(project) == []
+    replaced(project, "scale: 0.00392157", "order: BGR, scale: 0.00392157")
+    [text] = list_warnings(project)
+    assert "best detection is there in" in text
+    assert "RGB from 0 to 1: the best detection is there in 24 of 24 pictures" in text
+    assert "order: RGB, scale: 0.00392157, layout: NCHW}}}" in text
 
 
 @pytest.mark.slow(reason="takes seconds")

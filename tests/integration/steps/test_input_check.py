@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 from edgepack.base.yaml_source import parse_yaml
 from edgepack.builder.build import build
 from edgepack.errors import ProfileError
+from edgepack.metrics.precision import make_plane
 from edgepack.model.facts import TensorSpec
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
@@ -22,7 +24,7 @@ from edgepack.samples.sources import read_image_samples
 from edgepack.steps.base import run_step
 from edgepack.steps.graph.prepared import fix_dims
 from edgepack.steps.proofs.input_check import InputCheck
-from edgepack.steps.proofs.input_runs import find_best_score
+from edgepack.steps.proofs.input_runs import find_best
 from edgepack.steps.proofs.read_answers import ReadAnswers
 from onnx import TensorProto, helper
 
@@ -43,7 +45,7 @@ def image_of(description: str) -> ImageInput:
 def warned(tmp_path):
     """Run the step on 40 pictures, and return its warnings."""
 
-    def run(image, *, labels=None, described=True, tensors=None, model=None, **net):
+    def run(image, *, labels=None, described=True, tensors=None, claimed=None, **net):
         pictures, classes = brightness_nets.pictures(40)
         if tensors is None:
             tensors = [normalize_pixels(picture, image) for picture in pictures]
@@ -53,7 +55,8 @@ def warned(tmp_path):
         samples = ((str(n), {"image": tensor}) for n, tensor in enumerate(tensors))
         given = classes if labels is None else labels
         write_sample_set(tmp_path / "samples", (SPEC,), samples, None if given is False else given)
-        step = InputCheck((("image", image),) if described else (), "scores", (), "x86-64")
+        images = (("image", image),) if described else ()
+        step = InputCheck(images, "scores", (), "x86-64", claimed=claimed)
         inputs = {"model": tmp_path / "model", "samples": tmp_path / "samples"}
         return run_step(step, inputs, tmp_path / "out").facts["warnings"]
 
@@ -128,6 +131,28 @@ def test_check_when_accuracy_is_low_but_real_says_nothing(warned):
     assert warned(RIGHT, labels=hard) == []
 
 
+def test_check_when_accuracy_is_below_what_is_claimed_says_so(warned):
+    labels = brightness_nets.pictures(40)[1]
+    some = np.where(np.arange(40) % 2 == 0, labels, (labels + 1) % 10)
+    [text] = warned(RIGHT, labels=some, claimed=0.9)
+    first, suspects, *_ = text.split("\n    ")
+    assert first.startswith("fp32 is right for 20 of 40 samples (95 % interval ")
+    assert first.endswith("and 90.0% is claimed")
+    assert suspects.startswith("suspects are order, scale, mean and std, layout")
+    assert "none of" in text
+
+
+@pytest.mark.parametrize("claimed", [0.5, 0.6, None])
+def test_check_when_accuracy_is_as_claimed_says_nothing(warned, claimed):
+    labels = brightness_nets.pictures(40)[1]
+    some = np.where(np.arange(40) % 2 == 0, labels, (labels + 1) % 10)
+    assert warned(RIGHT, labels=some, claimed=claimed) == []
+
+
+def test_check_when_labels_are_texts_says_nothing(warned):
+    assert warned(RIGHT, labels=np.array([f"text {n}" for n in range(40)])) == []
+
+
 def test_check_when_most_samples_are_of_one_class_says_nothing(warned):
     tensors = [np.full((1, 3, 8, 8), 0.7 + n / 1000, np.float32) for n in range(40)]
     labels = np.where(np.arange(40) < 38, 3, 0)
@@ -176,8 +201,9 @@ def test_best_detection_when_an_output_has_boxes_is_the_one_with_the_best_score(
     output = np.zeros((1, 6, 9), np.float32)
     output[0, :, 5] = 8, 9, 6, 4, 0.2, 0.7
     meaning = DetectionOutput(kind="detection", layout="yolo")
-    assert find_best_score(output, meaning) == pytest.approx(0.7)
-    assert find_best_score(np.zeros((1, 6, 0), np.float32), meaning) == 0
+    plane = make_plane(meaning.model_dump())
+    assert find_best(output, meaning, plane).score == pytest.approx(0.7)
+    assert find_best(np.zeros((1, 6, 0), np.float32), meaning, plane) is None
 
 
 def test_check_when_scores_are_described_as_boxes_warns(tmp_path):
@@ -216,6 +242,53 @@ def test_build_when_the_scale_is_missing_warns_with_the_line_to_write(tmp_path, 
 
 
 IMAGENET = {"short_side": 146, "crop": 128}
+
+
+SQUEEZENET = ImageInput(
+    resize={"short_side": 256, "crop": 224}, order="BGR", mean=[103.939, 116.779, 123.68]
+)
+
+
+@pytest.mark.slow(reason="runs a larger model")
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        # So little is lost that it is the claim that shows it.
+        ({"order": "RGB", "mean": [123.68, 116.779, 103.939]}, "best, BGR from -123.68 to 151.061"),
+        ({"scale": 1 / 255, "mean": []}, "order: BGR, scale: 1"),
+        ({"layout": "NHWC"}, ""),
+    ],
+)
+def test_check_of_squeezenet_when_order_or_scale_is_wrong_finds_the_right_one(
+    tmp_path, shared_data, wrong, found
+):
+    photos = shared_data / "imagenet"
+    with (photos / "labels.csv").open() as file:
+        rows = [row for row in csv.reader(file) if row[1].isdigit()][::10]
+    for name in ("pictures", "model"):
+        (tmp_path / name).mkdir()
+    for row in rows:
+        shutil.copy(photos / "images" / Path(row[0]).name, tmp_path / "pictures")
+    labels = "".join(f"{Path(row[0]).name},{row[1]}\n" for row in rows)
+    (tmp_path / "labels.csv").write_text(labels)
+    shutil.copy(photos / "squeezenet1.1_fp32_opset13_dynbatch.onnx", tmp_path / "model.onnx")
+    image = SQUEEZENET.model_copy(update=wrong)
+    path = tmp_path / "edgepack.yaml"
+    path.write_text(
+        "schema_version: 1\nname: net\nversion: 1.0.0\nmodel: model.onnx\ndims: {N: 1}\n"
+        f"inputs: {{data_0: {{image: {format_flow(image)}}}}}\n"
+        "samples:\n  calibration: {images: pictures, limit: 8}\n"
+        "  evaluation: {images: pictures, labels: labels.csv, claimed: 0.58}\n"
+    )
+    if not found:
+        # What the input cannot be is refused before anything runs.
+        with pytest.raises(ProfileError, match="an image would become"):
+            build(project=path, targets=["host"], variants=["cpu-fp32"], out=tmp_path / "dist")
+        return
+    result = build(project=path, targets=["host"], variants=["cpu-fp32"], out=tmp_path / "dist")
+    [text] = [each for each in result.warnings if each.startswith("preprocessing")]
+    assert found in text
+    assert "suspects are order, scale, mean and std, layout" in text
 
 
 @pytest.fixture

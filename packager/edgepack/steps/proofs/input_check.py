@@ -61,6 +61,9 @@ class InputCheck:
     """What the model is called in the warning."""
     state: StatePairs = ()
     """Outputs of it are not looked at."""
+    claimed: float | None = None
+    """The share of the samples that the model's makers say it is right for; None where none is
+    known."""
 
     def check(self, inputs: Inputs) -> None:
         """Accept any model that runs."""
@@ -93,7 +96,7 @@ class InputCheck:
         labels = find_class_labels(samples)
         if _are_equal(samples.read_inputs(index) for index in chosen):
             return [], f"all {len(chosen)} samples are equal, which shows nothing"
-        own = runner.observe(samples.read_inputs(index) for index in chosen)
+        own = runner.observe_samples(samples, chosen)
         text, done = self._check_input(runner, samples, chosen, labels, own)
         return [text] if text else [], done
 
@@ -168,7 +171,9 @@ def _describe_ways(runner: Runner, count: int, ways: int) -> Described:
 def find_class_labels(samples: SampleSet) -> list[int] | None:
     """Return labels that are class indices, or None."""
     labels = samples.labels
-    if labels is None or labels.ndim != 1 or not np.array_equal(labels, labels.astype(np.int64)):
+    if labels is None or labels.ndim != 1 or labels.dtype.kind == "U":
+        return None
+    if not np.array_equal(labels, labels.astype(np.int64)):
         return None
     return [int(label) for label in labels]
 

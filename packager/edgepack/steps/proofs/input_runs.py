@@ -6,18 +6,20 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.errors import ModelError
 from edgepack.metrics.accuracy import Variation, find_class_scores
-from edgepack.metrics.precision import make_plane
+from edgepack.metrics.labelled import has_boxes
+from edgepack.metrics.precision import CROWD, OVERLAPS, compute_overlaps, make_plane
 from edgepack.model.facts import TensorSpec, read_signature
 from edgepack.model.reading import read_structure
 from edgepack.model.workload import count_multiply_adds
 from edgepack.ondevice.runtime import edgepack_answers, edgepack_layouts
+from edgepack.ondevice.runtime.edgepack_images import Placement
 from edgepack.preprocessing.alternatives import (
     Alternative,
     describe_image,
@@ -64,6 +66,19 @@ class KnownOfModel(Protocol):
     @property
     def state(self) -> StatePairs:
         """Outputs that feed inputs, which are not looked at."""
+
+    @property
+    def claimed(self) -> float | None:
+        """The share of the samples that its makers say it is right for."""
+
+
+class Wanted(NamedTuple):
+    """What is in a picture, by its labels."""
+
+    boxes: Array
+    """``(M, 5)``: class, left, top, right, bottom."""
+    place: Placement
+    """Where the picture lies in the input."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +141,7 @@ class Runner:
             self.start if looks_like_picture else None,
             min(least, default=0.0),
             self.known.called,
+            self.known.claimed,
         )
 
     def list_picture_layouts(self) -> list[Literal["NCHW", "NHWC"]]:
@@ -152,12 +168,10 @@ class Runner:
         self, samples: SampleSet, chosen: Sequence[int], others: Sequence[Alternative]
     ) -> Iterator[tuple[Alternative | None, Seen]]:
         """Yield what the model gives for samples as they are, then for each other way it takes."""
-        yield None, self.observe(samples.read_inputs(index) for index in chosen)
+        yield None, self.observe_samples(samples, chosen)
         for other in others:
             try:
-                found = self.observe(
-                    self._make_feed(samples.read_inputs(index), other) for index in chosen
-                )
+                found = self.observe_samples(samples, chosen, other)
             except ModelError:
                 # Another layout may not go with sizes further inside; then it is not the right one.
                 continue
@@ -167,12 +181,33 @@ class Runner:
         name = self.input_name
         return {**feed, name: other.make_input(feed[name], self.image)}
 
-    def observe(self, feeds: Iterable[Feed]) -> Seen:
+    def observe_samples(
+        self, samples: SampleSet, chosen: Sequence[int], other: Alternative | None = None
+    ) -> Seen:
+        """Run the model on some samples, made in another way if one is given."""
+        feeds = (samples.read_inputs(index) for index in chosen)
+        if other is not None:
+            feeds = (self._make_feed(feed, other) for feed in feeds)
+        return self._observe(feeds, [self._find_wanted(samples, index) for index in chosen])
+
+    def _find_wanted(self, samples: SampleSet, index: int) -> Wanted | None:
+        """Return what is in a sample, if labels are boxes, there are some, and one output's are."""
+        labels = samples.labels
+        if labels is None or len(self.known.detections) != 1 or not has_boxes(labels):
+            return None
+        rows = labels[index]
+        rows = rows[~np.isnan(rows).any(axis=1)]
+        rows = rows[rows[:, CROWD] == 0] if rows.shape[1] > CROWD else rows
+        (_, meaning), *_ = self.known.detections
+        place = samples.places[index] if samples.places else make_plane(meaning.model_dump())
+        return Wanted(rows[:, :CROWD], place) if len(rows) else None
+
+    def _observe(self, feeds: Iterable[Feed], wanted: Sequence[Wanted | None]) -> Seen:
         """Run the model on samples, and return what was seen."""
         found, moments = Seen(), _Moments()
         normalization = self.start.normalization if self.start else None
         looked_at = 0
-        for feed in feeds:
+        for feed, there in zip(feeds, wanted, strict=True):
             looked_at += 1
             outputs = self.observer.run(feed)
             if self.spec:
@@ -180,7 +215,7 @@ class Runner:
             if normalization:
                 inner = normalization.tensor
                 moments.add(outputs.pop(inner) if inner in outputs else feed[inner])
-            self._add(found, outputs)
+            self._add(found, outputs, there)
         # Scores whose number the data decide are no classes.
         if len({scores.size for scores in found.scores}) != 1 or len(found.scores) != looked_at:
             found.scores.clear()
@@ -189,7 +224,7 @@ class Runner:
             found.divergence = compute_divergence(moments.mean, moments.variance, *expected)
         return found
 
-    def _add(self, found: Seen, outputs: Mapping[str, Array]) -> None:
+    def _add(self, found: Seen, outputs: Mapping[str, Array], wanted: Wanted | None) -> None:
         """Keep what the outputs of one sample show."""
         for name, output in select_answers(outputs, self.known.state).items():
             found.variations.setdefault(name, Variation()).add(output)
@@ -204,15 +239,27 @@ class Runner:
             # A shape that only a run tells may be none of a detection: devices say so then.
             with contextlib.suppress(ValueError):
                 joined = edgepack_layouts.join_outputs([outputs[each] for each in read])
-                found.best.append(find_best_score(joined, meaning))
+                place = wanted.place if wanted else make_plane(meaning.model_dump())
+                best = find_best(joined, meaning, place)
+                found.best.append(best.score if best else 0.0)
+                if wanted:
+                    found.right.append(best is not None and is_there(best, wanted.boxes))
 
 
-def find_best_score(output: Array, meaning: DetectionOutput) -> float:
-    """Return the score of an output's best detection, 0 where it has none."""
+def find_best(
+    output: Array, meaning: DetectionOutput, place: Placement
+) -> edgepack_answers.Detection | None:
+    """Return an output's best detection, in the picture's pixels; None where it has none."""
     description = {**meaning.model_dump(), "score": 0.0, "most": 1}
     labels = [""] * (meaning.label_count if isinstance(meaning, SizedDetection) else 0)
-    best = edgepack_answers.find_detections(output, description, labels, make_plane(description))
-    return best[0].score if best else 0.0
+    best = edgepack_answers.find_detections(output, description, labels, place)
+    return best[0] if best else None
+
+
+def is_there(found: edgepack_answers.Detection, boxes: Array) -> bool:
+    """Return whether an object of its class overlaps it by half: boxes ``(M, 5)``."""
+    own = boxes[boxes[:, 0] == found.index]
+    return bool((compute_overlaps(np.array([found.box]), own[:, 1:]) >= OVERLAPS[0]).any())
 
 
 class _Moments:
