@@ -93,6 +93,8 @@ def test_encoder_when_rounded_by_samples_keeps_its_embeddings(folder):
     before, after = sizes(folder)
     assert after < before / 5
     assert notes.facts["compensated"]
+    assert notes.facts["float32_bytes"] == 4 * (DEPTH + 1) * WIDTH**2
+    assert notes.facts["int4_bytes"] < notes.facts["float32_bytes"] / 6
     assert notes.facts["quantized_nodes"] == DEPTH + 1
     assert "rounded by what they are multiplied with" in notes.done
 

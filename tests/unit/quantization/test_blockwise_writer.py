@@ -121,6 +121,36 @@ def test_table_when_the_head_reads_it_too_is_in_4_bits_for_both(tmp_path):
     assert db(expected, run(written, feed)) > 38
 
 
+@pytest.mark.parametrize(("nodes", "constants", "names"), PRODUCTS)
+def test_sizes_when_a_model_is_written_are_those_of_its_constants(
+    tmp_path, nodes, constants, names
+):
+    table = node("Gather", ["words", "ids"], ["e"], "t")
+    inputs = [*X, ("ids", INT64, [3])]
+    writer = writer_of(
+        tmp_path, [table, *nodes], [*constants, ("words", floats(70, 96, seed=4))], inputs
+    )
+    parts = [
+        tensor
+        for tensor in writer.write({}).graph.initializer
+        if tensor.name.startswith((*names, "words"))
+    ]
+    assert writer.bytes_after == sum(numpy_helper.to_array(t).nbytes for t in parts)
+    assert writer.bytes_before == floats(70, 96).nbytes + constants[0][1].nbytes
+
+
+def test_table_when_its_rows_are_no_blocks_stays_and_is_named(tmp_path):
+    nodes = [
+        node("Gather", ["words", "ids"], ["e"], "wide"),
+        node("Gather", ["few", "ids"], ["f"], "small"),
+        node("Concat", ["e", "f"], ["y"], "both", axis=1),
+    ]
+    constants = [("words", floats(70, 40)), ("few", floats(4, 40))]
+    writer = writer_of(tmp_path, nodes, constants, [("ids", INT64, [3])])
+    assert not writer.places
+    assert dict(writer.left) == {"wide": "its rows are no multiple of 32"}
+
+
 @pytest.mark.parametrize(
     ("weights", "why"),
     [

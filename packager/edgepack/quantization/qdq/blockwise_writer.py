@@ -68,7 +68,7 @@ class BlockwiseWriter:
     places: Mapping[str, Rows]
     """By the name of the node that reads them: what is written in 4 bits."""
     left: Mapping[str, str]
-    """Products with constant weights that stay as they are, with the reason."""
+    """Products with constant weights and large tables that stay as they are, with the reason."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> BlockwiseWriter:
@@ -83,7 +83,7 @@ class BlockwiseWriter:
             reason = _explain_obstacle(rows, constants[rows.tensor])
             if reason is None:
                 found[node.name] = rows
-            elif rows.op == PRODUCT:
+            elif rows.op == PRODUCT or prod(constants[rows.tensor].dims) >= SMALLEST:
                 left[node.name] = reason
         return cls(model, constants, found, left)
 
@@ -99,6 +99,23 @@ class BlockwiseWriter:
         }
         taken = {rows.tensor for rows in self.places.values()}
         return float(sum(sizes[name] for name in taken) / max(1, sum(sizes.values())))
+
+    @property
+    def bytes_before(self) -> int:
+        """What the float32 constants that are written in 4 bits take."""
+        taken = {rows.tensor for rows in self.places.values()}
+        return sum(4 * prod(self.constants[name].dims) for name in taken)
+
+    @property
+    def bytes_after(self) -> int:
+        """What they take in blocks: codes, scales and zero points."""
+        total = 0
+        for rows in set(self.places.values()):
+            sizes = self.constants[rows.tensor].dims
+            count, columns = sizes[::-1] if rows.turned else sizes
+            blocks = -(-columns // BLOCK)
+            total += count * (blocks * (BLOCK // 2 + 4) + -(-blocks // 2))
+        return total
 
     @property
     def activations(self) -> Mapping[Rows, tuple[str, ...]]:

@@ -107,12 +107,15 @@ class Int4Weight:
         written = Counter(rows.op for rows in writer.places.values())
         how = "by what they are multiplied with" if compensates else "to the nearest"
         done = "int4-weight: " + ", ".join(f"{n} {op}" for op, n in sorted(written.items()))
-        done += f", {writer.share:.0%} of the weights, rounded {how}; worst cosine"
-        done += f" {near.worst_cosine:.4f}"
+        sizes = writer.bytes_before, writer.bytes_after
+        done += f", {writer.share:.0%} of the weights, {sizes[0] / 1e6:.2f} MB to"
+        done += f" {sizes[1] / 1e6:.2f}, rounded {how}; worst cosine {near.worst_cosine:.4f}"
         done += "".join(f"; {name!r} stays float32 ({why})" for name, why in writer.left.items())
         facts: dict[str, Any] = {
             "quantized_nodes": len(writer.places),
             "quantized_share": round(writer.share, 4),
+            "float32_bytes": sizes[0],
+            "int4_bytes": sizes[1],
             "float32_nodes": sorted(writer.left),
             "compensated": compensates,
             "worst_cosine": near.worst_cosine,
