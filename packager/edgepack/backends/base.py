@@ -87,6 +87,9 @@ class Backend:
     """Providers that its nodes may fall back to, which a variant may list behind it."""
     recipes: frozenset[Recipe]
     """Recipes whose models the provider runs in the precision that the recipe promises."""
+    fuses: frozenset[Recipe] = frozenset()
+    """Recipes with which it runs attention as one operator of onnxruntime's. None for providers
+    that compile a graph: they know the operators of ONNX alone."""
     formats: frozenset[str] = frozenset({"onnx"})
     """File formats it loads: ``onnx``, ``ort-fixed``, ``ort-runtime``."""
     misfits: Callable[[Variant, DeviceKind], list[Misfit]] = find_no_misfits

@@ -34,6 +34,8 @@ BACKEND = Backend(
     name="cpu",
     provider=CPU,
     recipes=frozenset({"fp32", "int8-static", "int8-dynamic", "int4-weight"}),
+    # In int8 its kernel was slower than the nodes that it takes the place of (decision 030).
+    fuses=frozenset({"fp32"}),
     formats=frozenset({"onnx", "ort-fixed", "ort-runtime"}),
     misfits=find_misfits,
     refusals=find_refusals,

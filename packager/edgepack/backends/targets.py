@@ -302,7 +302,14 @@ def _check_replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
 
 
 def _check_recipe(variant: Variant, profile: Profile) -> Iterator[Misfit]:
-    """Yield a problem if a target's onnxruntime is older than a recipe's models need."""
+    """Yield a problem if a provider or onnxruntime does not take what a variant's models hold."""
+    backend = BACKENDS[variant.backend]
+    if variant.fused_attention and variant.recipe not in backend.fuses:
+        yield Misfit(
+            ("fused_attention",),
+            f"{backend.provider} does not take fused attention with the recipe {variant.recipe!r}",
+            "leave it out, or give it to a variant of the backend 'cpu' with the recipe fp32",
+        )
     since = RECIPE_RULES[variant.recipe].since
     if since and (runtime := _find_older_runtime(profile, since.onnxruntime)):
         yield Misfit(

@@ -16,6 +16,7 @@ WORDS = {
     "free-batch": "making the batch free",
     "prepared": "preparing the model (sizes fixed, shapes inferred)",
     "simplified": "simplifying the graph",
+    "fused-attention": "fusing attention",
     "at-least-opset": "raising the opset",
     "at-most-opset": "lowering the opset",
     "rewritten": "rewriting nodes for the provider",

@@ -27,6 +27,7 @@ from edgepack.project.profile import Profile, Variant
 from edgepack.project.samples import PythonMetric
 from edgepack.quantization.search.outside import Outside
 from edgepack.steps.base import Step
+from edgepack.steps.graph.attention import FusedAttention
 from edgepack.steps.graph.opset import AtLeastOpset, AtMostOpset
 from edgepack.steps.graph.prepared import fix_sizes
 from edgepack.steps.graph.rewritten import Rewritten, choose_rewrites
@@ -64,6 +65,8 @@ class PlannedModel:
     """The steps up to ``model``, in order."""
     simulation: Simulation | NotMeasured | None
     """How it is simulated, or why not; None where no vendor has a simulator."""
+    unfused: str | None = None
+    """The finished model without fused attention; None where it has none."""
 
     @property
     def judged(self) -> str:
@@ -106,7 +109,14 @@ class ModelSteps:
             bucketed=self._add_bucketed(variant, steps[-1], reference) if static else None,
             history=(*self._add_framework_proof(), *steps),
             simulation=simulation,
+            unfused=self._add_unfused(profile, variant),
         )
+
+    def _add_unfused(self, profile: Profile, variant: Variant) -> str | None:
+        """Add the steps of the model that one with fused attention is timed against."""
+        if not (variant.fused_attention and self.proofs):
+            return None
+        return self.add(profile, variant.model_copy(update={"fused_attention": False})).model
 
     def add_choice(self, reference: str) -> str:
         """Add the step that chooses the samples for goldens."""
@@ -146,7 +156,8 @@ class ModelSteps:
         reference, highest = steps[-1], profile.runtime.max_opset
         if self.inputs.facts.opset > highest:
             steps.append(self._add_change(AtMostOpset(highest), reference, samples))
-        steps.append(self._add_change(Simplified(), steps[-1], samples))
+        changed = FusedAttention() if variant.fused_attention else Simplified()
+        steps.append(self._add_change(changed, steps[-1], samples))
         if rewrites := choose_rewrites(
             BACKENDS[variant.backend].rewrites, self.inputs.facts.op_counts
         ):

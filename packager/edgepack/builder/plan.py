@@ -82,6 +82,8 @@ class PlannedVariant:
     out."""
     named: bool = True
     """Whether the user named it, and not only the target's profile."""
+    unfused: str | None = None
+    """The step whose model has the attention that this one has fused; None where none is."""
     bucketed: str | None = None
     """The step that made one model per size, whose models are shipped; None for a single model."""
 
@@ -95,7 +97,7 @@ class PlannedVariant:
     @property
     def beside(self) -> tuple[str, ...]:
         """Every step that tells about the variant, and without which it ships all the same."""
-        found = (self.layers, self.outside, self.simulated, self.compiled)
+        found = (self.layers, self.outside, self.simulated, self.compiled, self.unfused)
         return tuple(step_id for step_id in found if isinstance(step_id, str))
 
     @property

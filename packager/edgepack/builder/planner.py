@@ -48,6 +48,7 @@ from edgepack.project.loading import LoadedProject
 from edgepack.project.outputs import DetectionOutput
 from edgepack.project.profile import OrtFormat, Profile, Recipe, Variant
 from edgepack.project.samples import PythonMetric
+from edgepack.steps.graph.attention import INSTALL, NEEDED, can_fuse
 from edgepack.steps.graph.compiled import Compiled
 from edgepack.steps.graph.fusion import Fusion
 from edgepack.steps.graph.ort_format import REPLAY, AsOrt
@@ -190,11 +191,29 @@ def _find_obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Un
     static = has_static_shapes(variant, sizes)
     if static and (problem := find_static_problem(variant, inputs.signature, sizes)):
         return _make_refusal(variant, problem, "see 'dims' in edgepack.yaml")
+    if variant.fused_attention and (found := _find_fusing_problem(inputs)):
+        return _make_refusal(variant, *found)
     extensions = inputs.extensions
     if extensions and (problem := explain_missing_extensions(extensions, profile, variant)):
         hint = "build without the variant, or leave the operators out"
         return _make_refusal(variant, problem, hint)
     return None
+
+
+def _find_fusing_problem(inputs: PlanInputs) -> tuple[str, str] | None:
+    """Return why no attention can be fused, and what to do."""
+    if inputs.facts.quantization is not None:
+        return "the model is quantized already", "leave fused_attention out"
+    if not has_attention(inputs.facts):
+        return "the model has no attention: no Softmax of products", "leave fused_attention out"
+    if not can_fuse():
+        return f"onnxruntime's transformer optimizer needs {NEEDED}", INSTALL
+    return None
+
+
+def has_attention(facts: ModelFacts) -> bool:
+    """Return whether a model has the operators that attention is made of."""
+    return facts.op_counts.get("Softmax", 0) > 0 and facts.op_counts.get("MatMul", 0) > 1
 
 
 def _make_refusal(variant: Variant, reason: str, hint: str) -> Unused:
@@ -227,7 +246,9 @@ class _Planner:
             if found := too_old or lacking or _find_obstacle(self.inputs, profile, variant):
                 unused.append(found)
             else:
-                planned.append(self._plan_variant(profile, variant, named=named))
+                # Fused attention that a project asks for is asked for where it is faster.
+                asked = named if not variant.fused_attention else bool(wanted)
+                planned.append(self._plan_variant(profile, variant, named=asked))
         size = None if named else profile.bundle
         most = size.variants if size else None
         return PlannedBundle(profile, tuple(planned), tuple(unused), most)
@@ -299,6 +320,7 @@ class _Planner:
             carried=self._carried,
             offered=self.offers.get((profile.id, variant.id), ""),
             named=named,
+            unfused=made.unfused,
             bucketed=made.bucketed,
         )
 

@@ -1,4 +1,6 @@
-"""Checks whether int8 is faster than fp32 on this machine: a short test, not a benchmark.
+"""Checks which of two models is faster on this machine: a short test, not a benchmark.
+
+These are int8 and fp32, and a model with fused attention and the same without.
 
 The result depends on the machine and its load, so it does not go into a bundle; the machine's cache
 keeps it where the times show which of the two is slower.
@@ -33,20 +35,22 @@ from edgepack.records.run import OtherWork
 _KEPT = "latency.json"
 _BUDGET_S = 1.2
 _MOST_RUNS = 100
-_SLOWER = 1.05
+_CLEARLY = 1.05
+"""The ratio of two times from which on this test can tell them apart."""
 _LEAST_BYTES = 100_000
 """Smaller models are mostly graph, whose size does not matter."""
 _TURNS = (0, 1, 1, 0)
-"""The order of int8 and fp32: A B B A, so that a machine that gets slower affects both equally."""
+"""The order of the two models: A B B A, so that a machine that gets slower affects both equally."""
 
 
 @dataclass(frozen=True)
 class LatencyComparison:
     """How long two models took on this machine, run alternately."""
 
-    int8_ms: float
-    """Median of all runs."""
-    fp32_ms: float
+    variant_ms: float
+    """Median of all runs of the variant's model."""
+    other_ms: float
+    """The same of the model that it is compared with."""
     runs: int
     """Of each model."""
     inconclusive: str = ""
@@ -54,30 +58,38 @@ class LatencyComparison:
 
     @property
     def ratio(self) -> float:
-        """The time of int8 as a multiple of that of fp32: above 1, int8 is slower."""
-        return self.int8_ms / self.fp32_ms
+        """The time of the variant as a multiple of the other's: above 1, the variant is slower."""
+        return self.variant_ms / self.other_ms
 
     @property
-    def int8_took_longer(self) -> bool:
-        """Whether int8 took at least 5 % longer; this test cannot detect less."""
-        return self.ratio >= _SLOWER
+    def took_longer(self) -> bool:
+        """Whether the variant took at least 5 % longer; this test cannot detect less."""
+        return self.ratio >= _CLEARLY
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the variant is shown to be at least 5 % faster."""
+        return not self.inconclusive and self.ratio <= 1 / _CLEARLY
 
 
 @dataclass(frozen=True)
 class SlowerVariant:
-    """An int8 variant that took longer than fp32 on this machine, which is of the target's kind.
+    """A variant that is not worth its place on this machine, which is of the target's kind.
 
-    ``measured.inconclusive`` says whether it is really slower.
+    int8 that took longer than fp32, where ``measured.inconclusive`` says whether it is really
+    slower; or fused attention that is not shown to be faster than the model without.
     """
 
     target: str
     variant: str
     measured: LatencyComparison
+    other: str = "fp32"
+    """What it was compared with."""
 
 
 def compare_latency(
-    int8: Path,
-    fp32: Path,
+    model: Path,
+    other: Path,
     samples: Path | None = None,
     config: Mapping[str, str] | None = None,
 ) -> LatencyComparison:
@@ -86,8 +98,8 @@ def compare_latency(
     It takes about 1.2 s besides loading, longer only where eight runs do.
 
     Args:
-        int8: A model file.
-        fp32: The model file to compare it with.
+        model: A model file.
+        other: The model file to compare it with.
         samples: A sample set, of which the first sample is used; else seeded random inputs.
         config: Session config entries for both.
 
@@ -96,7 +108,7 @@ def compare_latency(
         ToolError: The worker process died.
     """
     with Workers(1) as workers:
-        turns_s, taken = workers.call(_time_in_turns, int8, fp32, samples, dict(config or {}))
+        turns_s, taken = workers.call(_time_in_turns, model, other, samples, dict(config or {}))
     return judge_turns(turns_s, taken)
 
 
@@ -106,11 +118,11 @@ def judge_turns(
     """Return the comparison of two models from their turns.
 
     Args:
-        turns_s: The seconds of every run, of a turn of int8, two of fp32 and another of int8.
+        turns_s: The seconds of every run, of a turn of one, two of the other and one of the first.
         other_work: How much of the processor others used meanwhile, as a harness reports it: an
             :class:`~edgepack.records.run.OtherWork`, or why it is not known.
     """
-    int8_s, fp32_s = ([*turns_s[a], *turns_s[b]] for a, b in ((0, 3), (1, 2)))
+    ours_s, other_s = ([*turns_s[a], *turns_s[b]] for a, b in ((0, 3), (1, 2)))
     medians_ms = [1e3 * median(turn) for turn in turns_s]
     why = ""
     if "cores" in other_work:
@@ -119,14 +131,14 @@ def judge_turns(
     ours, theirs = (medians_ms[0], medians_ms[3]), medians_ms[1:3]
     if not why and min(ours) <= max(theirs) and min(theirs) <= max(ours):
         said = ", ".join(f"{each:.3f}" for each in medians_ms)
-        why = f"turns of one model differ as much as the two do: {said} ms (int8, fp32, fp32, int8)"
-    return LatencyComparison(1e3 * median(int8_s), 1e3 * median(fp32_s), len(int8_s), why)
+        why = f"turns of one model differ as much as the two do: {said} ms (it, other, other, it)"
+    return LatencyComparison(1e3 * median(ours_s), 1e3 * median(other_s), len(ours_s), why)
 
 
 def list_slower_variants(
     plan: Plan, judged: Sequence[Verdict], execution: Execution, cache: StepCache
 ) -> Iterator[SlowerVariant]:
-    """Yield the shipped int8 and int4 variants that took longer than fp32 on this machine.
+    """Yield the shipped variants that are not worth their place on this machine.
 
     Only variants for a CPU like this machine's are measured, and only those made from a float
     model; models that targets share, once. What an earlier build found on this machine is taken
@@ -135,21 +147,30 @@ def list_slower_variants(
     measured: dict[tuple[str, str, str], LatencyComparison] = {}
     for planned, verdict in zip(plan.bundles, judged, strict=True):
         for variant, _ in verdict.shipped:
-            if not _is_for_this_machine(variant, planned.profile.device):
+            other = _find_other(variant, execution)
+            if other is None or not _is_for_this_machine(variant, planned.profile.device):
                 continue
-            int8, fp32 = (execution.artifacts[step] for step in (variant.model, variant.reference))
+            ours, theirs = execution.artifacts[variant.model], execution.artifacts[other[0]]
             config = make_host_config(variant.variant)
-            both = int8.digest, fp32.digest, json.dumps(config, sort_keys=True)
+            both = ours.digest, theirs.digest, json.dumps(config, sort_keys=True)
             if both not in measured:
                 samples = _find_samples(plan, variant, execution)
-                measured[both] = find_comparison(int8, fp32, samples, config, cache)
-            if measured[both].int8_took_longer:
-                yield SlowerVariant(verdict.target, variant.variant.id, measured[both])
+                measured[both] = find_comparison(ours, theirs, samples, config, cache)
+            found = measured[both]
+            if found.took_longer or (variant.unfused and not found.is_faster):
+                yield SlowerVariant(verdict.target, variant.variant.id, found, other[1])
+
+
+def _find_other(planned: PlannedVariant, execution: Execution) -> tuple[str, str] | None:
+    """Return the step of the model that a variant has to be faster than, and what that is."""
+    if planned.unfused and planned.unfused in execution.artifacts:
+        return planned.unfused, "the model without fused attention"
+    return (planned.reference, "fp32") if is_quantized(planned) else None
 
 
 def find_comparison(
-    int8: Artifact,
-    fp32: Artifact,
+    model: Artifact,
+    other: Artifact,
     samples: Artifact | None,
     config: Mapping[str, str],
     cache: StepCache,
@@ -162,14 +183,14 @@ def find_comparison(
     machine = (platform.node(), os.cpu_count(), sorted(read_cpu_flags()))
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     threads = (os.environ.get("EDGEPACK_THREADS", ""), mine)
-    given = (int8.digest, fp32.digest, samples and samples.digest, sorted(config.items()))
+    given = (model.digest, other.digest, samples and samples.digest, sorted(config.items()))
     what = json.dumps(["latency", hash_code(), version("onnxruntime"), machine, threads, given])
     key = hashlib.sha256(what.encode()).hexdigest()
     if kept := cache.find(key):
         kept.require_whole()
         return LatencyComparison(**json.loads((kept.path / _KEPT).read_text(encoding="utf-8")))
     feed = samples.path if samples else None
-    found = compare_latency(int8.path / MODEL, fp32.path / MODEL, feed, config)
+    found = compare_latency(model.path / MODEL, other.path / MODEL, feed, config)
     if not found.inconclusive:
         text = json.dumps(asdict(found))
         cache.keep(key, lambda out: (out / _KEPT).write_text(text, encoding="utf-8"))
@@ -177,25 +198,44 @@ def find_comparison(
 
 
 def drop_slower(verdict: Verdict, slower: Sequence[SlowerVariant], execution: Execution) -> Verdict:
-    """Return a verdict without int8 that nobody asked for, is slower than fp32, and no smaller."""
+    """Return a verdict without variants that nobody asked for and others are better than.
+
+    These are int8 that is slower than fp32 and no smaller, and fused attention that is not shown to
+    be faster. What the bundle has no other float model for stays.
+    """
     unused = [*verdict.unused]
-    times = {each.variant: each.measured for each in slower if each.target == verdict.target}
-    in_float = any(not is_quantized(variant) for variant, _ in verdict.shipped)
+    times = {each.variant: each for each in slower if each.target == verdict.target}
+    floats = [v.variant.id for v, _ in verdict.shipped if not is_quantized(v) and not v.unfused]
     shipped = []
     for entry in verdict.shipped:
         variant = entry[0]
-        found, size, fp32 = times.get(variant.variant.id), *_count_model_bytes(variant, execution)
-        keeps = variant.named or not in_float or size < max(fp32, _LEAST_BYTES)
-        if found is None or found.inconclusive or keeps:
+        found = times.get(variant.variant.id)
+        if found is None or variant.named or not floats:
             shipped.append(entry)
-            continue
-        reason = (
-            f"it is not smaller than fp32 ({size / 1e6:.2f} against {fp32 / 1e6:.2f} MB), and"
-            f" slower on this computer ({found.int8_ms:.3f} against {found.fp32_ms:.3f} ms);"
-            " --variant names it all the same"
-        )
-        unused.append(Unused(variant=variant.variant.id, stage="left out", reason=reason))
+        elif reason := _explain_worse(variant, found, execution):
+            text = f"{reason}; --variant names it all the same"
+            unused.append(Unused(variant=variant.variant.id, stage="left out", reason=text))
+        else:
+            shipped.append(entry)
     return replace(verdict, shipped=tuple(shipped), unused=tuple(unused))
+
+
+def _explain_worse(
+    variant: PlannedVariant, found: SlowerVariant, execution: Execution
+) -> str | None:
+    """Return why a float model is better than a variant; None where that is not shown."""
+    times = found.measured
+    against = f"({times.variant_ms:.3f} against {times.other_ms:.3f} ms)"
+    if variant.unfused:
+        why = f": {times.inconclusive}" if times.inconclusive else ""
+        return f"on this computer it is not clearly faster than {found.other} {against}{why}"
+    size, fp32 = _count_model_bytes(variant, execution)
+    if times.inconclusive or size < max(fp32, _LEAST_BYTES):
+        return None
+    return (
+        f"it is not smaller than fp32 ({size / 1e6:.2f} against {fp32 / 1e6:.2f} MB), and slower on"
+        f" this computer {against}"
+    )
 
 
 def _count_model_bytes(variant: PlannedVariant, execution: Execution) -> tuple[int, int]:
@@ -210,7 +250,6 @@ def _is_for_this_machine(planned: PlannedVariant, device: DeviceKind) -> bool:
     return (
         variant.backend == "cpu"
         and not planned.carried
-        and is_quantized(planned)
         and device.arch == find_architecture()
         and set(variant.requires.cpu) <= read_cpu_flags()
     )
@@ -224,7 +263,7 @@ def _find_samples(plan: Plan, planned: PlannedVariant, execution: Execution) -> 
 
 
 def _time_in_turns(
-    int8: Path, fp32: Path, samples: Path | None, config: dict[str, str]
+    model: Path, other: Path, samples: Path | None, config: dict[str, str]
 ) -> tuple[list[list[float]], dict[str, object]]:
     """Return the seconds of every run of each turn, and how much of the processor others used.
 
@@ -234,8 +273,8 @@ def _time_in_turns(
     from edgepack.ondevice.harness.edgepack_other_work import OtherWork
     from edgepack.steps.comparing import make_probe_inputs
 
-    feed = next(make_probe_inputs(fp32, samples, 1))
-    sessions = [make_session(model, config=config, as_on_device=True) for model in (int8, fp32)]
+    feed = next(make_probe_inputs(other, samples, 1))
+    sessions = [make_session(each, config=config, as_on_device=True) for each in (model, other)]
 
     def run(which: int, count: int) -> list[float]:
         # The first run of a turn meets cold caches, and the other session's threads still spinning.

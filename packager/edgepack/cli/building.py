@@ -76,17 +76,18 @@ def _list_conversion_lines(bundles: Sequence[api.BuiltBundle]) -> Iterator[str]:
 def _format_slower(slow: api.SlowerVariant) -> str:
     found = slow.measured
     times = (
-        f"{found.int8_ms:.3f} against {found.fp32_ms:.3f} ms (medians of {found.runs} runs in"
+        f"{found.variant_ms:.3f} against {found.other_ms:.3f} ms (medians of {found.runs} runs in"
         " turns)"
     )
+    worse = f"{'slower' if found.took_longer else 'no faster'} than {slow.other} on this computer"
     if found.inconclusive:
         return (
-            f"INCONCLUSIVE whether {slow.variant} is slower than fp32 on this computer: {times},"
+            f"INCONCLUSIVE whether {slow.variant} is {worse}: {times},"
             f" but {found.inconclusive}. Build again when it is idle, or measure both on"
             " the device (edgepack bench --variant)"
         )
     return (
-        f"warning: {slow.variant} is slower than fp32 on this computer: {times}; that does not"
+        f"warning: {slow.variant} is {worse}: {times}; that does not"
         " change the order in which the loader tries them. Measure both on the device (edgepack"
         " bench --variant), and give your own order under 'targets' in edgepack.yaml"
     )

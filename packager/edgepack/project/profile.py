@@ -288,6 +288,9 @@ class Variant(StrictModel):
     """Set if and only if the recipe is one of int8; int4-weight has one form alone."""
     model_format: Literal["onnx"] | OrtFormat = "onnx"
     providers: list[Provider]
+    fused_attention: Annotated[bool, Field(exclude_if=lambda given: not given)] = False
+    """Whether the attention of a transformer is one operator of onnxruntime's, where the build host
+    measures that it is faster. Written only where it is given, as ``graph_optimization_level``."""
     placement: Literal["all"] | Annotated[float, Field(gt=0, le=1)] = "all"
     """``all`` nodes on the first provider, or at least this share of them."""
     shapes: Literal["any", "static"] = "any"
@@ -326,6 +329,7 @@ class VariantChange(StrictModel):
     optimized: bool | None = None
     """Whether the bundle has the graph as onnxruntime optimizes it for the device's kind of CPU, so
     that sessions start faster: a ``model_format`` with ``ort: fixed``, and for false ``onnx``."""
+    fused_attention: bool | None = None
     providers: list[Provider] | None = None
     placement: Literal["all"] | Annotated[float, Field(gt=0, le=1)] | None = None
     shapes: Literal["any", "static"] | None = None
@@ -434,9 +438,9 @@ def _parse_variant(profile: Profile, change: VariantChange) -> Variant:
         values.pop("dialect", None)
     if not same:
         values.pop("model_format", None)
-    elif change.id is None:
+    elif change.id is None and not change.fused_attention:
         given.setdefault("id", same[0].id)
-    values["id"] = f"{change.backend}-{change.recipe}"
+    values["id"] = f"{change.backend}-{change.recipe}" + "-fused" * bool(change.fused_attention)
     return Variant.model_validate({**values, **given})
 
 

@@ -101,8 +101,10 @@ def encoder(path: Path, layers: int = LAYERS, outlying: float = OUTLYING) -> Pat
 
 def _mask(net: _Builder) -> None:
     """Add ``blocked`` (1, 1, 1, words): 0 where there is a word, -10000 elsewhere."""
-    net.add("Unsqueeze", ["mask", net.constant("axes", [1, 2])], "mask.4d")
-    net.add("Sub", [net.constant("one", 1.0), "mask.4d"], "absent")
+    net.add("Unsqueeze", ["attention_mask", "1"], "mask.3d")
+    net.add("Unsqueeze", ["mask.3d", "2"], "mask.4d")
+    net.add("Cast", ["mask.4d"], "mask.float", to=TensorProto.FLOAT)
+    net.add("Sub", [net.constant("one", 1.0), "mask.float"], "absent")
     net.add("Mul", ["absent", net.constant("never", -10000.0)], "blocked")
 
 

@@ -42,6 +42,7 @@ def planned(name, *, carried=False, named=False):
         may_fail=not named,
         model=name,
         reference="fp32",
+        unfused=None,
     )
 
 
@@ -218,3 +219,41 @@ def test_bundle_of_few_when_there_are_three_providers_holds_the_best_of_each(dro
     found = accuracy(drop, (0, 2 * drop))
     given = verdict(*((name, accuracy() if "fp" in name else found) for name in PHONE))
     assert ids(ship_most(given, 3)) == shipped
+
+
+def fused_and(measured, *, named=False, others=True):
+    """A verdict of fused attention, with what it and the model without are said to take."""
+    fused = planned("cpu-fp32", named=named)
+    fused.variant.id, fused.unfused = "cpu-fp32-fused", "plain"
+    shipped = ((fused, accuracy()), (planned("cpu-fp32"), accuracy()))
+    slower = SlowerVariant("phone", "cpu-fp32-fused", measured, "the model without")
+    given = Verdict("phone", shipped if others else shipped[:1], (), ())
+    return drop_slower(given, [slower], Execution({}, frozenset(), {}))
+
+
+@pytest.mark.parametrize(
+    ("measured", "why"),
+    [
+        (LatencyComparison(9.8, 10.0, 8), r"not clearly faster .* \(9.800 against 10.000 ms\)"),
+        (LatencyComparison(11.0, 10.0, 8), r"\(11.000 against 10.000 ms\)"),
+        (LatencyComparison(5.0, 10.0, 8, "others took 75%"), r"10.000 ms\): others took 75%"),
+    ],
+)
+def test_fused_attention_that_is_not_shown_to_be_faster_is_left_out(measured, why):
+    found = fused_and(measured)
+    assert ids(found) == ["cpu-fp32"]
+    assert found.unused[0].stage == "left out"
+    assert re.search(why, found.unused[0].reason)
+
+
+@pytest.mark.parametrize("how", [{"named": True}, {"others": False}], ids=str)
+def test_fused_attention_that_is_named_or_all_there_is_stays(how):
+    assert ids(fused_and(LatencyComparison(11.0, 10.0, 8), **how))[0] == "cpu-fp32-fused"
+
+
+@pytest.mark.parametrize(
+    ("times", "busy", "faster"),
+    [((9.0, 10.0), "", True), ((9.6, 10.0), "", False), ((5.0, 10.0), "others", False)],
+)
+def test_faster_is_what_is_shown_to_be_by_5_percent(times, busy, faster):
+    assert LatencyComparison(*times, 8, busy).is_faster == faster

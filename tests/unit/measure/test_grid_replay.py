@@ -41,6 +41,12 @@ NO_HARNESS: Any = None
 NO_MEMORY = NotMeasured(reason="the grid has none")
 
 
+@pytest.fixture(autouse=True)
+def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grid has no models, and its networks no normalizations."""
+    monkeypatch.setattr("edgepack.measure.tune.searching.has_norms", lambda *_: False)
+
+
 class Replay(OptimizeSearch):
     """A search whose runs are the recorded ones, and whose clock goes by what they took."""
 

@@ -48,6 +48,15 @@ def test_candidates_of_a_cpu_are_every_recipe_and_the_dialects_of_its_kernels() 
     assert (tensor.activations, tensor.symmetric, tensor.per_channel) == ("int8", True, False)
 
 
+def test_candidates_of_a_model_with_attention_have_it_fused_where_the_provider_takes_that() -> None:
+    found = add_candidates(load_profile("raspberry-pi"), attention=True)
+    fused = [variant.id for variant in found.variants if variant.fused_attention]
+    assert fused == ["cpu-fp32-fused"]
+    compiled = add_candidates(load_profile("intel"), attention=True).variants
+    assert {v.backend for v in compiled if v.fused_attention} <= {"cpu"}
+    assert not any(v.fused_attention for v in add_candidates(load_profile("raspberry-pi")).variants)
+
+
 def entry(recipe: str = "int8-static", accuracy: Accuracy | None = None) -> ManifestVariant:
     return ManifestVariant.model_construct(
         id="x",

@@ -9,6 +9,7 @@ from edgepack.backends.sessions import DENORMALS
 from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.measure.tune import space
+from edgepack.measure.tune.norms import DISABLED, JOINING
 from edgepack.measure.tune.space import (
     AFFINITIES,
     SPINNING,
@@ -208,6 +209,30 @@ def test_memory_when_the_project_limits_it_is_saved_by_all_but_defaults_and_pres
 def test_denormals_are_tried_where_onnxruntime_can_set_them(arch: str, tried: int):
     found = list_settings(variant(), TWO, arch=arch)
     assert sum(s.session.config.get(DENORMALS) == "1" for s in found) == tried
+
+
+def test_norms_are_tried_apart_from_sums_where_the_model_has_some():
+    found = list_settings(variant(), TWO, norms=True)
+    words = [format_settings(s) for s in found if DISABLED in s.session.config]
+    assert words == [
+        "norms apart",
+        "no spinning, norms apart",
+        "1 thread, norms apart",
+        "2 threads, norms apart",
+        "2 threads, no spinning, norms apart",
+    ]
+    tried = next(s for s in found if DISABLED in s.session.config)
+    for key, value in tried.session.config.items():
+        assert find_session_key_problem(key, value) == ""
+    assert not any(DISABLED in s.session.config for s in list_settings(variant(), TWO))
+
+
+def test_optimizers_that_the_variant_itself_leaves_out_stay_left_out():
+    own = SessionSettings(config={DISABLED: "MatMulAddFusion"})
+    found = list_settings(variant(session=own), TWO, norms=True)
+    assert {s.session.config[DISABLED] for s in found} == {"MatMulAddFusion"}
+    tuned = variant(session=SessionSettings(config={DISABLED: JOINING}))
+    assert find_default_settings(tuned).session.config == {}
 
 
 @pytest.mark.parametrize(

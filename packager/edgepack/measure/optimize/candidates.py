@@ -12,15 +12,20 @@ from edgepack.project.recipes import RECIPE_RULES
 _SHORT = {"uint8": "u8", "int8": "s8", "uint16": "u16"}
 
 
-def add_candidates(profile: Profile) -> Profile:
+def add_candidates(profile: Profile, *, attention: bool = False) -> Profile:
     """Return a profile with all variants that its providers take, beside its own.
 
     For each provider: every recipe that it runs, and int8-static in every dialect that its rules
     allow, with weights per channel and per tensor.
+
+    Args:
+        profile: The target's.
+        attention: Whether the model has attention and what fuses it is installed: then also the
+            recipes with fused attention that the provider takes.
     """
     variants = {variant.id: variant for variant in profile.variants}
     seen = {_describe(variant) for variant in profile.variants}
-    for change in _list_changes(profile):
+    for change in _list_changes(profile, attention=attention):
         found = _try_change(profile, change)
         if found is None or found.id in variants or _describe(found) in seen:
             continue
@@ -43,12 +48,14 @@ def _describe(variant: Variant) -> str:
     return variant.model_dump_json(exclude={"id", "session"})
 
 
-def _list_changes(profile: Profile) -> Iterator[VariantChange]:
+def _list_changes(profile: Profile, *, attention: bool) -> Iterator[VariantChange]:
     for backend in dict.fromkeys(variant.backend for variant in profile.variants):
         for recipe, rules in RECIPE_RULES.items():
             if recipe not in BACKENDS[backend].recipes:
                 continue
             yield VariantChange(backend=backend, recipe=recipe)
+            if attention and recipe in BACKENDS[backend].fuses:
+                yield VariantChange(backend=backend, recipe=recipe, fused_attention=True)
             if rules.dialect and recipe == "int8-static":
                 for dialect in _list_dialects():
                     name = f"{backend}-{recipe}-{_name_dialect(dialect)}"

@@ -17,6 +17,7 @@ from edgepack.base.progress import Progress, Silent
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.build import BuildResult, build_candidates
 from edgepack.builder.cache import open_own_cache
+from edgepack.builder.planner import has_attention
 from edgepack.builder.sources import open_project
 from edgepack.bundle.manifest import Accuracy, Manifest
 from edgepack.bundle.reading import Bundle
@@ -44,6 +45,7 @@ from edgepack.measure.tune.searching import (
     Site,
     TuneQuestion,
 )
+from edgepack.model.facts import read_model_facts
 from edgepack.project.limits import Limits
 from edgepack.project.loading import LoadedProject
 from edgepack.project.profile import Profile
@@ -51,6 +53,7 @@ from edgepack.records.limits import explain_missed_limit
 from edgepack.records.optimizing import IS_BASE, SCHEMA_VERSION, OptimizeReport
 from edgepack.records.tuning import Confirmation
 from edgepack.records.verdict import EMULATED
+from edgepack.steps.graph.attention import can_fuse
 
 _BUILDING = Lock()
 NOT_REACHED = NotMeasured(reason="it ended before")
@@ -135,8 +138,10 @@ def optimize(
     [profile] = choose_targets(question.loaded, [device.target])
     with tempfile.TemporaryDirectory(prefix="edgepack-") as name:
         with _BUILDING:  # of several devices' builds the first fills the cache for the others
+            attention = can_fuse() and has_attention(read_model_facts(question.loaded.model_path))
+            candidates = add_candidates(profile, attention=attention)
             built = build_candidates(
-                question.loaded, add_candidates(profile), limits, Path(name), progress=progress
+                question.loaded, candidates, limits, Path(name), progress=progress
             )
         bundle = _take_bundle(built, device)
         asked = _ask(question, bundle, device, limits)

@@ -32,6 +32,7 @@ from edgepack.measure.tune.halving import (
     halve,
 )
 from edgepack.measure.tune.journal import Journal, JournaledRun
+from edgepack.measure.tune.norms import has_norms
 from edgepack.measure.tune.space import (
     count_changes,
     find_default_settings,
@@ -430,7 +431,12 @@ def _make_candidates(variants: Sequence[ManifestVariant], site: Site) -> list[Me
     for variant in variants:
         own, base = find_present_settings(variant).key, find_default_settings(variant).key
         for settings in list_settings(
-            variant, site.topology, arch=arch, lean=lean, older=not can_check(site.bundle.manifest)
+            variant,
+            site.topology,
+            arch=arch,
+            lean=lean,
+            older=not can_check(site.bundle.manifest),
+            norms=has_norms(site.bundle, variant),
         ):
             entrant = Entrant(
                 number=len(found),

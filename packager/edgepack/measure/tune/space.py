@@ -9,6 +9,7 @@ from edgepack.backends.base import THREADS, Knob
 from edgepack.backends.registry import BACKENDS
 from edgepack.backends.sessions import DENORMALS
 from edgepack.bundle.manifest import ManifestVariant
+from edgepack.measure.tune.norms import DISABLED, JOINING
 from edgepack.project.profile import GraphLevel, Provider, SessionSettings
 from edgepack.records.topology import AFFINITIES, Topology
 from edgepack.records.tuning import Settings
@@ -20,6 +21,7 @@ BLOCK_BASE = "session.dynamic_block_base"
 """With 4, work is split into blocks that get smaller; without it, into equal ones. Source:
 onnxruntime_session_options_config_keys.h."""
 TUNED_KEYS = (SPINNING, AFFINITIES, BLOCK_BASE, DENORMALS)
+"""Beside these, :data:`~edgepack.measure.tune.norms.DISABLED` where it says what is tried here."""
 _BETWEEN_OPERATORS = "session.inter_op."
 _OTHER_LEVELS: tuple[GraphLevel, ...] = ("extended", "basic")
 
@@ -38,7 +40,9 @@ def find_default_settings(variant: ManifestVariant) -> Settings:
     config = {
         key: value
         for key, value in own.config.items()
-        if key not in TUNED_KEYS and not key.startswith(_BETWEEN_OPERATORS)
+        if key not in TUNED_KEYS
+        and not key.startswith(_BETWEEN_OPERATORS)
+        and (key, value) != (DISABLED, JOINING)
     }
     session = SessionSettings(
         log_severity_level=own.log_severity_level,
@@ -55,6 +59,7 @@ def list_settings(
     arch: str,
     lean: bool = False,
     older: bool = False,
+    norms: bool = False,
 ) -> list[Settings]:
     """Return all settings to try, each once: the defaults, the present ones, then the others.
 
@@ -65,6 +70,7 @@ def list_settings(
         lean: Whether the project limits memory: all others are then without memory patterns.
         older: Whether the bundle is of an edgepack whose loader sets threads, the graph's level and
             config entries alone, and refuses the rest.
+        norms: Whether the model has what :func:`~edgepack.measure.tune.norms.has_norms` finds.
     """
     base = find_default_settings(variant)
     found = [base, find_present_settings(variant)]
@@ -72,6 +78,8 @@ def list_settings(
         sessions = list(
             _list_sessions(base.session, topology, graph=variant.model_format == "onnx")
         )
+        if norms and DISABLED not in base.session.config:
+            sessions += _list_separate_norms(base.session, topology)
         if arch.replace("_", "-") == "x86-64":
             sessions.append(_change(base.session, config={**base.session.config, DENORMALS: "1"}))
         if lean and not older:
@@ -115,6 +123,14 @@ def _list_sessions(
         yield _change(base, intra_op_num_threads=threads, graph_optimization_level=level)
     for threads in counts:
         yield _change(base, intra_op_num_threads=threads, enable_mem_pattern=False)
+
+
+def _list_separate_norms(base: SessionSettings, topology: Topology) -> Iterator[SessionSettings]:
+    """Yield each count of threads, spinning or not, with normalizations left apart from sums."""
+    for threads in [0, *topology.thread_counts]:
+        for spinning in ({}, {SPINNING: "0"}) if threads != 1 else ({},):
+            config = {**base.config, **spinning, DISABLED: JOINING}
+            yield _change(base, intra_op_num_threads=threads, config=config)
 
 
 def _list_shared_sessions(
@@ -230,6 +246,8 @@ def format_settings(settings: Settings) -> str:
     for key, name in ((AFFINITIES, "bound to"), (BLOCK_BASE, "blocks")):
         if key in session.config:
             found.append(f"{name} {session.config[key]}")
+    if session.config.get(DISABLED) == JOINING:
+        found.append("norms apart")
     if session.graph_optimization_level != "all":
         found.append(f"graph {session.graph_optimization_level}")
     found += _list_words(session)

@@ -18,6 +18,7 @@ from edgepack.measure.bench.joining import can_check
 from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness, read_variants
 from edgepack.measure.limits import split_by_limits
 from edgepack.measure.tune.assembling import make_report
+from edgepack.measure.tune.norms import has_norms
 from edgepack.measure.tune.searching import Site, TuneQuestion, TuneSearch
 from edgepack.measure.tune.space import list_settings
 from edgepack.records.topology import Topology
@@ -60,6 +61,7 @@ def plan_tuning(question: TuneQuestion, device: Device) -> TunePlan:
                 arch=facts.arch,
                 lean=question.limits.memory_mb is not None,
                 older=not can_check(bundle.manifest),
+                norms=has_norms(bundle, each),
             )
         ],
         unused,
