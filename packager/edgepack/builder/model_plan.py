@@ -156,13 +156,21 @@ class ModelSteps:
         reference, highest = steps[-1], profile.runtime.max_opset
         if self.inputs.facts.opset > highest:
             steps.append(self._add_change(AtMostOpset(highest), reference, samples))
-        changed = FusedAttention() if variant.fused_attention else Simplified()
-        steps.append(self._add_change(changed, steps[-1], samples))
+        steps.append(self._add_change(self._choose_simplification(variant), steps[-1], samples))
         if rewrites := choose_rewrites(
             BACKENDS[variant.backend].rewrites, self.inputs.facts.op_counts
         ):
             steps.append(self._add_change(Rewritten(rewrites), steps[-1], samples))
         return reference, steps
+
+    def _choose_simplification(self, variant: Variant) -> FusedAttention | Simplified:
+        """Return the step that simplifies the graph, with attention fused where it is asked for."""
+        if variant.fused_attention:
+            return FusedAttention()
+        # Other recipes make constants small again that come out large.
+        facts = self.inputs.facts
+        kept = facts.has_narrow_weights and (facts.quantization or variant.recipe == "fp32")
+        return Simplified(grows=not kept)
 
     def _add_recipe_steps(
         self,

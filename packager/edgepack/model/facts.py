@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ NUMPY_DTYPES = {
 
 EXTENSIONS = "com.microsoft.extensions"
 CONTRIBUTED = "ai.onnx.contrib"
+_LARGE = 100_000
+"""Of a constant, in values: smaller ones make no file large."""
 STANDARD = ("", "ai.onnx")
 """Names of the domain of ONNX's own operators."""
 EXTENSION_DOMAINS = (EXTENSIONS, CONTRIBUTED)
@@ -70,6 +73,8 @@ class ModelFacts:
     op_counts: dict[str, int]
     """Operators with how often they occur, subgraphs included."""
     initializer_bytes: int
+    has_narrow_weights: bool
+    """Whether a large constant is stored in fewer bits than float32."""
     quantization: Quantization | None
     """How the model is quantized already, or that it is float16; None for a float32 one."""
     external_data: tuple[str, ...]
@@ -105,11 +110,20 @@ def read_model_facts(path: Path) -> ModelFacts:
             sorted(Counter(_format_op(node) for node in walk_nested(model.graph.node)).items())
         ),
         initializer_bytes=sum(_count_bytes(t) for t in model.graph.initializer),
+        has_narrow_weights=any(map(_is_narrow, model.graph.initializer)),
         quantization=find_quantization(model),
         external_data=tuple(list_external_files(model)),
         metadata={entry.key: entry.value for entry in model.metadata_props},
         table_rows=_find_table_rows(model.graph),
     )
+
+
+def _is_narrow(tensor: onnx.TensorProto) -> bool:
+    """Return whether a constant is large, and its numbers have fewer than 32 bits."""
+    from onnx import TensorProto
+
+    wide = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.INT32}
+    return tensor.data_type not in wide and math.prod(tensor.dims) >= _LARGE
 
 
 def find_default_opset(model: onnx.ModelProto) -> int:

@@ -132,8 +132,6 @@ def optimize(
     """
     require_machine(device)
     progress = progress or Silent()
-    loaded = open_project(question.loaded, open_own_cache(), progress)
-    question = replace(question, loaded=loaded)
     limits = question.loaded.find_limits(device.target, device.name)
     [profile] = choose_targets(question.loaded, [device.target])
     with tempfile.TemporaryDirectory(prefix="edgepack-") as name:

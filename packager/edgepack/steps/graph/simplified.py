@@ -17,15 +17,23 @@ from edgepack.steps.comparing import measure_worst_sqnr
 
 # Folding batch norms and constants reorders float32 arithmetic; 60 dB is a thousandth.
 _SAME_DB = 60.0
+_LARGER = 1.1
+"""By what factor a file counts as larger than another."""
 
 
 @dataclass(frozen=True)
 class Simplified:
-    """Constants folded and patterns fused. Inputs: ``model``; ``samples``, optionally."""
+    """Constants folded and patterns fused. Inputs: ``model``; ``samples``, optionally.
+
+    Weights that are stored in fewer bits, and made float32 by Cast and Mul, become constants of
+    float32 here, four times as large for int8. That suits recipes that make them small again.
+    """
 
     name: ClassVar[str] = "simplified"
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime", "onnxsim")
     cacheable = True
+    grows: bool = True
+    """Whether the result may be a larger file than the model."""
 
     def check(self, inputs: Inputs) -> None:
         """Accept any model: one that cannot be simplified is passed on as it is."""
@@ -40,6 +48,10 @@ class Simplified:
             return _skip(source, out, error.problem)
         if sqnr < _SAME_DB:
             return _skip(source, out, f"its result is {sqnr:.0f} dB from the model")
+        sizes = [_count_bytes(folder) for folder in (inputs["model"], out)]
+        if not self.grows and sizes[1] > _LARGER * sizes[0]:
+            mb = [f"{size / 1e6:.1f} MB" for size in sizes]
+            return _skip(source, out, f"it makes constants of {mb[0]} float32, {mb[1]} in all")
         return Notes(f"onnxsim: {before} nodes to {after}, outputs equal to {sqnr:.0f} dB")
 
     def verify(self, inputs: Inputs, out: Path) -> None:
@@ -49,6 +61,11 @@ class Simplified:
             StepError: It does not.
         """
         _require_same_signature(inputs["model"] / MODEL, out / MODEL)
+
+
+def _count_bytes(folder: Path) -> int:
+    """Return the size of a model with its weights."""
+    return sum(file.stat().st_size for file in folder.glob(f"{MODEL}*"))
 
 
 def _simplify_file(source: Path, result: Path) -> tuple[int, int]:
@@ -118,6 +135,8 @@ def _read_facts(path: Path) -> tuple[list[str], int]:
 
 
 def _skip(source: Path, out: Path, reason: str) -> Notes:
+    for file in out.glob(f"{MODEL}*"):
+        file.unlink()
     for file in source.parent.glob(f"{MODEL}*"):
         shutil.copyfile(file, out / file.name)
     return Notes(f"onnxsim skipped: {reason}", {"skipped": reason})
