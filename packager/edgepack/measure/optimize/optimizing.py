@@ -48,7 +48,6 @@ from edgepack.measure.tune.searching import (
 from edgepack.model.facts import read_model_facts
 from edgepack.project.limits import Limits
 from edgepack.project.loading import LoadedProject
-from edgepack.project.profile import Profile
 from edgepack.records.limits import explain_missed_limit
 from edgepack.records.optimizing import IS_BASE, SCHEMA_VERSION, OptimizeReport
 from edgepack.records.tuning import Confirmation
@@ -133,14 +132,9 @@ def optimize(
     require_machine(device)
     progress = progress or Silent()
     limits = question.loaded.find_limits(device.target, device.name)
-    [profile] = choose_targets(question.loaded, [device.target])
     with tempfile.TemporaryDirectory(prefix="edgepack-") as name:
         with _BUILDING:  # of several devices' builds the first fills the cache for the others
-            attention = can_fuse() and has_attention(read_model_facts(question.loaded.model_path))
-            candidates = add_candidates(profile, attention=attention)
-            built = build_candidates(
-                question.loaded, candidates, limits, Path(name), progress=progress
-            )
+            built = _build_candidates(question, device.target, limits, Path(name), progress)
         bundle = _take_bundle(built, device)
         asked = _ask(question, bundle, device, limits)
         unused = [each for several in built.unused.values() for each in several]
@@ -163,16 +157,28 @@ def optimize(
             raise
         question.end(outcome.search.journal)
         report = _make_report(question, outcome)
-        return Optimized(report, _shorten(bundle.manifest, profile, report))
+        return Optimized(report, _shorten(bundle.manifest, report, question))
 
 
-def _shorten(manifest: Manifest, profile: Profile, report: OptimizeReport) -> Manifest:
+def _shorten(manifest: Manifest, report: OptimizeReport, question: OptimizeQuestion) -> Manifest:
     """Return a manifest with the answer and the profile's own variants alone."""
+    [profile] = choose_targets(question.loaded, [manifest.target])
     names = {variant.id for variant in profile.variants}
     if report.answer is not None:
         names.add(report.candidate(report.answer).settings.variant)
     kept = [entry for entry in manifest.variants if entry.id in names]
     return manifest.model_copy(update={"variants": kept})
+
+
+def _build_candidates(
+    question: OptimizeQuestion, target: str, limits: Limits, out: Path, progress: Progress
+) -> BuildResult:
+    """Build every variant that may be the answer, into a folder."""
+    loaded = open_project(question.loaded, open_own_cache(), progress)
+    [profile] = choose_targets(loaded, [target])
+    attention = can_fuse() and has_attention(read_model_facts(loaded.model_path))
+    candidates = add_candidates(profile, attention=attention)
+    return build_candidates(loaded, candidates, limits, out, progress=progress)
 
 
 def _take_bundle(built: BuildResult, device: Device) -> Bundle:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from edgepack.base.progress import Progress, Silent
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.cache import open_own_cache
-from edgepack.builder.cleaning import clean_source
+from edgepack.builder.sources import open_project
 from edgepack.bundle.manifest import Accuracy
 from edgepack.devices.inventory import Device
 from edgepack.errors import (
@@ -220,8 +220,8 @@ def _resize(image: ImageInput, side: int) -> Letterbox | ShortSideCrop | Stretch
 
 def _find_axes(loaded: LoadedProject, name: str, image: ImageInput) -> tuple[str, str]:
     """Return the model's names of the picture's height and width."""
-    cleaned = clean_source(loaded, open_own_cache(), Silent())
-    inputs = {each.name: each for each in read_model_facts(cleaned.model_path).inputs}
+    opened = open_project(loaded, open_own_cache(), Silent())
+    inputs = {each.name: each for each in read_model_facts(opened.model_path).inputs}
     if name not in inputs:
         raise UsageError(
             f"the model has no input {name!r}",
