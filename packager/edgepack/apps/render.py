@@ -109,6 +109,8 @@ class BundleContext:
     prediction: tuple[str, ...]
     """Lines of Python that take pictures and texts and print answers; empty without
     descriptions."""
+    libraries: tuple[str, ...]
+    """The kinds of machines that libraries of custom operators are for."""
     providers: tuple[ProviderHelp, ...]
     """How to get execution providers that are not in the packages."""
     reduced_build: tuple[str, ...]

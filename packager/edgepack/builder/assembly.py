@@ -10,6 +10,7 @@ from edgepack.apps.npm import ROOT, make_package_file_name
 from edgepack.apps.render import render_family
 from edgepack.base.files import hash_file, holding
 from edgepack.builder.cache import StepCache
+from edgepack.builder.custom_ops import FOLDER, find_libraries
 from edgepack.builder.golden_files import write_goldens
 from edgepack.builder.job import JudgedBundle
 from edgepack.builder.manifest import make_manifest
@@ -82,6 +83,8 @@ def _write(judged: JudgedBundle, writer: BundleWriter) -> None:
     for name in loaded.project.files:
         data = loaded.find_file(name).read_bytes()
         writer.add(f"files/{loaded.find_place(name)}", data, role="file")
+    for machine, library in find_libraries(loaded).items():
+        writer.add(f"{FOLDER}/{machine}/{library.name}", library.read_bytes(), role="library")
     context = make_bundle_context(judged, models, writer.files.values())
     for file in render_family(judged.profile.family, context, _make_app(judged)):
         writer.add(file.path, file.data, role=file.role, mode=file.mode)

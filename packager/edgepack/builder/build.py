@@ -20,6 +20,7 @@ from edgepack.base.progress import Progress, Silent
 from edgepack.builder.assembly import BuiltBundle, assemble
 from edgepack.builder.cache import StepCache, open_own_cache, open_temporary_cache
 from edgepack.builder.cleaning import read_source_facts
+from edgepack.builder.custom_ops import find_libraries, find_machine, require_loading
 from edgepack.builder.execution import execute
 from edgepack.builder.job import Job, JudgedBundle
 from edgepack.builder.judging import (
@@ -378,7 +379,9 @@ def _make_job(
         )
     facts = read_source_facts(loaded)
     require_plain_signature(facts)
+    library = find_libraries(loaded).get(find_machine())
     with Workers(1) as workers:
+        require_loading(loaded, library, workers)
         chosen, offers = offer_int8_dynamic(
             loaded.model_path, facts, list(profiles.values()), find_named_targets(loaded), workers
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.base.progress import Progress
 from edgepack.builder.cache import StepCache
+from edgepack.builder.custom_ops import add_library_sources, find_libraries
 from edgepack.builder.execution import execute
 from edgepack.builder.plan import MODEL_SOURCE, PlanBuilder
 from edgepack.errors import ProfileError
@@ -47,6 +48,7 @@ def clean_source(loaded: LoadedProject, cache: StepCache, progress: Progress) ->
     builder = PlanBuilder()
     digest = hash_model(path)
     made = [builder.add_source(MODEL_SOURCE, path, digest)]
+    add_library_sources(find_libraries(loaded), builder)
     for step in steps:
         made.append(builder.add_step(step, source=made[-1]))
     done = execute(builder.make_plan([]), cache=cache, jobs=1, progress=progress).artifacts

@@ -136,6 +136,8 @@ class _Run:
             return _Ready(planned)
         paths = {name: self._find_path(origin) for name, origin in planned.inputs.items()}
         digests = {name: self._find_digest(origin) for name, origin in planned.inputs.items()}
+        if self.plan.library:
+            digests[self.plan.library.id] = self.plan.library.digest
         try:
             narrowed = replace(planned, step=narrow_step(planned.step, paths))
         except (StepError, ModelError) as error:
@@ -212,6 +214,7 @@ class _Run:
                 planned.step,
                 paths,
                 out,
+                self.plan.library_path,
                 on_progress=lambda *far: self.task.report(planned.id, *far),
                 on_note=lambda line: self.progress.note(
                     f"{self.doing.name_variant(planned)}{line}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from edgepack.builder.constants import make_project_constants
+from edgepack.builder.custom_ops import find_libraries
 from edgepack.builder.extensions import find_extension_operators
 from edgepack.builder.in_graph import find_given_inputs, find_made_dims
 from edgepack.builder.meanings import check_meanings
@@ -39,6 +41,8 @@ class PlanInputs:
     """Targets whose variants the project names."""
     extensions: str
     """What needs onnxruntime-extensions, in words; empty where nothing does."""
+    libraries: Mapping[str, Path]
+    """The libraries of custom operators, by machine."""
     dims: Mapping[str, int]
     """The sizes of symbolic dimensions with one size."""
     signature: tuple[TensorSpec, ...]
@@ -55,6 +59,11 @@ class PlanInputs:
     def in_graph(self) -> bool:
         """Whether models take pictures or texts."""
         return bool(self.project.pictures or self.project.texts)
+
+    @property
+    def has_foreign_operators(self) -> bool:
+        """Whether models have operators that onnxruntime has from another library."""
+        return bool(self.extensions or self.libraries)
 
     @property
     def prepared(self) -> Prepared:
@@ -108,6 +117,7 @@ def plan_inputs(loaded: LoadedProject, facts: ModelFacts) -> PlanInputs:
         described=tuple((n, d.without_words()) for n, d in loaded.describe_outputs().items()),
         named=frozenset(find_named_targets(loaded)),
         extensions=find_extension_operators(project, facts),
+        libraries=find_libraries(loaded),
         dims=dims,
         signature=fix_sizes(taken, dims),
         whole_signature=fix_sizes(find_given_inputs(given, project), dims),

@@ -14,6 +14,7 @@ from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
 from edgepack.builder.cache import open_own_cache
 from edgepack.builder.cleaning import clean_source, read_source_facts
+from edgepack.builder.custom_ops import find_libraries, find_machine, require_loading
 from edgepack.builder.inputs import plan_inputs
 from edgepack.builder.memory import Subject, count_default_jobs, estimate_bytes
 from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
@@ -23,6 +24,7 @@ from edgepack.builder.sources import convert_source, describe_conversion
 from edgepack.bundle.unused import Unused, make_failed
 from edgepack.errors import EdgepackError, ModelError, StepError
 from edgepack.model.checking import check_carrying, check_session, run_checker
+from edgepack.model.custom_ops import registered
 from edgepack.model.deciding import find_shape_inputs
 from edgepack.model.facts import ModelFacts
 from edgepack.model.files import MODEL
@@ -105,10 +107,12 @@ def inspect(
     progress = progress or Silent()
     loaded = convert_source(find_project(model, project), open_own_cache(), progress, python)
     profiles = [*choose_targets(loaded, targets)] or [*read_project_targets(loaded)]
+    library = find_libraries(loaded).get(find_machine())
     with Workers(1) as workers:
+        require_loading(loaded, library, workers)
         findings = [*workers.call(run_checker, loaded.model_path)]
         loaded, unclean = _clean(loaded)
-        blocked = workers.call(check_session, loaded.model_path) or unclean
+        blocked = workers.call(check_session, loaded.model_path, library) or unclean
         facts = read_source_facts(loaded)
         inputs = plan_inputs(loaded, facts)
         blocked = blocked or check_carrying(facts)
@@ -118,7 +122,9 @@ def inspect(
             samples, fixed = loaded.project.samples, tuple(loaded.project.constants)
             findings += workers.call(find_shape_inputs, loaded.model_path, fixed)
             if samples.calibration is None and samples.evaluation is None:
-                findings += workers.call(find_random_failures, loaded.model_path, inputs.prepared)
+                findings += workers.call(
+                    find_random_failures, loaded.model_path, inputs.prepared, library
+                )
             asked = profiles or [load_target("host")]
             named = find_named_targets(loaded)
             asked, _ = offer_int8_dynamic(loaded.model_path, facts, asked, named, workers)
@@ -157,11 +163,13 @@ def _list_steps(profiles: Sequence[Profile], facts: ModelFacts) -> frozenset[str
     return frozenset(recipes | beside)
 
 
-def find_random_failures(model: Path, prepared: Prepared) -> list[Finding]:
+def find_random_failures(
+    model: Path, prepared: Prepared, library: Path | None = None
+) -> list[Finding]:
     """Return a blocking finding if a build without samples would stop at random inputs."""
     with tempfile.TemporaryDirectory(prefix="edgepack-inspect-") as folder:
         try:
-            run_step(prepared, {"source": model}, Path(folder))
+            run_step(prepared, {"source": model}, Path(folder), library)
         except EdgepackError as error:
             problem = f"a build without samples stops: {error.problem}"
             return [Finding("edgepack", "blocks", "", problem, error.hint)]
@@ -176,7 +184,8 @@ def inspect_drafts(plan: Plan, drafts: Sequence[Draft]) -> list[VariantInspectio
         drafts: The variants.
     """
     steps = {step.id: step for step in plan.steps}
-    with tempfile.TemporaryDirectory(prefix="edgepack-inspect-") as folder:
+    folders = tempfile.TemporaryDirectory(prefix="edgepack-inspect-")
+    with folders as folder, registered(plan.library_path):
         made: dict[str, Path | EdgepackError] = {each.id: each.path for each in plan.sources}
         making = _Making(steps, Path(folder), made)
         return [_inspect_variant(making, draft) for draft in drafts]

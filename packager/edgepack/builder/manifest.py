@@ -8,6 +8,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import version
+from pathlib import PurePosixPath
 
 import edgepack
 from edgepack.base.machine import find_processor
@@ -69,6 +70,7 @@ def make_manifest(
         outputs=[_make_tensor(spec) for spec in outputs],
         constants=project.constants,
         state=project.state,
+        custom_ops=_find_libraries(files),
         input_descriptions=_describe_inputs(project.inputs),
         output_descriptions=project.outputs,
         preprocess=project.preprocess,
@@ -117,6 +119,12 @@ def find_build_host() -> BuildHost:
             **{name: version(name) for name in _TOOLS},
         },
     )
+
+
+def _find_libraries(files: Iterable[BundleFile]) -> dict[str, str]:
+    """Return the libraries of custom operators by the machine that they are for, their folder."""
+    paths = [file.path for file in files if file.role == "library"]
+    return {PurePosixPath(path).parent.name: path for path in paths}
 
 
 def _make_tensor(spec: TensorSpec) -> Tensor:

@@ -242,10 +242,10 @@ class ModelSteps:
         if not self.simulate_s:
             return NotMeasured(reason="the build was to simulate nothing")
         dims = find_bucket_dims(self.inputs.signature, self.inputs.project.buckets)
-        if (static and dims) or self.inputs.extensions:
+        if (static and dims) or self.inputs.has_foreign_operators:
             return NotMeasured(
-                reason="models of several sizes, or with operators of onnxruntime-extensions, are"
-                " not simulated"
+                reason="models of several sizes, or with operators that are not onnxruntime's own,"
+                " are not simulated"
             )
         first, config = variant.providers[0], variant.session.config
         options = tuple(sorted(first.options.items()))

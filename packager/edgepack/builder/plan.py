@@ -21,6 +21,7 @@ FRAMEWORK_SOURCE = "framework-model"
 """The id of what the user's model was converted from."""
 CONVERTED_SOURCE = "converted-model"
 """The id of the folder of that conversion."""
+_LIBRARY_SOURCE = "custom-ops"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,15 @@ class SourceFile:
     path: Path
     digest: str
     """The digest of everything that is read from it; empty where only running a hook shows it."""
+
+
+def find_library_source(machine: str = "") -> str:
+    """Return the id of a library of custom operators among the sources.
+
+    Args:
+        machine: The kind of machine that it is for; by default this one, where steps use it.
+    """
+    return f"{_LIBRARY_SOURCE}-{machine}" if machine else _LIBRARY_SOURCE
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,16 @@ class Plan:
     bundles: tuple[PlannedBundle, ...]
     before: tuple[str, ...] = ()
     """How the model was made of the user's before this was planned, a line for each step."""
+
+    @property
+    def library(self) -> SourceFile | None:
+        """The library of custom operators that models need on this machine, where they do."""
+        return next((s for s in self.sources if s.id == find_library_source()), None)
+
+    @property
+    def library_path(self) -> Path | None:
+        """Where it is."""
+        return self.library.path if self.library else None
 
     @property
     def digest(self) -> str:

@@ -19,6 +19,7 @@ from edgepack.backends.simulators import find_backend_simulator
 from edgepack.base.machine import find_processor
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.carrying import Carrying
+from edgepack.builder.custom_ops import add_library_sources, explain_missing_library
 from edgepack.builder.extensions import add_extensions, explain_missing_extensions
 from edgepack.builder.inputs import PlanInputs, plan_inputs
 from edgepack.builder.model_plan import (
@@ -152,6 +153,7 @@ def _make_builder(inputs: PlanInputs) -> PlanBuilder:
     builder = PlanBuilder(before=inputs.loaded.model_history)
     builder.add_source(MODEL_SOURCE, inputs.loaded.model_path, inputs.facts.sha256)
     builder.add_source(PROJECT_SOURCE, inputs.loaded.folder, "")
+    add_library_sources(inputs.libraries, builder)
     if converted := inputs.loaded.converted:
         builder.add_source(FRAMEWORK_SOURCE, converted.source, converted.digest)
         builder.add_source(CONVERTED_SOURCE, converted.folder, converted.folder_digest)
@@ -197,6 +199,9 @@ def _find_obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Un
     if extensions and (problem := explain_missing_extensions(extensions, profile, variant)):
         hint = "build without the variant, or leave the operators out"
         return _make_refusal(variant, problem, hint)
+    libraries = inputs.libraries
+    if libraries and (problem := explain_missing_library(libraries, profile, variant)):
+        return _make_refusal(variant, problem, "build without it, or export without the operators")
     return None
 
 
@@ -438,10 +443,10 @@ class _Planner:
         compiler = find_backend_simulator(BACKENDS[variant.backend])
         if not isinstance(compiler, Simulator):
             return compiler
-        if made.bucketed or self.inputs.extensions:
+        if made.bucketed or self.inputs.has_foreign_operators:
             return NotMeasured(
-                reason="models of several sizes, or with operators of onnxruntime-extensions, are"
-                " not compiled"
+                reason="models of several sizes, or with operators that are not onnxruntime's own,"
+                " are not compiled"
             )
         return self.builder.add_step(
             Compiled(variant, compiler), model=made.judged, goldens=goldens

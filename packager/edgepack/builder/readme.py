@@ -57,6 +57,7 @@ def make_bundle_context(
         example_inputs=examples,
         state=tuple(project.state.items()),
         prediction=write_prediction_lines(project, examples, outputs),
+        libraries=tuple(project.custom_ops),
         providers=tuple(_list_provider_help(profile)),
         reduced_build=_format_reduced_build(judged),
         packages=find_licenses(profile.runtime.packages) if profile.family == "android" else (),

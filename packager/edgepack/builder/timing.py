@@ -25,7 +25,7 @@ from edgepack.base.statistics import median
 from edgepack.builder.cache import Artifact, StepCache, hash_code
 from edgepack.builder.execution import Execution
 from edgepack.builder.judging import Verdict, is_quantized
-from edgepack.builder.plan import Plan, PlannedVariant
+from edgepack.builder.plan import Plan, PlannedVariant, SourceFile
 from edgepack.bundle.unused import Unused
 from edgepack.model.files import MODEL
 from edgepack.project.profile import DeviceKind
@@ -92,6 +92,7 @@ def compare_latency(
     other: Path,
     samples: Path | None = None,
     config: Mapping[str, str] | None = None,
+    library: Path | None = None,
 ) -> LatencyComparison:
     """Time two models that take the same inputs, in one worker process, in the order A B B A.
 
@@ -102,13 +103,16 @@ def compare_latency(
         other: The model file to compare it with.
         samples: A sample set, of which the first sample is used; else seeded random inputs.
         config: Session config entries for both.
+        library: Of their custom operators, where they have some.
 
     Raises:
         ModelError: One of the two does not load or run.
         ToolError: The worker process died.
     """
     with Workers(1) as workers:
-        turns_s, taken = workers.call(_time_in_turns, model, other, samples, dict(config or {}))
+        turns_s, taken = workers.call(
+            _time_in_turns, (model, other), samples, dict(config or {}), library
+        )
     return judge_turns(turns_s, taken)
 
 
@@ -155,7 +159,7 @@ def list_slower_variants(
             both = ours.digest, theirs.digest, json.dumps(config, sort_keys=True)
             if both not in measured:
                 samples = _find_samples(plan, variant, execution)
-                measured[both] = find_comparison(ours, theirs, samples, config, cache)
+                measured[both] = find_comparison(ours, theirs, samples, config, cache, plan.library)
             found = measured[both]
             if found.took_longer or (variant.unfused and not found.is_faster):
                 yield SlowerVariant(verdict.target, variant.variant.id, found, other[1])
@@ -174,6 +178,7 @@ def find_comparison(
     samples: Artifact | None,
     config: Mapping[str, str],
     cache: StepCache,
+    library: SourceFile | None = None,
 ) -> LatencyComparison:
     """Return how long two models take here, from the cache if an earlier build could tell.
 
@@ -183,14 +188,17 @@ def find_comparison(
     machine = (platform.node(), os.cpu_count(), sorted(read_cpu_flags()))
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     threads = (os.environ.get("EDGEPACK_THREADS", ""), mine)
-    given = (model.digest, other.digest, samples and samples.digest, sorted(config.items()))
+    given = [model.digest, other.digest, samples and samples.digest, sorted(config.items())]
+    if library:
+        given.append(library.digest)
     what = json.dumps(["latency", hash_code(), version("onnxruntime"), machine, threads, given])
     key = hashlib.sha256(what.encode()).hexdigest()
     if kept := cache.find(key):
         kept.require_whole()
         return LatencyComparison(**json.loads((kept.path / _KEPT).read_text(encoding="utf-8")))
     feed = samples.path if samples else None
-    found = compare_latency(model.path / MODEL, other.path / MODEL, feed, config)
+    models = model.path / MODEL, other.path / MODEL
+    found = compare_latency(*models, feed, config, library.path if library else None)
     if not found.inconclusive:
         text = json.dumps(asdict(found))
         cache.keep(key, lambda out: (out / _KEPT).write_text(text, encoding="utf-8"))
@@ -263,18 +271,23 @@ def _find_samples(plan: Plan, planned: PlannedVariant, execution: Execution) -> 
 
 
 def _time_in_turns(
-    model: Path, other: Path, samples: Path | None, config: dict[str, str]
+    models: tuple[Path, Path],
+    samples: Path | None,
+    config: dict[str, str],
+    library: Path | None,
 ) -> tuple[list[list[float]], dict[str, object]]:
     """Return the seconds of every run of each turn, and how much of the processor others used.
 
     Called in a worker.
     """
+    from edgepack.model.custom_ops import registered
     from edgepack.model.running import make_session, run_session
     from edgepack.ondevice.harness.edgepack_other_work import OtherWork
     from edgepack.steps.comparing import make_probe_inputs
 
-    feed = next(make_probe_inputs(other, samples, 1))
-    sessions = [make_session(each, config=config, as_on_device=True) for each in (model, other)]
+    feed = next(make_probe_inputs(models[1], samples, 1))
+    with registered(library):
+        sessions = [make_session(each, config=config, as_on_device=True) for each in models]
 
     def run(which: int, count: int) -> list[float]:
         # The first run of a turn meets cold caches, and the other session's threads still spinning.

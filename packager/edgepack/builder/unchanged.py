@@ -11,6 +11,7 @@ from edgepack.base.files import hash_file
 from edgepack.base.resources import find_templates_dir
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.cache import StepCache, hash_code, hash_tree
+from edgepack.builder.custom_ops import FOLDER, find_libraries
 from edgepack.builder.job import JudgedBundle
 from edgepack.builder.manifest import find_build_host
 from edgepack.builder.plan import hash_bundle
@@ -68,14 +69,16 @@ def _dump(step: str | NotMeasured | None) -> object:
 
 
 def _hash_files(loaded: LoadedProject) -> list[tuple[str, str]]:
-    """Return the project's own files, by their places in the bundle."""
+    """Return the project's own files and libraries, by their places in the bundle."""
     paths = {loaded.find_place(name): loaded.find_file(name) for name in loaded.project.files}
+    paths |= {f"{FOLDER}/{key}": path for key, path in find_libraries(loaded).items()}
     try:
         return [(place, hash_file(path)) for place, path in paths.items()]
     except OSError as error:
         raise ToolError(
             f"cannot read {error.filename!r}: {error.strerror}",
-            hint="make the file readable for your user: 'files' in edgepack.yaml has it",
+            hint="make the file readable for your user: 'files' or 'custom_ops' in edgepack.yaml"
+            " has it",
         ) from error
 
 

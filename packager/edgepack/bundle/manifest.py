@@ -508,7 +508,9 @@ class BundleFile(StrictModel):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size_bytes: Annotated[int, Field(ge=0)]
     mode: Literal["644", "755"]
-    role: Literal["model", "golden", "file", "loader", "harness", "document", "pins", "source"]
+    role: Literal[
+        "model", "golden", "file", "loader", "harness", "document", "pins", "source", "library"
+    ]
 
 
 class Manifest(StrictModel):
@@ -528,6 +530,10 @@ class Manifest(StrictModel):
     Written only where there are some."""
     state: Annotated[dict[str, str], Field(exclude_if=lambda given: not given)] = {}
     """Outputs, each with the input that it feeds in the next run; a stream begins with zeros.
+
+    Written only where there are some."""
+    custom_ops: Annotated[dict[str, BundlePath], Field(exclude_if=lambda given: not given)] = {}
+    """The shared libraries that sessions register, by the kind of machine that they are for.
 
     Written only where there are some."""
     input_descriptions: dict[str, InputDescription]
@@ -597,7 +603,7 @@ class Manifest(StrictModel):
     @model_validator(mode="after")
     def _check_paths(self) -> Self:
         known = {file.path for file in self.files}
-        named = [variant.model for variant in self.variants]
+        named = [*self.custom_ops.values(), *(variant.model for variant in self.variants)]
         named += [bucket.model for variant in self.variants for bucket in variant.buckets]
         for variant in self.variants:
             for each in variant.compiled if isinstance(variant.compiled, list) else ():

@@ -36,6 +36,7 @@ def make_sbom(manifest: Manifest) -> bytes:
     bytes. Figures belong to the file that they were measured on, fp32's to the model itself.
     """
     files = [_make_model_file(manifest, file) for file in manifest.files if file.role == "model"]
+    files += [_make_library(manifest, file) for file in manifest.files if file.role == "library"]
     packages = [_make_package(manifest, name, pin) for name, pin in manifest.runtime.items()]
     parts = [*_make_origin(manifest), _make_source_model(manifest), *files, *packages]
     document = {
@@ -60,7 +61,11 @@ def make_sbom(manifest: Manifest) -> bytes:
         "components": parts,
         "dependencies": [
             {"ref": manifest.id, "dependsOn": [part["bom-ref"] for part in (*files, *packages)]},
-            *({"ref": file["bom-ref"], "dependsOn": [_MODEL]} for file in files),
+            *(
+                {"ref": file["bom-ref"], "dependsOn": [_MODEL]}
+                for file in files
+                if file["type"] != "library"
+            ),
             *({"ref": _MODEL, "dependsOn": [part["bom-ref"]]} for part in _make_origin(manifest)),
         ],
     }
@@ -129,6 +134,17 @@ def _make_model_file(manifest: Manifest, file: BundleFile) -> dict[str, Any]:
             for name, value in (("variant", variant.id), ("recipe", variant.recipe))
         ]
     return component
+
+
+def _make_library(manifest: Manifest, file: BundleFile) -> dict[str, Any]:
+    """Return the component of a library with custom operators."""
+    return {
+        "type": "library",
+        "bom-ref": file.path,
+        "name": file.path,
+        "version": manifest.version,
+        "hashes": _make_hashes(file.sha256),
+    }
 
 
 def _list_figures(variants: list[ManifestVariant], path: str) -> Iterator[dict[str, Any]]:

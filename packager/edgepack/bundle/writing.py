@@ -18,7 +18,9 @@ from edgepack.bundle.reading import parse_manifest
 from edgepack.bundle.sbom import SBOM, make_sbom
 from edgepack.errors import BundleError, ToolError, UsageError
 
-Role = Literal["model", "golden", "file", "loader", "harness", "document", "pins", "source"]
+Role = Literal[
+    "model", "golden", "file", "loader", "harness", "document", "pins", "source", "library"
+]
 
 
 @dataclass

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.errors import ModelError
+from edgepack.model.custom_ops import registered
 from edgepack.model.facts import ModelFacts, require_plain_signature
 from edgepack.model.finding import Finding
 from edgepack.model.ir import loadable
@@ -57,10 +58,15 @@ def check_carrying(facts: ModelFacts) -> list[Finding]:
     return []
 
 
-def check_session(model: Path) -> list[Finding]:
-    """Return a blocking finding if onnxruntime makes no session of a model, else nothing."""
+def check_session(model: Path, library: Path | None = None) -> list[Finding]:
+    """Return a blocking finding if onnxruntime makes no session of a model, else nothing.
+
+    Args:
+        model: The model.
+        library: Of its custom operators, where it has some.
+    """
     try:
-        with loadable(model) as source:
+        with registered(library), loadable(model) as source:
             make_session(source)
     except ModelError as error:
         return [Finding("onnxruntime", "blocks", "", error.problem, error.hint)]

@@ -150,7 +150,8 @@ def _optimize(model: Path, optimized: Path, cpu: Architecture) -> None:
     import onnxruntime
 
     from edgepack.errors import ModelError
-    from edgepack.model.running import format_runtime_error
+    from edgepack.model.custom_ops import find_registered
+    from edgepack.model.running import format_runtime_error, register_library
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -163,6 +164,8 @@ def _optimize(model: Path, optimized: Path, cpu: Architecture) -> None:
     }
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
+    if library := find_registered():
+        register_library(library, options)
     try:
         onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except list_runtime_errors() as error:

@@ -23,16 +23,20 @@ if TYPE_CHECKING:
 _SHOWN = 4
 _OF_TRAINING = ("ai.onnx.training", "ai.onnx.preview.training")
 _INSTEAD = "export the model with operators of ONNX instead, or do that part outside the model"
+_GIVE = "name the library in edgepack.yaml: custom_ops: {linux-x86-64: libmine.so}"
+UNREGISTERED = re.compile(r"([\w.-]+):(\w+)\(-?\d+\) is not a registered")
+"""Onnxruntime's message about an operator that it does not know: its domain and name."""
 _UNRELEASED = re.compile(r"Opset (\d+) is under development.* is till opset (\d+)")
 _NO_LOCALE = re.compile(r"Failed to construct locale with name:([^:]+):")
 
 
-def explain_refusal(path: Path, message: str) -> ModelError | None:
+def explain_refusal(path: Path, message: str, library: Path | None = None) -> ModelError | None:
     """Return what is wrong with a model that onnxruntime refuses, None where that is not known.
 
     Args:
         path: The model.
         message: onnxruntime's message.
+        library: Whose operators the session had beside onnxruntime's own.
     """
     model = read_structure(path)
     error = (
@@ -40,6 +44,7 @@ def explain_refusal(path: Path, message: str) -> ModelError | None:
         or _find_compiled_node(model)
         or _find_same_names(model, path)
         or _explain_message(message, path)
+        or (_find_unregistered(model, message, library) if library else None)
         or _find_unknown_operators(model)
     )
     if error is not None:
@@ -131,6 +136,20 @@ def _explain_message(message: str, path: Path) -> ModelError | None:
     return None
 
 
+def _find_unregistered(model: onnx.ModelProto, message: str, library: Path) -> ModelError | None:
+    """Return which operator, of those that onnxruntime lacks, a library lacks too."""
+    found = UNREGISTERED.search(message)
+    if found is None:
+        return None
+    same = [n for n in walk_nodes(model) if (n.domain, n.op_type) == (found[1], found[2])]
+    return ModelError(
+        f"the library of custom operators {library.name} does not register"
+        f" {_format_nodes(same) if same else f'{found[1]}:{found[2]}'}",
+        hint="register the operator there under this domain and name (CustomOpDomain_Add), or"
+        " export the model with one that the library has",
+    )
+
+
 def _find_unknown_operators(model: onnx.ModelProto) -> ModelError | None:
     """Return which operators onnxruntime lacks: those of other domains, those of another opset."""
     known = list_operator_schemas()
@@ -152,7 +171,7 @@ def _find_unknown_operators(model: onnx.ModelProto) -> ModelError | None:
         return ModelError(
             f"custom operators, of {theirs}, need a library that registers them:"
             f" {_format_nodes(foreign)}",
-            hint=f"bundles carry no such library yet: {_INSTEAD}",
+            hint=f"{_GIVE}; or {_INSTEAD}",
         )
     return _make_missing_error(missing, known) if missing else None
 
@@ -176,8 +195,8 @@ def _make_missing_error(
     near = difflib.get_close_matches(nodes[0].op_type, same_domain, n=1, cutoff=0.75)
     return ModelError(
         found,
-        hint=f"{f'did you mean {near[0]!r}? ' if near else ''}{_INSTEAD}; a custom operator needs a"
-        " library, which bundles do not carry yet",
+        hint=f"{f'did you mean {near[0]!r}? ' if near else ''}{_INSTEAD}; an operator of your own"
+        " belongs into a domain of your own, and into a library (custom_ops in edgepack.yaml)",
     )
 
 

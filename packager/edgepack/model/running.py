@@ -16,8 +16,9 @@ import numpy as np
 
 from edgepack.base.machine import find_processor, has_vnni
 from edgepack.errors import ModelError, UsageError
+from edgepack.model.custom_ops import explain_not_loading, find_registered
 from edgepack.model.facts import EXTENSION_DOMAINS, STANDARD, TensorSpec
-from edgepack.model.refusals import explain_refusal
+from edgepack.model.refusals import UNREGISTERED, explain_refusal
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -28,9 +29,6 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 _IN_NODE = re.compile(r'In Node, \("([^"]*)", (\w+), "([^"]*)"')
 # while running Reshape node. Name:'r1'
 _RUNNING_NODE = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
-# domain:Op(-1) is not a registered function/op
-_UNREGISTERED = re.compile(r"([\w.]+):(\w+)\(-?\d+\) is not a registered")
-
 
 # /onnxruntime_src/onnxruntime/core/graph/model.cc:245 void Model::Load(int, char*)
 _SOURCE_PLACE = re.compile(r"/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)? ?")
@@ -74,8 +72,11 @@ def make_session(
     they sleep, because waiting takes time from other workers: int8-static of squeezenet1.1 took
     25 processor seconds instead of 34 (2 cores, onnxruntime 1.31.1, x86-64, 2026-11-27).
 
+    The session has the operators of :func:`~edgepack.model.custom_ops.registered`.
+
     Raises:
-        ModelError: onnxruntime refuses the model; the error names the node if known.
+        ModelError: onnxruntime refuses the model, or the library of its custom operators; the error
+            names the node if known.
         UsageError: ``EDGEPACK_THREADS`` is not a number.
     """
     given = {**({} if as_on_device else _NOT_SPINNING), **(config or {})}
@@ -87,6 +88,9 @@ def make_session(
     for each in options:
         each.intra_op_num_threads = threads or _read_threads()
         each.enable_cpu_mem_arena = as_on_device
+    if library := find_registered():
+        for each in options:
+            register_library(library, each)
     try:
         return _open_session(model, options)
     except ModelError as error:
@@ -112,7 +116,7 @@ def _open_session(
                 return onnxruntime.InferenceSession(str(model), each, providers=providers)
         return onnxruntime.InferenceSession(str(model), options[-1], providers=providers)
     except list_runtime_errors() as error:
-        if told := explain_refusal(model, str(error)):
+        if told := explain_refusal(model, str(error), find_registered()):
             raise told from error
         raise ModelError(
             f"onnxruntime {onnxruntime.__version__} does not load the model:"
@@ -120,6 +124,34 @@ def _open_session(
             hint="export the model with operators that onnxruntime has",
             where=model.name,
         ) from error
+
+
+def register_library(library: Path, options: onnxruntime.SessionOptions) -> None:
+    """Let sessions with these options run the operators of a shared library.
+
+    Raises:
+        ModelError: It does not load, or onnxruntime does not take its operators.
+    """
+    try:
+        options.register_custom_ops_library(str(library))
+    except list_runtime_errors() as error:
+        why, hint = explain_not_loading(format_runtime_error(error))
+        raise ModelError(
+            f"the library of custom operators does not load here: {why}",
+            hint=hint,
+            where=library.name,
+        ) from error
+
+
+def load_library(library: Path) -> None:
+    """Load a library as a session does; called in a worker, whose process it may end.
+
+    Raises:
+        ModelError: As :func:`register_library`.
+    """
+    import onnxruntime
+
+    register_library(library, onnxruntime.SessionOptions())
 
 
 _PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
@@ -240,7 +272,7 @@ def format_runtime_error(error: Exception) -> str:
         return f"node {name!r} ({_format_operator(domain, op)}): {short}"
     if found := _RUNNING_NODE.search(text):
         return f"node {found[2]!r} ({found[1]}): {short}"
-    if found := _UNREGISTERED.search(text):
+    if found := UNREGISTERED.search(text):
         return f"operator {_format_operator(found[1], found[2])}: {short}"
     return short
 

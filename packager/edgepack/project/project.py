@@ -74,6 +74,8 @@ class Project(StrictModel):
     model: str
     files: list[str] = []
     """Files carried into the bundle: labels, tokenizers."""
+    custom_ops: dict[Literal["linux-x86-64", "linux-aarch64"], str] = {}
+    """Shared libraries with operators of the user's own, by the kind of machine they are for."""
     dims: dict[
         str, Positive | Annotated[list[Positive], Field(min_length=1)] | Span | Literal["free"]
     ] = {}

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
+from edgepack.model.custom_ops import registered
+
 EXACT = "exact.onnx"
 """The float model of which the int8 model is an image, where it is not the one that was given: the
 same outputs, and channels inside of another scale."""
@@ -118,15 +120,22 @@ def _dump_model(value: object) -> Any:  # noqa: ANN401  (whatever the file held)
     raise TypeError(f"{value!r} cannot be a step's setting")
 
 
-def run_step(step: Step, inputs: Inputs, out: Path) -> Notes:
+def run_step(step: Step, inputs: Inputs, out: Path, library: Path | None = None) -> Notes:
     """Run one step into an empty folder, in this process; called in a worker.
+
+    Args:
+        step: The step.
+        inputs: Where its inputs are.
+        out: The folder.
+        library: Of the model's custom operators, where it has some.
 
     Raises:
         EdgepackError: The step's own.
     """
-    step.check(inputs)
-    notes = step.run(inputs, out)
-    step.verify(inputs, out)
+    with registered(library):
+        step.check(inputs)
+        notes = step.run(inputs, out)
+        step.verify(inputs, out)
     (out / NOTES).write_text(
         json.dumps(dataclasses.asdict(notes), sort_keys=True), encoding="utf-8"
     )

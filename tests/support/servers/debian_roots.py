@@ -55,7 +55,7 @@ def _make(root: Path, release: str, packages: Sequence[str]) -> None:
     argv += [f"--include={','.join(packages)}", "--dpkgopt=force-unsafe-io"]
     argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "locale", "man")]
     argv += [f"--aptopt={line}" for line in _apt_settings()]
-    done = run_program([*argv, release, str(new), _mirror(release)], timeout_s=MAKE_TIMEOUT_S)
+    done = run_program([*argv, release, str(new), find_mirror(release)], timeout_s=MAKE_TIMEOUT_S)
     if done.exit_code:
         said = done.stderr.decode("utf-8", "replace").strip()[-2000:]
         raise ToolError(
@@ -65,7 +65,7 @@ def _make(root: Path, release: str, packages: Sequence[str]) -> None:
     new.rename(root)
 
 
-def _mirror(release: str) -> str:
+def find_mirror(release: str) -> str:
     """Return a line of sources.list for the release, from this machine's own mirror of Debian.
 
     Raises:

@@ -86,7 +86,7 @@ def test_custom_operator_needs_a_library(tmp_path, imported):
     error = refused(path)
     assert "custom operators, of 'my.ops', need a library" in error.problem
     assert "my.ops:Magic (node 'only')" in error.problem
-    assert "bundles carry no such library yet" in error.hint
+    assert "custom_ops: {linux-x86-64: libmine.so}" in error.hint
 
 
 def test_custom_operator_within_a_body_is_found(tmp_path):

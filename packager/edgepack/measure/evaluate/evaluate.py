@@ -182,7 +182,9 @@ class _Materials:
     reference: Path | None
     """The folder of the prepared fp32 model, if there is one."""
     reference_sha256: str
-    """Of that folder."""
+    """Of that folder, and of what it runs with."""
+    library: Path | None
+    """Of the model's custom operators, where it has some."""
 
     def make_judging(self, loaded: LoadedProject, facts: ModelFacts, answers: Path) -> Judging:
         source = loaded.project.samples.evaluation
@@ -198,6 +200,7 @@ class _Materials:
             project=loaded.folder,
             interpreter=loaded.project.interpreter,
             state=tuple(loaded.project.state.items()),
+            library=self.library,
         )
 
 
@@ -343,11 +346,13 @@ def _make_materials(
     done = execute(needed, cache=open_own_cache(), jobs=1, progress=progress).artifacts
     samples = done[asked["samples"]]
     reference = done[asked["reference"]] if "reference" in asked else None
+    library = plan.library.digest if plan.library else ""
     return _Materials(
         samples=SampleSet.read(samples.path),
         samples_sha256=samples.digest,
         reference=reference.path if reference else None,
-        reference_sha256=reference.digest if reference else "",
+        reference_sha256=f"{reference.digest}{library}" if reference else "",
+        library=plan.library_path,
     )
 
 

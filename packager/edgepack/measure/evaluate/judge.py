@@ -12,6 +12,7 @@ from edgepack.devices.frames import encode
 from edgepack.errors import SamplesError
 from edgepack.measure.evaluate.kept_answers import read_as_they_come
 from edgepack.metrics.labelled import choose_labelled_metric
+from edgepack.model.custom_ops import registered
 from edgepack.model.files import MODEL
 from edgepack.model.running import Arrays, make_session, run_session
 from edgepack.project.outputs import OutputDescription
@@ -43,6 +44,8 @@ class Judging:
     interpreter: str | None
     state: StatePairs = ()
     """The device's own state that was fed back to it."""
+    library: Path | None = None
+    """Of the model's custom operators, where it has some."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ def judge_answers(given: Judging) -> Judged:
     )
     outputs = (answer.outputs for answer in read_as_they_come(given.answers, len(samples)))
     if given.reference and given.references:
-        references = _read_references(given.reference, given.references, samples)
+        files = given.reference, given.references
+        references = _read_references(*files, samples, given.library)
         for feed, reference in zip(samples, references, strict=True):
             device = select_answers(next(outputs), given.state)
             judge.add(select_answers(reference, given.state), device, feed)
@@ -95,11 +99,14 @@ def judge_answers(given: Judging) -> Judged:
     return Judged(accuracy, judge.compute_interval(given.metric))
 
 
-def _read_references(model: Path, file: Path, samples: SampleSet) -> Iterator[Arrays]:
+def _read_references(
+    model: Path, file: Path, samples: SampleSet, library: Path | None
+) -> Iterator[Arrays]:
     if file.is_file():
         yield from (answer.outputs for answer in read_as_they_come(file, len(samples)))
         return
-    session = make_session(model / MODEL)
+    with registered(library):
+        session = make_session(model / MODEL)
     with file.open("wb") as written:
         for feed in samples:
             reference = run_session(session, feed)

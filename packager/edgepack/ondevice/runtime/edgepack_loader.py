@@ -427,13 +427,18 @@ class Bundle:
         return len(self.manifest["goldens"])
 
     def list_variants(self, only: Optional[str]) -> List[Dict[str, Any]]:
-        """Return all variants in order, or the requested one."""
+        """Return all variants in order, or the requested one.
+
+        With libraries of custom operators, each has their paths by machine (``custom_ops``).
+        """
         entries: List[Dict[str, Any]] = self.manifest["variants"]
         chosen = [entry for entry in entries if only in (None, entry["id"])]
         if not chosen:
             ids = ", ".join(entry["id"] for entry in entries)
             raise LoadError(f"the bundle has no variant {only!r}; it has: {ids}")
-        return chosen
+        listed = self.manifest.get("custom_ops", {}).items()
+        libraries = {machine: str(self.folder / path) for machine, path in listed}
+        return [{**entry, "custom_ops": libraries} for entry in chosen] if libraries else chosen
 
     def read_golden_inputs(self, index: int) -> Arrays:
         """Return the inputs of one golden sample."""

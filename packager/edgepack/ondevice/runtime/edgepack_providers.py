@@ -102,7 +102,7 @@ class Refused(Exception):  # noqa: N818
 
 
 def check_requirements(entry: Entry, sources: Optional[Mapping[str, Any]] = None) -> None:
-    """Make sure that this machine has the providers and CPU flags that a variant needs.
+    """Make sure that this machine has the providers, CPU flags and libraries that a variant needs.
 
     A provider that comes as a plugin beside onnxruntime is registered.
 
@@ -125,6 +125,7 @@ def check_requirements(entry: Entry, sources: Optional[Mapping[str, Any]] = None
         raise Refused(f"this CPU lacks {', '.join(missing)}")
     if _has_extensions(entry) and importlib.util.find_spec(EXTENSIONS) is None:
         raise Refused("onnxruntime-extensions is not installed (requirements.txt has its version)")
+    _register_custom_ops(entry, ort.SessionOptions())
 
 
 def list_compiled(entry: Entry) -> List[Entry]:
@@ -171,6 +172,27 @@ def check_compiled(entry: Entry) -> None:
 def _has_extensions(entry: Entry) -> bool:
     """Return whether the model has operators of onnxruntime-extensions."""
     return bool(entry.get("requires", {}).get("extensions"))
+
+
+def _register_custom_ops(entry: Entry, options: Any) -> None:
+    """Let a session run the model's custom operators, from the bundle's library for this machine.
+
+    Raises:
+        Refused: The bundle has none for it, or the library does not load.
+    """
+    libraries: Dict[str, str] = entry.get("custom_ops", {})
+    if not libraries:
+        return
+    arch = platform.machine().lower()
+    machine = f"{platform.system().lower()}-{'x86-64' if arch in ('x86_64', 'amd64') else arch}"
+    if machine not in libraries:
+        known = ", ".join(libraries)
+        raise Refused(f"the bundle has its custom operators for {known}, not for {machine}")
+    try:
+        options.register_custom_ops_library(libraries[machine])
+    except ORT_ERRORS as error:
+        said = _shorten_error(error)
+        raise Refused(f"the library of its custom operators does not load: {said}") from error
 
 
 def _explain_absence(provider: str) -> str:
@@ -330,6 +352,7 @@ def _make_session_options(entry: Entry, profile_prefix: str, *, precise: bool = 
     if _has_extensions(entry):
         library = importlib.import_module(EXTENSIONS).get_library_path()
         options.register_custom_ops_library(library)
+    _register_custom_ops(entry, options)
     if profile_prefix:
         options.enable_profiling = True
         options.profile_file_prefix = profile_prefix

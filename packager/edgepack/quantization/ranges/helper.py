@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from edgepack.base.processes import Workers
+from edgepack.model.custom_ops import find_registered, registered
 from edgepack.quantization.ranges.counter import Counter, Sample
 from edgepack.quantization.ranges.layout import Layout
 from edgepack.quantization.ranges.tally import Tally
@@ -32,7 +33,7 @@ class Helper:
         self._workers = Workers(1)
         self._thread = ThreadPoolExecutor(1)
         self._pending: deque[Future[Any]] = deque()
-        self._submit_call(_open_counter, model, layout)
+        self._submit_call(_open_counter, model, layout, find_registered())
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +80,8 @@ class _Here:
     counter: Counter
 
 
-def _open_counter(model: Path, layout: Layout) -> None:
+def _open_counter(model: Path, layout: Layout, library: Path | None) -> None:
+    _Here.open.enter_context(registered(library))
     _Here.counter = _Here.open.enter_context(Counter.open(model, layout, 1, behind=False))
 
 
