@@ -9,12 +9,14 @@ from edgepack.backends import (
     cuda,
     nnapi,
     openvino,
+    plugin,
     qnn,
     tensorrt,
     webgpu,
     xnnpack,
 )
 from edgepack.backends.base import Backend
+from edgepack.project.profile import Variant
 
 BACKENDS: dict[str, Backend] = {
     "acl": acl.BACKEND,
@@ -28,3 +30,15 @@ BACKENDS: dict[str, Backend] = {
     "webgpu": webgpu.BACKEND,
     "xnnpack": xnnpack.BACKEND,
 }
+"""The providers that edgepack knows."""
+
+
+def find_backend(variant: Variant) -> Backend:
+    """Return the backend of a variant: one that edgepack knows, or a profile's own plugin.
+
+    Raises:
+        KeyError: There is none of the name; profiles are checked for that as they are read.
+    """
+    if variant.backend == plugin.PLUGIN:
+        return plugin.make_backend(variant)
+    return BACKENDS[variant.backend]

@@ -9,7 +9,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from edgepack.backends.base import Backend, Misfit
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.plugin import PLUGIN, check_plugins
+from edgepack.backends.registry import BACKENDS, find_backend
 from edgepack.backends.sessions import find_idle_settings
 from edgepack.errors import EdgepackError, ProfileError, suggest_nearest
 from edgepack.ondevice.runtime.edgepack_names import (
@@ -203,12 +204,13 @@ def find_misfits(variant: Variant, profile: Profile) -> list[Misfit]:
     """Return what is wrong with a variant of a profile."""
     if unknown := _check_backend(variant.backend):
         return [unknown]
-    backend = BACKENDS[variant.backend]
+    backend = find_backend(variant)
     found = [*_check_common(variant, backend), *_check_names(variant)]
     found += [*_check_kernels(variant, profile), *_check_replays(variant, profile)]
     found += _check_recipe(variant, profile)
     found += find_idle_settings(variant, backend, profile.device)
     found += _check_compiled(variant, backend, profile)
+    found += check_plugins(variant, profile)
     return found + backend.misfits(variant, profile.device)
 
 
@@ -230,7 +232,7 @@ def _check_compiled(variant: Variant, backend: Backend, profile: Profile) -> Ite
 
 
 def _check_backend(backend: str) -> Misfit | None:
-    if backend in BACKENDS:
+    if backend in BACKENDS or backend == PLUGIN:
         return None
     return Misfit(
         ("backend",), f"there is no backend {backend!r}", suggest_nearest(backend, BACKENDS)
@@ -329,7 +331,8 @@ def _check_names(variant: Variant) -> Iterator[Misfit]:
     """Yield options and session keys that onnxruntime does not know: it reports few of them."""
     for index, provider in enumerate(variant.providers):
         for key, value in provider.options.items():
-            if problem := find_provider_option_problem(provider.name, key, value):
+            known = provider.plugin is None  # a plugin's options are its own
+            if known and (problem := find_provider_option_problem(provider.name, key, value)):
                 yield Misfit(("providers", index, "options", key), problem, _AS_SPELT)
             if "{" in value.replace(CACHE, ""):
                 problem = f"the loader fills in {CACHE} alone, not what is in {value!r}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgepack.backends.base import PredictedPlacement
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.backends.targets import choose_targets, load_target, read_project_targets
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
@@ -238,7 +238,7 @@ def _inspect_variant(making: _Making, draft: Draft) -> VariantInspection:
             placement = making.predict(draft.planned.judged, draft.planned.variant)
         except EdgepackError as error:
             unused = make_failed(variant.id, error)
-    provider, taken = BACKENDS[variant.backend].provider, placement.share
+    provider, taken = find_backend(variant).provider, placement.share
     # A build checks only the other backends: the CPU takes every node, even of an empty graph.
     enough = variant.backend == "cpu" or taken >= _find_least_placement(variant)
     if not unused and not enough:

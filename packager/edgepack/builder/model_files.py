@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.job import JudgedBundle
 from edgepack.builder.plan import PlannedVariant
@@ -114,7 +114,7 @@ def _write_compiled(
         written.append(
             CompiledModel(
                 hardware=each["hardware"],
-                option=BACKENDS[variant.backend].hardware_option,
+                option=find_backend(variant).hardware_option,
                 model=path,
                 model_sha256=hashlib.sha256("".join(digests).encode()).hexdigest(),
                 beside=beside,

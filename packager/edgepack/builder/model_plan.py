@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.backends.simulators import find_backend_simulator
 from edgepack.base.machine import find_processor
 from edgepack.base.schema import NotMeasured
@@ -98,7 +98,7 @@ class ModelSteps:
         if self.inputs.in_graph:
             reference = self._add_in_graph(reference)
             steps.append(self._add_in_graph(recipe))
-        if last := BACKENDS[variant.backend].last_rewrites:
+        if last := find_backend(variant).last_rewrites:
             steps.append(self._add_change(Rewritten(last), steps[-1], self.samples.probes))
         return PlannedModel(
             variant=variant,
@@ -157,9 +157,7 @@ class ModelSteps:
         if self.inputs.facts.opset > highest:
             steps.append(self._add_change(AtMostOpset(highest), reference, samples))
         steps.append(self._add_change(self._choose_simplification(variant), steps[-1], samples))
-        if rewrites := choose_rewrites(
-            BACKENDS[variant.backend].rewrites, self.inputs.facts.op_counts
-        ):
+        if rewrites := choose_rewrites(find_backend(variant).rewrites, self.inputs.facts.op_counts):
             steps.append(self._add_change(Rewritten(rewrites), steps[-1], samples))
         return reference, steps
 
@@ -236,7 +234,7 @@ class ModelSteps:
         self, variant: Variant, *, static: bool
     ) -> Simulation | NotMeasured | None:
         """Return how a variant is simulated, or why not; None where no vendor has a simulator."""
-        simulator = find_backend_simulator(BACKENDS[variant.backend])
+        simulator = find_backend_simulator(find_backend(variant))
         if not isinstance(simulator, Simulator):
             return simulator
         if not self.simulate_s:
@@ -271,7 +269,7 @@ class ModelSteps:
             same_db=RECIPES[variant.recipe].padded_db,
             fills=tuple((name, d.pad) for name, d in described if d.pad),
             masks=tuple((name, d.mask) for name, d in described if d.mask is not None),
-            shared=not BACKENDS[variant.backend].inline_weights,
+            shared=not find_backend(variant).inline_weights,
         )
         choice = self.add_choice(reference) if self.proofs else None
         return self.builder.add_step(step, model=model, choice=choice, samples=self.samples.probes)

@@ -13,7 +13,7 @@ from edgepack.apps.names import (
     require_version,
 )
 from edgepack.apps.npm import require_npm
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.backends.sessions import make_host_config
 from edgepack.backends.simulators import find_backend_simulator
 from edgepack.base.machine import find_processor
@@ -440,7 +440,7 @@ class _Planner:
         """Add the step that compiles a variant's model, where its provider's compiler is here."""
         if not variant.compiled_for:
             return None
-        compiler = find_backend_simulator(BACKENDS[variant.backend])
+        compiler = find_backend_simulator(find_backend(variant))
         if not isinstance(compiler, Simulator):
             return compiler
         if made.bucketed or self.inputs.has_foreign_operators:

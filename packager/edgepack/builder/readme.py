@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from edgepack.apps.maven import COROUTINES, KOTLIN_VERSION, find_licenses
 from edgepack.apps.reduced_runtime import make_build_command
 from edgepack.apps.render import BundleContext, ProviderHelp, VariantLine
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.base.schema import NotMeasured
 from edgepack.builder.example import make_example_inputs, write_prediction_lines
 from edgepack.builder.job import JudgedBundle
@@ -118,7 +118,7 @@ def _format_simulated(found: Simulated | NotMeasured | None) -> str:
 
 def _list_native_libraries(profile: Profile) -> tuple[str, ...]:
     """Return the libraries of the Android system that a target's providers load."""
-    backends = (BACKENDS[variant.backend] for variant in profile.variants)
+    backends = (find_backend(variant) for variant in profile.variants)
     return tuple(sorted({name for backend in backends for name in backend.native_libraries}))
 
 

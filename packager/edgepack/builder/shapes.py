@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.model.facts import TensorSpec
 from edgepack.project.profile import Variant
 from edgepack.project.project import Project, Span
@@ -18,7 +18,7 @@ def add_shape_profiles(variant: Variant, inputs: Sequence[TensorSpec], project: 
     Without a size for each symbolic dimension the option stays unset, and the provider sees the
     sizes as inputs come.
     """
-    backend = BACKENDS[variant.backend]
+    backend = find_backend(variant)
     spans = _find_spans(project)
     dynamic = [spec for spec in inputs if any(isinstance(s, str) for s in spec.shape or ("?",))]
     known = all(

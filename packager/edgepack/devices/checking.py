@@ -154,7 +154,9 @@ def find_absent_providers(python: PythonFacts | Missing, profile: Profile) -> li
     has = set(python.providers)
     # No session lists a plugin until it is registered.
     has |= {b.provider for b in BACKENDS.values() if b.plugin in python.distributions}
-    wanted = dict.fromkeys(variant.providers[0].name for variant in profile.variants)
+    firsts = [variant.providers[0] for variant in profile.variants]
+    has |= {p.name for p in firsts if p.plugin and p.plugin.package in python.distributions}
+    wanted = dict.fromkeys(first.name for first in firsts)
     absent = []
     for name in [name for name in wanted if name not in has]:
         source = profile.runtime.providers.get(name)

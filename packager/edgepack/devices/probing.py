@@ -14,6 +14,7 @@ from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import Transport
 from edgepack.errors import DeviceError, RemoteCommandError
+from edgepack.project.profile import find_target_files, read_profile
 
 PROBE_S = 60.0
 """How long Python may take: a busy board loads onnxruntime from a slow card."""
@@ -88,7 +89,7 @@ except ImportError as error:
 facts["distributions"] = {
     found.metadata["Name"]: found.version
     for found in importlib.metadata.distributions()
-    if (found.metadata["Name"] or "").startswith(("onnxruntime", "nvidia", "tensorrt"))
+    if found.metadata["Name"]
 }
 print(json.dumps(facts))
 """
@@ -230,12 +231,19 @@ class _PythonAnswer(StrictModel):
     onnxruntime: _Word = ""
     onnxruntime_problem: Annotated[str, Field(max_length=10_000)] = ""
     providers: Annotated[list[_Word], Field(max_length=200)] = []
-    distributions: Annotated[dict[_Word, _Word], Field(max_length=200)] = {}
+    distributions: Annotated[dict[_Word, _Word], Field(max_length=5000)] = {}
+
+
+_SHOWN = ("onnxruntime", "nvidia", "tensorrt")
+"""What the names of distributions begin with that decide what a session does; beside these, those
+that the device's target pins."""
 
 
 def _read_python_facts(data: bytes, device: Device) -> PythonFacts:
     what = "what Python says about itself"
     said = read_answer(_PythonAnswer, data, device=device.name, what=what, max_bytes=1 << 20)
+    own = find_target_files().get(device.target)
+    pinned = set(read_profile(own).runtime.packages) if own else set()
     return PythonFacts(
         version=said.python,
         packages={
@@ -243,7 +251,11 @@ def _read_python_facts(data: bytes, device: Device) -> PythonFacts:
             "onnxruntime": said.onnxruntime or Missing(said.onnxruntime_problem),
         },
         providers=tuple(said.providers),
-        distributions=said.distributions,
+        distributions={
+            name: version
+            for name, version in said.distributions.items()
+            if name.startswith(_SHOWN) or name in pinned
+        },
     )
 
 

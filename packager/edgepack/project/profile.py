@@ -207,11 +207,37 @@ class Dialect(StrictModel):
     """``float32`` leaves biases as they are."""
 
 
+class PluginDevice(StrictModel):
+    """Which of a plugin's devices a session uses: the first that is like this."""
+
+    type: Literal["CPU", "GPU", "NPU"] | None = None
+    """The kind of hardware; None takes any."""
+    vendor: str | None = None
+    """The hardware's maker as ``onnxruntime.get_ep_devices()`` has it, in any case of letters; None
+    takes any."""
+
+
+class Plugin(StrictModel):
+    """A library that brings an execution provider, beside onnxruntime: 1.23 and newer take some."""
+
+    package: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """The Python distribution with the library; ``runtime.packages`` has its pin."""
+    library: Annotated[str, Field(pattern=r"^\w[\w.+-]*(/\w[\w.+-]*)*$")]
+    """The library's path in the distribution, such as ``onnxruntime_acme/libacme.so``."""
+    device: PluginDevice = PluginDevice()
+    ops: Annotated[list[str], Field(min_length=1)]
+    """The operators that it takes, with their domain unless that is ai.onnx: placement is predicted
+    from them."""
+
+
 class Provider(StrictModel):
     """One execution provider and its options, both in onnxruntime's own words."""
 
     name: str
     options: dict[str, str] = {}
+    plugin: Annotated[Plugin | None, Field(exclude_if=lambda given: given is None)] = None
+    """For a provider that edgepack does not know: the library that has it. Its options are given to
+    it as they are. Written only where it is given, as ``graph_optimization_level``."""
 
 
 GraphLevel = Literal["disabled", "basic", "extended", "all"]

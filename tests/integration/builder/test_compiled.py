@@ -42,8 +42,8 @@ import json, sys
 import edgepack_loader
 import edgepack_providers as providers
 
-def choose(provider, settings):  # a simulator's device is no NPU
-    [device] = providers._list_plugin_devices(provider)
+def choose(provider):  # a simulator's device is no NPU
+    [device] = providers._list_plugin_devices(provider["name"])
     return device
 
 providers._find_plugin_device = choose

@@ -145,6 +145,12 @@ def without_own_library(bundle, folder: Path) -> Path:
     return folder
 
 
+def test_verify_where_the_bundle_has_no_library_for_the_machine_proves_nothing(built, tmp_path):
+    checks = verify(without_own_library(built[1], tmp_path / "copy")).goldens
+    assert [check.passed for check in checks] == [None, None]
+    assert f"not run here: the bundle has its custom operators for {ELSEWHERE}" in checks[0].outcome
+
+
 def test_loader_refuses_where_the_bundle_has_no_library_for_the_machine(built, tmp_path):
     done = run_in_bundle(without_own_library(built[1], tmp_path / "copy"), "load()")
     assert f"custom operators for {ELSEWHERE}, not for {HERE}" in done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.backends.targets import find_misfits
 from edgepack.project.profile import Dialect, Profile, Variant, VariantChange, change_profile
 from edgepack.project.recipes import RECIPE_RULES
@@ -49,12 +49,12 @@ def _describe(variant: Variant) -> str:
 
 
 def _list_changes(profile: Profile, *, attention: bool) -> Iterator[VariantChange]:
-    for backend in dict.fromkeys(variant.backend for variant in profile.variants):
+    for backend, variant in {each.backend: each for each in profile.variants}.items():
         for recipe, rules in RECIPE_RULES.items():
-            if recipe not in BACKENDS[backend].recipes:
+            if recipe not in find_backend(variant).recipes:
                 continue
             yield VariantChange(backend=backend, recipe=recipe)
-            if attention and recipe in BACKENDS[backend].fuses:
+            if attention and recipe in find_backend(variant).fuses:
                 yield VariantChange(backend=backend, recipe=recipe, fused_attention=True)
             if rules.dialect and recipe == "int8-static":
                 for dialect in _list_dialects():

@@ -13,6 +13,7 @@ import ctypes
 import glob
 import hashlib
 import importlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -114,12 +115,12 @@ def check_requirements(entry: Entry, sources: Optional[Mapping[str, Any]] = None
         Refused: One is missing.
     """
     for provider in entry["providers"]:
-        absence = _explain_absence(provider["name"])
+        absence = _explain_absence(provider)
         about = (sources or {}).get(provider["name"], {}).get("about", "")
         if absence:
             raise Refused(f"{absence}. {about}" if about else absence)
         if _list_plugin_devices(provider["name"]):
-            _find_plugin_device(provider["name"], provider["options"])
+            _find_plugin_device(provider)
     missing = sorted(set(entry["requires"]["cpu"]) - read_cpu_flags())
     if missing:
         raise Refused(f"this CPU lacks {', '.join(missing)}")
@@ -195,35 +196,71 @@ def _register_custom_ops(entry: Entry, options: Any) -> None:
         raise Refused(f"the library of its custom operators does not load: {said}") from error
 
 
-def _explain_absence(provider: str) -> str:
+def _explain_absence(provider: Mapping[str, Any]) -> str:
     """Return why a provider is not here, or nothing if it is."""
+    name, plugin = provider["name"], provider.get("plugin")
     available = ort.get_available_providers()
-    package = names.PLUGINS.get(provider)
-    if provider in available or _list_plugin_devices(provider):
+    if (name in available and not plugin) or _list_plugin_devices(name):
         return ""
-    if package is None or importlib.util.find_spec(package) is None:
-        return f"{provider} is not in this onnxruntime (it has {', '.join(available)})"
-    _register_plugin(provider, package)
-    if not _list_plugin_devices(provider):
-        return f"{provider} is in the plugin {package}, which lists no device on this machine"
+    package = plugin["package"] if plugin else names.PLUGINS.get(name)
+    if package is None or not (plugin or importlib.util.find_spec(package)):
+        return f"{name} is not in this onnxruntime (it has {', '.join(available)})"
+    _register_plugin(name, package, plugin)
+    if not _list_plugin_devices(name):
+        return f"{name} is in the plugin {package}, which lists no device on this machine"
     return ""
 
 
-def _register_plugin(provider: str, package: str) -> None:
-    """Register a plugin's library, once in a process: onnxruntime 1.23 and newer take plugins."""
+_OWN_PLUGINS: Set[str] = set()
+"""Providers of plugins that variants name themselves, once these are registered."""
+
+
+def _find_plugin_library(plugin: Mapping[str, Any]) -> str:
+    """Return where the library of a plugin lies that a variant names itself.
+
+    Raises:
+        OSError: Its package is not installed, or has no such file.
+    """
+    try:
+        found = importlib.metadata.distribution(plugin["package"])
+    except importlib.metadata.PackageNotFoundError as error:
+        raise OSError("it is not installed (requirements.txt has its version)") from error
+    library = Path(str(found.locate_file(plugin["library"])))
+    if not library.is_file():
+        raise OSError(f"version {found.version} has no file {plugin['library']}")
+    return str(library)
+
+
+def _register_plugin(provider: str, package: str, plugin: Optional[Mapping[str, Any]]) -> None:
+    """Register a plugin's library, once in a process: onnxruntime 1.23 and newer take plugins.
+
+    Args:
+        provider: The name to register it by.
+        package: What brings it.
+        plugin: What a variant says of it; None of one in :data:`edgepack_names.PLUGINS`.
+
+    Raises:
+        Refused: It does not load.
+    """
     if not hasattr(ort, "register_execution_provider_library"):
         raise Refused(f"onnxruntime {ort.__version__} does not take the plugin {package}")
     try:
-        library = importlib.import_module(package).get_library_path()
+        if plugin is None:
+            library = importlib.import_module(package).get_library_path()
+        else:
+            library = _find_plugin_library(plugin)
         ort.register_execution_provider_library(provider, library)
     except _PLUGIN_ERRORS as error:
         if "already registered" not in str(error):
             raise Refused(f"the plugin {package} does not load: {_shorten_error(error)}") from error
+    if plugin is not None:
+        _OWN_PLUGINS.add(provider)
 
 
 def _list_plugin_devices(provider: str) -> List[Any]:
     """Return the devices that a registered plugin lists; none if the provider is no plugin's."""
-    if provider not in names.PLUGINS or not hasattr(ort, "get_ep_devices"):
+    known = provider in names.PLUGINS or provider in _OWN_PLUGINS
+    if not known or not hasattr(ort, "get_ep_devices"):
         return []
     return [device for device in ort.get_ep_devices() if device.ep_name == provider]
 
@@ -251,7 +288,9 @@ def apply_settings(entry: Entry, settings: Mapping[str, Any]) -> Entry:
     if found != wanted:
         raise Refused(f"the providers are {', '.join(wanted)}, not {', '.join(found)}")
     session = {"intra_op_num_threads": 0, "config": {}, **session}
-    listed = [{"options": {}, **provider} for provider in listed]
+    # Where a plugin is from is no setting.
+    froms = [{k: p[k] for k in p if k == "plugin"} for p in entry["providers"]]
+    listed = [{"options": {}, **provider, **froms[k]} for k, provider in enumerate(listed)]
     return {**entry, "session": session, "providers": listed}
 
 
@@ -369,8 +408,8 @@ def _create_session(model: Path, options: Any, providers: List[Dict[str, Any]]) 
     for provider in providers:
         name = provider["name"]
         if _list_plugin_devices(name):
-            device, passed = _find_plugin_device(name, provider["options"]), provider["options"]
-            if name == OPENVINO:
+            device, passed = _find_plugin_device(provider), provider["options"]
+            if name == OPENVINO and "plugin" not in provider:
                 passed = make_plugin_options(passed)
             options.add_provider_for_devices([device], passed)
         elif name != CPU:
@@ -378,24 +417,40 @@ def _create_session(model: Path, options: Any, providers: List[Dict[str, Any]]) 
     return ort.InferenceSession(str(model), options, enable_fallback=0)
 
 
-def _find_plugin_device(provider: str, settings: Dict[str, str]) -> Any:
-    """Return the plugin's device that the options ask for.
+def _find_plugin_device(provider: Mapping[str, Any]) -> Any:
+    """Return the plugin's device that the variant asks for.
 
     Source: OpenVINO's devices say "CPU", "GPU", "GPU.0" or "NPU" in ``ov_device``
     (onnxruntime-ep-openvino 1.8.1, CPU tried); QNN's are known by the kind of hardware: an NPU
     where Linux has a /dev/fastrpc-cdsp (onnxruntime-qnn pull request 557, not tried). On x86-64
     there is only its simulator, of kind CPU, which no bundle takes for a device.
     """
-    if provider == OPENVINO:
+    name, settings = provider["name"], provider["options"]
+    devices = _list_plugin_devices(name)
+    if "plugin" in provider:
+        return _find_own_device(name, provider["plugin"]["device"], devices)
+    if name == OPENVINO:
         wanted = settings.get("device_type", "CPU")
-        kinds = {d.ep_metadata.get("ov_device", ""): d for d in _list_plugin_devices(provider)}
+        kinds = {d.ep_metadata.get("ov_device", ""): d for d in devices}
     else:
         wanted = {"cpu": "CPU", "gpu": "GPU"}.get(settings.get("backend_type", ""), "NPU")
-        kinds = {d.device.type.name: d for d in _list_plugin_devices(provider)}
+        kinds = {d.device.type.name: d for d in devices}
     for kind, device in kinds.items():
         if kind == wanted or kind.startswith(f"{wanted}."):
             return device
-    raise Refused(f"{provider}'s plugin lists no {wanted} on this machine, only {', '.join(kinds)}")
+    raise Refused(f"{name}'s plugin lists no {wanted} on this machine, only {', '.join(kinds)}")
+
+
+def _find_own_device(provider: str, wanted: Mapping[str, Optional[str]], devices: List[Any]) -> Any:
+    """Return the first device of the kind and maker that a variant names; it may name neither."""
+    kind, vendor = wanted.get("type"), wanted.get("vendor")
+    for device in devices:
+        same_kind = kind in (None, device.device.type.name)
+        if same_kind and (vendor is None or vendor.lower() == device.device.vendor.lower()):
+            return device
+    asked = " of ".join(word for word in (kind or "device", vendor) if word)
+    listed = ", ".join(f"{d.device.type.name} of {d.device.vendor or 'nobody'}" for d in devices)
+    raise Refused(f"{provider}'s plugin lists no {asked} on this machine, only {listed}")
 
 
 def make_plugin_options(settings: Dict[str, str]) -> Dict[str, str]:
@@ -489,6 +544,8 @@ def check_settings(entry: Entry) -> None:
         for key, value in entry["session"]["config"].items()
     ]
     for provider in entry["providers"]:
+        if "plugin" in provider:  # its options are its own
+            continue
         problems += [
             names.find_provider_option_problem(provider["name"], key, value)
             for key, value in provider["options"].items()

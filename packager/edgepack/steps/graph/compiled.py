@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.errors import StepError
 from edgepack.model.files import find_model_file
 from edgepack.model.reading import read_model
@@ -97,7 +97,7 @@ class Compiled:
                     )
 
     def _find_options(self, hardware: str) -> dict[str, str]:
-        option = BACKENDS[self.variant.backend].hardware_option
+        option = find_backend(self.variant).hardware_option
         return {**self.variant.providers[0].options, option: hardware}
 
     def _run_goldens(self, model: Path, hardware: str, folder: Path) -> list[Arrays]:

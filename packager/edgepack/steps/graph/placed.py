@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from edgepack.backends.base import CPU, PredictedPlacement, predict
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.errors import BugError
 from edgepack.model.files import MODEL
 from edgepack.model.graph import make_partitioned_graph
@@ -34,7 +34,7 @@ class Placed:
         """Write ``placement.json``."""
         placement = predict_placement(inputs["model"] / MODEL, self.variant)
         (out / PLACEMENT).write_text(json.dumps(_make_json(placement)), encoding="utf-8")
-        provider = BACKENDS[self.variant.backend].provider
+        provider = find_backend(self.variant).provider
         return Notes(
             f"{placement.share:.0%} of {len(placement.nodes)} nodes predicted on {provider},"
             f" in {placement.partitions} partitions"
@@ -65,7 +65,7 @@ def predict_placement(model: Path, variant: Variant) -> PredictedPlacement:
     Raises:
         ModelError: onnxruntime refuses the model.
     """
-    return predict(BACKENDS[variant.backend], make_partitioned_graph(model), variant)
+    return predict(find_backend(variant), make_partitioned_graph(model), variant)
 
 
 def read_placement(folder: Path) -> Any:  # noqa: ANN401  (plain JSON, written above)

@@ -22,7 +22,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.errors import BugError, ModelError, StepError
 from edgepack.metrics.accuracy import array_sqnr_db
 from edgepack.model.editing import move_constants_to_initializers
@@ -67,7 +67,7 @@ def has_static_shapes(variant: Variant, sizes: Mapping[str, Sequence[int]]) -> b
     A backend that takes static shapes alone gets them only with such lists: its provider may take
     enough of a model with dynamic shapes, which its placement decides.
     """
-    return variant.shapes == "static" or (bool(sizes) and BACKENDS[variant.backend].static_shapes)
+    return variant.shapes == "static" or (bool(sizes) and find_backend(variant).static_shapes)
 
 
 def find_static_problem(

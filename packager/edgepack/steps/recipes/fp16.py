@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.errors import BugError, StepError, format_list, suggest_nearest
 from edgepack.metrics.accuracy import EQUAL_SQNR_DB, array_sqnr_db
 from edgepack.model.facts import read_signature
@@ -446,7 +446,7 @@ def _find_upstream(tracer: Tracer, culprits: set[str], kept: Collection[str]) ->
 
 
 def _make_step(asked: Asked) -> Fp16:
-    kept = BACKENDS[asked.variant.backend].float32_ops
+    kept = find_backend(asked.variant).float32_ops
     return Fp16(asked.profile.runtime.max_ir, tuple(sorted(kept)))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from edgepack.backends.registry import BACKENDS
+from edgepack.backends.registry import find_backend
 from edgepack.base.machine import find_processor
 from edgepack.errors import StepError, format_list
 from edgepack.model.files import MODEL
@@ -365,7 +365,7 @@ def _format_judged_on(samples: int) -> str:
 
 def _make_step(asked: Asked) -> Int8Static:
     variant, profile = asked.variant, asked.profile
-    backend = BACKENDS[variant.backend]
+    backend = find_backend(variant)
     return Int8Static(
         find_dialect(variant),
         profile.runtime.max_ir,
@@ -383,7 +383,7 @@ def _make_step(asked: Asked) -> Int8Static:
 
 
 def _make_observer(asked: Asked) -> Calibration:
-    return Calibration(every_op=BACKENDS[asked.variant.backend].every_op)
+    return Calibration(every_op=find_backend(asked.variant).every_op)
 
 
 def _make_steps_after(asked: Asked) -> tuple[Step, ...]:
@@ -408,7 +408,7 @@ def _can_take_16_bits(asked: Asked) -> bool:
         return False
     wide = dialect.model_copy(update={"activations": "uint16"})
     changed = variant.model_copy(update={"dialect": wide})
-    refused = BACKENDS[variant.backend].misfits(changed, profile.device)
+    refused = find_backend(variant).misfits(changed, profile.device)
     return not refused and profile.runtime.max_opset >= OPSET_OF_16_BITS
 
 
