@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from edgepack.builder.inspect import VariantInspection as VariantInspection
     from edgepack.builder.inspect import inspect as inspect
     from edgepack.builder.memory import format_memory as format_memory
+    from edgepack.builder.pipelines import PipelineResult as PipelineResult
+    from edgepack.builder.pipelines import build_pipeline as build_pipeline
     from edgepack.builder.plan import Plan as Plan
     from edgepack.builder.scaffold import init as init
     from edgepack.builder.timing import SlowerVariant as SlowerVariant
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from edgepack.bundle.manifest import Manifest as Manifest
     from edgepack.bundle.manifest import ManifestVariant as ManifestVariant
     from edgepack.bundle.manifest import Simulated as Simulated
+    from edgepack.bundle.reading import AnyBundle as AnyBundle
     from edgepack.bundle.reading import Bundle as Bundle
     from edgepack.bundle.reading import load_bundle as load_bundle
     from edgepack.bundle.signing import Signature as Signature
@@ -213,6 +216,7 @@ if TYPE_CHECKING:
     from edgepack.project.loading import PROJECT_FILE as PROJECT_FILE
     from edgepack.project.loading import LoadedProject as LoadedProject
     from edgepack.project.loading import read_project as read_project
+    from edgepack.project.pipeline import is_pipeline as is_pipeline
     from edgepack.project.profile import Profile as Profile
     from edgepack.project.profile import find_target_files as find_target_files
     from edgepack.project.profile import load_profile as load_profile

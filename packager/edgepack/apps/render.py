@@ -151,6 +151,35 @@ def render_family(family: str, context: BundleContext, app: App | None) -> list[
     return [_render(family, entry, app, bundle=context) for entry in files]
 
 
+@dataclass(frozen=True)
+class PipelineContext:
+    """Everything that the templates of a bundle of several models may use."""
+
+    bundle_id: str
+    name: str
+    version: str
+    target_title: str
+    inputs: tuple[tuple[str, str], ...]
+    """Each with a Python expression: zeros, symbolic dimensions as 1."""
+    outputs: tuple[str, ...]
+    steps: tuple[str, ...]
+    """The parts in the order in which they run."""
+    parts: tuple[tuple[str, str], ...]
+    """Each with its variants."""
+    has_state: bool
+    requirements: tuple[str, ...]
+
+
+def render_pipeline(context: PipelineContext) -> list[RenderedFile]:
+    """Return what a bundle of several models has beside its parts and their code, rendered.
+
+    Raises:
+        ToolError: A template uses a name that the context does not have.
+    """
+    family = "pipeline"
+    return [_render(family, entry, None, bundle=context) for entry in _read_family(family).files]
+
+
 def render_library(family: str, library: RuntimeLibrary) -> list[RenderedFile]:
     """Return the files of a family's runtime library, rendered.
 
@@ -170,7 +199,10 @@ def _read_family(family: str) -> FamilyFile:
 
 
 def _render(
-    family: str, entry: TemplateFile, app: App | RuntimeLibrary | None, **more: BundleContext
+    family: str,
+    entry: TemplateFile,
+    app: App | RuntimeLibrary | None,
+    **more: BundleContext | PipelineContext,
 ) -> RenderedFile:
     from jinja2 import TemplateError
 

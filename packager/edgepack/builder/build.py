@@ -199,6 +199,31 @@ def build_candidates(
     return _build(job, out, cache, progress=progress)
 
 
+def build_part(  # noqa: PLR0913  (as build has them)
+    loaded: LoadedProject,
+    profiles: Sequence[Profile],
+    out: Path,
+    cache: StepCache,
+    *,
+    jobs: int | None = None,
+    simulate_s: float = SIMULATE_S,
+    progress: Progress,
+) -> BuildResult:
+    """Build the bundles of one model of several; see :func:`build` for the rest.
+
+    Args:
+        loaded: The part's project, which was opened.
+        profiles: Of the targets, whatever the part's project names.
+        out: The folder that the bundles go to.
+        cache: Where steps are kept.
+        jobs: How many steps run at the same time.
+        simulate_s: For how long each variant is simulated.
+        progress: Where to report progress.
+    """
+    job = _plan_job(loaded, profiles, (), simulate_s)
+    return _build(job, out, cache, jobs=jobs, progress=progress)
+
+
 def _build(  # noqa: PLR0913  (as build has them)
     job: Job,
     out: Path,
@@ -377,13 +402,19 @@ def _make_job(
         raise UsageError(
             "no target is given", hint="--target host, or 'targets' in edgepack.yaml", where="build"
         )
+    return _plan_job(loaded, list(profiles.values()), variants, simulate_s)
+
+
+def _plan_job(
+    loaded: LoadedProject, profiles: Sequence[Profile], variants: Sequence[str], simulate_s: float
+) -> Job:
     facts = read_source_facts(loaded)
     require_plain_signature(facts)
     library = find_libraries(loaded).get(find_machine())
     with Workers(1) as workers:
         require_loading(loaded, library, workers)
         chosen, offers = offer_int8_dynamic(
-            loaded.model_path, facts, list(profiles.values()), find_named_targets(loaded), workers
+            loaded.model_path, facts, profiles, find_named_targets(loaded), workers
         )
     plan = make_plan(loaded, facts, chosen, variants, offers, simulate_s)
     return Job(loaded, facts, plan)

@@ -18,7 +18,7 @@ from pathlib import Path
 from edgepack.base.processes import ProgramResult, run_on_terminal, run_program
 from edgepack.bundle.archive import copy_file
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
-from edgepack.bundle.reading import load_bundle, verify
+from edgepack.bundle.reading import load_any, verify_any
 from edgepack.errors import BundleError, ToolError, UsageError
 
 NAMESPACE = "edgepack"
@@ -75,7 +75,7 @@ def sign(bundle: Path, key: Path | None = None) -> Signature:
             written to.
     """
     _require_folder(bundle)
-    verify(bundle)
+    verify_any(bundle)
     with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
         scratch = Path(folder)
         message = scratch / MANIFEST
@@ -101,7 +101,7 @@ def read_signature(bundle: Path, allowed_signers: Path | None = None) -> Signatu
         UsageError: There is no such file of allowed signers.
         ToolError: ssh-keygen is missing or too old.
     """
-    load_bundle(bundle)
+    load_any(bundle)
     signature = bundle / MANIFEST_SIGNATURE
     if not signature.exists():
         return None

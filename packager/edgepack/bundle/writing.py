@@ -14,7 +14,8 @@ from typing import Literal
 
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, UNLISTED, BundleFile, Manifest
 from edgepack.bundle.paths import require_apart
-from edgepack.bundle.reading import parse_manifest
+from edgepack.bundle.pipeline import PipelineManifest
+from edgepack.bundle.reading import Bundle, parse_manifest, parse_pipeline_manifest
 from edgepack.bundle.sbom import SBOM, make_sbom
 from edgepack.errors import BundleError, ToolError, UsageError
 
@@ -75,12 +76,42 @@ class BundleWriter:
         manifest = manifest.model_copy(update={"files": self._list_files()})
         text = (manifest.model_dump_json(indent=2) + "\n").encode()
         parse_manifest(text)
+        self._write_manifest(text)
+        return manifest
+
+    def finish_pipeline(
+        self, make_manifest: Callable[[list[BundleFile]], PipelineManifest]
+    ) -> None:
+        """Write the manifest of several models and its digest; each part has an SBOM of its own."""
+        text = (make_manifest(self._list_files()).model_dump_json(indent=2) + "\n").encode()
+        parse_pipeline_manifest(text)
+        self._write_manifest(text)
+
+    def add_bundle(self, path: str, bundle: Bundle) -> None:
+        """Copy a bundle into a folder of this one, as it is."""
+        names = {file.path: file for file in bundle.manifest.files}
+        for name in (MANIFEST, MANIFEST_DIGEST):
+            data = (bundle.path / name).read_bytes()
+            names[name] = BundleFile(
+                path=name,
+                sha256=hashlib.sha256(data).hexdigest(),
+                size_bytes=len(data),
+                mode="644",
+                role="document",
+            )
+        for name, file in names.items():
+            place = self.folder / path / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(bundle.path / name, place)
+            place.chmod(int(file.mode, 8))
+            self.files[f"{path}/{name}"] = file.model_copy(update={"path": f"{path}/{name}"})
+
+    def _write_manifest(self, text: bytes) -> None:
         (self.folder / MANIFEST).write_bytes(text)
         line = f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n"
         (self.folder / MANIFEST_DIGEST).write_text(line, encoding="ascii")
         for name in (MANIFEST, MANIFEST_DIGEST):
             (self.folder / name).chmod(0o644)
-        return manifest
 
     def _list_files(self) -> list[BundleFile]:
         return [self.files[path] for path in sorted(self.files)]

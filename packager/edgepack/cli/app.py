@@ -134,9 +134,26 @@ def build(
 ) -> None:
     """Build bundles: quantize, prove, evaluate, package."""
     from edgepack.base.progress import make_terminal_progress
-    from edgepack.cli.building import print_build
+    from edgepack.cli.building import build_pipeline, print_build
     from edgepack.cli.printing import print_json, print_plan
 
+    if api.is_pipeline(model, project):
+        for_one = {"--variant": variant, "--dry-run": dry_run, "--aar": aar, "--jars": jars}
+        build_pipeline(
+            [option for option, given in for_one.items() if given],
+            lambda: api.build_pipeline(
+                project,
+                targets=target or (),
+                out=out,
+                jobs=jobs,
+                use_cache=not no_cache,
+                simulate_s=simulate,
+                progress=make_terminal_progress(),
+            ),
+            verbose=verbose,
+            as_json=as_json,
+        )
+        return
     if dry_run:
         plan = api.dry_run(
             model,

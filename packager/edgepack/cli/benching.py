@@ -239,7 +239,7 @@ def _require_plain(*, is_plain: bool) -> None:
 class _Asked:
     """What is measured on each device."""
 
-    bundles: Mapping[str, api.Bundle]
+    bundles: Mapping[str, api.AnyBundle]
     loaded: api.LoadedProject | None
     preset: str
     runs: int | None

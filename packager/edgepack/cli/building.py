@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from edgepack import api
 from edgepack.base.terminal import make_printable
 from edgepack.cli.printing import print_table, write_line
+from edgepack.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,6 +36,48 @@ def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
     is_hidden = not verbose and any(v.tried for manifest in manifests for v in manifest.variants)
     more = "; --verbose shows what was tried for int8" if is_hidden else ""
     write_line(f"{result.steps} steps, {result.from_cache} from the cache{more}")
+
+
+def build_pipeline(
+    refused: Sequence[str],
+    build: Callable[[], api.PipelineResult],
+    *,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Build several models as one, and write what was built.
+
+    Args:
+        refused: Options that were given and are for one model.
+        build: Does it.
+        verbose: Also write what was tried to keep the parts' accuracy.
+        as_json: Write JSON instead.
+
+    Raises:
+        UsageError: There are refused options.
+    """
+    from edgepack.cli.printing import print_json
+
+    if refused:
+        raise UsageError(
+            f"the project has several models, and {refused[0]} is for one",
+            hint="leave it out; variants of a part are named in the part's own project ('targets')",
+            where=refused[0],
+        )
+    result = build()
+    if as_json:
+        print_json(result)
+        return
+    for name, part in result.parts.items():
+        write_line(f"part {name}:")
+        print_build(part, verbose=verbose)
+    for built in result.bundles:
+        for output in built.unchecked:
+            write_line(
+                f"warning: the golden samples check only the dtype of {output!r}: it changes when"
+                " the parts are as far off as their own golden samples allow"
+            )
+        write_line(f"{built.bundle.path}  ({built.archive.name})")
 
 
 def _print_bundle(

@@ -73,7 +73,7 @@ def push(
 
 
 def _push_to_one(
-    bundles: dict[str, api.Bundle],
+    bundles: dict[str, api.AnyBundle],
     device: api.Device,
     store: api.RolloutStore,
     options: api.PushOptions,

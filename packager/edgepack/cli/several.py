@@ -47,7 +47,7 @@ def require_one_device(words: Sequence[str], option: str) -> api.Device:
     return api.select_devices(words)[0]
 
 
-def choose_bundle(device: api.Device, bundles: Mapping[str, api.Bundle]) -> Path:
+def choose_bundle(device: api.Device, bundles: Mapping[str, api.AnyBundle]) -> Path:
     """Return the bundle for a device's target, or the only one, which is then checked when used.
 
     Raises:

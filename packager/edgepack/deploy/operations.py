@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.base.progress import Silent
 from edgepack.bundle.kept import Kept, read_stamps
-from edgepack.bundle.reading import load_bundle
+from edgepack.bundle.reading import load_any
 from edgepack.bundle.signing import Signature, find_allowed_signers, read_signature
 from edgepack.deploy import audit
 from edgepack.deploy.audit_lines import Action, Event
@@ -45,7 +45,7 @@ class Operation:
             BundleError: The bundle's manifest or its signature was altered.
         """
         if bundle.is_dir():
-            found = load_bundle(bundle)
+            found = load_any(bundle)
             self.describe(
                 project=found.manifest.name,
                 release=found.digest[:16],

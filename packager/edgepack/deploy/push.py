@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgepack.base.progress import Progress, Silent, Work
+from edgepack.bundle.reading import PipelineBundle
 from edgepack.deploy.fleet.store import WARM_UP_S
 from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import Operation, audited
@@ -89,7 +90,8 @@ def push(  # noqa: PLR0913  (the command's options)
         _shared(transport, device, "push", wait_s, progress, needs_python=self_test),
     ):
         operation.describe(host_key=transport.host_key)
-        test = _SelfTest(device, transport, operation, warm_up_s, progress)
+        several = isinstance(agent.bundle, PipelineBundle)
+        test = _SelfTest(device, transport, operation, warm_up_s, progress, several=several)
         staged = client.send_release(
             agent,
             preflight=(lambda: test.python) if self_test else (lambda: None),
@@ -179,6 +181,8 @@ class _SelfTest:
     operation: Operation
     warm_up_s: float
     progress: Progress
+    several: bool = False
+    """Whether the release has several models."""
 
     @cached_property
     def python(self) -> str:
@@ -223,11 +227,16 @@ class _SelfTest:
 
     def _choose(self, staged: PushedRelease) -> str:
         """Let the loader choose a variant, and report every few seconds how far it is."""
-        from edgepack.devices.harness import Harness
+        from edgepack.devices.harness import HARNESS, STAGES, Harness
 
         prefix = tuple(self.device.entry.run_prefix)
         harness = Harness(
-            self.transport, staged.path, self.python, prefix, load_timeout_s=self.warm_up_s
+            self.transport,
+            staged.path,
+            self.python,
+            prefix,
+            load_timeout_s=self.warm_up_s,
+            program=STAGES if self.several else HARNESS,
         )
         at = "starting"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from edgepack.base.progress import Progress, Silent
 from edgepack.base.team import is_in_team
-from edgepack.bundle.reading import Bundle
+from edgepack.bundle.reading import AnyBundle
 from edgepack.deploy.fleet import rollout
 from edgepack.deploy.fleet.rollout import Asked, Done
 from edgepack.deploy.fleet.run import Watcher
@@ -82,7 +82,7 @@ def push_as_asked(
 
 
 def push_as_rollout(
-    bundles: Mapping[str, Bundle],
+    bundles: Mapping[str, AnyBundle],
     device: Device,
     store: RolloutStore,
     *,

@@ -37,6 +37,8 @@ from edgepack.records.run import (
 from edgepack.records.topology import Topology
 
 HARNESS = "harness/edgepack_harness.py"
+STAGES = "harness/edgepack_stages.py"
+"""The harness of a bundle of several models."""
 NO_VARIANT_EXIT = 3
 TOO_MANY_EXIT = 4
 STREAM_EXIT = 5
@@ -207,6 +209,7 @@ class Harness:
     slowest_s: float = SLOWEST_S
     session: str = ""
     """Settings as JSON that ``measure`` and ``memory`` use instead of the manifest's."""
+    program: str = HARNESS
 
     def select(
         self, variant: str | None, on_trial: Callable[[VariantTrial], None] = lambda _: None
@@ -377,7 +380,7 @@ class Harness:
 
     def make_argv(self, mode: str, variant: str | None) -> list[str]:
         """Return the command for a mode. ``-B``: a release is never written to."""
-        argv = [self.python, "-B", str(self.release / HARNESS), mode]
+        argv = [self.python, "-B", str(self.release / self.program), mode]
         argv += ["--bundle", str(self.release)]
         if self.session:
             argv += ["--session", self.session]

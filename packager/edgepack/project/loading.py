@@ -27,6 +27,8 @@ from edgepack.project.profile import find_target_file
 from edgepack.project.project import Project
 
 PROJECT_FILE = "edgepack.yaml"
+MODELS = "models"
+"""The key that only a project of several models has."""
 
 
 @dataclass(frozen=True)
@@ -169,13 +171,24 @@ class LoadedProject:
         return self.source.locate(path) if self.source else ""
 
 
+def is_of_several(source: YamlSource) -> bool:
+    """Return whether a project file is one of several models: edgepack.project.pipeline."""
+    return isinstance(source.values, dict) and MODELS in source.values
+
+
 def read_project(path: Path) -> LoadedProject:
-    """Read a project file.
+    """Read a project file of one model.
 
     Raises:
-        ProfileError: The file is missing or wrong.
+        ProfileError: The file is missing or wrong, or has several models.
     """
     source = read_yaml(path)
+    if is_of_several(source):
+        raise ProfileError(
+            "this project has several models, and one is needed here",
+            hint="build takes it as a whole; for anything else name the project of one of 'models'",
+            where=source.locate((MODELS,)),
+        )
     return LoadedProject(source.parse(Project), path.resolve().parent, source)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,13 +58,11 @@ def verify(path: Path, allowed_signers: Path | None = None) -> Verification:
     """
     with ExitStack() as stack:
         folder = open_folder(path, stack)
-        bundle = reading.verify(folder)
+        bundle = reading.verify_any(folder)
         check_signature = require_signature if allowed_signers else read_signature
         signature = check_signature(folder, allowed_signers)
         workers = stack.enter_context(Workers(1))
-        checks = tuple(
-            workers.call(check_goldens, folder, variant.id) for variant in bundle.manifest.variants
-        )
+        checks = tuple(_check_all(bundle, workers))
     made_for = ", ".join(f"{name} {pin}" for name, pin in bundle.manifest.runtime.items())
     for check in checks:
         if check.passed is False:
@@ -73,6 +72,41 @@ def verify(path: Path, allowed_signers: Path | None = None) -> Verification:
                 f" the bundle is made for {made_for}",
             )
     return Verification(path, len(bundle.manifest.files), signature, checks)
+
+
+def _check_all(bundle: reading.AnyBundle, workers: Workers) -> Iterator[GoldenCheck]:
+    """Yield what this machine says about each variant; of several models, also about the whole."""
+    if isinstance(bundle, reading.Bundle):
+        for variant in bundle.manifest.variants:
+            yield workers.call(check_goldens, bundle.path, variant.id)
+        return
+    lacking = []
+    for name, part in bundle.manifest.parts.items():
+        for variant_id in part.variants:
+            found = workers.call(check_goldens, bundle.path / part.path, variant_id)
+            yield replace(found, variant=f"{name}={found.variant}")
+            lacking += [f"{name}={variant_id}"] if found.passed is None else []
+    for combination in bundle.manifest.checks:
+        if missing := [name for name in combination.split(" ") if name in lacking]:
+            outcome = f"not run here, as {missing[0]} is not"
+            yield GoldenCheck(combination, passed=None, outcome=outcome)
+        else:
+            yield workers.call(check_pipeline_goldens, bundle.path, combination)
+
+
+def check_pipeline_goldens(folder: Path, combination: str) -> GoldenCheck:
+    """Run the whole's goldens with some variants; as :func:`check_goldens`."""
+    from edgepack.ondevice.runtime import edgepack_pipeline as pipelines
+    from edgepack.results.page.table import format_nearness
+
+    variants = dict(name.split("=", 1) for name in combination.split(" "))
+    try:
+        pipeline = pipelines.load(folder, variants)
+    except pipelines.LoadError as error:
+        return GoldenCheck(combination, passed=False, outcome=str(error))
+    count, near = len(pipeline.manifest["goldens"]), format_nearness(pipeline.golden_db)
+    outcome = f"{count} golden samples of the pipeline, the worst {near}"
+    return GoldenCheck(combination, passed=True, outcome=outcome)
 
 
 def check_goldens(folder: Path, variant: str) -> GoldenCheck:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from edgepack.bundle.manifest import MANIFEST
-from edgepack.bundle.reading import Bundle, load_bundle
+from edgepack.bundle.reading import AnyBundle, load_any
 from edgepack.bundle.signing import require_signature
 from edgepack.devices.inventory import Device
 from edgepack.errors import BundleError, DeviceError, UsageError
 
 
-def load_bundles_by_target(paths: Sequence[Path]) -> dict[str, Bundle]:
+def load_bundles_by_target(paths: Sequence[Path]) -> dict[str, AnyBundle]:
     """Return bundles by their targets; this reads only the manifests.
 
     Args:
@@ -23,9 +23,9 @@ def load_bundles_by_target(paths: Sequence[Path]) -> dict[str, Bundle]:
         BundleError: A path is no bundle and contains none, or a manifest was changed.
         UsageError: Two are for the same target, or they are of several projects.
     """
-    found: dict[str, Bundle] = {}
+    found: dict[str, AnyBundle] = {}
     for folder in dict.fromkeys(folder for path in paths for folder in _find_folders(path)):
-        bundle = load_bundle(folder)
+        bundle = load_any(folder)
         other = found.setdefault(bundle.manifest.target, bundle)
         if other is not bundle:
             raise UsageError(
@@ -41,7 +41,7 @@ def load_bundles_by_target(paths: Sequence[Path]) -> dict[str, Bundle]:
     return found
 
 
-def find_bundle(device: Device, bundles: Mapping[str, Bundle]) -> Bundle:
+def find_bundle(device: Device, bundles: Mapping[str, AnyBundle]) -> AnyBundle:
     """Return the bundle of a device's target.
 
     Raises:
@@ -58,7 +58,9 @@ def find_bundle(device: Device, bundles: Mapping[str, Bundle]) -> Bundle:
     )
 
 
-def require_signatures(bundles: Mapping[str, Bundle], allowed_signers: Path | None = None) -> None:
+def require_signatures(
+    bundles: Mapping[str, AnyBundle], allowed_signers: Path | None = None
+) -> None:
     """Check that one of the allowed signers has signed each bundle.
 
     Args:

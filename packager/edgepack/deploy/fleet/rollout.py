@@ -11,7 +11,7 @@ from typing import Protocol
 
 from edgepack.base.clock import format_now
 from edgepack.base.progress import Progress
-from edgepack.bundle.reading import Bundle, load_bundle
+from edgepack.bundle.reading import AnyBundle, load_any
 from edgepack.deploy.fleet.bundles import (
     find_bundle,
     load_bundles_by_target,
@@ -61,7 +61,7 @@ class Asked:
     options: Options
     project: str = ""
     """Whose release is rolled back."""
-    bundles: Mapping[str, Bundle] = field(default_factory=dict)
+    bundles: Mapping[str, AnyBundle] = field(default_factory=dict)
     """What is pushed, by target."""
 
 
@@ -73,7 +73,7 @@ class Act(Protocol):
 
 
 def start_rollout(
-    bundles: Mapping[str, Bundle],
+    bundles: Mapping[str, AnyBundle],
     devices: Sequence[Device],
     store: RolloutStore,
     *,
@@ -250,7 +250,7 @@ class _Run:
     def __init__(
         self,
         rollout: Rollout,
-        bundles: Mapping[str, Bundle],
+        bundles: Mapping[str, AnyBundle],
         store: RolloutStore,
         act: Act,
         watcher: Watcher,
@@ -384,7 +384,7 @@ def _find_moved(rollout: Rollout, moved: Sequence[Path]) -> Rollout:
     return rollout.model_copy(update={"bundles": places})
 
 
-def _require_unchanged(rollout: Rollout, target: str) -> Bundle:
+def _require_unchanged(rollout: Rollout, target: str) -> AnyBundle:
     """Return the bundle for a target.
 
     Raises:
@@ -397,7 +397,7 @@ def _require_unchanged(rollout: Rollout, target: str) -> Bundle:
             f" {rollout.by or 'somebody'}",
             hint=f"copy the bundle here: edgepack rollout resume {rollout.id} --bundle DIR",
         )
-    bundle = load_bundle(Path(entry.path))
+    bundle = load_any(Path(entry.path))
     if bundle.digest != entry.digest:
         raise BundleError(
             f"{entry.path} has changed since rollout {rollout.id} began",
@@ -406,7 +406,7 @@ def _require_unchanged(rollout: Rollout, target: str) -> Bundle:
     return bundle
 
 
-def _require_signatures(bundles: Mapping[str, Bundle], options: Options) -> None:
+def _require_signatures(bundles: Mapping[str, AnyBundle], options: Options) -> None:
     if isinstance(options, PushOptions) and options.require_signature:
         require_signatures(bundles, options.allowed_signers)
 

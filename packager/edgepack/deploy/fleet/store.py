@@ -23,7 +23,7 @@ from edgepack.base.clock import format_now
 from edgepack.base.files import read_model, write_atomically, writing
 from edgepack.base.machine import find_own_name
 from edgepack.base.schema import StrictModel
-from edgepack.bundle.reading import Bundle
+from edgepack.bundle.reading import AnyBundle
 from edgepack.deploy.fleet.schedule import RolloutSettings
 from edgepack.errors import BundleError, BusyError, EdgepackError, UsageError, suggest_nearest
 
@@ -178,7 +178,7 @@ class RolloutStore:
         targets: Mapping[str, str],
         settings: RolloutSettings,
         options: Options,
-        bundles: Mapping[str, Bundle],
+        bundles: Mapping[str, AnyBundle],
     ) -> Rollout:
         """Store a new rollout, every device of it pending; it supersedes older ones of the project.
 

@@ -21,7 +21,7 @@ from edgepack.base.machine import find_own_name
 from edgepack.base.progress import Progress, Silent, Work
 from edgepack.bundle.kept import Kept, read_stamps
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
-from edgepack.bundle.reading import Bundle, load_bundle, verify
+from edgepack.bundle.reading import AnyBundle, Bundle, load_any, verify, verify_any
 from edgepack.deploy.transfer.chunks import Chunk, cut_file
 from edgepack.deploy.transfer.relay import Relay
 from edgepack.deploy.transfer.shell_agent import (
@@ -342,24 +342,24 @@ def _point_at(
 
 
 def read_for(device: Device, path: Path) -> Bundle:
-    """Return a bundle after checking that it is whole and for the target that a device is.
+    """Return a bundle of one model after checking that it is whole and for a device's target.
 
     Raises:
-        BundleError: It is no bundle's folder, or not whole.
+        BundleError: It is no bundle's folder, not whole, or has several models.
         DeviceError: The bundle is for another target.
     """
     open_for(device, path)
     return verify(path)
 
 
-def open_for(device: Device, path: Path) -> Bundle:
+def open_for(device: Device, path: Path) -> AnyBundle:
     """Return a bundle after checking its manifest, and that it is for the target of a device.
 
     Raises:
         BundleError: It is no bundle's folder, or its manifest is altered.
         DeviceError: The bundle is for another target, or for browsers.
     """
-    bundle = load_bundle(path)
+    bundle = load_any(path)
     if bundle.manifest.family == "web" and not isinstance(device.entry, BrowserEntry):
         raise DeviceError(
             f"the bundle is for browsers, and {device.name} is none",
@@ -468,7 +468,7 @@ def format_sent(device: str, size: int, files: int, took_s: float) -> str:
 
 def _make_announcement(folder: Path) -> tuple[bytes, list[Chunk]]:
     """Return the document that announces a bundle, and its chunks by number, each only once."""
-    bundle = load_bundle(folder)
+    bundle = load_any(folder)
     files, chunks = _cut_files(folder, [entry.path for entry in bundle.manifest.files])
     signature = folder / MANIFEST_SIGNATURE
     document = {
@@ -497,7 +497,7 @@ def _cut_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, list[int]]
 
 # The device compares what arrives with the manifest; these checks only fail before anything is
 # sent.
-_verify = Kept(verify, read_stamps)
+_verify = Kept(verify_any, read_stamps)
 _header = Kept(_make_announcement, read_stamps)
 
 

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from edgepack.base.machine import find_own_name
 from edgepack.base.resources import find_ondevice_dir
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
-from edgepack.bundle.reading import Bundle
+from edgepack.bundle.reading import AnyBundle
 from edgepack.devices.inventory import Device
 from edgepack.devices.transport import CommandResult, Transport, read_chunks
 from edgepack.errors import BusyError, DeviceError, RemoteCommandError
@@ -60,7 +60,7 @@ class ShellAgent:
     device: Device
     transport: Transport
 
-    def push(self, bundle: Bundle, unlisted: tuple[str, ...], *, switch: bool) -> ShellAnswer:
+    def push(self, bundle: AnyBundle, unlisted: tuple[str, ...], *, switch: bool) -> ShellAnswer:
         """Put a bundle on the device, and with ``switch`` make it current.
 
         Args:
@@ -184,7 +184,7 @@ def make_no_space_error(result: CommandResult, device: str) -> DeviceError:
     )
 
 
-def _count_needed_kib(bundle: Bundle, missing: list[str]) -> int:
+def _count_needed_kib(bundle: AnyBundle, missing: list[str]) -> int:
     """Return the KiB that files take in blocks of 4 KiB, with 1 MiB for lists and folders."""
     sizes = [(bundle.path / name).stat().st_size for name in missing]
     return 1024 + sum(4 * -(-size // 4096) for size in sizes)
@@ -204,7 +204,7 @@ def read_agent_source() -> str:
 class _Tar:
     """A tar stream of what a device lacks; ``bytes_made`` counts the bytes read from it."""
 
-    def __init__(self, bundle: Bundle, lines: bytes, missing: list[str]) -> None:
+    def __init__(self, bundle: AnyBundle, lines: bytes, missing: list[str]) -> None:
         self.bytes_made = 0
         self._bundle = bundle
         self._missing = missing

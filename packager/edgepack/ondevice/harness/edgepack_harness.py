@@ -112,7 +112,7 @@ class WarmUp(NamedTuple):
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one mode and return the exit code."""
     arguments = _parse_arguments(argv)
-    out = _claim_stdout()
+    out = claim_stdout()
     try:
         if arguments.mode == "serve":
             serve(arguments, sys.stdin.buffer, out)
@@ -162,7 +162,7 @@ def _parse_arguments(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     return arguments
 
 
-def _claim_stdout() -> BinaryIO:
+def claim_stdout() -> BinaryIO:
     """Return the real stdout and send whatever libraries print there to stderr."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -773,6 +773,12 @@ def _read_manifest(folder: Path) -> Dict[str, Any]:
             f"{path} has schema version {manifest.get('schema_version')!r},"
             f" this loader reads {SCHEMA_VERSION}: use the loader that came with the bundle"
         )
+    if "parts" in manifest:
+        parts = ", ".join(manifest["parts"])
+        raise LoadError(
+            f"{folder} has several models ({parts}): open it with edgepack_pipeline.load, or one of"
+            " them in its folder 'parts'"
+        )
     return manifest
 
 

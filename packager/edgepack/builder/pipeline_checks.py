@@ -1,0 +1,311 @@
+"""Checks the steps of a pipeline against its parts, and fills in what they leave out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgepack.errors import ProfileError, suggest_nearest
+from edgepack.model.facts import TensorSpec
+from edgepack.project.pipeline import DecodeStep, LoadedPipeline, Pipeline, Step
+
+
+@dataclass(frozen=True)
+class PartFacts:
+    """What a part takes and gives, with the sizes that its project fixes."""
+
+    inputs: tuple[TensorSpec, ...]
+    """Without constants."""
+    outputs: tuple[TensorSpec, ...]
+    state: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class CheckedPipeline:
+    """A pipeline whose steps fit together."""
+
+    pipeline: Pipeline
+    """Every input and every output that is used is named, ``start`` and ``end`` are lists."""
+    inputs: tuple[TensorSpec, ...]
+    """What a caller gives."""
+
+
+def check_pipeline(loaded: LoadedPipeline, facts: Mapping[str, PartFacts]) -> CheckedPipeline:
+    """Return the pipeline with everything filled in, after checking it against its parts.
+
+    Raises:
+        ProfileError: An input of a part has no value, a value is unknown, made twice or made too
+            late, two stages differ in dtype or shape, or a name is none of a part's.
+    """
+    return _Checking(loaded, facts).check()
+
+
+@dataclass
+class _Checking:
+    loaded: LoadedPipeline
+    facts: Mapping[str, PartFacts]
+    values: dict[str, TensorSpec] = field(default_factory=dict)
+    """What was made so far, and what a caller gives where a step has taken it."""
+    used: set[str] = field(default_factory=set)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self.loaded.project.pipeline
+
+    def check(self) -> CheckedPipeline:
+        self._require_once(self.pipeline.inputs, "inputs")
+        self._require_once(self.pipeline.outputs, "outputs")
+        steps = [self._check_step(number, step) for number, step in enumerate(self.pipeline.steps)]
+        for name in self.pipeline.inputs:
+            if name not in self.used:
+                hint = "leave it out, or give it to a step under 'inputs'"
+                raise self._make_error(f"no step takes the input {name!r}", hint, "inputs")
+        for name in self.pipeline.outputs:
+            if name not in self.values:
+                hint = suggest_nearest(name, self.values)
+                raise self._make_error(f"no step makes the output {name!r}", hint, "outputs")
+        self.used |= set(self.pipeline.outputs)
+        kept = [self._drop_unused(step) for step in steps]
+        return CheckedPipeline(
+            self.pipeline.model_copy(update={"steps": kept}),
+            tuple(self.values[name] for name in self.pipeline.inputs),
+        )
+
+    def _check_step(self, number: int, step: Step) -> Step:
+        facts = self.facts[step.part]
+        inputs = {spec.name: spec for spec in facts.inputs}
+        self._require_names(number, "inputs", step.inputs, inputs)
+        if isinstance(step, DecodeStep):
+            step = self._check_decode(number, step)
+            own = {step.token, step.position, step.mask, *step.past.values()}
+        else:
+            own = set()
+        free = [spec for spec in facts.inputs if spec.name not in {*own, *facts.state.values()}]
+        for name in step.inputs:
+            if name in inputs and inputs[name] not in free:
+                raise self._make_error(
+                    f"the input {name!r} of {step.part!r} is filled by the step itself",
+                    "leave it out here: it is a state, or named as token, past, position or mask",
+                    *("steps", number, "inputs", name),
+                )
+        taken = {spec.name: step.inputs.get(spec.name, spec.name) for spec in free}
+        for spec in free:
+            self._take(number, step, spec, taken[spec.name])
+        if isinstance(step, DecodeStep):
+            self._make(number, TensorSpec(step.output, "int64", ("tokens",)), "output")
+            return step.model_copy(update={"inputs": taken})
+        outputs = {spec.name: spec for spec in facts.outputs}
+        self._require_names(number, "outputs", step.outputs, outputs)
+        # What only goes round is no value, unless it is given a name.
+        given = {
+            n: step.outputs.get(n, n) for n in outputs if n in step.outputs or n not in facts.state
+        }
+        for name, value in given.items():
+            spec = outputs[name]
+            self._make(number, TensorSpec(value, spec.dtype, spec.shape), "outputs", name)
+        return step.model_copy(update={"inputs": taken, "outputs": given})
+
+    def _check_decode(self, number: int, step: DecodeStep) -> DecodeStep:
+        facts = self.facts[step.part]
+        inputs = {spec.name: spec for spec in facts.inputs}
+        outputs = {spec.name: spec for spec in facts.outputs}
+        for key in ("token", "position", "mask"):
+            name = getattr(step, key)
+            if name is not None:
+                self._require_names(number, key, [name], inputs)
+                self._require_rows(number, key, inputs[name])
+        self._require_names(number, "logits", [step.logits], outputs)
+        if not outputs[step.logits].dtype.startswith("float"):
+            raise self._make_error(
+                f"the output {outputs[step.logits]} has no scores: those are floats",
+                "name the output with a score for each token of the vocabulary",
+                *("steps", number, "logits"),
+            )
+        past = dict(self._expand_past(number, step, inputs, outputs))
+        for output, name in past.items():
+            self._require_fit(
+                inputs[name], outputs[output], f"output {output!r}", number, step.part, "past"
+            )
+        lists = {
+            k: [v] if isinstance(v, int) else v
+            for k, v in (("start", step.start), ("end", step.end))
+        }
+        return step.model_copy(update={"past": past, **lists})
+
+    def _require_rows(self, number: int, key: str, spec: TensorSpec) -> None:
+        """Check that an input takes one row of integers: one sequence of tokens."""
+        shape = spec.shape
+        fits = shape is None or (len(shape) == 2 and shape[0] in (1, *_symbolic(shape[:1])))
+        if not fits or not spec.dtype.startswith(("int", "uint")):
+            raise self._make_error(
+                f"the input {spec} cannot be {key!r}: one row of integers is needed",
+                "name an input such as input_ids: int64[1, tokens]",
+                *("steps", number, key),
+            )
+
+    def _expand_past(
+        self,
+        number: int,
+        step: DecodeStep,
+        inputs: Mapping[str, TensorSpec],
+        outputs: Mapping[str, TensorSpec],
+    ) -> Iterator[tuple[str, str]]:
+        for output, name in step.past.items():
+            if ("*" in output) != ("*" in name) or output.count("*") > 1 or name.count("*") > 1:
+                raise self._make_error(
+                    f"{output!r} and {name!r} do not match: each has one '*', or none has",
+                    "such as past: {present.*: past_key_values.*}",
+                    *("steps", number, "past", output),
+                )
+            pattern = re.compile("(.*)".join(map(re.escape, output.split("*"))))
+            found = [match for match in map(pattern.fullmatch, outputs) if match]
+            if not found:
+                raise self._make_error(
+                    f"the part {step.part!r} has no output {output!r}",
+                    suggest_nearest(output, outputs),
+                    *("steps", number, "past", output),
+                )
+            for match in found:
+                fed = name.replace("*", match[1]) if "*" in name else name
+                if fed not in inputs:
+                    raise self._make_error(
+                        f"the part {step.part!r} has no input {fed!r}, which {match[0]!r} feeds",
+                        suggest_nearest(fed, inputs),
+                        *("steps", number, "past", output),
+                    )
+                yield match[0], fed
+
+    def _take(self, number: int, step: Step, spec: TensorSpec, value: str) -> None:
+        """Let a part's input take a value."""
+        self.used.add(value)
+        named = spec.name in step.inputs
+        where: tuple[str | int, ...] = ("steps", number)
+        if named:
+            where = ("steps", number, "inputs", spec.name)
+        if value in self.values:
+            what = f"value {value!r}"
+            self._require_fit(spec, self.values[value], what, number, step.part, *where[2:])
+        elif value in self.pipeline.inputs:
+            self.values[value] = TensorSpec(value, spec.dtype, spec.shape)
+        elif later := self._find_later(number, value):
+            raise self._make_error(
+                f"{step.part!r} takes {value!r}, which {later} makes only after it",
+                "put the steps in order; what goes round from one call to the next is a 'state' of"
+                " one part's project",
+                *where,
+            )
+        elif named:
+            known = [*self.values, *self.pipeline.inputs]
+            hint = suggest_nearest(value, known)
+            raise self._make_error(f"there is no value {value!r}", hint, *where)
+        else:
+            raise self._make_error(
+                f"the input {spec} of {step.part!r} gets no value",
+                self._hint_lacking(step, spec),
+                *where,
+            )
+
+    def _hint_lacking(self, step: Step, spec: TensorSpec) -> str:
+        known = ", ".join(dict.fromkeys([*self.values, *self.pipeline.inputs]))
+        if isinstance(step, DecodeStep):
+            return (
+                f"add it to 'inputs' of the step ({known}), or if an output feeds it for the next"
+                f" token: past: {{OUTPUT: {spec.name}}}"
+            )
+        return (
+            f"add inputs: {{{spec.name}: VALUE}} to the step, with one of {known}; if an output of"
+            f" the part feeds it, add state: {{OUTPUT: {spec.name}}} to the part's project"
+        )
+
+    def _find_later(self, number: int, value: str) -> str:
+        """Return the step that makes a value, from one on, in words; nothing if none does."""
+        for later in range(number, len(self.pipeline.steps)):
+            step = self.pipeline.steps[later]
+            if isinstance(step, DecodeStep):
+                made = {step.output}
+            else:
+                names = [spec.name for spec in self.facts[step.part].outputs]
+                made = {step.outputs.get(name, name) for name in names}
+            if value in made:
+                return f"the step of {step.part!r}" if later > number else "the same step"
+        return ""
+
+    def _make(self, number: int, spec: TensorSpec, *place: str) -> None:
+        name = spec.name
+        if name in self.values or name in self.pipeline.inputs:
+            part = self.pipeline.steps[number].part
+            hint = (
+                "give 'output' another name"
+                if place == ("output",)
+                else f"give it another name in the step: outputs: {{{place[-1]}: NAME}}"
+            )
+            raise self._make_error(
+                f"{part!r} makes {name!r}, and there is a value of that name before it",
+                hint,
+                "steps",
+                number,
+                *place,
+            )
+        self.values[name] = spec
+
+    def _require_fit(
+        self,
+        taken: TensorSpec,
+        made: TensorSpec,
+        what: str,
+        number: int,
+        part: str,
+        *place: str | int,
+    ) -> None:
+        fits = taken.dtype == made.dtype
+        if fits and taken.shape is not None and made.shape is not None:
+            pairs = list(zip(taken.shape, made.shape, strict=False))
+            fits = len(taken.shape) == len(made.shape) and all(
+                a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int)
+            )
+        if not fits:
+            raise self._make_error(
+                f"the {what} is {_format_type(made)}, and the input {taken.name!r} of {part!r}"
+                f" takes {_format_type(taken)}",
+                "name the value that fits, or export one of the two models otherwise",
+                *("steps", number, *place),
+            )
+
+    def _require_names(
+        self, number: int, key: str, names: Iterable[str], known: Iterable[str]
+    ) -> None:
+        part, there = self.pipeline.steps[number].part, list(known)
+        what = "output" if key in ("outputs", "logits") else "input"
+        for name in names:
+            if name not in there:
+                place = (
+                    ("steps", number, key, name) if key.endswith("puts") else ("steps", number, key)
+                )
+                raise self._make_error(
+                    f"the part {part!r} has no {what} {name!r}",
+                    suggest_nearest(name, there),
+                    *place,
+                )
+
+    def _require_once(self, names: Sequence[str], key: str) -> None:
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise self._make_error(f"{name!r} is named twice", "name it once", key, place)
+
+    def _drop_unused(self, step: Step) -> Step:
+        if isinstance(step, DecodeStep):
+            return step
+        kept = {name: value for name, value in step.outputs.items() if value in self.used}
+        return step.model_copy(update={"outputs": kept})
+
+    def _make_error(self, problem: str, hint: str, *place: str | int) -> ProfileError:
+        return ProfileError(problem, hint=hint, where=self.loaded.locate("pipeline", *place))
+
+
+def _symbolic(sizes: Iterable[int | str]) -> list[str]:
+    return [size for size in sizes if isinstance(size, str)]
+
+
+def _format_type(spec: TensorSpec) -> str:
+    return str(spec).partition(": ")[2]

@@ -1,0 +1,403 @@
+"""Runs whole pipelines on this machine's CPU: the source models, and combinations of variants.
+
+Everything here loads onnxruntime: call it in worker processes only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgepack.base.arrays import Array
+from edgepack.base.worker import tell
+from edgepack.bundle.pipeline import OutputCheck
+from edgepack.errors import EdgepackError, ModelError, SamplesError
+from edgepack.model.facts import TensorSpec
+from edgepack.model.running import (
+    Arrays,
+    format_runtime_error,
+    list_runtime_errors,
+    make_random_inputs,
+    make_session,
+    run_session,
+)
+from edgepack.ondevice.runtime import edgepack_loader as loader
+from edgepack.ondevice.runtime.edgepack_pipeline import (
+    Chain,
+    Infer,
+    Part,
+    name_combination,
+    read_value,
+)
+from edgepack.project.pipeline import Pipeline
+from edgepack.project.samples import SampleSource
+from edgepack.samples.constants import Constant, make_constant_arrays
+from edgepack.samples.sample_set import Sample
+from edgepack.samples.sources import read_npz_samples, run_python_samples
+from edgepack.samples.streams import STREAM
+from edgepack.steps.proofs.telling import FLOOR_DB
+
+MOST_GOLDENS = 4
+MOST_RECORDED = 1000
+"""The most inputs of a part that are kept of one set: a decoder runs once for each token."""
+DRAWS = 3
+"""How often a golden is disturbed to find how far off the whole may be."""
+DRAW_MARGIN_DB = 3.0
+"""Below the worst of a few draws: others would be a little worse."""
+
+
+@dataclass(frozen=True)
+class PartSource:
+    """A part's source model, and what its runs need."""
+
+    model: Path
+    inputs: tuple[TensorSpec, ...]
+    """Without constants."""
+    whole_inputs: tuple[TensorSpec, ...]
+    """In the model's order."""
+    constants: tuple[Constant, ...]
+    state: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ChainSource:
+    """A pipeline, with the source models of its parts and what its samples come from."""
+
+    pipeline: Pipeline
+    inputs: tuple[TensorSpec, ...]
+    parts: Mapping[str, PartSource]
+    folder: Path
+    """The project's."""
+    interpreter: str | None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the source models did with the samples."""
+
+    goldens: list[Arrays]
+    """Inputs of the pipeline, in order, from the first of a stream on."""
+    real: bool
+    """Whether those are samples; else they are seeded random ones."""
+    counts: Mapping[str, Mapping[str, int]]
+    """By role and part, how many of the part's inputs were written."""
+
+
+def record_parts(source: ChainSource, samples: Mapping[str, SampleSource], out: Path) -> Recorded:
+    """Run samples through the source models, and write what each part takes as ONNX test data.
+
+    The inputs of a run are ``ROLE/PART/NUMBER/input_N.pb``. State has files only where a stream
+    begins. Inputs with an empty cache are left out, where there are others: nothing can be learned
+    from them.
+
+    Args:
+        source: The pipeline.
+        samples: By role, ``calibration`` and ``evaluation``.
+        out: An empty folder.
+
+    Raises:
+        SamplesError: There are none, or one is not what the pipeline takes.
+        ModelError: A source model fails.
+    """
+    infers = {name: _open_source(name, part) for name, part in source.parts.items()}
+    counts: dict[str, dict[str, int]] = {}
+    goldens: list[Arrays] = []
+    for role, given in samples.items():
+        recorder = _Recorder(source, out / role)
+        chain = _make_chain(source, infers, recorder.watch)
+        taken = 0
+        with tempfile.TemporaryDirectory() as scratch:
+            for begins, title, inputs in _read_samples(source, given, Path(scratch)):
+                if begins:
+                    chain.reset()
+                _run_chain(chain, inputs, title)
+                # Evaluation comes last, and its samples were not calibrated with.
+                goldens = [*(goldens if taken else []), inputs][:MOST_GOLDENS]
+                taken += 1
+        if not taken:
+            raise SamplesError(
+                f"there are no {role} samples", hint="give some under 'samples', or leave it out"
+            )
+        counts[role] = recorder.finish()
+    real = bool(goldens)
+    if not real:
+        goldens = [make_random_inputs(source.inputs, seed=seed) for seed in range(2)]
+        chain = _make_chain(source, infers, None)
+        for number, inputs in enumerate(goldens):
+            _run_chain(chain, inputs, f"random input {number}")
+    return Recorded(goldens, real, counts)
+
+
+def _make_chain(source: ChainSource, infers: Mapping[str, Infer], watch: Any) -> Chain:  # noqa: ANN401
+    parts = {
+        name: Part(infers[name], _make_specs(part.inputs), part.state)
+        for name, part in source.parts.items()
+    }
+    return Chain(source.pipeline.model_dump(), parts, watch)
+
+
+def _make_specs(specs: Iterable[TensorSpec]) -> list[loader.TensorSpec]:
+    return [loader.TensorSpec(spec.name, spec.dtype, spec.shape or ()) for spec in specs]
+
+
+def _open_source(name: str, part: PartSource) -> Infer:
+    session, constants = make_session(part.model), make_constant_arrays(part.constants)
+
+    def infer(feed: dict[str, Any], _kept: Collection[str]) -> dict[str, Any]:
+        try:
+            return run_session(session, {**constants, **feed})
+        except EdgepackError as error:
+            error.where = f"part {name!r}"
+            raise
+
+    return infer
+
+
+def _run_chain(chain: Chain, inputs: Arrays, title: str) -> Arrays:
+    try:
+        return chain(inputs)
+    except EdgepackError as error:
+        error.problem = f"{title}: {error.problem}"
+        raise
+
+
+def _read_samples(
+    source: ChainSource, given: SampleSource, scratch: Path
+) -> Iterator[tuple[bool, str, Arrays]]:
+    """Yield samples, each with whether it begins a stream and what to call it."""
+    before = np.zeros(0)
+    for number, (title, sample) in enumerate(_open_samples(source, given, scratch)):
+        inputs = {name: np.asarray(array) for name, array in sample.items()}
+        stream = inputs.pop(STREAM, None) if STREAM not in source.pipeline.inputs else None
+        _check_sample(source, title, inputs)
+        begins = number == 0 or (stream is not None and not np.array_equal(stream, before))
+        before = before if stream is None else stream
+        yield begins, title, inputs
+
+
+def _open_samples(source: ChainSource, given: SampleSource, scratch: Path) -> Iterable[Sample]:
+    if given.path is not None:
+        path = source.folder / given.path
+        return read_npz_samples(path, source.inputs, None, given.limit)[0]
+    if given.python is None:
+        raise TypeError("a pipeline's samples are .npz files or functions")
+    return run_python_samples(
+        given.python, source.folder, source.interpreter, given.limit, scratch
+    )[0]
+
+
+def _check_sample(source: ChainSource, title: str, inputs: Arrays) -> None:
+    wanted = sorted(spec.name for spec in source.inputs)
+    if sorted(inputs) != wanted:
+        raise SamplesError(
+            f"{title} has {', '.join(sorted(inputs)) or 'nothing'}, and the pipeline takes"
+            f" {', '.join(wanted)}",
+            hint="name arrays like the 'inputs' of the pipeline",
+        )
+    for spec in _make_specs(source.inputs):
+        try:
+            spec.check(inputs[spec.name])
+        except ValueError as error:
+            raise SamplesError(
+                f"{title}: {error}", hint="save it as the first part takes it"
+            ) from error
+
+
+@dataclass
+class _Recorder:
+    """Writes what parts take."""
+
+    source: ChainSource
+    folder: Path
+    written: dict[str, int] = field(default_factory=dict)
+    empty: dict[str, int] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
+
+    def watch(self, name: str, feed: dict[str, Any], fresh: bool) -> None:  # noqa: FBT001
+        part = self.source.parts[name]
+        if not all(np.size(array) for array in feed.values()):
+            self.empty[name] = self.empty.get(name, 0) + 1
+            return
+        number = self.written.get(name, 0)
+        if number >= MOST_RECORDED:
+            self.left[name] = self.left.get(name, 0) + 1
+            return
+        skipped = set() if fresh else set(part.state.values())
+        kept = {n: array for n, array in feed.items() if n not in skipped}
+        _write_test_data(self.folder / name / f"{number:05}", part.whole_inputs, kept)
+        self.written[name] = number + 1
+
+    def finish(self) -> dict[str, int]:
+        """Return how many of each part's inputs were written, and say what was left out.
+
+        Raises:
+            ModelError: A part has none but empty ones.
+        """
+        for name, count in self.left.items():
+            tell(f"part {name}: the first {MOST_RECORDED} inputs are its samples, {count} are not")
+        for name in self.empty:
+            if name not in self.written:
+                raise ModelError(
+                    f"the part {name!r} only ever ran with an empty cache, so it has no samples",
+                    hint="its decoding ended with the first token each time: give samples that it"
+                    " says more about, or other 'start' and 'end' tokens",
+                )
+        return dict(self.written)
+
+
+def _write_test_data(folder: Path, inputs: Sequence[TensorSpec], feed: Mapping[str, Array]) -> None:
+    from onnx import numpy_helper
+
+    folder.mkdir(parents=True)
+    for number, spec in enumerate(inputs):
+        if spec.name in feed:
+            tensor = numpy_helper.from_array(np.ascontiguousarray(feed[spec.name]), spec.name)
+            (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
+
+
+@dataclass(frozen=True)
+class Proven:
+    """The outputs of one combination of variants for the golden inputs."""
+
+    combination: str
+    outputs: list[Arrays]
+    """By golden sample."""
+    checks: dict[str, OutputCheck]
+    """By output: what stays while each part is as far off as its own goldens allow."""
+
+
+def prove_combinations(
+    pipeline: Pipeline, folders: Mapping[str, Path], goldens: Sequence[Arrays]
+) -> list[Proven]:
+    """Run golden inputs with every combination of the parts' variants.
+
+    Args:
+        pipeline: The steps.
+        folders: The parts' bundles.
+        goldens: The inputs, in order.
+
+    Raises:
+        ModelError: A combination fails.
+    """
+    bundles = {name: loader.Bundle(folder) for name, folder in folders.items()}
+    models = {
+        name: [_open_variant(bundle, entry) for entry in bundle.list_variants(None)]
+        for name, bundle in bundles.items()
+    }
+    return [
+        _prove(pipeline, dict(zip(models, chosen, strict=True)), goldens)
+        for chosen in itertools.product(*models.values())
+    ]
+
+
+def _open_variant(bundle: loader.Bundle, entry: dict[str, Any]) -> loader.Model:
+    """Return a variant on this machine's CPU, whatever its providers are."""
+    sessions = [
+        make_session(bundle.folder / single["model"]) for single in loader.split_models(entry)
+    ]
+    return loader.Model(bundle, entry, sessions)
+
+
+def _prove(
+    pipeline: Pipeline, models: Mapping[str, loader.Model], goldens: Sequence[Arrays]
+) -> Proven:
+    combination = name_combination({name: model.variant for name, model in models.items()})
+    try:
+        outputs = _run_goldens(pipeline, models, goldens, lambda _model, outputs: outputs)
+        disturbed = [
+            _run_goldens(pipeline, models, goldens, _Disturbing(seed)) for seed in range(DRAWS)
+        ]
+    except list_runtime_errors() as error:
+        raise ModelError(
+            f"the pipeline fails with {combination}: {format_runtime_error(error)}",
+            hint="leave the variants out that cause it, in the parts' own 'targets'",
+        ) from error
+    checks = {name: _make_check(outputs, disturbed, name) for name in pipeline.outputs}
+    return Proven(combination, outputs, checks)
+
+
+def _run_goldens(
+    pipeline: Pipeline,
+    models: Mapping[str, loader.Model],
+    goldens: Sequence[Arrays],
+    change: Callable[[loader.Model, Arrays], Arrays],
+) -> list[Arrays]:
+    def make_infer(model: loader.Model) -> Infer:
+        def infer(feed: dict[str, Any], _kept: Collection[str]) -> dict[str, Any]:
+            return change(model, model.run({n: read_value(v) for n, v in feed.items()}))
+
+        return infer
+
+    parts = {
+        name: Part(make_infer(model), model.inputs, model.bundle.manifest.get("state", {}))
+        for name, model in models.items()
+    }
+    chain = Chain(pipeline.model_dump(), parts)
+    return [chain(inputs) for inputs in goldens]
+
+
+def _find_golden_limits(model: loader.Model) -> dict[str, float]:
+    """Return how near each output of a part has to be to its golden ones, in dB.
+
+    Of an output with several quantities, as near as the one that may be farthest.
+    """
+    limits: dict[str, float] = {}
+    for golden in model.bundle.manifest["goldens"]:
+        for entry in golden["outputs"][model.variant]:
+            several = entry.get("quantities") or {"extra_db": [entry.get("extra_db", 0.0)]}
+            limit_db = model.entry["min_sqnr_db"] + min(several["extra_db"])
+            limits[entry["name"]] = min(limit_db, limits.get(entry["name"], limit_db))
+    return limits
+
+
+class _Disturbing:
+    """Adds as much noise to a part's outputs as its own golden samples allow."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = np.random.default_rng(seed)
+
+    def __call__(self, model: loader.Model, outputs: Arrays) -> Arrays:
+        limits = _find_golden_limits(model)
+        return {name: self._disturb(array, limits[name]) for name, array in outputs.items()}
+
+    def _disturb(self, array: Array, limit_db: float) -> Array:
+        if array.dtype.kind != "f" or not array.size or not np.isfinite(array).all():
+            return array
+        deviation = float(np.sqrt(np.mean(np.square(array, dtype=np.float64))))
+        deviation *= 10 ** (-limit_db / 20)
+        noise = self.generator.standard_normal(array.shape) * deviation
+        return (array + noise).astype(array.dtype)
+
+
+def _make_check(
+    outputs: Sequence[Arrays], disturbed: Sequence[Sequence[Arrays]], name: str
+) -> OutputCheck:
+    right = [golden[name] for golden in outputs]
+    draws = [[golden[name] for golden in draw] for draw in disturbed]
+    found_db = min(
+        loader.closeness_db(one, other)
+        for draw in draws
+        for one, other in zip(right, draw, strict=True)
+    )
+    if right[0].dtype.kind != "f":
+        if found_db == loader.EQUAL_DB:
+            return OutputCheck(min_db=found_db)
+        same = zip(right, zip(*draws, strict=True), strict=True)
+        leading = [min(_count_leading(one, other) for other in others) for one, others in same]
+        return OutputCheck(min_db=None, leading=leading)
+    limit_db = max(0.0, found_db - DRAW_MARGIN_DB)
+    return OutputCheck(min_db=math.floor(10 * limit_db) / 10 if limit_db >= FLOOR_DB else None)
+
+
+def _count_leading(one: Array, other: Array) -> int:
+    """Return how many values of two arrays are the same before the first that differs."""
+    length = min(one.size, other.size)
+    differs = np.flatnonzero(one.reshape(-1)[:length] != other.reshape(-1)[:length])
+    return int(differs[0]) if differs.size else length

@@ -1,0 +1,212 @@
+"""A project of several models: its parts, and the steps that they run in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from edgepack.base.schema import Id, Positive, StrictModel
+from edgepack.base.yaml_source import YamlSource, read_yaml
+from edgepack.errors import ProfileError, suggest_nearest
+from edgepack.project.loading import (
+    MODELS,
+    PROJECT_FILE,
+    LoadedProject,
+    is_of_several,
+    make_project,
+    read_project,
+)
+from edgepack.project.names import ProjectName, ProjectVersion
+from edgepack.project.samples import Samples
+
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class RunStep(StrictModel):
+    """Runs a part once."""
+
+    run: Id
+    """The part."""
+    inputs: dict[str, str] = {}
+    """Its inputs, each with the value that it takes; default: the value of the input's own name."""
+    outputs: dict[str, str] = {}
+    """Its outputs, each with the value that it becomes; default: all, under their own names."""
+
+    @property
+    def part(self) -> str:
+        """The part that it runs."""
+        return self.run
+
+
+class DecodeStep(StrictModel):
+    """Runs a part once for each token, and takes the most likely one each time."""
+
+    decode: Id
+    """The part."""
+    inputs: dict[str, str] = {}
+    """As for a step that runs, beside the inputs that are named below."""
+    token: str
+    """Its input of token ids: ``[1, tokens]``, integers."""
+    logits: str
+    """Its output of scores; the last axis is the vocabulary, and the last row counts."""
+    start: TokenId | Annotated[list[TokenId], Field(min_length=1)]
+    """The tokens to begin with."""
+    end: TokenId | Annotated[list[TokenId], Field(min_length=1)]
+    """The tokens that end it, which are not given."""
+    most: Positive
+    """Give at most so many tokens."""
+    past: dict[str, str] = {}
+    """Outputs, each with the input that it feeds for the next token, empty at first. A ``*`` on
+    both sides stands for the same text."""
+    position: str | None = None
+    """Its input of the tokens' places, from 0."""
+    mask: str | None = None
+    """Its input of ones, one for each token so far."""
+    output: str = "tokens"
+    """The value that the tokens become: int64, one axis, without those of ``start``."""
+
+    @property
+    def part(self) -> str:
+        """The part that it runs."""
+        return self.decode
+
+
+Step = RunStep | DecodeStep
+
+
+class Pipeline(StrictModel):
+    """What is run one after the other."""
+
+    inputs: Annotated[list[str], Field(min_length=1)]
+    """The values that a caller gives."""
+    steps: Annotated[list[Step], Field(min_length=1)]
+    outputs: Annotated[list[str], Field(min_length=1)]
+    """The values that a caller gets."""
+
+
+class PipelineProject(StrictModel):
+    """The content of an ``edgepack.yaml`` of several models."""
+
+    schema_version: Literal[1]
+    name: ProjectName
+    version: ProjectVersion = "0.0.0"
+    models: Annotated[dict[Id, str], Field(min_length=1)]
+    """The parts: each an ``.onnx`` file, or a project of one model."""
+    pipeline: Pipeline
+    samples: Samples = Samples()
+    """Of the pipeline's inputs: the parts get theirs from running it with the source models."""
+    targets: list[Id] = []
+    interpreter: str | None = None
+    """The Python that runs the hook of the samples; default: the one edgepack runs in."""
+
+    @model_validator(mode="after")
+    def _check_samples(self) -> Self:
+        for source in (self.samples.calibration, self.samples.evaluation):
+            if source is not None and (source.images or source.labels):
+                raise ValueError(
+                    "samples of a pipeline are arrays without labels, by the pipeline's inputs"
+                    " | give 'path' (.npz) or 'python'; labels go into a part's own project"
+                )
+            if source is not None and source.test_data:
+                raise ValueError(
+                    "'test_data' belongs to one model, and these samples to a pipeline"
+                    " | give 'path' (.npz) or 'python'"
+                )
+        return self
+
+
+@dataclass(frozen=True)
+class LoadedPipeline:
+    """A project of several models, the folder that its paths are relative to, and its parts."""
+
+    project: PipelineProject
+    folder: Path
+    source: YamlSource
+    parts: dict[str, LoadedProject]
+
+    def locate(self, *path: str | int) -> str:
+        """Return ``file:line:column`` of a key."""
+        return self.source.locate(path)
+
+
+def is_pipeline(model: Path | None, project_file: Path | None) -> bool:
+    """Return whether the project to build is one of several models.
+
+    Raises:
+        ProfileError: The project file is missing, or no YAML.
+    """
+    path = project_file or Path(PROJECT_FILE)
+    if model is not None or (project_file is None and not path.is_file()):
+        return False
+    return is_of_several(read_yaml(path))
+
+
+def read_pipeline(path: Path) -> LoadedPipeline:
+    """Read a project of several models, with the projects of its parts.
+
+    Raises:
+        ProfileError: A file is missing or wrong.
+        UsageError: A model's name gives no usable project name.
+    """
+    source = read_yaml(path)
+    project = source.parse(PipelineProject)
+    loaded = LoadedPipeline(project, path.resolve().parent, source, {})
+    _require_known_parts(loaded)
+    return replace(loaded, parts=dict(_read_parts(loaded)))
+
+
+def _require_known_parts(loaded: LoadedPipeline) -> None:
+    project, used = loaded.project, {step.part for step in loaded.project.pipeline.steps}
+    for number, step in enumerate(project.pipeline.steps):
+        if step.part not in project.models:
+            key = "run" if isinstance(step, RunStep) else "decode"
+            raise ProfileError(
+                f"there is no part {step.part!r}",
+                hint=f"{suggest_nearest(step.part, project.models)}; 'models' names the parts",
+                where=loaded.locate("pipeline", "steps", number, key),
+            )
+    for name in project.models:
+        if name not in used:
+            raise ProfileError(
+                f"no step runs the part {name!r}",
+                hint=f"add {{run: {name}}} to the steps of the pipeline, or leave the part out",
+                where=loaded.locate(MODELS, name),
+            )
+
+
+def _read_parts(loaded: LoadedPipeline) -> Iterator[tuple[str, LoadedProject]]:
+    for name, given in loaded.project.models.items():
+        path = loaded.folder / given
+        where = loaded.locate(MODELS, name)
+        if path.suffix == ".onnx":
+            if not path.is_file():
+                raise ProfileError(
+                    f"there is no model {given!r}",
+                    hint=f"the path is relative to {str(loaded.folder)!r}",
+                    where=where,
+                )
+            yield name, make_project(path)
+            continue
+        if path.suffix not in (".yaml", ".yml"):
+            raise ProfileError(
+                f"the part {name!r} cannot be {given!r}",
+                hint="name an .onnx file, or the edgepack.yaml of one model",
+                where=where,
+            )
+        part = read_project(path)
+        _require_plain(part, name)
+        yield name, part
+
+
+def _require_plain(part: LoadedProject, name: str) -> None:
+    """Refuse what a part cannot be: in a pipeline parts pass on tensors."""
+    if part.project.pictures or part.project.texts:
+        raise ProfileError(
+            f"the part {name!r} takes pictures or texts, and parts of a pipeline take tensors",
+            hint="leave 'preprocess' out, and give tensors to the pipeline",
+            where=part.locate("preprocess"),
+        )

@@ -1,0 +1,273 @@
+"""Steps of a pipeline against its parts: what is filled in, and each mistake with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from edgepack.base.yaml_source import parse_yaml
+from edgepack.builder.pipeline_checks import CheckedPipeline, PartFacts, check_pipeline
+from edgepack.errors import ProfileError
+from edgepack.model.facts import TensorSpec
+from edgepack.project.pipeline import LoadedPipeline, PipelineProject
+
+
+def spec(name: str, dtype: str, *shape: int | str) -> TensorSpec:
+    return TensorSpec(name, dtype, shape)
+
+
+PARTS = {
+    "mel": PartFacts((spec("audio", "float32", 1, 64),), (spec("mel", "float32", 1, 16, 32),), {}),
+    "embedding": PartFacts(
+        (spec("x", "float32", "batch", 16, 32),),
+        (spec("features", "float32", "batch", 8), spec("classes", "int64", "batch")),
+        {},
+    ),
+    "classifier": PartFacts(
+        (spec("x", "float32", 1, 8), spec("h", "float32", 1, 4)),
+        (spec("score", "float32", 1, 2), spec("h_next", "float32", 1, 4)),
+        {"h_next": "h"},
+    ),
+    "decoder": PartFacts(
+        (
+            spec("ids", "int64", 1, "tokens"),
+            spec("features", "float32", 1, 8),
+            spec("past.0.key", "float32", 1, 2, "past", 4),
+            spec("past.1.key", "float32", 1, 2, "past", 4),
+        ),
+        (
+            spec("logits", "float32", 1, "tokens", 32),
+            spec("present.0.key", "float32", 1, 2, "total", 4),
+            spec("present.1.key", "float32", 1, 2, "total", 4),
+        ),
+        {},
+    ),
+}
+
+
+def check(steps: str, inputs: str = "[audio]", outputs: str = "[score]") -> CheckedPipeline:
+    """Check steps, which begin at line 6 of the project."""
+    used = [name for name in PARTS if f": {name}" in steps]
+    text = (
+        "schema_version: 1\nname: wake\n"
+        f"models: {{{', '.join(f'{name}: {name}.onnx' for name in used)}}}\n"
+        f"pipeline:\n  steps:\n{steps}  inputs: {inputs}\n  outputs: {outputs}\n"
+    )
+    source = parse_yaml(text, name="edgepack.yaml")
+    loaded = LoadedPipeline(source.parse(PipelineProject), Path(), source, {})
+    return check_pipeline(loaded, PARTS)
+
+
+MEL = "    - run: mel\n"
+EMBEDDING = "    - {run: embedding, inputs: {x: mel}}\n"
+CLASSIFIER = "    - {run: classifier, inputs: {x: features}}\n"
+DECODER = (
+    "    - {decode: decoder, token: ids, logits: logits, start: 0, end: [1, 2], most: 8,"
+    " past: {present.*: past.*}}\n"
+)
+
+
+def test_names_that_are_left_out_are_filled_in() -> None:
+    checked = check(MEL + EMBEDDING + CLASSIFIER)
+    mel, embedding, classifier = checked.pipeline.steps
+    assert (mel.inputs, mel.outputs) == ({"audio": "audio"}, {"mel": "mel"})
+    # What nobody takes is no value: it is not copied.
+    assert embedding.outputs == {"features": "features"}
+    assert classifier.inputs == {"x": "features"}
+    assert classifier.outputs == {"score": "score"}
+    assert checked.inputs == (spec("audio", "float32", 1, 64),)
+
+
+def test_state_is_a_value_where_it_gets_a_name() -> None:
+    steps = (
+        MEL + EMBEDDING + "    - {run: classifier, inputs: {x: features}, outputs: {h_next: m}}\n"
+    )
+    checked = check(steps, outputs="[score, m]")
+    assert checked.pipeline.steps[2].outputs == {"h_next": "m", "score": "score"}
+
+
+def test_step_that_decodes_is_filled_in() -> None:
+    checked = check(MEL + EMBEDDING + DECODER, outputs="[tokens]")
+    step = checked.pipeline.steps[2]
+    assert (step.start, step.end) == ([0], [1, 2])
+    assert step.past == {f"present.{n}.key": f"past.{n}.key" for n in (0, 1)}
+    assert step.inputs == {"features": "features"}
+
+
+def test_one_part_may_run_twice() -> None:
+    steps = (
+        "    - {run: mel, outputs: {mel: one}}\n"
+        "    - {run: mel, inputs: {audio: other}, outputs: {mel: two}}\n"
+    )
+    checked = check(steps, "[audio, other]", "[one, two]")
+    assert [spec.name for spec in checked.inputs] == ["audio", "other"]
+
+
+MISTAKES = {
+    "input without a value": (
+        MEL + "    - {run: embedding}\n" + CLASSIFIER,
+        "7:7",
+        "the input x: float32[batch, 16, 32] of 'embedding' gets no value",
+        "add inputs: {x: VALUE} to the step, with one of audio, mel",
+    ),
+    "unknown value": (
+        MEL + "    - {run: embedding, inputs: {x: mell}}\n" + CLASSIFIER,
+        "7:33",
+        "there is no value 'mell'",
+        "did you mean 'mel'?",
+    ),
+    "unknown input": (
+        MEL + "    - {run: embedding, inputs: {xx: mel}}\n" + CLASSIFIER,
+        "7:33",
+        "the part 'embedding' has no input 'xx'",
+        "did you mean 'x'?",
+    ),
+    "unknown output": (
+        "    - {run: mel, outputs: {mle: m}}\n" + EMBEDDING + CLASSIFIER,
+        "6:28",
+        "the part 'mel' has no output 'mle'",
+        "did you mean 'mel'?",
+    ),
+    "cycle": (
+        MEL
+        + "    - {run: embedding, inputs: {x: mel2}}\n"
+        + "    - {run: mel, inputs: {audio: features}, outputs: {mel: mel2}}\n"
+        + CLASSIFIER,
+        "7:33",
+        "'embedding' takes 'mel2', which the step of 'mel' makes only after it",
+        "what goes round from one call to the next is a 'state'",
+    ),
+    "cycle within a step": (
+        MEL + "    - {run: embedding, inputs: {x: features}}\n" + CLASSIFIER,
+        "7:33",
+        "'embedding' takes 'features', which the same step makes only after it",
+        "put the steps in order",
+    ),
+    "other dtype": (
+        MEL + EMBEDDING + "    - {run: classifier, inputs: {x: classes}}\n",
+        "8:34",
+        "the value 'classes' is int64[batch], and the input 'x' of 'classifier' takes",
+        "name the value that fits",
+    ),
+    "other shape": (
+        MEL + EMBEDDING + "    - {run: classifier, inputs: {x: mel}}\n",
+        "8:34",
+        "the value 'mel' is float32[1, 16, 32], and the input 'x' of 'classifier' takes",
+        "name the value that fits",
+    ),
+    "state is given": (
+        MEL + EMBEDDING + "    - {run: classifier, inputs: {x: features, h: features}}\n",
+        "8:47",
+        "the input 'h' of 'classifier' is filled by the step itself",
+        "leave it out here",
+    ),
+    "two of a name": (
+        MEL + "    - {run: embedding, inputs: {x: mel}, outputs: {features: mel}}\n" + CLASSIFIER,
+        "7:52",
+        "'embedding' makes 'mel', and there is a value of that name before it",
+        "give it another name in the step: outputs: {features: NAME}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_is_one_error_with_its_place(name: str) -> None:
+    steps, place, problem, hint = MISTAKES[name]
+    with pytest.raises(ProfileError) as caught:
+        check(steps)
+    assert caught.value.problem.startswith(problem)
+    assert hint in caught.value.hint
+    assert caught.value.where == f"edgepack.yaml:{place}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "place", "problem", "hint"),
+    [
+        (
+            ("past: {present.*: past.*}", "past: {present.0.key: past.0.key}"),
+            "8:7",
+            "the input past.1.key: float32[1, 2, past, 4] of 'decoder' gets no value",
+            "past: {OUTPUT: past.1.key}",
+        ),
+        (
+            ("present.*: past.*", "presents.*: past.*"),
+            "8:92",
+            "the part 'decoder' has no output 'presents.*'",
+            "did you mean 'present.1.key' or 'present.0.key'?",
+        ),
+        (
+            ("present.*: past.*", "present.*: pasts.*"),
+            "8:92",
+            "the part 'decoder' has no input 'pasts.0.key', which 'present.0.key' feeds",
+            "did you mean 'past.0.key'",
+        ),
+        (
+            ("present.*: past.*", "present.*: past.0.key"),
+            "8:92",
+            "'present.*' and 'past.0.key' do not match: each has one '*', or none has",
+            "past: {present.*: past_key_values.*}",
+        ),
+        (
+            ("present.*: past.*", "logits: past.0.key"),
+            "8:85",
+            "the output 'logits' is float32[1, tokens, 32], and the input 'past.0.key' of",
+            "name the value that fits",
+        ),
+        (
+            ("token: ids", "token: idz"),
+            "8:25",
+            "the part 'decoder' has no input 'idz'",
+            "did you mean 'ids'?",
+        ),
+        (
+            ("token: ids", "token: features"),
+            "8:25",
+            "the input features: float32[1, 8] cannot be 'token': one row of integers is needed",
+            "input_ids",
+        ),
+        (
+            ("logits: logits", "logits: logit"),
+            "8:37",
+            "the part 'decoder' has no output 'logit'",
+            "did you mean 'logits'?",
+        ),
+        (
+            ("token: ids", "token: ids, output: mel"),
+            "8:37",
+            "'decoder' makes 'mel', and there is a value of that name before it",
+            "give 'output' another name",
+        ),
+    ],
+)
+def test_mistake_of_a_step_that_decodes_has_its_place(
+    changed: tuple[str, str], place: str, problem: str, hint: str
+) -> None:
+    with pytest.raises(ProfileError) as caught:
+        check(MEL + EMBEDDING + DECODER.replace(*changed), outputs="[tokens]")
+    assert caught.value.problem.startswith(problem)
+    assert hint in caught.value.hint
+    assert caught.value.where == f"edgepack.yaml:{place}"
+
+
+def test_loop_without_an_end_is_refused_by_its_place() -> None:
+    with pytest.raises(ProfileError) as caught:
+        check(MEL + EMBEDDING + DECODER.replace("end: [1, 2], ", ""), outputs="[tokens]")
+    assert caught.value.problem == "the key 'end' is missing"
+    assert caught.value.where == "edgepack.yaml:8:7"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "place", "problem"),
+    [
+        ("[audio, sound]", "[score]", "9:3", "no step takes the input 'sound'"),
+        ("[audio]", "[scores]", "10:3", "no step makes the output 'scores'"),
+        ("[audio]", "[score, score]", "10:20", "'score' is named twice"),
+    ],
+)
+def test_ends_of_a_pipeline_are_checked(
+    inputs: str, outputs: str, place: str, problem: str
+) -> None:
+    with pytest.raises(ProfileError) as caught:
+        check(MEL + EMBEDDING + CLASSIFIER, inputs, outputs)
+    assert caught.value.problem == problem
+    assert caught.value.where == f"edgepack.yaml:{place}"

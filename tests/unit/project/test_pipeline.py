@@ -1,0 +1,96 @@
+"""Projects of several models: which files they name, and each mistake with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from edgepack.errors import ProfileError
+from edgepack.project.loading import read_project
+from edgepack.project.pipeline import is_pipeline, read_pipeline
+
+TEXT = """schema_version: 1
+name: wake
+models:
+  mel: mel.onnx
+  classifier: parts/classifier.yaml
+pipeline:
+  inputs: [audio]
+  steps:
+    - run: mel
+    - {run: classifier, inputs: {x: mel}}
+  outputs: [score]
+"""
+PART = "schema_version: 1\nname: classifier\nmodel: classifier.onnx\nstate: {after: before}\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/classifier.yaml").write_text(PART)
+    (tmp_path / "mel.onnx").touch()
+    path = tmp_path / "edgepack.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_parts_are_models_and_projects(project: Path) -> None:
+    loaded = read_pipeline(project)
+    assert loaded.parts["mel"].model_path == project.parent / "mel.onnx"
+    assert loaded.parts["classifier"].model_path == project.parent / "parts/classifier.onnx"
+    assert loaded.parts["classifier"].project.state == {"after": "before"}
+    assert [step.part for step in loaded.project.pipeline.steps] == ["mel", "classifier"]
+
+
+def test_kind_of_project_is_told_by_its_keys(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = project.parent / "parts/classifier.yaml"
+    assert is_pipeline(None, project)
+    assert not is_pipeline(None, part)
+    assert not is_pipeline(project.parent / "mel.onnx", None)
+    monkeypatch.chdir(project.parent)
+    assert is_pipeline(None, None)
+    monkeypatch.chdir(part.parent)
+    assert not is_pipeline(None, None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "problem", "hint"),
+    [
+        ("run: classifier", "run: clasifier", "10:8", "there is no part 'clasifier'", "classifier"),
+        ("    - run: mel\n", "", "4:3", "no step runs the part 'mel'", "add {run: mel}"),
+        ("mel.onnx", "mell.onnx", "4:3", "there is no model 'mell.onnx'", "relative to"),
+        ("mel.onnx", "mel.pt", "4:3", "the part 'mel' cannot be 'mel.pt'", "name an .onnx file"),
+        ("  outputs: [score]\n", "", "6:1", "the key 'outputs' is missing", "add it"),
+        ("inputs: {x: mel}", "input: {x: mel}", "10:25", "unknown key 'input'", "'inputs'"),
+        (
+            "pipeline:",
+            "samples: {calibration: {images: photos}}\npipeline:",
+            "1:1",
+            "samples of a pipeline are arrays without labels",
+            "give 'path' (.npz) or 'python'",
+        ),
+    ],
+)
+def test_mistake_has_its_place(
+    old: str, new: str, place: str, problem: str, hint: str, project: Path
+) -> None:
+    project.write_text(TEXT.replace(old, new))
+    with pytest.raises(ProfileError) as caught:
+        read_pipeline(project)
+    assert caught.value.problem.startswith(problem)
+    assert hint in caught.value.hint
+    assert caught.value.where == f"{project}:{place}"
+
+
+def test_project_of_one_model_is_needed_elsewhere(project: Path) -> None:
+    with pytest.raises(ProfileError, match="this project has several models") as caught:
+        read_project(project)
+    assert caught.value.where == f"{project}:3:1"
+
+
+def test_part_that_has_parts_is_refused(project: Path) -> None:
+    (project.parent / "parts/classifier.yaml").write_text(TEXT)
+    with pytest.raises(ProfileError, match="this project has several models"):
+        read_pipeline(project)
