@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from edgepack.bundle.manifest import Simulated as Simulated
     from edgepack.bundle.reading import AnyBundle as AnyBundle
     from edgepack.bundle.reading import Bundle as Bundle
+    from edgepack.bundle.reading import PipelineBundle as PipelineBundle
     from edgepack.bundle.reading import load_bundle as load_bundle
     from edgepack.bundle.signing import Signature as Signature
     from edgepack.bundle.signing import require_signature as require_signature
@@ -166,6 +167,8 @@ if TYPE_CHECKING:
     from edgepack.devices.transport import Transport as Transport
     from edgepack.devices.transports import connect as connect
     from edgepack.errors import EdgepackError as EdgepackError
+    from edgepack.measure.bench.pipelines import bench_pipeline as bench_pipeline
+    from edgepack.measure.bench.pipelines import require_valid_pipeline as require_valid_pipeline
     from edgepack.measure.bench.run import bench as bench
     from edgepack.measure.bench.sweeps import Shapes as Shapes
     from edgepack.measure.bench.sweeps import make_sweep_points as make_sweep_points
@@ -227,6 +230,9 @@ if TYPE_CHECKING:
     from edgepack.records.deciding import Rule as Rule
     from edgepack.records.optimizing import IS_BASE as IS_BASE
     from edgepack.records.optimizing import OptimizeReport as OptimizeReport
+    from edgepack.records.pipeline import PipelineReport as PipelineReport
+    from edgepack.records.pipeline import StageSummary as StageSummary
+    from edgepack.records.pipeline import summarize_stages as summarize_stages
     from edgepack.records.presets import Preset as Preset
     from edgepack.records.presets import find_preset as find_preset
     from edgepack.records.profiled import ProfiledRun as ProfiledRun

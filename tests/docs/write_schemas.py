@@ -11,6 +11,7 @@ from pathlib import Path
 from edgepack.backends.registry import BACKENDS
 from edgepack.bundle.manifest import Manifest
 from edgepack.devices.inventory import Inventory
+from edgepack.project.pipeline import PipelineProject
 from edgepack.project.profile import Profile
 from edgepack.project.project import Project
 from edgepack.records.optimizing import OptimizeReport
@@ -21,6 +22,7 @@ from pydantic import BaseModel
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "schemas"
 MODELS: dict[str, type[BaseModel]] = {
     "project": Project,
+    "pipeline": PipelineProject,
     "profile": Profile,
     "inventory": Inventory,
     "manifest": Manifest,

@@ -162,7 +162,7 @@ class PipelineContext:
     inputs: tuple[tuple[str, str], ...]
     """Each with a Python expression: zeros, symbolic dimensions as 1."""
     outputs: tuple[str, ...]
-    steps: tuple[str, ...]
+    stages: tuple[str, ...]
     """The parts in the order in which they run."""
     parts: tuple[tuple[str, str], ...]
     """Each with its variants."""

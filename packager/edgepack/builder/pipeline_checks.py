@@ -1,4 +1,4 @@
-"""Checks the steps of a pipeline against its parts, and fills in what they leave out."""
+"""Checks the stages of a pipeline against its parts, and fills in what they leave out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.model.facts import TensorSpec
-from edgepack.project.pipeline import DecodeStep, LoadedPipeline, Pipeline, Step
+from edgepack.project.pipeline import DecodeStage, LoadedPipeline, Pipeline, Stage
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class PartFacts:
 
 @dataclass(frozen=True)
 class CheckedPipeline:
-    """A pipeline whose steps fit together."""
+    """A pipeline whose stages fit together."""
 
     pipeline: Pipeline
     """Every input and every output that is used is named, ``start`` and ``end`` are lists."""
@@ -46,7 +46,7 @@ class _Checking:
     loaded: LoadedPipeline
     facts: Mapping[str, PartFacts]
     values: dict[str, TensorSpec] = field(default_factory=dict)
-    """What was made so far, and what a caller gives where a step has taken it."""
+    """What was made so far, and what a caller gives where a stage has taken it."""
     used: set[str] = field(default_factory=set)
 
     @property
@@ -56,82 +56,86 @@ class _Checking:
     def check(self) -> CheckedPipeline:
         self._require_once(self.pipeline.inputs, "inputs")
         self._require_once(self.pipeline.outputs, "outputs")
-        steps = [self._check_step(number, step) for number, step in enumerate(self.pipeline.steps)]
+        stages = [
+            self._check_stage(number, stage) for number, stage in enumerate(self.pipeline.stages)
+        ]
         for name in self.pipeline.inputs:
             if name not in self.used:
-                hint = "leave it out, or give it to a step under 'inputs'"
-                raise self._make_error(f"no step takes the input {name!r}", hint, "inputs")
+                hint = "leave it out, or give it to a stage under 'inputs'"
+                raise self._make_error(f"no stage takes the input {name!r}", hint, "inputs")
         for name in self.pipeline.outputs:
             if name not in self.values:
                 hint = suggest_nearest(name, self.values)
-                raise self._make_error(f"no step makes the output {name!r}", hint, "outputs")
+                raise self._make_error(f"no stage makes the output {name!r}", hint, "outputs")
         self.used |= set(self.pipeline.outputs)
-        kept = [self._drop_unused(step) for step in steps]
+        kept = [self._drop_unused(stage) for stage in stages]
         return CheckedPipeline(
-            self.pipeline.model_copy(update={"steps": kept}),
+            self.pipeline.model_copy(update={"stages": kept}),
             tuple(self.values[name] for name in self.pipeline.inputs),
         )
 
-    def _check_step(self, number: int, step: Step) -> Step:
-        facts = self.facts[step.part]
+    def _check_stage(self, number: int, stage: Stage) -> Stage:
+        facts = self.facts[stage.part]
         inputs = {spec.name: spec for spec in facts.inputs}
-        self._require_names(number, "inputs", step.inputs, inputs)
-        if isinstance(step, DecodeStep):
-            step = self._check_decode(number, step)
-            own = {step.token, step.position, step.mask, *step.past.values()}
+        self._require_names(number, "inputs", stage.inputs, inputs)
+        if isinstance(stage, DecodeStage):
+            stage = self._check_decode(number, stage)
+            own = {stage.token, stage.position, stage.mask, *stage.past.values()}
         else:
             own = set()
         free = [spec for spec in facts.inputs if spec.name not in {*own, *facts.state.values()}]
-        for name in step.inputs:
+        for name in stage.inputs:
             if name in inputs and inputs[name] not in free:
                 raise self._make_error(
-                    f"the input {name!r} of {step.part!r} is filled by the step itself",
+                    f"the input {name!r} of {stage.part!r} is filled by the stage itself",
                     "leave it out here: it is a state, or named as token, past, position or mask",
-                    *("steps", number, "inputs", name),
+                    *("stages", number, "inputs", name),
                 )
-        taken = {spec.name: step.inputs.get(spec.name, spec.name) for spec in free}
+        taken = {spec.name: stage.inputs.get(spec.name, spec.name) for spec in free}
         for spec in free:
-            self._take(number, step, spec, taken[spec.name])
-        if isinstance(step, DecodeStep):
-            self._make(number, TensorSpec(step.output, "int64", ("tokens",)), "output")
-            return step.model_copy(update={"inputs": taken})
+            self._take(number, stage, spec, taken[spec.name])
+        if isinstance(stage, DecodeStage):
+            self._make(number, TensorSpec(stage.output, "int64", ("tokens",)), "output")
+            return stage.model_copy(update={"inputs": taken})
         outputs = {spec.name: spec for spec in facts.outputs}
-        self._require_names(number, "outputs", step.outputs, outputs)
+        self._require_names(number, "outputs", stage.outputs, outputs)
         # What only goes round is no value, unless it is given a name.
         given = {
-            n: step.outputs.get(n, n) for n in outputs if n in step.outputs or n not in facts.state
+            n: stage.outputs.get(n, n)
+            for n in outputs
+            if n in stage.outputs or n not in facts.state
         }
         for name, value in given.items():
             spec = outputs[name]
             self._make(number, TensorSpec(value, spec.dtype, spec.shape), "outputs", name)
-        return step.model_copy(update={"inputs": taken, "outputs": given})
+        return stage.model_copy(update={"inputs": taken, "outputs": given})
 
-    def _check_decode(self, number: int, step: DecodeStep) -> DecodeStep:
-        facts = self.facts[step.part]
+    def _check_decode(self, number: int, stage: DecodeStage) -> DecodeStage:
+        facts = self.facts[stage.part]
         inputs = {spec.name: spec for spec in facts.inputs}
         outputs = {spec.name: spec for spec in facts.outputs}
         for key in ("token", "position", "mask"):
-            name = getattr(step, key)
+            name = getattr(stage, key)
             if name is not None:
                 self._require_names(number, key, [name], inputs)
                 self._require_rows(number, key, inputs[name])
-        self._require_names(number, "logits", [step.logits], outputs)
-        if not outputs[step.logits].dtype.startswith("float"):
+        self._require_names(number, "logits", [stage.logits], outputs)
+        if not outputs[stage.logits].dtype.startswith("float"):
             raise self._make_error(
-                f"the output {outputs[step.logits]} has no scores: those are floats",
+                f"the output {outputs[stage.logits]} has no scores: those are floats",
                 "name the output with a score for each token of the vocabulary",
-                *("steps", number, "logits"),
+                *("stages", number, "logits"),
             )
-        past = dict(self._expand_past(number, step, inputs, outputs))
+        past = dict(self._expand_past(number, stage, inputs, outputs))
         for output, name in past.items():
             self._require_fit(
-                inputs[name], outputs[output], f"output {output!r}", number, step.part, "past"
+                inputs[name], outputs[output], f"output {output!r}", number, stage.part, "past"
             )
         lists = {
             k: [v] if isinstance(v, int) else v
-            for k, v in (("start", step.start), ("end", step.end))
+            for k, v in (("start", stage.start), ("end", stage.end))
         }
-        return step.model_copy(update={"past": past, **lists})
+        return stage.model_copy(update={"past": past, **lists})
 
     def _require_rows(self, number: int, key: str, spec: TensorSpec) -> None:
         """Check that an input takes one row of integers: one sequence of tokens."""
@@ -141,57 +145,57 @@ class _Checking:
             raise self._make_error(
                 f"the input {spec} cannot be {key!r}: one row of integers is needed",
                 "name an input such as input_ids: int64[1, tokens]",
-                *("steps", number, key),
+                *("stages", number, key),
             )
 
     def _expand_past(
         self,
         number: int,
-        step: DecodeStep,
+        stage: DecodeStage,
         inputs: Mapping[str, TensorSpec],
         outputs: Mapping[str, TensorSpec],
     ) -> Iterator[tuple[str, str]]:
-        for output, name in step.past.items():
+        for output, name in stage.past.items():
             if ("*" in output) != ("*" in name) or output.count("*") > 1 or name.count("*") > 1:
                 raise self._make_error(
                     f"{output!r} and {name!r} do not match: each has one '*', or none has",
                     "such as past: {present.*: past_key_values.*}",
-                    *("steps", number, "past", output),
+                    *("stages", number, "past", output),
                 )
             pattern = re.compile("(.*)".join(map(re.escape, output.split("*"))))
             found = [match for match in map(pattern.fullmatch, outputs) if match]
             if not found:
                 raise self._make_error(
-                    f"the part {step.part!r} has no output {output!r}",
+                    f"the part {stage.part!r} has no output {output!r}",
                     suggest_nearest(output, outputs),
-                    *("steps", number, "past", output),
+                    *("stages", number, "past", output),
                 )
             for match in found:
                 fed = name.replace("*", match[1]) if "*" in name else name
                 if fed not in inputs:
                     raise self._make_error(
-                        f"the part {step.part!r} has no input {fed!r}, which {match[0]!r} feeds",
+                        f"the part {stage.part!r} has no input {fed!r}, which {match[0]!r} feeds",
                         suggest_nearest(fed, inputs),
-                        *("steps", number, "past", output),
+                        *("stages", number, "past", output),
                     )
                 yield match[0], fed
 
-    def _take(self, number: int, step: Step, spec: TensorSpec, value: str) -> None:
+    def _take(self, number: int, stage: Stage, spec: TensorSpec, value: str) -> None:
         """Let a part's input take a value."""
         self.used.add(value)
-        named = spec.name in step.inputs
-        where: tuple[str | int, ...] = ("steps", number)
+        named = spec.name in stage.inputs
+        where: tuple[str | int, ...] = ("stages", number)
         if named:
-            where = ("steps", number, "inputs", spec.name)
+            where = ("stages", number, "inputs", spec.name)
         if value in self.values:
             what = f"value {value!r}"
-            self._require_fit(spec, self.values[value], what, number, step.part, *where[2:])
+            self._require_fit(spec, self.values[value], what, number, stage.part, *where[2:])
         elif value in self.pipeline.inputs:
             self.values[value] = TensorSpec(value, spec.dtype, spec.shape)
         elif later := self._find_later(number, value):
             raise self._make_error(
-                f"{step.part!r} takes {value!r}, which {later} makes only after it",
-                "put the steps in order; what goes round from one call to the next is a 'state' of"
+                f"{stage.part!r} takes {value!r}, which {later} makes only after it",
+                "put the stages in order; what goes round from one call to the next is a 'state' of"
                 " one part's project",
                 *where,
             )
@@ -201,49 +205,49 @@ class _Checking:
             raise self._make_error(f"there is no value {value!r}", hint, *where)
         else:
             raise self._make_error(
-                f"the input {spec} of {step.part!r} gets no value",
-                self._hint_lacking(step, spec),
+                f"the input {spec} of {stage.part!r} gets no value",
+                self._hint_lacking(stage, spec),
                 *where,
             )
 
-    def _hint_lacking(self, step: Step, spec: TensorSpec) -> str:
+    def _hint_lacking(self, stage: Stage, spec: TensorSpec) -> str:
         known = ", ".join(dict.fromkeys([*self.values, *self.pipeline.inputs]))
-        if isinstance(step, DecodeStep):
+        if isinstance(stage, DecodeStage):
             return (
-                f"add it to 'inputs' of the step ({known}), or if an output feeds it for the next"
+                f"add it to 'inputs' of the stage ({known}), or if an output feeds it for the next"
                 f" token: past: {{OUTPUT: {spec.name}}}"
             )
         return (
-            f"add inputs: {{{spec.name}: VALUE}} to the step, with one of {known}; if an output of"
+            f"add inputs: {{{spec.name}: VALUE}} to the stage, with one of {known}; if an output of"
             f" the part feeds it, add state: {{OUTPUT: {spec.name}}} to the part's project"
         )
 
     def _find_later(self, number: int, value: str) -> str:
-        """Return the step that makes a value, from one on, in words; nothing if none does."""
-        for later in range(number, len(self.pipeline.steps)):
-            step = self.pipeline.steps[later]
-            if isinstance(step, DecodeStep):
-                made = {step.output}
+        """Return the stage that makes a value, from one on, in words; nothing if none does."""
+        for later in range(number, len(self.pipeline.stages)):
+            stage = self.pipeline.stages[later]
+            if isinstance(stage, DecodeStage):
+                made = {stage.output}
             else:
-                names = [spec.name for spec in self.facts[step.part].outputs]
-                made = {step.outputs.get(name, name) for name in names}
+                names = [spec.name for spec in self.facts[stage.part].outputs]
+                made = {stage.outputs.get(name, name) for name in names}
             if value in made:
-                return f"the step of {step.part!r}" if later > number else "the same step"
+                return f"the stage of {stage.part!r}" if later > number else "the same stage"
         return ""
 
     def _make(self, number: int, spec: TensorSpec, *place: str) -> None:
         name = spec.name
         if name in self.values or name in self.pipeline.inputs:
-            part = self.pipeline.steps[number].part
+            part = self.pipeline.stages[number].part
             hint = (
                 "give 'output' another name"
                 if place == ("output",)
-                else f"give it another name in the step: outputs: {{{place[-1]}: NAME}}"
+                else f"give it another name in the stage: outputs: {{{place[-1]}: NAME}}"
             )
             raise self._make_error(
                 f"{part!r} makes {name!r}, and there is a value of that name before it",
                 hint,
-                "steps",
+                "stages",
                 number,
                 *place,
             )
@@ -269,18 +273,20 @@ class _Checking:
                 f"the {what} is {_format_type(made)}, and the input {taken.name!r} of {part!r}"
                 f" takes {_format_type(taken)}",
                 "name the value that fits, or export one of the two models otherwise",
-                *("steps", number, *place),
+                *("stages", number, *place),
             )
 
     def _require_names(
         self, number: int, key: str, names: Iterable[str], known: Iterable[str]
     ) -> None:
-        part, there = self.pipeline.steps[number].part, list(known)
+        part, there = self.pipeline.stages[number].part, list(known)
         what = "output" if key in ("outputs", "logits") else "input"
         for name in names:
             if name not in there:
                 place = (
-                    ("steps", number, key, name) if key.endswith("puts") else ("steps", number, key)
+                    ("stages", number, key, name)
+                    if key.endswith("puts")
+                    else ("stages", number, key)
                 )
                 raise self._make_error(
                     f"the part {part!r} has no {what} {name!r}",
@@ -293,11 +299,11 @@ class _Checking:
             if name in names[:place]:
                 raise self._make_error(f"{name!r} is named twice", "name it once", key, place)
 
-    def _drop_unused(self, step: Step) -> Step:
-        if isinstance(step, DecodeStep):
-            return step
-        kept = {name: value for name, value in step.outputs.items() if value in self.used}
-        return step.model_copy(update={"outputs": kept})
+    def _drop_unused(self, stage: Stage) -> Stage:
+        if isinstance(stage, DecodeStage):
+            return stage
+        kept = {name: value for name, value in stage.outputs.items() if value in self.used}
+        return stage.model_copy(update={"outputs": kept})
 
     def _make_error(self, problem: str, hint: str, *place: str | int) -> ProfileError:
         return ProfileError(problem, hint=hint, where=self.loaded.locate("pipeline", *place))

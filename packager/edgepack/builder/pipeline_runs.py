@@ -279,7 +279,7 @@ def prove_combinations(
     """Run golden inputs with every combination of the parts' variants.
 
     Args:
-        pipeline: The steps.
+        pipeline: The stages.
         folders: The parts' bundles.
         goldens: The inputs, in order.
 

@@ -122,7 +122,7 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
         progress: Where to report progress; default: nowhere.
 
     Raises:
-        ProfileError: A project is wrong, or the steps do not fit the parts.
+        ProfileError: A project is wrong, or the stages do not fit the parts.
         UsageError: There is no such target, or it is not of the Linux family.
         ModelError: A part has no bundle for a target, or too many variants to prove together.
         EdgepackError: Building a part failed; the class says how.
@@ -379,7 +379,7 @@ def _make_context(
     job: _Job, profile: Profile, bundles: Mapping[str, Bundle], runtime: Mapping[str, str]
 ) -> PipelineContext:
     project = job.loaded.project
-    steps = job.checked.pipeline.steps
+    stages = job.checked.pipeline.stages
     return PipelineContext(
         bundle_id=f"{project.name}-{project.version}-{profile.id}",
         name=project.name,
@@ -387,7 +387,7 @@ def _make_context(
         target_title=profile.title,
         inputs=tuple((spec.name, _format_zeros(spec)) for spec in job.checked.inputs),
         outputs=tuple(job.checked.pipeline.outputs),
-        steps=tuple(step.part for step in steps),
+        stages=tuple(stage.part for stage in stages),
         parts=tuple(
             (name, ", ".join(v.id for v in bundle.manifest.variants))
             for name, bundle in bundles.items()

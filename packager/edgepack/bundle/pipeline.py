@@ -61,7 +61,7 @@ class PipelineManifest(StrictModel):
     family: Family
     parts: Annotated[dict[Id, PartEntry], Field(min_length=1)]
     pipeline: Pipeline
-    """The steps, with every input and every output that is used."""
+    """The stages, with every input and every output that is used."""
     inputs: list[Tensor]
     """What a caller gives."""
     goldens: Annotated[list[Golden], Field(min_length=1)]

@@ -21,6 +21,7 @@ from edgepack.cli.options import (
     WaitOption,
     parse_seconds,
 )
+from edgepack.cli.pipelines import bench_pipelines, has_several_models
 from edgepack.cli.rollouts import BundlesArgument, DevicesOption, ParallelOption
 from edgepack.cli.several import MEASURING_S, choose_bundle, do_on_chosen, require_one_device
 from edgepack.errors import (
@@ -171,6 +172,32 @@ def bench(
     )
     bundles = api.load_bundles_by_target(bundle)
     outputs = _Outputs(html, junit, markdown)
+    if has_several_models(bundles):
+        bench_pipelines(
+            device,
+            bundles,
+            {
+                "--variant": variant,
+                "--scenario": load.name != "single-stream",
+                "--batch": batch,
+                "--shape": shape,
+                "--html": html,
+                "--perfetto": perfetto,
+                "--junit": junit,
+                "--markdown": markdown,
+                "--tune": tune,
+                "--project": project,
+                "--resume": resume,
+                "--self-test": self_test,
+                "--results": results,
+            },
+            preset=preset,
+            runs=runs,
+            wait_s=wait_s,
+            parallel=parallel,
+            as_json=as_json,
+        )
+        return
     if self_test:
         given = (batch, shape, tune, perfetto, resume, runs, project)
         plain = load.name == "single-stream" and not any(given)

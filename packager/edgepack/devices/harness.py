@@ -18,6 +18,7 @@ from edgepack.devices.topology import ask_topology
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError
 from edgepack.project.profile import SessionSettings
+from edgepack.records.pipeline import StagedRun
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     NOT_CHECKED,
@@ -239,6 +240,12 @@ class Harness:
         argv = self.measure_argv(variant, preset, seed)
         timeout_s = compute_run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
         return self._read_document(ProcessRun, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
+
+    def measure_stages(self, preset: Preset) -> StagedRun:
+        """Make one process run of several models; ``program`` has to be :data:`STAGES`."""
+        argv = [*self.run_prefix, *self.make_argv("measure", None), *preset.arguments]
+        timeout_s = compute_run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
+        return self._read_document(StagedRun, argv, timeout_s=timeout_s, max_bytes=MAX_RUN_BYTES)
 
     def measure_argv(self, variant: str, preset: Preset, seed: int = 0) -> list[str]:
         """Return the command of a process run."""

@@ -1,4 +1,4 @@
-"""A project of several models: its parts, and the steps that they run in."""
+"""A project of several models: its parts, and the stages that they run in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from edgepack.project.samples import Samples
 TokenId = Annotated[int, Field(ge=0)]
 
 
-class RunStep(StrictModel):
+class RunStage(StrictModel):
     """Runs a part once."""
 
     run: Id
@@ -42,13 +42,13 @@ class RunStep(StrictModel):
         return self.run
 
 
-class DecodeStep(StrictModel):
+class DecodeStage(StrictModel):
     """Runs a part once for each token, and takes the most likely one each time."""
 
     decode: Id
     """The part."""
     inputs: dict[str, str] = {}
-    """As for a step that runs, beside the inputs that are named below."""
+    """As for a stage that runs, beside the inputs that are named below."""
     token: str
     """Its input of token ids: ``[1, tokens]``, integers."""
     logits: str
@@ -75,7 +75,7 @@ class DecodeStep(StrictModel):
         return self.decode
 
 
-Step = RunStep | DecodeStep
+Stage = RunStage | DecodeStage
 
 
 class Pipeline(StrictModel):
@@ -83,7 +83,7 @@ class Pipeline(StrictModel):
 
     inputs: Annotated[list[str], Field(min_length=1)]
     """The values that a caller gives."""
-    steps: Annotated[list[Step], Field(min_length=1)]
+    stages: Annotated[list[Stage], Field(min_length=1)]
     outputs: Annotated[list[str], Field(min_length=1)]
     """The values that a caller gets."""
 
@@ -160,20 +160,20 @@ def read_pipeline(path: Path) -> LoadedPipeline:
 
 
 def _require_known_parts(loaded: LoadedPipeline) -> None:
-    project, used = loaded.project, {step.part for step in loaded.project.pipeline.steps}
-    for number, step in enumerate(project.pipeline.steps):
-        if step.part not in project.models:
-            key = "run" if isinstance(step, RunStep) else "decode"
+    project, used = loaded.project, {stage.part for stage in loaded.project.pipeline.stages}
+    for number, stage in enumerate(project.pipeline.stages):
+        if stage.part not in project.models:
+            key = "run" if isinstance(stage, RunStage) else "decode"
             raise ProfileError(
-                f"there is no part {step.part!r}",
-                hint=f"{suggest_nearest(step.part, project.models)}; 'models' names the parts",
-                where=loaded.locate("pipeline", "steps", number, key),
+                f"there is no part {stage.part!r}",
+                hint=f"{suggest_nearest(stage.part, project.models)}; 'models' names the parts",
+                where=loaded.locate("pipeline", "stages", number, key),
             )
     for name in project.models:
         if name not in used:
             raise ProfileError(
-                f"no step runs the part {name!r}",
-                hint=f"add {{run: {name}}} to the steps of the pipeline, or leave the part out",
+                f"no stage runs the part {name!r}",
+                hint=f"add {{run: {name}}} to the stages of the pipeline, or leave the part out",
                 where=loaded.locate(MODELS, name),
             )
 

@@ -156,18 +156,18 @@ def forget_state(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def leave_a_step_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plant: a step sees zeros where it should see the one before."""
-    step = Stage.run
+def leave_a_stage_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant: a stage sees zeros where it should see the one before."""
+    stage = Stage.run
 
     def wrong(self: Stage, feed: dict[str, Any], *rest: Any) -> Any:
         zeros = {name: np.zeros_like(array) for name, array in feed.items()}
-        return step(self, zeros if self.name == "classifier" else feed, *rest)
+        return stage(self, zeros if self.name == "classifier" else feed, *rest)
 
     monkeypatch.setattr(Stage, "run", wrong)
 
 
-@pytest.mark.parametrize("plant", [forget_state, leave_a_step_out])
+@pytest.mark.parametrize("plant", [forget_state, leave_a_stage_out])
 @pytest.mark.parametrize("variant", ["cpu-fp32", "cpu-int8-static"])
 def test_wrong_pipeline_is_refused_although_each_part_is_right(
     plant: Any, variant: str, wake: Path, monkeypatch: pytest.MonkeyPatch
@@ -283,10 +283,10 @@ def test_cache_of_a_decoder_stays_in_onnxruntime(translation: Path) -> None:
 def test_decoder_without_its_cache_is_refused(
     translation: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Stage.run
+    stage = Stage.run
 
     def forget(self: Stage, *rest: Any) -> Any:
-        found = step(self, *rest)
+        found = stage(self, *rest)
         self.kept.update(
             {name: pipelines.make_empty(self.part.specs[name]) for name in self.past.values()}
         )

@@ -247,12 +247,12 @@ def write_part(folder: Path, name: str, recipes: str = "fp32", more: str = "") -
     return f"{name}.yaml"
 
 
-WAKE_STEPS = (
+WAKE_STAGES = (
     "    - run: mel\n    - run: embedding\n    - {run: classifier, inputs: {x: features}}\n"
 )
 
 
-def write_wake_project(folder: Path, *, recipes: str = "fp32", steps: str = WAKE_STEPS) -> Path:
+def write_wake_project(folder: Path, *, recipes: str = "fp32", stages: str = WAKE_STAGES) -> Path:
     """Write a project of three models, the last with a state, and return its file.
 
     The embedding's variants have the recipes. There are 16 samples to calibrate with in two
@@ -274,7 +274,7 @@ def write_wake_project(folder: Path, *, recipes: str = "fp32", steps: str = WAKE
     path.write_text(
         "schema_version: 1\nname: wake\nversion: 1.0.0\n"
         f"models: {{{', '.join(f'{name}: {file}' for name, file in parts.items())}}}\n"
-        f"pipeline:\n  inputs: [audio]\n  steps:\n{steps}  outputs: [score]\n"
+        f"pipeline:\n  inputs: [audio]\n  stages:\n{stages}  outputs: [score]\n"
         "samples: {calibration: {path: first.npz}, evaluation: {path: rest.npz}}\ntargets: [host]\n"
     )
     return path
@@ -307,7 +307,7 @@ def write_translation_project(folder: Path, *, most: int = 12, recipes: str = "f
     path.write_text(
         "schema_version: 1\nname: translation\n"
         f"models: {{encoder: {parts[0]}, decoder: {parts[1]}}}\n"
-        "pipeline:\n  inputs: [source]\n  steps:\n    - run: encoder\n    - decode: decoder\n"
+        "pipeline:\n  inputs: [source]\n  stages:\n    - run: encoder\n    - decode: decoder\n"
         "      token: token\n      position: position\n      logits: logits\n"
         f"      start: {START}\n      end: {END}\n      most: {most}\n"
         "      past: {present.*: past.*}\n"

@@ -1,4 +1,4 @@
-"""Steps of a pipeline against its parts: what is filled in, and each mistake with its place."""
+"""Stages of a pipeline against its parts: what is filled in, and each mistake with its place."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ PARTS = {
 }
 
 
-def check(steps: str, inputs: str = "[audio]", outputs: str = "[score]") -> CheckedPipeline:
-    """Check steps, which begin at line 6 of the project."""
-    used = [name for name in PARTS if f": {name}" in steps]
+def check(stages: str, inputs: str = "[audio]", outputs: str = "[score]") -> CheckedPipeline:
+    """Check stages, which begin at line 6 of the project."""
+    used = [name for name in PARTS if f": {name}" in stages]
     text = (
         "schema_version: 1\nname: wake\n"
         f"models: {{{', '.join(f'{name}: {name}.onnx' for name in used)}}}\n"
-        f"pipeline:\n  steps:\n{steps}  inputs: {inputs}\n  outputs: {outputs}\n"
+        f"pipeline:\n  stages:\n{stages}  inputs: {inputs}\n  outputs: {outputs}\n"
     )
     source = parse_yaml(text, name="edgepack.yaml")
     loaded = LoadedPipeline(source.parse(PipelineProject), Path(), source, {})
@@ -69,7 +69,7 @@ DECODER = (
 
 def test_names_that_are_left_out_are_filled_in() -> None:
     checked = check(MEL + EMBEDDING + CLASSIFIER)
-    mel, embedding, classifier = checked.pipeline.steps
+    mel, embedding, classifier = checked.pipeline.stages
     assert (mel.inputs, mel.outputs) == ({"audio": "audio"}, {"mel": "mel"})
     # What nobody takes is no value: it is not copied.
     assert embedding.outputs == {"features": "features"}
@@ -79,27 +79,27 @@ def test_names_that_are_left_out_are_filled_in() -> None:
 
 
 def test_state_is_a_value_where_it_gets_a_name() -> None:
-    steps = (
+    stages = (
         MEL + EMBEDDING + "    - {run: classifier, inputs: {x: features}, outputs: {h_next: m}}\n"
     )
-    checked = check(steps, outputs="[score, m]")
-    assert checked.pipeline.steps[2].outputs == {"h_next": "m", "score": "score"}
+    checked = check(stages, outputs="[score, m]")
+    assert checked.pipeline.stages[2].outputs == {"h_next": "m", "score": "score"}
 
 
-def test_step_that_decodes_is_filled_in() -> None:
+def test_stage_that_decodes_is_filled_in() -> None:
     checked = check(MEL + EMBEDDING + DECODER, outputs="[tokens]")
-    step = checked.pipeline.steps[2]
-    assert (step.start, step.end) == ([0], [1, 2])
-    assert step.past == {f"present.{n}.key": f"past.{n}.key" for n in (0, 1)}
-    assert step.inputs == {"features": "features"}
+    stage = checked.pipeline.stages[2]
+    assert (stage.start, stage.end) == ([0], [1, 2])
+    assert stage.past == {f"present.{n}.key": f"past.{n}.key" for n in (0, 1)}
+    assert stage.inputs == {"features": "features"}
 
 
 def test_one_part_may_run_twice() -> None:
-    steps = (
+    stages = (
         "    - {run: mel, outputs: {mel: one}}\n"
         "    - {run: mel, inputs: {audio: other}, outputs: {mel: two}}\n"
     )
-    checked = check(steps, "[audio, other]", "[one, two]")
+    checked = check(stages, "[audio, other]", "[one, two]")
     assert [spec.name for spec in checked.inputs] == ["audio", "other"]
 
 
@@ -108,7 +108,7 @@ MISTAKES = {
         MEL + "    - {run: embedding}\n" + CLASSIFIER,
         "7:7",
         "the input x: float32[batch, 16, 32] of 'embedding' gets no value",
-        "add inputs: {x: VALUE} to the step, with one of audio, mel",
+        "add inputs: {x: VALUE} to the stage, with one of audio, mel",
     ),
     "unknown value": (
         MEL + "    - {run: embedding, inputs: {x: mell}}\n" + CLASSIFIER,
@@ -134,14 +134,14 @@ MISTAKES = {
         + "    - {run: mel, inputs: {audio: features}, outputs: {mel: mel2}}\n"
         + CLASSIFIER,
         "7:33",
-        "'embedding' takes 'mel2', which the step of 'mel' makes only after it",
+        "'embedding' takes 'mel2', which the stage of 'mel' makes only after it",
         "what goes round from one call to the next is a 'state'",
     ),
-    "cycle within a step": (
+    "cycle within a stage": (
         MEL + "    - {run: embedding, inputs: {x: features}}\n" + CLASSIFIER,
         "7:33",
-        "'embedding' takes 'features', which the same step makes only after it",
-        "put the steps in order",
+        "'embedding' takes 'features', which the same stage makes only after it",
+        "put the stages in order",
     ),
     "other dtype": (
         MEL + EMBEDDING + "    - {run: classifier, inputs: {x: classes}}\n",
@@ -158,23 +158,23 @@ MISTAKES = {
     "state is given": (
         MEL + EMBEDDING + "    - {run: classifier, inputs: {x: features, h: features}}\n",
         "8:47",
-        "the input 'h' of 'classifier' is filled by the step itself",
+        "the input 'h' of 'classifier' is filled by the stage itself",
         "leave it out here",
     ),
     "two of a name": (
         MEL + "    - {run: embedding, inputs: {x: mel}, outputs: {features: mel}}\n" + CLASSIFIER,
         "7:52",
         "'embedding' makes 'mel', and there is a value of that name before it",
-        "give it another name in the step: outputs: {features: NAME}",
+        "give it another name in the stage: outputs: {features: NAME}",
     ),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistake_is_one_error_with_its_place(name: str) -> None:
-    steps, place, problem, hint = MISTAKES[name]
+    stages, place, problem, hint = MISTAKES[name]
     with pytest.raises(ProfileError) as caught:
-        check(steps)
+        check(stages)
     assert caught.value.problem.startswith(problem)
     assert hint in caught.value.hint
     assert caught.value.where == f"edgepack.yaml:{place}"
@@ -239,7 +239,7 @@ def test_mistake_is_one_error_with_its_place(name: str) -> None:
         ),
     ],
 )
-def test_mistake_of_a_step_that_decodes_has_its_place(
+def test_mistake_of_a_stage_that_decodes_has_its_place(
     changed: tuple[str, str], place: str, problem: str, hint: str
 ) -> None:
     with pytest.raises(ProfileError) as caught:
@@ -259,8 +259,8 @@ def test_loop_without_an_end_is_refused_by_its_place() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "place", "problem"),
     [
-        ("[audio, sound]", "[score]", "9:3", "no step takes the input 'sound'"),
-        ("[audio]", "[scores]", "10:3", "no step makes the output 'scores'"),
+        ("[audio, sound]", "[score]", "9:3", "no stage takes the input 'sound'"),
+        ("[audio]", "[scores]", "10:3", "no stage makes the output 'scores'"),
         ("[audio]", "[score, score]", "10:20", "'score' is named twice"),
     ],
 )

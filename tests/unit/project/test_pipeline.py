@@ -16,7 +16,7 @@ models:
   classifier: parts/classifier.yaml
 pipeline:
   inputs: [audio]
-  steps:
+  stages:
     - run: mel
     - {run: classifier, inputs: {x: mel}}
   outputs: [score]
@@ -39,7 +39,7 @@ def test_parts_are_models_and_projects(project: Path) -> None:
     assert loaded.parts["mel"].model_path == project.parent / "mel.onnx"
     assert loaded.parts["classifier"].model_path == project.parent / "parts/classifier.onnx"
     assert loaded.parts["classifier"].project.state == {"after": "before"}
-    assert [step.part for step in loaded.project.pipeline.steps] == ["mel", "classifier"]
+    assert [stage.part for stage in loaded.project.pipeline.stages] == ["mel", "classifier"]
 
 
 def test_kind_of_project_is_told_by_its_keys(
@@ -59,7 +59,7 @@ def test_kind_of_project_is_told_by_its_keys(
     ("old", "new", "place", "problem", "hint"),
     [
         ("run: classifier", "run: clasifier", "10:8", "there is no part 'clasifier'", "classifier"),
-        ("    - run: mel\n", "", "4:3", "no step runs the part 'mel'", "add {run: mel}"),
+        ("    - run: mel\n", "", "4:3", "no stage runs the part 'mel'", "add {run: mel}"),
         ("mel.onnx", "mell.onnx", "4:3", "there is no model 'mell.onnx'", "relative to"),
         ("mel.onnx", "mel.pt", "4:3", "the part 'mel' cannot be 'mel.pt'", "name an .onnx file"),
         ("  outputs: [score]\n", "", "6:1", "the key 'outputs' is missing", "add it"),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgepack.base.progress import Progress
-from edgepack.bundle.reading import Bundle
+from edgepack.bundle.reading import AnyBundle, Bundle
 from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import audited
 from edgepack.deploy.transfer.client import PushAgent, PushedRelease, read_for, send_release
@@ -56,7 +56,7 @@ def read_variants(path: Path, device: Device, variants: Sequence[str]) -> Bundle
 
 @contextmanager
 def open_harness(
-    bundle: Bundle, device: Device, purpose: str, *, wait_s: float, progress: Progress
+    bundle: AnyBundle, device: Device, purpose: str, *, wait_s: float, progress: Progress
 ) -> Iterator[Harness]:
     """Push a bundle beside the device's current release, and lease the device for its harness.
 
@@ -83,7 +83,7 @@ def open_harness(
 
 
 def stage_bundle(
-    bundle: Bundle, device: Device, transport: Transport, progress: Progress
+    bundle: AnyBundle, device: Device, transport: Transport, progress: Progress
 ) -> PushedRelease:
     """Push a bundle beside a device's current release, and record that.
 

@@ -7,8 +7,8 @@
 
 Like edgepack_harness.py, by whose code it times and reads this machine: each is a process of its
 own, everything but the document goes to stderr, and exit code 3 means that no variants work here.
-``measure`` times whole calls over the golden inputs, and within each call every step. With a state
-the calls are one stream. Each step's times are between two readings of one clock within the call,
+``measure`` times whole calls over the golden inputs, and within each call every stage. With a state
+the calls are one stream. Each stage's times are between two readings of one clock within the call,
 so that their sum is the call's time less what passes values on.
 
 Needs what the loader needs: Python 3.8, numpy and onnxruntime.
@@ -40,7 +40,7 @@ from edgepack_sampler import Sampler, compute_energy  # type: ignore[import-not-
 
 Json = Dict[str, Any]
 MOST_STAGE_TIMES = 100_000
-"""Of each step: they are sent as text."""
+"""Of each stage: they are sent as text."""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -96,7 +96,7 @@ def select(arguments: argparse.Namespace) -> Json:
 
 
 class Calls:
-    """Calls of a pipeline's chain, with how long each step of each took."""
+    """Calls of a pipeline's chain, with how long each stage of each took."""
 
     def __init__(self, pipeline: Any) -> None:
         self.chain = pipeline.chain
@@ -118,9 +118,9 @@ class Calls:
         self.stages_ns, self.tokens = [], []
 
     def summarize(self) -> List[Json]:
-        """Return each step's times, and how many tokens it gave, evenly chosen of many."""
-        step = -(-len(self.stages_ns) // MOST_STAGE_TIMES)
-        kept, tokens = self.stages_ns[::step], self.tokens[::step]
+        """Return each stage's times, and how many tokens it gave, evenly chosen of many."""
+        stage = -(-len(self.stages_ns) // MOST_STAGE_TIMES)
+        kept, tokens = self.stages_ns[::stage], self.tokens[::stage]
         return [
             {
                 "part": stage.name,

@@ -14,7 +14,7 @@ inputs, from the first call of a stream on, and is held to the golden outputs of
 
 What an output of a part feeds in its next run, its state, is kept here between calls, in the
 memory of the device that computes where the provider has its own. :meth:`Pipeline.reset` begins
-anew. A step that decodes runs its part once for each token, and its caches are kept the same way
+anew. A stage that decodes runs its part once for each token, and its caches are kept the same way
 until the tokens end; each call begins with empty ones.
 
 The builder runs the source models by the same :class:`Chain`.
@@ -77,7 +77,7 @@ class Part:
 
 
 class Stage:
-    """One step of a chain, with what it keeps for its next run."""
+    """One stage of a chain, with what it keeps for its next run."""
 
     def __init__(self, name: str, part: Part, past: Mapping[str, str]) -> None:
         self.name = name
@@ -107,16 +107,16 @@ class Stage:
 
 
 class Chain:
-    """Steps in order. Calling it runs them; one caller at a time.
+    """Stages in order. Calling it runs them; one caller at a time.
 
     Args:
-        document: ``pipeline`` of the manifest: ``inputs``, ``steps`` and ``outputs``.
+        document: ``pipeline`` of the manifest: ``inputs``, ``stages`` and ``outputs``.
         parts: By name.
         watch: Called before each run of a part.
 
     Attributes:
-        stage_ns: How long each step of the last call took, in nanoseconds.
-        tokens: How many tokens each decoding step of the last call gave, by the step's number.
+        stage_ns: How long each stage of the last call took, in nanoseconds.
+        tokens: How many tokens each decoding stage of the last call gave, by the stage's number.
     """
 
     def __init__(
@@ -125,12 +125,14 @@ class Chain:
         parts: Mapping[str, Part],
         watch: Optional[Watch] = None,
     ) -> None:
-        self.steps: List[Dict[str, Any]] = document["steps"]
+        self.described: List[Dict[str, Any]] = document["stages"]
         self.outputs: List[str] = document["outputs"]
         self.watch = watch
         self.stages = [
-            Stage(name, parts[name], step.get("past", {}))
-            for name, step in ((step.get("run") or step["decode"], step) for step in self.steps)
+            Stage(name, parts[name], entry.get("past", {}))
+            for name, entry in (
+                (entry.get("run") or entry["decode"], entry) for entry in self.described
+            )
         ]
         self.stage_ns: List[int] = []
         self.tokens: Dict[int, int] = {}
@@ -144,37 +146,37 @@ class Chain:
         """Return the outputs by name."""
         values: Dict[str, Any] = dict(inputs)
         self.stage_ns = []
-        for number, (step, stage) in enumerate(zip(self.steps, self.stages)):  # noqa: B905
+        for number, (entry, stage) in enumerate(zip(self.described, self.stages)):  # noqa: B905
             began = time.perf_counter_ns()
-            feed = {name: values[value] for name, value in step["inputs"].items()}
-            if "run" in step:
-                outputs = stage.run(feed, step["outputs"], self.watch)
-                values.update({value: outputs[name] for name, value in step["outputs"].items()})
+            feed = {name: values[value] for name, value in entry["inputs"].items()}
+            if "run" in entry:
+                outputs = stage.run(feed, entry["outputs"], self.watch)
+                values.update({value: outputs[name] for name, value in entry["outputs"].items()})
             else:
-                tokens = self._decode(step, stage, feed)
-                values[step["output"]] = np.asarray(tokens, np.int64)
+                tokens = self._decode(entry, stage, feed)
+                values[entry["output"]] = np.asarray(tokens, np.int64)
                 self.tokens[number] = len(tokens)
             self.stage_ns.append(time.perf_counter_ns() - began)
         return {name: values[name] for name in self.outputs}
 
-    def _decode(self, step: Dict[str, Any], stage: Stage, feed: Dict[str, Any]) -> List[int]:
+    def _decode(self, entry: Dict[str, Any], stage: Stage, feed: Dict[str, Any]) -> List[int]:
         """Return the most likely tokens, one after the other, without those of ``start``."""
         stage.reset()
         specs = stage.part.specs
-        tokens: List[int] = list(step["start"])
+        tokens: List[int] = list(entry["start"])
         seen, began = 0, len(tokens)
-        while len(tokens) < began + step["most"]:
+        while len(tokens) < began + entry["most"]:
             new = tokens[seen:]
-            given = {step["token"]: np.asarray([new], specs[step["token"]].dtype)}
-            if step.get("position"):
+            given = {entry["token"]: np.asarray([new], specs[entry["token"]].dtype)}
+            if entry.get("position"):
                 places = np.arange(seen, len(tokens))[None]
-                given[step["position"]] = places.astype(specs[step["position"]].dtype)
-            if step.get("mask"):
-                given[step["mask"]] = np.ones([1, len(tokens)], specs[step["mask"]].dtype)
-            outputs = stage.run({**feed, **given}, [step["logits"]], self.watch)
-            scores = outputs[step["logits"]]
+                given[entry["position"]] = places.astype(specs[entry["position"]].dtype)
+            if entry.get("mask"):
+                given[entry["mask"]] = np.ones([1, len(tokens)], specs[entry["mask"]].dtype)
+            outputs = stage.run({**feed, **given}, [entry["logits"]], self.watch)
+            scores = outputs[entry["logits"]]
             chosen = int(np.argmax(scores.reshape(-1, scores.shape[-1])[-1]))
-            if chosen in step["end"]:
+            if chosen in entry["end"]:
                 break
             # Without anything kept the part sees all tokens each time.
             seen = len(tokens) if stage.fed else 0
