@@ -78,8 +78,11 @@ class BuildResult:
     """With ``aar``, whether each native library that an app packs because of the bundles loads
     with memory pages of 16 KB, as Google Play wants."""
 
-    def require_all(self) -> None:
+    def require_all(self, *, tells_written: bool = True) -> None:
         """Check that every requested variant is shipped, or is unused for a good reason.
+
+        Args:
+            tells_written: Whether an error's hint names the bundles that were written.
 
         Raises:
             BugError: A variant failed in a way that edgepack did not foresee.
@@ -89,19 +92,20 @@ class BuildResult:
                 unused.
         """
         shipped = ", ".join(str(built.bundle.path) for built in self.bundles) or "nothing"
+        written = f"; written: {shipped}" if tells_written else ""
         missed = [error for error in self.errors if isinstance(error, LimitError)]
         failed = [error for error in self.errors if error not in missed]
         if failed:
             bugs = [error for error in failed if isinstance(error, BugError)]
             raise type([*bugs, *failed][0])(
                 f"{len(failed)} variants could not be made:\n{_indent(failed)}",
-                hint=f"fix that, or leave these variants out (--variant); written: {shipped}",
+                hint=f"fix that, or leave these variants out (--variant){written}",
             )
         if missed:
             raise LimitError(
                 f"{len(missed)} variants lose too much and are not shipped:\n"
                 + _indent([f"{error.where}: {error.problem}" for error in missed]),
-                hint=f"{missed[0].hint}; written: {shipped}",
+                hint=f"{missed[0].hint}{written}",
             )
         if self.uncompiled:
             raise self.uncompiled[0]
@@ -112,7 +116,7 @@ class BuildResult:
                 f"no bundle was written for {', '.join(without)}, because each variant is unused:\n"
                 + _indent(lines),
                 hint="fix what one of these lines names, or build for a target with a CPU variant"
-                f" (edgepack targets list); written: {shipped}",
+                f" (edgepack targets list){written}",
             )
 
 

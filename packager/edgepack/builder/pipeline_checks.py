@@ -128,6 +128,7 @@ class _Checking:
             )
         past = dict(self._expand_past(number, stage, inputs, outputs))
         for output, name in past.items():
+            self._require_rank(inputs[name], stage.part, "stages", number, "past")
             self._require_fit(
                 inputs[name], outputs[output], f"output {output!r}", number, stage.part, "past"
             )
@@ -191,6 +192,7 @@ class _Checking:
             what = f"value {value!r}"
             self._require_fit(spec, self.values[value], what, number, stage.part, *where[2:])
         elif value in self.pipeline.inputs:
+            self._require_rank(spec, stage.part, *where)
             self.values[value] = TensorSpec(value, spec.dtype, spec.shape)
         elif later := self._find_later(number, value):
             raise self._make_error(
@@ -207,6 +209,14 @@ class _Checking:
             raise self._make_error(
                 f"the input {spec} of {stage.part!r} gets no value",
                 self._hint_lacking(stage, spec),
+                *where,
+            )
+
+    def _require_rank(self, spec: TensorSpec, part: str, *where: str | int) -> None:
+        if spec.shape is None:
+            raise self._make_error(
+                f"the input {spec.name!r} of {part!r} has no shape",
+                "export the model with the shapes of its inputs",
                 *where,
             )
 

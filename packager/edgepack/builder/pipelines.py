@@ -6,7 +6,7 @@ import glob
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -36,7 +36,7 @@ from edgepack.bundle.manifest import BundleFile, Golden, GoldenTensor, Tensor
 from edgepack.bundle.pipeline import PartEntry, PipelineManifest
 from edgepack.bundle.reading import Bundle, PipelineBundle, load_any, load_bundle
 from edgepack.bundle.writing import BundleWriter, replacing, require_writable_folder
-from edgepack.errors import ModelError, UsageError
+from edgepack.errors import EdgepackError, ModelError, UsageError
 from edgepack.model.facts import TensorSpec, read_model_facts, require_plain_signature
 from edgepack.model.running import Arrays
 from edgepack.project.loading import PROJECT_FILE, LoadedProject
@@ -140,16 +140,18 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
         parts = {}
         for name, planned in job.planned.items():
             progress.note(f"part {name}")
-            parts[name] = build_part(
-                _give_samples(planned.loaded, name, recorded, scratch),
-                [_find_profile(planned.loaded, profile.id) for profile in job.profiles],
-                scratch / PARTS / name,
-                jobs=jobs,
-                use_cache=use_cache,
-                simulate_s=simulate_s,
-                progress=progress,
-            )
-            parts[name].require_all()
+            with _naming(name):
+                parts[name] = build_part(
+                    _give_samples(planned.loaded, name, recorded, scratch),
+                    [_find_profile(planned.loaded, profile.id) for profile in job.profiles],
+                    scratch / PARTS / name,
+                    jobs=jobs,
+                    use_cache=use_cache,
+                    simulate_s=simulate_s,
+                    progress=progress,
+                )
+                # They are written where the whole is, and only with it.
+                parts[name].require_all(tells_written=False)
         bundles = tuple(
             _assemble(job, profile, _Proof(parts, recorded, workers, scratch), out)
             for profile in job.profiles
@@ -158,6 +160,16 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
         bundles,
         {name: _find_shipped(name, result, bundles) for name, result in parts.items()},
     )
+
+
+@contextmanager
+def _naming(part: str) -> Iterator[None]:
+    """Have errors say which part they are about."""
+    try:
+        yield
+    except EdgepackError as error:
+        error.where = f"part {part}: {error.where}" if error.where else f"part {part}"
+        raise
 
 
 def _find_shipped(name: str, result: BuildResult, bundles: Sequence[BuiltPipeline]) -> BuildResult:

@@ -176,8 +176,12 @@ def is_of_several(source: YamlSource) -> bool:
     return isinstance(source.values, dict) and MODELS in source.values
 
 
-def read_project(path: Path) -> LoadedProject:
+def read_project(path: Path, model: type[Project] = Project) -> LoadedProject:
     """Read a project file of one model.
+
+    Args:
+        path: The file.
+        model: Another kind of project, with the same keys.
 
     Raises:
         ProfileError: The file is missing or wrong, or has several models.
@@ -189,7 +193,7 @@ def read_project(path: Path) -> LoadedProject:
             hint="build takes it as a whole; for anything else name the project of one of 'models'",
             where=source.locate((MODELS,)),
         )
-    return LoadedProject(source.parse(Project), path.resolve().parent, source)
+    return LoadedProject(source.parse(model), path.resolve().parent, source)
 
 
 def make_project(model: Path) -> LoadedProject:

@@ -21,6 +21,7 @@ from edgepack.project.loading import (
     read_project,
 )
 from edgepack.project.names import ProjectName, ProjectVersion
+from edgepack.project.project import Project
 from edgepack.project.samples import Samples
 
 TokenId = Annotated[int, Field(ge=0)]
@@ -119,6 +120,14 @@ class PipelineProject(StrictModel):
         return self
 
 
+class PartProject(Project):
+    """The project of a part, whose samples may be those of the pipeline."""
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        return self
+
+
 @dataclass(frozen=True)
 class LoadedPipeline:
     """A project of several models, the folder that its paths are relative to, and its parts."""
@@ -197,8 +206,16 @@ def _read_parts(loaded: LoadedPipeline) -> Iterator[tuple[str, LoadedProject]]:
                 hint="name an .onnx file, or the edgepack.yaml of one model",
                 where=where,
             )
-        part = read_project(path)
+        part = read_project(path, PartProject)
         _require_plain(part, name)
+        if part.project.lacks_evaluation and loaded.project.samples.evaluation is None:
+            raise ProfileError(
+                f"the part {name!r} has limits of accuracy, and there are no evaluation samples to"
+                " judge by",
+                hint="add samples: {evaluation: {path: evaluation.npz}} to the pipeline's project,"
+                " with arrays by the pipeline's inputs",
+                where=part.locate("limits"),
+            )
         yield name, part
 
 

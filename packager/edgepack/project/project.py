@@ -231,13 +231,17 @@ class Project(StrictModel):
                 )
         return self
 
-    @model_validator(mode="after")
-    def _check_limits(self) -> Self:
+    @property
+    def lacks_evaluation(self) -> bool:
+        """Whether there are limits of accuracy, and no samples to judge by."""
         own = [entry.limits for entry in self.targets if isinstance(entry, ChangedTarget)]
         own += [needs.limits for needs in self.devices.values()]
-        if self.samples.evaluation is None and any(
-            limits.need_samples for limits in (self.limits, *own)
-        ):
+        needed = any(limits.need_samples for limits in (self.limits, *own))
+        return needed and self.samples.evaluation is None
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        if self.lacks_evaluation:
             raise ValueError(
                 "limits of accuracy are given, and no evaluation samples to judge by"
                 " | add samples: {evaluation: {path: evaluation.npz}}"

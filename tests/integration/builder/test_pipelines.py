@@ -17,7 +17,7 @@ from edgepack.builder.pipelines import PipelineResult, build_pipeline
 from edgepack.bundle.archive import open_folder
 from edgepack.bundle.reading import load_bundle, verify, verify_any
 from edgepack.cli.main import run
-from edgepack.errors import BundleError, ProfileError, SamplesError, UsageError
+from edgepack.errors import BundleError, LimitError, ProfileError, SamplesError, UsageError
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.ondevice.runtime import edgepack_pipeline as pipelines
 from edgepack.ondevice.runtime.edgepack_pipeline import Chain, LoadError, Stage, load
@@ -217,6 +217,7 @@ def test_verify_runs_parts_and_combinations_here(wake: Path) -> None:
     assert all(check.passed for check in checks.values())
 
 
+@pytest.mark.slow(reason="builds three models again")
 def test_second_build_has_the_same_bytes(wake_result: PipelineResult, wake_folder: Path) -> None:
     again = build_pipeline(wake_folder / "edgepack.yaml", out=wake_folder / "again")
     assert again.bundles[0].bundle.digest == wake_result.bundles[0].bundle.digest
@@ -297,6 +298,7 @@ def test_decoder_without_its_cache_is_refused(
         load(translation)
 
 
+@pytest.mark.slow(reason="builds two models in two ways")
 def test_tokens_of_int8_are_checked_as_far_as_they_stay(tmp_path: Path) -> None:
     project = write_translation_project(tmp_path, recipes="int8-dynamic fp32")
     bundle = build_pipeline(project, out=tmp_path / "dist").bundles[0].bundle
@@ -319,6 +321,7 @@ def test_tokens_of_int8_are_checked_as_far_as_they_stay(tmp_path: Path) -> None:
         load(bundle.path)
 
 
+@pytest.mark.slow(reason="builds three models")
 def test_pipeline_without_samples_is_proven_with_random_ones(tmp_path: Path) -> None:
     project = write_wake_project(tmp_path)
     project.write_text(re.sub("samples:.*\n", "", project.read_text()))
@@ -336,6 +339,17 @@ def test_sample_that_the_pipeline_does_not_take_is_said(project: Path) -> None:
     np.savez(project.parent / "first.npz", sound=make_audio(2))
     with pytest.raises(SamplesError, match="has sound, and the pipeline takes audio"):
         build_pipeline(project, out=project.parent / "dist")
+    assert not (project.parent / "dist").exists()
+
+
+def test_error_of_a_part_names_the_part(project: Path) -> None:
+    part = project.parent / "embedding.yaml"
+    part.write_text(part.read_text() + "limits: {min_sqnr_db: 500}\n")
+    with pytest.raises(LimitError, match="1 variants lose too much") as caught:
+        build_pipeline(project, out=project.parent / "dist")
+    assert caught.value.where == "part embedding"
+    # What was written of it is gone, and is not named.
+    assert "written" not in caught.value.hint
     assert not (project.parent / "dist").exists()
 
 

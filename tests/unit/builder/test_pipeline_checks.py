@@ -58,6 +58,8 @@ def check(stages: str, inputs: str = "[audio]", outputs: str = "[score]") -> Che
     return check_pipeline(loaded, PARTS)
 
 
+PARTS["shapeless"] = PartFacts((TensorSpec("audio", "float32", None),), PARTS["mel"].outputs, {})
+
 MEL = "    - run: mel\n"
 EMBEDDING = "    - {run: embedding, inputs: {x: mel}}\n"
 CLASSIFIER = "    - {run: classifier, inputs: {x: features}}\n"
@@ -142,6 +144,12 @@ MISTAKES = {
         "7:33",
         "'embedding' takes 'features', which the same stage makes only after it",
         "put the stages in order",
+    ),
+    "no shape": (
+        MEL.replace("mel", "shapeless") + EMBEDDING + CLASSIFIER,
+        "6:7",
+        "the input 'audio' of 'shapeless' has no shape",
+        "export the model with the shapes of its inputs",
     ),
     "other dtype": (
         MEL + EMBEDDING + "    - {run: classifier, inputs: {x: classes}}\n",

@@ -94,3 +94,17 @@ def test_part_that_has_parts_is_refused(project: Path) -> None:
     (project.parent / "parts/classifier.yaml").write_text(TEXT)
     with pytest.raises(ProfileError, match="this project has several models"):
         read_pipeline(project)
+
+
+def test_limits_of_a_part_need_samples_of_its_own_or_of_the_pipeline(project: Path) -> None:
+    part = project.parent / "parts/classifier.yaml"
+    part.write_text(PART + "limits: {metric_drop: 0.01}\n")
+    with pytest.raises(
+        ProfileError, match="the part 'classifier' has limits of accuracy"
+    ) as caught:
+        read_pipeline(project)
+    assert caught.value.where == f"{part}:5:1"
+    project.write_text(TEXT + "samples: {evaluation: {path: evaluation.npz}}\n")
+    assert read_pipeline(project).parts["classifier"].project.limits.metric_drop == 0.01
+    with pytest.raises(ProfileError, match="limits of accuracy are given, and no evaluation"):
+        read_project(part)

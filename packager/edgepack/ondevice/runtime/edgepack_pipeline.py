@@ -191,9 +191,8 @@ def make_zeros(spec: TensorSpec) -> np.ndarray:
 
 def make_empty(spec: TensorSpec) -> np.ndarray:
     """Return the cache that decoding begins with: its first axis is 1, other symbolic ones 0."""
-    first, *others = spec.shape
-    sizes = [first if isinstance(first, int) else 1]
-    return np.zeros([*sizes, *(s if isinstance(s, int) else 0 for s in others)], spec.dtype)
+    sizes = [s if isinstance(s, int) else int(axis == 0) for axis, s in enumerate(spec.shape)]
+    return np.zeros(sizes, spec.dtype)
 
 
 def read_value(value: Any) -> np.ndarray:
