@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -15,6 +15,7 @@ from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
 from edgepack.base.yaml_source import parse_yaml
 from edgepack.builder.cache import open_own_cache
+from edgepack.builder.checkpoints import Told, read_checkpoint
 from edgepack.builder.cleaning import clean_source, read_source_facts
 from edgepack.builder.guesses import Guess, read_guess, try_guess
 from edgepack.builder.photos import Photos
@@ -64,15 +65,18 @@ def init(
     if images is not None:
         _check_images(images, facts)
     photos = Photos.of(images, path.parent, facts) if images else None
-    guess = _guess(loaded.model_path, facts, photos)
-    lines = [*_format_project(loaded.project.name, facts, guess, photos)]
+    told = _read_told(model, facts, photos)
+    guess = _guess(loaded.model_path, facts, photos, told)
+    classes = _find_class_names(facts, told)
+    known = _Known(guess, photos, told, classes)
+    lines = [*_format_project(loaded.project.name, facts, known)]
     lines += _format_tokens(facts, path.parent / TOKENIZER)
     text = "\n".join(lines) + "\n"
     parse_yaml(text, name=str(path)).parse(Project)
     names = path.with_name(NAMES)
-    if _find_meaning(facts) and not names.exists():
+    if _find_meaning(facts, classes) and not names.exists():
         with writing("a file beside the model", names, _ELSEWHERE):
-            labels = "".join(f"{name}\n" for name in read_class_names(facts))
+            labels = "".join(f"{name}\n" for name in classes)
             write_atomically(names, labels, mode=SHARED)
     with writing("a file beside the model", path, _ELSEWHERE), locked(path, mode=SHARED) as file:
         if file.stat().st_size:  # another command was quicker
@@ -127,11 +131,38 @@ def _check_images(images: Path, facts: ModelFacts) -> None:
         )
 
 
-def _guess(model: Path, facts: ModelFacts, photos: Photos | None) -> Guess | None:
+@dataclass(frozen=True)
+class _Known:
+    """What a project file is written from, beside the facts of the model."""
+
+    guess: Guess | None
+    photos: Photos | None
+    told: Told
+    classes: tuple[str, ...]
+
+
+def _read_told(model: Path, facts: ModelFacts, photos: Photos | None) -> Told:
+    """Return what the checkpoint's files say; nothing where the model takes no picture."""
+    found = find_image_input(facts)
+    if found is None:
+        return Told()
+    return read_checkpoint(model, _make_usual_image(found, facts, photos))
+
+
+def _find_class_names(facts: ModelFacts, told: Told) -> tuple[str, ...]:
+    """Return the class names in the model's metadata, or else in the checkpoint's files."""
+    own = tuple(read_class_names(facts))
+    fits = has_scores(facts) and len(told.classes) == (facts.outputs[0].shape or (0, 0))[1]
+    return own or (told.classes if fits else ())
+
+
+def _guess(model: Path, facts: ModelFacts, photos: Photos | None, told: Told) -> Guess | None:
     """Return how pictures become the input; None where the model takes none."""
     found = find_image_input(facts)
     if found is None:
         return None
+    if told.image is not None:
+        return Guess(told.image, told.why, is_told=True)
     guess = read_guess(facts, model, _make_usual_image(found, facts, photos))
     if photos is None:
         return guess
@@ -153,9 +184,8 @@ def _make_usual_image(found: PictureInput, facts: ModelFacts, photos: Photos | N
     return ImageInput(resize=resize, order=order, scale=0.00392157, layout=found.layout)
 
 
-def _format_project(
-    name: str, facts: ModelFacts, guess: Guess | None, photos: Photos | None
-) -> Iterator[str]:
+def _format_project(name: str, facts: ModelFacts, known: _Known) -> Iterator[str]:
+    photos = known.photos
     yield "# What edgepack builds, and from what. Check with: edgepack build --dry-run"
     yield "schema_version: 1"
     yield f"name: {_quote_scalar(name)}"
@@ -164,8 +194,8 @@ def _format_project(
     yield from _format_dims(facts, photos)
     yield from _format_constants(facts)
     yield from _format_state(facts)
-    yield from _format_inputs(facts, guess, photos)
-    yield from _format_outputs(facts, photos)
+    yield from _format_inputs(facts, known)
+    yield from _format_outputs(facts, photos, known.classes)
     yield from _format_samples(facts, photos)
     yield "targets: [host]   # edgepack targets list"
     yield "# limits: {metric_drop: 0.01}   # what int8 may lose, in the metric's unit"
@@ -228,10 +258,12 @@ def _format_dims_line(sizes: Mapping[str, int]) -> str:
     )
 
 
-def _format_inputs(facts: ModelFacts, guess: Guess | None, photos: Photos | None) -> Iterator[str]:
+def _format_inputs(facts: ModelFacts, known: _Known) -> Iterator[str]:
+    guess, photos, told = known.guess, known.photos, known.told
     if guess is None:
         return
     hash_mark = "" if photos else "# "
+    yield from (f"# {refused}" for refused in told.refused)
     yield "# How an image becomes the input: order, scale, then mean and std per channel."
     if not photos:
         yield "# Uncomment it when your samples are images."
@@ -240,18 +272,28 @@ def _format_inputs(facts: ModelFacts, guess: Guess | None, photos: Photos | None
     yield f"{hash_mark}    image:"
     if guess.why:
         yield f"{hash_mark}      # {guess.why}"
+    if told.filter and told.filter != "bilinear":
+        yield f"{hash_mark}      # pictures were resized with {told.filter} for it, here bilinear"
     for line in format_yaml_lines(guess.image):
-        told = line.startswith("layout")
-        yield f"{hash_mark}      {line}{'' if told else _MARK}"
-    if names := read_class_names(facts):
+        yield f"{hash_mark}      {line}{'' if _is_told(line, told) else _MARK}"
+    if names := known.classes:
         yield f"# the model knows {len(names)} classes: {', '.join(names[:5])}, ..."
 
 
-def _format_outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
+def _is_told(line: str, told: Told) -> bool:
+    """Return whether a line of an image's description is no guess."""
+    if told.image is None or line.startswith("layout"):
+        return line.startswith("layout")
+    return not (line.startswith("resize") and "guess" in told.why)
+
+
+def _format_outputs(
+    facts: ModelFacts, photos: Photos | None, classes: Sequence[str]
+) -> Iterator[str]:
     """Yield what the first output means; a detection needs the image described above."""
     about = "# What the output means, so that devices give answers. See docs/answers.md."
     output = facts.outputs[0]
-    if meaning := _find_meaning(facts):
+    if meaning := _find_meaning(facts, classes):
         hash_mark = "" if photos or "detection" not in meaning else "# "
         yield about
         yield f"{hash_mark}files: [{NAMES}]"
@@ -269,8 +311,8 @@ def _format_outputs(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
         yield "# tensors, and int8 is judged by their numbers. See docs/answers.md, evaluating.md."
 
 
-def _find_meaning(facts: ModelFacts) -> str:
-    """Return what ultralytics' metadata says about the first output; empty without it.
+def _find_meaning(facts: ModelFacts, names: Sequence[str]) -> str:
+    """Return what metadata or files say about the first output; empty where none do.
 
     Source: its exporter writes ``task`` and ``names``; a detection without suppression in it is
     ``(batch, 4 + classes, boxes)``, another ``(batch, boxes, 6)``, a classification
@@ -278,6 +320,9 @@ def _find_meaning(facts: ModelFacts) -> str:
     (ultralytics/nn/modules/head.py, Detect and Classify, read 2026-11-22).
     """
     task, classes = facts.metadata.get("task"), len(read_class_names(facts))
+    if names and not classes:
+        # A file beside the model has as many names as there are scores.
+        return f"{{kind: classification, labels: {NAMES}}}"
     shape = facts.outputs[0].shape or ()
     if classes and task == "detect" and len(shape) == 3 and shape[1] == 4 + classes:
         return f"{{kind: detection, layout: yolo, labels: {NAMES}, score: 0.25, iou: 0.45}}"
