@@ -88,6 +88,21 @@ def test_evaluate_when_the_metric_is_python_calls_it_here(built, tmp_path):
 
 
 @pytest.mark.slow(reason="evaluates on a device")
+def test_evaluate_when_the_metric_is_of_labels_and_no_mean_has_its_interval(built, tmp_path):
+    project, _ = built
+    text = project.read_text().replace("labels: labels}", "labels: labels, metric: f1}")
+    project.write_text(text + "outputs: {scores: {kind: classification}}\n")
+    [made] = build(project=project, targets=["host"], out=tmp_path / "dist").bundles
+    accuracy = evaluate(made.bundle.path, load_device("local"), project=project)
+    own = made.bundle.manifest.variants[0].accuracy
+    assert own.metric == "f1"
+    assert accuracy.measured == own
+    low, high = accuracy.interval
+    assert 0 < low < own.value < high < 1
+    assert set(own.values) == {"f1", "micro_f1"}
+
+
+@pytest.mark.slow(reason="evaluates on a device")
 def test_evaluate_when_the_metric_of_the_devices_answers_is_nan_says_so(built, tmp_path):
     """Every comparison with NaN is false: no limit would be missed."""
     project, _ = built

@@ -77,6 +77,17 @@ def test_variant_without_limits_is_unproven_where_it_loses_much(drop, why):
     assert not explain_unproven(planned("cpu-fp16"), accuracy(drop, (0, 1)), Limits())
 
 
+@pytest.mark.parametrize(("drop", "why"), [(0.03, ""), (0.06, "it loses 6% of fp32's cer")])
+def test_variant_loses_of_an_error_rate_the_share_of_what_is_right(drop, why):
+    found = accuracy(drop, (0, 1)).model_copy(
+        update={"metric": "cer", "output": "", "higher_is_better": False, "fp32": 0.02}
+    )
+    said = explain_unproven(planned("cpu-int8-static"), found, Limits())
+    assert said.startswith(why) if why else not said
+    # Twice as many errors are not half of what is right.
+    assert not explain_unworthy(planned("cpu-int8-static"), found)
+
+
 @pytest.mark.parametrize(
     ("changes", "named", "why"),
     [
