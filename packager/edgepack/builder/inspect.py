@@ -110,8 +110,8 @@ def inspect(
     library = find_libraries(loaded).get(find_machine())
     with Workers(1) as workers:
         require_loading(loaded, library, workers)
-        findings = [*workers.call(run_checker, loaded.model_path)]
         loaded, unclean = _clean(loaded)
+        findings = [*workers.call(run_checker, loaded.model_path)]
         blocked = workers.call(check_session, loaded.model_path, library) or unclean
         facts = read_source_facts(loaded)
         inputs = plan_inputs(loaded, facts)

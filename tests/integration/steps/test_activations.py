@@ -52,8 +52,7 @@ WAYS = {
     "Gelu, halved at last": ([*ERF, "m = Mul x p", "y = Mul m half"], 20),
     "Gelu, halved first": (["h = Mul half x", *ERF, "y = Mul h p"], 20),
     "Gelu, of Erfc": (
-        ["h = Mul half x", "n = Neg x", "d = Mul n inverse", "e = Erf d", "p = Sub one e",
-         "y = Mul h p"],
+        ["h = Mul half x", "d = Mul x inverse", "e = Erf d", "p = Add e one", "y = Mul h p"],
         20,
     ),
     "Gelu, by tanh": (["w = Pow x cubed", "h = Mul x half", *TANH, "y = Mul h p"], 20),

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from edgepack.errors import BugError, StepError
 from edgepack.model.facts import read_signature
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_outline
 from edgepack.steps.base import run_step
+from edgepack.steps.cleaning import operators
 from edgepack.steps.cleaning.cleaned import Cleaned, find_label_files, list_cleanings
 from edgepack.steps.cleaning.operators import STAND_INS
 from edgepack.steps.cleaning.proof import Sides, prove_outputs
@@ -48,8 +50,6 @@ def test_dictionaries_and_labels_of_a_classifier_become_tensors(tmp_path):
 
 
 def test_a_number_stands_for_the_text_that_the_model_gave(tmp_path):
-    import onnxruntime
-
     source = classical_nets.save_classifier(tmp_path / "net.onnx", ["no", "yes", "perhaps"])
     clean(source, tmp_path / "out")
     x = np.random.default_rng(3).standard_normal((20, 4)).astype(np.float32)
@@ -128,6 +128,19 @@ def test_counted_dimensions_get_names_and_the_projects_own_stay(tmp_path):
     assert list_cleanings(read_outline(source), ["unk__6", "unk__7", "unk__8", "unk__9"]) == []
 
 
+@pytest.mark.parametrize(("producer", "name"), [("pytorch", "batch"), ("", "s31")])
+def test_names_that_look_like_pytorchs_are_counted_in_its_models_alone(tmp_path, producer, name):
+    source = tiny_models.conv_net(tmp_path / "net.onnx", batch="s31")
+    model = onnx.load(source)
+    model.producer_name = producer
+    onnx.save(model, source)
+    if producer:
+        clean(source, tmp_path / "out")
+        assert list_signature(tmp_path / "out" / MODEL)[0] == f"image: float32[{name}, 3, 8, 8]"
+    else:
+        assert list_cleanings(read_outline(source)) == []
+
+
 def test_names_are_proven_node_by_node_where_random_inputs_do_not_fit(tmp_path):
     source = classical_nets.save_counted(tmp_path / "net.onnx", least=3)
     assert clean(source, tmp_path / "out").facts["cleanings"].keys() == {"named-dims"}
@@ -140,8 +153,6 @@ def test_a_model_without_need_is_named_no_cleaning(tmp_path):
 
 def test_erfc_that_onnxruntime_has_not_becomes_what_it_has(tmp_path):
     """tf2onnx writes Keras's exact GELU with it."""
-    import onnxruntime
-
     shape = (TensorProto.FLOAT, ["n", 5])
     node = helper.make_node("Erfc", ["x"], ["y"], "tail")
     source = tiny_models.save(tmp_path / "net.onnx", [node], [("x", *shape)], [("y", *shape)])
@@ -150,6 +161,30 @@ def test_erfc_that_onnxruntime_has_not_becomes_what_it_has(tmp_path):
     x = np.array([[-3, -0.5, 0, 0.5, 3]], np.float32)
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / MODEL))
     expected = [[math.erfc(value) for value in row] for row in x.tolist()]
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_erfc_of_a_negative_becomes_the_form_of_a_gelu(tmp_path, others):
+    """The sign goes where nothing else reads what is between."""
+    shape = (TensorProto.FLOAT, ["n", 5])
+    nodes = [
+        helper.make_node("Neg", ["x"], ["minus"], "neg"),
+        helper.make_node("Mul", ["minus", "root"], ["scaled"], "scale"),
+        helper.make_node("Erfc", ["scaled"], ["tail"], "tail"),
+        helper.make_node("Mul", ["x", "tail"], ["y"], "gelu"),
+        *[helper.make_node("Abs", ["scaled"], ["z"], "other")] * others,
+    ]
+    root = [("root", np.array(math.sqrt(0.5), np.float32))]
+    outputs = [(name, *shape) for name in "yz"[: 1 + others]]
+    source = tiny_models.save(tmp_path / "net.onnx", nodes, [("x", *shape)], outputs, root)
+    clean(source, tmp_path / "out")
+    ops = [node.op_type for node in read_outline(tmp_path / "out" / MODEL).graph.node]
+    ends = ["Neg", "Mul", "Erf", "Sub", "Mul", "Abs"] if others else ["Mul", "Erf", "Add", "Mul"]
+    assert ops == ends
+    x = np.linspace(-3, 3, 10, dtype=np.float32).reshape(2, 5)
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / MODEL))
+    expected = [[v * math.erfc(-v * math.sqrt(0.5)) for v in row] for row in x.tolist()]
     np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, atol=1e-6)
 
 
@@ -231,6 +266,26 @@ def test_proof_when_random_inputs_do_not_fit_and_nodes_changed_fails(tmp_path):
     with pytest.raises(StepError, match="cannot be proven") as caught:
         prove_outputs(Sides(source, tmp_path / "out" / MODEL, {}, {}))
     assert "'dims'" in caught.value.hint
+
+
+def test_proof_when_a_sign_is_dropped_that_counts_fails(tmp_path, monkeypatch):
+    shape = (TensorProto.FLOAT, ["n", 5])
+    nodes = [
+        helper.make_node("Neg", ["x"], ["minus"], "neg"),
+        helper.make_node("Erfc", ["minus"], ["y"], "tail"),
+    ]
+    source = tiny_models.save(tmp_path / "net.onnx", nodes, [("x", *shape)], [("y", *shape)])
+    monkeypatch.setattr(operators, "_find_negative", lambda _: None)
+    build = STAND_INS["Erfc"].build
+
+    def drop_sign(building):
+        if not building.plain:
+            building.node.input[0] = "x"
+        build(building)
+
+    monkeypatch.setitem(STAND_INS, "Erfc", replace(STAND_INS["Erfc"], build=drop_sign))
+    with pytest.raises(BugError, match="'y' has other values"):
+        clean(source, tmp_path / "out")
 
 
 def test_proof_when_a_stand_in_computes_something_else_fails(tmp_path, monkeypatch):

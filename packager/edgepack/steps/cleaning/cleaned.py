@@ -109,7 +109,7 @@ def _runnable(source: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="edgepack-cleaned-") as folder:
         draft = Draft(read_model(source))
-        replace_operators(draft)
+        replace_operators(draft, plain=True)
         write_model(draft.model, Path(folder) / MODEL)
         yield Path(folder) / MODEL
 

@@ -29,6 +29,8 @@ _BROADCAST_OPSET, _ERF_OPSET = 7, 9
 _LAST_OPSET = 9
 _END = np.iinfo(np.int64).max
 _ANY = 1 << 31
+# What a sign passes through; of the inputs all but one are no node's.
+_LINEAR = ("Mul", "Div", "Transpose", "Reshape", "Identity")
 _CLOSE = 1e-6
 _GRID = np.linspace(-8, 8, 4001, dtype=np.float32)
 
@@ -41,6 +43,7 @@ class _Building:
     node: onnx.NodeProto
     nodes: list[onnx.NodeProto]
     taken: set[str]
+    plain: bool
 
     def add(self, op: str, *inputs: str, last: bool = False, **given: Sequence[float]) -> str:
         """Add a node, the last of which gives what the old one gave; return its output."""
@@ -79,8 +82,39 @@ class _Building:
 
 
 def _build_erfc(building: _Building) -> None:
+    """Write ``1 - Erf(x)``, or of a negative ``1 + Erf(-x)``, in which providers know a Gelu."""
+    negative = None if building.plain else _find_negative(building)
+    if negative is not None:
+        _drop_negative(building.draft.model, negative)
     erf = building.add("Erf", building.node.input[0])
-    building.add("Sub", building.add_number(1.0), erf, last=True)
+    if negative is not None:
+        building.add("Add", erf, building.add_number(1.0), last=True)
+    else:
+        building.add("Sub", building.add_number(1.0), erf, last=True)
+
+
+def _find_negative(building: _Building) -> onnx.NodeProto | None:
+    """Return the Neg that a node's input comes from, if nothing else reads what is between."""
+    draft, tensor = building.draft, building.node.input[0]
+    reads = draft.count_reads()
+    while reads[tensor] == 1 and (maker := draft.find_maker(tensor)) is not None:
+        if is_op(maker, "Neg"):
+            return maker
+        if not any(is_op(maker, op) for op in _LINEAR):
+            return None
+        made = [name for name in maker.input if draft.find_maker(name) is not None]
+        if len(made) != 1:
+            return None
+        tensor = made[0]
+    return None
+
+
+def _drop_negative(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
+    for reader in model.graph.node:
+        if node.output[0] in reader.input:
+            names = [node.input[0] if n == node.output[0] else n for n in reader.input]
+            reader.input[:] = names
+    model.graph.node.remove(node)
 
 
 def _build_affine(building: _Building) -> None:
@@ -139,8 +173,13 @@ Keras's exact GELU is made. The others were experimental, until ONNX 1.5 took th
 onnxruntime still has them in old opsets, but no model of them can be converted to another one."""
 
 
-def replace_operators(draft: Draft) -> list[str]:
-    """Write operators that ONNX has not with those that it has; only in the main graph."""
+def replace_operators(draft: Draft, *, plain: bool = False) -> list[str]:
+    """Write operators that ONNX has not with those that it has; only in the main graph.
+
+    Args:
+        draft: Is changed.
+        plain: Whether to write each as it is by itself, whatever is around it.
+    """
     graph, done = draft.model.graph, []
     opset = find_default_opset(draft.model)
     taken = {name for node in graph.node for name in (*node.input, *node.output)}
@@ -151,7 +190,7 @@ def replace_operators(draft: Draft) -> list[str]:
             continue
         if not stand_in.opset <= opset <= stand_in.last_opset:
             continue
-        building = _Building(draft, node, [], taken)
+        building = _Building(draft, node, [], taken, plain)
         stand_in.build(building)
         done.append(
             f"{node.op_type} {(node.name or node.output[0])!r} by"
@@ -196,7 +235,7 @@ def _run_stand_in(op: str) -> Array:
     graph = helper.make_graph([helper.make_node(op, ["x"], ["y"])], op, values[:1], values[1:])
     imports = [helper.make_opsetid("", STAND_INS[op].opset)]
     draft = Draft(helper.make_model(graph, opset_imports=imports, ir_version=MIN_IR))
-    replace_operators(draft)
+    replace_operators(draft, plain=True)
     with TemporaryDirectory(prefix="edgepack-stand-in-") as folder:
         path = Path(folder) / "model.onnx"
         write_model(draft.model, path)

@@ -53,14 +53,11 @@ def _list_gelus(inner: list[Any]) -> list[Any]:
     ]
 
 
-_FROM_ERFC = [
-    ("Mul", ("Mul", _X, 0.5), ("Sub", 1.0, ("Erf", ("Mul", ("Neg", _X), math.sqrt(0.5)))))
-]
 # By operator: the opset it came with (Operators.md), and how exporters write it in pieces.
 _Patterns = dict[str, tuple[int, list[Any]]]
 _HARD: _Patterns = {"HardSwish": (14, _HARD_SWISH), "HardSigmoid": (6, _HARD_SIGMOID)}
 _GELU: _Patterns = {
-    "Gelu": (20, [*_list_gelus(_ERFS), *_FROM_ERFC]),
+    "Gelu": (20, _list_gelus(_ERFS)),
     "Gelu by tanh": (20, _list_gelus(_TANHS)),
 }
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
