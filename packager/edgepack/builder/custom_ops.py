@@ -28,7 +28,7 @@ def find_libraries(loaded: LoadedProject) -> dict[str, Path]:
             some, and none for this machine, where a build has to run the model.
     """
     given = loaded.project.custom_ops
-    found: dict[str, Path] = {m: _find_library(loaded, m, name) for m, name in given.items()}
+    found = {machine: _find_library(loaded, machine, name) for machine, name in given.items()}
     here = find_machine()
     if found and here not in found:
         raise ProfileError(

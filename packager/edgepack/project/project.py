@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from edgepack.base.schema import Finite, Id, Positive, StrictModel
 from edgepack.converters.registry import CONVERTERS
@@ -17,6 +17,21 @@ from edgepack.project.outputs import OutputDescription, list_read_too
 from edgepack.project.profile import VariantChange
 from edgepack.project.samples import Samples
 
+_MACHINES = ("linux-x86-64", "linux-aarch64")
+
+
+def _require_machine(name: str) -> str:
+    if name not in _MACHINES:
+        raise ValueError(f"there are no libraries for {name!r} | one of {', '.join(_MACHINES)}")
+    return name
+
+
+Machine = Annotated[
+    str,
+    AfterValidator(_require_machine),
+    WithJsonSchema({"enum": list(_MACHINES), "type": "string"}),
+]
+"""A kind of machine that bundles carry libraries for."""
 Number = bool | int | Finite
 ConstantValue = Number | list[Number] | list[list[Number]]
 
@@ -74,7 +89,7 @@ class Project(StrictModel):
     model: str
     files: list[str] = []
     """Files carried into the bundle: labels, tokenizers."""
-    custom_ops: dict[Literal["linux-x86-64", "linux-aarch64"], str] = {}
+    custom_ops: dict[Machine, str] = {}
     """Shared libraries with operators of the user's own, by the kind of machine they are for."""
     dims: dict[
         str, Positive | Annotated[list[Positive], Field(min_length=1)] | Span | Literal["free"]

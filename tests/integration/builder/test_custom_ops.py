@@ -254,6 +254,12 @@ def test_library_of_another_architecture_is_refused(tmp_path, compiled):
     assert "it is built for" in refuse(write_project(tmp_path, ONE)).problem
 
 
+def test_library_for_a_machine_that_there_is_none_for_is_refused(tmp_path):
+    error = refuse(write_project(tmp_path, "custom_ops: {linux-x86_64: libbend.so}"))
+    assert error.problem == "there are no libraries for 'linux-x86_64'"
+    assert error.hint == "one of linux-x86-64, linux-aarch64"
+
+
 def test_project_without_a_library_for_the_build_host_is_refused(tmp_path, compiled):
     shutil.copy(compiled / "other/libbend.so", tmp_path)
     error = refuse(write_project(tmp_path, f"custom_ops: {{{ELSEWHERE}: libbend.so}}"))
