@@ -101,7 +101,7 @@ def read_source_facts(loaded: LoadedProject) -> ModelFacts:
     Raises:
         ModelError: As :func:`~edgepack.model.facts.read_model_facts`.
     """
-    return replace(read_model_facts(loaded.model_path), name=loaded.named_model.name)
+    return replace(read_model_facts(loaded.model_path), name=loaded.model_name)
 
 
 def _add_labels(loaded: LoadedProject, labels: Mapping[str, Path]) -> LoadedProject:

@@ -60,7 +60,7 @@ def make_manifest(
         target=profile.id,
         family=profile.family,
         model=SourceModel(
-            name=judged.job.loaded.named_model.name,
+            name=judged.job.loaded.model_name,
             sha256=facts.sha256,
             opset=facts.opset,
             ir_version=facts.ir_version,

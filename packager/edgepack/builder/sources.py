@@ -7,7 +7,9 @@ and needs no environment.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from edgepack.base.files import hash_file
@@ -17,13 +19,14 @@ from edgepack.builder.cleaning import clean_source
 from edgepack.builder.execution import execute
 from edgepack.builder.plan import FRAMEWORK_SOURCE, PlanBuilder
 from edgepack.converters.base import Converter
-from edgepack.converters.conversion import Conversion, ConvertedModel
+from edgepack.converters.conversion import FUNCTION, Conversion, ConvertedModel
 from edgepack.converters.environments import Environment, ask_python
-from edgepack.converters.registry import find_converter
-from edgepack.errors import ModelError, UsageError
+from edgepack.converters.registry import CONVERTERS, find_converter
+from edgepack.errors import ModelError, ProfileError, UsageError, suggest_nearest
 from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.model.files import MODEL
 from edgepack.project.loading import LoadedProject
+from edgepack.project.project import PythonModel
 from edgepack.steps.base import read_notes
 from edgepack.steps.converted import Converted, read_conversion
 
@@ -63,6 +66,9 @@ def convert_source(
         ToolError: There is no environment to convert it in, or the converter crashed.
         UsageError: A Python is given, and the model is ONNX.
     """
+    model = loaded.project.model
+    if isinstance(model, PythonModel):
+        return _open_function(loaded, model, cache, progress, python)
     source = loaded.named_model
     converter = find_converter(source)
     if converter is None:
@@ -75,13 +81,62 @@ def convert_source(
         return loaded
     conversion = _choose_conversion(loaded, converter, python)
     digest = _hash_source(source)
+    return _convert(loaded, (source, digest), conversion, cache, progress)
+
+
+def _open_function(
+    loaded: LoadedProject,
+    model: PythonModel,
+    cache: StepCache,
+    progress: Progress,
+    python: str | None,
+) -> LoadedProject:
+    """Return a project with the model that a function of the user's makes.
+
+    It runs in the user's own Python, with all rights: it is their code, as their hooks are.
+    """
+    taking = {name: each for name, each in CONVERTERS.items() if each.makes}
+    converter = taking.get(model.framework)
+    if converter is None:
+        raise ProfileError(
+            f"no function makes a model of {model.framework!r}",
+            hint=suggest_nearest(model.framework, taking),
+            where=loaded.locate("model", "framework"),
+        )
+    settings = loaded.project.converters.get(converter.name)
+    named = python or (settings.python if settings else None) or loaded.project.interpreter
+    own = _locate_python(loaded, named, python) if named else sys.executable
+    asked = ask_python(own, converter.packages, loaded.locate("model"))
+    conversion = Conversion(
+        converter.name,
+        asked.identity,
+        asked.python,
+        confined=False,
+        options=((FUNCTION, model.python),),
+    )
+    opened = _convert(loaded, (loaded.folder, ""), conversion, cache, progress)
+    if opened.converted is None:
+        raise TypeError("what was converted says so")
+    digest = str(read_conversion(opened.converted.folder)["function_sha256"])
+    return replace(opened, converted=replace(opened.converted, digest=digest))
+
+
+def _convert(
+    loaded: LoadedProject,
+    given: tuple[Path, str],
+    conversion: Conversion,
+    cache: StepCache,
+    progress: Progress,
+) -> LoadedProject:
+    """Return a project with a model converted from a file, folder or function, and its digest."""
+    source, digest = given
     builder = PlanBuilder()
     builder.add_source(FRAMEWORK_SOURCE, source, digest)
     step = builder.add_step(Converted(conversion), source=FRAMEWORK_SOURCE)
-    done = execute(builder.make_plan([]), cache=cache, jobs=1, progress=progress)
-    made = done.artifacts[step]
+    made = execute(builder.make_plan([]), cache=cache, jobs=1, progress=progress).artifacts[step]
     converted = ConvertedModel(source, digest, conversion, made.path, made.digest)
-    told = f"{step} of {source.name} (sha256 {digest}): {read_notes(made.path).done}"
+    what = f"sha256 {digest}" if digest else "a function"
+    told = f"{step} of {loaded.model_name} ({what}): {read_notes(made.path).done}"
     return replace(loaded, model_file=made.path / MODEL, model_history=(told,), converted=converted)
 
 
@@ -121,10 +176,11 @@ def _choose_conversion(
     settings = loaded.project.converters.get(converter.name)
     own = python or (settings.python if settings else None)
     confined = settings.confined if settings else True
+    if own is None and converter.own and all(map(_is_installed, converter.own)):
+        own = sys.executable
     if own:
         where = "--python" if python else loaded.locate("converters", converter.name)
-        path = str(loaded.folder / own) if "/" in own and not python else own
-        asked = ask_python(path, converter.packages, where)
+        asked = ask_python(_locate_python(loaded, own, python), converter.packages, where)
         return Conversion(converter.name, asked.identity, asked.python, confined)
     if converter.lock is None:
         raise UsageError(
@@ -133,6 +189,25 @@ def _choose_conversion(
             " edgepack.yaml",
         )
     return Conversion(converter.name, Environment(converter.lock).identity, "", confined)
+
+
+def _locate_python(loaded: LoadedProject, named: str, python: str | None) -> str:
+    """Return a Python that is found from any folder, but not what its links lead to.
+
+    One of the command line is relative to where that was typed, one of the project to its folder.
+    """
+    if "/" not in named:
+        return named
+    return str(((Path() if python else loaded.folder) / named).absolute())
+
+
+def _is_installed(package: str) -> bool:
+    """Return whether the Python that edgepack runs in has a package."""
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _hash_source(source: Path) -> str:

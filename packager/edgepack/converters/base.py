@@ -41,3 +41,8 @@ class Converter:
     """Which opset it writes."""
     readable: tuple[str, ...] = ()
     """What it may read beside the model, by path."""
+    own: tuple[str, ...] = ()
+    """Packages with which the Python that edgepack runs in will do, before a lock's are installed;
+    none where it never does."""
+    makes: str = ""
+    """What a function of the user's returns to be converted; empty where it takes files only."""

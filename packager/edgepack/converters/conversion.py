@@ -10,6 +10,9 @@ from edgepack.converters.environments import Environment, find_python
 from edgepack.converters.registry import CONVERTERS
 from edgepack.converters.running import Inside
 
+FUNCTION = "function"
+"""The option that names a function of the user's."""
+
 
 @dataclass(frozen=True)
 class Conversion:
@@ -24,6 +27,11 @@ class Conversion:
     confined: bool = True
     """Whether the process gives up network, and files that are not its own."""
     options: tuple[tuple[str, str | int], ...] = ()
+
+    @property
+    def function(self) -> str:
+        """The user's function that makes the model, ``module:name``; empty where it is a file."""
+        return str(dict(self.options).get(FUNCTION, ""))
 
     def open(self, source: Path) -> Inside:
         """Return the converter in its environment, which is made first if it is not there.
@@ -43,7 +51,8 @@ class ConvertedModel:
 
     source: Path
     digest: str
-    """Of the framework's file, or of all files of its folder."""
+    """Of the framework's file, or of all files of its folder, or of the file of the function that
+    makes the model."""
     conversion: Conversion
     folder: Path
     """Of the conversion's output."""

@@ -192,7 +192,9 @@ def _list_commands(lock: Lock, folder: Path) -> list[list[str]]:
     python, path = str(folder / "bin" / "python"), str(lock.path)
     if uv := _find_uv():
         wanted = sys.executable if own else version
-        index = ["--index", lock.index] if lock.index else []
+        # Each package from the index that has the version: uv stops at the first with the name.
+        index = ["--index", lock.index, "--index-strategy", "unsafe-best-match"]
+        index = index if lock.index else []
         return [
             [uv, "venv", "--quiet", "--python", wanted, str(folder)],
             [uv, "pip", "install", "--quiet", "--compile-bytecode", "--no-deps", "--python", python,

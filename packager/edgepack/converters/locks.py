@@ -12,3 +12,14 @@ TENSORFLOW = Lock(
     pythons=((3, 10), (3, 11), (3, 12), (3, 13)),
 )
 """For TensorFlow Lite, Keras and SavedModel."""
+
+# An estimate, as PyTorch's index was not within reach where this was written: Debian's packages of
+# torch 2.14 without CUDA are 245 MB and take 1.2 GB.
+TORCH = Lock(
+    name="torch",
+    download_mb=250,
+    disk_mb=1200,
+    pythons=((3, 11), (3, 12), (3, 13), (3, 14)),
+    index="https://download.pytorch.org/whl/cpu",
+)
+"""For PyTorch, without CUDA."""

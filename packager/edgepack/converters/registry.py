@@ -6,10 +6,12 @@ from pathlib import Path
 
 from edgepack.converters.base import Converter
 from edgepack.converters.keras import KERAS
+from edgepack.converters.refused import refuse
 from edgepack.converters.saved_model import SAVED_MODEL
 from edgepack.converters.tflite import TFLITE
+from edgepack.converters.torch_export import TORCH_EXPORT
 
-CONVERTERS = {each.name: each for each in (KERAS, SAVED_MODEL, TFLITE)}
+CONVERTERS = {each.name: each for each in (KERAS, SAVED_MODEL, TFLITE, TORCH_EXPORT)}
 
 
 def find_converter(path: Path) -> Converter | None:
@@ -18,4 +20,7 @@ def find_converter(path: Path) -> Converter | None:
     Raises:
         ModelError: The file is of a kind that must not be read, with the command that exports it.
     """
-    return next((each for each in CONVERTERS.values() if each.recognise(path)), None)
+    found = next((each for each in CONVERTERS.values() if each.recognise(path)), None)
+    if found is None:
+        refuse(path)
+    return found

@@ -24,11 +24,15 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.base.machine import read_available_memory
 from edgepack.base.processes import ProgramResult, run_supervised
+from edgepack.base.worker import tell
 from edgepack.converters.base import Converter
 from edgepack.errors import ModelError, ToolError
 
 _INSIDE = Path(__file__).parent / "inside"
 _MAIN = "edgepack_inside.py"
+_CALLING = "calling.txt"
+_MOST_LINES = 100
+"""The most lines that are shown of what a user's function prints."""
 # Threads of libraries are the user's to choose, and some processors need a choice.
 _PASSED = ("OPENBLAS_", "OMP_", "MKL_")
 _ENVIRONMENT = {
@@ -116,11 +120,25 @@ class Inside:
         }
         (folder / "request.json").write_text(json.dumps(whole), encoding="utf-8")
         done = run_supervised(
-            [*self._list_prefix(folder), self.python, "-sB", str(_INSIDE / _MAIN), str(folder)],
+            [*self._list_command(folder), str(_INSIDE / _MAIN), str(folder)],
             timeout_s=self.most_s + _MARGIN_S,
-            cwd=folder,
+            cwd=self.source if self.function else folder,
         )
+        if self.function and request["do"] == "convert":
+            for line in done.text.splitlines()[-_MOST_LINES:]:
+                tell(f"{self.function}: {line}")
         return self._read_answer(folder, done)
+
+    @property
+    def function(self) -> str:
+        """The user's function that makes the model, ``module:name``; empty where it is a file."""
+        return str(self.options.get("function", ""))
+
+    def _list_command(self, folder: Path) -> list[str]:
+        """Return Python with what stands before it; a function of the user's has all of theirs."""
+        if self.function:
+            return [self.python, "-B"]
+        return [*self._list_prefix(folder), self.python, "-sB"]
 
     def _list_prefix(self, folder: Path) -> list[str]:
         """Return what stands before the command: its environment, and Apple's sandbox on macOS."""
@@ -133,8 +151,16 @@ class Inside:
         return prefix
 
     def _read_answer(self, folder: Path, done: ProgramResult) -> dict[str, Any]:
-        name, what = str(self.source.name), self.converter.words
+        name, what = self.function or self.source.name, self.converter.words
         answer = folder / "answer.json"
+        if (folder / _CALLING).is_file() and not answer.is_file():
+            module, _, function = self.function.partition(":")
+            code = f"import {module}; {module}.{function}()"
+            raise ModelError(
+                f"the function {self.function!r} {self._explain_end(done.exit_code)}"
+                f"{done.last_lines}",
+                hint=f"run it yourself in {str(self.source)!r}: {self.python} -c {code!r}",
+            )
         if done.exit_code or not answer.is_file():
             raise ToolError(
                 f"the converter of {what} {self._explain_end(done.exit_code)}{done.last_lines}",

@@ -55,8 +55,18 @@ class LoadedProject:
 
     @property
     def named_model(self) -> Path:
-        """The model as the user named it, whatever it was converted to."""
-        return self.folder / self.project.model
+        """The model as the user named it, whatever it was converted to.
+
+        The project's folder where a function makes it.
+        """
+        model = self.project.model
+        return self.folder / model if isinstance(model, str) else self.folder
+
+    @property
+    def model_name(self) -> str:
+        """What the model is called: its file, or the function that makes it."""
+        model = self.project.model
+        return self.named_model.name if isinstance(model, str) else model.python
 
     def find_scores_output(self, outputs: Sequence[str]) -> str | None:
         """Return the output that holds class scores: the one described so, else the first.

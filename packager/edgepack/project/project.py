@@ -15,7 +15,7 @@ from edgepack.project.limits import Limits
 from edgepack.project.names import AppNames, ProjectName, ProjectVersion
 from edgepack.project.outputs import OutputDescription, list_read_too
 from edgepack.project.profile import VariantChange
-from edgepack.project.samples import Samples
+from edgepack.project.samples import HookName, Samples
 
 _MACHINES = ("linux-x86-64", "linux-aarch64")
 
@@ -73,6 +73,19 @@ class ConverterSettings(StrictModel):
     """Whether the process has neither network nor files but its own; false trusts the model."""
 
 
+class PythonModel(StrictModel):
+    """A model that a function of the user's makes, in the user's own Python.
+
+    The function takes nothing. What it returns is the framework's: for ``torch``
+    ``(module.eval(), example_inputs)`` or ``(module.eval(), example_inputs, dynamic_shapes)``, as
+    ``torch.export.export`` takes them.
+    """
+
+    python: HookName
+    framework: str
+    """What it returns a model of: ``torch``."""
+
+
 class DeviceNeeds(StrictModel):
     """What the project asks of one device."""
 
@@ -86,7 +99,8 @@ class Project(StrictModel):
     schema_version: Literal[1]
     name: ProjectName
     version: ProjectVersion = "0.0.0"
-    model: str
+    model: str | PythonModel
+    """A file or folder, or a function that makes the model."""
     files: list[str] = []
     """Files carried into the bundle: labels, tokenizers."""
     custom_ops: dict[Machine, str] = {}
@@ -114,7 +128,8 @@ class Project(StrictModel):
     converters: dict[str, ConverterSettings] = {}
     """By format: docs/sources.md has their names."""
     interpreter: str | None = None
-    """The Python that runs the project's hooks; default: the one edgepack runs in."""
+    """The Python that runs the project's hooks, and the function that makes the model; default: the
+    one edgepack runs in."""
 
     @property
     def named_variants(self) -> dict[str, list[VariantChange]]:

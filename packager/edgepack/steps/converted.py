@@ -19,7 +19,11 @@ SIGNATURE = "signature.json"
 
 @dataclass(frozen=True)
 class Converted:
-    """The source as ONNX. Inputs: ``source``, the framework's file or folder."""
+    """The source as ONNX.
+
+    Inputs: ``source``, the framework's file or folder; where a function makes the model, the
+    project's folder.
+    """
 
     name: ClassVar[str] = "converted"
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -27,8 +31,8 @@ class Converted:
 
     @property
     def cacheable(self) -> bool:
-        """A file decides its conversion."""
-        return True
+        """A file decides its conversion; a function may return something else each time."""
+        return not self.conversion.function
 
     def check(self, inputs: Inputs) -> None:
         """Look into the file before a framework reads it.
@@ -36,7 +40,8 @@ class Converted:
         Raises:
             ModelError: It is not of its format, or holds what must not be read.
         """
-        CONVERTERS[self.conversion.converter].look(inputs["source"])
+        if not self.conversion.function:
+            CONVERTERS[self.conversion.converter].look(inputs["source"])
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write ``model.onnx`` and ``signature.json``.

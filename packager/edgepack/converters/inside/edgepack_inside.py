@@ -10,20 +10,29 @@ To convert writes ``model.onnx``, to run reads the inputs ``in-0.npz``, ``in-1.n
 ``{"name": ONNX's, "source": the framework's, "tensor": its type and shape there}``, in the order in
 which the framework has them, and ``versions`` of packages. What was foreseen and cannot be
 converted is ``refused``.
+
+With ``function`` in the options, ``"module:name"``, the source is the project's folder, and the
+model is what that function returns.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import inspect
 import json
 import os
+import random
 import resource
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 Answer = Dict[str, Any]
+CALLING = "calling.txt"
+"""The file that is there while a function of the user's runs: what ends this process then is
+its."""
 
 
 class Refused(Exception):
@@ -80,6 +89,7 @@ def make_signature(
     outputs: Sequence[Tuple[str, str]],
     versions: Dict[str, str],
     tensors: Optional[Dict[str, str]] = None,
+    notes: Sequence[str] = (),
 ) -> Answer:
     """Return the answer to ``convert``.
 
@@ -88,18 +98,77 @@ def make_signature(
         outputs: The same of outputs.
         versions: Of packages.
         tensors: By the framework's name: type and shape in the framework, for people.
+        notes: What else there is to say of the conversion.
     """
     known = tensors or {}
     return {
         "inputs": [_describe(pair, known) for pair in inputs],
         "outputs": [_describe(pair, known) for pair in outputs],
         "versions": versions,
+        "notes": list(notes),
     }
 
 
 def _describe(pair: Tuple[str, str], tensors: Dict[str, str]) -> Dict[str, str]:
     name, source = pair
     return {"name": name, "source": source, "tensor": tensors.get(source, "")}
+
+
+def open_source(source: str, options: Dict[str, Any], read: Callable[[str], Any]) -> Any:
+    """Return the framework's model: read from a file or folder, or made by the user's function.
+
+    A script must check what the function returned: it may be anything. Sources of random numbers
+    begin anew, so that the same weights come of every call.
+    """
+    if "function" not in options:
+        return read(source)
+    calling = os.path.join(options["folder"], CALLING)
+    with open(calling, "w", encoding="utf-8") as file:
+        file.write(options["function"])
+    function = _find_function(source, options["function"])
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    made = function()
+    os.remove(calling)
+    return made
+
+
+def _find_function(project: str, name: str) -> Any:
+    """Return a function ``module:name``; the project's folder comes first on the path."""
+    sys.path.insert(0, project)
+    module_name, function_name = name.split(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise
+        raise Refused(
+            "there is no module %r for the function %r" % (error.name, name),
+            "write %s.py beside edgepack.yaml, or install it for the Python that runs it"
+            % module_name.replace(".", "/"),
+        ) from error
+    function: Any = getattr(module, function_name, None)
+    if not callable(function):
+        own = [
+            each
+            for each, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module_name
+        ]
+        raise Refused(
+            "the module %r has no function %r" % (module_name, function_name),
+            "it has %s" % (", ".join(own[:8]) or "none; define it there"),
+        )
+    return function
+
+
+def _hash_function(name: str) -> str:
+    """Return the sha256 of the file that a function's module is."""
+    path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+    if path is None:
+        return hashlib.sha256(name.encode()).hexdigest()
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
 
 
 def run(module: Any, request: Dict[str, Any], folder: str) -> Answer:
@@ -167,9 +236,12 @@ def main(folder: str) -> None:
 
 def _answer(request: Dict[str, Any], folder: str) -> Answer:
     module = importlib.import_module(request["script"])
+    request["options"]["folder"] = folder
     try:
         if request["do"] == "convert":
             converted: Answer = module.convert(request["source"], folder, request["options"])
+            if function := request["options"].get("function"):
+                converted["function_sha256"] = _hash_function(function)
             return converted
         return run(module, request, folder)
     except Refused as error:

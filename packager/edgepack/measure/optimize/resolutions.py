@@ -236,7 +236,7 @@ def _find_axes(loaded: LoadedProject, name: str, image: ImageInput) -> tuple[str
         raise UsageError(
             f"the model takes pictures of one size: {spec}",
             hint="export it with names for height and width (torch.onnx.export: dynamic_axes)",
-            where=loaded.project.model,
+            where=loaded.model_name,
         )
     return str(found[0]), str(found[1])
 
