@@ -113,7 +113,9 @@ def plan_inputs(loaded: LoadedProject, facts: ModelFacts) -> PlanInputs:
         facts=replace(facts, inputs=free),
         constants=constants,
         state=state,
-        scores_output=loaded.find_scores_output([spec.name for spec in facts.outputs]),
+        scores_output=loaded.find_scores_output(
+            [spec.name for spec in facts.outputs], facts.label_outputs
+        ),
         described=tuple((n, d.without_words()) for n, d in loaded.describe_outputs().items()),
         named=frozenset(find_named_targets(loaded)),
         extensions=find_extension_operators(project, facts),

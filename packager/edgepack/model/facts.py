@@ -84,6 +84,17 @@ class ModelFacts:
     """Inputs whose values choose rows of a table of weights, as token ids do, with how many rows it
     has. Inputs that are changed by arithmetic first are left out."""
 
+    @property
+    def label_outputs(self) -> tuple[str, ...]:
+        """Outputs of one whole number for each sample, as classifiers name the best class."""
+        return tuple(
+            spec.name
+            for spec in self.outputs
+            if spec.dtype.startswith(("int", "uint"))
+            and spec.shape is not None
+            and (len(spec.shape) == 1 or spec.shape[1:] == (1,))
+        )
+
 
 def read_model_facts(path: Path) -> ModelFacts:
     """Return the facts of a model file.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,16 +68,18 @@ class LoadedProject:
         model = self.project.model
         return self.named_model.name if isinstance(model, str) else model.python
 
-    def find_scores_output(self, outputs: Sequence[str]) -> str | None:
+    def find_scores_output(
+        self, outputs: Sequence[str], labels: Collection[str] = ()
+    ) -> str | None:
         """Return the output that holds class scores: the one described so, else the first.
 
         An output that is a state, or that another one is read with, counts only where there are no
-        others.
+        others; and so do ``labels``, the outputs that name the best class itself.
 
         None if the first output is described as something else.
         """
         described = self.project.outputs
-        others = {*self.project.state, *self.project.read_too}
+        others = {*self.project.state, *self.project.read_too, *labels}
         outputs = [name for name in outputs if name not in others] or outputs
         for name in outputs:
             if name in described and described[name].kind == "classification":

@@ -195,7 +195,7 @@ class _Materials:
             reference=self.reference,
             references=None,
             metric=source.metric if source else None,
-            scores_output=loaded.find_scores_output(outputs),
+            scores_output=loaded.find_scores_output(outputs, facts.label_outputs),
             described=loaded.describe_outputs(),
             project=loaded.folder,
             interpreter=loaded.project.interpreter,
