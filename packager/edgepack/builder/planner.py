@@ -21,6 +21,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.builder.carrying import Carrying
 from edgepack.builder.custom_ops import add_library_sources, explain_missing_library
 from edgepack.builder.extensions import add_extensions, explain_missing_extensions
+from edgepack.builder.float32_only import explain_float32_only
 from edgepack.builder.inputs import PlanInputs, plan_inputs
 from edgepack.builder.model_plan import (
     ModelSteps,
@@ -182,6 +183,8 @@ def _find_lack_of_calibration(inputs: PlanInputs, variant: Variant) -> Unused | 
     """Return that a variant lacks calibration samples; a bare model needs a project for them."""
     if inputs.project.samples.calibration is not None or not needs_calibration(inputs, variant):
         return None
+    if explain_float32_only(inputs.facts, variant):  # samples would not help
+        return None
     how = f"{format_init_command(inputs.loaded)}, or " if inputs.loaded.source is None else ""
     hint = f"{how}add to edgepack.yaml: samples: {{calibration: {{path: samples.npz}}}}"
     return _make_refusal(variant, "it needs calibration samples", hint)
@@ -189,6 +192,8 @@ def _find_lack_of_calibration(inputs: PlanInputs, variant: Variant) -> Unused | 
 
 def _find_obstacle(inputs: PlanInputs, profile: Profile, variant: Variant) -> Unused | None:
     """Return what prevents a variant from being made, whatever samples there are."""
+    if problem := explain_float32_only(inputs.facts, variant):
+        return _make_refusal(variant, problem, "use the fp32 variants")
     sizes = inputs.project.buckets
     static = has_static_shapes(variant, sizes)
     if static and (problem := find_static_problem(variant, inputs.signature, sizes)):
