@@ -23,12 +23,15 @@ from edgepack.samples.spreading import choose_spread
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import make_probe_inputs
 from edgepack.steps.converted import read_conversion
+from edgepack.steps.proofs.leaves import make_leaf_rows
 
 MOST_SAMPLES = 32
 SHARE, QUANTIZED_SHARE = 1e-3, 0.1
 """How far a value may be from the framework's, in parts of the largest one of its output. Of 17
 public models of TensorFlow Lite the farthest was at 3e-4 (float16 weights, random input). Kernels
 of integers round each in their own way, and their errors add up."""
+EDGES = "rows at the edges of all leaves"
+"""The name of the sample that is made from a model's trees."""
 _COMPARED = "compared.json"
 _LEAST = 1e-5
 """What counts for nothing, however small the output is: probabilities of 1e-9 are zero."""
@@ -94,6 +97,7 @@ class FrameworkProof:
         ]
         (out / _COMPARED).write_text(json.dumps([asdict(c) for c in compared]), encoding="utf-8")
         what = "samples" if "samples" in inputs else "random inputs"
+        what += f", one of them {EDGES}," if EDGES in names else ""
         words = CONVERTERS[self.conversion.converter].words
         worst = max(compared, key=lambda each: each.farthest / (each.tolerance or 1.0))
         facts = {
@@ -121,6 +125,11 @@ class FrameworkProof:
             require_near(ComparedOutput(**found), words)
 
     def _make_feeds(self, folder: Path, samples: Path | None) -> tuple[list[str], list[Arrays]]:
+        names, feeds = self._read_feeds(folder, samples)
+        leaves = make_leaf_rows(folder / MODEL)
+        return (names, feeds) if leaves is None else ([*names, EDGES], [*feeds, leaves])
+
+    def _read_feeds(self, folder: Path, samples: Path | None) -> tuple[list[str], list[Arrays]]:
         fixed = make_constant_arrays(self.constants)
         if samples is None:
             made = list(make_probe_inputs(folder / MODEL, None, MOST_SAMPLES))
