@@ -23,3 +23,8 @@ TORCH = Lock(
     index="https://download.pytorch.org/whl/cpu",
 )
 """For PyTorch, without CUDA."""
+_TABLES = ((3, 11), (3, 12), (3, 13), (3, 14))
+SKLEARN = Lock(name="sklearn", download_mb=71, disk_mb=320, pythons=_TABLES)
+LIGHTGBM = Lock(name="lightgbm", download_mb=73, disk_mb=330, pythons=_TABLES)
+XGBOOST = Lock(name="xgboost", download_mb=75, disk_mb=340, pythons=_TABLES)
+"""XGBoost for CPUs: its usual wheel brings 350 MB for GPUs. For macOS there is only that one."""

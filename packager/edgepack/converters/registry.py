@@ -6,12 +6,18 @@ from pathlib import Path
 
 from edgepack.converters.base import Converter
 from edgepack.converters.keras import KERAS
+from edgepack.converters.lightgbm import LIGHTGBM
 from edgepack.converters.refused import refuse
 from edgepack.converters.saved_model import SAVED_MODEL
+from edgepack.converters.sklearn import SKLEARN
 from edgepack.converters.tflite import TFLITE
 from edgepack.converters.torch_export import TORCH_EXPORT
+from edgepack.converters.xgboost import XGBOOST
 
-CONVERTERS = {each.name: each for each in (KERAS, SAVED_MODEL, TFLITE, TORCH_EXPORT)}
+CONVERTERS = {
+    each.name: each
+    for each in (KERAS, LIGHTGBM, SAVED_MODEL, SKLEARN, TFLITE, TORCH_EXPORT, XGBOOST)
+}
 
 
 def find_converter(path: Path) -> Converter | None:

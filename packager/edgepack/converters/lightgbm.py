@@ -1,0 +1,30 @@
+"""LightGBM: text files of ``save_model``, converted by onnxmltools and run by LightGBM itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgepack.converters.base import Converter
+from edgepack.converters.locks import LIGHTGBM as LOCK
+
+# How GBDT::SaveModelToString begins (LightGBM, src/boosting/gbdt_model_text.cpp).
+_FIRST_LINES = [b"tree", b"version=v"]
+_SUFFIXES = (".txt", ".lgb", ".lgbm", ".lightgbm", ".model")
+
+
+def _recognise(path: Path) -> bool:
+    if not path.is_file() or path.suffix.lower() not in _SUFFIXES:
+        return False
+    with path.open("rb") as file:
+        lines = [file.readline(80).strip() for _ in _FIRST_LINES]
+    return lines[0] == _FIRST_LINES[0] and lines[1].startswith(_FIRST_LINES[1])
+
+
+LIGHTGBM = Converter(
+    name="lightgbm",
+    words="LightGBM",
+    recognise=_recognise,
+    script="edgepack_lightgbm",
+    packages=("onnxmltools", "lightgbm", "skl2onnx", "onnx"),
+    lock=LOCK,
+)

@@ -1,0 +1,246 @@
+"""scikit-learn, LightGBM and XGBoost: real exporters, and the frameworks' own outputs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from edgepack.base.progress import Silent
+from edgepack.builder.build import build
+from edgepack.builder.cache import StepCache
+from edgepack.builder.sources import open_project
+from edgepack.bundle.reading import verify
+from edgepack.converters.conversion import ConvertedModel
+from edgepack.converters.environments import Lock
+from edgepack.converters.locks import LIGHTGBM, SKLEARN, XGBOOST
+from edgepack.errors import ModelError, StepError
+from edgepack.project.loading import make_project
+from edgepack.steps.base import read_notes, run_step
+from edgepack.steps.converted import read_conversion
+from edgepack.steps.proofs.framework import EDGES, FrameworkProof
+
+from tests.support.environments import find_framework_python, make_models
+
+NETS = Path(__file__).parents[2] / "support/nets"
+LOCKS: dict[str, Lock] = {"sklearn": SKLEARN, "lightgbm": LIGHTGBM, "xgboost": XGBOOST}
+pytestmark = pytest.mark.slow(reason="starts each framework twice for each model")
+
+
+def find_models(framework: str) -> tuple[Path, str]:
+    """Return the folder of a framework's models, and the Python that has it."""
+    python = find_framework_python(LOCKS[framework])
+    return make_models(NETS / f"make_{framework}_models.py", python), python
+
+
+def convert(framework: str, name: str, tmp_path: Path) -> tuple[Path, ConvertedModel]:
+    folder, python = find_models(framework)
+    path = folder / name
+    cache = StepCache(tmp_path / "steps")
+    converted = open_project(make_project(path), cache, Silent(), python).converted
+    assert converted is not None
+    return path, converted
+
+
+def prove(path: Path, converted: ConvertedModel, folder: Path, tmp_path: Path) -> dict:
+    out = tmp_path / "proof"
+    out.mkdir()
+    inputs = {"source": path, "converted": folder}
+    run_step(FrameworkProof(converted.conversion), inputs, out)
+    return read_notes(out).facts
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "outputs"),
+    [
+        ("sklearn", "scaled_logistic.skops", ["label", "probabilities"]),
+        ("sklearn", "columns.skops", ["label", "probabilities"]),
+        ("sklearn", "numbered.skops", ["label", "probabilities"]),
+        ("sklearn", "forest.skops", ["label", "probabilities"]),
+        ("sklearn", "boosting.skops", ["label", "probabilities"]),
+        ("sklearn", "histogram.skops", ["label", "probabilities"]),
+        ("sklearn", "ada.skops", ["label", "probabilities"]),
+        ("sklearn", "calibrated.skops", ["label", "probabilities"]),
+        ("sklearn", "forest_regression.skops", ["prediction"]),
+        ("sklearn", "histogram_regression.skops", ["prediction"]),
+        ("sklearn", "linear.skops", ["prediction"]),
+        ("sklearn", "clusters.skops", ["label", "scores"]),
+        ("sklearn", "outliers.skops", ["label", "scores"]),
+        ("sklearn", "components.skops", ["transformed"]),
+        ("lightgbm", "binary.txt", ["label", "probabilities"]),
+        ("lightgbm", "steep.txt", ["label", "probabilities"]),
+        ("lightgbm", "multiclass.txt", ["label", "probabilities"]),
+        ("lightgbm", "regression.txt", ["prediction"]),
+        ("lightgbm", "fair.txt", ["prediction"]),
+        ("lightgbm", "poisson.txt", ["prediction"]),
+        ("lightgbm", "forest.txt", ["prediction"]),
+        ("lightgbm", "forest_binary.txt", ["label", "probabilities"]),
+        ("lightgbm", "categories.txt", ["label", "probabilities"]),
+        ("lightgbm", "missing.txt", ["prediction"]),
+        ("xgboost", "binary.json", ["label", "probabilities"]),
+        ("xgboost", "binary_low.ubj", ["label", "probabilities"]),
+        ("xgboost", "multiclass.ubj", ["label", "probabilities"]),
+        ("xgboost", "multiclass_labels.json", ["label", "probabilities"]),
+        ("xgboost", "regression.json", ["prediction"]),
+        ("xgboost", "poisson.json", ["prediction"]),
+        ("xgboost", "parallel.json", ["prediction"]),
+        ("xgboost", "missing.json", ["prediction"]),
+        ("xgboost", "stopped.json", ["label", "probabilities"]),
+    ],
+)
+def test_model_when_converted_computes_what_its_framework_does(tmp_path, framework, name, outputs):
+    path, converted = convert(framework, name, tmp_path)
+    facts = prove(path, converted, converted.folder, tmp_path)
+    assert [each["name"] for each in facts["outputs"]] == outputs
+    assert all(each["farthest"] <= each["tolerance"] for each in facts["outputs"])
+    assert facts["confined"].startswith("Landlock")
+    model = onnx.load(converted.folder / "model.onnx")
+    domains = [entry.domain for entry in model.opset_import]
+    assert sorted(domains) == sorted(set(domains))
+    # What is declared is what comes, for any number of rows.
+    session = onnxruntime.InferenceSession(converted.folder / "model.onnx")
+    assert session.get_inputs()[0].shape == ["batch", 6]
+    for rows in (1, 3):
+        found = session.run(None, {"input": np.ones((rows, 6), np.float32)})
+        for value, spec in zip(found, session.get_outputs(), strict=True):
+            assert value.shape[0] == rows
+            assert spec.shape[0] == "batch"
+            assert spec.shape[1:] == list(value.shape[1:])
+
+
+def test_classes_when_they_have_names_become_numbers_and_the_names_are_kept(tmp_path):
+    _, converted = convert("sklearn", "calibrated.skops", tmp_path)
+    assert read_conversion(converted.folder)["classes"] == ["ant", "bee", "cat"]
+    model = onnx.load(converted.folder / "model.onnx")
+    assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.INT64
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "problem"),
+    [
+        ("sklearn", "own_class.skops", "not scikit-learn's own, and may be any code: __main__.Own"),
+        ("sklearn", "own_function.skops", "FunctionTransformer is not supported"),
+        ("sklearn", "density.skops", "no converter for sklearn.cluster._dbscan.DBSCAN"),
+        ("sklearn", "categories.skops", "HistGradientBoostingClassifier has categorical features"),
+        ("sklearn", "two_labels.skops", "several labels for each row"),
+        ("lightgbm", "one_versus_all.txt", "the objective 'multiclassova'"),
+        ("lightgbm", "linear_trees.txt", "linear trees"),
+        ("lightgbm", "root.txt", "reg_sqrt"),
+        ("lightgbm", "zero_missing.txt", "zero_as_missing"),
+        ("xgboost", "logistic_regression.json", "the objective 'reg:logistic'"),
+        ("xgboost", "dart.json", "its booster is 'dart'"),
+        ("xgboost", "linear.json", "its booster is 'gblinear'"),
+        ("xgboost", "two_numbers.json", "predicts 2 numbers for each row"),
+        ("xgboost", "parallel_classes.json", "2 parallel trees for each of several classes"),
+    ],
+)
+def test_model_when_onnx_lacks_what_it_has_is_refused(tmp_path, framework, name, problem):
+    with pytest.raises(ModelError) as caught:
+        convert(framework, name, tmp_path)
+    assert problem in caught.value.problem
+    assert name in caught.value.where
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "size"),
+    [
+        ("lightgbm", "binary.txt", 900),
+        ("xgboost", "binary.json", 900),
+        ("sklearn", "ada.skops", 99),
+    ],
+)
+def test_file_when_cut_off_is_refused(tmp_path, framework, name, size):
+    folder, python = find_models(framework)
+    broken = tmp_path / name
+    broken.write_bytes((folder / name).read_bytes()[:size])
+    with pytest.raises(ModelError) as caught:
+        open_project(make_project(broken), StepCache(tmp_path / "steps"), Silent(), python)
+    assert "whole" in caught.value.hint + caught.value.problem
+
+
+def move_threshold(model: onnx.ModelProto) -> None:
+    """Move the last threshold by one part in a million."""
+    values = find_trees(model, "nodes_values").floats
+    modes = find_trees(model, "nodes_modes").strings
+    place = max(number for number, mode in enumerate(modes) if mode != b"LEAF")
+    values[place] += max(1e-6, abs(values[place]) * 1e-6)
+
+
+def swap_classes(model: onnx.ModelProto) -> None:
+    """Swap the first two columns."""
+    ids = find_trees(model, "class_ids").ints
+    ids[:] = [{0: 1, 1: 0}.get(each, each) for each in ids]
+
+
+def change_leaf(model: onnx.ModelProto) -> None:
+    """Change what one leaf says."""
+    weights = find_trees(model, "class_weights").floats
+    weights[len(weights) // 2] += 0.1
+
+
+def find_trees(model: onnx.ModelProto, name: str) -> onnx.AttributeProto:
+    [node] = [node for node in model.graph.node if node.op_type.startswith("TreeEnsemble")]
+    return next(each for each in node.attribute if each.name == name)
+
+
+@pytest.mark.parametrize("change", [move_threshold, swap_classes, change_leaf])
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    [
+        ("sklearn", "forest.skops"),
+        ("lightgbm", "multiclass.txt"),
+        ("xgboost", "multiclass.ubj"),
+    ],
+)
+def test_conversion_when_it_changes_the_trees_stops_the_build(
+    tmp_path, framework, name, change: Callable[[onnx.ModelProto], None]
+):
+    path, converted = convert(framework, name, tmp_path)
+    wrong = tmp_path / "wrong"
+    shutil.copytree(converted.folder, wrong)
+    model = onnx.load(wrong / "model.onnx")
+    change(model)
+    onnx.save(model, wrong / "model.onnx")
+    with pytest.raises(StepError, match=f"computes something else than .*{EDGES}"):
+        prove(path, converted, wrong, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "labels"),
+    [
+        ("sklearn", "forest.skops", "kinds"),
+        ("lightgbm", "multiclass.txt", "classes"),
+        ("xgboost", "multiclass_labels.json", "classes"),
+    ],
+)
+def test_bundle_when_built_from_trees_is_judged_by_its_probabilities(
+    tmp_path, framework, name, labels
+):
+    folder, python = find_models(framework)
+    shutil.copy(folder / name, tmp_path)
+    with np.load(folder / "data.npz") as data:
+        rows, right = data["rows"][:60, None], data[labels][:60].astype(np.int64)
+    np.savez(tmp_path / "s.npz", input=rows, labels=right)
+    (tmp_path / "edgepack.yaml").write_text(
+        f"schema_version: 1\nname: trees\nmodel: {name}\n"
+        f"converters: {{{framework}: {{python: {python}}}}}\n"
+        "samples:\n  evaluation: {path: s.npz, labels: labels, metric: top1}\n"
+        "targets: [host]\n"
+    )
+    project, out = tmp_path / "edgepack.yaml", tmp_path / "dist"
+    result = build(project=project, variants=["cpu-fp32"], out=out)
+    result.require_all()
+    manifest = verify(result.bundles[0].bundle.path).manifest
+    origin = manifest.model.converted_from
+    assert origin is not None
+    assert [each.name for each in origin.outputs] == ["label", "probabilities"]
+    [variant] = manifest.variants
+    session = onnxruntime.InferenceSession(next(result.bundles[0].bundle.path.rglob("*.onnx")))
+    given = [session.run(["label"], {"input": row})[0][0] for row in rows]
+    assert variant.accuracy.metric == "top1"
+    assert variant.accuracy.value == pytest.approx(np.mean(given == right))
