@@ -37,6 +37,7 @@ SOURCES = (
     "Tensors",
     "Frames",
     "Images",
+    "Resizing",
     "Keypoints",
     "SeveralBoxes",
     "Answers",

@@ -1,7 +1,7 @@
 // Makes input tensors from pictures, as `inputs: {NAME: {image: ...}}` of edgepack.yaml describes it.
 //
-// The arithmetic is that of the Python loader; for resizing it is that of Pillow's bilinear filter, in fixed point on 8-bit
-// channels. So one picture gives the same bits on the build host and on the phone.
+// The arithmetic is that of the Python loader; for resizing it is that of the library which the description names. So one
+// picture gives the same bits on the build host and on the phone.
 
 import Foundation
 
@@ -68,6 +68,8 @@ struct ImageInput: Decodable, Sendable, Equatable {
     }
 
     let resize: Resize
+    /// The library's function that computes the pixels of the resized picture.
+    let resampling: Resampling
     let order: Order
     let scale: Double
     /// One value per channel, in `order`; may be empty.
@@ -75,6 +77,21 @@ struct ImageInput: Decodable, Sendable, Equatable {
     /// One value per channel, in `order`; may be empty.
     let std: [Double]
     let layout: Layout
+
+    private enum Keys: String, CodingKey {
+        case resize, order, scale, mean, std, layout
+    }
+
+    init(from decoder: any Decoder) throws {
+        let values = try decoder.container(keyedBy: Keys.self)
+        resize = try values.decode(Resize.self, forKey: .resize)
+        resampling = try values.decode(Resampling.self, forKey: .resize)
+        order = try values.decode(Order.self, forKey: .order)
+        scale = try values.decode(Double.self, forKey: .scale)
+        mean = try values.decode([Double].self, forKey: .mean)
+        std = try values.decode([Double].self, forKey: .std)
+        layout = try values.decode(Layout.self, forKey: .layout)
+    }
 
     /// 1 or 3.
     var channels: Int { order == .gray ? 1 : 3 }
@@ -105,13 +122,14 @@ struct ImageInput: Decodable, Sendable, Equatable {
     }
 
     /// Returns a channel's tensor value for each of the 256 values of a byte.
-    fileprivate func normalized(_ channel: Int) -> [Float] {
-        (0..<256).map { byte in
-            var value = Float(byte) * Float(scale)
-            if !mean.isEmpty { value -= Float(mean[channel]) }
-            if !std.isEmpty { value /= Float(std[channel]) }
-            return value
-        }
+    fileprivate func normalized(_ channel: Int) -> [Float] { (0..<256).map { normalize(Float($0), channel) } }
+
+    /// Returns the tensor's value for a pixel's.
+    fileprivate func normalize(_ level: Float, _ channel: Int) -> Float {
+        var value = level * Float(scale)
+        if !mean.isEmpty { value -= Float(mean[channel]) }
+        if !std.isEmpty { value /= Float(std[channel]) }
+        return value
     }
 }
 
@@ -235,6 +253,8 @@ final class TensorMaker {
     /// A row after the pass over the height, and after both.
     private let low: Buffer<UInt8>
     private let scaled: Buffer<UInt8>
+    /// What resizes where the filter is none of Pillow's that average.
+    private let levels: LevelScaler?
 
     /// - Parameters:
     ///   - width: Of the upright picture.
@@ -249,15 +269,20 @@ final class TensorMaker {
         factor = prescale ? place.factor : 1
         let (width, height) = (width / factor, height / factor)
         losesMostlyHeight = height - place.scaledHeight > 2 * max(width - place.scaledWidth, 0)
-        across = AxisWeights(from: width, to: place.scaledWidth, shown: place.shownColumns)
-        down = AxisWeights(from: height, to: place.scaledHeight, shown: place.shownRows)
+        let wide = Span(from: width, to: place.scaledWidth, shown: place.shownColumns)
+        let high = Span(from: height, to: place.scaledHeight, shown: place.shownRows)
+        let kernel = input.resampling.pillowKernel
+        levels = kernel == nil ? LevelScaler(input.resampling, across: wide, down: high, channels: input.channels) : nil
+        across = AxisWeights(wide, kernel ?? .bilinear)
+        down = AxisWeights(high, kernel ?? .bilinear)
         values = (0..<input.channels).flatMap(input.normalized)
         let length = losesMostlyHeight ? across.needed.count : place.shownColumns.count
         keptLength = length * input.channels
         keptRows = down.longest
-        rgb = Buffer(count: across.needed.count * factor * 3)
+        let read = levels == nil ? across.needed.count : width
+        rgb = Buffer(count: read * factor * 3)
         kept = Buffer(count: keptRows * keptLength)
-        sums = Buffer(count: max(keptLength, factor > 1 ? across.needed.count * 3 : 0))
+        sums = Buffer(count: max(keptLength, factor > 1 ? read * 3 : 0))
         low = Buffer(count: keptLength)
         scaled = Buffer(count: place.shownColumns.count * input.channels)
     }
@@ -272,6 +297,13 @@ final class TensorMaker {
     ///   - frame: Of the size that this was made for.
     func fill(_ tensor: UnsafeMutablePointer<Float>, from frame: Frame) {
         pad(tensor)
+        if let levels {
+            for y in 0..<place.shownRows.count {
+                levels.fill(row: y) { readRow($0, of: frame, columns: 0..<levels.width) }
+                writeLevels(levels.row, to: tensor, y: y)
+            }
+            return
+        }
         var read = down.needed.lowerBound
         var weight = 0
         for (y, rows) in down.sources.enumerated() {
@@ -309,14 +341,19 @@ final class TensorMaker {
 
     private func keptRow(_ row: Int) -> UnsafeMutablePointer<UInt8> { kept.start + row % keptRows * keptLength }
 
-    private func keep(row: Int, of frame: Frame) {
-        let columns = across.needed
+    /// Returns a row of the picture, in as many channels as the tensor has.
+    private func readRow(_ row: Int, of frame: Frame, columns: Range<Int>) -> UnsafePointer<UInt8> {
         if factor > 1 {
             frame.read(row: row, columns: columns, factor: factor, sums: sums.start, to: rgb.start)
         } else {
             frame.read(row: row, columns: columns, to: rgb.start)
         }
         if input.order == .gray { makeGray(rgb.start, count: columns.count) }
+        return UnsafePointer(rgb.start)
+    }
+
+    private func keep(row: Int, of frame: Frame) {
+        _ = readRow(row, of: frame, columns: across.needed)
         if losesMostlyHeight {
             keptRow(row).update(from: rgb.start, count: keptLength)
         } else {
@@ -350,6 +387,21 @@ final class TensorMaker {
     }
 }
 
+extension TensorMaker {
+    private func writeLevels(_ row: [Float], to tensor: UnsafeMutablePointer<Float>, y: Int) {
+        let (pixelStep, channelStep) = steps
+        let first = (y + place.shownRows.lowerBound + place.top) * place.inputWidth
+        let start = first + place.shownColumns.lowerBound + place.left
+        for channel in 0..<input.channels {
+            let source = input.order == .bgr ? 2 - channel : channel
+            for x in 0..<place.shownColumns.count {
+                let level = row[x * input.channels + source]
+                tensor[(start + x) * pixelStep + channel * channelStep] = input.normalize(level, channel)
+            }
+        }
+    }
+}
+
 /// Memory of a fixed size.
 private final class Buffer<Element> {
     let start: UnsafeMutablePointer<Element>
@@ -369,90 +421,6 @@ private func makeGray(_ rgb: UnsafeMutablePointer<UInt8>, count: Int) {
         sum &+= Int32(rgb[from &+ 2]) &* 7471
         rgb[pixel] = UInt8(truncatingIfNeeded: sum >> 16)
         from &+= 3
-    }
-}
-
-/// How one axis is resized: bilinear with antialiasing, in fixed point with 22 fraction bits.
-///
-/// The filter is centred on each new pixel and as wide as the reduction, at least two pixels; its weights are normalized to 1
-/// and rounded. This is Pillow's `Image.resize` (`Resample.c`): 8 bits of the 32 are for the channel, 2 for overflow.
-private struct AxisWeights {
-    static let precisionBits: Int32 = 22
-    static let half: Int32 = 1 << (precisionBits - 1)
-
-    /// For each new pixel, the old pixels that it is made of.
-    let sources: [Range<Int>]
-    /// Their weights, new pixel after new pixel.
-    let weights: [Int32]
-    /// The range of all old pixels that any new pixel is made of.
-    var needed: Range<Int> { sources[0].lowerBound..<sources[sources.count - 1].upperBound }
-    /// The largest number of old pixels that one new pixel is made of.
-    var longest: Int { sources.map(\.count).max() ?? 0 }
-
-    /// - Parameter shown: The new pixels to compute, within `0..<to`.
-    init(from: Int, to: Int, shown: Range<Int>) {
-        let scale = Double(from) / Double(to)
-        let support = max(scale, 1)
-        let narrowing = 1 / support
-        let one = Double(1 << Self.precisionBits)
-        var sources: [Range<Int>] = []
-        var weights: [Int32] = []
-        for pixel in shown {
-            let center = (Double(pixel) + 0.5) * scale
-            let first = max(0, Int(center - support + 0.5))
-            let end = min(from, Int(center + support + 0.5))
-            let parts = (first..<end).map { (old: Int) -> Double in
-                // Multiplies by a factor instead of dividing, as Pillow does: that decides the last bit.
-                let distance: Double = (Double(old) - center + 0.5) * narrowing
-                return max(0, 1 - abs(distance))
-            }
-            let total = parts.reduce(0, +)
-            sources.append(first..<end)
-            weights += parts.map { (part: Double) -> Int32 in Int32(0.5 + part / total * one) }
-        }
-        self.sources = sources
-        self.weights = weights
-    }
-
-    /// Resizes one row.
-    ///
-    /// - Parameters:
-    ///   - old: From the first pixel that is needed on.
-    ///   - channels: 1 or 3.
-    ///   - new: Gets the new pixels.
-    func resize(_ old: UnsafePointer<UInt8>, channels: Int, to new: UnsafeMutablePointer<UInt8>) {
-        let start = old - needed.lowerBound * channels
-        weights.withUnsafeBufferPointer { weights in
-            sources.withUnsafeBufferPointer { sources in
-                var (weight, written) = (weights.baseAddress!, new)
-                for range in sources {
-                    let end = weight + range.count
-                    var from = start + range.lowerBound * channels
-                    if channels == 3 {
-                        var (red, green, blue) = (Self.half, Self.half, Self.half)
-                        while weight < end {
-                            red &+= Int32(truncatingIfNeeded: from[0]) &* weight[0]
-                            green &+= Int32(truncatingIfNeeded: from[1]) &* weight[0]
-                            blue &+= Int32(truncatingIfNeeded: from[2]) &* weight[0]
-                            from += 3
-                            weight += 1
-                        }
-                        written[0] = UInt8(clamping: red >> Self.precisionBits)
-                        written[1] = UInt8(clamping: green >> Self.precisionBits)
-                        written[2] = UInt8(clamping: blue >> Self.precisionBits)
-                    } else {
-                        var sum = Self.half
-                        while weight < end {
-                            sum &+= Int32(truncatingIfNeeded: from[0]) &* weight[0]
-                            from += 1
-                            weight += 1
-                        }
-                        written[0] = UInt8(clamping: sum >> Self.precisionBits)
-                    }
-                    written += channels
-                }
-            }
-        }
     }
 }
 
