@@ -17,7 +17,7 @@ from edgepack.model.reading import read_structure
 from edgepack.preprocessing.alternatives import RGB_MEAN, RGB_STD
 from edgepack.preprocessing.beginning import Beginning, find_beginning
 from edgepack.preprocessing.ranking import RankedWay
-from edgepack.project.inputs import ImageInput
+from edgepack.project.inputs import ImageInput, Letterbox
 from edgepack.samples.sample_set import SampleSet, write_sample_set
 from edgepack.samples.sources import read_image_samples
 from edgepack.steps.proofs.input_check import InputCheck, rank_ways
@@ -53,7 +53,7 @@ def read_guess(facts: ModelFacts, model: Path, image: ImageInput) -> Guess:
     """
     if "names" in facts.metadata and "stride" in facts.metadata:
         # What ultralytics' exporter writes; it trains on RGB from 0 to 1.
-        return Guess(image, "as ultralytics exports", is_told=True)
+        return Guess(_resize_as_ultralytics(image), "as ultralytics exports", is_told=True)
     if found := _PIXEL_RANGES.get(facts.metadata.get(_PIXEL_RANGE, "")):
         order = "BGR" if "Bgr" in facts.metadata.get(_PIXEL_FORMAT, "") else image.order
         return Guess(
@@ -66,6 +66,17 @@ def read_guess(facts: ModelFacts, model: Path, image: ImageInput) -> Guess:
         why = f"the model begins with {names}, which take 0 to {start.highest:g}"
         return Guess(_scale_image(image, scale), why, is_told=True)
     return _guess_normalization(image, start)
+
+
+def _resize_as_ultralytics(image: ImageInput) -> ImageInput:
+    """Return a description with the filter of its letterbox; its classifiers take Pillow's.
+
+    Source: ultralytics/data/augment.py, LetterBox and classify_transforms.
+    """
+    if not isinstance(image.resize, Letterbox):
+        return image
+    resize = image.resize.model_copy(update={"filter": "cv2-linear"})
+    return image.model_copy(update={"resize": resize})
 
 
 _PIXEL_RANGE, _PIXEL_FORMAT = "Image.NominalPixelRange", "Image.BitmapPixelFormat"

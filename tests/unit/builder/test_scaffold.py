@@ -320,6 +320,17 @@ def test_init_when_the_output_is_no_row_of_scores_shows_the_whole_picture(tmp_pa
     assert line.startswith(f"#       resize: {{{resize}: ")
 
 
+@pytest.mark.parametrize(
+    ("shape", "filtered"), [([1, 4], False), ([1, 1, 8, 8], True), ([1, 8, 3], True)]
+)
+def test_init_when_ultralytics_exported_it_letterboxes_as_its_training_does(
+    tmp_path, shape, filtered
+):
+    model = with_metadata(tmp_path / "m.onnx", shape, names="{0: 'cat'}", stride="32")
+    [line] = [line for line in written(init(model)) if "resize: " in line]
+    assert ("filter: cv2-linear}" in line) == filtered
+
+
 def test_init_when_height_and_width_are_free_gives_them_a_size(tmp_path):
     model = copies(tmp_path / "m.onnx", [("a", FLOAT, ["n", 3, "height", "width"])])
     project = read_project(init(model, images=photos(tmp_path / "photos", 2))).project
