@@ -75,13 +75,18 @@ class Resize(StrictModel):
     def fits_graph(self) -> bool:
         """Whether onnxruntime's operators compute it.
 
-        Those of OpenCV and of the nearest pixel round otherwise; a bicubic picture in 8 bits is up
-        to 28 of 255 away (``Resize`` of 1.31.1, tried), and without antialiasing it takes no
-        channels behind the pixels.
+        Places of the nearest pixel are float32 there, areas are no operator's; a bicubic picture in
+        8 bits is up to 28 of 255 away (``Resize`` of 1.31.1, tried), and without antialiasing it
+        takes no channels behind the pixels.
         """
         if self.filter == "torchvision-bicubic":
             return self.antialias is True
-        return self.filter in {"pillow-bilinear", "torchvision-bilinear", "tf-bilinear"}
+        return self.filter in {
+            "pillow-bilinear",
+            "cv2-linear",
+            "torchvision-bilinear",
+            "tf-bilinear",
+        }
 
 
 class Letterbox(Resize):

@@ -11,7 +11,7 @@ from edgepack.ondevice.runtime.edgepack_resizing import FILTERS, gives_floats, r
 from PIL import Image, __version__
 
 BEFORE_13 = int(__version__.partition(".")[0]) < 13
-"""Whether this Pillow always resizes the rows first."""
+"""Whether this Pillow resizes the rows first even where much more height is lost than width."""
 ON_X86 = platform.machine() in {"x86_64", "AMD64"}
 """Elsewhere OpenCV has kernels of its own, and its compilers join multiplying and adding."""
 PILLOW = {
@@ -74,13 +74,13 @@ def by_cv2(pixels, width, height, filter_):
 @pytest.mark.parametrize("name", PILLOW)
 def test_resize_when_pillow_is_named_is_pillows_bit_for_bit(name):
     for pixels, width, height in draw_cases():
+        lost_width, lost_height = pixels.shape[1] - width, pixels.shape[0] - height
+        if BEFORE_13 and lost_height > 2 * max(lost_width, 0):
+            continue
         found = resize_pixels(pixels, width, height, resize={"filter": name})
-        expected = by_pillow(pixels, width, height, PILLOW[name])
         assert found.dtype == np.uint8
-        if BEFORE_13:
-            assert np.abs(found.astype(int) - expected).max() <= 1
-        else:
-            assert np.array_equal(found, expected), (pixels.shape, width, height)
+        expected = by_pillow(pixels, width, height, PILLOW[name])
+        assert np.array_equal(found, expected), (pixels.shape, width, height)
 
 
 @pytest.mark.parametrize("name", CV2)

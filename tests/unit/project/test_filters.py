@@ -81,7 +81,6 @@ def test_project_when_a_library_has_no_choice_of_antialiasing_says_which_have(tm
     [
         "pillow-bicubic",
         "pillow-nearest",
-        "cv2-linear",
         "cv2-area",
         "cv2-nearest",
         "torchvision-bicubic, antialias: false",
@@ -97,7 +96,13 @@ def test_project_when_operators_cannot_resize_as_the_filter_does_is_refused(tmp_
 
 @pytest.mark.parametrize(
     "filter_",
-    ["pillow-bilinear", "torchvision-bilinear", "torchvision-bicubic", "tf-bilinear"],
+    [
+        "pillow-bilinear",
+        "cv2-linear",
+        "torchvision-bilinear",
+        "torchvision-bicubic",
+        "tf-bilinear",
+    ],
 )
 def test_project_when_operators_resize_as_the_filter_does_is_read(tmp_path, filter_):
     assert read(tmp_path, f"{{letterbox: 64, filter: {filter_}}}", in_graph="true").project.pictures

@@ -36,6 +36,16 @@ DESCRIPTIONS = {
     "stretch": {"resize": {"width": 48, "height": 27}, "order": "BGR", "std": [2.0, 3.0, 4.0]},
     "stretched-gray": {"resize": {"width": 5, "height": 90}, "order": "GRAY", "layout": "NHWC"},
     "negative-scale": {"resize": {"letterbox": 20}, "scale": -1 / 127.5, "mean": [-1, -1, -1]},
+    "opencv": {"resize": {"letterbox": 64, "filter": "cv2-linear"}, "scale": 1 / 255},
+    "opencv-crop-of-gray": {
+        "resize": {"short_side": 40, "crop": 33, "filter": "cv2-linear"},
+        "order": "GRAY",
+    },
+    "opencv-stretched": {
+        "resize": {"width": 48, "height": 27, "filter": "cv2-linear"},
+        "order": "BGR",
+        "layout": "NHWC",
+    },
     "torchvision": {
         "resize": {"short_side": 40, "crop": 33, "filter": "torchvision-bilinear"},
         "scale": 1 / 255,
@@ -63,8 +73,8 @@ DESCRIPTIONS = {
         "resize": {"letterbox": 30, "pad": 0, "filter": "tf-bilinear", "antialias": True}
     },
 }
-MOST_OF_FLOATS = 0.1
-"""Levels: nothing is rounded to them."""
+MOST = {"pillow-bilinear": 1.0, "cv2-linear": 0.0}
+"""How many levels of 255 a filter's values are away; those of floats less than a tenth."""
 EDGES = ((1, 1), (1, 50), (50, 1), (2, 3), (64, 64), (45, 45), (40, 33), (640, 480), (700, 13))
 
 
@@ -92,8 +102,8 @@ def worst(image: ImageInput, pictures, folder: Path) -> float:
 @pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_nodes_when_pictures_have_any_size_are_within_a_level_of_pillow(tmp_path, name):
     made = make_pictures(["height", "width", 3], [*EDGES, *sizes(12, most=300)])
-    gives_levels = "filter" not in DESCRIPTIONS[name]["resize"]
-    assert worst(described(name), made, tmp_path) <= (1 if gives_levels else MOST_OF_FLOATS)
+    image = described(name)
+    assert worst(image, made, tmp_path) <= MOST.get(image.resize.filter, 0.1)
 
 
 @pytest.mark.slow(reason="three thousand pictures")

@@ -183,6 +183,8 @@ def _add_resizing(
     made: Nodes, picture: str, size: str | np.ndarray[Any, Any], resize: Resize
 ) -> str:
     """Add what resizes as one of the filters that fit into a graph."""
+    if resize.filter == "cv2-linear":
+        return _add_fixed_point(made, picture, size)
     spread: dict[str, int] = {"antialias": 1, "exclude_outside": 1}
     attributes: dict[str, str | float] = {"mode": "linear"}
     if resize.filter == "torchvision-bicubic":
@@ -190,6 +192,58 @@ def _add_resizing(
     if resize.antialias is not False:
         attributes |= spread
     return made.add("Resize", picture, "", "", size, axes=[1, 2], **attributes)
+
+
+def _add_fixed_point(made: Nodes, picture: str, size: str | np.ndarray[Any, Any]) -> str:
+    """Add OpenCV's INTER_LINEAR in its own fixed point, exact: Resize rounds otherwise."""
+    own = made.add("Shape", picture, start=1, end=3)
+    rows, columns = (_add_linear_axis(made, own, size, axis) for axis in (0, 1))
+    parts = []
+    for row, share in rows:
+        line = made.add("Gather", picture, row, axis=1)
+        pixels = [_cast(made, made.add("Gather", line, at, axis=2), np.int32) for at, _ in columns]
+        weighed = [
+            made.add("Mul", each, weight) for each, (_, weight) in zip(pixels, columns, strict=True)
+        ]
+        across = made.add("Div", made.add("Add", *weighed), np.array(16, np.int32))
+        down = made.add("Mul", across, share)
+        parts.append(made.add("Div", down, np.array(1 << 16, np.int32)))
+    rounded = made.add("Add", made.add("Add", *parts), np.array(2, np.int32))
+    levels = made.add("Div", rounded, np.array(4, np.int32))
+    return _cast(made, made.add("Min", levels, np.array(255, np.int32)), np.uint8)
+
+
+def _add_linear_axis(
+    made: Nodes, own: str, size: str | np.ndarray[Any, Any], axis: int
+) -> list[tuple[str, str]]:
+    """Return two pixels and their weights, of each new one along an axis; 0 is the rows'.
+
+    What is double in OpenCV is double here (modules/imgproc/src/resize.cpp), and 1 is 2048.
+    """
+    old, new = (made.add("Gather", each, _int64(axis)) for each in (own, size))
+    inverse = made.add("Div", _cast(made, new, np.float64), _cast(made, old, np.float64))
+    scale = made.add("Div", _float64(1), inverse)
+    count = made.add("Squeeze", new, _int64(0))
+    numbers = made.add("Range", np.array(0, np.int64), count, np.array(1, np.int64))
+    centres = made.add("Add", _cast(made, numbers, np.float64), _float64(0.5))
+    exact = made.add("Sub", made.add("Mul", centres, scale), _float64(0.5))
+    place = _cast(made, exact, np.float32)
+    before = made.add("Floor", place)
+    part = made.add("Sub", place, before)
+    first = _cast(made, before, np.int64)
+    last = made.add("Sub", old, _int64(1))
+    if axis == 1:  # of rows alone OpenCV weighs what lies outside
+        above = made.add("Less", first, _int64(0))
+        outside = made.add("Or", above, made.add("GreaterOrEqual", first, last))
+        part = made.add("Where", outside, np.array(0, np.float32), part)
+    shape = _int64(1, 1, -1, 1) if axis else _int64(1, -1, 1, 1)
+    found = []
+    for step, share in enumerate((made.add("Sub", np.array(1, np.float32), part), part)):
+        weight = made.add("Round", made.add("Mul", share, np.array(2048, np.float32)))
+        at = made.add("Max", made.add("Add", first, _int64(step)), _int64(0))
+        shaped = made.add("Reshape", _cast(made, weight, np.int32), shape)
+        found.append((made.add("Min", at, last), shaped))
+    return found
 
 
 def _add_normalization(made: Nodes, values: str, image: ImageInput, *, bgr: bool) -> None:
