@@ -255,8 +255,8 @@ internal class ImageMaker(
         description.resampling.resize(
             if (bands == 1) toGrey(rows) else rows,
             bands,
-            Span(width, placement.scaledWidth, placement.columns),
-            Span(height, placement.scaledHeight, placement.rows),
+            AxisSpan(width, placement.scaledWidth, placement.columns),
+            AxisSpan(height, placement.scaledHeight, placement.rows),
         )
 }
 

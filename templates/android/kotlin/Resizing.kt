@@ -28,7 +28,7 @@ internal class Resized(val size: Int, val count: Int, val bytes: RowReader?, val
  * @property to its new size
  * @property shown which of its new pixels are wanted
  */
-internal class Span(val from: Int, val to: Long, val shown: LongRange) {
+internal class AxisSpan(val from: Int, val to: Long, val shown: LongRange) {
     /** The number of pixels that are wanted. */
     val size: Int get() = (shown.last - shown.first + 1).toInt()
 }
@@ -41,7 +41,7 @@ internal class Span(val from: Int, val to: Long, val shown: LongRange) {
  */
 internal class Resampling private constructor(private val filter: String, private val antialias: Boolean) {
     /** Returns the part of a scaled picture that is wanted, of rows of [bands] interleaved channels: three or one. */
-    fun resize(rows: Rows, bands: Int, across: Span, down: Span): Resized =
+    fun resize(rows: Rows, bands: Int, across: AxisSpan, down: AxisSpan): Resized =
         when (filter) {
             PILLOW_BILINEAR -> resizeAsPillow(rows, bands, across, down, Kernel(1, ::weighBilinear))
             PILLOW_BICUBIC -> resizeAsPillow(rows, bands, across, down, Kernel(2, ::weighBicubic))
@@ -52,7 +52,7 @@ internal class Resampling private constructor(private val filter: String, privat
             else -> sumBoth(rows, bands, makeAxis(across), makeAxis(down)).toResized(::toExactFloat)
         }
 
-    private fun makeAxis(span: Span): Axis {
+    private fun makeAxis(span: AxisSpan): Taps {
         val kernel = if (filter == TORCHVISION_BICUBIC) Kernel(2, ::weighBicubic) else Kernel(1, ::weighBilinear)
         // TensorFlow rounds in other steps than PyTorch.
         val isTensorFlow = filter == TF_BILINEAR
@@ -87,7 +87,7 @@ internal class Resampling private constructor(private val filter: String, privat
  *
  * Source: Pillow, src/libImaging/Resample.c.
  */
-private fun resizeAsPillow(rows: Rows, bands: Int, across: Span, down: Span, kernel: Kernel): Resized {
+private fun resizeAsPillow(rows: Rows, bands: Int, across: AxisSpan, down: AxisSpan, kernel: Kernel): Resized {
     val wide = Filter(across, kernel)
     val high = Filter(down, kernel)
     val lostWidth = across.from - across.to
@@ -175,7 +175,7 @@ private fun roundToByte(sum: Int): Byte {
  *
  * When it makes a picture smaller, it is as wide as the scale: that is the antialiasing.
  */
-private class Filter(span: Span, kernel: Kernel) {
+private class Filter(span: AxisSpan, kernel: Kernel) {
     /** The number of scaled pixels to compute. */
     val size = span.size
 
@@ -250,7 +250,7 @@ private fun weighBicubic(distance: Double, round: (Double) -> Double): Double =
 private fun f32(value: Double): Double = value.toFloat().toDouble()
 
 /** Which pixels make each new pixel along an axis, and with what weights. */
-private class Axis(val from: Int, size: Int, val round: (Double) -> Double) {
+private class Taps(val from: Int, size: Int, val round: (Double) -> Double) {
     /** For each of them the first pixel that it is made of. What lies outside stands for the edge. */
     val first = IntArray(size)
 
@@ -286,7 +286,7 @@ private fun toExactFloat(value: Double): Float = value.toFloat()
 private fun roundToLevel(value: Double): Float = max(0.0, min(255.0, round(value))).toFloat()
 
 /** Sums up weighted numbers along the rows, and then of rows. */
-private fun sumBoth(rows: Rows, bands: Int, across: Axis, down: Axis): Numbers {
+private fun sumBoth(rows: Rows, bands: Int, across: Taps, down: Taps): Numbers {
     val wide = sumWidth(rows, bands, across)
     val round = down.round
     return joinRows(wide, down) { held, y, into ->
@@ -298,7 +298,7 @@ private fun sumBoth(rows: Rows, bands: Int, across: Axis, down: Axis): Numbers {
     }
 }
 
-private fun sumWidth(rows: Rows, bands: Int, axis: Axis): Numbers {
+private fun sumWidth(rows: Rows, bands: Int, axis: Taps): Numbers {
     val wide = ByteArray(rows.size)
     val round = axis.round
     return Numbers(axis.size * bands, rows.count) { y, into ->
@@ -317,7 +317,7 @@ private fun sumWidth(rows: Rows, bands: Int, axis: Axis): Numbers {
 }
 
 /** Makes each new row of those that it is made of. It keeps only as many as one new row needs. */
-private fun joinRows(rows: Numbers, axis: Axis, join: (Array<DoubleArray>, Int, DoubleArray) -> Unit): Numbers {
+private fun joinRows(rows: Numbers, axis: Taps, join: (Array<DoubleArray>, Int, DoubleArray) -> Unit): Numbers {
     val most = axis.weights.maxOf { it.size }
     val kept = Array(most) { DoubleArray(rows.size) }
     val held = kept.copyOf()
@@ -347,7 +347,7 @@ private fun pick(rows: Rows, bands: Int, columns: IntArray, lines: IntArray): Re
 }
 
 /** Pillow adds up steps, from the first pixel on. Source: Pillow, src/libImaging/Geometry.c. */
-private fun pickCentres(span: Span): IntArray {
+private fun pickCentres(span: AxisSpan): IntArray {
     val step = span.from.toDouble() / span.to
     val picked = IntArray(span.size)
     var place = step * 0.5
@@ -358,31 +358,31 @@ private fun pickCentres(span: Span): IntArray {
     return picked
 }
 
-private fun pickCorners(span: Span): IntArray {
+private fun pickCorners(span: AxisSpan): IntArray {
     val scale = findExactScale(span)
     return IntArray(span.size) { min(floor((span.shown.first + it) * scale).toInt(), span.from - 1) }
 }
 
 /** Returns how many pixels become one, as OpenCV divides. Source: OpenCV, modules/imgproc/src/resize.cpp. */
-private fun findExactScale(span: Span): Double = 1 / (span.to.toDouble() / span.from)
+private fun findExactScale(span: AxisSpan): Double = 1 / (span.to.toDouble() / span.from)
 
 /** Which pixel lies before a new pixel's centre, and which part of the way to the next one it is. */
-private class Place(val first: Int, val part: Double)
+private class Between(val first: Int, val part: Double)
 
-private fun placeLinear(pixel: Long, span: Span): Place {
+private fun placeLinear(pixel: Long, span: AxisSpan): Between {
     val exact = f32((pixel + 0.5) * findExactScale(span) - 0.5)
-    return Place(floor(exact).toInt(), f32(exact - floor(exact)))
+    return Between(floor(exact).toInt(), f32(exact - floor(exact)))
 }
 
 /** OpenCV's INTER_AREA where a side grows. */
-private fun placeAreas(pixel: Long, span: Span): Place {
+private fun placeAreas(pixel: Long, span: AxisSpan): Between {
     val first = floor(pixel * findExactScale(span))
     val part = f32((pixel + 1) - (first + 1) * (span.to.toDouble() / span.from))
-    return Place(first.toInt(), if (part <= 0) 0.0 else f32(part - floor(part)))
+    return Between(first.toInt(), if (part <= 0) 0.0 else f32(part - floor(part)))
 }
 
 /** OpenCV's way between two pixels of each axis, in fixed point. */
-private fun interpolate(rows: Rows, bands: Int, across: Span, down: Span, place: (Long, Span) -> Place): Resized {
+private fun interpolate(rows: Rows, bands: Int, across: AxisSpan, down: AxisSpan, place: (Long, AxisSpan) -> Between): Resized {
     val wide = sumWidth(rows, bands, makeFixedAxis(across, place, isRow = true))
     val axis = makeFixedAxis(down, place, isRow = false)
     val joined = joinRows(wide, axis) { (upper, lower), y, into ->
@@ -397,8 +397,8 @@ private fun interpolate(rows: Rows, bands: Int, across: Span, down: Span, place:
 }
 
 /** @param isRow whether what lies outside is moved to the edge */
-private fun makeFixedAxis(span: Span, place: (Long, Span) -> Place, isRow: Boolean): Axis {
-    val axis = Axis(span.from, span.size, ::keep)
+private fun makeFixedAxis(span: AxisSpan, place: (Long, AxisSpan) -> Between, isRow: Boolean): Taps {
+    val axis = Taps(span.from, span.size, ::keep)
     for (pixel in 0 until axis.size) {
         val found = place(span.shown.first + pixel, span)
         val isAtEdge = isRow && (found.first < 0 || found.first >= span.from - 1)
@@ -413,7 +413,7 @@ private fun makeFixedAxis(span: Span, place: (Long, Span) -> Place, isRow: Boole
 private const val LINEAR_ONE = 2048
 
 /** OpenCV's INTER_AREA: the mean of the pixels that become one, where no side grows. */
-private fun resizeAsArea(rows: Rows, bands: Int, across: Span, down: Span): Resized {
+private fun resizeAsArea(rows: Rows, bands: Int, across: AxisSpan, down: AxisSpan): Resized {
     val (wide, high) = listOf(across, down).map(::findExactScale)
     if (min(wide, high) < 1) return interpolate(rows, bands, across, down, ::placeAreas)
     if (max(abs(wide - round(wide)), abs(high - round(high))) >= Math.ulp(1.0)) {
@@ -427,8 +427,8 @@ private fun resizeAsArea(rows: Rows, bands: Int, across: Span, down: Span): Resi
     return sums.toResized { roundToLevel(f32(f32(it.toLong().toInt().toDouble()) * share)) }
 }
 
-private fun makeBlockAxis(span: Span, block: Int): Axis {
-    val axis = Axis(span.from, span.size, ::keep)
+private fun makeBlockAxis(span: AxisSpan, block: Int): Taps {
+    val axis = Taps(span.from, span.size, ::keep)
     for (pixel in 0 until axis.size) {
         axis.first[pixel] = ((span.shown.first + pixel) * block).toInt()
         axis.weights[pixel] = DoubleArray(block) { 1.0 }
@@ -437,8 +437,8 @@ private fun makeBlockAxis(span: Span, block: Int): Axis {
 }
 
 /** Which part of each pixel lies in each new one. Source: computeResizeAreaTab of OpenCV. */
-private fun makeAreaAxis(span: Span): Axis {
-    val axis = Axis(span.from, span.size, ::f32)
+private fun makeAreaAxis(span: AxisSpan): Taps {
+    val axis = Taps(span.from, span.size, ::f32)
     val scale = findExactScale(span)
     for (pixel in 0 until axis.size) {
         val begin = (span.shown.first + pixel) * scale
@@ -460,14 +460,14 @@ private fun makeAreaAxis(span: Span): Axis {
 private const val LEAST_PART = 1e-3
 
 /** Returns how many pixels become one, as float32. */
-private fun findScale(span: Span): Double = f32(span.from.toDouble() / span.to)
+private fun findScale(span: AxisSpan): Double = f32(span.from.toDouble() / span.to)
 
 /** Returns a new pixel's centre, counted from the first one's, as PyTorch rounds it: once. */
 private fun placeOnce(pixel: Long, scale: Double): Double = f32((pixel + 0.5) * scale - 0.5)
 
 /** The antialiasing: weights that reach over all pixels that become one. */
-private fun spread(span: Span, scale: Double, kernel: Kernel): Axis {
-    val axis = Axis(span.from, span.size, ::f32)
+private fun spread(span: AxisSpan, scale: Double, kernel: Kernel): Taps {
+    val axis = Taps(span.from, span.size, ::f32)
     val stretched = max(scale, 1.0)
     for (pixel in 0 until axis.size) {
         val centre = f32((span.shown.first + pixel + 0.5) * scale)
@@ -478,8 +478,8 @@ private fun spread(span: Span, scale: Double, kernel: Kernel): Axis {
     return axis
 }
 
-private fun makeLinearAxis(span: Span, place: (Long) -> Double): Axis {
-    val axis = Axis(span.from, span.size, ::f32)
+private fun makeLinearAxis(span: AxisSpan, place: (Long) -> Double): Taps {
+    val axis = Taps(span.from, span.size, ::f32)
     for (pixel in 0 until axis.size) {
         val exact = max(0.0, place(span.shown.first + pixel))
         val part = f32(exact - floor(exact))
@@ -490,8 +490,8 @@ private fun makeLinearAxis(span: Span, place: (Long) -> Double): Axis {
 }
 
 /** Keys' kernel with a = -0.75, over four pixels. */
-private fun makeCubicAxis(span: Span): Axis {
-    val axis = Axis(span.from, span.size, ::f32)
+private fun makeCubicAxis(span: AxisSpan): Taps {
+    val axis = Taps(span.from, span.size, ::f32)
     val scale = findScale(span)
     for (pixel in 0 until axis.size) {
         val exact = placeOnce(span.shown.first + pixel, scale)

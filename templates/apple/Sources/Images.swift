@@ -269,8 +269,8 @@ final class TensorMaker {
         factor = prescale ? place.factor : 1
         let (width, height) = (width / factor, height / factor)
         losesMostlyHeight = height - place.scaledHeight > 2 * max(width - place.scaledWidth, 0)
-        let wide = Span(from: width, to: place.scaledWidth, shown: place.shownColumns)
-        let high = Span(from: height, to: place.scaledHeight, shown: place.shownRows)
+        let wide = AxisSpan(from: width, to: place.scaledWidth, shown: place.shownColumns)
+        let high = AxisSpan(from: height, to: place.scaledHeight, shown: place.shownRows)
         let kernel = input.resampling.pillowKernel
         levels = kernel == nil ? LevelScaler(input.resampling, across: wide, down: high, channels: input.channels) : nil
         across = AxisWeights(wide, kernel ?? .bilinear)

@@ -6,7 +6,7 @@
 import Foundation
 
 /// How an axis is scaled.
-struct Span {
+struct AxisSpan {
     /// Its size.
     let from: Int
     /// Its new size.
@@ -123,7 +123,7 @@ struct AxisWeights {
     /// The largest number of old pixels that one new pixel is made of.
     var longest: Int { sources.map(\.count).max() ?? 0 }
 
-    init(_ span: Span, _ kernel: Kernel) {
+    init(_ span: AxisSpan, _ kernel: Kernel) {
         let scale = Double(span.from) / Double(span.to)
         let stretched = max(scale, 1)
         let one = Double(1 << Self.precisionBits)
@@ -194,16 +194,16 @@ final class LevelScaler {
     private let channels: Int
     private let across: Axis
     private let down: Axis
-    private let method: Method
+    private let method: Ending
     private var read = 0
     /// The rows that make one new row, after the pass over the width; row `n` is at `n % held.count`.
     private var held: [[Double]]
     private var sums: [Double]
 
-    init(_ resampling: Resampling, across: Span, down: Span, channels: Int) {
+    init(_ resampling: Resampling, across: AxisSpan, down: AxisSpan, channels: Int) {
         width = across.from
         self.channels = channels
-        (self.across, self.down, method) = Method.make(resampling, across, down)
+        (self.across, self.down, method) = Ending.make(resampling, across, down)
         let length = across.shown.count * channels
         row = [Float](repeating: 0, count: length)
         sums = [Double](repeating: 0, count: length)
@@ -270,7 +270,7 @@ final class LevelScaler {
 }
 
 /// What becomes of weighted sums.
-private enum Method: Equatable {
+private enum Ending: Equatable {
     /// They are levels.
     case levels
     /// They are rounded to levels, halves to even.
@@ -294,7 +294,7 @@ private enum Method: Equatable {
 
     private static func level(_ value: Double) -> Float { Float(max(0, min(255, value.rounded(.toNearestOrEven)))) }
 
-    static func make(_ resampling: Resampling, _ across: Span, _ down: Span) -> (Axis, Axis, Method) {
+    static func make(_ resampling: Resampling, _ across: AxisSpan, _ down: AxisSpan) -> (Axis, Axis, Ending) {
         switch resampling.filter {
         case .pillowNearest: (.centres(across), .centres(down), .levels)
         case .openCVNearest: (.corners(across), .corners(down), .levels)
@@ -306,7 +306,7 @@ private enum Method: Equatable {
     }
 
     /// OpenCV's INTER_AREA: the mean of the pixels that become one, where no side grows.
-    private static func makeArea(_ across: Span, _ down: Span) -> (Axis, Axis, Method) {
+    private static func makeArea(_ across: AxisSpan, _ down: AxisSpan) -> (Axis, Axis, Ending) {
         let (wide, high) = (exactScale(across), exactScale(down))
         if min(wide, high) < 1 {
             return (.fixed(across, area, isRow: true), .fixed(down, area, isRow: false), .fixedPoint)
@@ -315,7 +315,7 @@ private enum Method: Equatable {
         guard max(abs(wide - columns), abs(high - rows)) < Double.ulpOfOne else {
             return (.areas(across), .areas(down), .rounded)
         }
-        let method: Method = columns == 2 && rows == 2 ? .fours : .blocks(share: f32(1 / f32(columns * rows)))
+        let method: Ending = columns == 2 && rows == 2 ? .fours : .blocks(share: f32(1 / f32(columns * rows)))
         return (.blocks(across, Int(columns)), .blocks(down, Int(rows)), method)
     }
 }
@@ -332,7 +332,7 @@ private struct Axis {
 
     func clamped(_ place: Int) -> Int { max(0, min(from - 1, place)) }
 
-    private init(_ span: Span, round: @escaping @Sendable (Double) -> Double, _ make: (Int) -> (Int, [Double])) {
+    private init(_ span: AxisSpan, round: @escaping @Sendable (Double) -> Double, _ make: (Int) -> (Int, [Double])) {
         from = span.from
         self.round = round
         let made = span.shown.map(make)
@@ -341,7 +341,7 @@ private struct Axis {
     }
 
     /// Pillow adds up steps, from the first pixel on. Source: Pillow, src/libImaging/Geometry.c.
-    static func centres(_ span: Span) -> Axis {
+    static func centres(_ span: AxisSpan) -> Axis {
         let step = Double(span.from) / Double(span.to)
         var place = step * 0.5
         for _ in 0..<span.shown.lowerBound { place += step }
@@ -351,13 +351,13 @@ private struct Axis {
         }
     }
 
-    static func corners(_ span: Span) -> Axis {
+    static func corners(_ span: AxisSpan) -> Axis {
         let scale = exactScale(span)
         return Axis(span, round: kept) { (min(Int((Double($0) * scale).rounded(.down)), span.from - 1), [1]) }
     }
 
     /// - Parameter isRow: Whether what lies outside is moved to the edge.
-    static func fixed(_ span: Span, _ place: (Int, Span) -> (first: Int, part: Double), isRow: Bool) -> Axis {
+    static func fixed(_ span: AxisSpan, _ place: (Int, AxisSpan) -> (first: Int, part: Double), isRow: Bool) -> Axis {
         Axis(span, round: kept) { pixel in
             var (first, part) = place(pixel, span)
             if isRow, first < 0 || first >= span.from - 1 { (first, part) = (max(0, min(span.from - 1, first)), 0) }
@@ -366,12 +366,12 @@ private struct Axis {
         }
     }
 
-    static func blocks(_ span: Span, _ block: Int) -> Axis {
+    static func blocks(_ span: AxisSpan, _ block: Int) -> Axis {
         Axis(span, round: kept) { ($0 * block, [Double](repeating: 1, count: block)) }
     }
 
     /// Which part of each pixel lies in each new one. Source: computeResizeAreaTab of OpenCV.
-    static func areas(_ span: Span) -> Axis {
+    static func areas(_ span: AxisSpan) -> Axis {
         let (scale, least) = (exactScale(span), 1e-3)
         return Axis(span, round: f32) { pixel in
             let begin = Double(pixel) * scale
@@ -388,7 +388,7 @@ private struct Axis {
     }
 
     /// PyTorch's and TensorFlow's weights, in float32.
-    static func floats(_ span: Span, _ resampling: Resampling) -> Axis {
+    static func floats(_ span: AxisSpan, _ resampling: Resampling) -> Axis {
         let isBicubic = resampling.filter == .torchvisionBicubic
         let scale = f32(Double(span.from) / Double(span.to))
         guard !resampling.antialias else { return spread(span, resampling, isBicubic ? .bicubic : .bilinear, scale) }
@@ -406,7 +406,7 @@ private struct Axis {
     }
 
     /// The antialiasing: weights that reach over all pixels that become one.
-    private static func spread(_ span: Span, _ resampling: Resampling, _ kernel: Kernel, _ exact: Double) -> Axis {
+    private static func spread(_ span: AxisSpan, _ resampling: Resampling, _ kernel: Kernel, _ exact: Double) -> Axis {
         let isTensorFlow = resampling.filter == .tensorFlowBilinear
         let scale = isTensorFlow ? f32(1 / f32(Double(span.to) / Double(span.from))) : exact
         let stretched = max(scale, 1)
@@ -432,16 +432,16 @@ private func far(_ distance: Double) -> Double {
 }
 
 /// Returns how many pixels become one, as OpenCV divides. Source: OpenCV, modules/imgproc/src/resize.cpp.
-private func exactScale(_ span: Span) -> Double { 1 / (Double(span.to) / Double(span.from)) }
+private func exactScale(_ span: AxisSpan) -> Double { 1 / (Double(span.to) / Double(span.from)) }
 
 /// Returns which pixel lies before a new pixel's centre, and which part of the way to the next one it is.
-private func linear(_ pixel: Int, _ span: Span) -> (first: Int, part: Double) {
+private func linear(_ pixel: Int, _ span: AxisSpan) -> (first: Int, part: Double) {
     let exact = f32((Double(pixel) + 0.5) * exactScale(span) - 0.5)
     return (Int(exact.rounded(.down)), f32(exact - exact.rounded(.down)))
 }
 
 /// The same for OpenCV's INTER_AREA where a side grows.
-private func area(_ pixel: Int, _ span: Span) -> (first: Int, part: Double) {
+private func area(_ pixel: Int, _ span: AxisSpan) -> (first: Int, part: Double) {
     let first = (Double(pixel) * exactScale(span)).rounded(.down)
     let part = f32(Double(pixel + 1) - (first + 1) * (Double(span.to) / Double(span.from)))
     return (Int(first), part <= 0 ? 0 : f32(part - part.rounded(.down)))
