@@ -19,6 +19,7 @@ from edgepack.builder.checkpoints import Told, read_checkpoint
 from edgepack.builder.cleaning import clean_source, read_source_facts
 from edgepack.builder.guesses import Guess, read_guess, try_guess
 from edgepack.builder.photos import Photos
+from edgepack.builder.recordings import Recordings
 from edgepack.builder.sources import convert_source
 from edgepack.errors import StepError, UsageError
 from edgepack.model.checking import check_carrying, check_session
@@ -40,6 +41,7 @@ def init(
     model: Path,
     *,
     images: Path | None = None,
+    sounds: Path | None = None,
     python: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
@@ -51,11 +53,13 @@ def init(
 
     Raises:
         ModelError: The model cannot be read.
-        UsageError: There is a project file already, the images are no folder or fewer than two,
-            or the model does not take one image.
-        SamplesError: There is no image in the folder.
+        UsageError: There is a project file already, images or sounds are no folder or fewer than
+            two, both are given, or the model does not take one.
+        SamplesError: There is no image or sound in the folder, or a sound cannot be read.
         ToolError: The model's folder cannot be written to.
     """
+    if images is not None and sounds is not None:
+        raise UsageError("--images and --sounds are given", hint="a model takes one of the two")
     path = model.resolve().parent / PROJECT_FILE
     if path.exists():
         raise _make_there_error(path)
@@ -65,10 +69,11 @@ def init(
     if images is not None:
         _check_images(images, facts)
     photos = Photos.of(images, path.parent, facts) if images else None
+    recordings = Recordings.of(sounds, path.parent, facts) if sounds else None
     told = _read_told(model, facts, photos)
     guess = _guess(loaded.model_path, facts, photos, told)
     classes = _find_class_names(facts, told)
-    known = _Known(guess, photos, told, classes)
+    known = _Known(guess, photos, recordings, told, classes)
     lines = [*_format_project(loaded.project.name, facts, known)]
     lines += _format_tokens(facts, path.parent / TOKENIZER)
     text = "\n".join(lines) + "\n"
@@ -137,6 +142,7 @@ class _Known:
 
     guess: Guess | None
     photos: Photos | None
+    recordings: Recordings | None
     told: Told
     classes: tuple[str, ...]
 
@@ -196,7 +202,10 @@ def _format_project(name: str, facts: ModelFacts, known: _Known) -> Iterator[str
     yield from _format_state(facts)
     yield from _format_inputs(facts, known)
     yield from _format_outputs(facts, photos, known.classes)
-    yield from _format_samples(facts, photos)
+    if known.recordings:
+        yield from _format_recordings(known.recordings)
+    else:
+        yield from _format_samples(facts, photos)
     yield "targets: [host]   # edgepack targets list"
     yield "# limits: {metric_drop: 0.01}   # what int8 may lose, in the metric's unit"
 
@@ -208,7 +217,8 @@ def _format_dims(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:
         return
     found = find_image_input(facts)
     sides = found.free if found else {}
-    batch = {shape[0] for shape in shapes}
+    # A single dimension is that of the values.
+    batch = {shape[0] for shape in shapes if len(shape) > 1}
     known = {name: 1 for name in names if name in batch} | (sides if photos else {})
     yield "# Symbolic dimensions. One that has a value here is fixed in the bundle."
     if known:
@@ -348,6 +358,23 @@ def _format_tokens(facts: ModelFacts, tokenizer: Path) -> Iterator[str]:
     yield f"# With {TOKENIZER}, devices take texts. See docs/answers.md."
     yield f"# files: [{TOKENIZER}]"
     yield f"# inputs: {{input_ids: {{tokens: {{file: {TOKENIZER}, length: {length}}}}}}}"
+
+
+def _format_recordings(found: Recordings) -> Iterator[str]:
+    """Yield how sounds become the input, and the samples."""
+    given = found.sound.model_dump(exclude_none=True, exclude_defaults=True)
+    keys = ", ".join(f"{key}: {value}" for key, value in given.items())
+    yield "# How a sound becomes the input: its values from -1 to 1."
+    yield "inputs:"
+    if found.others:
+        yield f"  # {found.others}: a build stops at these"
+    yield f"  {_quote_scalar(found.spec.name)}: {{sound: {{{keys}}}}}{_MARK}"
+    yield "# One folder for both is split 80 to 20 by content."
+    yield "samples:"
+    folder = f"sounds: {_quote_scalar(found.written)}"
+    yield f"  calibration: {{{folder}, limit: 100}}"
+    labels = f", labels: {found.labels}, metric: top1}}{_MARK}" if found.labels else "}"
+    yield f"  evaluation: {{{folder}{labels}"
 
 
 def _format_samples(facts: ModelFacts, photos: Photos | None) -> Iterator[str]:

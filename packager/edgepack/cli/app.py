@@ -63,12 +63,17 @@ def init(
     images: Annotated[
         Path | None, typer.Option(help="A folder of images to calibrate and evaluate with.")
     ] = None,
+    sounds: Annotated[
+        Path | None, typer.Option(help="A folder of .wav files to do so with.")
+    ] = None,
     python: PythonOption = None,
 ) -> None:
     """Write an edgepack.yaml, filled in from the model."""
     from edgepack.base.progress import make_terminal_progress
 
-    path = api.init(model, images=images, python=python, progress=make_terminal_progress())
+    path = api.init(
+        model, images=images, sounds=sounds, python=python, progress=make_terminal_progress()
+    )
     command = f"edgepack build --project {shlex.quote(str(path))} --target host"
     typer.echo(f"wrote {path}; check it, then run: {command}")
 
