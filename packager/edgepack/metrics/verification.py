@@ -13,6 +13,10 @@ from edgepack.metrics.base import Arrays
 from edgepack.metrics.neighbours import compute_cosines
 from edgepack.metrics.of_labels import Described, LabelledMetric, find_output, make_labels_error
 from edgepack.ondevice.runtime.edgepack_answers import make_vectors
+from edgepack.samples.spreading import choose_spread
+
+_MOST = 2000
+"""Samples of an embedding that are compared: they are two million pairs."""
 
 
 class EqualErrorRate(LabelledMetric):
@@ -41,6 +45,8 @@ class EqualErrorRate(LabelledMetric):
         if labels is None or labels.ndim != 1 or labels.dtype.kind not in "biu":
             raise make_labels_error(self.name, labels, "(samples,), an integer each")
         self.labels = labels.astype(np.int64)
+        self.taken = set(choose_spread(range(len(labels)), _MOST if self.of_pairs else None))
+        """The samples that count."""
         self.scores: tuple[list[Array], list[Array]] = ([], [])
         """By sample, fp32's and the variant's: one score, or a vector."""
         known = set(self.labels.tolist())
@@ -78,8 +84,9 @@ class EqualErrorRate(LabelledMetric):
 
     def compute_values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
         """Return the rate; 0.5, that of chance, where all are right or none is."""
-        labels = self.labels[list(chosen)]
-        ours, theirs = ([scores[number] for number in chosen] for scores in self.scores)
+        taken = [number for number in chosen if number in self.taken]
+        labels = self.labels[taken]
+        ours, theirs = ([scores[number] for number in taken] for scores in self.scores)
         return {self.name: (self._compute(ours, labels), self._compute(theirs, labels))}
 
     def _compute(self, scores: Sequence[Array], labels: Array) -> float:

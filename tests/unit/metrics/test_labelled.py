@@ -104,6 +104,26 @@ def test_metric_when_an_output_does_not_fit_its_label_says_so(
     assert said.replace(".", "") in str(caught.value).replace("[", "") + caught.value.hint
 
 
+def test_texts_are_no_classes_where_a_metric_of_ones_own_takes_them():
+    labels = np.array(["a", "b"])
+    judge = Judge(labels, "o", {}, keep_outputs=True)
+    for _ in labels:
+        judge.add({"o": np.eye(3)[:1]}, {"o": np.eye(3)[:1]}, {})
+    assert judge.agreements == [1, 1]
+    assert judge.hits == ([], [])
+
+
+def test_many_embeddings_are_compared_by_some_of_them(chosen, monkeypatch):
+    monkeypatch.setattr("edgepack.metrics.verification._MOST", 8)
+    metric = chosen("eer", VECTOR, np.arange(COUNT) // 6)
+    random = np.random.default_rng(0)
+    for n in range(COUNT):
+        # Those that do not count would be mistaken for others.
+        row = np.eye(4)[n // 6] + 0.01 * random.normal(size=4) if n % 3 == 0 else -np.ones(4)
+        metric.add({"o": row[None]}, {"o": row[None]}, {})
+    assert metric.compute_values(range(COUNT))["eer"] == (0, 0)
+
+
 def test_texts_are_judged_by_cer_unless_another_metric_is_named(chosen):
     assert chosen(None, TEXT, np.array(["a"] * COUNT)).name == "cer"
 

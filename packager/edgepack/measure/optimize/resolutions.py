@@ -193,7 +193,7 @@ def list_changes(loaded: LoadedProject) -> dict[str, object]:
 def _require_pictures(loaded: LoadedProject) -> None:
     samples = loaded.project.samples
     for kind, source in (("calibration", samples.calibration), ("evaluation", samples.evaluation)):
-        if source is not None and source.images is None:
+        if source is not None and source.images is None and source.video is None:
             raise UsageError(
                 f"the {kind} samples are tensors of one size",
                 hint=f"give a folder of pictures: samples: {{{kind}: {{images: FOLDER}}}}",

@@ -83,7 +83,8 @@ class Judge:
             return
         best, other = int(np.argmax(ours)), int(np.argmax(theirs))
         self.agreements.append(float(best == other))
-        label = None if self.labels is None else self.labels[self.by_output.samples - 1]
+        given = self.labels if self.labels is not None and self.labels.dtype.kind != "U" else None
+        label = None if given is None else given[self.by_output.samples - 1]
         if label is not None and np.ndim(label) == 0 and self.labelled is None:
             label = _find_class_index(label, ours.size)
             self.hits[0].append(float(best == label))
