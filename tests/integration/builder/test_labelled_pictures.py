@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from edgepack.builder.build import build
 from edgepack.bundle.manifest import Accuracy
 from edgepack.errors import SamplesError
 from onnx import TensorProto, helper
+from onnxruntime import InferenceSession
 from PIL import Image
 
 from tests.support.nets.tiny_models import save
@@ -297,3 +299,35 @@ def test_build_when_masks_do_not_fit_says_which(tmp_path, break_it, said):
     break_it(tmp_path)
     with pytest.raises(SamplesError, match=said):
         built(project)
+
+
+@pytest.mark.slow(reason="builds a larger model")
+@pytest.mark.shared_data
+def test_build_of_super_resolution_has_the_noise_that_its_pictures_have(tmp_path, shared_data):
+    for name in ("small", "large"):
+        (tmp_path / name).mkdir()
+    due = []
+    session = InferenceSession(str(shared_data / "dense/super_resolution_opset.onnx"))
+    for n, path in enumerate(sorted((shared_data / "imagenet/images").glob("*"))[:200:50]):
+        large = Image.open(path).convert("L").resize((672, 672), Image.Resampling.BICUBIC)
+        small = large.resize((224, 224), Image.Resampling.BICUBIC)
+        large.save(tmp_path / "large" / f"{n}.png")
+        small.save(tmp_path / "small" / f"{n}.png")
+        feed = np.asarray(small, np.float32)[None, None] * np.float32(0.00392157)
+        (made,) = session.run(None, {"input": feed})
+        wanted = np.asarray(large, np.float64)[None, None] / 255
+        due.append(-10 * np.log10(((made.clip(0, 1) - wanted) ** 2).mean()))
+    shutil.copy(shared_data / "dense/super_resolution_opset.onnx", tmp_path / "model.onnx")
+    path = tmp_path / "edgepack.yaml"
+    path.write_text(
+        "schema_version: 1\nname: net\nversion: 1.0.0\nmodel: model.onnx\ndims: {batch_size: 1}\n"
+        "inputs: {input: {image: {resize: {width: 224, height: 224}, order: GRAY,"
+        " scale: 0.00392157}}}\n"
+        "outputs: {output: {kind: picture}}\n"
+        "samples: {evaluation: {images: small, labels: large, metric: psnr}}\n"
+        "targets: [{id: linux-x86-64, variants: [{backend: cpu, recipe: fp32}]}]\n"
+    )
+    found = built(path)
+    assert found.metric == "psnr"
+    assert found.value == pytest.approx(np.mean(due), abs=0.01)
+    assert 25 < found.value < 60
