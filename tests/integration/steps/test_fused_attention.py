@@ -22,6 +22,7 @@ from edgepack.steps.base import Notes, run_step
 from edgepack.steps.graph import attention
 from edgepack.steps.graph.attention import FusedAttention, count_fused
 from edgepack.trying.verify import verify as verify_here
+from onnxruntime.transformers.fusion_options import FusionOptions
 
 from tests.support.nets import encoder_nets, tiny_models
 
@@ -87,6 +88,16 @@ def test_step_when_its_attention_is_wrong_is_caught(
     inputs = {"model": made / "in", "samples": made / "samples"}
     with pytest.raises(EdgepackError, match=message):
         FusedAttention().verify(inputs, tmp_path)
+
+
+def test_attention_that_takes_what_is_hidden_for_the_end_is_caught(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # The optimizer's default gives the operator the number of words in the place of the mask.
+    monkeypatch.setattr(FusionOptions, "use_raw_attention_mask", lambda *_: None)
+    inputs = {"model": made / "in", "samples": made / "samples"}
+    with pytest.raises(StepError, match="60 dB are needed"):
+        run_step(FusedAttention(), inputs, tmp_path)
 
 
 def test_model_without_attention_is_refused_with_what_to_do(tmp_path: Path):
