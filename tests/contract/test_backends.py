@@ -132,7 +132,7 @@ def test_backend_when_read_names_what_there_is(name):
     assert "CPUExecutionProvider" in backend.providers
     assert RECIPES.keys() >= backend.recipes
     assert {"onnx", "ort-fixed", "ort-runtime"} >= backend.formats
-    assert {*backend.rewrites, *backend.last_rewrites} <= set(REWRITES)
+    assert {*backend.early_rewrites, *backend.rewrites, *backend.last_rewrites} <= set(REWRITES)
     assert len(backend.shape_options) in (0, 3)
     operators = {schema.name for schema in onnx.defs.get_all_schemas()}
     named = {*backend.float32_ops, *backend.per_tensor_ops, *(g[0] for g in backend.output_grids)}
@@ -156,7 +156,11 @@ def test_backends_when_held_against_the_tables_of_devices_agree():
 
 
 def test_rewrites_when_counted_are_all_asked_for_by_a_backend_or_a_recipe():
-    asked = {name for b in BACKENDS.values() for name in (*b.rewrites, *b.last_rewrites)}
+    asked = {
+        name
+        for b in BACKENDS.values()
+        for name in (*b.early_rewrites, *b.rewrites, *b.last_rewrites)
+    }
     assert asked | {"smooth-norms"} == set(REWRITES)
 
 

@@ -109,6 +109,9 @@ class Backend:
     inline_weights: bool = False
     """Whether the provider refuses nodes with weights in another file, so that models cannot share
     weights."""
+    early_rewrites: tuple[str, ...] = ()
+    """Names of rewrites before the graph is simplified, which folds factors into weights and so
+    takes operators' pieces apart."""
     rewrites: tuple[str, ...] = ()
     """Rewrites (:mod:`edgepack.steps.graph.rewritten`) after which it takes more nodes, in
     order."""

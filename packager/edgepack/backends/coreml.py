@@ -100,7 +100,8 @@ BACKEND = Backend(
     static_shapes=False,
     # Source: the same as nnapi's; not tried on a phone.
     inline_weights=True,
-    rewrites=("flatten-to-reshape", "fold-batch-norm", "split-hard-swish", "fuse-clip"),
+    early_rewrites=("split-hard-swish", "fuse-clip"),
+    rewrites=("flatten-to-reshape", "fold-batch-norm"),
     last_rewrites=("coreml-cache-key",),
     knobs=(
         Knob(

@@ -40,7 +40,7 @@ BACKEND = Backend(
     misfits=find_misfits,
     refusals=find_refusals,
     # A Clip costs nothing behind a convolution, and int8 has no Min.
-    rewrites=("fuse-clip",),
+    early_rewrites=("fuse-clip",),
     on_processor=True,
     cores=count_session_cores,
 )

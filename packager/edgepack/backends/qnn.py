@@ -112,9 +112,10 @@ BACKEND = Backend(
     misfits=find_misfits,
     refusals=find_refusals,
     static_shapes=True,
-    # It takes no Dropout, which would split the graph in two. Activations and norms have one range
-    # each in int8 where they are one node.
-    rewrites=("drop-identities", "fuse-clip", "fuse-hard-swish", "fuse-gelu", "fuse-layer-norm"),
+    # It takes activations and norms as one node each, which then has one range in int8.
+    early_rewrites=("fuse-clip", "fuse-hard-swish", "fuse-gelu", "fuse-layer-norm"),
+    # It takes no Dropout, which would split the graph in two.
+    rewrites=("drop-identities",),
     # What onnxruntime's configuration for QNN (1.31.1, execution_providers/qnn/quant_config.py)
     # requires: all operators, ranges at least this wide, and these scales of 16-bit outputs.
     every_op=True,

@@ -156,9 +156,15 @@ class ModelSteps:
         reference, highest = steps[-1], profile.runtime.max_opset
         if self.inputs.facts.opset > highest:
             steps.append(self._add_change(AtMostOpset(highest), reference, samples))
-        steps.append(self._add_change(self._choose_simplification(variant), steps[-1], samples))
-        if rewrites := choose_rewrites(find_backend(variant).rewrites, self.inputs.facts.op_counts):
-            steps.append(self._add_change(Rewritten(rewrites), steps[-1], samples))
+        backend = find_backend(variant)
+        early = choose_rewrites(backend.early_rewrites, self.inputs.facts.op_counts)
+        for change in (
+            Rewritten(early) if early else None,
+            self._choose_simplification(variant),
+            Rewritten(backend.rewrites) if backend.rewrites else None,
+        ):
+            if change is not None:
+                steps.append(self._add_change(change, steps[-1], samples))
         return reference, steps
 
     def _choose_simplification(self, variant: Variant) -> FusedAttention | Simplified:

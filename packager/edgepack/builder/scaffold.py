@@ -58,8 +58,7 @@ def init(
         SamplesError: There is no image or sound in the folder, or a sound cannot be read.
         ToolError: The model's folder cannot be written to.
     """
-    if images is not None and sounds is not None:
-        raise UsageError("--images and --sounds are given", hint="a model takes one of the two")
+    _require_one(images, sounds)
     path = model.resolve().parent / PROJECT_FILE
     if path.exists():
         raise _make_there_error(path)
@@ -99,6 +98,11 @@ def _open(model: Path, python: str | None, progress: Progress) -> tuple[LoadedPr
         return clean_source(loaded, open_own_cache(), Silent()), []
     except StepError as error:
         return loaded, [f"a build refuses this model: {error.problem}; {error.hint}"]
+
+
+def _require_one(images: Path | None, sounds: Path | None) -> None:
+    if images is not None and sounds is not None:
+        raise UsageError("--images and --sounds are given", hint="a model takes one of the two")
 
 
 def _make_there_error(path: Path) -> UsageError:

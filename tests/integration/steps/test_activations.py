@@ -7,6 +7,10 @@ import math
 import numpy as np
 import onnx
 import pytest
+from edgepack.base.progress import Silent
+from edgepack.builder.build import dry_run
+from edgepack.builder.cache import open_own_cache
+from edgepack.builder.execution import execute
 from edgepack.builder.inspect import inspect
 from edgepack.model.files import MODEL
 from edgepack.steps.base import run_step
@@ -206,3 +210,31 @@ def test_rewrites_are_planned_for_models_with_their_operators_alone():
     assert choose_rewrites(names, ["Conv", "Relu"]) == ("drop-identities",)
     assert choose_rewrites(names, ["Relu", "Min"]) == ("drop-identities", "fuse-clip")
     assert choose_rewrites(names, ["Add", "Clip", "Mul"]) == ("drop-identities", "fuse-hard-swish")
+
+
+def test_pieces_are_joined_before_simplifying_puts_their_factor_into_weights(tmp_path):
+    """onnxsim multiplies 1/6 into the convolution behind, and no HardSwish is left to be found."""
+    lines = [*CLIPPED, "m = Mul x c", "f = Mul m sixth"]
+    read = {name for line in lines for name in line.split()}
+    made = [*nodes(*lines), helper.make_node("Conv", ["f", "w"], ["y"], "conv")]
+    weights = [(name, array) for name, array in CONSTANTS if name in read]
+    weights.append(("w", np.ones((4, 3, 1, 1), np.float32)))
+    ends = [[("x", FLOAT, [1, 3, 8, 8])], [("y", FLOAT, [1, 4, 8, 8])]]
+    save(tmp_path / "net.onnx", made, *ends, weights, opset=14)
+    plan = dry_run(tmp_path / "net.onnx", targets=["android-qnn"], variants=["cpu-fp32"])
+    assert not [each for each in plan.steps if each.step.name == "rewritten"]
+    project = tmp_path / "edgepack.yaml"
+    np.savez(tmp_path / "s.npz", x=np.ones((4, 1, 3, 8, 8), np.float32))
+    project.write_text(
+        "schema_version: 1\nname: net\nmodel: net.onnx\nsamples: {calibration: {path: s.npz}}\n"
+    )
+    plan = dry_run(project=project, targets=["android-qnn"], variants=["qnn-int8-static"])
+    names = [each.step.name for each in plan.steps]
+    first = names.index("rewritten")
+    assert plan.steps[first].step == Rewritten(("fuse-hard-swish",))
+    assert first < max(n for n, name in enumerate(names) if name == "simplified")
+    execution = execute(
+        plan.only([plan.steps[first].id]), cache=open_own_cache(), jobs=1, progress=Silent()
+    )
+    made = onnx.load(execution.artifacts[plan.steps[first].id].path / MODEL)
+    assert [n.op_type for n in made.graph.node] == ["HardSwish", "Conv"]

@@ -490,8 +490,5 @@ REWRITES: dict[str, Callable[[onnx.ModelProto], list[str]]] = {
 
 def choose_rewrites(names: Sequence[str], ops: Collection[str]) -> tuple[str, ...]:
     """Return those of some rewrites that may find something in a model with these operators."""
-    return tuple(
-        name
-        for name in names
-        if name not in NEEDED_OPS or any(needed.issubset(ops) for needed in NEEDED_OPS[name])
-    )
+    needs = {name: NEEDED_OPS.get(name, (frozenset[str](),)) for name in names}
+    return tuple(name for name in names if any(each.issubset(ops) for each in needs[name]))
