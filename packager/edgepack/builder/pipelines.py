@@ -20,6 +20,8 @@ from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, Silent
 from edgepack.builder.assembly import BuiltBundle
 from edgepack.builder.build import BuildResult, build_part
+from edgepack.builder.cache import StepCache, open_own_cache, open_temporary_cache
+from edgepack.builder.cleaning import read_source_facts
 from edgepack.builder.inputs import PlanInputs, plan_inputs
 from edgepack.builder.manifest import find_build_host
 from edgepack.builder.pipeline_checks import CheckedPipeline, PartFacts, check_pipeline
@@ -31,13 +33,14 @@ from edgepack.builder.pipeline_runs import (
     prove_combinations,
     record_parts,
 )
+from edgepack.builder.sources import open_project
 from edgepack.bundle.archive import copy_file, write_archive
 from edgepack.bundle.manifest import BundleFile, Golden, GoldenTensor, Tensor
 from edgepack.bundle.pipeline import PartEntry, PipelineManifest
 from edgepack.bundle.reading import Bundle, PipelineBundle, load_any, load_bundle
 from edgepack.bundle.writing import BundleWriter, replacing, require_writable_folder
 from edgepack.errors import EdgepackError, ModelError, UsageError
-from edgepack.model.facts import TensorSpec, read_model_facts, require_plain_signature
+from edgepack.model.facts import TensorSpec, require_plain_signature
 from edgepack.model.running import Arrays
 from edgepack.project.loading import PROJECT_FILE, LoadedProject
 from edgepack.project.pipeline import LoadedPipeline, read_pipeline
@@ -128,9 +131,12 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
         EdgepackError: Building a part failed; the class says how.
     """
     progress = progress or Silent()
-    job = _make_job(read_pipeline(project or Path(PROJECT_FILE)), targets)
+    loaded = read_pipeline(project or Path(PROJECT_FILE))
+    profiles = _choose_profiles(loaded, targets)
     require_writable_folder(out)
     with ExitStack() as stack:
+        cache = open_own_cache() if use_cache else open_temporary_cache(stack)
+        job = _make_job(loaded, profiles, cache, progress)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-")))
         workers = stack.enter_context(Workers(1))
         progress.note("running the source models on the samples")
@@ -145,8 +151,8 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
                     _give_samples(planned.loaded, name, recorded, scratch),
                     [_find_profile(planned.loaded, profile.id) for profile in job.profiles],
                     scratch / PARTS / name,
+                    cache,
                     jobs=jobs,
-                    use_cache=use_cache,
                     simulate_s=simulate_s,
                     progress=progress,
                 )
@@ -183,7 +189,7 @@ def _find_shipped(name: str, result: BuildResult, bundles: Sequence[BuiltPipelin
     )
 
 
-def _make_job(loaded: LoadedPipeline, targets: Sequence[str]) -> _Job:
+def _choose_profiles(loaded: LoadedPipeline, targets: Sequence[str]) -> tuple[Profile, ...]:
     names = find_target_ids(targets or loaded.project.targets)
     if not names:
         raise UsageError(
@@ -199,7 +205,16 @@ def _make_job(loaded: LoadedPipeline, targets: Sequence[str]) -> _Job:
                 " one after the other in the app",
                 where="--target" if targets else loaded.locate("targets"),
             )
-    planned = {name: _plan_part(part) for name, part in loaded.parts.items()}
+    return profiles
+
+
+def _make_job(
+    loaded: LoadedPipeline, profiles: tuple[Profile, ...], cache: StepCache, progress: Progress
+) -> _Job:
+    planned = {}
+    for name, part in loaded.parts.items():
+        with _naming(name):
+            planned[name] = _plan_part(open_project(part, cache, progress))
     facts = {
         name: PartFacts(
             inputs.signature, fix_sizes(inputs.facts.outputs, inputs.dims), inputs.project.state
@@ -210,7 +225,7 @@ def _make_job(loaded: LoadedPipeline, targets: Sequence[str]) -> _Job:
 
 
 def _plan_part(part: LoadedProject) -> PlanInputs:
-    facts = read_model_facts(part.model_path)
+    facts = read_source_facts(part)
     require_plain_signature(facts)
     return plan_inputs(part, facts)
 

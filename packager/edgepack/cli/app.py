@@ -143,9 +143,14 @@ def build(
     from edgepack.cli.printing import print_json, print_plan
 
     if api.is_pipeline(model, project):
-        for_one = {"--variant": variant, "--dry-run": dry_run, "--aar": aar, "--jars": jars}
         build_pipeline(
-            [option for option, given in for_one.items() if given],
+            {
+                "--variant": variant,
+                "--dry-run": dry_run,
+                "--aar": aar,
+                "--jars": jars,
+                "--python": python,
+            },
             lambda: api.build_pipeline(
                 project,
                 targets=target or (),

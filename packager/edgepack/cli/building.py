@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from edgepack import api
@@ -39,7 +39,7 @@ def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
 
 
 def build_pipeline(
-    refused: Sequence[str],
+    refused: Mapping[str, object],
     build: Callable[[], api.PipelineResult],
     *,
     verbose: bool,
@@ -48,7 +48,7 @@ def build_pipeline(
     """Build several models as one, and write what was built.
 
     Args:
-        refused: Options that were given and are for one model.
+        refused: Options that are for one model, with what was given.
         build: Does it.
         verbose: Also write what was tried to keep the parts' accuracy.
         as_json: Write JSON instead.
@@ -58,12 +58,14 @@ def build_pipeline(
     """
     from edgepack.cli.printing import print_json
 
-    if refused:
-        raise UsageError(
-            f"the project has several models, and {refused[0]} is for one",
-            hint="leave it out; variants of a part are named in the part's own project ('targets')",
-            where=refused[0],
-        )
+    for option, given in refused.items():
+        if given:
+            raise UsageError(
+                f"the project has several models, and {option} is for one",
+                hint="leave it out: variants of a part are named in its own project ('targets'), a"
+                " Python that converts it too ('converters')",
+                where=option,
+            )
     result = build()
     if as_json:
         print_json(result)

@@ -188,15 +188,20 @@ def is_of_several(source: YamlSource) -> bool:
     return isinstance(source.values, dict) and MODELS in source.values
 
 
-def read_project(path: Path, model: type[Project] = Project) -> LoadedProject:
+def read_project(path: Path) -> LoadedProject:
     """Read a project file of one model.
-
-    Args:
-        path: The file.
-        model: Another kind of project, with the same keys.
 
     Raises:
         ProfileError: The file is missing or wrong, or has several models.
+    """
+    return read_project_as(Project, path)
+
+
+def read_project_as(kind: type[Project], path: Path) -> LoadedProject:
+    """Read a project file of one model as another kind of project, with the same keys.
+
+    Raises:
+        ProfileError: As :func:`read_project`.
     """
     source = read_yaml(path)
     if is_of_several(source):
@@ -205,7 +210,7 @@ def read_project(path: Path, model: type[Project] = Project) -> LoadedProject:
             hint="build takes it as a whole; for anything else name the project of one of 'models'",
             where=source.locate((MODELS,)),
         )
-    return LoadedProject(source.parse(model), path.resolve().parent, source)
+    return LoadedProject(source.parse(kind), path.resolve().parent, source)
 
 
 def make_project(model: Path) -> LoadedProject:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from edgepack.base.schema import Id, Positive, StrictModel
 from edgepack.base.yaml_source import YamlSource, read_yaml
+from edgepack.converters.registry import find_converter
 from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.project.loading import (
     MODELS,
@@ -18,7 +19,7 @@ from edgepack.project.loading import (
     LoadedProject,
     is_of_several,
     make_project,
-    read_project,
+    read_project_as,
 )
 from edgepack.project.names import ProjectName, ProjectVersion
 from edgepack.project.project import Project
@@ -96,7 +97,7 @@ class PipelineProject(StrictModel):
     name: ProjectName
     version: ProjectVersion = "0.0.0"
     models: Annotated[dict[Id, str], Field(min_length=1)]
-    """The parts: each an ``.onnx`` file, or a project of one model."""
+    """The parts: each a model's file, such as ``mel.onnx``, or a project of one model."""
     pipeline: Pipeline
     samples: Samples = Samples()
     """Of the pipeline's inputs: the parts get theirs from running it with the source models."""
@@ -191,8 +192,8 @@ def _read_parts(loaded: LoadedPipeline) -> Iterator[tuple[str, LoadedProject]]:
     for name, given in loaded.project.models.items():
         path = loaded.folder / given
         where = loaded.locate(MODELS, name)
-        if path.suffix == ".onnx":
-            if not path.is_file():
+        if path.suffix == ".onnx" or find_converter(path):
+            if not path.exists():
                 raise ProfileError(
                     f"there is no model {given!r}",
                     hint=f"the path is relative to {str(loaded.folder)!r}",
@@ -203,10 +204,10 @@ def _read_parts(loaded: LoadedPipeline) -> Iterator[tuple[str, LoadedProject]]:
         if path.suffix not in (".yaml", ".yml"):
             raise ProfileError(
                 f"the part {name!r} cannot be {given!r}",
-                hint="name an .onnx file, or the edgepack.yaml of one model",
+                hint="name a model's file, such as mel.onnx, or the edgepack.yaml of one model",
                 where=where,
             )
-        part = read_project(path, PartProject)
+        part = read_project_as(PartProject, path)
         _require_plain(part, name)
         if part.project.lacks_evaluation and loaded.project.samples.evaluation is None:
             raise ProfileError(

@@ -61,7 +61,7 @@ def test_kind_of_project_is_told_by_its_keys(
         ("run: classifier", "run: clasifier", "10:8", "there is no part 'clasifier'", "classifier"),
         ("    - run: mel\n", "", "4:3", "no stage runs the part 'mel'", "add {run: mel}"),
         ("mel.onnx", "mell.onnx", "4:3", "there is no model 'mell.onnx'", "relative to"),
-        ("mel.onnx", "mel.pt", "4:3", "the part 'mel' cannot be 'mel.pt'", "name an .onnx file"),
+        ("mel.onnx", "mel.pt", "4:3", "the part 'mel' cannot be 'mel.pt'", "such as mel.onnx"),
         ("  outputs: [score]\n", "", "6:1", "the key 'outputs' is missing", "add it"),
         ("inputs: {x: mel}", "input: {x: mel}", "10:25", "unknown key 'input'", "'inputs'"),
         (
