@@ -112,16 +112,18 @@ def record_parts(source: ChainSource, samples: Mapping[str, SampleSource], out: 
     for role, given in samples.items():
         recorder = _Recorder(source, out / role)
         chain = _make_chain(source, infers, recorder.watch)
-        taken = 0
+        streams = 0
+        # Evaluation comes last, and its samples were not calibrated with.
+        goldens = []
         with tempfile.TemporaryDirectory() as scratch:
             for begins, title, inputs in _read_samples(source, given, Path(scratch)):
                 if begins:
                     chain.reset()
+                    streams += 1
                 _run_chain(chain, inputs, title)
-                # Evaluation comes last, and its samples were not calibrated with.
-                goldens = [*(goldens if taken else []), inputs][:MOST_GOLDENS]
-                taken += 1
-        if not taken:
+                if streams == 1 and len(goldens) < MOST_GOLDENS:
+                    goldens.append(inputs)
+        if not streams:
             raise SamplesError(
                 f"there are no {role} samples", hint="give some under 'samples', or leave it out"
             )

@@ -13,16 +13,21 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from edgepack import api
+from edgepack.builder.pipeline_runs import ChainSource, PartSource, record_parts
 from edgepack.builder.pipelines import PipelineResult, build_pipeline
 from edgepack.bundle.archive import open_folder
 from edgepack.bundle.reading import load_bundle, verify, verify_any
 from edgepack.cli.main import run
 from edgepack.errors import BundleError, LimitError, ProfileError, SamplesError, UsageError
+from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.ondevice.runtime import edgepack_pipeline as pipelines
 from edgepack.ondevice.runtime.edgepack_pipeline import Chain, LoadError, Stage, load
+from edgepack.project.pipeline import Pipeline, RunStage
+from edgepack.project.samples import SampleSource
 
 from tests.support.nets.pipeline_nets import (
+    FEATURES,
     HIDDEN,
     decode_by_hand,
     make_audio,
@@ -118,6 +123,28 @@ def test_each_part_is_calibrated_with_what_the_one_before_gives(
     assert manifest.provenance.evaluation is not None
     counts = manifest.provenance.calibration.samples, manifest.provenance.evaluation.samples
     assert counts == (16, 8)
+
+
+def test_state_is_written_where_a_stream_begins(wake_folder: Path, tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "frames.npz",
+        x=np.random.default_rng(2).standard_normal((5, 1, FEATURES)).astype(np.float32),
+        stream=[4, 4, 4, 9, 9],
+    )
+    taken = (TensorSpec("x", "float32", (1, FEATURES)), TensorSpec("h", "float32", (1, HIDDEN)))
+    part = PartSource(wake_folder / "classifier.onnx", taken, taken, (), {"h_next": "h"})
+    stage = RunStage(run="classifier", inputs={"x": "x"}, outputs={"score": "score"})
+    pipeline = Pipeline(inputs=["x"], stages=[stage], outputs=["score"])
+    source = ChainSource(pipeline, taken[:1], {"classifier": part}, tmp_path, None)
+    sets = {"evaluation": SampleSource(path="frames.npz")}
+    recorded = record_parts(source, sets, tmp_path / "recorded")
+    folders = sorted((tmp_path / "recorded/evaluation/classifier").iterdir())
+    files = [sorted(path.name for path in folder.iterdir()) for folder in folders]
+    whole, rest = ["input_0.pb", "input_1.pb"], ["input_0.pb"]
+    assert files == [whole, rest, rest, whole, rest]
+    assert recorded.counts == {"evaluation": {"classifier": 5}}
+    # Goldens are the beginning of the first stream, and not of two.
+    assert [feed["x"].shape for feed in recorded.goldens] == [(1, FEATURES)] * 3
 
 
 def test_every_combination_is_proven(wake: Path) -> None:

@@ -20,7 +20,7 @@ PARTS = {
     "mel": PartFacts((spec("audio", "float32", 1, 64),), (spec("mel", "float32", 1, 16, 32),), {}),
     "embedding": PartFacts(
         (spec("x", "float32", "batch", 16, 32),),
-        (spec("features", "float32", "batch", 8), spec("classes", "int64", "batch")),
+        (spec("features", "float32", "batch", 8), spec("classes", "int64", "batch", 8)),
         {},
     ),
     "classifier": PartFacts(
@@ -154,7 +154,7 @@ MISTAKES = {
     "other dtype": (
         MEL + EMBEDDING + "    - {run: classifier, inputs: {x: classes}}\n",
         "8:34",
-        "the value 'classes' is int64[batch], and the input 'x' of 'classifier' takes",
+        "the value 'classes' is int64[batch, 8], and the input 'x' of 'classifier' takes",
         "name the value that fits",
     ),
     "other shape": (

@@ -6,7 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from edgepack.ondevice.runtime.edgepack_pipeline import Chain, Part, make_empty, make_zeros
+from edgepack.ondevice.runtime.edgepack_pipeline import (
+    Chain,
+    Part,
+    make_empty,
+    make_infer,
+    make_zeros,
+)
 from edgepack.ondevice.runtime.edgepack_shapes import TensorSpec
 
 IDS = TensorSpec("ids", "int32", (1, "tokens"))
@@ -163,3 +169,57 @@ def test_first_state_and_empty_cache_have_the_sizes_that_nobody_gives() -> None:
     spec = TensorSpec("cache", "float16", ("batch", 4, "past", 8))
     assert (make_empty(spec).shape, make_zeros(spec).shape) == ((1, 4, 0, 8), (1, 4, 1, 8))
     assert make_empty(spec).dtype == np.float16
+
+
+class OnDevice:
+    """A value that is not in this process's memory."""
+
+
+class Binding:
+    """Notes what is bound where, as onnxruntime's does for its run."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, Any] = {}
+        self.outputs: dict[str, tuple[str, int]] = {}
+
+    def bind_cpu_input(self, name: str, array: Any) -> None:
+        self.inputs[name] = array
+
+    def bind_ortvalue_input(self, name: str, value: Any) -> None:
+        self.inputs[name] = value
+
+    def bind_output(self, name: str, memory: str, device_id: int) -> None:
+        self.outputs[name] = (memory, device_id)
+
+    def get_outputs(self) -> list[OnDevice]:
+        return [OnDevice() for _ in self.outputs]
+
+
+class OnGpu:
+    """A loaded part whose provider has a memory of its own."""
+
+    buckets: tuple[()] = ()
+    outputs = (TensorSpec("y", "float32", (1,)), TensorSpec("t", "float32", (1,)))
+    entry = {"providers": [{"name": "CUDAExecutionProvider", "options": {"device_id": "1"}}]}
+
+    def __init__(self) -> None:
+        self.bindings: list[Binding] = []
+        self.session = self
+
+    def io_binding(self) -> Binding:
+        self.bindings.append(Binding())
+        return self.bindings[-1]
+
+    def run_with_iobinding(self, binding: Binding) -> None:
+        assert binding is self.bindings[-1]
+
+
+def test_what_is_kept_stays_in_the_memory_of_the_device() -> None:
+    model = OnGpu()
+    infer = make_infer(model)
+    first = infer({"x": np.float32([1]), "s": np.float32([0])}, ["t"])
+    infer({"x": np.float32([2]), "s": first["t"]}, ["t"])
+    assert [each.outputs for each in model.bindings] == [{"y": ("cpu", 0), "t": ("cuda", 1)}] * 2
+    # It goes back as it is, without a copy through this process.
+    assert model.bindings[1].inputs["s"] is first["t"]
+    assert model.bindings[1].inputs["x"].tolist() == [2]
