@@ -17,8 +17,10 @@ import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.base.worker import tell
+from edgepack.builder.custom_ops import find_machine
 from edgepack.bundle.pipeline import OutputCheck
 from edgepack.errors import EdgepackError, ModelError, SamplesError
+from edgepack.model.custom_ops import registered
 from edgepack.model.facts import TensorSpec
 from edgepack.model.running import (
     Arrays,
@@ -64,6 +66,8 @@ class PartSource:
     """In the model's order."""
     constants: tuple[Constant, ...]
     state: Mapping[str, str]
+    library: Path | None
+    """Of the model's custom operators, where it has some."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,9 @@ def _make_specs(specs: Iterable[TensorSpec]) -> list[loader.TensorSpec]:
 
 
 def _open_source(name: str, part: PartSource) -> Infer:
-    session, constants = make_session(part.model), make_constant_arrays(part.constants)
+    with registered(part.library):
+        session = make_session(part.model)
+    constants = make_constant_arrays(part.constants)
 
     def infer(feed: dict[str, Any], _kept: Collection[str]) -> dict[str, Any]:
         try:
@@ -301,9 +307,10 @@ def prove_combinations(
 
 def _open_variant(bundle: loader.Bundle, entry: dict[str, Any]) -> loader.Model:
     """Return a variant on this machine's CPU, whatever its providers are."""
-    sessions = [
-        make_session(bundle.folder / single["model"]) for single in loader.split_models(entry)
-    ]
+    library = entry.get("custom_ops", {}).get(find_machine())
+    singles = loader.split_models(entry)
+    with registered(Path(library) if library else None):
+        sessions = [make_session(bundle.folder / single["model"]) for single in singles]
     return loader.Model(bundle, entry, sessions)
 
 

@@ -22,6 +22,7 @@ from edgepack.builder.assembly import BuiltBundle
 from edgepack.builder.build import BuildResult, build_part
 from edgepack.builder.cache import StepCache, open_own_cache, open_temporary_cache
 from edgepack.builder.cleaning import read_source_facts
+from edgepack.builder.custom_ops import find_machine, require_loading
 from edgepack.builder.inputs import PlanInputs, plan_inputs
 from edgepack.builder.manifest import find_build_host
 from edgepack.builder.pipeline_checks import CheckedPipeline, PartFacts, check_pipeline
@@ -91,6 +92,7 @@ class _Job:
                 inputs.whole_signature,
                 inputs.constants,
                 inputs.project.state,
+                inputs.libraries.get(find_machine()),
             )
             for name, inputs in self.planned.items()
         }
@@ -139,6 +141,9 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
         job = _make_job(loaded, profiles, cache, progress)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-")))
         workers = stack.enter_context(Workers(1))
+        for name, inputs in job.planned.items():
+            with _naming(name):
+                require_loading(inputs.loaded, inputs.libraries.get(find_machine()), workers)
         progress.note("running the source models on the samples")
         recorded = workers.call(
             record_parts, job.source, _list_sources(job), scratch, on_note=progress.note

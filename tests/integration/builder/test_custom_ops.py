@@ -14,6 +14,7 @@ import pytest
 from edgepack.builder.build import build, dry_run
 from edgepack.builder.custom_ops import find_machine
 from edgepack.builder.inspect import inspect
+from edgepack.builder.pipelines import build_pipeline
 from edgepack.bundle.reading import verify as verify_files
 from edgepack.devices.inventory import load_device
 from edgepack.errors import ModelError, ProfileError
@@ -22,9 +23,11 @@ from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.project.profile import find_host_target
 from edgepack.trying.trying import try_bundle
 from edgepack.trying.verify import verify
+from onnx import TensorProto, helper
 
 from tests.support.nets import custom_ops
 from tests.support.nets.custom_ops import compile_library, write_other_machine, write_project
+from tests.support.nets.tiny_models import save
 from tests.support.reports.tiny_bundle import change_manifest
 
 HERE = find_machine()
@@ -352,3 +355,34 @@ def test_evaluate_and_bench_on_a_device_run_custom_operators(built):
     report = bench(bundle.path, load_device("local"), preset="smoke")
     assert report.variant_used == SHIPPED[0]
     assert report.placement.compute_share("CPUExecutionProvider") == 1.0
+
+
+@pytest.mark.slow(reason="builds several models")
+def test_pipeline_of_a_part_with_custom_operators_is_built_and_runs(tmp_path, compiled):
+    shutil.copytree(compiled, tmp_path / "net")
+    part = write_project(tmp_path / "net", BOTH)
+    part.write_text(part.read_text().replace("samples:", "# samples:"))
+    save(
+        tmp_path / "last.onnx",
+        [helper.make_node("Relu", ["y"], ["z"], "relu")],
+        [("y", TensorProto.FLOAT, [1, 4])],
+        [("z", TensorProto.FLOAT, [1, 4])],
+    )
+    project = tmp_path / "edgepack.yaml"
+    project.write_text(
+        "schema_version: 1\nname: both\nmodels: {net: net/edgepack.yaml, last: last.onnx}\n"
+        "pipeline: {inputs: [x], stages: [{run: net}, {run: last}], outputs: [z]}\n"
+    )
+    result = build_pipeline(project, targets=["host"], out=tmp_path / "dist")
+    [built] = result.bundles
+    x = np.random.default_rng(8).standard_normal((1, 3, 8, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    done = run_in_bundle(
+        built.bundle.path,
+        "from edgepack_pipeline import load",
+        f"z = load()({{'x': np.load({str(tmp_path / 'x.npy')!r})}})['z']",
+        f"np.save({str(tmp_path / 'z.npy')!r}, z)",
+    )
+    assert done.returncode == 0, done.stderr
+    wanted = np.maximum(compute(tmp_path / "net/net.onnx", x), 0)
+    np.testing.assert_allclose(np.load(tmp_path / "z.npy"), wanted, rtol=1e-3, atol=1e-3)
