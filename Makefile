@@ -71,4 +71,4 @@ web-test: $(READY)  ## Browser bundles in Node and a headless Chromium; needs No
 	$(ROOM) $(BIN)/python -m tests.web.run $(WEB)
 
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-qnn .venv-peers .venv-tensorflow .runtimes .proofs .mobile .web .machines .debian build dist dist-python demo
+	rm -rf $(VENV) .venv-openvino .venv-qnn .venv-peers .venv-tensorflow .runtimes .proofs .mobile .web .machines .torch .debian build dist dist-python demo
