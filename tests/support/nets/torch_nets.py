@@ -176,9 +176,9 @@ class Hidden:
     def __init__(self, code: str) -> None:
         self.code = code
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
+    def __reduce__(self) -> tuple[object, tuple[str, dict[str, object]]]:
         """Return what unpickling calls."""
-        return exec, (self.code,)
+        return exec, (self.code, {})
 
 
 def save_hidden(folder: Path, code: str) -> None:

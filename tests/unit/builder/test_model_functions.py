@@ -92,3 +92,16 @@ def test_a_python_without_the_framework_is_named(
     assert isinstance(error, ToolError)
     assert f"the Python {str(python)!r} has no package 'torch'" in error.problem
     assert f"{python} -m pip install torch" in error.hint
+
+
+def test_a_pytorch_beside_edgepack_comes_before_one_that_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.pt2").touch()
+    asked: list[str] = []
+    monkeypatch.setattr(sources, "_is_installed", lambda package: not asked.append(package))
+    monkeypatch.setattr(sources.sys, "executable", str(tmp_path / "python"))
+    error = opening(read(tmp_path, "net.pt2"), tmp_path)
+    assert isinstance(error, ToolError)
+    assert f"cannot run '{tmp_path / 'python'}'" in error.problem
+    assert asked == ["torch", "onnx", "onnxscript"]

@@ -53,6 +53,7 @@ def _config(name: str, path_name: str, *, use_pickle: object) -> bytes:
         ({WEIGHTS: _config("l.weight", "weight_0", use_pickle=True)}, "pickled tensors.*l.weight"),
         ({WEIGHTS: _config("l.weight", "weight_0", use_pickle=1)}, "pickled tensors.*l.weight"),
         ({WEIGHTS: b'{"config": {"l.weight": 3}}'}, "pickled tensors.*l.weight"),
+        ({WEIGHTS: b'{"config": {"l.weight": {"path_name": "weight_0"}}}'}, "pickled tensors"),
         ({CONSTANTS: _config("c", "tensor_0", use_pickle=True)}, "pickled tensors.*'?c"),
         ({"data/constants/custom_obj_0": b""}, "holds code: data/constants/custom_obj_0"),
         ({"data/constants/opaque_obj_0": b""}, "holds code: data/constants/opaque_obj_0"),
