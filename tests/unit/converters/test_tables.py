@@ -56,6 +56,15 @@ def test_xgboost_file_of_the_old_format_is_refused_with_the_way_to_save_it(tmp_p
     assert "save_model('model.json')" in caught.value.hint
 
 
+def test_lightgbm_file_when_cut_off_is_refused_before_lightgbm_reads_it(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"tree\nversion=v4\n\nTree=0\nleaf_value=1 2\n\nend of trees\n\nparameters:\n")
+    LIGHTGBM.look(path)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ModelError, match="no line 'end of trees'"):
+        LIGHTGBM.look(path)
+
+
 def test_skops_file_when_not_whole_or_another_archive_is_refused(tmp_path):
     path = tmp_path / "a.skops"
     path.write_bytes(b"PK\x03\x04")

@@ -18,13 +18,12 @@ _TRAIN_AGAIN = "train it without, or export it to ONNX where it was trained"
 
 
 def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]:
-    """Write ``model.onnx``; names of classes become their numbers."""
+    """Write ``model.onnx``; classes that have names are given as texts."""
     from skl2onnx.common.data_types import FloatTensorType
 
     model, notes = _read(source)
     _require_supported(model)
     _round_thresholds(model)
-    names = _number_classes(model)
     asked = _choose_options(model)
     converted = _convert(
         model,
@@ -41,8 +40,6 @@ def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]
     signature["notes"] = notes
     for output in signature["outputs"]:
         output["rank"] = ranks[output["name"]]
-    if names:
-        signature["classes"] = names
     return signature
 
 
@@ -52,15 +49,9 @@ def load(
     """Return a function that runs the model on ``[rows]``."""
     model = open_model(source)
     outputs = signature["outputs"]
-    numbers = {name: number for number, name in enumerate(signature.get("classes", []))}
 
     def call(arrays: List[Any]) -> List[Any]:
         values = [getattr(model, each["source"])(arrays[0]) for each in outputs]
-        if numbers:
-            values = [
-                [numbers[str(label)] for label in value] if each["source"] == "predict" else value
-                for each, value in zip(outputs, values)
-            ]
         fitted: List[Any] = tables.fit_shapes(values, [each["rank"] for each in outputs])
         return fitted
 
@@ -143,25 +134,6 @@ def _list_parts(model: Any) -> List[Any]:
             found[id(part)] = part
             todo += getattr(part, "__dict__", {}).values()
     return list(found.values())
-
-
-def _number_classes(model: Any) -> List[str]:
-    """Give classes that have names their numbers instead, and return the names in order.
-
-    ONNX's outputs are tensors of numbers then; skl2onnx's own option for that (``nocl``) is known
-    to some estimators only, and with some writes a model that no runtime loads.
-    """
-    import numpy as np
-
-    names = [str(name) for name in getattr(model, "classes_", [])]
-    named = False
-    for part in _list_parts(model):
-        for key in ("classes_", "classes"):
-            classes = getattr(part, "__dict__", {}).get(key)
-            if isinstance(classes, np.ndarray) and classes.dtype.kind in "USO":
-                setattr(part, key, np.arange(len(classes)))
-                named = True
-    return names if named else []
 
 
 def _choose_options(model: Any) -> Dict[str, bool]:

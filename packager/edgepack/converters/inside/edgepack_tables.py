@@ -81,17 +81,21 @@ def _describe(values: Sequence[Any], names: Sequence[str]) -> Dict[str, str]:
     told = {}
     for value, name in zip(values, names):
         tensor = value.type.tensor_type
-        kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        kind = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
         sizes = [str(dim.dim_value or dim.dim_param or "?") for dim in tensor.shape.dim]
         told[name] = "%s [%s]" % (kind, ", ".join([BATCH, *sizes[1:]]))
     return told
 
 
 def fit_shapes(values: Sequence[Any], ranks: Sequence[int]) -> List[Any]:
-    """Return the framework's values as ONNX has them: a number for each row may be a column."""
+    """Return the framework's values as ONNX has them: a number for each row may be a column.
+
+    Names of classes may be Python's objects, which no file of arrays holds.
+    """
     import numpy as np
 
     arrays = [np.asarray(value) for value in values]
+    arrays = [array.astype(str) if array.dtype.kind in "OS" else array for array in arrays]
     return [
         array.reshape(-1, 1) if array.ndim == 1 and rank == 2 else array
         for array, rank in zip(arrays, ranks)
