@@ -41,4 +41,5 @@ LIGHTGBM = Converter(
     packages=("onnxmltools", "lightgbm", "skl2onnx", "onnx"),
     lock=LOCK,
     look=_look,
+    makes="a lightgbm.Booster, or a fitted estimator of LightGBM",
 )

@@ -28,4 +28,5 @@ SKLEARN = Converter(
     packages=("skl2onnx", "scikit-learn", "skops", "onnx"),
     lock=LOCK,
     look=_look,
+    makes="a fitted estimator of scikit-learn",
 )

@@ -45,4 +45,5 @@ XGBOOST = Converter(
     packages=("onnxmltools", "xgboost-cpu", "xgboost", "skl2onnx", "onnx"),
     lock=LOCK,
     look=_look,
+    makes="an xgboost.Booster, or a fitted estimator of XGBoost",
 )

@@ -240,3 +240,44 @@ def test_bundle_when_built_from_trees_is_judged_by_its_probabilities(
     given = [session.run(["label"], {"input": row})[0][0] for row in rows]
     assert variant.accuracy.metric == "top1"
     assert variant.accuracy.value == pytest.approx(np.mean(given == right))
+
+
+READERS = {
+    "sklearn": ("skops.io", "skops.io.load({!r})"),
+    "lightgbm": ("lightgbm", "lightgbm.Booster(model_file={!r})"),
+    "xgboost": ("xgboost", "xgboost.Booster(model_file={!r})"),
+}
+"""By framework: what is imported, and what reads a file."""
+
+
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    [
+        ("sklearn", "scaled_logistic.skops"),
+        ("lightgbm", "regression.txt"),
+        ("xgboost", "regression.json"),
+    ],
+)
+def test_model_when_a_function_makes_it_is_proven_too(tmp_path, framework, name):
+    folder, python = find_models(framework)
+    module, read = READERS[framework]
+    (tmp_path / "mine.py").write_text(
+        f"import {module}\n\ndef make():\n    return {read.format(str(folder / name))}\n"
+        "\ndef wrong():\n    return [1]\n"
+    )
+    project = tmp_path / "edgepack.yaml"
+    written = (
+        "schema_version: 1\nname: trees\ntargets: [host]\n"
+        f"converters: {{{framework}: {{python: {python}}}}}\n"
+        f"model: {{python: 'mine:make', framework: {framework}}}\n"
+    )
+    project.write_text(written)
+    result = build(project=project, variants=["cpu-fp32"], out=tmp_path / "dist")
+    result.require_all()
+    origin = verify(result.bundles[0].bundle.path).manifest.model.converted_from
+    assert origin is not None
+    assert all(each.farthest <= each.tolerance for each in origin.outputs)
+    project.write_text(written.replace("mine:make", "mine:wrong"))
+    with pytest.raises(ModelError, match="the function returned list") as caught:
+        build(project=project, variants=["cpu-fp32"], out=tmp_path / "dist")
+    assert "return a" in caught.value.hint

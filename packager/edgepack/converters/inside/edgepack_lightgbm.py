@@ -6,7 +6,7 @@ import sys
 from typing import Any, Callable, Dict, Iterator, List
 
 import edgepack_tables as tables
-from edgepack_inside import Refused
+from edgepack_inside import Refused, open_source
 
 _PACKAGES = ("lightgbm", "onnxmltools", "onnx")
 _METHODS = {
@@ -36,7 +36,7 @@ def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]
     from onnxmltools.convert.lightgbm._parse import WrappedBooster
 
     sys.setrecursionlimit(_DEEPEST)  # onnxmltools goes down a tree by recursion
-    booster = open_model(source)
+    booster = _open(source, options)
     trees = _Trees(_prepare(booster.dump_model()))
     model = onnxmltools.convert_lightgbm(
         WrappedBooster(trees),
@@ -51,12 +51,12 @@ def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]
 
 
 def load(
-    source: str, signature: Dict[str, Any], _options: Dict[str, Any]
+    source: str, signature: Dict[str, Any], options: Dict[str, Any]
 ) -> Callable[[List[Any]], List[Any]]:
     """Return a function that runs the model on ``[rows]``."""
     import numpy as np
 
-    booster = open_model(source)
+    booster = _open(source, options)
     classifies = len(signature["outputs"]) > 1
 
     def call(arrays: List[Any]) -> List[Any]:
@@ -69,7 +69,17 @@ def load(
     return call
 
 
-def open_model(source: str) -> Any:
+def _open(source: str, options: Dict[str, Any]) -> Any:
+    import lightgbm
+
+    made = open_source(source, options, _read)
+    booster = made.booster_ if isinstance(made, lightgbm.LGBMModel) else made
+    if not isinstance(booster, lightgbm.Booster):
+        raise tables.refuse_made(made, "a lightgbm.Booster, or a fitted estimator of LightGBM")
+    return booster
+
+
+def _read(source: str) -> Any:
     """Return the booster.
 
     Raises:

@@ -7,7 +7,7 @@ import warnings
 from typing import Any, Callable, Dict, List, Tuple
 
 import edgepack_tables as tables
-from edgepack_inside import Refused
+from edgepack_inside import Refused, open_source
 
 _PACKAGES = ("scikit-learn", "skl2onnx", "skops", "onnx")
 # Types that skops loads only if it is told to: scikit-learn's own are here anyway, as its code is.
@@ -21,7 +21,7 @@ def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]
     """Write ``model.onnx``; classes that have names are given as texts."""
     from skl2onnx.common.data_types import FloatTensorType
 
-    model, notes = _read(source)
+    model, notes = _open(source, options)
     _require_supported(model)
     _round_thresholds(model)
     asked = _choose_options(model)
@@ -44,10 +44,10 @@ def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]
 
 
 def load(
-    source: str, signature: Dict[str, Any], _options: Dict[str, Any]
+    source: str, signature: Dict[str, Any], options: Dict[str, Any]
 ) -> Callable[[List[Any]], List[Any]]:
     """Return a function that runs the model on ``[rows]``."""
-    model = open_model(source)
+    model, _ = _open(source, options)
     outputs = signature["outputs"]
 
     def call(arrays: List[Any]) -> List[Any]:
@@ -58,17 +58,28 @@ def load(
     return call
 
 
-def open_model(source: str) -> Any:
-    """Return the fitted estimator.
+def _open(source: str, options: Dict[str, Any]) -> Tuple[Any, List[str]]:
+    """Return the fitted estimator, with notes about its file.
 
     Raises:
         Refused: It holds what is not scikit-learn's own, or was not fitted on rows of numbers.
     """
-    return _read(source)[0]
+    from sklearn.base import BaseEstimator
+
+    notes: List[str] = []
+    model = open_source(source, options, lambda path: _read(path, notes))
+    if not isinstance(model, BaseEstimator):
+        raise tables.refuse_made(model, "a fitted estimator of scikit-learn")
+    if not hasattr(model, "n_features_in_"):
+        raise Refused(
+            "%s does not say how many features it takes" % type(model).__name__,
+            "take a fitted estimator of rows of numbers; texts and pictures are not rows",
+        )
+    return model, notes
 
 
-def _read(source: str) -> Tuple[Any, List[str]]:
-    """Return the estimator, and a note where another version of scikit-learn saved it."""
+def _read(source: str, notes: List[str]) -> Any:
+    """Return the estimator, and note where another version of scikit-learn saved it."""
     import skops.io
     from sklearn import __version__
     from sklearn.exceptions import InconsistentVersionWarning
@@ -89,13 +100,8 @@ def _read(source: str) -> Tuple[Any, List[str]]:
         for each in caught
         if isinstance(each.message, InconsistentVersionWarning)
     }
-    notes = ["saved by scikit-learn %s, read by %s" % (each, __version__) for each in sorted(other)]
-    if not hasattr(model, "n_features_in_"):
-        raise Refused(
-            "%s does not say how many features it takes" % type(model).__name__,
-            "save a fitted estimator that takes rows of numbers; texts and pictures are not rows",
-        )
-    return model, notes
+    notes += ["saved by scikit-learn %s, read by %s" % (e, __version__) for e in sorted(other)]
+    return model
 
 
 def _convert(model: Any, **settings: Any) -> Any:

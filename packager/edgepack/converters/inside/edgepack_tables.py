@@ -87,6 +87,11 @@ def _describe(values: Sequence[Any], names: Sequence[str]) -> Dict[str, str]:
     return told
 
 
+def refuse_made(made: Any, wanted: str) -> Refused:
+    """Return the error for what a function of the user's returned instead of a model."""
+    return Refused("the function returned %s" % type(made).__name__, "return %s" % wanted)
+
+
 def fit_shapes(values: Sequence[Any], ranks: Sequence[int]) -> List[Any]:
     """Return the framework's values as ONNX has them: a number for each row may be a column.
 

@@ -6,7 +6,7 @@ import json
 from typing import Any, Callable, Dict, List
 
 import edgepack_tables as tables
-from edgepack_inside import Refused
+from edgepack_inside import Refused, open_source
 
 _PACKAGES = ("xgboost-cpu", "xgboost", "onnxmltools", "onnx")
 _METHODS = {
@@ -32,7 +32,7 @@ def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]
     import onnxmltools
     from onnxmltools.convert.common.data_types import FloatTensorType
 
-    estimator = open_model(source)
+    estimator = _open(source, options)
     booster = estimator.get_booster()
     model = onnxmltools.convert_xgboost(
         estimator,
@@ -46,12 +46,12 @@ def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]
 
 
 def load(
-    source: str, signature: Dict[str, Any], _options: Dict[str, Any]
+    source: str, signature: Dict[str, Any], options: Dict[str, Any]
 ) -> Callable[[List[Any]], List[Any]]:
     """Return a function that runs the model on ``[rows]``."""
     import numpy as np
 
-    estimator = open_model(source)
+    estimator = _open(source, options)
     estimator.set_params(n_jobs=1)
     classifies = len(signature["outputs"]) > 1
 
@@ -65,7 +65,19 @@ def load(
     return call
 
 
-def open_model(source: str) -> Any:
+def _read(source: str) -> Any:
+    import xgboost
+
+    try:
+        return xgboost.Booster(model_file=source)
+    except xgboost.core.XGBoostError as error:
+        raise Refused(
+            "XGBoost does not read the file: %s" % str(error).strip().splitlines()[0],
+            "check that it is whole, or save it again: booster.save_model('model.json')",
+        ) from error
+
+
+def _open(source: str, options: Dict[str, Any]) -> Any:
     """Return the model as an estimator: of classes or of numbers, as its objective says.
 
     Raises:
@@ -73,19 +85,16 @@ def open_model(source: str) -> Any:
     """
     import xgboost
 
-    try:
-        booster = xgboost.Booster(model_file=source)
-    except xgboost.core.XGBoostError as error:
-        raise Refused(
-            "XGBoost does not read the file: %s" % str(error).strip().splitlines()[0],
-            "check that it is whole, or save it again: booster.save_model('model.json')",
-        ) from error
+    made = open_source(source, options, _read)
+    booster = made.get_booster() if isinstance(made, xgboost.XGBModel) else made
+    if not isinstance(booster, xgboost.Booster):
+        raise tables.refuse_made(made, "an xgboost.Booster, or a fitted estimator of XGBoost")
     learner = json.loads(booster.save_config())["learner"]
     objective = learner["objective"]["name"]
     _require_supported(learner, objective, booster)
     kind = xgboost.XGBClassifier if objective in _CLASSIFIES else xgboost.XGBRegressor
     estimator = kind()
-    estimator.load_model(source)
+    estimator.load_model(booster.save_raw("json"))
     # Names of features stand in the trees' dump, where onnxmltools looks for numbers.
     estimator.get_booster().feature_names = None
     if objective == "multi:softmax":  # the same trees; asked so, both give probabilities
