@@ -305,7 +305,7 @@ def _check_replays(variant: Variant, profile: Profile) -> Iterator[Misfit]:
 
 def _check_recipe(variant: Variant, profile: Profile) -> Iterator[Misfit]:
     """Yield a problem if a provider or onnxruntime does not take what a variant's models hold."""
-    backend = BACKENDS[variant.backend]
+    backend = find_backend(variant)
     if variant.fused_attention and variant.recipe not in backend.fuses:
         yield Misfit(
             ("fused_attention",),
