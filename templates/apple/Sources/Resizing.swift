@@ -132,7 +132,7 @@ struct AxisWeights {
         for pixel in span.shown {
             let center = (Double(pixel) + 0.5) * scale
             let shares = kernel.shares(
-                from: span.from, center: center, reach: kernel.reach * stretched, narrowing: 1 / stretched) { $0 }
+                from: span.from, center: center, reach: kernel.reach * stretched, narrowing: 1 / stretched, round: kept)
             sources.append(shares.first..<shares.first + shares.parts.count)
             weights += shares.parts.map { (part: Double) -> Int32 in Int32(part * one + (part < 0 ? -0.5 : 0.5)) }
         }
