@@ -38,8 +38,7 @@ from edgepack.ondevice.runtime.edgepack_pipeline import (
     name_combination,
     read_value,
 )
-from edgepack.project.pipeline import Pipeline
-from edgepack.project.samples import SampleSource
+from edgepack.project.pipeline import Pipeline, PipelineSource
 from edgepack.samples.constants import Constant, make_constant_arrays
 from edgepack.samples.sample_set import Sample
 from edgepack.samples.sources import read_npz_samples, run_python_samples
@@ -94,7 +93,7 @@ class Recorded:
     """By role and part, how many of the part's inputs were written."""
 
 
-def record_parts(source: ChainSource, samples: Mapping[str, SampleSource], out: Path) -> Recorded:
+def record_parts(source: ChainSource, samples: Mapping[str, PipelineSource], out: Path) -> Recorded:
     """Run samples through the source models, and write what each part takes as ONNX test data.
 
     The inputs of a run are ``ROLE/PART/NUMBER/input_N.pb``. State has files only where a stream
@@ -177,7 +176,7 @@ def _run_chain(chain: Chain, inputs: Arrays, title: str) -> Arrays:
 
 
 def _read_samples(
-    source: ChainSource, given: SampleSource, scratch: Path
+    source: ChainSource, given: PipelineSource, scratch: Path
 ) -> Iterator[tuple[bool, str, Arrays]]:
     """Yield samples, each with whether it begins a stream and what to call it."""
     before = np.zeros(0)
@@ -190,7 +189,7 @@ def _read_samples(
         yield begins, title, inputs
 
 
-def _open_samples(source: ChainSource, given: SampleSource, scratch: Path) -> Iterable[Sample]:
+def _open_samples(source: ChainSource, given: PipelineSource, scratch: Path) -> Iterable[Sample]:
     if given.path is not None:
         path = source.folder / given.path
         return read_npz_samples(path, source.inputs, None, given.limit)[0]

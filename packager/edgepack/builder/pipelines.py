@@ -44,7 +44,7 @@ from edgepack.errors import EdgepackError, ModelError, UsageError
 from edgepack.model.facts import TensorSpec, require_plain_signature
 from edgepack.model.running import Arrays
 from edgepack.project.loading import PROJECT_FILE, LoadedProject
-from edgepack.project.pipeline import LoadedPipeline, read_pipeline
+from edgepack.project.pipeline import LoadedPipeline, PipelineSource, read_pipeline
 from edgepack.project.profile import Profile, find_target_ids
 from edgepack.project.samples import EvaluationSource, Samples, SampleSource
 from edgepack.steps.graph.prepared import fix_sizes
@@ -240,7 +240,7 @@ def _find_profile(part: LoadedProject, target: str) -> Profile:
     return next(iter(choose_targets(part, [target])))
 
 
-def _list_sources(job: _Job) -> dict[str, SampleSource]:
+def _list_sources(job: _Job) -> dict[str, PipelineSource]:
     samples = job.loaded.project.samples
     both = {"calibration": samples.calibration, "evaluation": samples.evaluation}
     return {role: source for role, source in both.items() if source is not None}

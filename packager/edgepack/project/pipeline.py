@@ -23,7 +23,7 @@ from edgepack.project.loading import (
 )
 from edgepack.project.names import ProjectName, ProjectVersion
 from edgepack.project.project import Project
-from edgepack.project.samples import Samples
+from edgepack.project.samples import HookName
 
 TokenId = Annotated[int, Field(ge=0)]
 
@@ -90,6 +90,32 @@ class Pipeline(StrictModel):
     """The values that a caller gets."""
 
 
+class PipelineSource(StrictModel):
+    """Where samples of a pipeline come from: one of the first two keys. They have no labels."""
+
+    path: str | None = None
+    """An ``.npz`` with one array per input; the leading axis is the sample."""
+    python: HookName | None = None
+    """A callable that returns an iterable of ``{input: array}``."""
+    limit: Positive | None = None
+    """Take this many samples, the first."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.path is None) == (self.python is None):
+            raise ValueError(
+                "samples of a pipeline need exactly one source | give one of path, python"
+            )
+        return self
+
+
+class PipelineSamples(StrictModel):
+    """The two sets of samples of a pipeline."""
+
+    calibration: PipelineSource | None = None
+    evaluation: PipelineSource | None = None
+
+
 class PipelineProject(StrictModel):
     """The content of an ``edgepack.yaml`` of several models."""
 
@@ -99,26 +125,11 @@ class PipelineProject(StrictModel):
     models: Annotated[dict[Id, str], Field(min_length=1)]
     """The parts: each a model's file, such as ``mel.onnx``, or a project of one model."""
     pipeline: Pipeline
-    samples: Samples = Samples()
+    samples: PipelineSamples = PipelineSamples()
     """Of the pipeline's inputs: the parts get theirs from running it with the source models."""
     targets: list[Id] = []
     interpreter: str | None = None
     """The Python that runs the hook of the samples; default: the one edgepack runs in."""
-
-    @model_validator(mode="after")
-    def _check_samples(self) -> Self:
-        for source in (self.samples.calibration, self.samples.evaluation):
-            if source is not None and (source.images or source.labels):
-                raise ValueError(
-                    "samples of a pipeline are arrays without labels, by the pipeline's inputs"
-                    " | give 'path' (.npz) or 'python'; labels go into a part's own project"
-                )
-            if source is not None and source.test_data:
-                raise ValueError(
-                    "'test_data' belongs to one model, and these samples to a pipeline"
-                    " | give 'path' (.npz) or 'python'"
-                )
-        return self
 
 
 class PartProject(Project):

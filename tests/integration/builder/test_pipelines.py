@@ -23,8 +23,7 @@ from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.ondevice.runtime import edgepack_pipeline as pipelines
 from edgepack.ondevice.runtime.edgepack_pipeline import Chain, LoadError, Stage, load
-from edgepack.project.pipeline import Pipeline, RunStage
-from edgepack.project.samples import SampleSource
+from edgepack.project.pipeline import Pipeline, PipelineSource, RunStage
 
 from tests.support.nets.pipeline_nets import (
     FEATURES,
@@ -136,7 +135,7 @@ def test_state_is_written_where_a_stream_begins(wake_folder: Path, tmp_path: Pat
     stage = RunStage(run="classifier", inputs={"x": "x"}, outputs={"score": "score"})
     pipeline = Pipeline(inputs=["x"], stages=[stage], outputs=["score"])
     source = ChainSource(pipeline, taken[:1], {"classifier": part}, tmp_path, None)
-    sets = {"evaluation": SampleSource(path="frames.npz")}
+    sets = {"evaluation": PipelineSource(path="frames.npz")}
     recorded = record_parts(source, sets, tmp_path / "recorded")
     folders = sorted((tmp_path / "recorded/evaluation/classifier").iterdir())
     files = [sorted(path.name for path in folder.iterdir()) for folder in folders]

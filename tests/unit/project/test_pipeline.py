@@ -66,10 +66,17 @@ def test_kind_of_project_is_told_by_its_keys(
         ("inputs: {x: mel}", "input: {x: mel}", "10:25", "unknown key 'input'", "'inputs'"),
         (
             "pipeline:",
-            "samples: {calibration: {images: photos}}\npipeline:",
-            "1:1",
-            "samples of a pipeline are arrays without labels",
-            "give 'path' (.npz) or 'python'",
+            "samples: {evaluation: {path: a.npz, labels: y}}\npipeline:",
+            "6:37",
+            "unknown key 'labels'",
+            "one of: limit, path, python",
+        ),
+        (
+            "pipeline:",
+            "samples: {calibration: {limit: 3}}\npipeline:",
+            "6:11",
+            "samples of a pipeline need exactly one source",
+            "give one of path, python",
         ),
     ],
 )
