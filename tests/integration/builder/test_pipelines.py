@@ -31,6 +31,7 @@ from tests.support.nets.pipeline_nets import (
     decode_by_hand,
     make_audio,
     make_sources,
+    write_classifier,
     write_translation_project,
     write_wake_project,
 )
@@ -124,14 +125,15 @@ def test_each_part_is_calibrated_with_what_the_one_before_gives(
     assert counts == (16, 8)
 
 
-def test_state_is_written_where_a_stream_begins(wake_folder: Path, tmp_path: Path) -> None:
+def test_state_is_written_where_a_stream_begins(tmp_path: Path) -> None:
     np.savez(
         tmp_path / "frames.npz",
         x=np.random.default_rng(2).standard_normal((5, 1, FEATURES)).astype(np.float32),
         stream=[4, 4, 4, 9, 9],
     )
     taken = (TensorSpec("x", "float32", (1, FEATURES)), TensorSpec("h", "float32", (1, HIDDEN)))
-    part = PartSource(wake_folder / "classifier.onnx", taken, taken, (), {"h_next": "h"})
+    model = write_classifier(tmp_path / "classifier.onnx")
+    part = PartSource(model, taken, taken, (), {"h_next": "h"})
     stage = RunStage(run="classifier", inputs={"x": "x"}, outputs={"score": "score"})
     pipeline = Pipeline(inputs=["x"], stages=[stage], outputs=["score"])
     source = ChainSource(pipeline, taken[:1], {"classifier": part}, tmp_path, None)
