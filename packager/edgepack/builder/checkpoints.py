@@ -15,12 +15,12 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from edgepack.preprocessing.alternatives import CAFFE_MEAN, RGB_MEAN, RGB_STD
-from edgepack.project.inputs import ImageInput, Letterbox, ShortSideCrop, Stretch
+from edgepack.project.inputs import Filter, ImageInput, Letterbox, ShortSideCrop, Stretch
 
 PROCESSOR, CONFIG = "preprocessor_config.json", "config.json"
 _LEVEL = 0.00392157
@@ -42,7 +42,8 @@ class Told:
     why: str = ""
     """Which file says it, and what of it was assumed."""
     filter: str = ""
-    """What pictures were resized with for the model, by Pillow's name; empty where none is told."""
+    """What pictures were resized with for the model, by Pillow's name; empty where none is told.
+    The image's description has it where edgepack resizes so, too."""
     classes: tuple[str, ...] = ()
     """The names of classes, by index; empty where no file has them."""
     refused: tuple[str, ...] = field(default=())
@@ -115,8 +116,11 @@ def _apply(found: _Read, usual: ImageInput, name: str) -> Told:
     if usual.order == "GRAY":
         changes.pop("order", None)
         changes |= {key: changes[key][:1] for key in ("mean", "std") if changes.get(key)}
-    if found.resize is not None:
-        changes["resize"] = found.resize
+    resize = found.resize or usual.resize
+    name_of_pillow = f"pillow-{found.filter}"
+    if name_of_pillow in get_args(Filter):
+        resize = resize.model_copy(update={"filter": name_of_pillow})
+    changes["resize"] = resize
     image = ImageInput.model_validate({**usual.model_dump(), **_dump(changes)})
     return Told(image, "; ".join(filter(None, (name, found.assumed))), found.filter)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from edgepack.base.files import SHARED, locked, write_atomically, writing
 from edgepack.base.processes import Workers
@@ -26,7 +26,7 @@ from edgepack.model.checking import check_carrying, check_session
 from edgepack.model.facts import ModelFacts, TensorSpec
 from edgepack.ondevice.runtime.edgepack_wordpiece import WordPiece
 from edgepack.preprocessing.alternatives import format_yaml_lines
-from edgepack.project.inputs import ImageInput, Letterbox, ShortSideCrop, Stretch
+from edgepack.project.inputs import Filter, ImageInput, Letterbox, ShortSideCrop, Stretch
 from edgepack.project.loading import PROJECT_FILE, LoadedProject, make_project
 from edgepack.project.project import Project
 from edgepack.samples.images import list_image_files
@@ -286,7 +286,7 @@ def _format_inputs(facts: ModelFacts, known: _Known) -> Iterator[str]:
     yield f"{hash_mark}    image:"
     if guess.why:
         yield f"{hash_mark}      # {guess.why}"
-    if told.filter and told.filter != "bilinear":
+    if told.filter and f"pillow-{told.filter}" not in get_args(Filter):
         yield f"{hash_mark}      # pictures were resized with {told.filter} for it, here bilinear"
     for line in format_yaml_lines(guess.image):
         yield f"{hash_mark}      {line}{'' if _is_told(line, told) else _MARK}"
