@@ -11,6 +11,7 @@ from edgepack.steps.recipes.recipes import RECIPES
 
 WORDS = {
     "converted": "converting the model to ONNX",
+    "reference-proof": "comparing it with the reference outputs",
     "framework-proof": "comparing it with the framework's own outputs",
     "cleaned": "cleaning the model of what its exporter left",
     "free-batch": "making the batch free",

@@ -31,6 +31,7 @@ from edgepack.model.facts import TensorSpec
 from edgepack.project.inputs import InputDescription
 from edgepack.steps.base import NOTES, read_notes
 from edgepack.steps.proofs.framework import FrameworkProof
+from edgepack.steps.proofs.reference import ReferenceProof
 from edgepack.steps.recipes.recipes import RECIPES
 
 # Their versions decide the bytes of a bundle.
@@ -65,6 +66,7 @@ def make_manifest(
             opset=facts.opset,
             ir_version=facts.ir_version,
             converted_from=_make_converted_from(judged),
+            reference=_list_references(judged),
         ),
         inputs=[_make_tensor(spec) for spec in inputs],
         outputs=[_make_tensor(spec) for spec in outputs],
@@ -86,6 +88,14 @@ def make_manifest(
         provenance=_make_provenance(judged),
         files=files,
     )
+
+
+def _list_references(judged: JudgedBundle) -> list[ComparedOutput]:
+    """Return how far outputs are from the reference that lies beside the samples, if one does."""
+    steps = {step.id: step.step.name for step in judged.job.plan.steps}
+    proofs = [s for s in judged.shipped[0].history if steps[s] == ReferenceProof.name]
+    found = [read_notes(judged.find_folder(proof)).facts["outputs"] for proof in proofs]
+    return [ComparedOutput(**each) for outputs in found for each in outputs]
 
 
 def _make_converted_from(judged: JudgedBundle) -> ConvertedFrom | None:

@@ -36,6 +36,7 @@ from edgepack.steps.in_graph.in_graph import InGraph
 from edgepack.steps.in_graph.preprocessing import OPSET as OPSET_OF_PICTURES
 from edgepack.steps.proofs.framework import FrameworkProof
 from edgepack.steps.proofs.golden_choice import GoldenChoice
+from edgepack.steps.proofs.reference import ReferenceProof
 from edgepack.steps.recipes.bucketed import Bucketed, find_bucket_dims, has_static_shapes
 from edgepack.steps.recipes.kind import Asked, Given, LimitSearch
 from edgepack.steps.recipes.recipes import RECIPES
@@ -107,7 +108,7 @@ class ModelSteps:
             recipe=recipe,
             model=steps[-1],
             bucketed=self._add_bucketed(variant, steps[-1], reference) if static else None,
-            history=(*self._add_framework_proof(), *steps),
+            history=(*self._add_framework_proof(), *self._add_reference_proofs(), *steps),
             simulation=simulation,
             unfused=self._add_unfused(profile, variant),
         )
@@ -138,6 +139,12 @@ class ModelSteps:
                 converted=CONVERTED_SOURCE,
                 samples=self.samples.tensors,
             )
+
+    def _add_reference_proofs(self) -> Iterator[str]:
+        """Add the steps that compare the model with what its framework gave, and yield them."""
+        for samples in self.samples.references if self.proofs else ():
+            step = ReferenceProof(self.inputs.constants)
+            yield self.builder.add_step(step, source=MODEL_SOURCE, samples=samples)
 
     def _add_change(self, step: Step, model: str, samples: str | None) -> str:
         return self.builder.add_step(step, model=model, samples=samples)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Literal, TypedDict
@@ -49,6 +49,8 @@ class PlannedSamples:
     """The evaluation samples as given, or else the calibration samples."""
     probes: str | None = None
     """The samples that prove a finished model: ``real``, or generated pictures and texts."""
+    references: tuple[str, ...] = ()
+    """Those of the steps above that also have what a framework gave for the samples."""
 
     @property
     def tensors(self) -> str | None:
@@ -84,6 +86,7 @@ def plan_samples(inputs: PlanInputs, builder: PlanBuilder) -> PlannedSamples:
         given=given,
         real=real,
         probes=steps.add_in_graph_probes(real) if inputs.in_graph else real,
+        references=tuple(dict.fromkeys(steps.references)),
     )
 
 
@@ -110,6 +113,7 @@ class _Labelled(TypedDict):
 class _Steps:
     inputs: PlanInputs
     builder: PlanBuilder
+    references: list[str] = field(default_factory=list)
 
     def add_given(self, role: Part, source: SampleSource | None) -> str | None:
         """Add the step that makes one sample set, and return its id."""
@@ -174,7 +178,27 @@ class _Steps:
             self.inputs.constants,
             self.inputs.state,
         )
-        return self.builder.add_step(NpzSamples(*chosen), source=origin)
+        if not source.reference:
+            return self.builder.add_step(NpzSamples(*chosen), source=origin)
+        self._require_plain(role)
+        keys, outputs = tuple(sorted(source.reference.items())), self.inputs.facts.outputs
+        step = self.builder.add_step(NpzSamples(*chosen, keys, outputs), source=origin)
+        self.references.append(step)
+        return step
+
+    def _require_plain(self, role: str) -> None:
+        """Check that what a framework gave can be compared sample by sample.
+
+        Raises:
+            ProfileError: The model takes pictures or texts, or has a state.
+        """
+        if self.inputs.in_graph or self.inputs.state:
+            raise ProfileError(
+                "'reference' holds outputs for tensors that are independent of each other, and the"
+                f" model {'has a state' if self.inputs.state else 'takes pictures or texts'}",
+                hint="compare in a project of its own, without 'state' and 'preprocess'",
+                where=self.inputs.loaded.locate("samples", role, "reference"),
+            )
 
     def _add_images(self, role: Part, source: SampleSource) -> str:
         folder = self.inputs.loaded.folder / str(source.images)
@@ -347,11 +371,17 @@ class _Steps:
         inputs: dict[str, str | None] = {}
         for n, folder in enumerate(folders):
             digest = hashlib.sha256()
-            for path in sorted(folder.glob("input_*.pb")):
+            for path in sorted((*folder.glob("input_*.pb"), *folder.glob("output_*.pb"))):
                 digest.update(f"{path.name}\0{hash_file(path)}\n".encode())
             inputs[str(n)] = self.builder.add_source(f"{role}-{n}", folder, digest.hexdigest())
-        step = OnnxTestData(self.inputs.whole_signature, self.inputs.constants, self.inputs.state)
-        return self.builder.add_step(step, **inputs)
+        plain = not (self.inputs.in_graph or self.inputs.state)
+        has_outputs = plain and any(any(folder.glob("output_*.pb")) for folder in folders)
+        outputs = tuple(spec.name for spec in self.inputs.facts.outputs) if has_outputs else ()
+        taken = (self.inputs.whole_signature, self.inputs.constants, self.inputs.state)
+        step = self.builder.add_step(OnnxTestData(*taken, outputs), **inputs)
+        if has_outputs:
+            self.references.append(step)
+        return step
 
 
 def _describe_files(files: Iterable[Path], folder: Path) -> bytes:

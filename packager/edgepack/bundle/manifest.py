@@ -469,6 +469,8 @@ class SourceModel(StrictModel):
         ConvertedFrom | None, Field(exclude_if=lambda found: found is None)
     ] = None
     """None where the model came as ONNX."""
+    reference: Annotated[list[ComparedOutput], Field(exclude_if=lambda found: not found)] = []
+    """How far outputs are from those that the user gave as the framework's."""
 
 
 class BuildHost(StrictModel):

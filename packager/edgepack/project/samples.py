@@ -64,6 +64,9 @@ class SampleSource(StrictModel):
     classes count from 0 in the order of the folders' names. Boxes: COCO's annotations, a ``.json``
     file, or a folder with a YOLO ``.txt`` for each image. Masks and reference pictures: a folder
     with one for each image. Other sources take none."""
+    reference: dict[str, str] = {}
+    """npz: outputs of the model, each with the key of what its framework gave for the samples: a
+    build compares. ONNX test data has ``output_0.pb`` and so on, which are compared, too."""
     every: Positive | None = None
     """video: one of so many frames, the first included."""
     fps: Annotated[Finite, Field(gt=0)] | None = None
@@ -88,6 +91,15 @@ class SampleSource(StrictModel):
             raise ValueError(
                 "'labels' goes with 'path', 'images' or 'sounds' only"
                 " | remove it; a Python source yields (inputs, label)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_reference(self) -> Self:
+        if self.reference and self.path is None:
+            raise ValueError(
+                "'reference' goes with 'path' only | remove it; the files output_0.pb of test data"
+                " are compared without it"
             )
         return self
 

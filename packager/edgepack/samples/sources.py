@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from edgepack.base.arrays import Array
 from edgepack.base.processes import run_supervised
 from edgepack.base.worker import tell
-from edgepack.errors import SamplesError, format_list
+from edgepack.errors import SamplesError, format_list, suggest_nearest
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.project.inputs import ImageInput
@@ -41,37 +41,28 @@ MOST_LINES = 100
 """The most lines that are shown of what one call of a hook prints."""
 
 
-def read_npz_samples(
+def read_npz_samples(  # noqa: PLR0913  (a file, and all that a project says of it)
     path: Path,
     signature: Sequence[TensorSpec],
     labels_key: str | None,
     limit: int | None,
     constants: Sequence[Constant] = (),
     state: Sequence[TensorSpec] = (),
+    *,
+    others: Collection[str] = (),
 ) -> tuple[Iterator[Sample], Array | None]:
     """Return the samples of an ``.npz``, whose leading axis counts them, and its labels.
 
     Sample ``k`` is ``a[k:k+1]`` where the array has as many dimensions as the input, whose first is
     1 or symbolic, else ``a[k]``. Inputs that are constant are left out, and may be there once.
     With a ``state``, a stream begins where the numbers of the array ``stream`` change; if there is
-    none, with each sample that holds a state.
+    none, with each sample that holds a state. ``others`` are keys that hold no inputs.
 
     Raises:
         SamplesError: The file is not an ``.npz``, its arrays and labels differ in length, or it
             holds another value for an input that is constant.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except FileNotFoundError as error:
-        raise SamplesError(
-            f"there is no file {str(path)!r}", hint="check 'path' under 'samples'"
-        ) from error
-    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
-        raise SamplesError(
-            f"cannot read {str(path)!r} as .npz: {error}",
-            hint="write it with numpy.savez(path, INPUT_NAME=array); objects are not taken",
-        ) from error
+    arrays = {key: array for key, array in _read_npz(path).items() if key not in others}
     labels = arrays.pop(labels_key or "labels", None)
     if labels_key and labels is None:
         raise SamplesError(
@@ -102,6 +93,83 @@ def read_npz_samples(
             yield f"sample {k} of {path.name}", inputs
 
     return make_samples(), None if labels is None else labels[:taken]
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    except FileNotFoundError as error:
+        raise SamplesError(
+            f"there is no file {str(path)!r}", hint="check 'path' under 'samples'"
+        ) from error
+    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
+        raise SamplesError(
+            f"cannot read {str(path)!r} as .npz: {error}",
+            hint="write it with numpy.savez(path, INPUT_NAME=array); objects are not taken",
+        ) from error
+
+
+def read_npz_references(
+    path: Path, keys: Mapping[str, str], outputs: Sequence[TensorSpec], chosen: Sequence[int]
+) -> dict[int, dict[str, Array]]:
+    """Return what a framework gave for some samples of an ``.npz``.
+
+    Args:
+        path: The file, whose arrays have the sample as leading axis.
+        keys: By output of the model: the key in the file.
+        outputs: Of the model: an output's axes say whether a sample keeps the leading one.
+        chosen: The samples' numbers.
+
+    Returns:
+        By sample: its outputs, each with the shape that the model gives it.
+
+    Raises:
+        SamplesError: The file lacks a key or has fewer samples there, or the model has no such
+            output.
+    """
+    arrays, shapes = _read_npz(path), {spec.name: spec.shape for spec in outputs}
+    for output, key in keys.items():
+        if output not in shapes:
+            raise SamplesError(
+                f"the model has no output {output!r}", hint=suggest_nearest(output, shapes)
+            )
+        if key not in arrays:
+            raise SamplesError(
+                f"{str(path)!r} has no array {key!r}, only {sorted(arrays)}",
+                hint="'reference' maps outputs of the model to keys of the file",
+            )
+        if arrays[key].ndim == 0 or len(arrays[key]) <= max(chosen):
+            raise SamplesError(
+                f"{str(path)!r} has {key!r} of shape {list(arrays[key].shape)}, and samples up to"
+                f" number {max(chosen)}",
+                hint="the leading axis counts samples, as that of the inputs does",
+            )
+    return {
+        k: {output: _take_sample(arrays[key], k, shapes[output]) for output, key in keys.items()}
+        for k in chosen
+    }
+
+
+def read_onnx_references(
+    folders: Sequence[Path], outputs: Sequence[str], chosen: Sequence[int]
+) -> dict[int, dict[str, Array]]:
+    """Return the outputs of ONNX test data, for those folders that have some.
+
+    ``output_<n>.pb`` is the model's n-th output.
+
+    Raises:
+        SamplesError: A file is not a tensor.
+    """
+    found = {
+        k: {
+            name: _read_tensor(path)
+            for n, name in enumerate(outputs)
+            if (path := folders[k] / f"output_{n}.pb").exists()
+        }
+        for k in chosen
+    }
+    return {k: values for k, values in found.items() if values}
 
 
 def _find_common_length(path: Path, arrays: dict[str, Array]) -> int:
@@ -249,26 +317,29 @@ def read_onnx_test_data(
     Raises:
         SamplesError: A file is missing or is not a tensor.
     """
-    import onnx
-    from google.protobuf.message import DecodeError
-    from onnx import numpy_helper
-
     for folder in folders:
         inputs: dict[str, Array] = {}
         for n, spec in enumerate(signature):
             path = folder / f"input_{n}.pb"
-            if spec.name in optional and not path.exists():
-                continue
-            tensor = onnx.TensorProto()
-            try:
-                tensor.ParseFromString(path.read_bytes())
-                inputs[spec.name] = numpy_helper.to_array(tensor)
-            except (OSError, DecodeError, ValueError, TypeError, KeyError) as error:
-                raise SamplesError(
-                    f"cannot read {str(path)!r} as a tensor: {error}",
-                    hint="ONNX test data has input_0.pb, input_1.pb, ..., a TensorProto each",
-                ) from error
+            if not (spec.name in optional and not path.exists()):
+                inputs[spec.name] = _read_tensor(path)
         yield folder.name, inputs
+
+
+def _read_tensor(path: Path) -> Array:
+    import onnx
+    from google.protobuf.message import DecodeError
+    from onnx import numpy_helper
+
+    tensor = onnx.TensorProto()
+    try:
+        tensor.ParseFromString(path.read_bytes())
+        return np.asarray(numpy_helper.to_array(tensor))
+    except (OSError, DecodeError, ValueError, TypeError, KeyError) as error:
+        raise SamplesError(
+            f"cannot read {str(path)!r} as a tensor: {error}",
+            hint="ONNX test data has input_0.pb, input_1.pb, ..., a TensorProto each",
+        ) from error
 
 
 def run_python_samples(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import numpy as np
+
+from edgepack.base.arrays import Array
 from edgepack.errors import StepError
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_images as images
@@ -19,14 +22,20 @@ from edgepack.samples.read_labels import Labelled, read_labels
 from edgepack.samples.sample_set import Sample, SampleSet, write_sample_set
 from edgepack.samples.sources import (
     read_image_samples,
+    read_npz_references,
     read_npz_samples,
+    read_onnx_references,
     read_onnx_test_data,
     run_python_samples,
     select_images,
 )
+from edgepack.samples.spreading import choose_spread
 from edgepack.samples.streams import add_first_state
 from edgepack.steps.base import Inputs, Notes
 
+REFERENCES = "references.npz"
+MOST_REFERENCES = 32
+"""How many samples are compared with what a framework gave."""
 Part = Literal["all", "calibration", "evaluation"]
 
 
@@ -58,6 +67,22 @@ def make_set_notes(out: Path, origin: str) -> Notes:
     return Notes(f"{len(samples)} samples {labelled} from {origin}", {"samples": len(samples)})
 
 
+def write_references(out: Path, found: Mapping[int, Mapping[str, Array]]) -> None:
+    """Write what a framework gave, by a sample's number and by output, beside a set."""
+    arrays = {f"{k}/{name}": value for k, values in found.items() for name, value in values.items()}
+    np.savez(out / REFERENCES, **arrays)  # type: ignore[arg-type]
+
+
+def read_references(folder: Path) -> dict[int, dict[str, Array]]:
+    """Return what :func:`write_references` wrote."""
+    found: dict[int, dict[str, Array]] = {}
+    with np.load(folder / REFERENCES, allow_pickle=False) as file:
+        for key in file.files:
+            number, _, name = key.partition("/")
+            found.setdefault(int(number), {})[name] = file[key]
+    return found
+
+
 @dataclass(frozen=True)
 class NpzSamples(SamplesStep):
     """Samples from an ``.npz``. Input: ``source``, the file."""
@@ -70,14 +95,23 @@ class NpzSamples(SamplesStep):
     """Further inputs that the samples may have."""
     state: tuple[TensorSpec, ...] = ()
     """Inputs that only the first sample of a stream may have."""
+    reference: tuple[tuple[str, str], ...] = ()
+    """Outputs of the model, each with the key of what its framework gave."""
+    outputs: tuple[TensorSpec, ...] = ()
+    """Of the model, where there are references."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
         chosen = (self.signature, self.labels_key, self.limit, self.constants, self.state)
-        samples, labels = read_npz_samples(inputs["source"], *chosen)
+        keys = dict(self.reference)
+        samples, labels = read_npz_samples(inputs["source"], *chosen, others=keys.values())
         begins: list[int] = []
         frames = add_first_state(samples, self.state, begins)
         write_sample_set(out, self.signature, frames, labels, begins)
+        if keys:
+            numbers = choose_spread(range(len(SampleSet.read(out))), MOST_REFERENCES)
+            found = read_npz_references(inputs["source"], keys, self.outputs, numbers)
+            write_references(out, found)
         return make_set_notes(out, inputs["source"].name)
 
 
@@ -149,6 +183,8 @@ class OnnxTestData(SamplesStep):
     constants: tuple[Constant, ...] = ()
     state: tuple[TensorSpec, ...] = ()
     """Inputs that only the first sample of a stream may have files for."""
+    outputs: tuple[str, ...] = ()
+    """Of the model, in its order, where the folders have outputs to compare with."""
 
     def run(self, inputs: Inputs, out: Path) -> Notes:
         """Write the set."""
@@ -160,6 +196,9 @@ class OnnxTestData(SamplesStep):
         begins: list[int] = []
         frames = add_first_state(drop_constants(samples, self.constants), self.state, begins)
         write_sample_set(out, free, frames, streams=begins)
+        if self.outputs:
+            numbers = choose_spread(range(len(folders)), MOST_REFERENCES)
+            write_references(out, read_onnx_references(folders, self.outputs, numbers))
         return make_set_notes(out, "ONNX test data")
 
 

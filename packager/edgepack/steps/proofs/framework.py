@@ -32,7 +32,7 @@ public models of TensorFlow Lite the farthest was at 3e-4 (float16 weights, rand
 of integers round each in their own way, and their errors add up."""
 EDGES = "rows at the edges of all leaves"
 """The name of the sample that is made from a model's trees."""
-_COMPARED = "compared.json"
+COMPARED = "compared.json"
 _LEAST = 1e-5
 """What counts for nothing, however small the output is: probabilities of 1e-9 are zero."""
 
@@ -95,7 +95,7 @@ class FrameworkProof:
             compare_output(name, source, names, (expected, given), quantized=quantized)
             for name, source in sources.items()
         ]
-        (out / _COMPARED).write_text(json.dumps([asdict(c) for c in compared]), encoding="utf-8")
+        (out / COMPARED).write_text(json.dumps([asdict(c) for c in compared]), encoding="utf-8")
         what = "samples" if "samples" in inputs else "random inputs"
         what += f", one of them {EDGES}," if EDGES in names else ""
         words = CONVERTERS[self.conversion.converter].words
@@ -121,7 +121,7 @@ class FrameworkProof:
         """
         del inputs
         words = CONVERTERS[self.conversion.converter].words
-        for found in json.loads((out / _COMPARED).read_text(encoding="utf-8")):
+        for found in json.loads((out / COMPARED).read_text(encoding="utf-8")):
             require_near(ComparedOutput(**found), words)
 
     def _make_feeds(self, folder: Path, samples: Path | None) -> tuple[list[str], list[Arrays]]:
@@ -199,7 +199,13 @@ def _measure_distance(one: Array, other: Array) -> float:
     return float(np.max(apart, initial=0.0))
 
 
-def require_near(found: ComparedOutput, words: str) -> None:
+_EXPORTER = (
+    "the exporter changed the model: try its newest version, or convert it where it was trained and"
+    " build from the .onnx"
+)
+
+
+def require_near(found: ComparedOutput, words: str, hint: str = _EXPORTER) -> None:
     """Check that an output is as near to the framework's as it has to be.
 
     Raises:
@@ -208,7 +214,7 @@ def require_near(found: ComparedOutput, words: str) -> None:
     if not found.farthest <= found.tolerance:
         what = "values differ" if found.tolerance == 0 else "away"
         raise StepError(
-            f"the converted model computes something else than {words}: of its output"
+            f"the ONNX model computes something else than {words}: of its output"
             f" {found.name!r} {found.farthest:.3g} {what} on {found.sample}"
             + (
                 f", where {found.tolerance:.3g} is allowed and the largest value is"
@@ -216,6 +222,5 @@ def require_near(found: ComparedOutput, words: str) -> None:
                 if found.tolerance
                 else ""
             ),
-            hint="the exporter changed the model: try its newest version, or convert it where it"
-            " was trained and build from the .onnx",
+            hint=hint,
         )
