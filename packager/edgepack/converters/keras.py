@@ -40,4 +40,5 @@ KERAS = Converter(
     packages=("keras", "tf2onnx", "tensorflow-cpu", "tensorflow", "onnx"),
     lock=TENSORFLOW,
     look=_look,
+    makes="a keras.Model",
 )

@@ -200,9 +200,40 @@ def test_conversion_when_it_changes_the_model_stops_the_build(models, python, tm
         )
 
 
+def write_function(tmp_path: Path, python: str, returned: str) -> Path:
+    (tmp_path / "mymodel.py").write_text(
+        "import keras\n\ndef make():\n"
+        "    keras.utils.set_random_seed(3)\n"
+        "    taken = keras.Input((4,), name='x')\n"
+        f"    return {returned}\n"
+    )
+    project = tmp_path / "edgepack.yaml"
+    project.write_text(
+        "schema_version: 1\nname: made\nmodel: {python: 'mymodel:make', framework: keras}\n"
+        f"converters: {{keras: {{python: {python}}}}}\ntargets: [host]\n"
+    )
+    return project
+
+
+def test_function_that_makes_a_keras_model_is_converted_with_layers_of_its_own(python, tmp_path):
+    layer = "keras.layers.Lambda(lambda x: x * 3.0, name='y')(taken)"
+    project = write_function(tmp_path, python, f"keras.Model(taken, {layer})")
+    result = build(project=project, out=tmp_path / "dist")
+    origin = verify(result.bundles[0].bundle.path).manifest.model.converted_from
+    assert origin is not None
+    assert origin.confined == ""
+    assert [each.name for each in origin.outputs] == ["y"]
+
+
+def test_function_that_returns_something_else_is_refused(python, tmp_path):
+    project = write_function(tmp_path, python, "taken.shape")
+    with pytest.raises(ModelError, match="returned a tuple, and no keras"):
+        build(project=project, out=tmp_path / "dist")
+
+
 def test_inspection_when_the_model_was_converted_says_what_became_of_its_tensors(models, python):
     found = inspect(models / "pictures_half.tflite", python=python)
-    assert "TensorFlow Lite to ONNX by ai-edge-litert" in found.made[0]
+    assert "TensorFlow Lite to ONNX by tf2onnx" in found.made[0]
     assert "cleaned" in found.made[1]
     [taken] = [line for line in found.converted if line.startswith("input")]
     assert "float32 [-1, 16, 16, 3] became" in taken

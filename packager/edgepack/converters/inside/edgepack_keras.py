@@ -7,7 +7,7 @@ import re
 import zipfile
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
-from edgepack_inside import Refused
+from edgepack_inside import Refused, open_source
 from edgepack_tensorflow import write_onnx
 
 _NAMED = 4
@@ -23,7 +23,7 @@ def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]
     """Write ``model.onnx``, with the names of the model's inputs and of its last layers."""
     import tensorflow as tf
 
-    model = _load(source)
+    model = _open(source, options)
     graph = _find_graph(model)
     inputs = _flatten(graph._inputs_struct)
     specs = [tf.TensorSpec(each.shape, each.dtype, name=_make_name(each.name)) for each in inputs]
@@ -38,10 +38,10 @@ def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]
 
 
 def load(
-    source: str, signature: Dict[str, Any], _options: Dict[str, Any]
+    source: str, signature: Dict[str, Any], options: Dict[str, Any]
 ) -> Callable[[List[Any]], List[Any]]:
     """Return a function that runs Keras's own model, layer by layer."""
-    model = _load(source)
+    model = _open(source, options)
     graph = _find_graph(model)
     names = _name_outputs(graph)
     order = [names.index(each["source"]) for each in signature["outputs"]]
@@ -51,6 +51,18 @@ def load(
         return [outputs[place].numpy() for place in order]
 
     return call
+
+
+def _open(source: str, options: Dict[str, Any]) -> Any:
+    import keras
+
+    model = open_source(source, options, _load)
+    if not isinstance(model, keras.Model):
+        raise Refused(
+            "the function returned a %s, and no keras.Model" % type(model).__name__,
+            "return the model itself: it need not be compiled",
+        )
+    return model
 
 
 def _load(source: str) -> Any:
