@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from packaging.utils import canonicalize_name
+
 from edgepack.backends.base import Backend, Misfit, Refusal
 from edgepack.model.graph import Graph
 from edgepack.project.profile import DeviceKind, Profile, Variant
@@ -63,7 +65,9 @@ def check_plugins(variant: Variant, profile: Profile) -> Iterator[Misfit]:
         if variant.backend != PLUGIN or place:
             problem = f"{provider.name} is given a plugin, and is not the first of backend {PLUGIN}"
             yield Misfit(key, problem, f"leave it out, or write backend: {PLUGIN}")
-        elif provider.plugin.package not in profile.runtime.packages:
+        elif canonicalize_name(provider.plugin.package) not in set(
+            map(canonicalize_name, profile.runtime.packages)
+        ):
             problem = f"runtime.packages has no {provider.plugin.package}, so no device installs it"
             hint = f'add {provider.plugin.package}: "==VERSION" there'
             yield Misfit((*key, "package"), problem, hint)

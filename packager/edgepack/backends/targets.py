@@ -235,7 +235,9 @@ def _check_backend(backend: str) -> Misfit | None:
     if backend in BACKENDS or backend == PLUGIN:
         return None
     return Misfit(
-        ("backend",), f"there is no backend {backend!r}", suggest_nearest(backend, BACKENDS)
+        ("backend",),
+        f"there is no backend {backend!r}",
+        suggest_nearest(backend, [*BACKENDS, PLUGIN]),
     )
 
 

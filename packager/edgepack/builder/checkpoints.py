@@ -26,7 +26,9 @@ PROCESSOR, CONFIG = "preprocessor_config.json", "config.json"
 _LEVEL = 0.00392157
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 """Pillow's numbers, which transformers writes as ``resample``."""
-_KIND, _STRETCHED = "image_processor_type", 384
+_KIND, _OLDER_KIND, _STRETCHED = "image_processor_type", "feature_extractor_type", 384
+_OWN_WAY = ("DeiT", "LeViT", "Levit")
+"""Processors of transformers that stretch or enlarge before they cut, whatever their keys say."""
 _LARGEST = 1 << 26
 """The bytes of the largest file that is read."""
 
@@ -79,7 +81,9 @@ def read_checkpoint(model: Path, usual: ImageInput) -> Told:
             found = read(path, _find_side(usual))
             if found is not None and told.image is None:
                 told = _apply(found, usual, path.name)
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except (
+            OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile
+        ) as error:  # fmt: skip
             refused.append(f"{path.name} was not taken: {_explain(error)}")
     classes = next((names for each in folders if (names := _read_classes(each / CONFIG))), ())
     return Told(told.image, told.why, told.filter, classes, tuple(refused))
@@ -148,6 +152,10 @@ def _read_processor(path: Path, size: tuple[int, int]) -> _Read | None:
     rescales = given.get("do_rescale", True)
     scale = float(given.get("rescale_factor", 1 / 255)) if rescales else 1.0
     normalizes = given.get("do_normalize", "image_mean" in given)
+    if given.get("rescale_offset") or given.get("include_top"):
+        raise ValueError(
+            "it rescales a second time (rescale_offset, include_top), which edgepack does not read"
+        )
     changes = {
         "order": "BGR" if given.get("do_flip_channel_order") else "RGB",
         "scale": _LEVEL if math.isclose(scale, 1 / 255, rel_tol=1e-4) else scale,
@@ -167,27 +175,61 @@ def _list_numbers(given: object) -> list[float]:
 
 def _read_size(given: Mapping[str, Any], size: tuple[int, int]) -> tuple[Resize | None, str]:
     """Return how pictures are resized, and what was assumed; None where they are otherwise."""
+    kind = str(given.get(_KIND) or given.get(_OLDER_KIND) or "")
     if not given.get("do_resize", True):
         return None, "it resizes nothing: the size is a guess"
-    wanted, crop = given.get("size"), given.get("crop_size")
+    if given.get("keep_aspect_ratio") or kind.startswith(_OWN_WAY):
+        return None, f"{kind or 'it'} resizes in its own way: resize is a guess"
+    crop = given.get("crop_size")
     crops = given.get("do_center_crop", crop is not None)
     side = _find_one_side(crop) if crops else None
-    short = wanted if isinstance(wanted, int) else (wanted or {}).get("shortest_edge")
-    if isinstance(wanted, dict) and "height" in wanted and "width" in wanted:
-        height, width = int(wanted["height"]), int(wanted["width"])
-        if side is None:
-            return _fit(Stretch(width=width, height=height), (height, width), size)
-        short = height if height == width else None
-    if isinstance(short, int) and side is None and "ConvNext" in str(given.get(_KIND, "")):
-        # Below 384 its pictures are cut, from there on they are stretched.
-        if short >= _STRETCHED:
-            return _fit(Stretch(width=short, height=short), (short, short), size)
-        side, short = short, math.floor(short / float(given.get("crop_pct") or 224 / 256))
-    if isinstance(short, int) and side is not None and side <= short:
-        return _fit(ShortSideCrop(short_side=short, crop=side), (side, side), size)
-    if isinstance(wanted, int) and side is None:
-        return _fit(Stretch(width=wanted, height=wanted), (wanted, wanted), size)
-    return None, f"its size is {json.dumps(wanted)}, which edgepack does not do: resize is a guess"
+    found = _find_resize(_name_sides(given.get("size")), side, _find_share(given, kind))
+    if found is None:
+        told = json.dumps(given.get("size"))
+        return None, f"its size is {told}, which edgepack does not do: resize is a guess"
+    if isinstance(found, ShortSideCrop):
+        return _fit(found, (found.crop, found.crop), size)
+    return _fit(found, (found.height, found.width), size)
+
+
+def _name_sides(wanted: object) -> object:
+    """Return a size with its sides by name, where it is a list of two that are equal."""
+    if isinstance(wanted, list) and len(wanted) == 2 and wanted[0] == wanted[1]:
+        return {"height": wanted[0], "width": wanted[1]}
+    return wanted
+
+
+def _find_share(given: Mapping[str, Any], kind: str) -> float | None:
+    """Return the share of a picture's short side that ConvNext's processors cut out, else None."""
+    return float(given.get("crop_pct") or 224 / 256) if "ConvNext" in kind else None
+
+
+def _find_resize(
+    wanted: object, side: int | None, share: float | None
+) -> ShortSideCrop | Stretch | None:
+    """Return how pictures are resized; None where that is neither a stretch nor a centre crop.
+
+    Args:
+        wanted: The size: a number, or sides by name.
+        side: Of the square that is cut out; None where nothing is.
+        share: Of ConvNext's: they are cut below 384, and stretched from there on.
+    """
+    sides = wanted if isinstance(wanted, dict) else {}
+    short = wanted if isinstance(wanted, int) else sides.get("shortest_edge")
+    if "height" in sides and "width" in sides:
+        height, width = int(sides["height"]), int(sides["width"])
+        # Stretched and then cut is neither.
+        stretched = side is None or (height, width) == (side, side)
+        return Stretch(width=width, height=height) if stretched else None
+    if not isinstance(short, int):
+        return None
+    if side is None and share is not None and short < _STRETCHED:
+        return ShortSideCrop(short_side=math.floor(short / share), crop=short)
+    if side is None and (share is not None or isinstance(wanted, int)):
+        return Stretch(width=short, height=short)
+    if side is not None and side <= short:
+        return ShortSideCrop(short_side=short, crop=side)
+    return None
 
 
 def _find_one_side(crop: object) -> int | None:

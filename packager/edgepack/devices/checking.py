@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from edgepack.backends.registry import BACKENDS
 from edgepack.devices.clocks import give_back_clocks
@@ -155,7 +156,8 @@ def find_absent_providers(python: PythonFacts | Missing, profile: Profile) -> li
     # No session lists a plugin until it is registered.
     has |= {b.provider for b in BACKENDS.values() if b.plugin in python.distributions}
     firsts = [variant.providers[0] for variant in profile.variants]
-    has |= {p.name for p in firsts if p.plugin and p.plugin.package in python.distributions}
+    there = set(map(canonicalize_name, python.distributions))
+    has |= {p.name for p in firsts if p.plugin and canonicalize_name(p.plugin.package) in there}
     wanted = dict.fromkeys(first.name for first in firsts)
     absent = []
     for name in [name for name in wanted if name not in has]:

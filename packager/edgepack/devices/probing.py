@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated
 
+from packaging.utils import canonicalize_name
 from pydantic import Field
 
 from edgepack.base.schema import StrictModel
@@ -89,7 +90,7 @@ except ImportError as error:
 facts["distributions"] = {
     found.metadata["Name"]: found.version
     for found in importlib.metadata.distributions()
-    if found.metadata["Name"]
+    if found.metadata["Name"] and found.version
 }
 print(json.dumps(facts))
 """
@@ -243,7 +244,7 @@ def _read_python_facts(data: bytes, device: Device) -> PythonFacts:
     what = "what Python says about itself"
     said = read_answer(_PythonAnswer, data, device=device.name, what=what, max_bytes=1 << 20)
     own = find_target_files().get(device.target)
-    pinned = set(read_profile(own).runtime.packages) if own else set()
+    pinned = set(map(canonicalize_name, read_profile(own).runtime.packages)) if own else set()
     return PythonFacts(
         version=said.python,
         packages={
@@ -254,7 +255,7 @@ def _read_python_facts(data: bytes, device: Device) -> PythonFacts:
         distributions={
             name: version
             for name, version in said.distributions.items()
-            if name.startswith(_SHOWN) or name in pinned
+            if name.startswith(_SHOWN) or canonicalize_name(name) in pinned
         },
     )
 

@@ -42,6 +42,12 @@ class MeanRegions(LabelledMetric):
             raise make_labels_error(
                 self.name, labels, "integers (samples, height, width), each a class"
             )
+        if labels.size and int(labels.max()) >= _CLASSES:
+            raise SamplesError(
+                f"metric {self.name!r}: a label is {int(labels.max())}, and classes go up to"
+                f" {_CLASSES - 1}",
+                hint="number classes from 0; negative is what counts for nothing",
+            )
         self.labels, self.places = labels, samples.places
         self.counts: tuple[list[Array], list[Array]] = ([], [])
         """By sample, ``(3, 256)``: right, said, there; fp32's and the variant's."""

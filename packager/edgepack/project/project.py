@@ -214,7 +214,8 @@ class Project(StrictModel):
                 raise ValueError(
                     f"preprocess: in_graph is given, and no operators resize {name!r} as"
                     f" {image.resize.filter} does"
-                    " | remove 'in_graph': loaders and apps resize with every filter"
+                    + (" without antialiasing" if image.resize.antialias is False else "")
+                    + " | remove 'in_graph': loaders and apps resize with every filter"
                 )
         return self
 

@@ -126,6 +126,8 @@ class EvaluationSource(SampleSource):
 
     @model_validator(mode="after")
     def _check_claim(self) -> Self:
+        if self.claimed is not None and self.labels is None and self.python is None:
+            raise ValueError("'claimed' is of labelled samples | give 'labels', or remove it")
         if self.claimed is not None and self.metric not in (None, "top1"):
             raise ValueError("'claimed' is of the metric top1 | remove it, or name top1")
         return self

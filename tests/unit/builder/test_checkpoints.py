@@ -120,6 +120,45 @@ def test_processors_of_transformers_say_how_pictures_become_the_input(
     assert found.refused == ()
 
 
+@pytest.mark.parametrize(
+    ("given", "resize"),
+    [
+        (changed(VIT, size=[224, 224]), {"width": 224, "height": 224}),
+        (
+            {"feature_extractor_type": "ConvNextFeatureExtractor", "size": 224, "crop_pct": 0.875},
+            {"short_side": 256, "crop": 224},
+        ),
+    ],
+)
+def test_older_processors_are_read(tmp_path, given, resize):
+    found = told(tmp_path, "preprocessor_config.json", given)
+    assert found.image.resize.model_dump(exclude={"filter"}) == resize
+    assert found.why == "preprocessor_config.json"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (changed(VIT, size={"height": 256, "width": 256}, crop_size=224), "does not do"),
+        (changed(VIT, keep_aspect_ratio=True), "in its own way"),
+        (changed(CLIP, image_processor_type="DeiTImageProcessor"), "in its own way"),
+        (changed(VIT, size=[224, 384]), "does not do"),
+        (changed(VIT, size="224"), "does not do"),
+    ],
+)
+def test_processors_that_resize_in_another_way_leave_a_guess(tmp_path, given, why):
+    found = told(tmp_path, "preprocessor_config.json", given)
+    assert why in found.why
+    assert found.why.endswith("resize is a guess")
+
+
+@pytest.mark.parametrize("key", ["rescale_offset", "include_top"])
+def test_processors_that_rescale_twice_are_refused(tmp_path, key):
+    found = told(tmp_path, "preprocessor_config.json", changed(VIT, **{key: True}))
+    assert found.image is None
+    assert "rescales a second time" in found.refused[0]
+
+
 def test_processors_of_convnext_stretch_from_384_on(tmp_path):
     usual = USUAL.model_copy(
         update={"resize": ImageInput(resize={"width": 384, "height": 384}).resize}
