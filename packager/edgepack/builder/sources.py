@@ -7,6 +7,7 @@ and needs no environment.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -197,7 +198,8 @@ def _locate_python(loaded: LoadedProject, named: str, python: str | None) -> str
     One of the command line is relative to where that was typed, one of the project to its folder.
     """
     if "/" not in named:
-        return named
+        # Looked for once: the confined process has a PATH of its own.
+        return shutil.which(named) or named
     return str(((Path() if python else loaded.folder) / named).absolute())
 
 

@@ -7,9 +7,10 @@ import zlib
 from collections.abc import Collection
 from pathlib import Path
 
+from edgepack.base.machine import read_available_memory
 from edgepack.errors import ModelError
 
-_MOST_GROWTH = 1000
+_MOST_GROWTH = 100
 """How many times as large a member may become: weights are stored as they are, or nearly so, and
 Deflate's own limit is 1032 (zlib's Technical Details)."""
 _SMALL = 1 << 20
@@ -57,3 +58,11 @@ def _require_harmless(archive: zipfile.ZipFile, path: Path) -> None:
         else:
             continue
         raise ModelError(problem, hint="do not use this file", where=path.name)
+    total, free = sum(each.file_size for each in archive.infolist()), read_available_memory()
+    if total > free:
+        raise ModelError(
+            f"its members would become {total / 1e6:.0f} MB, and {free / 1e6:.0f} MB of memory are"
+            " free",
+            hint="convert it where there is more memory, if you trust it",
+            where=path.name,
+        )

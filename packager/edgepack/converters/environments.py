@@ -84,7 +84,7 @@ def ask_python(python: str, names: Sequence[str], where: str) -> Environment:
     """
     ask = (
         "import json\nfrom importlib import metadata\nfound = {}\n"
-        f"for name in {list(names)!r}:\n"
+        f"for name in {[*names, 'numpy']!r}:\n"
         "    try:\n        found[name] = metadata.version(name)\n"
         "    except metadata.PackageNotFoundError:\n        pass\n"
         "print(json.dumps(found))"
@@ -123,10 +123,10 @@ def find_python(environment: Environment, tell: Tell = lambda _: None) -> str:
         raise ToolError("there is no Python to run in", hint="name one with --python")
     folder = find_folder(lock)
     python = folder / "bin" / "python"
-    if (folder / _READY).is_file():
+    if is_ready(lock):
         return str(python)
     with holding(folder):
-        if not (folder / _READY).is_file():
+        if not is_ready(lock):
             _make(lock, folder, tell)
     return str(python)
 
@@ -142,8 +142,9 @@ def find_folder(lock: Lock) -> Path:
 
 
 def is_ready(lock: Lock) -> bool:
-    """Return whether the environment of a lock is there."""
-    return (find_folder(lock) / _READY).is_file()
+    """Return whether the environment of a lock is there, with the Python that it was made of."""
+    folder = find_folder(lock)
+    return (folder / _READY).is_file() and (folder / "bin" / "python").exists()
 
 
 def _choose_version(lock: Lock) -> tuple[int, int]:

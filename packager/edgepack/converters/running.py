@@ -12,12 +12,13 @@ import os
 import platform
 import shutil
 import signal
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -46,6 +47,7 @@ _ENVIRONMENT = {
     # oneDNN's results depend on the processor (TensorFlow says so when it starts).
     "TF_ENABLE_ONEDNN_OPTS": "0",
 }
+_MODEL_FILES = ("model.onnx", "model.onnx.data")
 MOST_S = 1800.0
 """How long a conversion may take."""
 _MARGIN_S = 60.0
@@ -78,9 +80,10 @@ class Inside:
         """
         with self._working() as folder:
             answer = self._run(folder, {"do": "convert"})
-            for path in sorted(folder.iterdir()):
-                if path.name.startswith("model.onnx"):
-                    shutil.copyfile(path, out / path.name)
+            for name in _MODEL_FILES:
+                if (folder / name).is_symlink() or (folder / name).exists():
+                    with _open_plain(folder / name) as made, (out / name).open("wb") as kept:
+                        shutil.copyfileobj(made, kept)
         return answer
 
     def run(
@@ -98,7 +101,10 @@ class Inside:
             self._run(folder, {"do": "run", "signature": signature})
             found = []
             for number in range(len(feeds)):
-                with np.load(folder / f"out-{number}.npz", allow_pickle=False) as outputs:
+                with (
+                    _open_plain(folder / f"out-{number}.npz") as file,
+                    np.load(file, allow_pickle=False) as outputs,
+                ):
                     found.append(dict(outputs))
         return found
 
@@ -116,6 +122,7 @@ class Inside:
             "options": dict(self.options),
             "memory": self.most_bytes or read_available_memory(),
             "seconds": self.most_s,
+            "file_bytes": shutil.disk_usage(folder).free // 2,
             "readable": [str(_INSIDE), *self.converter.readable] if confines_itself else None,
         }
         (folder / "request.json").write_text(json.dumps(whole), encoding="utf-8")
@@ -168,7 +175,8 @@ class Inside:
                 " from the .onnx",
                 where=name,
             )
-        found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+        with _open_plain(answer) as file:
+            found: dict[str, Any] = json.load(file)
         if reason := found.get("cannot_confine"):
             raise ToolError(
                 f"a process that reads {what} cannot be confined here: {reason}",
@@ -184,9 +192,35 @@ class Inside:
         if exit_code == _ALARM:
             return f"took longer than {self.most_s:g} s and was stopped"
         if exit_code > 128:
-            name = signal.Signals(exit_code - 128).name
-            return f"was ended by {name}: a library crashed, or memory ran out"
+            names = {each.value: each.name for each in signal.Signals}
+            name = names.get(exit_code - 128)
+            if name:
+                return f"was ended by {name}: a library crashed, or memory ran out"
         return f"ended with exit code {exit_code}"
+
+
+def _open_plain(path: Path) -> IO[bytes]:
+    """Open what a confined process wrote: it may have put a link there, which is not followed.
+
+    Raises:
+        ToolError: It is no plain file.
+    """
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise _make_plain_error(path, error.strerror or str(error)) from error
+    file = os.fdopen(opened, "rb")
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        file.close()
+        raise _make_plain_error(path, "it is no plain file")
+    return file
+
+
+def _make_plain_error(path: Path, why: str) -> ToolError:
+    return ToolError(
+        f"what the converter left as {path.name!r} cannot be taken: {why}",
+        hint="do not use this model: code in it may have made that",
+    )
 
 
 def _format_sandbox(folder: Path) -> str:

@@ -19,6 +19,12 @@ def _look(path: Path) -> None:
     if not (path / _GRAPH).stat().st_size:
         raise ModelError(f"{_GRAPH!r} is empty", hint="copy the folder again", where=path.name)
     for each in path.rglob("*"):
+        if each.is_symlink() and each.is_dir():
+            raise ModelError(
+                f"{each.relative_to(path).as_posix()!r} is a link to a folder",
+                hint="put the folder itself in its place",
+                where=path.name,
+            )
         if not each.resolve().is_relative_to(path.resolve()):
             raise ModelError(
                 f"{each.relative_to(path).as_posix()!r} leads out of the model's folder",

@@ -281,3 +281,39 @@ def test_model_when_a_function_makes_it_is_proven_too(tmp_path, framework, name)
     with pytest.raises(ModelError, match="the function returned list") as caught:
         build(project=project, variants=["cpu-fp32"], out=tmp_path / "dist")
     assert "return a" in caught.value.hint
+
+
+MAKERS = {
+    "xgboost": "xgboost.XGBRegressor(n_estimators=5, missing=0.0).fit(x, x[:, 0])",
+    "lightgbm": "lightgbm.LGBMClassifier(n_estimators=5).fit(x, np.where(x[:, 0] > 0, 'b', 'a'))",
+    "sklearn": "sklearn.linear_model.LogisticRegression().fit(x, x[:, 0] > 0)",
+}
+
+
+@pytest.mark.parametrize(
+    ("framework", "problem"),
+    [
+        ("xgboost", "takes 0.0 for a missing value"),
+        ("lightgbm", "its classes are a, b,"),
+        ("sklearn", ""),
+    ],
+)
+def test_estimator_of_a_function_keeps_its_meaning_or_is_refused(tmp_path, framework, problem):
+    _, python = find_models(framework)
+    module = "sklearn.linear_model" if framework == "sklearn" else framework
+    (tmp_path / "mine.py").write_text(
+        f"import numpy as np\nimport {module}\n\ndef make():\n"
+        "    x = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)\n"
+        f"    return {MAKERS[framework]}\n"
+    )
+    project = tmp_path / "edgepack.yaml"
+    project.write_text(
+        "schema_version: 1\nname: trees\ntargets: [host]\n"
+        f"converters: {{{framework}: {{python: {python}}}}}\n"
+        f"model: {{python: 'mine:make', framework: {framework}}}\n"
+    )
+    if problem:
+        with pytest.raises(ModelError, match=problem):
+            build(project=project, variants=["cpu-fp32"], out=tmp_path / "dist")
+    else:
+        build(project=project, variants=["cpu-fp32"], out=tmp_path / "dist").require_all()

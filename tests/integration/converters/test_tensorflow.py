@@ -225,6 +225,18 @@ def test_function_that_makes_a_keras_model_is_converted_with_layers_of_its_own(p
     assert [each.name for each in origin.outputs] == ["y"]
 
 
+def test_function_whose_outputs_are_nested_has_a_name_for_each(python, tmp_path):
+    heads = "keras.layers.Dense(n, name=f'd{n}')(taken)"
+    boxes, scores = heads.replace("n,", "4,").replace("{n}", "4"), heads.replace("n,", "7,")
+    other = heads.replace("n,", "2,").replace("{n}", "2")
+    outputs = f"{{'boxes': [{boxes}, {other}], 'scores': {scores.replace('{n}', '7')}}}"
+    project = write_function(tmp_path, python, f"keras.Model(taken, {outputs})")
+    result = build(project=project, out=tmp_path / "dist")
+    manifest = verify(result.bundles[0].bundle.path).manifest
+    sizes = {each.name: each.shape[-1] for each in manifest.outputs}
+    assert sizes == {"boxes_0": 4, "boxes_1": 2, "scores": 7}
+
+
 def test_function_that_returns_something_else_is_refused(python, tmp_path):
     project = write_function(tmp_path, python, "taken.shape")
     with pytest.raises(ModelError, match="returned a tuple, and no keras"):

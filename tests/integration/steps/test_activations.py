@@ -107,6 +107,8 @@ def test_pieces_stay_where_the_opset_has_no_such_operator(tmp_path, way):
         ["a = Add x three", "c = Clip a zero six", "m = Mul a c", "y = Div m six"],
         ["d = Div x two", "e = Erf d", "p = Add e one", "m = Mul x p", "y = Mul m half"],
         ["r = Max x six", "y = Min r zero"],
+        ["z = Sub x two", "r = Max x zero z", "y = Min r six"],
+        ["r = Max x zero", "y = Min r six x"],
     ],
 )
 def test_what_looks_alike_stays_to_the_byte(tmp_path, lines):

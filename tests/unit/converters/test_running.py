@@ -35,6 +35,9 @@ ATTACK = """
             ["/bin/sh", "-c", "echo x > " + home + "/by_shell"], check=False))
         attempt("other", lambda: os.kill({parent}, 0))
         attempt("environment", lambda: open("/proc/{parent}/environ").read())
+        attempt("rights", lambda: os.chmod(os.path.join(home, "secret"), 0o777))
+        attempt("times", lambda: os.utime(os.path.join(home, "secret")))
+        attempt("cut", lambda: os.truncate(os.path.join(home, "secret"), 0))
         attempt("own", lambda: open(os.path.join(folder, "model.onnx"), "w").close())
         answer = {answer}
         answer["done"] = done
@@ -67,10 +70,34 @@ def test_code_in_a_model_when_confined_reaches_no_files_no_network_and_no_proces
     assert [each.name for each in home.iterdir()] == ["secret"]
 
 
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "answer.json"])
+def test_link_that_a_confined_process_leaves_is_not_followed(tmp_path, name):
+    secret = tmp_path / "secret"
+    secret.write_text("key")
+    script = f"""
+        import os
+
+        def convert(source, folder, options):
+            for name in {{"model.onnx", {name!r}}}:
+                path = os.path.join(folder, name)
+                if name == {name!r}:
+                    os.symlink({str(secret)!r}, path)
+                else:
+                    open(path, "w").close()
+            return {ANSWER}
+    """
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(ToolError, match=r"cannot be taken|ended with exit code"):
+        make_inside(tmp_path, script).convert(out)
+    assert "key" not in {path.read_text() for path in out.iterdir()}
+
+
 def test_code_in_a_model_when_trusted_could_have_reached_all_of_it(tmp_path):
     done, home = attack(tmp_path, confined=False)
     assert set(done.values()) == {"done"}, done
     assert {each.name for each in home.iterdir()} == {"secret", "stolen", "by_shell"}
+    assert (home / "secret").read_text() == ""
 
 
 def test_converter_when_it_runs_sees_no_variables_of_the_user(tmp_path, monkeypatch):
@@ -147,6 +174,11 @@ def test_converter_when_a_library_crashes_names_the_signal_and_the_file(tmp_path
     assert error.where == "net.double"
     assert "SIGABRT" in error.problem
     assert "the exporter's own words" in error.problem
+
+
+def test_converter_when_it_ends_with_an_odd_code_says_it(tmp_path):
+    error = convert(tmp_path, "os._exit(255)")
+    assert "ended with exit code 255" in error.problem
 
 
 def test_converter_when_it_raises_shows_its_last_lines(tmp_path):

@@ -66,6 +66,22 @@ def test_judgement_when_the_distance_is_no_number_refuses():
         require_near(ComparedOutput("y", "y", float("nan"), "a", 1.0, 1.0), "Keras")
 
 
+def test_output_of_booleans_and_numbers_is_compared_by_value():
+    require_near(compare([np.array([True, False])], [np.array([1, 0])]), "scikit-learn")
+    with pytest.raises(StepError):
+        require_near(compare([np.array([True, False])], [np.array([1, 1])]), "scikit-learn")
+
+
+def test_whole_numbers_saved_as_floats_have_to_be_equal():
+    with pytest.raises(StepError):
+        require_near(compare([f32(1, 5000)], [np.array([2, 5000])]), "the reference")
+
+
+def test_output_of_complex_numbers_is_refused():
+    with pytest.raises(StepError, match="complex"):
+        compare([np.array([1 + 1j])], [np.array([1 + 5j])])
+
+
 def test_output_of_8_bit_integers_when_quantized_may_be_a_step_away():
     one, other = np.array([-128, 90], np.int8), np.array([-127, 90], np.int8)
     require_near(compare([one], [other], quantized=True), "TensorFlow Lite")

@@ -50,7 +50,8 @@ _PROCESS = (
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/etc/ssl/openssl.cnf")
 
 # By processor: the number that names it in a filter (linux/audit.h), then system calls by number:
-# those that make sockets, look into other processes, or reach what a filter does not see.
+# those that make sockets, look into other processes, change what is said about files, or reach what
+# a filter does not see.
 _REFUSED = {
     "x86_64": (
         0xC000003E,
@@ -64,6 +65,29 @@ _REFUSED = {
             "process_vm_writev": 311,
             "bpf": 321,
             "io_uring_setup": 425,
+            # Landlock does not restrict what is said about a file, nor truncate(2) at first.
+            "truncate": 76,
+            "chmod": 90,
+            "fchmod": 91,
+            "chown": 92,
+            "fchown": 93,
+            "lchown": 94,
+            "utime": 132,
+            "setpriority": 141,
+            "setxattr": 188,
+            "lsetxattr": 189,
+            "fsetxattr": 190,
+            "removexattr": 197,
+            "lremovexattr": 198,
+            "fremovexattr": 199,
+            "utimes": 235,
+            "fchownat": 260,
+            "futimesat": 261,
+            "fchmodat": 268,
+            "utimensat": 280,
+            "fchmodat2": 452,
+            "setxattrat": 463,
+            "removexattrat": 466,
         },
     ),
     "aarch64": (
@@ -78,6 +102,22 @@ _REFUSED = {
             "process_vm_writev": 271,
             "bpf": 280,
             "io_uring_setup": 425,
+            "setxattr": 5,
+            "lsetxattr": 6,
+            "fsetxattr": 7,
+            "removexattr": 14,
+            "lremovexattr": 15,
+            "fremovexattr": 16,
+            "truncate": 45,
+            "fchmod": 52,
+            "fchmodat": 53,
+            "fchownat": 54,
+            "fchown": 55,
+            "utimensat": 88,
+            "setpriority": 140,
+            "fchmodat2": 452,
+            "setxattrat": 463,
+            "removexattrat": 466,
         },
     ),
 }

@@ -204,6 +204,9 @@ def _limit(request: Dict[str, Any]) -> None:
     wanted = request["memory"]
     if most == resource.RLIM_INFINITY or wanted < most:
         resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if most == resource.RLIM_INFINITY or request["file_bytes"] < most:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_bytes"], most))
 
 
 def _confine(request: Dict[str, Any], folder: str) -> Answer:

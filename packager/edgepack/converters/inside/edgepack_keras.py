@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import tempfile
 import zipfile
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
@@ -11,6 +13,7 @@ from edgepack_inside import Refused, open_source
 from edgepack_tensorflow import write_onnx
 
 _NAMED = 4
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 _CODE = ("Lambda", "SlicingOpLambda", "TFOpLambda")
 _FACTORY = (
     "build the model by your own code: model: {python: 'mymodel:make', framework: keras} in"
@@ -56,6 +59,8 @@ def load(
 def _open(source: str, options: Dict[str, Any]) -> Any:
     import keras
 
+    if "function" in options:
+        keras.utils.set_random_seed(0)
     model = open_source(source, options, _load)
     if not isinstance(model, keras.Model):
         raise Refused(
@@ -69,16 +74,24 @@ def _load(source: str) -> Any:
     import keras
 
     _require_known_layers(_read_config(source))
+    # Keras goes by a file's suffix, which a link's target may lack.
+    named = os.path.join(tempfile.mkdtemp(), "model.h5" if _is_hdf5(source) else "model.keras")
+    os.symlink(source, named)
     try:
-        return keras.saving.load_model(source, compile=False, safe_mode=True)
+        return keras.saving.load_model(named, compile=False, safe_mode=True)
     except (ValueError, TypeError, OSError, KeyError, ImportError) as error:
         first = " ".join(str(error).split())[:300]
         raise Refused("Keras does not load the model: %s" % first, _FACTORY) from error
 
 
+def _is_hdf5(source: str) -> bool:
+    with open(source, "rb") as file:
+        return file.read(len(_HDF5)) == _HDF5
+
+
 def _read_config(source: str) -> Any:
     """Return the model's description without making anything of it."""
-    if zipfile.is_zipfile(source):
+    if not _is_hdf5(source):
         with zipfile.ZipFile(source) as archive:
             return json.loads(archive.read("config.json"))
     import h5py
@@ -138,15 +151,22 @@ def _find_graph(model: Any) -> Any:
     """Return what has the model's inputs and outputs: a Sequential has it within."""
     graph = getattr(model, "_functional", None) or model
     if getattr(graph, "_inputs_struct", None) is None:
-        raise Refused("the model does not say what it takes", "give it an Input, and save it again")
+        raise Refused("the model does not say what it takes", "begin it with keras.Input")
     return graph
 
 
 def _name_outputs(graph: Any) -> List[str]:
     """Return a name for each output: its key, or the layer that gives it."""
-    if isinstance(graph._outputs_struct, dict):
-        return sorted(graph._outputs_struct)
+    import keras
+
     names = [_make_name(name) for name in graph.output_names]
+    if isinstance(graph._outputs_struct, dict):
+        paths = [path for path, _ in keras.tree.flatten_with_path(graph._outputs_struct)]
+        names = [_make_name("_".join(map(str, path))) for path in paths]
+    if len(names) != len(_flatten(graph._outputs_struct)):
+        raise Refused(
+            "its outputs are nested, and have no names of their own", "return a dict of tensors"
+        )
     return [name if names.count(name) == 1 else "%s_%d" % (name, n) for n, name in enumerate(names)]
 
 

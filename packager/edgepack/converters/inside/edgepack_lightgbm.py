@@ -73,6 +73,14 @@ def _open(source: str, options: Dict[str, Any]) -> Any:
     import lightgbm
 
     made = open_source(source, options, _read)
+    classes = list(getattr(made, "classes_", []))
+    if classes != list(range(len(classes))):
+        raise Refused(
+            "its classes are %s, which LightGBM's trees do not know"
+            % ", ".join(map(str, classes[:4])),
+            "train it with classes counted from 0; names of classes belong into 'labels' of the"
+            " output in edgepack.yaml",
+        )
     booster = made.booster_ if isinstance(made, lightgbm.LGBMModel) else made
     if not isinstance(booster, lightgbm.Booster):
         raise tables.refuse_made(made, "a lightgbm.Booster, or a fitted estimator of LightGBM")
@@ -125,6 +133,11 @@ def _prepare(dump: Dict[str, Any]) -> Dict[str, Any]:
     As it is, it takes the nearest float32 of a threshold, a logistic function without its factor,
     a forest's sum for its mean, and knows some regressions by no name.
     """
+    if not dump.get("objective"):
+        raise Refused(
+            "it was trained with an objective of its own, which says nothing about its answers",
+            "train it with one of LightGBM's, such as 'regression' or 'binary'",
+        )
     name, *settings = dump["objective"].split()
     given = dict(each.partition(":")[::2] for each in settings)
     _require_supported(name, given, dump)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Sequence, Tuple
 
-from edgepack_inside import find_versions, make_signature, require_known
+from edgepack_inside import Refused, find_versions, make_signature, require_known
 
 _PACKAGES = ("tf2onnx", "keras", "tensorflow-cpu", "tensorflow", "onnx")
 
@@ -47,6 +47,13 @@ def write_onnx(call: Any, specs: Sequence[Any], folder: str, opset: int) -> Dict
     import tf2onnx.convert
 
     traced = tf.function(call, input_signature=list(specs))
+    outputs = traced.get_concrete_function().structured_outputs
+    both = sorted(set(outputs) & {spec.name for spec in specs})
+    if both:
+        raise Refused(
+            "an output has the name of an input: %s" % ", ".join(both),
+            "give each a name of its own, which ONNX needs",
+        )
     model, _ = tf2onnx.convert.from_function(
         traced,
         input_signature=list(specs),
@@ -56,7 +63,6 @@ def write_onnx(call: Any, specs: Sequence[Any], folder: str, opset: int) -> Dict
     require_known(model, "TensorFlow")
     with open(os.path.join(folder, "model.onnx"), "wb") as file:
         file.write(model.SerializeToString())
-    outputs = traced.get_concrete_function().structured_outputs
     pairs: List[Tuple[str, str]] = [(spec.name, spec.name) for spec in specs]
     tensors = {spec.name: spec for spec in specs}
     tensors.update(outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Callable, Dict, List
 
 import edgepack_tables as tables
@@ -86,6 +87,12 @@ def _open(source: str, options: Dict[str, Any]) -> Any:
     import xgboost
 
     made = open_source(source, options, _read)
+    missing = getattr(made, "missing", None)
+    if missing is not None and not math.isnan(missing):
+        raise Refused(
+            "it takes %s for a missing value, and ONNX only NaN" % missing,
+            "train it with missing=float('nan'), and give NaN where a value is missing",
+        )
     booster = made.get_booster() if isinstance(made, xgboost.XGBModel) else made
     if not isinstance(booster, xgboost.Booster):
         raise tables.refuse_made(made, "an xgboost.Booster, or a fitted estimator of XGBoost")

@@ -67,6 +67,8 @@ def prove_outputs(sides: Sides) -> None:
         _require_same_nodes(before, after, error)
         return
     given = [*_run_all(sides.after, feeds[: len(expected)])]
+    if len(given) != len(expected):
+        raise BugError(f"the cleaned model takes {len(given)} of {len(expected)} batches")
     maps = {value.name: _find_map_keys(before, value.name) for value in before.graph.output}
     for feed, old, new in zip(feeds, expected, given, strict=False):
         wanted = dict(_expect(old, maps))

@@ -158,6 +158,8 @@ def fuse_layer_norm(model: onnx.ModelProto) -> list[str]:
         if not all(_is_over_last(node, finder) for node in means):
             return None
         epsilon = finder.constants[match.tensors["epsilon"]]
+        if epsilon.size != 1:
+            return None
         given = [match.tensors[each] for each in ("x", "scale", "bias")]
         return helper.make_node(
             op, given, match.root.output, match.root.name, epsilon=float(epsilon.item())

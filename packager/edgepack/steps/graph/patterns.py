@@ -93,7 +93,8 @@ class Finder:
                 return False
             return match.tensors.setdefault(pattern[1:], tensor) == tensor
         value = self.constants.get(tensor)
-        is_one = value is not None and value.size == 1
+        # One of more axes would give the result these axes.
+        is_one = value is not None and value.size == 1 and value.ndim <= 1
         return is_one and math.isclose(value.item(), pattern, rel_tol=_NEAR)  # type: ignore[union-attr]
 
     def _match_node(self, tensor: str, pattern: tuple[Any, ...], match: Match) -> bool:
@@ -105,7 +106,8 @@ class Finder:
         orders = [names, names[::-1]] if op in _COMMUTATIVE and len(names) == 2 else [names]
         for order in orders:
             tried = Match(match.root, dict(match.tensors), list(match.nodes))
-            if len(order) < len(inputs):
+            # All inputs of a Max or Min count; a ReduceMean's second one is an option.
+            if len(order) < len(inputs) or (op in _COMMUTATIVE and len(order) != len(inputs)):
                 continue
             pairs = zip(order, inputs, strict=False)
             if all(self._match(name, each, tried) for name, each in pairs):

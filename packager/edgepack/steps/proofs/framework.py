@@ -174,8 +174,15 @@ def compare_output(
                 hint="the exporter changed a shape: export with fixed sizes, or with a newer"
                 " version of the exporter",
             )
-        is_step = quantized and one.dtype.kind in "iu" and one.dtype.itemsize == 1
-        exact = one.dtype.kind not in "fc" and not is_step
+        if "c" in (one.dtype.kind, other.dtype.kind):
+            raise StepError(
+                f"the output {name!r} is of complex numbers",
+                hint="give real and imaginary parts as outputs of their own",
+            )
+        is_step = quantized and all(
+            d.kind in "iu" and d.itemsize == 1 for d in (one.dtype, other.dtype)
+        )
+        exact = any(d.kind != "f" for d in (one.dtype, other.dtype)) and not is_step
         distance = _count_different(one, other) if exact else _measure_distance(one, other)
         if not exact and one.size:
             sizes = np.abs(one[np.isfinite(one)].astype(np.float64))
@@ -188,6 +195,8 @@ def compare_output(
 
 
 def _count_different(one: Array, other: Array) -> float:
+    if all(array.dtype.kind in "biuf" for array in (one, other)):
+        return float(np.count_nonzero(one != other))
     return float(np.count_nonzero(one.astype(str) != other.astype(str)))
 
 
