@@ -56,6 +56,7 @@ class _Checking:
     def check(self) -> CheckedPipeline:
         self._require_once(self.pipeline.inputs, "inputs")
         self._require_once(self.pipeline.outputs, "outputs")
+        self._require_own_states()
         stages = [
             self._check_stage(number, stage) for number, stage in enumerate(self.pipeline.stages)
         ]
@@ -73,6 +74,17 @@ class _Checking:
             self.pipeline.model_copy(update={"stages": kept}),
             tuple(self.values[name] for name in self.pipeline.inputs),
         )
+
+    def _require_own_states(self) -> None:
+        """Check that no two stages share a part's state: samples of the two would be one stream."""
+        run = [stage.part for stage in self.pipeline.stages]
+        for number, name in enumerate(run):
+            if name in run[:number] and self.facts[name].state:
+                raise self._make_error(
+                    f"two stages run {name!r}, which has a state of its own",
+                    f"name the model twice under 'models', once for each stage of {name!r}",
+                    *("stages", number),
+                )
 
     def _check_stage(self, number: int, stage: Stage) -> Stage:
         facts = self.facts[stage.part]

@@ -106,6 +106,15 @@ def test_one_part_may_run_twice() -> None:
 
 
 MISTAKES = {
+    "two stages of one state": (
+        MEL
+        + EMBEDDING
+        + CLASSIFIER
+        + "    - {run: classifier, inputs: {x: features}, outputs: {score: more}}\n",
+        "9:7",
+        "two stages run 'classifier', which has a state of its own",
+        "name the model twice under 'models'",
+    ),
     "input without a value": (
         MEL + "    - {run: embedding}\n" + CLASSIFIER,
         "7:7",
