@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from edgepack.base.arrays import Array
+from edgepack.base.machine import find_processor
 from edgepack.base.worker import tell
 from edgepack.builder.custom_ops import find_machine
 from edgepack.bundle.pipeline import OutputCheck
@@ -25,6 +26,7 @@ from edgepack.model.facts import TensorSpec
 from edgepack.model.running import (
     Arrays,
     format_runtime_error,
+    is_saturating,
     list_runtime_errors,
     make_random_inputs,
     make_session,
@@ -65,7 +67,7 @@ class PartSource:
     """In the model's order."""
     constants: tuple[Constant, ...]
     state: Mapping[str, str]
-    library: Path | None
+    library: Path | None = None
     """Of the model's custom operators, where it has some."""
 
 
@@ -324,6 +326,9 @@ def _prove(
             f"the pipeline fails with {combination}: {format_runtime_error(error)}",
             hint="leave the variants out that cause it, in the parts' own 'targets'",
         ) from error
+    unknown = {name: OutputCheck(min_db=None) for name in pipeline.outputs}
+    if any(_saturates_here(model.entry) for model in models.values()):
+        return Proven(combination, outputs, unknown)
     try:
         disturbed = [
             _run_goldens(pipeline, models, goldens, _Disturbing(seed)) for seed in range(DRAWS)
@@ -331,10 +336,16 @@ def _prove(
     except list_runtime_errors():
         # A later stage takes no value that is nearly right, such as an index beside the last one:
         # how far an output may be off is not known.
-        unknown = {name: OutputCheck(min_db=None) for name in pipeline.outputs}
         return Proven(combination, outputs, unknown)
     checks = {name: _make_check(outputs, disturbed, name) for name in pipeline.outputs}
     return Proven(combination, outputs, checks)
+
+
+def _saturates_here(entry: Mapping[str, Any]) -> bool:
+    """Return whether this processor computes something else with a file than its device does."""
+    form = entry.get("model_format", "onnx")
+    platform = None if form == "onnx" else form["platform"]
+    return is_saturating(entry["recipe"], platform, find_processor())
 
 
 def _run_goldens(
