@@ -245,6 +245,7 @@ def _read_python_facts(data: bytes, device: Device) -> PythonFacts:
     said = read_answer(_PythonAnswer, data, device=device.name, what=what, max_bytes=1 << 20)
     own = find_target_files().get(device.target)
     pinned = set(map(canonicalize_name, read_profile(own).runtime.packages)) if own else set()
+    pinned -= {"numpy"}  # one of the packages already
     return PythonFacts(
         version=said.python,
         packages={

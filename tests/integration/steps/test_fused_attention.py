@@ -94,7 +94,7 @@ def test_attention_that_takes_what_is_hidden_for_the_end_is_caught(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     # The optimizer's default gives the operator the number of words in the place of the mask.
-    monkeypatch.setattr(FusionOptions, "use_raw_attention_mask", lambda *_: None)
+    monkeypatch.setattr(FusionOptions, "use_raw_attention_mask", lambda *_, **__: None)
     inputs = {"model": made / "in", "samples": made / "samples"}
     with pytest.raises(StepError, match="60 dB are needed"):
         run_step(FusedAttention(), inputs, tmp_path)
