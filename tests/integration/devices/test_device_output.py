@@ -192,7 +192,7 @@ def test_check_when_the_login_prints_without_end_is_an_error_in_20_s(
             check(device(server, "python", tmp_path / "root"))
         assert time.monotonic() - began < 22
     assert "a login that prints nothing" in caught.value.hint
-    assert wait_until(lambda: not running(tmp_path.name))
+    assert wait_until(lambda: not running(tmp_path.name), 30)
 
 
 def test_check_when_python_prints_without_end_is_an_error_at_once(tmp_path: Path) -> None:
