@@ -162,14 +162,17 @@ def require_valid(report: RunReport, bundle: Path) -> None:
     Raises:
         InconclusiveError: They may not; the message has the verdict and all its reasons.
     """
-    verdict = report.verdict
+    if problem := explain_unusable(report.verdict):
+        raise InconclusiveError(problem, hint=find_remedy(report, bundle), where=report.device)
+
+
+def explain_unusable(verdict: Verdict) -> str:
+    """Return a verdict with all its reasons; empty where the numbers may be used."""
     if isinstance(verdict, Valid):
-        return
+        return ""
     if isinstance(verdict, Invalid):
-        problem = "the measurement is INVALID" + "".join(f"\n  - {why}" for why in verdict.reasons)
-    else:
-        problem = f"the measurement is INCONCLUSIVE: {verdict.reason}"
-    raise InconclusiveError(problem, hint=find_remedy(report, bundle), where=report.device)
+        return "the measurement is INVALID" + "".join(f"\n  - {why}" for why in verdict.reasons)
+    return f"the measurement is INCONCLUSIVE: {verdict.reason}"
 
 
 def find_remedy(report: RunReport, bundle: Path) -> str:

@@ -30,6 +30,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 Answer = Dict[str, Any]
+_NAMED = 4
 CALLING = "calling.txt"
 """The file that is there while a function of the user's runs: what ends this process then is
 its."""
@@ -72,13 +73,18 @@ def list_unknown(model: Any) -> List[str]:
     ]
 
 
+def list_some(found: Sequence[str]) -> str:
+    """Return the first few of what was found, and how many more there are."""
+    more = " and %d more" % (len(found) - _NAMED) if len(found) > _NAMED else ""
+    return ", ".join(found[:_NAMED]) + more
+
+
 def require_known(model: Any, framework: str) -> None:
     """Raise unless ONNX has every operator of a converted model."""
     unknown = list_unknown(model)
     if unknown:
         raise Refused(
-            "ONNX has no counterpart of %s" % ", ".join(unknown[:4])
-            + (" and %d more" % (len(unknown) - 4) if len(unknown) > 4 else ""),
+            "ONNX has no counterpart of %s" % list_some(unknown),
             "export the model from its source without them (in %s's own operators), or export it"
             " to ONNX where it was trained" % framework,
         )

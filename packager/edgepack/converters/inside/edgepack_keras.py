@@ -9,10 +9,9 @@ import tempfile
 import zipfile
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
-from edgepack_inside import Refused, open_source
+from edgepack_inside import Refused, list_some, open_source
 from edgepack_tensorflow import write_onnx
 
-_NAMED = 4
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _CODE = ("Lambda", "SlicingOpLambda", "TFOpLambda")
 _FACTORY = (
@@ -116,12 +115,13 @@ def _require_known_layers(config: Any) -> None:
     if code:
         named = ["%s (%s)" % (each["class_name"], _find_name(each)) for each in code]
         raise Refused(
-            "it has layers that are code in the file, which is not run: %s" % _list(named), _FACTORY
+            "it has layers that are code in the file, which is not run: %s" % list_some(named),
+            _FACTORY,
         )
     own = sorted({str(each["registered_name"]) for each in found if _is_own(each)})
     if own:
         raise Refused(
-            "it has layers of its own, whose code is not in it: %s" % _list(own), _FACTORY
+            "it has layers of its own, whose code is not in it: %s" % list_some(own), _FACTORY
         )
 
 
@@ -184,8 +184,3 @@ def _pack(structure: Any, values: Sequence[Any]) -> Any:
     import keras
 
     return keras.tree.pack_sequence_as(structure, list(values))
-
-
-def _list(found: Sequence[str]) -> str:
-    more = " and %d more" % (len(found) - _NAMED) if len(found) > _NAMED else ""
-    return ", ".join(found[:_NAMED]) + more

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
-from edgepack_inside import Refused, find_versions, make_signature, require_known
+from edgepack_inside import Refused, find_versions, list_some, make_signature, require_known
 
 _PACKAGES = ("tf2onnx", "tensorflow-cpu", "tensorflow", "ai-edge-litert", "onnx")
 # Built-in operators that keep state between runs (BuiltinOperator in TensorFlow Lite's schema.fbs).
 _STATE = {129: "CALL_ONCE", 142: "VAR_HANDLE", 143: "READ_VARIABLE", 144: "ASSIGN_VARIABLE"}
 _EXPORT_AGAIN = "export the model from its source again, "
-_NAMED = 4
 
 
 def convert(source: str, folder: str, options: Dict[str, Any]) -> Dict[str, Any]:
@@ -110,7 +109,7 @@ def _require_supported(source: str) -> None:
     custom = ["%s (%s)" % (_text(c.customCode), _text(name)) for c, name in used if c.customCode]
     if custom:
         raise Refused(
-            "it has operators that are not TensorFlow Lite's own: %s" % _list(custom),
+            "it has operators that are not TensorFlow Lite's own: %s" % list_some(custom),
             _EXPORT_AGAIN + "without them: their makers' runtime has them, ONNX does not",
         )
     state = [
@@ -118,7 +117,7 @@ def _require_supported(source: str) -> None:
     ]
     if state:
         raise Refused(
-            "it keeps state in variables: %s" % _list(state),
+            "it keeps state in variables: %s" % list_some(state),
             _EXPORT_AGAIN + "with the state as inputs and outputs ('state' in edgepack.yaml feeds"
             " them)",
         )
@@ -127,15 +126,10 @@ def _require_supported(source: str) -> None:
     ]
     if sparse:
         raise Refused(
-            "it has sparse weights: %s" % _list(sparse),
+            "it has sparse weights: %s" % list_some(sparse),
             _EXPORT_AGAIN + "with dense weights: leave out what compresses sparse tensors",
         )
 
 
 def _text(name: Any) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
-
-
-def _list(found: Sequence[str]) -> str:
-    more = " and %d more" % (len(found) - _NAMED) if len(found) > _NAMED else ""
-    return ", ".join(found[:_NAMED]) + more

@@ -21,8 +21,8 @@ from edgepack.measure.bench.session import open_harness
 from edgepack.records.other_work import count_threads, list_work_notes
 from edgepack.records.pipeline import PipelineReport, StagedRun, judge_pipeline
 from edgepack.records.presets import Preset, find_preset
-from edgepack.records.run import Invalid, Placement, Selection, Valid
-from edgepack.records.verdict import list_condition_notes, list_spread_notes
+from edgepack.records.run import Placement, Selection
+from edgepack.records.verdict import explain_unusable, list_condition_notes, list_spread_notes
 
 
 def bench_pipeline(
@@ -158,15 +158,10 @@ def require_valid_pipeline(report: PipelineReport) -> None:
     Raises:
         InconclusiveError: They may not; the message has the verdict and all its reasons.
     """
-    verdict = report.verdict
-    if isinstance(verdict, Valid):
-        return
-    if isinstance(verdict, Invalid):
-        problem = "the measurement is INVALID" + "".join(f"\n  - {why}" for why in verdict.reasons)
-    else:
-        problem = f"the measurement is INCONCLUSIVE: {verdict.reason}"
-    raise InconclusiveError(
-        problem,
-        hint="measure again when the device is idle, with a preset that is long enough: standard",
-        where=report.device,
-    )
+    if problem := explain_unusable(report.verdict):
+        raise InconclusiveError(
+            problem,
+            hint="measure again when the device is idle, with a preset that is long enough:"
+            " standard",
+            where=report.device,
+        )
