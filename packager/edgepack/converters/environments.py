@@ -82,6 +82,12 @@ def ask_python(python: str, names: Sequence[str], where: str) -> Environment:
     Raises:
         ToolError: It does not run, or lacks the first of the packages.
     """
+    if shutil.which(python) is None:
+        raise ToolError(
+            f"there is no Python {python!r}",
+            hint="name the 'python' of an environment that has the framework",
+            where=where,
+        )
     ask = (
         "import json\nfrom importlib import metadata\nfound = {}\n"
         f"for name in {[*names, 'numpy']!r}:\n"

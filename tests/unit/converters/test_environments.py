@@ -110,7 +110,7 @@ def test_python_of_the_user_when_it_does_not_run_says_so(tmp_path):
     broken.chmod(0o755)
     with pytest.raises(ToolError, match="no interpreter"):
         ask_python(str(broken), ("numpy",), "--python")
-    with pytest.raises(ToolError, match="cannot run"):
+    with pytest.raises(ToolError, match="there is no Python"):
         ask_python(str(tmp_path / "nowhere"), ("numpy",), "--python")
 
 
