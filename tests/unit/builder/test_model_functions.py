@@ -75,7 +75,7 @@ def test_the_python_is_that_of_the_command_then_the_converters_then_the_hooks(
     for python, more, wanted in named:
         error = opening(read(tmp_path, model, more), tmp_path, python)
         assert isinstance(error, ToolError)
-        assert f"cannot run '{wanted}'" in error.problem
+        assert f"there is no Python '{wanted}'" in error.problem
 
 
 def test_a_python_without_the_framework_is_named(
@@ -103,5 +103,5 @@ def test_a_pytorch_beside_edgepack_comes_before_one_that_is_fetched(
     monkeypatch.setattr(sources.sys, "executable", str(tmp_path / "python"))
     error = opening(read(tmp_path, "net.pt2"), tmp_path)
     assert isinstance(error, ToolError)
-    assert f"cannot run '{tmp_path / 'python'}'" in error.problem
+    assert f"there is no Python '{tmp_path / 'python'}'" in error.problem
     assert asked == ["torch", "onnx", "onnxscript"]
