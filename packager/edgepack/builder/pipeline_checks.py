@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edgepack.errors import ProfileError, suggest_nearest
 from edgepack.model.facts import TensorSpec
-from edgepack.project.pipeline import DecodeStage, LoadedPipeline, Pipeline, Stage
+from edgepack.ondevice.runtime.edgepack_crops import COLUMNS
+from edgepack.project.pipeline import (
+    CropStage,
+    DecodeStage,
+    LoadedPipeline,
+    Pipeline,
+    RunStage,
+    Stage,
+)
+
+_PICTURE = ("height", "width", 3)
+_OBJECTS = ("objects", COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -19,6 +30,24 @@ class PartFacts:
     """Without constants."""
     outputs: tuple[TensorSpec, ...]
     state: Mapping[str, str]
+    images: frozenset[str] = frozenset()
+    """Inputs that are described as images."""
+    detections: frozenset[str] = frozenset()
+    """Outputs that are described as detections."""
+
+    def seeing(self) -> PartFacts:
+        """Return the same of a run that is given pictures for images."""
+        return replace(
+            self,
+            inputs=tuple(
+                TensorSpec(spec.name, "uint8", _PICTURE) if spec.name in self.images else spec
+                for spec in self.inputs
+            ),
+            outputs=tuple(
+                TensorSpec(spec.name, "float32", _OBJECTS) if spec.name in self.detections else spec
+                for spec in self.outputs
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -36,7 +65,8 @@ def check_pipeline(loaded: LoadedPipeline, facts: Mapping[str, PartFacts]) -> Ch
 
     Raises:
         ProfileError: An input of a part has no value, a value is unknown, made twice or made too
-            late, two stages differ in dtype or shape, or a name is none of a part's.
+            late, two stages differ in dtype or shape, or a name is none of a part's; objects are
+            cut out that no detector finds in that picture, or by which nothing can be proven.
     """
     return _Checking(loaded, facts).check()
 
@@ -48,15 +78,25 @@ class _Checking:
     values: dict[str, TensorSpec] = field(default_factory=dict)
     """What was made so far, and what a caller gives where a stage has taken it."""
     used: set[str] = field(default_factory=set)
+    rows: dict[str, str] = field(default_factory=dict)
+    """Values with a row for each object, each with the value of these objects."""
+    seen: dict[str, str] = field(default_factory=dict)
+    """Objects that a detector found, each with the picture."""
 
     @property
     def pipeline(self) -> Pipeline:
         return self.loaded.project.pipeline
 
+    @property
+    def pictures(self) -> set[str]:
+        """The values that are pictures."""
+        return {stage.picture for stage in self.pipeline.stages if isinstance(stage, CropStage)}
+
     def check(self) -> CheckedPipeline:
         self._require_once(self.pipeline.inputs, "inputs")
         self._require_once(self.pipeline.outputs, "outputs")
         self._require_own_states()
+        self._require_pictures()
         stages = [
             self._check_stage(number, stage) for number, stage in enumerate(self.pipeline.stages)
         ]
@@ -68,6 +108,13 @@ class _Checking:
             if name not in self.values:
                 hint = suggest_nearest(name, self.values)
                 raise self._make_error(f"no stage makes the output {name!r}", hint, "outputs")
+            if self.rows.get(name, name) not in self.pipeline.outputs:
+                raise self._make_error(
+                    f"the output {name!r} has a row for each of {self.rows[name]!r}, which are no"
+                    " output",
+                    f"add {self.rows[name]!r} to the outputs: they say which object a row is about",
+                    "outputs",
+                )
         self.used |= set(self.pipeline.outputs)
         kept = [self._drop_unused(stage) for stage in stages]
         return CheckedPipeline(
@@ -86,15 +133,46 @@ class _Checking:
                     *("stages", number),
                 )
 
-    def _check_stage(self, number: int, stage: Stage) -> Stage:
+    def _require_pictures(self) -> None:
+        """Check what is cut: pictures that a caller gives, and samples of them."""
+        samples = self.loaded.project.samples
+        for number, stage in enumerate(self.pipeline.stages):
+            if not isinstance(stage, CropStage):
+                continue
+            if stage.picture not in self.pipeline.inputs:
+                raise self._make_error(
+                    f"the picture {stage.picture!r} is no input of the pipeline",
+                    f"{suggest_nearest(stage.picture, self.pipeline.inputs)}; what is cut is a"
+                    " picture that a caller gives",
+                    *("stages", number, "picture"),
+                )
+            if samples.calibration is None and samples.evaluation is None:
+                raise self._make_error(
+                    "objects are cut out of pictures, and the project has no samples",
+                    f"add samples: {{calibration: {{path: pictures.npz}}}}, with the array"
+                    f" {stage.picture} of pictures, uint8 [samples, height, width, 3]: in random"
+                    " pictures there are no objects",
+                    *("stages", number),
+                )
+
+    def _find_facts(self, stage: Stage) -> PartFacts:
+        """Return what a stage's part takes and gives there: pictures, or tensors."""
         facts = self.facts[stage.part]
+        taken = {stage.inputs.get(name, name) for name in facts.images}
+        sees = isinstance(stage, CropStage) or taken & self.pictures
+        # Boxes are in the pixels of one picture.
+        return facts.seeing() if sees and len(facts.images) == 1 else facts
+
+    def _check_stage(self, number: int, stage: Stage) -> Stage:
+        facts = self._find_facts(stage)
         inputs = {spec.name: spec for spec in facts.inputs}
         self._require_names(number, "inputs", stage.inputs, inputs)
+        own: set[str | None] = set()
         if isinstance(stage, DecodeStage):
             stage = self._check_decode(number, stage)
             own = {stage.token, stage.position, stage.mask, *stage.past.values()}
-        else:
-            own = set()
+        elif isinstance(stage, CropStage):
+            stage = self._check_crop(number, stage)
         free = [spec for spec in facts.inputs if spec.name not in {*own, *facts.state.values()}]
         for name in stage.inputs:
             if name in inputs and inputs[name] not in free:
@@ -109,6 +187,11 @@ class _Checking:
         if isinstance(stage, DecodeStage):
             self._make(number, TensorSpec(stage.output, "int64", ("tokens",)), "output")
             return stage.model_copy(update={"inputs": taken})
+        return self._check_outputs(number, stage.model_copy(update={"inputs": taken}), facts)
+
+    def _check_outputs(
+        self, number: int, stage: RunStage | CropStage, facts: PartFacts
+    ) -> RunStage | CropStage:
         outputs = {spec.name: spec for spec in facts.outputs}
         self._require_names(number, "outputs", stage.outputs, outputs)
         # What only goes round is no value, unless it is given a name.
@@ -117,10 +200,82 @@ class _Checking:
             for n in outputs
             if n in stage.outputs or n not in facts.state
         }
+        if isinstance(stage, CropStage):
+            self._make(number, TensorSpec(stage.objects, "float32", _OBJECTS), "objects")
+            self.rows[stage.objects] = stage.objects
         for name, value in given.items():
             spec = outputs[name]
+            if isinstance(stage, CropStage):
+                spec = self._find_rows(number, stage, spec)
+                self.rows[value] = stage.objects
+            elif spec.shape == _OBJECTS and name in facts.detections:
+                self.rows[value] = value
+                [self.seen[value]] = self.pictures.intersection(stage.inputs.values())
             self._make(number, TensorSpec(value, spec.dtype, spec.shape), "outputs", name)
-        return stage.model_copy(update={"inputs": taken, "outputs": given})
+        return stage.model_copy(update={"outputs": given})
+
+    def _check_crop(self, number: int, stage: CropStage) -> CropStage:
+        """Return the stage with its picture among its inputs."""
+        facts = self.facts[stage.part]
+        if len(facts.images) != 1:
+            raise self._make_error(
+                f"the part {stage.part!r} cannot run on what is cut out: {len(facts.images)} of its"
+                " inputs are described as images, and it needs one",
+                "add inputs: {NAME: {image: {resize: {width: W, height: H}}}} to the part's"
+                " project, with the NAME of its input",
+                *("stages", number, "crop"),
+            )
+        if facts.state:
+            raise self._make_error(
+                f"the part {stage.part!r} has a state, and objects come in no order",
+                "name a model without a state",
+                *("stages", number, "crop"),
+            )
+        [image] = facts.images
+        if image in stage.inputs:
+            raise self._make_error(
+                f"the input {image!r} of {stage.part!r} is filled by the stage itself",
+                "leave it out here: it gets what is cut out of 'picture'",
+                *("stages", number, "inputs", image),
+            )
+        self._require_objects(number, stage)
+        self.used.add(stage.boxes)
+        return stage.model_copy(update={"inputs": {**stage.inputs, image: stage.picture}})
+
+    def _require_objects(self, number: int, stage: CropStage) -> None:
+        """Check that a detector has found the boxes, and in the picture that is cut."""
+        boxes, picture = stage.boxes, self.seen.get(stage.boxes)
+        if picture is None:
+            known = [name for name, seen in self.seen.items() if seen == stage.picture]
+            later = "" if boxes in self.values else self._find_later(number, boxes)
+            raise self._make_error(
+                f"{boxes!r} is made only after it, by {later}"
+                if later
+                else f"{boxes!r} is no value of objects that a detector found",
+                (f"name one of {', '.join(known)}" if known else "run a detector before it")
+                + f": a part that takes the picture {stage.picture!r}, whose project describes the"
+                " output: outputs: {NAME: {kind: detection, layout: ...}}",
+                *("stages", number, "boxes"),
+            )
+        if picture != stage.picture:
+            raise self._make_error(
+                f"the objects {boxes!r} were found in {picture!r}, and {stage.picture!r} is cut",
+                "cut the picture in which they were found: boxes are in its pixels",
+                *("stages", number, "picture"),
+            )
+
+    def _find_rows(self, number: int, stage: CropStage, spec: TensorSpec) -> TensorSpec:
+        """Return what an output becomes that is put together of all objects."""
+        shape = spec.shape or ()
+        stacks = bool(shape) and shape[0] in (1, *_symbolic(shape[:1])) and shape != _OBJECTS
+        if not stacks or _symbolic(shape[1:]):
+            raise self._make_error(
+                f"the output {spec} of {stage.part!r} cannot be one row for each object: its first"
+                " axis has to be 1 or symbolic, and all others fixed",
+                "fix them with 'dims' in the part's project; a detector finds nothing in pieces",
+                *("stages", number, "crop"),
+            )
+        return TensorSpec(spec.name, spec.dtype, ("objects", *shape[1:]))
 
     def _check_decode(self, number: int, stage: DecodeStage) -> DecodeStage:
         facts = self.facts[stage.part]
@@ -202,6 +357,12 @@ class _Checking:
             where = ("stages", number, "inputs", spec.name)
         if value in self.values:
             what = f"value {value!r}"
+            if value in self.rows:
+                raise self._make_error(
+                    f"{stage.part!r} takes {value!r}, which has a row for each object",
+                    "give it to the caller under 'outputs': other stages take no such values",
+                    *where,
+                )
             self._require_fit(spec, self.values[value], what, number, stage.part, *where[2:])
         elif value in self.pipeline.inputs:
             self._require_rank(spec, stage.part, *where)
@@ -253,6 +414,7 @@ class _Checking:
             else:
                 names = [spec.name for spec in self.facts[stage.part].outputs]
                 made = {stage.outputs.get(name, name) for name in names}
+                made |= {stage.objects} if isinstance(stage, CropStage) else set()
             if value in made:
                 return f"the stage of {stage.part!r}" if later > number else "the same stage"
         return ""
@@ -262,8 +424,8 @@ class _Checking:
         if name in self.values or name in self.pipeline.inputs:
             part = self.pipeline.stages[number].part
             hint = (
-                "give 'output' another name"
-                if place == ("output",)
+                f"give {place[0]!r} another name"
+                if len(place) == 1
                 else f"give it another name in the stage: outputs: {{{place[-1]}: NAME}}"
             )
             raise self._make_error(

@@ -33,14 +33,20 @@ from edgepack.model.running import (
     run_session,
 )
 from edgepack.ondevice.runtime import edgepack_loader as loader
+from edgepack.ondevice.runtime.edgepack_crops import LEAST_IOU
+from edgepack.ondevice.runtime.edgepack_meaning import Meaning
 from edgepack.ondevice.runtime.edgepack_pipeline import (
     Chain,
     Infer,
     Part,
+    Rows,
+    compare_rows,
+    make_part,
     name_combination,
     read_value,
 )
-from edgepack.project.pipeline import Pipeline, PipelineSource
+from edgepack.ondevice.runtime.edgepack_shapes import InputShapes
+from edgepack.project.pipeline import CropStage, Pipeline, PipelineSource
 from edgepack.samples.constants import Constant, make_constant_arrays
 from edgepack.samples.sample_set import Sample
 from edgepack.samples.sources import read_npz_samples, run_python_samples
@@ -69,6 +75,11 @@ class PartSource:
     state: Mapping[str, str]
     library: Path | None = None
     """Of the model's custom operators, where it has some."""
+    outputs: tuple[TensorSpec, ...] = ()
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    """What its bundle's manifest will say of inputs and outputs."""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """The project's, by name."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ def record_parts(source: ChainSource, samples: Mapping[str, PipelineSource], out
 
     The inputs of a run are ``ROLE/PART/NUMBER/input_N.pb``. State has files only where a stream
     begins. Inputs with an empty cache are left out, where there are others: nothing can be learned
-    from them.
+    from them; the stream begins with the next then, and the state that it has by that time.
 
     Args:
         source: The pipeline.
@@ -132,6 +143,7 @@ def record_parts(source: ChainSource, samples: Mapping[str, PipelineSource], out
             raise SamplesError(
                 f"there are no {role} samples", hint="give some under 'samples', or leave it out"
             )
+        _require_crops(source.pipeline, role, recorder.written)
         counts[role] = recorder.finish()
     real = bool(goldens)
     if not real:
@@ -143,11 +155,19 @@ def record_parts(source: ChainSource, samples: Mapping[str, PipelineSource], out
 
 
 def _make_chain(source: ChainSource, infers: Mapping[str, Infer], watch: Any) -> Chain:  # noqa: ANN401
-    parts = {
-        name: Part(infers[name], _make_specs(part.inputs), part.state)
-        for name, part in source.parts.items()
-    }
+    parts = {name: _make_part(part, infers[name]) for name, part in source.parts.items()}
     return Chain(source.pipeline.model_dump(), parts, watch)
+
+
+def _make_part(part: PartSource, infer: Infer) -> Part:
+    inputs = _make_specs(part.inputs)
+
+    def read(name: str) -> str:
+        return part.files[name].read_bytes().decode("utf-8")
+
+    meaning = Meaning(part.manifest, InputShapes(inputs), read)
+    outputs = _make_specs(part.outputs)
+    return Part(infer, inputs, part.state, outputs, meaning if meaning.takes_pictures else None)
 
 
 def _make_specs(specs: Iterable[TensorSpec]) -> list[loader.TensorSpec]:
@@ -169,11 +189,24 @@ def _open_source(name: str, part: PartSource) -> Infer:
     return infer
 
 
+def _require_crops(pipeline: Pipeline, role: str, written: Mapping[str, int]) -> None:
+    for stage in pipeline.stages:
+        if isinstance(stage, CropStage) and not written.get(stage.part):
+            raise SamplesError(
+                f"no object of {stage.boxes!r} was found in the {role} samples, so that"
+                f" {stage.part!r} never ran",
+                hint="give pictures with such objects, or lower the least 'score' of the output in"
+                " the detector's project",
+            )
+
+
 def _run_chain(chain: Chain, inputs: Arrays, title: str) -> Arrays:
     try:
         return chain(inputs)
     except EdgepackError as error:
-        error.problem = f"{title}: {error.problem}"
+        place, advice = chain.explain_place()
+        error.problem = f"{title}: {place}: {error.problem}"
+        error.hint = advice or error.hint
         raise
 
 
@@ -228,17 +261,22 @@ class _Recorder:
     written: dict[str, int] = field(default_factory=dict)
     empty: dict[str, int] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
+    """Parts whose stream began with an input that was left out."""
 
     def watch(self, name: str, feed: dict[str, Any], fresh: bool) -> None:  # noqa: FBT001
         part = self.source.parts[name]
         if not all(np.size(array) for array in feed.values()):
             self.empty[name] = self.empty.get(name, 0) + 1
+            self.cut.add(name)
             return
         number = self.written.get(name, 0)
         if number >= MOST_RECORDED:
             self.left[name] = self.left.get(name, 0) + 1
             return
-        skipped = set() if fresh else set(part.state.values())
+        # What begins a stream among the samples says what its state is.
+        skipped = set() if fresh or name in self.cut else set(part.state.values())
+        self.cut.discard(name)
         kept = {n: array for n, array in feed.items() if n not in skipped}
         _write_test_data(self.folder / name / f"{number:05}", part.whole_inputs, kept)
         self.written[name] = number + 1
@@ -320,7 +358,7 @@ def _prove(
 ) -> Proven:
     combination = name_combination({name: model.variant for name, model in models.items()})
     try:
-        outputs = _run_goldens(pipeline, models, goldens, lambda _model, outputs: outputs)
+        outputs, rows = _run_goldens(pipeline, models, goldens, lambda _model, outputs: outputs)
     except list_runtime_errors() as error:
         raise ModelError(
             f"the pipeline fails with {combination}: {format_runtime_error(error)}",
@@ -331,13 +369,18 @@ def _prove(
         return Proven(combination, outputs, unknown)
     try:
         disturbed = [
-            _run_goldens(pipeline, models, goldens, _Disturbing(seed)) for seed in range(DRAWS)
+            _run_goldens(pipeline, models, goldens, _Disturbing(seed))[0] for seed in range(DRAWS)
         ]
     except list_runtime_errors():
         # A later stage takes no value that is nearly right, such as an index beside the last one:
         # how far an output may be off is not known.
         return Proven(combination, outputs, unknown)
-    checks = {name: _make_check(outputs, disturbed, name) for name in pipeline.outputs}
+    checks = {
+        name: _make_rows_check(outputs, disturbed, name, rows[name].objects)
+        if name in rows
+        else _make_check(outputs, disturbed, name)
+        for name in pipeline.outputs
+    }
     return Proven(combination, outputs, checks)
 
 
@@ -353,32 +396,33 @@ def _run_goldens(
     models: Mapping[str, loader.Model],
     goldens: Sequence[Arrays],
     change: Callable[[loader.Model, Arrays], Arrays],
-) -> list[Arrays]:
+) -> tuple[list[Arrays], Mapping[str, Rows]]:
+    """Return the outputs by golden sample, and the values that have a row for each object."""
+
     def make_infer(model: loader.Model) -> Infer:
         def infer(feed: dict[str, Any], _kept: Collection[str]) -> dict[str, Any]:
             return change(model, model.run({n: read_value(v) for n, v in feed.items()}))
 
         return infer
 
-    parts = {
-        name: Part(make_infer(model), model.inputs, model.bundle.manifest.get("state", {}))
-        for name, model in models.items()
-    }
+    parts = {name: make_part(model, make_infer(model)) for name, model in models.items()}
     chain = Chain(pipeline.model_dump(), parts)
-    return [chain(inputs) for inputs in goldens]
+    return [chain(inputs) for inputs in goldens], chain.rows
 
 
-def _find_golden_limits(model: loader.Model) -> dict[str, float]:
-    """Return how near each output of a part has to be to its golden ones, in dB.
+def _find_golden_limits(model: loader.Model) -> dict[str, dict[str, Any]]:
+    """Return how near each output of a part has to be to its golden ones.
 
-    Of an output with several quantities, as near as the one that may be farthest.
+    As the entries of goldens say it: of each quantity in it, what has to be added to the variant's
+    limit in dB at least.
     """
-    limits: dict[str, float] = {}
+    limits: dict[str, dict[str, Any]] = {}
     for golden in model.bundle.manifest["goldens"]:
         for entry in golden["outputs"][model.variant]:
-            several = entry.get("quantities") or {"extra_db": [entry.get("extra_db", 0.0)]}
-            limit_db = model.entry["min_sqnr_db"] + min(several["extra_db"])
-            limits[entry["name"]] = min(limit_db, limits.get(entry["name"], limit_db))
+            several = loader.find_quantities(entry)
+            known = limits.setdefault(entry["name"], several)
+            pairs = zip(known["extra_db"], several["extra_db"], strict=True)
+            limits[entry["name"]] = {**several, "extra_db": [min(pair) for pair in pairs]}
     return limits
 
 
@@ -389,16 +433,22 @@ class _Disturbing:
         self.generator = np.random.default_rng(seed)
 
     def __call__(self, model: loader.Model, outputs: Arrays) -> Arrays:
-        limits = _find_golden_limits(model)
-        return {name: self._disturb(array, limits[name]) for name, array in outputs.items()}
+        limits, least_db = _find_golden_limits(model), model.entry["min_sqnr_db"]
+        return {
+            name: self._disturb(array, limits[name], least_db) for name, array in outputs.items()
+        }
 
-    def _disturb(self, array: Array, limit_db: float) -> Array:
+    def _disturb(self, array: Array, several: Mapping[str, Any], least_db: float) -> Array:
         if array.dtype.kind != "f" or not array.size or not np.isfinite(array).all():
             return array
-        deviation = float(np.sqrt(np.mean(np.square(array, dtype=np.float64))))
-        deviation *= 10 ** (-limit_db / 20)
-        noise = self.generator.standard_normal(array.shape) * deviation
-        return (array + noise).astype(array.dtype)
+        noise = self.generator.standard_normal(array.size)
+        squares = np.square(array, dtype=np.float64).reshape(-1)
+        which = loader.number_quantities(several, array.size)
+        for number, extra_db in enumerate(several["extra_db"]):
+            own = which == number
+            level = squares[own].mean() if own.any() else 0.0
+            noise[own] *= np.sqrt(level) * 10 ** (-(least_db + extra_db) / 20)
+        return (array + noise.reshape(array.shape)).astype(array.dtype)
 
 
 def _make_check(
@@ -419,6 +469,32 @@ def _make_check(
         return OutputCheck(min_db=None, leading=leading)
     limit_db = max(0.0, found_db - DRAW_MARGIN_DB)
     return OutputCheck(min_db=math.floor(10 * limit_db) / 10 if limit_db >= FLOOR_DB else None)
+
+
+def _make_rows_check(
+    outputs: Sequence[Arrays], disturbed: Sequence[Sequence[Arrays]], name: str, objects: str
+) -> OutputCheck:
+    """Return what stays of objects, or of a value with a row for each."""
+    found = [
+        compare_rows(name, objects, one, other)
+        for draw in disturbed
+        for one, other in zip(outputs, draw, strict=True)
+    ]
+    if not any(pairs.first for _, pairs in found):
+        return OutputCheck(min_db=None)
+    limit_db = min(loader.EQUAL_DB, *(found_db for found_db, _ in found))
+    if limit_db < loader.EQUAL_DB:
+        limit_db = max(0.0, math.floor(10 * (limit_db - DRAW_MARGIN_DB)) / 10)
+    if name != objects:
+        return OutputCheck(min_db=limit_db if limit_db >= FLOOR_DB else None)
+    # Scores of a few objects may be equal, or far off: it is the boxes that tell.
+    least = min(pairs.least_iou for _, pairs in found)
+    more = (1 - least) * 10 ** (DRAW_MARGIN_DB / 20)
+    return OutputCheck(
+        min_db=limit_db if limit_db >= FLOOR_DB else 0.0,
+        min_iou=max(LEAST_IOU, math.floor(1000 * (1 - more)) / 1000),
+        unmatched=max(pairs.unmatched for _, pairs in found),
+    )
 
 
 def _count_leading(one: Array, other: Array) -> int:

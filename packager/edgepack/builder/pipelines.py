@@ -73,6 +73,21 @@ class PipelineResult:
     """What was built of each part; its bundles lie in the whole one's ``parts``."""
 
 
+def _describe(inputs: PlanInputs) -> dict[str, object]:
+    """Return what the loader reads of inputs and outputs, as a bundle's manifest will have it."""
+    project = inputs.project
+    return {
+        "outputs": [_make_tensor(spec).model_dump() for spec in _find_outputs(inputs)],
+        "input_descriptions": {n: d.model_dump() for n, d in project.inputs.items()},
+        "output_descriptions": {n: d.model_dump() for n, d in project.outputs.items()},
+    }
+
+
+def _find_outputs(inputs: PlanInputs) -> tuple[TensorSpec, ...]:
+    """Return what a part gives, with the sizes that its project fixes."""
+    return fix_sizes(inputs.facts.outputs, inputs.dims)
+
+
 @dataclass(frozen=True)
 class _Job:
     """What a build is about."""
@@ -93,6 +108,9 @@ class _Job:
                 inputs.constants,
                 inputs.project.state,
                 inputs.libraries.get(find_machine()),
+                _find_outputs(inputs),
+                _describe(inputs),
+                {file: inputs.loaded.find_file(file) for file in inputs.project.files},
             )
             for name, inputs in self.planned.items()
         }
@@ -222,7 +240,11 @@ def _make_job(
             planned[name] = _plan_part(open_project(part, cache, progress))
     facts = {
         name: PartFacts(
-            inputs.signature, fix_sizes(inputs.facts.outputs, inputs.dims), inputs.project.state
+            inputs.signature,
+            _find_outputs(inputs),
+            inputs.project.state,
+            frozenset(n for n, each in inputs.project.inputs.items() if each.image),
+            frozenset(n for n, each in inputs.project.outputs.items() if each.kind == "detection"),
         )
         for name, inputs in planned.items()
     }

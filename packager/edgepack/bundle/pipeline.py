@@ -36,13 +36,21 @@ class OutputCheck(StrictModel):
     """What an output of the whole has in common with the golden one, on any device.
 
     The build disturbs each part's outputs by as much as the part's own goldens allow; what stays
-    the same then is checked, and dtype and rank always.
+    the same then is checked, and dtype and rank always. Of objects, and of values with a row for
+    each, the rows are compared that are of the same object, in any order.
     """
 
     min_db: float | None
     """How near it must be, as the loader counts closeness. None where it changes too much."""
     leading: Annotated[list[int], Field(exclude_if=lambda leading: not leading)] = []
     """Of integers that change, such as tokens: by golden sample, how many of the first stay."""
+
+    min_iou: Annotated[float | None, Field(ge=0, le=1, exclude_if=lambda given: given is None)] = (
+        None
+    )
+    """Of objects: how much of their union the boxes of one object have in common at least."""
+    unmatched: Annotated[int | None, Field(ge=0, exclude_if=lambda given: given is None)] = None
+    """Of objects: how many are in one of the two at most, and have no partner in the other."""
 
     @property
     def is_empty(self) -> bool:

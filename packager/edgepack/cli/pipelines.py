@@ -78,13 +78,21 @@ def _show(report: api.PipelineReport) -> None:
 
     from edgepack.cli.printing import print_table, write_line
 
-    table = Table("stage", "p50 ms", "p90 ms", "of the whole", "tokens a call")
+    stages = api.summarize_stages(report)
+    counts = {
+        "tokens a call": [stage.tokens for stage in stages],
+        "crops a call": [stage.crops for stage in stages],
+    }
+    # Only where a stage has such a number.
+    counts = {title: each for title, each in counts.items() if set(each) != {None}}
+    table = Table("stage", "p50 ms", "p90 ms", "of the whole", *counts)
     for column in table.columns[1:]:
         column.justify = "right"
-    for stage in api.summarize_stages(report):
-        tokens = "" if stage.tokens is None else f"{stage.tokens:.1f}"
+    for number, stage in enumerate(stages):
+        found = [each[number] for each in counts.values()]
+        cells = ["" if count is None else f"{count:.1f}" for count in found]
         p50, p90 = f"{stage.p50_ms:.3f}", f"{stage.p90_ms:.3f}"
-        table.add_row(stage.name, p50, p90, f"{stage.share:.0%}", tokens)
+        table.add_row(stage.name, p50, p90, f"{stage.share:.0%}", *cells)
     write_line(f"{report.bundle} on {report.device}: {report.variants}")
     print_table(table)
     for note in report.notes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -31,6 +31,7 @@ TokenId = Annotated[int, Field(ge=0)]
 class RunStage(StrictModel):
     """Runs a part once."""
 
+    KEY: ClassVar[str] = "run"
     run: Id
     """The part."""
     inputs: dict[str, str] = {}
@@ -47,6 +48,7 @@ class RunStage(StrictModel):
 class DecodeStage(StrictModel):
     """Runs a part once for each token, and takes the most likely one each time."""
 
+    KEY: ClassVar[str] = "decode"
     decode: Id
     """The part."""
     inputs: dict[str, str] = {}
@@ -77,7 +79,40 @@ class DecodeStage(StrictModel):
         return self.decode
 
 
-Stage = RunStage | DecodeStage
+class CropStage(StrictModel):
+    """Cuts each object out of a picture, and runs a part on each piece.
+
+    A value that such a stage takes as its picture is one for every stage: 8 bits, RGB. What an
+    input of a part is that is described as an image, is made of it. Outputs of such a run that are
+    described as a detection are objects: rows of left, top, right, bottom in the picture's pixels,
+    score and class.
+    """
+
+    KEY: ClassVar[str] = "crop"
+    crop: Id
+    """The part, which has one input that is described as an image."""
+    picture: str
+    """The input of the pipeline that is cut."""
+    boxes: str
+    """The value that holds the objects: a detector's, which a stage has run on that picture."""
+    most: Positive
+    """Cut at most so many, the first: of a detector the best ones."""
+    margin: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    """How much more than the box is cut on each side: a part of its width, and of its height."""
+    inputs: dict[str, str] = {}
+    """As for a stage that runs, beside the picture."""
+    outputs: dict[str, str] = {}
+    """As for a stage that runs; each value has a row for each object."""
+    objects: str = "objects"
+    """The value with the objects that were cut out, in the order of these rows."""
+
+    @property
+    def part(self) -> str:
+        """The part that it runs."""
+        return self.crop
+
+
+Stage = RunStage | DecodeStage | CropStage
 
 
 class Pipeline(StrictModel):
@@ -184,11 +219,10 @@ def _require_known_parts(loaded: LoadedPipeline) -> None:
     project, used = loaded.project, {stage.part for stage in loaded.project.pipeline.stages}
     for number, stage in enumerate(project.pipeline.stages):
         if stage.part not in project.models:
-            key = "run" if isinstance(stage, RunStage) else "decode"
             raise ProfileError(
                 f"there is no part {stage.part!r}",
                 hint=f"{suggest_nearest(stage.part, project.models)}; 'models' names the parts",
-                where=loaded.locate("pipeline", "stages", number, key),
+                where=loaded.locate("pipeline", "stages", number, stage.KEY),
             )
     for name in project.models:
         if name not in used:

@@ -39,6 +39,8 @@ class StageTimes(StrictModel):
     """In order; of more than 100,000 calls, evenly chosen ones."""
     tokens: list[Count]
     """How many tokens each of those calls gave; empty where the stage decodes none."""
+    crops: list[Count] = []
+    """How many objects each of those calls cut out; empty where the stage cuts none."""
 
 
 class StagedRun(ProcessRun):
@@ -85,6 +87,8 @@ class StageSummary(StrictModel):
     """The median's part of the whole's, 0 to 1."""
     tokens: float | None
     """On average in a call; None where none are decoded."""
+    crops: float | None = None
+    """On average in a call; None where none are cut out."""
 
 
 def summarize_stages(report: PipelineReport) -> list[StageSummary]:
@@ -95,12 +99,17 @@ def summarize_stages(report: PipelineReport) -> list[StageSummary]:
     for number, first in enumerate(report.runs[0].stages):
         times = [ns for run in report.runs for ns in run.stages[number].latencies_ns]
         tokens = [count for run in report.runs for count in run.stages[number].tokens]
-        found.append(_summarize(first.part, times, whole_p50, tokens))
-    return [*found, _summarize("pipeline", whole, whole_p50, [])]
+        crops = [count for run in report.runs for count in run.stages[number].crops]
+        found.append(_summarize(first.part, times, whole_p50, tokens, crops))
+    return [*found, _summarize("pipeline", whole, whole_p50)]
 
 
 def _summarize(
-    name: str, times_ns: Sequence[int], whole_p50: float, tokens: Sequence[int]
+    name: str,
+    times_ns: Sequence[int],
+    whole_p50: float,
+    tokens: Sequence[int] = (),
+    crops: Sequence[int] = (),
 ) -> StageSummary:
     p50 = percentile(times_ns, 50)
     return StageSummary(
@@ -109,6 +118,7 @@ def _summarize(
         p90_ms=percentile(times_ns, 90) / 1e6,
         share=p50 / whole_p50,
         tokens=sum(tokens) / len(tokens) if tokens else None,
+        crops=sum(crops) / len(crops) if crops else None,
     )
 
 

@@ -1,4 +1,7 @@
-"""Small models that run one after the other: a wake word's chain, and an encoder with a decoder."""
+"""Small models that run one after the other.
+
+A wake word's chain, an encoder with a decoder, and a detector with a classifier of what it finds.
+"""
 
 from __future__ import annotations
 
@@ -313,5 +316,151 @@ def write_translation_project(folder: Path, *, most: int = 12, recipes: str = "f
         "      past: {present.*: past.*}\n"
         "  outputs: [tokens]\nsamples: {calibration: {python: 'mysamples:sources'}}\n"
         "targets: [host]\n"
+    )
+    return path
+
+
+SEEN, CELL, PIECE = 64, 16, 16
+"""Sides in pixels: of the detector's input, of its cells, and of the classifier's input."""
+COLOURS = ("red", "blue")
+STRIPES = ("upright", "level")
+
+
+def write_finder(path: Path) -> Path:
+    """``image`` [1, 3, 64, 64] to ``output0`` [1, 6, 16]: a box for each cell, by where it shines.
+
+    Its centre and size are those of a rectangle with the same moments; the scores are how much red
+    and how much blue there is.
+    """
+    node = helper.make_node
+    side = np.arange(CELL) - (CELL - 1) / 2
+    across, down = np.meshgrid(side, side)
+    moments = [np.ones_like(across), across, down, across**2, down**2]
+    kernels = [np.stack([each] * 3) / CELL**2 for each in moments]
+    for channel in (0, 2):
+        kernels.append(np.zeros((3, CELL, CELL)))
+        kernels[-1][channel] = 1 / CELL**2
+    corners = np.arange(0, SEEN, CELL) + CELL / 2
+    places = [each.reshape(1, 1, -1) for each in np.meshgrid(corners, corners)]
+    nodes = [
+        node("Conv", ["image", "kernels"], ["cells"], "cells", strides=[CELL, CELL]),
+        node("Reshape", ["cells", "flat"], ["rows"], "rows"),
+        node("Split", ["rows", "parts"], ["sum", "first", "second", "colours"], "split", axis=1),
+        node("Add", ["sum", "little"], ["some"], "some"),
+        node("Div", ["first", "some"], ["mean"], "mean"),
+        node("Div", ["second", "some"], ["square"], "square"),
+        node("Mul", ["mean", "mean"], ["mean2"], "mean2"),
+        node("Sub", ["square", "mean2"], ["spread"], "spread"),
+        node("Mul", ["spread", "twelve"], ["spread12"], "spread12"),
+        node("Add", ["spread12", "one"], ["size2"], "size2"),
+        node("Sqrt", ["size2"], ["size"], "size"),
+        node("Add", ["mean", "places"], ["centre"], "centre"),
+        node("Mul", ["colours", "gain"], ["gained"], "gained"),
+        node("Tanh", ["gained"], ["scores"], "scores"),
+        node("Concat", ["centre", "size", "scores"], ["output0"], "output", axis=1),
+    ]
+    cells = (SEEN // CELL) ** 2
+    weights = {
+        "kernels": np.stack(kernels).astype(np.float32),
+        "flat": np.array([1, len(kernels), cells]),
+        "parts": np.array([1, 2, 2, 2]),
+        "little": np.float32([1e-3]),
+        "twelve": np.float32([12]),
+        "one": np.float32([1]),
+        "gain": np.float32([6]),
+        "places": np.concatenate(places, axis=1).astype(np.float32),
+    }
+    inputs = [("image", FLOAT, [1, 3, SEEN, SEEN])]
+    return save(path, nodes, inputs, [("output0", FLOAT, [1, 6, cells])], list(weights.items()))
+
+
+def write_stripes(path: Path) -> Path:
+    """``piece`` [batch, 3, 16, 16] to ``stripes`` [batch, 2]: edges across, and edges down."""
+    node = helper.make_node
+    kernels = np.zeros((4, 3, 2, 2), np.float32)
+    for number, sign in enumerate((-1, 1)):
+        kernels[number, :, 0], kernels[2 + number, :, :, 0] = (sign, -sign), (sign, -sign)
+    nodes = [
+        node("Conv", ["piece", "kernels"], ["edges"], "edges"),
+        node("Relu", ["edges"], ["sizes"], "sizes"),
+        node("GlobalAveragePool", ["sizes"], ["means"], "means"),
+        node("Flatten", ["means"], ["flat"], "flat"),
+        node("MatMul", ["flat", "both"], ["stripes"], "stripes"),
+    ]
+    both = np.float32([[1, 0], [1, 0], [0, 1], [0, 1]])
+    inputs = [("piece", FLOAT, ["batch", 3, PIECE, PIECE])]
+    outputs = [("stripes", FLOAT, ["batch", 2])]
+    return save(path, nodes, inputs, outputs, [("kernels", kernels), ("both", both)])
+
+
+def draw_objects(
+    count: int, seed: int = 0, *, most: int = 3
+) -> tuple[Array, list[list[tuple[int, int, tuple[int, ...]]]]]:
+    """Return pictures (count, 96, 128, 3), and of each its objects: colour, stripes and box.
+
+    Every fourth picture is empty.
+    """
+    random = np.random.default_rng(seed)
+    pictures = np.zeros((count, 96, 128, 3), np.uint8)
+    drawn: list[list[tuple[int, int, tuple[int, ...]]]] = []
+    for number, picture in enumerate(pictures):
+        drawn.append([])
+        for cell in random.choice(8, int(random.integers(1, most + 1)), replace=False):
+            if number % 4 == 3:
+                continue
+            width, height = (int(side) for side in random.integers(17, 28, 2))
+            left = int(32 * (cell % 4) + random.integers(1, 32 - width))
+            top = int(16 + 32 * (cell // 4) + random.integers(1, 32 - height))
+            colour, stripes = (int(each) for each in random.integers(0, 2, 2))
+            down, across = np.mgrid[:height, :width]
+            lit = (down if stripes else across) // 4 % 2 == 0
+            shown = np.where(lit, random.integers(200, 255), 90)
+            picture[top : top + height, left : left + width, 2 * colour] = shown
+            drawn[-1].append((colour, stripes, (left, top, left + width, top + height)))
+    return pictures, drawn
+
+
+FIND_STAGES = (
+    "    - {run: finder, inputs: {image: picture}, outputs: {output0: found}}\n"
+    "    - {crop: stripes, picture: picture, boxes: found, most: 8}\n"
+)
+
+
+def write_find_project(folder: Path, *, recipes: str = "fp32", stages: str = FIND_STAGES) -> Path:
+    """Write a project of a detector and a classifier of what it finds, and return its file.
+
+    The classifier's variants have the recipes. The samples are pictures of :func:`draw_objects`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_finder(folder / "finder.onnx")
+    write_stripes(folder / "stripes.onnx")
+    (folder / "colours.txt").write_text("\n".join(COLOURS) + "\n")
+    (folder / "kinds.txt").write_text("\n".join(STRIPES) + "\n")
+    parts = (
+        write_part(
+            folder,
+            "finder",
+            more="files: [colours.txt]\ninputs: {image: {image: {resize: {letterbox: 64, pad: 0},"
+            " scale: 0.00392157}}}\noutputs: {output0: {kind: detection, layout: yolo, labels:"
+            " colours.txt, score: 0.4}}\n",
+        ),
+        write_part(
+            folder,
+            "stripes",
+            recipes,
+            "files: [kinds.txt]\ndims: {batch: 1}\ninputs: {piece: {image: {resize: {width:"
+            " 16, height: 16}, scale: 0.00392157}}}\noutputs: {stripes: {kind: classification,"
+            " labels: kinds.txt, top: 1}}\n",
+        ),
+    )
+    pictures = draw_objects(24)[0]
+    np.savez(folder / "first.npz", picture=pictures[:16])
+    np.savez(folder / "rest.npz", picture=pictures[16:])
+    path = folder / "edgepack.yaml"
+    path.write_text(
+        "schema_version: 1\nname: find\n"
+        f"models: {{finder: {parts[0]}, stripes: {parts[1]}}}\n"
+        f"pipeline:\n  inputs: [picture]\n  stages:\n{stages}  outputs: [objects, stripes]\n"
+        "samples: {calibration: {path: first.npz}, evaluation: {path: rest.npz}}\ntargets: [host]\n"
     )
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from edgepack.base.yaml_source import parse_yaml
@@ -45,19 +46,45 @@ PARTS = {
 }
 
 
-def check(stages: str, inputs: str = "[audio]", outputs: str = "[score]") -> CheckedPipeline:
+def check(
+    stages: str, inputs: str = "[audio]", outputs: str = "[score]", *, samples: bool = False
+) -> CheckedPipeline:
     """Check stages, which begin at line 6 of the project."""
     used = [name for name in PARTS if f": {name}" in stages]
     text = (
         "schema_version: 1\nname: wake\n"
         f"models: {{{', '.join(f'{name}: {name}.onnx' for name in used)}}}\n"
         f"pipeline:\n  stages:\n{stages}  inputs: {inputs}\n  outputs: {outputs}\n"
+        + ("samples: {evaluation: {path: some.npz}}\n" if samples else "")
     )
     source = parse_yaml(text, name="edgepack.yaml")
     loaded = LoadedPipeline(source.parse(PipelineProject), Path(), source, {})
     return check_pipeline(loaded, PARTS)
 
 
+PICTURE = spec("image", "float32", 1, 3, 64, 64)
+BOXES = (spec("boxes", "float32", 1, 6, 16), spec("more", "float32", 1, 3))
+PARTS["finder"] = PartFacts(
+    (PICTURE,), BOXES, {}, images=frozenset({"image"}), detections=frozenset({"boxes"})
+)
+PARTS["kinds"] = PartFacts(
+    (spec("piece", "float32", "batch", 3, 16, 16),),
+    (spec("kind", "float32", "batch", 2),),
+    {},
+    images=frozenset({"piece"}),
+)
+PARTS["drawing"] = PartFacts(
+    PARTS["kinds"].inputs,
+    (spec("lines", "float32", 1, "lines", 4),),
+    {},
+    images=frozenset({"piece"}),
+)
+PARTS["following"] = PartFacts(
+    (*PARTS["kinds"].inputs, spec("h", "float32", 1, 4)),
+    (spec("kind", "float32", 1, 2), spec("h_next", "float32", 1, 4)),
+    {"h_next": "h"},
+    images=frozenset({"piece"}),
+)
 PARTS["shapeless"] = PartFacts((TensorSpec("audio", "float32", None),), PARTS["mel"].outputs, {})
 
 MEL = "    - run: mel\n"
@@ -287,4 +314,148 @@ def test_ends_of_a_pipeline_are_checked(
     with pytest.raises(ProfileError) as caught:
         check(MEL + EMBEDDING + CLASSIFIER, inputs, outputs)
     assert caught.value.problem == problem
+    assert caught.value.where == f"edgepack.yaml:{place}"
+
+
+FIND = "    - {run: finder, inputs: {image: p}, outputs: {boxes: found}}\n"
+CROP = "    - {crop: kinds, picture: p, boxes: found, most: 5}\n"
+
+
+def check_crops(stages: str, inputs: str = "[p]", outputs: str = "[objects, kind]") -> Any:
+    return check(stages, inputs, outputs, samples=True)
+
+
+def test_stage_that_crops_is_filled_in() -> None:
+    checked = check_crops(FIND + CROP, outputs="[objects, kind, found, more]")
+    finder, crop = checked.pipeline.stages
+    assert finder.outputs == {"boxes": "found", "more": "more"}
+    assert crop.inputs == {"piece": "p"}
+    assert crop.outputs == {"kind": "kind"}
+    assert (crop.most, crop.margin, crop.objects) == (5, 0, "objects")
+    assert checked.inputs == (spec("p", "uint8", "height", "width", 3),)
+
+
+def test_image_is_a_tensor_where_no_stage_cuts_it() -> None:
+    checked = check("    - {run: finder}\n", "[image]", "[boxes]")
+    assert checked.inputs == (PICTURE,)
+
+
+CROP_MISTAKES = {
+    "part without a picture": (
+        FIND + CROP.replace("kinds", "mel"),
+        "7:8",
+        "the part 'mel' cannot run on what is cut out: 0 of its inputs are described as images",
+        "add inputs: {NAME: {image:",
+    ),
+    "part with a state": (
+        FIND + CROP.replace("kinds", "following"),
+        "7:8",
+        "the part 'following' has a state, and objects come in no order",
+        "without a state",
+    ),
+    "rows of several sizes": (
+        FIND + CROP.replace("kinds", "drawing"),
+        "7:8",
+        "the output lines: float32[1, lines, 4] of 'drawing' cannot be one row for each object",
+        "fix them with 'dims'",
+    ),
+    "detector in pieces": (
+        FIND + CROP.replace("kinds", "finder"),
+        "7:8",
+        "the output boxes: float32[objects, 6] of 'finder' cannot be one row for each object",
+        "a detector finds nothing in pieces",
+    ),
+    "boxes that are none": (
+        FIND + CROP.replace("found", "more"),
+        "7:33",
+        "'more' is no value of objects that a detector found",
+        "name one of found: a part that takes the picture 'p'",
+    ),
+    "boxes that nobody makes": (
+        FIND + CROP.replace("found", "boxes"),
+        "7:33",
+        "'boxes' is no value of objects that a detector found",
+        "name one of found",
+    ),
+    "boxes too late": (
+        CROP + FIND,
+        "6:33",
+        "'found' is made only after it, by the stage of 'finder'",
+        "run a detector before it",
+    ),
+    "picture that no detector takes": (
+        FIND + CROP.replace("picture: p", "picture: q"),
+        "7:33",
+        "'found' is no value of objects that a detector found",
+        "run a detector before it: a part that takes the picture 'q'",
+    ),
+    "boxes of another picture": (
+        FIND + CROP + CROP.replace("picture: p", "picture: q"),
+        "8:21",
+        "the objects 'found' were found in 'p', and 'q' is cut",
+        "boxes are in its pixels",
+    ),
+    "unknown picture": (
+        FIND + CROP.replace("picture: p", "picture: pp"),
+        "7:21",
+        "the picture 'pp' is no input of the pipeline",
+        "did you mean 'p'?",
+    ),
+    "input of the picture": (
+        FIND + CROP.replace("most: 5", "most: 5, inputs: {piece: p}"),
+        "7:65",
+        "the input 'piece' of 'kinds' is filled by the stage itself",
+        "leave it out here",
+    ),
+    "stage behind it": (
+        FIND + CROP + "    - {run: classifier, inputs: {x: kind}}\n",
+        "8:34",
+        "'classifier' takes 'kind', which has a row for each object",
+        "give it to the caller",
+    ),
+    "two of a name": (
+        FIND + CROP.replace("most: 5", "most: 5, objects: found"),
+        "7:56",
+        "'kinds' makes 'found', and there is a value of that name before it",
+        "give 'objects' another name",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CROP_MISTAKES)
+def test_mistake_of_a_stage_that_crops_has_its_place(name: str) -> None:
+    stages, place, problem, hint = CROP_MISTAKES[name]
+    inputs = "[p, q]" if ": q" in stages else "[p]"
+    stages += "    - {run: finder, inputs: {image: q}, outputs: {boxes: b, more: m}}\n" * (
+        ": q" in stages
+    )
+    with pytest.raises(ProfileError) as caught:
+        check_crops(stages, inputs)
+    assert caught.value.problem.startswith(problem)
+    assert hint in caught.value.hint
+    assert caught.value.where == f"edgepack.yaml:{place}"
+
+
+def test_rows_without_their_objects_are_refused() -> None:
+    with pytest.raises(ProfileError) as caught:
+        check_crops(FIND + CROP, outputs="[kind]")
+    problem = "the output 'kind' has a row for each of 'objects', which are no output"
+    assert caught.value.problem == problem
+
+
+@pytest.mark.parametrize(
+    ("changed", "place", "problem"),
+    [
+        ((", most: 5", ""), "7:7", "the key 'most' is missing"),
+        ((", most: 5", ", most: 0"), "7:47", "'most' cannot be 0"),
+        (("most: 5", "most: 5, margin: 1.5"), "7:56", "'margin' cannot be 1.5"),
+        ((", boxes: found", ""), "7:7", "the key 'boxes' is missing"),
+    ],
+)
+def test_keys_of_a_stage_that_crops_have_their_place(
+    changed: tuple[str, str], place: str, problem: str
+) -> None:
+    with pytest.raises(ProfileError) as caught:
+        check_crops(FIND + CROP.replace(*changed))
+    assert caught.value.problem.startswith(problem)
     assert caught.value.where == f"edgepack.yaml:{place}"

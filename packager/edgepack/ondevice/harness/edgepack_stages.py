@@ -102,6 +102,7 @@ class Calls:
         self.chain = pipeline.chain
         self.stages_ns: List[List[int]] = []
         self.tokens: List[Dict[int, int]] = []
+        self.crops: List[Dict[int, int]] = []
         self.outputs: Dict[str, Any] = {}
         self.count = 0
 
@@ -112,20 +113,23 @@ class Calls:
         self.stages_ns.append(self.chain.stage_ns)
         if self.chain.tokens:
             self.tokens.append(dict(self.chain.tokens))
+        if self.chain.crops:
+            self.crops.append(dict(self.chain.crops))
 
     def forget(self) -> None:
         """Drop the times so far: they are the warm-up's."""
-        self.stages_ns, self.tokens = [], []
+        self.stages_ns, self.tokens, self.crops = [], [], []
 
     def summarize(self) -> List[Json]:
-        """Return each stage's times, and how many tokens it gave, evenly chosen of many."""
+        """Return each stage's times, and what it gave or cut out, evenly chosen of many."""
         stage = -(-len(self.stages_ns) // MOST_STAGE_TIMES)
-        kept, tokens = self.stages_ns[::stage], self.tokens[::stage]
+        kept, tokens, crops = self.stages_ns[::stage], self.tokens[::stage], self.crops[::stage]
         return [
             {
                 "part": stage.name,
                 "latencies_ns": [times[number] for times in kept],
                 "tokens": [each[number] for each in tokens if number in each],
+                "crops": [each[number] for each in crops if number in each],
             }
             for number, stage in enumerate(self.chain.stages)
         ]

@@ -743,19 +743,33 @@ def golden_closeness_db(entry: Dict[str, Any], golden: np.ndarray, output: np.nd
     golden, output = golden.reshape(-1), output.reshape(-1)[::stride]
     if golden.shape != output.shape:
         return float("-inf")
-    several = entry.get("quantities") or {
-        "size": 1,
-        "runs": [[1, 0]],
-        "extra_db": [entry.get("extra_db", 0.0)],
-    }
-    counts, numbers = zip(*several["runs"])  # noqa: B905 (strict is unknown to Python 3.8)
-    by_channel = np.repeat(numbers, counts)
-    quantity = by_channel[np.arange(golden.size) * stride // several["size"] % len(by_channel)]
+    several = find_quantities(entry)
+    quantity = number_quantities(several, golden.size, stride)
     worst = EQUAL_DB
     for number, extra_db in enumerate(several["extra_db"]):
         found = closeness_db(golden[quantity == number], output[quantity == number])
         worst = min(worst, found if found == EQUAL_DB else found - extra_db)
     return worst
+
+
+def find_quantities(entry: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return ``quantities`` of a golden output's entry; of one quantity, in the same form."""
+    alone = {"size": 1, "runs": [[1, 0]], "extra_db": [entry.get("extra_db", 0.0)]}
+    return dict(entry.get("quantities") or alone)
+
+
+def number_quantities(several: Mapping[str, Any], count: int, stride: int = 1) -> np.ndarray:
+    """Return the number of the quantity of each value.
+
+    Args:
+        several: As :func:`find_quantities`.
+        count: Of values.
+        stride: They are every so many-th of the output's.
+    """
+    counts, numbers = zip(*several["runs"])  # noqa: B905 (strict is unknown to Python 3.8)
+    by_channel = np.repeat(numbers, counts)
+    places = np.arange(count) * stride // several["size"] % len(by_channel)
+    return np.asarray(by_channel[places])
 
 
 def _make_specs(entries: Sequence[Dict[str, Any]]) -> List[TensorSpec]:

@@ -159,13 +159,34 @@ class Meaning:
         without = {read for several in self._read_too.values() for read in several}
         for name in (name for name in outputs if name not in without):
             described = {**self._outputs.get(name, _RAW), **self._priors.get(name, {})}
-            read = [name, *self._read_too.get(name, ())]
-            output = layouts.join_outputs([outputs[each] for each in read])
+            output = layouts.join_outputs([outputs[each] for each in self.list_read(name)])
             mask = feed.arrays.get(described.get("mask") or "")
             found[name] = answers.make_answer(
                 output, described, self._labels.get(name, []), feed.place, mask, options
             )
         return found
+
+    @property
+    def takes_pictures(self) -> bool:
+        """Whether an input is described as an image."""
+        return bool(self._images)
+
+    @property
+    def detections(self) -> List[str]:
+        """The outputs whose answer is objects in a picture."""
+        return [name for name, each in self._outputs.items() if each["kind"] == "detection"]
+
+    def find_kind(self, name: str) -> str:
+        """Return the kind of an output: ``raw`` of one without a description."""
+        return str(self._outputs.get(name, _RAW)["kind"])
+
+    def list_read(self, name: str) -> List[str]:
+        """Return an output, and those that it is read with."""
+        return [name, *self._read_too.get(name, ())]
+
+    def find_labels(self, name: str) -> List[str]:
+        """Return an output's labels by index; empty where it has none."""
+        return self._labels.get(name, [])
 
     @cached_property
     def _labels(self) -> Dict[str, List[str]]:

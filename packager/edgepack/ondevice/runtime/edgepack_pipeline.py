@@ -15,7 +15,8 @@ inputs, from the first call of a stream on, and is held to the golden outputs of
 What an output of a part feeds in its next run, its state, is kept here between calls, in the
 memory of the device that computes where the provider has its own. :meth:`Pipeline.reset` begins
 anew. A stage that decodes runs its part once for each token, and its caches are kept the same way
-until the tokens end; each call begins with empty ones.
+until the tokens end; each call begins with empty ones. A stage that crops cuts the objects that a
+detector found out of a picture, and runs its part on each piece.
 
 The builder runs the source models by the same :class:`Chain`.
 
@@ -30,19 +31,37 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Collection, Dict, List, Mapping, Optional, Sequence, Union
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 
 if __package__:
     from . import edgepack_binding as binding
+    from . import edgepack_crops as crops
+    from . import edgepack_images as images
     from . import edgepack_loader as loader
+    from . import edgepack_meaning as meanings
     from . import edgepack_providers as providers
     from . import edgepack_shapes as shapes
 else:  # a bundle's, whose folder need not be on the path
     sys.path.append(str(Path(__file__).resolve().parent))
     import edgepack_binding as binding  # type: ignore[import-not-found,no-redef]
+    import edgepack_crops as crops  # type: ignore[import-not-found,no-redef]
+    import edgepack_images as images  # type: ignore[import-not-found,no-redef]
     import edgepack_loader as loader  # type: ignore[import-not-found,no-redef]
+    import edgepack_meaning as meanings  # type: ignore[import-not-found,no-redef]
     import edgepack_providers as providers  # type: ignore[import-not-found,no-redef]
     import edgepack_shapes as shapes  # type: ignore[import-not-found,no-redef]
 
@@ -66,24 +85,49 @@ class Part:
         infer: Runs it once.
         inputs: What it takes.
         state: Its outputs that feed its inputs in the next run.
+        outputs: What it gives; needed where it runs on what is cut out.
+        meaning: Makes its inputs of pictures; needed where it takes some.
     """
 
     def __init__(
-        self, infer: Infer, inputs: Sequence[TensorSpec], state: Mapping[str, str]
+        self,
+        infer: Infer,
+        inputs: Sequence[TensorSpec],
+        state: Mapping[str, str],
+        outputs: Sequence[TensorSpec] = (),
+        meaning: Optional["meanings.Meaning"] = None,
     ) -> None:
         self.infer = infer
         self.specs = {spec.name: spec for spec in inputs}
         self.state = state
+        self.outputs = {spec.name: spec for spec in outputs}
+        self.meaning = meaning
 
 
 class Stage:
-    """One stage of a chain, with what it keeps for its next run."""
+    """One stage of a chain, with what it keeps for its next run.
 
-    def __init__(self, name: str, part: Part, past: Mapping[str, str]) -> None:
+    Args:
+        name: Of the part.
+        part: What it runs.
+        past: As the stage has it.
+        sees: Whether what is given for inputs that are described as images are pictures.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        part: Part,
+        past: Mapping[str, str],
+        sees: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
         self.name = name
         self.part = part
         self.past = past
+        self.meaning = part.meaning if sees else None
+        self.detections = self.meaning.detections if self.meaning else []
         self.fed = {**part.state, **past}
+        self.runs = 0
         self.kept: Dict[str, Any] = {}
         self.fresh = True
         self.reset()
@@ -96,14 +140,43 @@ class Stage:
         self.fresh = True
 
     def run(self, feed: Dict[str, Any], wanted: Collection[str], watch: Optional[Watch]) -> Arrays:
-        """Run the part once, and return the outputs that are wanted."""
-        whole = {**feed, **self.kept}
+        """Run the part once, and return the outputs that are wanted.
+
+        Of a part that takes a picture, a detection's output is its objects: a row for each, as
+        :func:`edgepack_crops.make_rows` makes them.
+        """
+        seen = self.meaning.make_feed(feed) if self.meaning else meanings.Feed(feed, None)
+        whole = {**seen.arrays, **self.kept}
         if watch:
             watch(self.name, whole, self.fresh)
         outputs = self.part.infer(whole, self.fed.keys())
         self.kept = {name: outputs[output] for output, name in self.fed.items()}
         self.fresh = False
-        return {name: read_value(outputs[name]) for name in wanted}
+        self.runs += 1
+        return {name: self._read(name, outputs, seen) for name in wanted}
+
+    def _read(self, name: str, outputs: Mapping[str, Any], seen: "meanings.Feed") -> np.ndarray:
+        if self.meaning is None or name not in self.detections:
+            return read_value(outputs[name])
+        read = {each: read_value(outputs[each]) for each in self.meaning.list_read(name)}
+        found: Any = self.meaning.make_answers(read, seen)[name]
+        rows: np.ndarray = crops.make_rows(found)
+        return rows
+
+
+class StageError(RuntimeError):
+    """A run of a stage failed; the message says which, and what can be done about it."""
+
+
+class Rows(NamedTuple):
+    """What a value is that has a row for each object."""
+
+    objects: str
+    """The value with these objects; of the objects themselves, their own."""
+    stage: Stage
+    """What the rows say is said by this stage's part."""
+    output: str
+    """In this output."""
 
 
 class Chain:
@@ -117,6 +190,10 @@ class Chain:
     Attributes:
         stage_ns: How long each stage of the last call took, in nanoseconds.
         tokens: How many tokens each decoding stage of the last call gave, by the stage's number.
+        crops: How many objects each cropping stage of the last call cut out, likewise.
+        pictures: The values that are pictures.
+        rows: The values that have a row for each object.
+        number: Of the stage that runs, or ran last.
     """
 
     def __init__(
@@ -128,14 +205,33 @@ class Chain:
         self.described: List[Dict[str, Any]] = document["stages"]
         self.outputs: List[str] = document["outputs"]
         self.watch = watch
+        self.pictures = {entry["picture"] for entry in self.described if "crop" in entry}
         self.stages = [
-            Stage(name, parts[name], entry.get("past", {}))
-            for name, entry in (
-                (entry.get("run") or entry["decode"], entry) for entry in self.described
+            Stage(
+                name,
+                parts[name],
+                entry.get("past", {}),
+                sees=bool(self.pictures.intersection(entry["inputs"].values())),
             )
+            for name, entry in ((_find_part(entry), entry) for entry in self.described)
         ]
         self.stage_ns: List[int] = []
         self.tokens: Dict[int, int] = {}
+        self.crops: Dict[int, int] = {}
+        self.rows: Dict[str, Rows] = {}
+        for entry, stage in zip(self.described, self.stages):  # noqa: B905
+            self._add_rows(entry, stage)
+        self.number = 0
+
+    def _add_rows(self, entry: Mapping[str, Any], stage: Stage) -> None:
+        for name, value in entry.get("outputs", {}).items():
+            if "crop" in entry:
+                self.rows[value] = Rows(entry["objects"], stage, name)
+            elif name in stage.detections:
+                self.rows[value] = Rows(value, stage, name)
+        if "crop" in entry:
+            objects = entry["objects"]
+            self.rows[objects] = self.rows[entry["boxes"]]._replace(objects=objects)
 
     def reset(self) -> None:
         """Begin a stream: the state of each part is zeros."""
@@ -143,21 +239,75 @@ class Chain:
             stage.reset()
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Return the outputs by name."""
+        """Return the outputs by name.
+
+        Raises:
+            StageError: Onnxruntime fails in a stage.
+        """
         values: Dict[str, Any] = dict(inputs)
         self.stage_ns = []
         for number, (entry, stage) in enumerate(zip(self.described, self.stages)):  # noqa: B905
             began = time.perf_counter_ns()
-            feed = {name: values[value] for name, value in entry["inputs"].items()}
-            if "run" in entry:
-                outputs = stage.run(feed, entry["outputs"], self.watch)
-                values.update({value: outputs[name] for name, value in entry["outputs"].items()})
-            else:
-                tokens = self._decode(entry, stage, feed)
-                values[entry["output"]] = np.asarray(tokens, np.int64)
-                self.tokens[number] = len(tokens)
+            self.number, stage.runs = number, 0
+            try:
+                values.update(self._run(entry, stage, values))
+            except loader.ORT_ERRORS as error:
+                place, advice = self.explain_place()
+                raise StageError(f"{place}: {error}" + (advice and f" ({advice})")) from error
             self.stage_ns.append(time.perf_counter_ns() - began)
         return {name: values[name] for name in self.outputs}
+
+    def explain_place(self) -> Tuple[str, str]:
+        """Return where the chain is, in words, and what to do if the run there fails."""
+        entry, stage = self.described[self.number], self.stages[self.number]
+        place, count = f"stage {self.number + 1} ({stage.name})", stage.runs
+        if "crop" in entry:
+            return f"{place}, object {count + 1}", ""
+        if "decode" not in entry:
+            return place, ""
+        place = f"{place}, token {count + 1} of at most {entry['most']}"
+        if not count:
+            return place, (
+                "the first run takes all tokens of 'start', and caches that are empty: compare"
+                " 'token', 'past', 'position' and 'mask' with the model's inputs"
+            )
+        return place, (
+            f"{count} went well: where the model takes no longer sequences, most: {count} ends them"
+            " before that"
+        )
+
+    def _run(self, entry: Dict[str, Any], stage: Stage, values: Mapping[str, Any]) -> Arrays:
+        """Return the values that a stage makes."""
+        feed = {name: values[value] for name, value in entry["inputs"].items()}
+        if "run" in entry:
+            outputs = stage.run(feed, entry["outputs"], self.watch)
+            return {value: outputs[name] for name, value in entry["outputs"].items()}
+        if "crop" in entry:
+            made = self._crop(entry, stage, feed, values[entry["boxes"]])
+            self.crops[self.number] = len(made[entry["objects"]])
+            return made
+        tokens = self._decode(entry, stage, feed)
+        self.tokens[self.number] = len(tokens)
+        return {entry["output"]: np.asarray(tokens, np.int64)}
+
+    def _crop(
+        self, entry: Dict[str, Any], stage: Stage, feed: Dict[str, Any], rows: np.ndarray
+    ) -> Arrays:
+        """Return the objects that were cut out, and the outputs for each of them."""
+        [name] = [name for name, value in entry["inputs"].items() if value == entry["picture"]]
+        kept: List[int] = []
+        found: Dict[str, List[np.ndarray]] = {output: [] for output in entry["outputs"]}
+        for number, piece in crops.cut_rows(feed[name], rows, entry["margin"], entry["most"]):
+            outputs = stage.run({**feed, name: piece}, entry["outputs"], self.watch)
+            kept.append(number)
+            for output, arrays in found.items():
+                arrays.append(outputs[output])
+        made = {entry["objects"]: rows[kept]}
+        for output, value in entry["outputs"].items():
+            spec = stage.part.outputs[output]
+            empty = np.zeros([0, *map(int, spec.shape[1:])], spec.dtype)
+            made[value] = np.concatenate([empty, *found[output]])
+        return made
 
     def _decode(self, entry: Dict[str, Any], stage: Stage, feed: Dict[str, Any]) -> List[int]:
         """Return the most likely tokens, one after the other, without those of ``start``."""
@@ -182,6 +332,10 @@ class Chain:
             seen = len(tokens) if stage.fed else 0
             tokens.append(chosen)
         return tokens[began:]
+
+
+def _find_part(entry: Mapping[str, Any]) -> str:
+    return str(next(entry[key] for key in ("run", "decode", "crop") if key in entry))
 
 
 def make_zeros(spec: TensorSpec) -> np.ndarray:
@@ -231,6 +385,18 @@ def make_infer(model: loader.Model) -> Infer:
     return infer
 
 
+def make_part(model: loader.Model, infer: Infer) -> Part:
+    """Return a loaded part that a chain runs in some way."""
+    meaning = model.bundle.meaning
+    return Part(
+        infer,
+        model.inputs,
+        model.bundle.manifest.get("state", {}),
+        model.outputs,
+        meaning if meaning.takes_pictures else None,
+    )
+
+
 class Pipeline:
     """The parts of a bundle, proven on this machine alone and together. Calling it runs all.
 
@@ -258,10 +424,7 @@ class Pipeline:
         self.golden_db = 0.0
         self.chain = Chain(
             manifest["pipeline"],
-            {
-                name: Part(make_infer(model), model.inputs, model.bundle.manifest.get("state", {}))
-                for name, model in parts.items()
-            },
+            {name: make_part(model, make_infer(model)) for name, model in parts.items()},
         )
         self._calling = threading.Lock()
 
@@ -285,10 +448,41 @@ class Pipeline:
 
         Raises:
             ValueError: A name, dtype or shape is not what it takes.
+            StageError: Onnxruntime fails in a stage.
         """
         feed = self._check_inputs(inputs)
         with self._calling:
             return self.chain(feed)
+
+    def predict(self, inputs: Union[Mapping[str, Any], np.ndarray]) -> Dict[str, Any]:
+        """Return answers by output, where outputs have a row for each object that was found.
+
+        Args:
+            inputs: As when called: a picture is uint8 ``(H, W, 3)``, RGB, of any size.
+
+        Returns:
+            Of objects a list of ``Detection``, with labels; of what a part says of each, a list of
+            its answers in the same order, as :meth:`edgepack_loader.Model.predict` gives them; of
+            other outputs their arrays, as when called.
+
+        Raises:
+            ValueError: As when called.
+            StageError: Likewise.
+        """
+        return {name: self._answer(name, array) for name, array in self(inputs).items()}
+
+    def _answer(self, name: str, array: np.ndarray) -> Any:
+        rows = self.chain.rows.get(name)
+        meaning = rows.stage.meaning if rows else None
+        if rows is None or meaning is None:
+            return array
+        if name == rows.objects:
+            return crops.read_rows(array, meaning.find_labels(rows.output))
+        if meaning.find_kind(rows.output) == "mask":
+            # The class of each pixel of what was cut out, in the model's own size.
+            return list(array)
+        nowhere = meanings.Feed({}, None)
+        return [meaning.make_answers({rows.output: r[None]}, nowhere)[rows.output] for r in array]
 
     def _check_inputs(self, inputs: Union[Mapping[str, Any], np.ndarray]) -> Arrays:
         wanted = [spec.name for spec in self.inputs]
@@ -301,6 +495,8 @@ class Pipeline:
         feed = {name: np.asarray(inputs[name]) for name in wanted}
         for spec in self.inputs:
             spec.check(feed[spec.name])
+            if spec.name in self.chain.pictures:
+                images.check(feed[spec.name])
         return feed
 
     def prove(self) -> None:
@@ -316,18 +512,36 @@ class Pipeline:
         self.reset()
         for number, feed in enumerate(self.read_golden_inputs()):
             outputs = self(feed)
-            for entry in self.manifest["goldens"][number]["outputs"][self.combination]:
-                check, name = checks[entry["name"]], entry["name"]
-                needed_db = check["min_db"] or 0.0
-                found_db = _compare(check, number, self._read(entry), outputs[name])
-                self.golden_db = min(self.golden_db, found_db)
-                if found_db < needed_db:
+            entries = self.manifest["goldens"][number]["outputs"][self.combination]
+            golden = {entry["name"]: self._read(entry) for entry in entries}
+            for name in golden:
+                problem = self._compare(checks[name], number, name, golden, outputs)
+                if problem:
                     raise LoadError(
-                        f"with {self.combination} the output {name!r} of the pipeline is"
-                        f" {found_db:.1f} dB near the golden one, {needed_db:.1f} dB are needed"
-                        f" (golden sample {number + 1}), although each part is near its own"
+                        f"with {self.combination} {problem} (golden sample {number + 1}), although"
+                        " each part is near its own"
                     )
         self.reset()
+
+    def _compare(
+        self, check: Mapping[str, Any], number: int, name: str, golden: Arrays, outputs: Arrays
+    ) -> str:
+        """Return in what an output is another than the golden one; nothing where it is near."""
+        problem = ""
+        if name in self.chain.rows:
+            objects = self.chain.rows[name].objects
+            found_db, pairs = compare_rows(name, objects, golden, outputs)
+            problem = _explain_others(check, name, pairs) if name == objects else ""
+        else:
+            found_db = _compare(check, number, golden[name], outputs[name])
+        self.golden_db = min(self.golden_db, found_db)
+        needed_db = check["min_db"] or 0.0
+        if found_db < needed_db and not problem:
+            problem = (
+                f"the output {name!r} of the pipeline is {found_db:.1f} dB near the golden one,"
+                f" {needed_db:.1f} dB are needed"
+            )
+        return problem
 
     def read_golden_inputs(self) -> List[Arrays]:
         """Return the inputs of the golden samples: calls in order, from the first of a stream."""
@@ -353,6 +567,46 @@ def _compare(
     fits = (expected.dtype, expected.ndim) == (found.dtype, found.ndim)
     same = np.array_equal(expected.reshape(-1)[:leading], found.reshape(-1)[:leading])
     return loader.EQUAL_DB if fits and same else float("-inf")
+
+
+def compare_rows(
+    name: str, objects: str, expected: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]
+) -> Tuple[float, crops.Matched]:
+    """Return how near a value is that has a row for each object, and which are the same objects.
+
+    In any order; what has no partner is not compared. Of the objects themselves their scores are.
+
+    Args:
+        name: Of the value.
+        objects: Of the value with these objects.
+        expected: Both, by name.
+        found: Likewise.
+    """
+    pairs = crops.match_rows(expected[objects], found[objects])
+    one, other = expected[name], found[name]
+    if len(one) != len(expected[objects]) or len(other) != len(found[objects]):
+        return float("-inf"), pairs
+    one, other = one[pairs.first], other[pairs.second]
+    if name == objects:
+        one, other = one[:, crops.SCORE], other[:, crops.SCORE]
+    return float(loader.closeness_db(one, other)), pairs
+
+
+def _explain_others(check: Mapping[str, Any], name: str, pairs: crops.Matched) -> str:
+    """Return in what objects are others than the golden ones; nothing where they are not."""
+    if check["min_db"] is None:
+        return ""
+    if pairs.unmatched > check["unmatched"]:
+        return (
+            f"{pairs.unmatched} of the objects {name!r} of the pipeline are missing or are not"
+            f" among the golden ones, {check['unmatched']} may be"
+        )
+    if pairs.least_iou < check["min_iou"]:
+        return (
+            f"a box of the objects {name!r} of the pipeline shares {pairs.least_iou:.2f} of the"
+            f" union with the golden one, {check['min_iou']:.2f} are needed"
+        )
+    return ""
 
 
 def name_combination(variants: Mapping[str, str]) -> str:
@@ -391,6 +645,8 @@ def load(
     try:
         pipeline = Pipeline(folder, manifest, parts)
         pipeline.prove()
+    except LoadError:
+        raise
     except loader.ORT_ERRORS as error:
         raise LoadError(f"the pipeline fails, although each part works: {error}") from error
     return pipeline
