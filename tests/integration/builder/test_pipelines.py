@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from edgepack import api
@@ -18,20 +19,37 @@ from edgepack.builder.pipelines import PipelineResult, build_pipeline
 from edgepack.bundle.archive import open_folder
 from edgepack.bundle.reading import load_bundle, verify, verify_any
 from edgepack.cli.main import run
-from edgepack.errors import BundleError, LimitError, ProfileError, SamplesError, UsageError
+from edgepack.errors import (
+    BundleError,
+    LimitError,
+    ModelError,
+    ProfileError,
+    SamplesError,
+    UsageError,
+)
 from edgepack.model.facts import TensorSpec
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.ondevice.runtime import edgepack_pipeline as pipelines
-from edgepack.ondevice.runtime.edgepack_pipeline import Chain, LoadError, Stage, load
-from edgepack.project.pipeline import Pipeline, PipelineSource, RunStage
+from edgepack.ondevice.runtime.edgepack_pipeline import (
+    Chain,
+    LoadError,
+    Stage,
+    StageError,
+    load,
+)
+from edgepack.project.pipeline import DecodeStage, Pipeline, PipelineSource, RunStage
+from onnx import numpy_helper
 
 from tests.support.nets.pipeline_nets import (
     FEATURES,
     HIDDEN,
+    PLACES,
+    TOKENS,
     decode_by_hand,
     make_audio,
     make_sources,
     write_classifier,
+    write_counting_decoder,
     write_translation_project,
     write_wake_project,
 )
@@ -146,6 +164,42 @@ def test_state_is_written_where_a_stream_begins(tmp_path: Path) -> None:
     assert recorded.counts == {"evaluation": {"classifier": 5}}
     # Goldens are the beginning of the first stream, and not of two.
     assert [feed["x"].shape for feed in recorded.goldens] == [(1, FEATURES)] * 3
+
+
+def test_first_sample_of_a_decoder_says_what_its_state_is_by_then(tmp_path: Path) -> None:
+    """Its very first run has an empty cache, and is no sample."""
+    model = write_counting_decoder(tmp_path / "decoder.onnx")
+    taken = (
+        TensorSpec("ids", "int64", (1, 1)),
+        TensorSpec("sum", "float32", (1, 1)),
+        TensorSpec("past", "float32", (1, "past")),
+    )
+    part = PartSource(model, taken, taken, (), {"sum_next": "sum"})
+    stage = DecodeStage(
+        decode="decoder",
+        token="ids",
+        logits="logits",
+        start=[2],
+        end=[0],
+        most=4,
+        past={"present": "past"},
+    )
+    given = (TensorSpec("bias", "float32", (1, 1)),)
+    stage = stage.model_copy(update={"inputs": {}})
+    pipeline = Pipeline(inputs=["bias"], stages=[stage], outputs=["tokens"])
+    source = ChainSource(pipeline, given, {"decoder": part}, tmp_path, None)
+    np.savez(tmp_path / "bias.npz", bias=np.zeros((2, 1), np.float32))
+    recorded = record_parts(
+        source, {"calibration": PipelineSource(path="bias.npz")}, tmp_path / "recorded"
+    )
+    folders = sorted((tmp_path / "recorded/calibration/decoder").iterdir())
+    files = [sorted(path.name for path in folder.iterdir()) for folder in folders]
+    whole, rest = ["input_0.pb", "input_1.pb", "input_2.pb"], ["input_0.pb", "input_2.pb"]
+    # Four runs for each of two calls, of which the first has an empty cache.
+    assert files == [whole, rest, rest] * 2
+    assert recorded.counts == {"calibration": {"decoder": 6}}
+    state = numpy_helper.to_array(onnx.load_tensor(folders[0] / "input_1.pb"))
+    assert state.tolist() == [[2]]
 
 
 def test_every_combination_is_proven(wake: Path) -> None:
@@ -324,6 +378,35 @@ def test_decoder_without_its_cache_is_refused(
     monkeypatch.setattr(Stage, "run", forget)
     with pytest.raises(LoadError, match="the output 'tokens' of the pipeline"):
         load(translation)
+
+
+def test_decoder_that_fails_says_at_which_token_and_what_to_do(tmp_path: Path) -> None:
+    project = write_translation_project(tmp_path, most=PLACES + 9)
+    # No token ends it, so that it runs out of places.
+    project.write_text(project.read_text().replace("end: 1", f"end: {TOKENS}"))
+    with pytest.raises(ModelError) as caught:
+        build_pipeline(project, out=tmp_path / "dist")
+    place = f"stage 2 (decoder), token {PLACES + 1} of at most {PLACES + 9}: "
+    assert place in caught.value.problem
+    assert caught.value.problem.startswith("sample 0") or "sources" in caught.value.problem
+    assert f"most: {PLACES} ends them before that" in caught.value.hint
+
+
+def test_decoder_that_fails_on_the_device_says_it_too(translation: Path) -> None:
+    pipeline = load(translation)
+    chain = pipeline.chain
+    chain.described = [
+        chain.described[0],
+        {**chain.described[1], "most": PLACES + 9, "end": [TOKENS]},
+    ]
+    with pytest.raises(StageError) as caught:
+        pipeline(make_sources(1)[0])
+    said = str(caught.value)
+    assert said.startswith(f"stage 2 (decoder), token {PLACES + 1} of at most {PLACES + 9}: ")
+    assert said.endswith(
+        f"({PLACES} went well: where the model takes no longer sequences, most:"
+        f" {PLACES} ends them before that)"
+    )
 
 
 @pytest.mark.slow(reason="builds two models in two ways")

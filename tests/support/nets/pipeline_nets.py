@@ -183,6 +183,30 @@ def write_decoder(path: Path) -> Path:
     return save(path, nodes, inputs, outputs, list(weights.items()))
 
 
+def write_counting_decoder(path: Path) -> Path:
+    """A token, ``sum`` [1, 1] and ``past`` [1, past] to ``logits`` [1, 1, 3] and both, longer.
+
+    The sum of the tokens so far is its state, the tokens are its cache; token 1 is the best always.
+    """
+    node = helper.make_node
+    nodes = [
+        node("Cast", ["ids"], ["new"], "new", to=FLOAT),
+        node("Add", ["sum", "new"], ["sum_next"], "add"),
+        node("Concat", ["past", "new"], ["present"], "concat", axis=1),
+        node("Mul", ["new", "zero"], ["nothing"], "nothing"),
+        node("Add", ["nothing", "scores"], ["logits"], "logits"),
+    ]
+    weights = [("zero", np.float32([0])), ("scores", np.float32([[[0, 1, 0]]]))]
+    state, past = (FLOAT, [1, 1]), (FLOAT, [1, "past"])
+    inputs = [("ids", INT64, [1, 1]), ("sum", *state), ("past", *past)]
+    outputs = [
+        ("logits", FLOAT, [1, 1, 3]),
+        ("sum_next", *state),
+        ("present", FLOAT, [1, "total"]),
+    ]
+    return save(path, nodes, inputs, outputs, weights)
+
+
 def _split_heads(name: str, origin: str, weight: str) -> list[Any]:
     node = helper.make_node
     return [
