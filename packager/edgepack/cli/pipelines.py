@@ -22,6 +22,7 @@ def bench_pipelines(
     words: Sequence[str],
     bundles: Mapping[str, api.AnyBundle],
     refused: Mapping[str, object],
+    store: api.ResultsStore,
     *,
     preset: str,
     runs: int | None,
@@ -29,12 +30,13 @@ def bench_pipelines(
     parallel: int,
     as_json: bool,
 ) -> None:
-    """Measure a bundle of several models on each device, and print what came of it.
+    """Measure a bundle of several models on each device, store and print what came of it.
 
     Args:
         words: What chooses devices.
         bundles: By target.
         refused: Options that are for one model, with what was given.
+        store: Where reports are kept.
         preset: How long and how often to measure.
         runs: Process runs, rather than the preset's.
         wait_s: How long to wait while others hold a device.
@@ -53,7 +55,7 @@ def bench_pipelines(
             )
 
     def measure(device: api.Device, progress: Progress) -> api.PipelineReport:
-        return api.bench_pipeline(
+        report = api.bench_pipeline(
             choose_bundle(device, bundles),
             device,
             preset=preset,
@@ -61,6 +63,8 @@ def bench_pipelines(
             wait_s=wait_s,
             progress=progress,
         )
+        api.keep_report(store, report)
+        return report
 
     do_on_chosen(
         words,
@@ -98,6 +102,7 @@ def _show(report: api.PipelineReport) -> None:
     for note in report.notes:
         write_line(f"note: {note}")
     write_line(f"verdict: {report.verdict.kind.upper()}")
+    write_line(f"stored as {report.id}")
 
 
 def _summarize(report: api.PipelineReport) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import FLAGGED_Z, LISTED_Z, MAD_TO_SIGMA, Interval, Outliers
+from edgepack.records.pipeline import PipelineReport
 from edgepack.records.run import (
     TIMELESS,
     BestBatch,
@@ -228,12 +229,12 @@ def _compute_total(values: Iterable[float | NotMeasured]) -> float | NotMeasured
     return total
 
 
-def format_verdict(report: RunReport) -> str:
+def format_verdict(report: RunReport | PipelineReport) -> str:
     """Return VALID, INVALID or INCONCLUSIVE."""
     return report.verdict.kind.upper()
 
 
-def list_verdict_reasons(report: RunReport) -> list[str]:
+def list_verdict_reasons(report: RunReport | PipelineReport) -> list[str]:
     """Return why a report is not valid; nothing if it is."""
     match report.verdict:
         case Invalid(reasons=reasons):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from edgepack.errors import DeviceError, InconclusiveError, UsageError
 from edgepack.measure.bench.pipelines import bench_pipeline, require_valid_pipeline
 from edgepack.records.pipeline import PipelineReport, summarize_stages
 from edgepack.records.run import Inconclusive
+from edgepack.results.store.store import ResultsStore
 
 from tests.support.nets.pipeline_nets import (
     decode_by_hand,
@@ -106,11 +108,38 @@ def test_command_prints_each_stage(
         f"schema_version: 1\ndevices: {{here: {json.dumps(entry)}}}\n"
     )
     monkeypatch.chdir(tmp_path)
+    results = f"sqlite:///{tmp_path}/results.sqlite"
+    monkeypatch.setenv("EDGEPACK_RESULTS", results)
     asked = ["bench", str(bundle), "--device", "here", "--preset", "smoke"]
     assert run(asked) == 11
     out = capsys.readouterr().out
     for stage in ("encoder", "decoder", "pipeline"):
         assert f"│ {stage}" in out
     assert "verdict: INCONCLUSIVE" in out
+    [name] = re.findall(r"stored as (\S+)", out)
+    assert run(["runs", "list", "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    known = {key: row[key] for key in ("id", "kind", "device", "verdict", "preset", "project")}
+    assert known == {
+        "id": name,
+        "kind": "pipeline",
+        "device": "here",
+        "verdict": "INCONCLUSIVE",
+        "preset": "smoke",
+        "project": "translation",
+    }
+    assert row["variant"] == "encoder=cpu-fp32 decoder=cpu-fp32"
+    assert run(["runs", "show", name]) == 0
+    shown = capsys.readouterr().out
+    assert "stage decoder" in shown
+    assert "'smoke' is too short to conclude anything" in shown
+    assert run(["runs", "show", name, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [stage["part"] for stage in document["runs"][0]["stages"]] == ["encoder", "decoder"]
+    report = ResultsStore(results).load(name)
+    assert isinstance(report, PipelineReport)
+    assert row["p50_ms"] == pytest.approx(summarize_stages(report)[-1].p50_ms)
+    assert run(["report", name, "--html", "page.html"]) != 0
+    assert "is of several models" in capsys.readouterr().err
     assert run([*asked, "--batch", "4"]) == 2
     assert "--batch is for one" in capsys.readouterr().err

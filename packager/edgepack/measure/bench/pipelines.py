@@ -34,7 +34,7 @@ def bench_pipeline(
     wait_s: float = 0.0,
     progress: Progress | None = None,
 ) -> PipelineReport:
-    """Measure a bundle of several models on a device; nothing is stored.
+    """Measure a bundle of several models on a device, and return the report; nothing is stored.
 
     The device is leased for this, and its current release is not touched. Each process run opens
     all parts with the variants that work there, checks their goldens and the whole's, warms up,

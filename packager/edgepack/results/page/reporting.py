@@ -64,7 +64,8 @@ def report(
     others = [each.id for each in named if not isinstance(each, RunReport | EvaluationReport)]
     if others:
         raise UsageError(
-            f"{others[0]} is of another tool's log, which the page does not show",
+            f"{others[0]} is of several models, or of another tool's log, which the page does not"
+            " show",
             hint=f"edgepack runs show {others[0]}",
         )
     if not reports:

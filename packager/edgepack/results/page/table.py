@@ -11,6 +11,7 @@ from edgepack.base import statistics
 from edgepack.base.schema import NotMeasured
 from edgepack.base.terminal import make_printable
 from edgepack.bundle.manifest import Accuracy, OutputAccuracy
+from edgepack.records.pipeline import PipelineReport, summarize_stages
 from edgepack.records.run import OutputCheck, RunReport, SweepPoint, TunedSetting
 from edgepack.results.limits import judge_limits
 from edgepack.results.page.outside import list_unshown_rows
@@ -56,14 +57,31 @@ def make_report_table(report: Report) -> Table:
     from rich.text import Text
 
     if not isinstance(report, RunReport):
-        facts = asdict(make_row(report)).items()
-        return _make_table((what, str(value)) for what, value in facts if value is not None)
+        facts = [(n, str(v)) for n, v in asdict(make_row(report)).items() if v is not None]
+        if isinstance(report, PipelineReport):
+            facts += _list_stage_rows(report)
+        return _make_table(facts)
     table = _make_table(list_report_rows(report))
     table.title = Text(make_printable(f"{report.bundle} on {report.device}"))
     word = format_verdict(report)
     reasons = "".join(f"\n- {make_printable(reason)}" for reason in list_verdict_reasons(report))
     table.add_row("verdict", Text(word, style=VERDICT_STYLES[word]) + Text(reasons))
     return table
+
+
+def _list_stage_rows(report: PipelineReport) -> list[tuple[str, str]]:
+    """Return each stage, why the report is not valid, and its notes."""
+    *stages, _ = summarize_stages(report)
+    times = [
+        f"p50 {format_milliseconds(stage.p50_ms)}, p90 {format_milliseconds(stage.p90_ms)},"
+        f" {stage.share:.0%} of the whole"
+        for stage in stages
+    ]
+    return [
+        *((f"stage {s.name}", text) for s, text in zip(stages, times, strict=True)),
+        *(("reason", reason) for reason in list_verdict_reasons(report)),
+        *(("note", note) for note in report.notes),
+    ]
 
 
 def format_run_line(report: RunReport) -> str:

@@ -9,18 +9,25 @@ from typing import Any, Literal, get_args
 from pydantic import ValidationError
 
 from edgepack.errors import BundleError
+from edgepack.records.pipeline import PipelineReport
 from edgepack.records.run import EvaluationReport, ImportedReport, RunReport
 
-Report = RunReport | EvaluationReport | ImportedReport
-Kind = Literal["bench", "evaluation", "imported"]
+Report = RunReport | EvaluationReport | ImportedReport | PipelineReport
+Kind = Literal["bench", "evaluation", "imported", "pipeline"]
 
 MODELS: dict[Kind, type[Report]] = {
     "bench": RunReport,
     "evaluation": EvaluationReport,
     "imported": ImportedReport,
+    "pipeline": PipelineReport,
 }
-TELLING_FIELDS: dict[str, Kind] = {"runs": "bench", "measured": "evaluation", "tool": "imported"}
-"""A field that only one kind has, and always."""
+TELLING_FIELDS: dict[str, Kind] = {
+    "kind": "pipeline",
+    "runs": "bench",
+    "measured": "evaluation",
+    "tool": "imported",
+}
+"""A field that each report of a kind has, and none of the kinds that come after it."""
 REMEDY = "delete the file, or measure again with edgepack bench"
 
 

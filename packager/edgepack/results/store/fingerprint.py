@@ -13,6 +13,7 @@ import json
 import re
 
 from edgepack.base.schema import NotMeasured
+from edgepack.records.pipeline import PipelineReport
 from edgepack.records.run import Conditions, DeviceFacts, EvaluationReport, RunReport
 from edgepack.results.summary import format_scenario
 
@@ -23,7 +24,7 @@ STEADY = "quick, standard or gate"
 PRESET_KINDS = {"smoke": "smoke", "sustained": "sustained"}
 """The presets whose latencies do not compare with those of a short, steady run."""
 
-Report = RunReport | EvaluationReport
+Report = RunReport | EvaluationReport | PipelineReport
 
 
 def make_fingerprint(report: Report) -> str:
@@ -76,9 +77,14 @@ def _describe_device(facts: DeviceFacts) -> dict[str, str]:
 def _describe_measurement(report: Report) -> dict[str, str]:
     if isinstance(report, EvaluationReport):
         return {"preset": "evaluation", **_describe_settings(report.facts.conditions)}
-    return {
+    steady = {
         "preset": PRESET_KINDS.get(report.preset, STEADY),
         **_describe_settings(report.runs[0].before),
+    }
+    if isinstance(report, PipelineReport):
+        return {**steady, "edgepack": _find_release(report.edgepack) or UNKNOWN}
+    return {
+        **steady,
         "scenario": format_scenario(report.scenario),
         "run prefix": " ".join(find_run_prefix(report.argv)) or "none",
         "session settings": _find_option(report.argv, "--session") or "the bundle's",

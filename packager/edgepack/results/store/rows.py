@@ -8,6 +8,7 @@ from datetime import datetime
 from edgepack.base.clock import format_time
 from edgepack.base.schema import NotMeasured
 from edgepack.base.statistics import Interval, median, percentile
+from edgepack.records.pipeline import PipelineReport
 from edgepack.records.run import EvaluationReport, ImportedReport, RunReport
 from edgepack.results.store.documents import Kind, Report, find_kind
 from edgepack.results.store.fingerprint import make_fingerprint
@@ -90,6 +91,8 @@ def _make_report_row(report: Report) -> RunRow:
             return _make_evaluation_row(report)
         case ImportedReport():
             return _make_imported_row(report)
+        case PipelineReport():
+            return _make_pipeline_row(report)
 
 
 def _make_run_row(report: RunReport) -> RunRow:
@@ -131,7 +134,23 @@ def _make_evaluation_row(report: EvaluationReport) -> RunRow:
     )
 
 
-def _make_measured_row(report: RunReport | EvaluationReport, variant: str) -> RunRow:
+def _make_pipeline_row(report: PipelineReport) -> RunRow:
+    times = [latency for run in report.runs for latency in run.latencies_ns]
+    return replace(
+        _make_measured_row(report, report.variants),
+        preset=_format_text(report.preset),
+        scenario="single-stream",
+        p50_ms=percentile(times, 50) / NS_PER_MS,
+        p90_ms=percentile(times, 90) / NS_PER_MS,
+        run_p50_ms=_compute_over_runs(report, 50),
+        run_p90_ms=_compute_over_runs(report, 90),
+        verdict=format_verdict(report),
+    )
+
+
+def _make_measured_row(
+    report: RunReport | EvaluationReport | PipelineReport, variant: str
+) -> RunRow:
     """Return the values that every report of a bundle on a device has."""
     return RunRow(
         id=report.id,
@@ -165,7 +184,7 @@ def _make_imported_row(report: ImportedReport) -> RunRow:
     )
 
 
-def _compute_over_runs(report: RunReport, percent: float) -> float:
+def _compute_over_runs(report: RunReport | PipelineReport, percent: float) -> float:
     return median([percentile(run.latencies_ns, percent) for run in report.runs]) / NS_PER_MS
 
 
