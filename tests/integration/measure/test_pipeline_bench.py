@@ -20,7 +20,9 @@ from edgepack.results.store.store import ResultsStore
 
 from tests.support.nets.pipeline_nets import (
     decode_by_hand,
+    draw_objects,
     make_sources,
+    write_find_project,
     write_translation_project,
 )
 
@@ -80,6 +82,21 @@ def test_every_part_is_placed_and_the_whole_is_judged(report: PipelineReport) ->
     assert isinstance(report.verdict, Inconclusive)
     with pytest.raises(InconclusiveError, match="'smoke' is too short to conclude anything"):
         require_valid_pipeline(report)
+
+
+def test_objects_that_are_cut_out_are_counted(tmp_path: Path) -> None:
+    project = write_find_project(tmp_path)
+    bundle = build_pipeline(project, out=tmp_path / "dist").bundles[0].bundle.path
+    device = make_device(bundle, tmp_path / "root")
+    report = bench_pipeline(bundle, device, preset="smoke", runs=1)
+    finder, stripes = report.runs[0].stages
+    # The golden inputs are the first pictures to evaluate with.
+    expected = [len(drawn) for drawn in draw_objects(24)[1][16:20]]
+    assert finder.crops == []
+    assert set(stripes.crops) == set(expected)
+    assert summarize_stages(report)[1].crops == pytest.approx(
+        sum(expected) / len(expected), abs=0.4
+    )
 
 
 def test_bundle_for_another_target_is_not_sent(bundle: Path, tmp_path: Path) -> None:
