@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx
 import pytest
@@ -96,6 +98,19 @@ def test_weights_when_two_gemms_share_them_are_right_for_both(tmp_path):
     ]
     mlp(tmp_path, nodes, [("w", floats(16, 16))])
     assert quantize(tmp_path).facts["sqnr_db"] > 20
+
+
+@pytest.mark.parametrize("operator", ["Gemm", "MatMul"])
+def test_weights_that_layers_share_are_in_the_file_once(tmp_path, operator):
+    names = ["x", *"abc", "y"]
+    nodes = [node(operator, [x, "w"], [y], y) for x, y in itertools.pairwise(names)]
+    mlp(tmp_path, nodes, [("w", floats(64, 64) / 8)], x=(FLOAT, [1, 64]))
+    assert quantize(tmp_path).facts["quantized_nodes"] == 4
+    model = onnx.load(tmp_path / "out" / MODEL)
+    big = [t for t in model.graph.initializer if np.prod(t.dims) == 64 * 64]
+    assert [t.data_type for t in big] == [TensorProto.INT8]
+    products = [each for each in model.graph.node if each.op_type == "MatMulInteger"]
+    assert {each.input[1] for each in products} == {big[0].name}
 
 
 def test_weights_when_in_constant_nodes_are_quantized(tmp_path):

@@ -17,6 +17,7 @@ cannot saturate, bring 0.984 and 0.987, and per tensor 0.77 and 0.91: they are n
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections import Counter
@@ -40,6 +41,7 @@ from edgepack.model.running import (
     run_session,
 )
 from edgepack.project.profile import Dialect
+from edgepack.quantization.qdq.preparation import list_body_reads
 from edgepack.steps.base import Inputs, Notes
 from edgepack.steps.comparing import compare, make_probe_inputs, require_signal
 from edgepack.steps.graph.half import name_nodes
@@ -111,6 +113,7 @@ class Int8Dynamic:
         before = _count_float_bytes(model)
         excluded = self._find_excluded(model)
         quantized = self._quantize(model, sorted(excluded), out)
+        _share_weights(quantized)
         lower_ir(quantized, self.max_ir)
         write_model(quantized, out / MODEL)
         found = _count_quantized(quantized)
@@ -293,6 +296,29 @@ def _unshare_weights(model: onnx.ModelProto) -> None:
                 readers[node.input[k]] -= 1
                 node.input[k] = copy.name
                 model.graph.initializer.append(copy)
+
+
+def _share_weights(model: onnx.ModelProto) -> None:
+    """Keep one of constants that are equal, where no body of an If, Loop or Scan reads them.
+
+    Layers that share their weights would each have their own, or the file as many as it has layers:
+    a real transformer's of 85 MB became 162 MB in 8 bits, and is 22 MB with them shared.
+    """
+    graph = model.graph
+    fixed = {value.name for value in (*graph.input, *graph.output)}
+    fixed.update(name for node in graph.node for name in list_body_reads(node))
+    kept: dict[bytes, str] = {}
+    others: dict[str, str] = {}
+    for tensor in graph.initializer:
+        if tensor.name not in fixed:
+            name, tensor.name = tensor.name, ""
+            digest = hashlib.sha256(tensor.SerializeToString()).digest()
+            others[name] = kept.setdefault(digest, name)
+            tensor.name = name
+    for node in graph.node:
+        node.input[:] = [others.get(name, name) for name in node.input]
+    for tensor in [t for t in graph.initializer if others.get(t.name, t.name) != t.name]:
+        graph.initializer.remove(tensor)
 
 
 def _make_step(asked: Asked) -> Int8Dynamic:
