@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from edgepack.backends.targets import find_misfits
@@ -22,9 +23,10 @@ from edgepack.steps.base import Notes, run_step
 from edgepack.steps.graph import attention
 from edgepack.steps.graph.attention import FusedAttention, count_fused
 from edgepack.trying.verify import verify as verify_here
+from onnx import numpy_helper
 from onnxruntime.transformers.fusion_options import FusionOptions
 
-from tests.support.nets import encoder_nets, tiny_models
+from tests.support.nets import decoder_nets, encoder_nets, tiny_models
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def fuse(folder: Path, out: str) -> Notes:
 
 def test_encoder_when_fused_has_one_attention_for_each_layer_and_the_same_bytes_each_time(made):
     model = read_model(made / "out" / MODEL)
-    assert count_fused(model) == 1
+    assert count_fused(model) == {"Attention": 1}
     assert not any(node.op_type == "Softmax" for node in model.graph.node)
     # What costs the CPU time is not made.
     operators = {node.op_type for node in model.graph.node}
@@ -75,7 +77,7 @@ def _rename(node: onnx.NodeProto) -> None:
     [
         (_lose_mask, "60 dB are needed"),
         (_change_heads, "60 dB are needed"),
-        (_rename, "has no Attention"),
+        (_rename, "has no Attention or RotaryEmbedding"),
     ],
 )
 def test_step_when_its_attention_is_wrong_is_caught(
@@ -98,6 +100,51 @@ def test_attention_that_takes_what_is_hidden_for_the_end_is_caught(
     inputs = {"model": made / "in", "samples": made / "samples"}
     with pytest.raises(StepError, match="60 dB are needed"):
         run_step(FusedAttention(), inputs, tmp_path)
+
+
+@pytest.fixture
+def turning(tmp_path: Path) -> Path:
+    """A folder with a decoder with rotary positions, and samples."""
+    decoder_nets.decoder(tmp_path / "in" / MODEL)
+    inputs, _ = read_signature(read_structure(tmp_path / "in" / MODEL))
+    (tmp_path / "samples").mkdir()
+    rows = [(str(n), decoder_nets.make_words(6 + n, seed=n)) for n in range(4)]
+    write_sample_set(tmp_path / "samples", inputs, rows)
+    return tmp_path
+
+
+def test_rotary_positions_are_one_operator_for_each_query_and_key(turning: Path):
+    notes = fuse(turning, "out")
+    assert notes.facts == {"fused_attention": 2}
+    model = read_model(turning / "out" / MODEL)
+    assert count_fused(model) == {"RotaryEmbedding": 2}
+    assert not {node.op_type for node in model.graph.node} & {"Neg", "Cos", "Sin"}
+
+
+@pytest.mark.parametrize("table", ["cos_cache", "sin_cache"])
+def test_rotary_positions_that_are_others_are_caught(turning: Path, table: str):
+    fuse(turning, "out")
+    model = read_model(turning / "out" / MODEL)
+    [tensor] = [each for each in model.graph.initializer if each.name == table]
+    moved = np.roll(numpy_helper.to_array(tensor), 1, axis=0)
+    tensor.CopyFrom(numpy_helper.from_array(moved, table))
+    write_model(model, turning / "out" / MODEL)
+    inputs = {"model": turning / "in", "samples": turning / "samples"}
+    with pytest.raises(StepError, match="60 dB are needed"):
+        FusedAttention().verify(inputs, turning / "out")
+
+
+def test_rotary_positions_of_layers_that_turn_otherwise_are_refused(turning: Path):
+    # The optimizer (1.31.1) gives all layers the tables of the first one that it finds.
+    decoder_nets.decoder(turning / "in" / MODEL, (10000.0, 100.0))
+    with pytest.raises(StepError, match="60 dB are needed"):
+        fuse(turning, "out")
+
+
+def test_rotary_positions_that_the_optimizer_does_not_find_are_refused(turning: Path):
+    decoder_nets.decoder(turning / "in" / MODEL, scaled=False)
+    with pytest.raises(StepError, match="found no attention"):
+        fuse(turning, "out")
 
 
 def test_model_without_attention_is_refused_with_what_to_do(tmp_path: Path):
@@ -177,7 +224,7 @@ def test_bundle_when_fused_attention_is_faster_has_it_first_and_proven(
     bundle = result.bundles[0].bundle
     assert [v.id for v in bundle.manifest.variants] == ["cpu-fp32-fused", "cpu-fp32"]
     fused, plain = (read_model(bundle.path / v.model) for v in bundle.manifest.variants)
-    assert (count_fused(fused), count_fused(plain)) == (1, 0)
+    assert (count_fused(fused), count_fused(plain)) == ({"Attention": 1}, {})
     assert all(check.passed for check in verify_here(bundle.path).goldens)
 
 

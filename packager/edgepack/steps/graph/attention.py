@@ -1,13 +1,15 @@
 """Joins the attention of a transformer into onnxruntime's own operator, and proves it the same.
 
 onnxruntime's transformer optimizer finds attention as exporters write it, in some twenty nodes, and
-writes Attention (com.microsoft) for it. A session's own optimizations join other patterns of
-transformers, and not that one (MiniLM-L3 of torch 2.3, onnxruntime 1.31.1, 2026-11-28). What else
-the optimizer joins is left out: sessions join GELU and LayerNormalization themselves, and the
-kernels of SkipLayerNormalization and EmbedLayerNormalization cost the CPU time (decision 030).
+writes Attention (com.microsoft) for it. Where positions turn query and key (rotary positions), as
+PyTorch's tracing exporter writes that, it writes RotaryEmbedding instead, which reads tables that
+it makes of 131,072 positions: 17 MB for heads of 32. A session's own optimizations join other
+patterns of transformers, and not these (onnxruntime 1.31.1, 2026-11-28). What else the optimizer
+joins is left out: sessions join GELU and LayerNormalization themselves, and the kernels of
+SkipLayerNormalization and EmbedLayerNormalization cost the CPU time (decision 030).
 
 The optimizer does not find attention in what onnxsim has simplified, so it gets the model before.
-Models with Attention load in onnxruntime 1.21.0, 1.23.2 and 1.31.1 (wheels, x86-64, 2026-11-28).
+Models with either load in onnxruntime 1.21.0, 1.23.2 and 1.31.1 (wheels, x86-64, 2026-11-28).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from edgepack.steps.graph.half import name_nodes
 if TYPE_CHECKING:
     import onnx
 
-OPERATOR = "Attention"
+OPERATORS = ("Attention", "RotaryEmbedding")
 NEEDED = "sympy"
 """What the optimizer imports besides onnxruntime's own dependencies (1.31.1)."""
 INSTALL = "python -m pip install 'edgepack[attention]'"
@@ -78,15 +80,16 @@ class FusedAttention:
         model = read_model(inputs["model"] / MODEL)
         before = len(model.graph.node)
         fused = _fuse(model)
-        count = count_fused(fused)
-        if not count:
+        found = count_fused(fused)
+        if not found:
             raise StepError("onnxruntime's optimizer found no attention in it", hint=_WITHOUT)
         name_nodes(fused)
         write_model(fused, out / MODEL)
         after = len(fused.graph.node)
+        said = ", ".join(f"{count} {operator}" for operator, count in found.items())
         return Notes(
-            f"fused attention: {count} {OPERATOR}, {before} nodes to {after}",
-            {"fused_attention": count},
+            f"fused attention: {said}, {before} nodes to {after}",
+            {"fused_attention": sum(found.values())},
         )
 
     def verify(self, inputs: Inputs, out: Path) -> None:
@@ -100,7 +103,7 @@ class FusedAttention:
         before, after = inputs["model"] / MODEL, out / MODEL
         old, new = read_model(before), read_model(after)
         if not count_fused(new):
-            raise BugError(f"the model has no {OPERATOR}")
+            raise BugError(f"the model has no {' or '.join(OPERATORS)}")
         if read_signature(old) != read_signature(new):
             raise BugError("fusing attention changed the inputs or outputs")
         sqnr = _measure_worst(before, after, inputs.get("samples"))
@@ -117,10 +120,10 @@ def can_fuse() -> bool:
     return importlib.util.find_spec(NEEDED) is not None
 
 
-def count_fused(model: onnx.ModelProto) -> int:
-    """Return how many nodes of a model's main graph are fused attention."""
-    nodes = model.graph.node
-    return sum(node.domain == DOMAIN and node.op_type == OPERATOR for node in nodes)
+def count_fused(model: onnx.ModelProto) -> dict[str, int]:
+    """Return how many nodes of a model's main graph are fused attention, by operator."""
+    ours = [node.op_type for node in model.graph.node if node.domain == DOMAIN]
+    return {operator: ours.count(operator) for operator in OPERATORS if operator in ours}
 
 
 def _fuse(model: onnx.ModelProto) -> onnx.ModelProto:
