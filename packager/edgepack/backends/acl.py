@@ -93,6 +93,8 @@ BACKEND = Backend(
     recipes=frozenset({"fp32", "int8-static"}),
     misfits=find_misfits,
     refusals=find_refusals,
+    early_rewrites=("fuse-mish",),
+    last_rewrites=("split-mish",),
     on_processor=True,
     # Only convolutions and matrix products need known shapes.
     static_shapes=False,

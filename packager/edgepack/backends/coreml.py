@@ -100,7 +100,8 @@ BACKEND = Backend(
     static_shapes=False,
     # Source: the same as nnapi's; not tried on a phone.
     inline_weights=True,
-    early_rewrites=("split-hard-swish", "fuse-clip"),
+    # Its models are float: what is split here is not quantized.
+    early_rewrites=("split-hard-swish", "split-mish", "fuse-clip"),
     rewrites=("flatten-to-reshape", "fold-batch-norm"),
     last_rewrites=("coreml-cache-key",),
     knobs=(

@@ -103,7 +103,8 @@ BACKEND = Backend(
     formats=frozenset({"onnx", "ort-runtime"}),
     misfits=find_misfits,
     refusals=find_refusals,
-    early_rewrites=("split-hard-swish", "fuse-clip"),
+    early_rewrites=("split-hard-swish", "fuse-clip", "fuse-mish"),
+    last_rewrites=("split-mish",),
     on_processor=True,
     static_shapes=True,
     # Source: HasExternalInitializer in core/providers/{coreml,nnapi}/.../base_op_builder.cc of

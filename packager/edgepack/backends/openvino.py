@@ -135,6 +135,9 @@ BACKEND = Backend(
     formats=frozenset({"onnx", "ort-runtime"}),
     misfits=find_misfits,
     refusals=find_refusals,
+    # A float model with the operator Mish it left to the CPU whole (1.24.1, tried).
+    early_rewrites=("fuse-mish",),
+    last_rewrites=("split-mish",),
     knobs=(
         Knob(
             "num_of_threads",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from edgepack.backends.registry import find_backend
@@ -99,7 +99,7 @@ class ModelSteps:
         if self.inputs.in_graph:
             reference = self._add_in_graph(reference)
             steps.append(self._add_in_graph(recipe))
-        if last := find_backend(variant).last_rewrites:
+        if last := choose_rewrites(find_backend(variant).last_rewrites, self._ops):
             steps.append(self._add_change(Rewritten(last), steps[-1], self.samples.probes))
         return PlannedModel(
             variant=variant,
@@ -123,6 +123,11 @@ class ModelSteps:
         """Add the step that chooses the samples for goldens."""
         step = GoldenChoice(GOLDEN_COUNT, find_processor())
         return self.builder.add_step(step, model=reference, **self.golden_samples)
+
+    @property
+    def _ops(self) -> Collection[str]:
+        """The operators of the model as it came, by which rewrites are chosen."""
+        return self.inputs.facts.op_counts
 
     @property
     def golden_samples(self) -> dict[str, str | None]:
@@ -164,7 +169,7 @@ class ModelSteps:
         if self.inputs.facts.opset > highest:
             steps.append(self._add_change(AtMostOpset(highest), reference, samples))
         backend = find_backend(variant)
-        early = choose_rewrites(backend.early_rewrites, self.inputs.facts.op_counts)
+        early = choose_rewrites(backend.early_rewrites, self._ops)
         for change in (
             Rewritten(early) if early else None,
             self._choose_simplification(variant),

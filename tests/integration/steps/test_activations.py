@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from edgepack.builder.cache import open_own_cache
 from edgepack.builder.execution import execute
 from edgepack.builder.inspect import inspect
 from edgepack.model.files import MODEL
+from edgepack.model.running import make_session
 from edgepack.steps.base import run_step
 from edgepack.steps.graph.rewritten import Rewritten, choose_rewrites
 from onnx import TensorProto, helper, numpy_helper
@@ -64,10 +66,15 @@ WAYS = {
         ["v = Mul x x", "w = Mul x v", "h = Div x two", *TANH, "y = Mul h p"],
         20,
     ),
+    "Mish": (["s = Softplus x", "t = Tanh s", "y = Mul x t"], 18),
+    "Mish, the other way": (["s = Softplus x", "t = Tanh s", "y = Mul t x"], 18),
+    "Mish, of Exp and Log": (
+        ["e = Exp x", "a = Add one e", "s = Log a", "t = Tanh s", "y = Mul x t"], 18,
+    ),
     "Clip": (["r = Max x zero", "y = Min r six"], 13),
     "Clip, the other way": (["r = Min x six", "y = Max r zero"], 13),
 }  # fmt: skip
-ALL = ("fuse-clip", "fuse-hard-swish", "fuse-gelu", "fuse-layer-norm")
+ALL = ("fuse-clip", "fuse-hard-swish", "fuse-gelu", "fuse-layer-norm", "fuse-mish")
 
 
 def make(folder, lines, opset=20, constants=CONSTANTS, outputs=("y",)):
@@ -106,6 +113,8 @@ def test_pieces_stay_where_the_opset_has_no_such_operator(tmp_path, way):
         ["a = Add x two", "c = Clip a zero six", "m = Mul x c", "y = Div m six"],
         ["a = Add x three", "c = Clip a zero six", "m = Mul a c", "y = Div m six"],
         ["d = Div x two", "e = Erf d", "p = Add e one", "m = Mul x p", "y = Mul m half"],
+        ["s = Softplus x", "t = Tanh s", "y = Mul s t"],
+        ["e = Exp x", "a = Add e two", "s = Log a", "t = Tanh s", "y = Mul x t"],
         ["r = Max x six", "y = Min r zero"],
         ["z = Sub x two", "r = Max x zero z", "y = Min r six"],
         ["r = Max x zero", "y = Min r six x"],
@@ -114,7 +123,8 @@ def test_pieces_stay_where_the_opset_has_no_such_operator(tmp_path, way):
 def test_what_looks_alike_stays_to_the_byte(tmp_path, lines):
     make(tmp_path, lines)
     before = (tmp_path / "in" / MODEL).read_bytes()
-    _, notes = rewrite(tmp_path, ("fuse-clip", "fuse-hard-swish", "fuse-gelu"))
+    _, notes = rewrite(tmp_path, (*ALL, "split-mish"))
+    assert "Mish" not in notes.done
     assert "HardSwish" not in notes.done
     assert "Gelu" not in notes.done
     assert "Clip" not in notes.done
@@ -204,6 +214,86 @@ def test_a_provider_without_hard_swish_takes_its_pieces(tmp_path, target):
     assert any(each.taken == each.nodes > 2 for each in found)
 
 
+MISH = (["y = Mish x"], *(lines for way, (lines, _) in WAYS.items() if way.startswith("Mish")))
+
+
+@pytest.mark.parametrize(
+    ("lines", "opset"), [*((lines, 18) for lines in MISH), *((lines, 7) for lines in MISH[1:])]
+)
+def test_mish_is_split_and_right_where_its_powers_overflow(tmp_path, lines, opset):
+    make(tmp_path, lines, opset)
+    ops, notes = rewrite(tmp_path, ("split-mish",))
+    assert sorted(ops) == ["Add", "Add", "Div", "Div", "Exp", "Mul"]
+    assert notes.facts["rewrites"] == {"split-mish": 1}
+    session = make_session(tmp_path / "out" / MODEL)
+    for low, high in ((-150, 150), (-12, 12), (-1e30, 1e30)):
+        x = np.linspace(low, high, math.prod(SHAPE)).reshape(SHAPE)
+        found = session.run(None, {"x": x.astype(np.float32)})[0]
+        wanted = x * np.tanh(np.logaddexp(0, x))
+        np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=1e-30)
+
+
+def test_two_of_mish_are_split_and_float16_and_pieces_read_elsewhere_stay(tmp_path):
+    make(tmp_path, ["m = Mish x", "n = Mish m", "y = Mish n"], 18)
+    assert len(rewrite(tmp_path, ("split-mish",))[0]) == 18
+    ends = [[("x", TensorProto.FLOAT16, SHAPE)], [("y", TensorProto.FLOAT16, SHAPE)]]
+    for name, lines in (("whole", MISH[0]), ("pieces", MISH[1])):
+        save(tmp_path / name / "in" / MODEL, nodes(*lines), *ends, opset=18, ir=9)
+        ops, _ = rewrite(tmp_path / name, ("split-mish",))
+        assert ops == [line.split()[2] for line in lines]
+    read = tmp_path / "read"
+    make(read, MISH[1], outputs=("y", "t"))
+    assert rewrite(read, ("fuse-mish", "split-mish"))[0] == ["Softplus", "Tanh", "Mul"]
+
+
+def save_mish_net(path, opset=18):
+    """Two convolutions with a Mish in pieces behind each."""
+    made = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "first"),
+        *nodes("s = Softplus a", "t = Tanh s", "m = Mul t a"),
+        helper.make_node("Conv", ["m", "v"], ["b"], "second"),
+        *nodes("u = Softplus b", "z = Tanh u", "y = Mul b z"),
+    ]
+    random = np.random.default_rng(7)
+    weights = [
+        ("w", random.standard_normal((4, 3, 1, 1)).astype(np.float32)),
+        ("v", random.standard_normal((4, 4, 1, 1)).astype(np.float32)),
+    ]
+    ends = [[("x", FLOAT, [1, 3, 8, 8])], [("y", FLOAT, [1, 4, 8, 8])]]
+    return save(path, made, *ends, weights, opset=opset, ir=9)
+
+
+@pytest.mark.parametrize("variant", ["nnapi-fp32", "coreml-fp16"])
+def test_a_provider_without_softplus_takes_all_of_a_mish(tmp_path, variant):
+    """Core ML has Softplus; its fp16 models have a Log in its place, which it has not."""
+    save_mish_net(tmp_path / "net.onnx")
+    targets = ["android-nnapi", "ios"]
+    found = inspect(tmp_path / "net.onnx", targets).variants
+    judged = next(each for each in found if each.variant == variant)
+    assert judged.taken == judged.nodes >= 14
+
+
+def test_mish_has_one_range_in_int8_and_is_split_behind_it(tmp_path):
+    save_mish_net(tmp_path / "net.onnx")
+    samples = np.random.default_rng(8).standard_normal((8, 1, 3, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "s.npz", x=samples)
+    project = tmp_path / "edgepack.yaml"
+    project.write_text(
+        "schema_version: 1\nname: net\nmodel: net.onnx\nsamples: {calibration: {path: s.npz}}\n"
+    )
+    plan = dry_run(project=project, targets=["linux-x86-64"], variants=["cpu-int8-static"])
+    last = [each for each in plan.steps if each.step.name == "rewritten"][-1]
+    assert last.step == Rewritten(("split-mish",))
+    execution = execute(plan.only([last.id]), cache=open_own_cache(), jobs=1, progress=Silent())
+    made = onnx.load(execution.artifacts[last.id].path / MODEL)
+    ops = Counter(n.op_type for n in made.graph.node)
+    assert {op: ops[op] for op in ("Exp", "Mul", "Add", "Div", "Softplus", "Tanh")} == {
+        "Exp": 2, "Mul": 2, "Add": 4, "Div": 4, "Softplus": 0, "Tanh": 0,
+    }  # fmt: skip
+    ranged = {n.input[0] for n in made.graph.node if n.op_type == "QuantizeLinear"}
+    assert ranged <= {"x", "a", "m", "b", "y"}
+
+
 # --- what is planned ---------------------------------------------------------------------------
 
 
@@ -211,6 +301,7 @@ def test_rewrites_are_planned_for_models_with_their_operators_alone():
     names = ("drop-identities", "fuse-clip", "fuse-hard-swish")
     assert choose_rewrites(names, ["Conv", "Relu"]) == ("drop-identities",)
     assert choose_rewrites(names, ["Relu", "Min"]) == ("drop-identities", "fuse-clip")
+    assert choose_rewrites(("fuse-mish", "split-mish"), ["Mish"]) == ("split-mish",)
     assert choose_rewrites(names, ["Add", "Clip", "Mul"]) == ("drop-identities", "fuse-hard-swish")
 
 

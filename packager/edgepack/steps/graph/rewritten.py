@@ -32,7 +32,9 @@ from edgepack.steps.graph.activations import (
     fuse_gelu,
     fuse_hard_swish,
     fuse_layer_norm,
+    fuse_mish,
     split_hard_swish,
+    split_mish,
 )
 from edgepack.steps.graph.half import drop_unread, find_inner_names, find_reads, name_nodes
 
@@ -479,7 +481,9 @@ REWRITES: dict[str, Callable[[onnx.ModelProto], list[str]]] = {
     "fuse-gelu": fuse_gelu,
     "fuse-hard-swish": fuse_hard_swish,
     "fuse-layer-norm": fuse_layer_norm,
+    "fuse-mish": fuse_mish,
     "split-hard-swish": split_hard_swish,
+    "split-mish": split_mish,
     "flatten-to-reshape": flatten_to_reshape,
     "fold-batch-norm": fold_batch_norm,
     "smooth-norms": smooth,
