@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgepack.model.custom_ops import find_registered
 from edgepack.model.facts import STANDARD, TensorSpec, find_default_opset, read_tensor_spec
 from edgepack.model.inferring import infer_graph
 
@@ -151,30 +150,30 @@ def make_partitioned_graph(model: Path) -> Graph:
             config["session.optimized_model_external_initializers_file_name"] = "weights.bin"
         make_session(model, save_basic=optimized, config=config)
         saved = read_model(optimized)
-        if find_registered():
-            _add_custom_shapes(saved, optimized)
+        _add_foreign_shapes(saved, optimized)
     _undo_inserted_casts(saved)
     # onnx infers nothing from initializers that are no inputs in a model of an older IR version.
     saved.ir_version = max(saved.ir_version, _SEPARATE_IR)
     return read_graph(saved)
 
 
-def _add_custom_shapes(saved: onnx.ModelProto, file: Path) -> None:
-    """Add types and shapes of what custom operators make to the saved graph of a file.
+def _add_foreign_shapes(saved: onnx.ModelProto, file: Path) -> None:
+    """Add types and shapes of what operators that onnx does not know make to a file's saved graph.
 
-    onnxruntime knows them where the library says them (``InferOutputShapeFn`` of ``OrtCustomOp``),
-    and so do providers, but it writes none into the graph that it saves (1.31.1, tried).
+    onnxruntime knows them for its own operators, and for custom ones where the library says them
+    (``InferOutputShapeFn`` of ``OrtCustomOp``), and so do providers, but it writes none into the
+    graph that it saves, and onnx infers nothing behind such a node (1.31.1, tried).
     """
     import onnx
 
     from edgepack.model.reading import read_structure
-    from edgepack.model.refusals import list_operator_schemas
     from edgepack.model.running import make_session
 
-    known = list_operator_schemas()
-    custom = [n for n in saved.graph.node if (n.domain, n.op_type) not in known]
-    names = {name for node in custom for name in node.output if name}
+    foreign = [n for n in saved.graph.node if not onnx.defs.has(n.op_type, n.domain)]
+    names = {name for node in foreign for name in node.output if name}
     names -= {value.name for value in (*saved.graph.output, *saved.graph.value_info)}
+    if not names:
+        return
     structure = read_structure(file)
     structure.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(names))
     observed = file.with_name("observed.onnx")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from edgepack.backends.base import find_partitions
 from edgepack.model.graph import make_partitioned_graph, read_graph
 from onnx import TensorProto, helper
@@ -51,6 +52,28 @@ def test_graph_when_it_has_constant_nodes_holds_them_as_constants(tmp_path):
 def test_partitioned_graph_when_read_has_no_identity_left(tmp_path):
     path = chain(tmp_path, ["Relu", "Identity", "Sigmoid"])
     assert [node.op for node in make_partitioned_graph(path).nodes] == ["Relu", "Sigmoid"]
+
+
+@pytest.mark.parametrize("rows", [3, "n"])
+def test_partitioned_graph_has_shapes_behind_what_onnx_does_not_know(tmp_path, rows):
+    """FusedGemm is onnxruntime's own: onnx infers nothing behind it, and providers know all."""
+    nodes = [
+        helper.make_node("FusedGemm", ["x", "w"], ["a"], domain="com.microsoft", activation="Relu"),
+        helper.make_node("Softmax", ["a"], ["b"]),
+        helper.make_node("Sin", ["b"], ["y"]),
+    ]
+    ends = [[(name, TensorProto.FLOAT, [rows, size])] for name, size in (("x", 4), ("y", 5))]
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    weights = [helper.make_tensor("w", TensorProto.FLOAT, [4, 5], [1.0] * 20)]
+    made = helper.make_graph(
+        nodes, "g", *([helper.make_tensor_value_info(*e) for e in end] for end in ends), weights
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(made, opset_imports=imports, ir_version=9), path)
+    assert read_graph(onnx.load(path)).shape("b") is None
+    graph = make_partitioned_graph(path)
+    assert [graph.shape(name) for name in "ab"] == [(rows, 5)] * 2
+    assert {graph.dtype(name) for name in "ab"} == {"float32"}
 
 
 def test_partitions_when_a_node_is_left_out_are_two_on_either_side(tmp_path):
