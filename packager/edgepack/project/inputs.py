@@ -33,6 +33,7 @@ Filter = Literal[
     "pillow-bicubic",
     "pillow-nearest",
     "cv2-linear",
+    "cv2-cubic",
     "cv2-area",
     "cv2-nearest",
     "torchvision-bilinear",

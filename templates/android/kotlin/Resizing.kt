@@ -47,6 +47,7 @@ internal class Resampling private constructor(private val filter: String, privat
             PILLOW_BICUBIC -> resizeAsPillow(rows, bands, across, down, Kernel(2, ::weighBicubic))
             "pillow-nearest" -> pick(rows, bands, pickCentres(across), pickCentres(down))
             "cv2-linear" -> interpolate(rows, bands, across, down, ::placeLinear)
+            "cv2-cubic" -> resizeAsCubic(rows, bands, across, down)
             "cv2-area" -> resizeAsArea(rows, bands, across, down)
             "cv2-nearest" -> pick(rows, bands, pickCorners(across), pickCorners(down))
             else -> sumBoth(rows, bands, makeAxis(across), makeAxis(down)).toResized(::toExactFloat)
@@ -70,7 +71,8 @@ internal class Resampling private constructor(private val filter: String, privat
         private const val PILLOW_BICUBIC = "pillow-bicubic"
         private const val TORCHVISION_BICUBIC = "torchvision-bicubic"
         private const val TF_BILINEAR = "tf-bilinear"
-        private val OTHERS = setOf("pillow-nearest", "cv2-linear", "cv2-area", "cv2-nearest", "torchvision-bilinear")
+        private val OPENCV = setOf("cv2-linear", "cv2-cubic", "cv2-area", "cv2-nearest")
+        private val OTHERS = OPENCV + setOf("pillow-nearest", "torchvision-bilinear")
         private val FILTERS = OTHERS + setOf(PILLOW_BILINEAR, PILLOW_BICUBIC, TORCHVISION_BICUBIC, TF_BILINEAR)
 
         /** Reads what `resize` says; without a filter it is Pillow's bilinear one. */
@@ -405,6 +407,44 @@ private fun makeFixedAxis(span: AxisSpan, place: (Long, AxisSpan) -> Between, is
         val part = if (isAtEdge) 0.0 else found.part
         axis.first[pixel] = if (isAtEdge) axis.clamp(found.first) else found.first
         axis.weights[pixel] = doubleArrayOf(round(f32(1 - part) * LINEAR_ONE), round(part * LINEAR_ONE))
+    }
+    return axis
+}
+
+/**
+ * OpenCV's way between four pixels of each axis.
+ *
+ * It joins eight numbers of a row at a time in float32, from the last row on, and those left at its end as whole ones.
+ */
+private fun resizeAsCubic(rows: Rows, bands: Int, across: AxisSpan, down: AxisSpan): Resized {
+    val axis = makeFixedCubicAxis(down)
+    val atOnce = across.to * bands / CUBIC_LANES * CUBIC_LANES - across.shown.first * bands
+    val one = LINEAR_ONE.toDouble() * LINEAR_ONE
+    val joined = joinRows(sumWidth(rows, bands, makeFixedCubicAxis(across)), axis) { held, y, into ->
+        val weights = axis.weights[y]
+        for (i in into.indices) {
+            val round = if (i < atOnce) ::f32 else ::keep
+            var sum = 0.0
+            for (tap in weights.indices.reversed()) sum = round(round(held[tap][i] * weights[tap]) + sum)
+            into[i] = if (i < atOnce) sum / one else floor(sum / one + 0.5)
+        }
+    }
+    return joined.toResized(::roundToLevel)
+}
+
+/** How many numbers of a row OpenCV joins at a time. */
+private const val CUBIC_LANES = 8
+
+private fun makeFixedCubicAxis(span: AxisSpan): Taps {
+    val axis = Taps(span.from, span.size, ::keep)
+    for (pixel in 0 until axis.size) {
+        val found = placeLinear(span.shown.first + pixel, span)
+        val far = weighFar(f32(found.part + 1))
+        val near = weighNear(found.part)
+        val next = weighNear(f32(1 - found.part))
+        val last = f32(f32(f32(1 - far) - near) - next)
+        axis.first[pixel] = found.first - 1
+        axis.weights[pixel] = doubleArrayOf(far, near, next, last).map { round(it * LINEAR_ONE) }.toDoubleArray()
     }
     return axis
 }

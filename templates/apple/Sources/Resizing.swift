@@ -22,6 +22,7 @@ struct Resampling: Decodable, Sendable, Equatable {
         case pillowBicubic = "pillow-bicubic"
         case pillowNearest = "pillow-nearest"
         case openCVLinear = "cv2-linear"
+        case openCVCubic = "cv2-cubic"
         case openCVArea = "cv2-area"
         case openCVNearest = "cv2-nearest"
         case torchvisionBilinear = "torchvision-bilinear"
@@ -195,6 +196,8 @@ final class LevelScaler {
     private let across: Axis
     private let down: Axis
     private let method: Ending
+    /// How many numbers of a row OpenCV's bicubic filter joins eight at a time.
+    private let atOnce: Int
     private var read = 0
     /// The rows that make one new row, after the pass over the width; row `n` is at `n % held.count`.
     private var held: [[Double]]
@@ -204,6 +207,7 @@ final class LevelScaler {
         width = across.from
         self.channels = channels
         (self.across, self.down, method) = Ending.make(resampling, across, down)
+        atOnce = across.to * channels / 8 * 8 - across.shown.lowerBound * channels
         let length = across.shown.count * channels
         row = [Float](repeating: 0, count: length)
         sums = [Double](repeating: 0, count: length)
@@ -226,10 +230,10 @@ final class LevelScaler {
             read += 1
         }
         let rows = weights.indices.map { down.clamped(first + $0) % held.count }
-        if method == .fixedPoint {
-            interpolate(held[rows[0]], held[rows[1]], Int(weights[0]), Int(weights[1]))
-        } else {
-            sumHeight(rows, weights)
+        switch method {
+        case .fixedPoint: interpolate(held[rows[0]], held[rows[1]], Int(weights[0]), Int(weights[1]))
+        case .cubic: joinFour(rows, weights)
+        default: sumHeight(rows, weights)
         }
     }
 
@@ -258,6 +262,20 @@ final class LevelScaler {
         }
     }
 
+    /// OpenCV's way between four rows: in float32, from the last row on, and the numbers that are left at the end as whole ones.
+    private func joinFour(_ rows: [Int], _ weights: [Double]) {
+        let one = 2048.0 * 2048.0
+        for index in row.indices {
+            let isFloat = index < atOnce
+            let round = isFloat ? f32 : kept
+            var sum = 0.0
+            for (place, weight) in zip(rows, weights).reversed() {
+                sum = round(round(weight * held[place][index]) + sum)
+            }
+            row[index] = method.finished(isFloat ? sum / one : (sum / one + 0.5).rounded(.down))
+        }
+    }
+
     private func sumHeight(_ rows: [Int], _ weights: [Double]) {
         for index in sums.indices { sums[index] = 0 }
         for (place, weight) in zip(rows, weights) {
@@ -281,24 +299,28 @@ private enum Ending: Equatable {
     case blocks(share: Double)
     /// OpenCV's fixed point, between two of each axis.
     case fixedPoint
+    /// OpenCV's fixed point, between four of each axis; rounded to levels.
+    case cubic
 
     func finished(_ sum: Double) -> Float {
         switch self {
         case .levels, .fixedPoint: Float(sum)
-        case .rounded: Self.level(sum)
+        case .rounded, .cubic: Self.level(sum)
         case .fours: Float((Int(sum) + 2) >> 2)
         // As in OpenCV, a sum has 32 bits.
         case .blocks(let share): Self.level(f32(f32(Double(Int32(truncatingIfNeeded: Int(sum)))) * share))
         }
     }
 
-    private static func level(_ value: Double) -> Float { Float(max(0, min(255, value.rounded(.toNearestOrEven)))) }
+    /// Of two equal numbers `max` takes the second one: of 0 and -0, which is another float, 0.
+    private static func level(_ value: Double) -> Float { Float(min(255, max(value.rounded(.toNearestOrEven), 0))) }
 
     static func make(_ resampling: Resampling, _ across: AxisSpan, _ down: AxisSpan) -> (Axis, Axis, Ending) {
         switch resampling.filter {
         case .pillowNearest: (.centres(across), .centres(down), .levels)
         case .openCVNearest: (.corners(across), .corners(down), .levels)
         case .openCVLinear: (.fixed(across, linear, isRow: true), .fixed(down, linear, isRow: false), .fixedPoint)
+        case .openCVCubic: (.cubic(across), .cubic(down), .cubic)
         case .openCVArea: makeArea(across, down)
         case .torchvisionBilinear, .torchvisionBicubic, .tensorFlowBilinear, .pillowBilinear, .pillowBicubic:
             (.floats(across, resampling), .floats(down, resampling), .levels)
@@ -363,6 +385,16 @@ private struct Axis {
             if isRow, first < 0 || first >= span.from - 1 { (first, part) = (max(0, min(span.from - 1, first)), 0) }
             // OpenCV's fixed point has 11 bits.
             return (first, [f32(1 - part), part].map { ($0 * 2048).rounded(.toNearestOrEven) })
+        }
+    }
+
+    /// OpenCV's weights of four pixels, in its fixed point.
+    static func cubic(_ span: AxisSpan) -> Axis {
+        Axis(span, round: kept) { pixel in
+            let (first, part) = linear(pixel, span)
+            let (before, own, next) = (far(f32(part + 1)), near(part), near(f32(1 - part)))
+            let last = f32(f32(f32(1 - before) - own) - next)
+            return (first - 1, [before, own, next, last].map { ($0 * 2048).rounded(.toNearestOrEven) })
         }
     }
 

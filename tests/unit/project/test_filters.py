@@ -64,8 +64,8 @@ def read(tmp_path, resize, in_graph="false"):
 
 
 def test_project_when_there_is_no_such_filter_lists_those_that_there_are(tmp_path):
-    with pytest.raises(ProfileError, match="'filter' cannot be 'cv2-cubic'") as caught:
-        read(tmp_path, "{letterbox: 64, filter: cv2-cubic}")
+    with pytest.raises(ProfileError, match="'filter' cannot be 'cv2-lanczos'") as caught:
+        read(tmp_path, "{letterbox: 64, filter: cv2-lanczos}")
     assert "cv2-linear" in str(caught.value.hint)
 
 
@@ -81,6 +81,7 @@ def test_project_when_a_library_has_no_choice_of_antialiasing_says_which_have(tm
     [
         "pillow-bicubic",
         "pillow-nearest",
+        "cv2-cubic",
         "cv2-area",
         "cv2-nearest",
         "torchvision-bicubic, antialias: false",

@@ -82,6 +82,7 @@ def test_letterbox_when_the_image_is_wide_pads_above_and_below(tmp_path):
         "pillow-bicubic",
         "pillow-nearest",
         "cv2-linear",
+        "cv2-cubic",
         "cv2-area",
         "torchvision-bilinear",
         "tf-bilinear",

@@ -23,6 +23,8 @@ PRECISION_BITS = 22
 """Of a weight's fixed point in Pillow: 32 - 8 - 2."""
 LINEAR_BITS = 11
 """Of a weight's fixed point in OpenCV: INTER_RESIZE_COEF_BITS."""
+CUBIC_LANES = 8
+"""Values of a row that OpenCV's INTER_CUBIC joins at once, in float32: v_int16 of 128 bits."""
 LEAST_SHARE = 1e-3
 """The smallest part of a pixel that counts in OpenCV's areas."""
 
@@ -200,6 +202,39 @@ def _resize_as_cv2_linear(
     """Return INTER_LINEAR's pixels: its two nearest of each axis, however many become one."""
     del antialias  # never
     return _interpolate(pixels, across, down, _place_linear)
+
+
+def _resize_as_cv2_cubic(
+    pixels: np.ndarray, across: Span, down: Span, *, antialias: bool
+) -> np.ndarray:
+    """Return INTER_CUBIC's pixels: four of each axis, however many become one.
+
+    Rows are joined in float32, from the last on, and where less than eight values are left at a
+    row's end in whole numbers. Source: VResizeCubicVec_32s8u and VResizeCubic.
+    """
+    del antialias  # never
+    axes = [_make_cv2_cubic_axis(across), _make_cv2_cubic_axis(down)]
+    needed, wide, high = _take_needed(pixels, *axes)
+    rows = _turned(_sum_up, needed, wide)
+    one = np.float32(1 << 2 * LINEAR_BITS)
+    weights = high.weights[:, :, None, None].astype(np.float32) / one
+    exact = np.float32(0)
+    for tap in (3, 2, 1, 0):
+        exact = rows[high.places[:, tap]].astype(np.float32) * weights[:, tap] + exact
+    whole = _sum_up(rows, high, 1 << (2 * LINEAR_BITS - 1)) >> 2 * LINEAR_BITS
+    bands = pixels.shape[2]
+    places = np.arange(across.shown.start * bands, across.shown.stop * bands).reshape(-1, bands)
+    at_once = places < across.size_out * bands // CUBIC_LANES * CUBIC_LANES
+    return np.asarray(np.clip(np.where(at_once, np.rint(exact), whole), 0, 255), np.uint8)
+
+
+def _make_cv2_cubic_axis(span: Span) -> Axis:
+    first, part = _place_linear(span)
+    rest = np.float32(1) - part
+    shares = [_weigh_far(part + 1), _weigh_near(part), _weigh_near(rest)]
+    shares.append(np.float32(1) - shares[0] - shares[1] - shares[2])
+    weights = np.rint(np.stack(shares, 1) * np.float32(1 << LINEAR_BITS)).astype(np.int32)
+    return Axis(span.size_in, first - 1, weights)
 
 
 def _interpolate(
@@ -467,6 +502,7 @@ FILTERS: Dict[str, Callable[..., np.ndarray]] = {
     "pillow-bicubic": _resize_as_pillow(_compute_bicubic, 2.0),
     "pillow-nearest": _resize_as_pillow_nearest,
     "cv2-linear": _resize_as_cv2_linear,
+    "cv2-cubic": _resize_as_cv2_cubic,
     "cv2-area": _resize_as_cv2_area,
     "cv2-nearest": _resize_as_cv2_nearest,
     "torchvision-bilinear": _resize_as_torchvision_bilinear,
