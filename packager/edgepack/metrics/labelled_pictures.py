@@ -48,12 +48,17 @@ class MeanRegions(LabelledMetric):
                 f" {_CLASSES - 1}",
                 hint="number classes from 0; negative is what counts for nothing",
             )
-        self.labels, self.places = labels, samples.places
+        self.labels, self.places, self.names = labels, samples.places, samples.names
         self.counts: tuple[list[Array], list[Array]] = ([], [])
         """By sample, ``(3, 256)``: right, said, there; fp32's and the variant's."""
 
     def add(self, reference: Arrays, output: Arrays, feed: Arrays) -> None:
-        """Add the next sample's mask."""
+        """Add the next sample's mask.
+
+        Raises:
+            SamplesError: A pixel is labelled with a class that the model does not have.
+            ValueError: The output is no map of classes.
+        """
         del feed
         number = len(self.counts[0])
         label = np.asarray(self.labels[number])
@@ -64,6 +69,7 @@ class MeanRegions(LabelledMetric):
             height, width = label.shape
             place = Placement(width, height, width, height, 0, 0, width, height)
         ours, theirs = reference[self.output], output[self.output]
+        self._check_label(label, self.names[number], ours)
         same = theirs.shape == ours.shape
         for counts, given in zip(self.counts, (ours, theirs), strict=True):
             mask = make_mask(given, self.description, place)
@@ -73,6 +79,24 @@ class MeanRegions(LabelledMetric):
                     " place of a picture"
                 )
             counts.append(_count_pixels(mask.classes, label, right=same))
+
+    def _check_label(self, label: Array, name: str, output: Array) -> None:
+        """Raise SamplesError where the model has fewer classes; integers do not say how many."""
+        if output.dtype.kind != "f" or output.ndim not in (3, 4):
+            return
+        axis = self.description["axis"] if output.ndim == 4 else 0
+        count = max(2, output.shape[axis])
+        beyond = np.argwhere((label >= count) & (label != UNSEEN))
+        if not len(beyond):
+            return
+        row, column = beyond[0]
+        raise SamplesError(
+            f"metric {self.name!r}: the label of {name!r} has the class {label[row, column]} at"
+            f" x {column}, y {row}, and the output {self.output!r} of the model has {count}"
+            f" classes, 0 to {count - 1}",
+            hint=f"write {UNSEEN}, in an array also a negative number, where a pixel is to count"
+            f" for nothing, and number the others as the model does, from 0 to {count - 1}",
+        )
 
     def compute_values(self, chosen: Sequence[int]) -> dict[str, tuple[float, float]]:
         """Return the mean, and the share of the pixels that are right (``pixel_accuracy``)."""

@@ -33,9 +33,11 @@ from edgepack.ondevice.runtime import edgepack_pipeline as pipelines
 from edgepack.ondevice.runtime.edgepack_pipeline import (
     Chain,
     LoadError,
+    Part,
     Stage,
     StageError,
     load,
+    make_infer,
 )
 from edgepack.project.pipeline import DecodeStage, Pipeline, PipelineSource, RunStage
 from onnx import numpy_helper
@@ -126,6 +128,37 @@ def test_state_stays_between_calls_until_a_reset(wake: Path) -> None:
     pipeline.reset()
     assert np.array_equal(pipeline({"audio": second})["score"], alone)
     assert np.abs(after - alone).max() > 0.1
+
+
+def test_a_part_with_a_state_counts_calls_with_inputs_outside_its_ranges(tmp_path: Path) -> None:
+    write_classifier(tmp_path / "classifier.onnx")
+    heard = np.random.default_rng(4).uniform(-1, 1, (16, 1, FEATURES)).astype(np.float32)
+    np.savez(tmp_path / "heard.npz", x=heard, stream=np.zeros(16))
+    (tmp_path / "edgepack.yaml").write_text(
+        "schema_version: 1\nname: net\nversion: 1.0.0\nmodel: classifier.onnx\n"
+        "state: {h_next: h}\nsamples: {calibration: {path: heard.npz}}\n"
+    )
+    project = tmp_path / "edgepack.yaml"
+    built = api.build(
+        project=project, targets=["host"], variants=["cpu-int8-static"], out=tmp_path / "dist"
+    )
+    model = loader.load(built.bundles[0].bundle.path)
+    part = Part(make_infer(model), model.inputs, model.bundle.manifest["state"])
+    stage = Stage("classifier", part, {})
+    quiet, loud = {"x": heard[0]}, {"x": 9 * heard[0]}
+    stage.run(quiet, ["score"], None)
+    stage.run(loud, ["score"], None)
+    assert model.outside == {"x": 0, "h": 0}
+    model.counts_outside = True
+    stage.reset()
+    stage.run(quiet, ["score"], None)
+    assert model.outside == {"x": 0, "h": 0}
+    stage.run(loud, ["score"], None)
+    assert model.outside == {"x": 1, "h": 0}
+    # The state is counted where the session left it.
+    stage.kept["h"] = ort.OrtValue.ortvalue_from_numpy(np.full((1, HIDDEN), 5, np.float32))
+    stage.run(quiet, ["score"], None)
+    assert model.outside == {"x": 1, "h": 1}
 
 
 def test_each_part_is_calibrated_with_what_the_one_before_gives(

@@ -31,6 +31,9 @@ PICTURE = PictureOutput(kind="picture")
 POSES = DetectionOutput(kind="detection", layout="yolo", keypoints=2)
 PLAIN = DetectionOutput(kind="detection", layout="yolo")
 TWO = np.arange(COUNT) % 2
+LAST = MaskOutput(kind="mask", axis=-1)
+REGIONS = np.tile(np.array([[0, 3], [255, -1]]), (COUNT, 1, 1))
+"""Labels with the class 3, and two that are none."""
 
 
 @pytest.fixture
@@ -91,6 +94,12 @@ def test_metric_when_outputs_or_labels_are_of_another_kind_says_what_it_takes(
         ("f1", CHANCE, TWO, np.zeros((1, 3)), "is labelled with 1 decisions"),
         ("eer", CHANCE, TWO, np.zeros((1, 3)), "takes one score for each sample"),
         ("spearman", NUMBER, TWO, np.zeros((1, 3)), "takes one number for each sample"),
+        ("miou", MASK, REGIONS, np.zeros((1, 3, 2, 2)), "label of '0' has the class 3 at x 1, y 0"),
+        ("miou", MASK, REGIONS, np.zeros((1, 3, 2, 2)), "'o' of the model has 3 classes, 0 to 2"),
+        ("miou", MASK, REGIONS, np.zeros((1, 3, 2, 2)), "write 255, in an array also a negative"),
+        ("miou", MASK, REGIONS, np.zeros((1, 1, 2, 2)), "has 2 classes, 0 to 1"),
+        ("miou", MASK, REGIONS, np.zeros((1, 2, 2)), "has 2 classes, 0 to 1"),
+        ("miou", LAST, REGIONS, np.zeros((1, 5, 5, 3)), "has 3 classes, 0 to 2"),
         ("psnr", PICTURE, np.zeros((COUNT, 4, 4, 3), np.int16), np.zeros((1, 3, 4, 5)), "is .4, 4"),
         ("psnr", PICTURE, np.zeros((COUNT, 4, 4, 3), np.int16), np.zeros((1, 9)), "1 or 3 chan"),
     ],
@@ -102,6 +111,15 @@ def test_metric_when_an_output_does_not_fit_its_label_says_so(
     with pytest.raises(SamplesError) as caught:
         metric.add({"o": output}, {"o": output}, {})
     assert said.replace(".", "") in str(caught.value).replace("[", "") + caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "output", [np.zeros((1, 4, 2, 2)), np.zeros((1, 2, 2), np.int64)], ids=["scores", "integers"]
+)
+def test_regions_when_the_model_has_the_class_or_does_not_say_count(chosen, output):
+    metric = chosen("miou", MASK, REGIONS)
+    metric.add({"o": output}, {"o": output}, {})
+    assert metric.compute_values([0])["pixel_accuracy"] == (0.5, 0.5)
 
 
 def test_texts_are_no_classes_where_a_metric_of_ones_own_takes_them():

@@ -199,6 +199,7 @@ class OnGpu:
     """A loaded part whose provider has a memory of its own."""
 
     buckets: tuple[()] = ()
+    counts_outside = False
     outputs = (TensorSpec("y", "float32", (1,)), TensorSpec("t", "float32", (1,)))
     entry = {"providers": [{"name": "CUDAExecutionProvider", "options": {"device_id": "1"}}]}
 

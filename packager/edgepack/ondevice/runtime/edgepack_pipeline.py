@@ -370,6 +370,8 @@ def make_infer(model: loader.Model) -> Infer:
         if model.buckets or not kept:
             arrays: Dict[str, Any] = model.run({n: read_value(v) for n, v in feed.items()})
             return arrays
+        if model.counts_outside:
+            model.count_outside({name: read_value(feed[name]) for name in model.outside})
         bound = model.session.io_binding()
         for name, value in feed.items():
             if isinstance(value, np.ndarray):
