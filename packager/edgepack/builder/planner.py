@@ -66,6 +66,7 @@ from edgepack.steps.proofs.reference_answers import ReferenceAnswers
 from edgepack.steps.proofs.simulated import Simulated
 from edgepack.steps.recipes.bucketed import find_static_problem, has_static_shapes
 from edgepack.steps.recipes.recipes import RECIPES
+from edgepack.steps.samples import ImageSamples
 
 LAYER_SAMPLES = 16
 """Samples over which the error of each node is found."""
@@ -366,7 +367,9 @@ class _Planner:
             claimed=evaluation.claimed if evaluation else None,
         )
         samples = self.samples.tensors
-        self.builder.add_step(step, model=reference, samples=samples)
+        made = self.builder.steps[samples] if samples else None
+        pictures = made.inputs["source"] if made and isinstance(made.step, ImageSamples) else None
+        self.builder.add_step(step, model=reference, samples=samples, pictures=pictures)
         if project.outputs:
             look = ReadAnswers(self.inputs.described, project.input_size, find_processor())
             self.builder.add_step(look, model=reference, samples=samples)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from edgepack.base.arrays import Array
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.ondevice.runtime.edgepack_resizing import gives_floats
-from edgepack.project.inputs import ImageInput, Letterbox
+from edgepack.project.inputs import Filter, ImageInput, Letterbox, ShortSideCrop, Stretch
 
 RGB_MEAN, RGB_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 """The mean and std of ImageNet, for values from 0 to 1. Source: torchvision's documentation of its
@@ -43,6 +43,11 @@ _GRAYS: tuple[tuple[float, list[float], list[float]], ...] = (
     (-_LEVEL, [-1.0], []),
 )
 """The last two show white where the picture is black."""
+_COMMON: tuple[Filter, ...] = ("pillow-bilinear", "cv2-linear")
+"""Tried whatever library is named, beside its own other filters."""
+_MARGIN = 8 / 7
+"""The shorter side over the crop. Source: 256 and 224 in torchvision's documentation of its
+classification models."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,50 @@ def list_image_alternatives(
     ]
 
 
+def list_resize_alternatives(own: ImageInput, *, fits: bool) -> list[Alternative]:
+    """Return other ways to resize pictures, everything else as it is: at most seven.
+
+    The library's other filters, two common ones, and antialiasing where that is a choice; with
+    ``fits`` also how a picture becomes a square: stretched, cut or with filled edges.
+    """
+    given = own.resize.model_dump()
+    size = {key: value for key, value in given.items() if key not in ("filter", "antialias")}
+    how = {key: value for key, value in given.items() if key not in size}
+    library = own.resize.filter.partition("-")[0]
+    filters = [
+        name
+        for name in get_args(Filter)
+        if name != own.resize.filter and (name in _COMMON or name.startswith(f"{library}-"))
+    ]
+    found = [{**size, "filter": name} for name in filters]
+    if own.resize.antialias is not None:
+        found.append({**given, "antialias": not own.resize.antialias})
+    found += [{**how, **other} for other in _list_fits(own.resize)] if fits else []
+    return [_make_resized(own, resize) for resize in found]
+
+
+def _make_resized(own: ImageInput, resize: dict[str, object]) -> Alternative:
+    image = ImageInput.model_validate({**own.model_dump(), "resize": resize})
+    sees = f"{describe_image(image)} with resize: {_format_value(_tidy_resize(image))}"
+    return Alternative(sees, f"image: {format_flow(image)}", image)
+
+
+def _list_fits(own: Letterbox | ShortSideCrop | Stretch) -> list[dict[str, int]]:
+    """Return the other ways to make a square of a picture; none where the input is no square."""
+    if isinstance(own, Stretch):
+        side = own.width if own.width == own.height else 0
+    else:
+        side = own.crop if isinstance(own, ShortSideCrop) else own.letterbox
+    short = [side, round(side * _MARGIN)]
+    every: list[dict[str, int]] = [
+        {"width": side, "height": side},
+        {"letterbox": side},
+        *[{"short_side": shorter, "crop": side} for shorter in short],
+    ]
+    kind = set(own.model_dump()) - {"filter", "antialias", "pad"}
+    return [fit for fit in every if set(fit) != kind] if side else []
+
+
 def list_tensor_alternatives(shape: Sequence[int | str] | None) -> list[Alternative]:
     """Return what else can be made of tensors that nobody described, of a shape."""
     axis = _find_channel_axis(shape)
@@ -192,16 +241,20 @@ def format_flow(image: ImageInput) -> str:
 
 def format_yaml_lines(image: ImageInput) -> list[str]:
     """Return a description as lines of YAML, a key each, without an empty mean or std."""
-    given = image.model_dump()
-    resize = given["resize"]
+    given = {**image.model_dump(), "resize": _tidy_resize(image)}
+    empty = [key for key in ("mean", "std") if not given[key]]
+    return [f"{key}: {_format_value(value)}" for key, value in given.items() if key not in empty]
+
+
+def _tidy_resize(image: ImageInput) -> dict[str, object]:
+    resize: dict[str, object] = image.resize.model_dump()
     if resize.get("pad") == Letterbox.model_fields["pad"].default:
         del resize["pad"]
     # Where the picture goes is read first, then how.
     for key in ("filter", "antialias"):
         if key in resize:
             resize[key] = resize.pop(key)
-    empty = [key for key in ("mean", "std") if not given[key]]
-    return [f"{key}: {_format_value(value)}" for key, value in given.items() if key not in empty]
+    return resize
 
 
 def _format_value(value: object) -> str:

@@ -14,7 +14,9 @@ from edgepack.preprocessing.verdict import FAR, PreprocessingSign, Seen, Setting
 
 OFFSETS = (0, -1, 1)
 """What is added to each label: ImageNet is numbered with and without a class for background."""
-SUSPECTS = "order, scale, mean and std, layout, or labels that are one off"
+SUSPECTS = (
+    "order, scale, mean and std, layout, how pictures are resized, or labels that are one off"
+)
 FINALISTS = 3
 _SURE = 0.05
 _ALIKE = 0.97
@@ -228,8 +230,10 @@ def _list_compared(
     enough = best.value - abs(best.value) / 20
     near = [_describe_way(entry, described) for entry in others[1:] if entry.value >= enough]
     also = f" (nearly as good: {'; '.join(near[:2])})" if near else ""
+    more = sum(best.hits) - sum(own.hits)
+    gain = f", {more} more ({more / len(best.hits):.0%})" if best.hits else ""
     return [
-        f"best of {what} {tried} is {found}{also}; {as_it_is}",
+        f"best of {what} {tried} is {found}{gain}{also}; {as_it_is}",
         _format_entry(best, described),
     ]
 

@@ -16,7 +16,11 @@ from edgepack.metrics.precision import make_plane
 from edgepack.model.facts import TensorSpec
 from edgepack.model.files import MODEL
 from edgepack.model.reading import read_model, write_model
-from edgepack.preprocessing.alternatives import format_flow, normalize_pixels
+from edgepack.preprocessing.alternatives import (
+    format_flow,
+    list_image_alternatives,
+    normalize_pixels,
+)
 from edgepack.project.inputs import ImageInput
 from edgepack.project.outputs import DetectionOutput
 from edgepack.samples.sample_set import write_sample_set
@@ -27,6 +31,7 @@ from edgepack.steps.proofs.input_check import InputCheck
 from edgepack.steps.proofs.input_runs import find_best
 from edgepack.steps.proofs.read_answers import ReadAnswers
 from onnx import TensorProto, helper
+from PIL import Image
 
 from tests.support.nets import brightness_nets, tiny_models
 from tests.support.slow_cases import slow_after
@@ -73,7 +78,10 @@ def test_check_when_the_scale_is_missing_says_so_and_which_line_is_right(warned)
     [text] = warned(UNSCALED)
     assert "fp32 is at chance level: it is right for 10 of 40 samples" in text
     assert "fp32 gives class 3 for 40 of 40 different samples" in text
-    assert "suspects are order, scale, mean and std, layout, or labels that are one off" in text
+    assert (
+        "suspects are order, scale, mean and std, layout, how pictures are resized, or labels"
+        in text
+    )
     assert "is RGB from -1 to 1: right for 40 of 40" in text
     assert "as it is, RGB from 0 to 255: right for 10 of 40" in text
     assert f"write inputs: {{image: {{image: {format_flow(RIGHT)}}}}}" in text
@@ -140,6 +148,73 @@ def test_check_when_accuracy_is_below_what_is_claimed_says_so(warned):
     assert first.endswith("and 90.0% is claimed")
     assert suspects.startswith("suspects are order, scale, mean and std, layout")
     assert "none of" in text
+
+
+def claimed_project(folder: Path, drawn: np.ndarray, labels: np.ndarray) -> Path:
+    """A project of such pictures, whose makers claim nine of ten; it stretches them."""
+    path = brightness_nets.write_project(folder, brightness_nets.RIGHT)
+    for number, pixels in enumerate(drawn):
+        Image.fromarray(pixels).save(folder / "photos" / f"{number:02}.png")
+    rows = [f"{number:02}.png,{label}\n" for number, label in enumerate(labels)]
+    (folder / "labels.csv").write_text("".join(rows))
+    path.write_text(path.read_text().replace("labels.csv", "labels.csv, claimed: 0.9"))
+    return path
+
+
+def warnings_of(project: Path) -> list[str]:
+    out = project.parent / "dist"
+    return build(project=project, targets=["host"], variants=["cpu-fp32"], out=out).warnings
+
+
+def hide_in_pixels(shades: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Each second pixel of each second row has the shade, which Pillow's nearest one takes."""
+    drawn = others.repeat(16, axis=1).repeat(16, axis=2)
+    drawn[:, 1::2, 1::2] = shades
+    return drawn
+
+
+def hide_in_the_middle(shades: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The middle third has the shade, which a crop leaves alone."""
+    drawn = others.repeat(8, axis=1).repeat(24, axis=2)
+    drawn[:, :, 8:16] = shades
+    return drawn
+
+
+@pytest.mark.parametrize(
+    ("hide", "found", "line"),
+    [
+        (hide_in_pixels, "filter: pillow-nearest}", "height: 8, filter: pillow-nearest}"),
+        (hide_in_the_middle, "{short_side: 8, crop: 8}", "resize: {short_side: 8, crop: 8}"),
+    ],
+)
+def test_build_when_pictures_are_resized_otherwise_than_claimed_names_what_is_right(
+    tmp_path, hide, found, line
+):
+    shades, labels = brightness_nets.pictures(40)
+    others = np.random.default_rng(6).permutation(shades)[:, :1, :1]
+    [text] = warnings_of(claimed_project(tmp_path, hide(shades[:, :1, :1], others), labels))
+    assert "and 90.0% is claimed" in text or "at chance level" in text
+    best = next(line for line in text.split("\n    ") if line.startswith("best of"))
+    assert best.startswith("best of ")
+    assert found in best.partition(" (nearly")[0].partition("; as it is")[0]
+    assert "right for 40 of 40, " in best
+    assert " more (" in best
+    assert line in text.partition("write inputs: ")[2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_build_when_no_way_to_resize_is_right_suspects_none(tmp_path, seed):
+    """Of noise each way gives other answers, some of them right by luck; half the labels are."""
+    random = np.random.default_rng(seed)
+    shades, labels = brightness_nets.pictures(40)
+    noise = random.normal(0, 120, (40, 13, 29, 1)) + random.normal(0, 25, (40, 1, 1, 1))
+    drawn = np.clip(shades[:, :1, :1] + noise, 0, 255).astype(np.uint8)
+    labels[::2] = random.permutation(labels[::2])
+    [text] = warnings_of(claimed_project(tmp_path, drawn, labels))
+    assert "is clearly better" in text
+    assert "write inputs" not in text
+    # Three filters and three fits are tried beside orders and values.
+    assert f"none of {len(list_image_alternatives(RIGHT)) + 6} other ways" in text
 
 
 @pytest.mark.parametrize("claimed", [0.5, 0.6, None])

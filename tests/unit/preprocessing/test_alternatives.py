@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from edgepack.base.yaml_source import parse_yaml
@@ -10,10 +12,11 @@ from edgepack.preprocessing.alternatives import (
     find_pixels,
     format_flow,
     list_image_alternatives,
+    list_resize_alternatives,
     list_tensor_alternatives,
     normalize_pixels,
 )
-from edgepack.project.inputs import ImageInput
+from edgepack.project.inputs import Filter, ImageInput
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 IMAGES = [
@@ -117,3 +120,38 @@ def test_tensor_alternatives_when_there_are_no_channels_only_scale():
     given = np.array([[0.0, 255.0]], np.float32)
     np.testing.assert_allclose(down.make_input(given, None), given / 255)
     np.testing.assert_allclose(up.make_input(given, None), given * 255)
+
+
+SIZES = {
+    "square": {"width": 16, "height": 16},
+    "wide": {"width": 20, "height": 16},
+    "letterbox": {"letterbox": 16, "pad": 3},
+    "crop": {"short_side": 20, "crop": 16},
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", get_args(Filter))
+def test_resizing_when_others_are_listed_changes_one_thing_of_few(name, size):
+    own = ImageInput(resize={**SIZES[size], "filter": name}, scale=1 / 255, order="BGR")
+    found = list_resize_alternatives(own, fits=True)
+    assert 2 <= len(found) <= 7
+    seen = [own.resize]
+    for alternative in found:
+        made = alternative.image
+        assert made.resize not in seen
+        seen.append(made.resize)
+        assert made.model_copy(update={"resize": own.resize}) == own
+        read = parse_yaml(alternative.write.partition(": ")[2], name="edgepack.yaml")
+        assert read.parse(ImageInput).resize == made.resize
+        assert f"resize: {{{format_flow(made).partition('{resize: {')[2].partition('}')[0]}}}" in (
+            alternative.sees
+        )
+    fitted = {frozenset(each.model_dump()) - {"filter", "antialias"} for each in seen}
+    assert len(fitted) == (1 if size == "wide" else 3)
+
+
+def test_resizing_when_objects_are_labelled_where_they_lie_keeps_the_fit():
+    own = ImageInput(resize={"letterbox": 16, "filter": "cv2-linear"})
+    names = [a.image.resize.filter for a in list_resize_alternatives(own, fits=False)]
+    assert names == ["pillow-bilinear", "cv2-cubic", "cv2-area", "cv2-nearest"]

@@ -44,11 +44,12 @@ class InputCheck:
     """A look at the model's outputs over samples; if they are suspicious, other ways are tried.
 
     Inputs: ``model``, before its numbers change; ``samples``, the tensors that it takes, with
-    their labels. It decides nothing: what it finds is a warning.
+    their labels; ``pictures``, the folder that they are made of, if there is one. It decides
+    nothing: what it finds is a warning.
     """
 
     name: ClassVar[str] = "input-check"
-    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime")
+    libraries: ClassVar[tuple[str, ...]] = ("numpy", "onnx", "onnxruntime", "pillow")
     cacheable = True
     images: tuple[tuple[str, ImageInput], ...]
     """How the samples of an input were made of pictures; empty where nobody knows."""
@@ -91,7 +92,7 @@ class InputCheck:
     def _find_warnings(self, inputs: Inputs) -> tuple[list[str], str]:
         """Return the warnings, and what was done."""
         samples = SampleSet.read(inputs["samples"])
-        runner = Runner.open(self, inputs["model"] / MODEL, samples)
+        runner = Runner.open(self, inputs["model"] / MODEL, samples, inputs.get("pictures"))
         chosen = choose_spread(range(len(samples)), runner.count_samples(*_LOOKED_AT))
         labels = find_class_labels(samples)
         if _are_equal(samples.read_inputs(index) for index in chosen):
@@ -115,6 +116,9 @@ class InputCheck:
             return "", f"nothing suspicious on {len(chosen)} samples"
         as_it_is = rank([(None, own)], setting)
         others = runner.list_alternatives(samples) if as_it_is else []
+        if finding.below_claim or (finding.by_chance and self.claimed is not None):
+            # What little is lost by resizing shows only beside what is due.
+            others += runner.list_resized()
         if not finding.reasons and runner.count_samples(0, _TRIED[0], len(others) + 1) < _TRIED[0]:
             # Labels that begin elsewhere cost no run of the model.
             text = format_warning(finding, as_it_is, _describe_ways(runner, len(chosen), 0))

@@ -24,6 +24,7 @@ from edgepack.preprocessing.alternatives import (
     Alternative,
     describe_image,
     list_image_alternatives,
+    list_resize_alternatives,
     list_tensor_alternatives,
 )
 from edgepack.preprocessing.beginning import Beginning, find_beginning
@@ -32,6 +33,7 @@ from edgepack.preprocessing.verdict import Seen, Setting
 from edgepack.project.inputs import ImageInput
 from edgepack.project.outputs import DetectionOutput, SizedDetection, list_read_too
 from edgepack.quantization.ranges.observing import Observer
+from edgepack.samples.images import read_image_tensor
 from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.streams import StatePairs, select_answers
 
@@ -92,9 +94,14 @@ class Runner:
     start: Beginning | None
     cost: float
     """Multiply-adds of one run."""
+    pictures: Path | None
+    """The folder of the pictures that the samples are made of, which have their paths in it as
+    names; None where they are made of something else."""
 
     @classmethod
-    def open(cls, known: KnownOfModel, model: Path, samples: SampleSet) -> Runner:
+    def open(
+        cls, known: KnownOfModel, model: Path, samples: SampleSet, pictures: Path | None = None
+    ) -> Runner:
         """Make a session; raise ModelError where onnxruntime refuses the model."""
         structure = read_structure(model)
         specs = [spec for spec in read_signature(structure)[0] if spec.dtype.startswith("float")]
@@ -104,7 +111,7 @@ class Runner:
         made = any(inner in node.output for node in structure.graph.node)
         observer = Observer.open(model, structure, [inner] if made else [])
         cost = count_multiply_adds(model, _find_sizes(structure, samples))
-        return cls(known, observer, spec, start, cost)
+        return cls(known, observer, spec, start, cost, pictures)
 
     @property
     def image(self) -> ImageInput | None:
@@ -164,6 +171,13 @@ class Runner:
             return list_image_alternatives(self.image, self.list_picture_layouts())
         return list_tensor_alternatives(samples.shapes[0][self.spec.name])
 
+    def list_resized(self) -> list[Alternative]:
+        """Return other ways to resize the pictures, where these are at hand."""
+        if self.image is None or self.pictures is None:
+            return []
+        # Objects are labelled where the picture lies in the input now.
+        return list_resize_alternatives(self.image, fits=not self.known.detections)
+
     def try_ways(
         self, samples: SampleSet, chosen: Sequence[int], others: Sequence[Alternative]
     ) -> Iterator[tuple[Alternative | None, Seen]]:
@@ -177,17 +191,21 @@ class Runner:
                 continue
             yield other, found
 
-    def _make_feed(self, feed: Feed, other: Alternative) -> Feed:
-        name = self.input_name
-        return {**feed, name: other.make_input(feed[name], self.image)}
+    def _make_feed(self, samples: SampleSet, index: int, other: Alternative) -> Feed:
+        feed, name, own = samples.read_inputs(index), self.input_name, self.image
+        if self.pictures and own and other.image and other.image.resize != own.resize:
+            made = read_image_tensor(self.pictures / samples.names[index], other.image)
+            return {**feed, name: made.astype(feed[name].dtype)}
+        return {**feed, name: other.make_input(feed[name], own)}
 
     def observe_samples(
         self, samples: SampleSet, chosen: Sequence[int], other: Alternative | None = None
     ) -> Seen:
         """Run the model on some samples, made in another way if one is given."""
-        feeds = (samples.read_inputs(index) for index in chosen)
-        if other is not None:
-            feeds = (self._make_feed(feed, other) for feed in feeds)
+        feeds = (
+            self._make_feed(samples, index, other) if other else samples.read_inputs(index)
+            for index in chosen
+        )
         return self._observe(feeds, [self._find_wanted(samples, index) for index in chosen])
 
     def _find_wanted(self, samples: SampleSet, index: int) -> Wanted | None:
