@@ -22,6 +22,28 @@ def test_converters_when_listed_for_people_are_a_table(capsys):
     assert all(name in out for name in CONVERTERS)
 
 
+def test_converter_when_its_packages_are_beside_edgepack_runs_there(tmp_path, monkeypatch, capsys):
+    def read() -> dict[str, bool]:
+        assert run(["converter", "list", "--json"]) == 0
+        return {each["name"]: each["beside"] for each in json.loads(capsys.readouterr().out)}
+
+    own = CONVERTERS["torch"].own
+    for package in own:
+        if package != "onnx":
+            assert not any(read().values())  # one of them is missing still
+            (tmp_path / f"{package}-9.9.dist-info").mkdir()
+            (tmp_path / f"{package}-9.9.dist-info/METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: {package}\nVersion: 9.9\n"
+            )
+            monkeypatch.syspath_prepend(str(tmp_path))
+    assert [name for name, beside in read().items() if beside] == ["torch"]
+    assert run(["converter", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [cells] = [line.split("│") for line in lines if "│ torch " in line]
+    assert cells[3].strip() == "edgepack's own Python, which has its packages"
+    assert cells[4].strip() == "yes"
+
+
 def test_converter_when_unknown_is_a_usage_error(capsys):
     assert run(["converter", "install", "tflight"]) == 2
     assert "tflite" in capsys.readouterr().err

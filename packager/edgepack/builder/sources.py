@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from edgepack.base.files import hash_file
@@ -177,7 +176,7 @@ def _choose_conversion(
     settings = loaded.project.converters.get(converter.name)
     own = python or (settings.python if settings else None)
     confined = settings.confined if settings else True
-    if own is None and converter.own and all(map(_is_installed, converter.own)):
+    if own is None and converter.runs_beside:
         own = sys.executable
     if own:
         where = "--python" if python else loaded.locate("converters", converter.name)
@@ -201,15 +200,6 @@ def _locate_python(loaded: LoadedProject, named: str, python: str | None) -> str
         # Looked for once: the confined process has a PATH of its own.
         return shutil.which(named) or named
     return str(((Path() if python else loaded.folder) / named).absolute())
-
-
-def _is_installed(package: str) -> bool:
-    """Return whether the Python that edgepack runs in has a package."""
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def _hash_source(source: Path) -> str:

@@ -37,12 +37,20 @@ def list_converters(as_json: JsonOption = False) -> None:
             (
                 each.name,
                 each.words,
-                f"{each.environment}, {each.size}" if each.environment else "a Python of yours",
-                "yes" if each.ready else "no" if each.environment else "",
+                _describe_place(each),
+                "yes" if each.ready or each.beside else "no" if each.environment else "",
             )
             for each in found
         ],
     )
+
+
+def _describe_place(converter: api.ListedConverter) -> str:
+    if converter.beside:
+        return "edgepack's own Python, which has its packages"
+    if converter.environment:
+        return f"{converter.environment}, {converter.size}"
+    return "a Python of yours"
 
 
 @converter_app.command(epilog="Example: edgepack converter install keras")

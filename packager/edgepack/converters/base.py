@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepack.converters.environments import Lock
+from edgepack.converters.environments import Lock, is_installed
 
 
 def take_any(path: Path) -> None:
@@ -46,3 +46,8 @@ class Converter:
     none where it never does."""
     makes: str = ""
     """What a function of the user's returns to be converted; empty where it takes files only."""
+
+    @property
+    def runs_beside(self) -> bool:
+        """Whether it runs in the Python that edgepack runs in, which has the packages for it."""
+        return bool(self.own) and all(map(is_installed, self.own))

@@ -15,6 +15,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from edgepack.base.files import holding
@@ -110,6 +111,15 @@ def ask_python(python: str, names: Sequence[str], where: str) -> Environment:
             where=where,
         )
     return Environment(None, python, tuple(found.items()))
+
+
+def is_installed(package: str) -> bool:
+    """Return whether the Python that edgepack runs in has a package."""
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def find_python(environment: Environment, tell: Tell = lambda _: None) -> str:

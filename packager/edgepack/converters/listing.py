@@ -26,6 +26,8 @@ class ListedConverter:
     """What that environment takes; empty where there is none."""
     ready: bool
     """Whether it is on this machine."""
+    beside: bool
+    """Whether builds take the Python that edgepack runs in instead, which has the packages."""
     folder: str
     """Where it is, or would be."""
 
@@ -72,5 +74,6 @@ def _list(converter: Converter) -> ListedConverter:
         environment=lock.name if lock else "",
         size=lock.size if lock else "",
         ready=bool(lock and is_ready(lock)),
+        beside=converter.runs_beside,
         folder=str(find_folder(lock)) if lock else "",
     )
