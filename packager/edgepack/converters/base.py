@@ -8,6 +8,16 @@ from pathlib import Path
 
 from edgepack.converters.environments import Lock, is_installed
 
+TREES, TABLES, NETS, LOOSE_NETS = 1e-5, 5e-5, 1e-4, 1e-3
+"""How far a value may be from the framework's, in parts of the largest one of its output.
+
+Each is some times what was seen of right conversions. Trees add float32 leaves, each rounded by at
+most 6e-8 of itself (IEEE 754): 1e-7 to 2.8e-6 (800 trees, their sum's exponential). What takes the
+mean off features loses more: PCA 1.4e-5 where it is 200 times the spread. Kernels of nets add
+products in another order, layer after layer: 5e-7 of small nets of Keras, below 1e-4 of PyTorch's,
+3e-4 of TensorFlow Lite's with float16 weights.
+"""
+
 
 def take_any(path: Path) -> None:
     """Accept any file: the framework's own reader decides."""
@@ -34,6 +44,9 @@ class Converter:
     """Whose versions decide the result, the first of which must be there."""
     lock: Lock | None
     """The packages that edgepack installs for it; None where only the user's own Python will do."""
+    tolerance: float
+    """How far a value of the ONNX model may be from the framework's, in parts of the largest one of
+    its output."""
     look: Callable[[Path], None] = take_any
     """Look into the file before any framework reads it; raises ModelError for what it must not
     read."""

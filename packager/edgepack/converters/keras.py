@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgepack.converters.archives import require_whole_zip
-from edgepack.converters.base import Converter
+from edgepack.converters.base import NETS, Converter
 from edgepack.converters.locks import TENSORFLOW
 from edgepack.errors import ModelError
 
@@ -39,6 +39,7 @@ KERAS = Converter(
     script="edgepack_keras",
     packages=("keras", "tf2onnx", "tensorflow-cpu", "tensorflow", "onnx"),
     lock=TENSORFLOW,
+    tolerance=NETS,
     look=_look,
     makes="a keras.Model",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgepack.converters.base import Converter
+from edgepack.converters.base import TREES, Converter
 from edgepack.converters.locks import LIGHTGBM as LOCK
 from edgepack.errors import ModelError
 
@@ -38,8 +38,17 @@ LIGHTGBM = Converter(
     words="LightGBM",
     recognise=_recognise,
     script="edgepack_lightgbm",
-    packages=("onnxmltools", "lightgbm", "skl2onnx", "onnx"),
+    packages=(
+        "onnxmltools",
+        "lightgbm",
+        "skl2onnx",
+        "onnx",
+        "scipy",
+        "scikit-learn",
+        "onnxconverter-common",
+    ),
     lock=LOCK,
+    tolerance=TREES,
     look=_look,
     makes="a lightgbm.Booster, or a fitted estimator of LightGBM",
 )

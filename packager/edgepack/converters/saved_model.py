@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgepack.converters.base import Converter
+from edgepack.converters.base import NETS, Converter
 from edgepack.converters.locks import TENSORFLOW
 from edgepack.errors import ModelError
 
@@ -40,5 +40,6 @@ SAVED_MODEL = Converter(
     script="edgepack_saved_model",
     packages=("tf2onnx", "tensorflow-cpu", "tensorflow", "keras", "onnx"),
     lock=TENSORFLOW,
+    tolerance=NETS,
     look=_look,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgepack.converters.archives import require_whole_zip
-from edgepack.converters.base import Converter
+from edgepack.converters.base import TABLES, Converter
 from edgepack.converters.locks import SKLEARN as LOCK
 
 # A zip archive whose index is this file (skops.io, "The skops format").
@@ -25,8 +25,9 @@ SKLEARN = Converter(
     words="scikit-learn",
     recognise=_recognise,
     script="edgepack_sklearn",
-    packages=("skl2onnx", "scikit-learn", "skops", "onnx"),
+    packages=("skl2onnx", "scikit-learn", "skops", "onnx", "scipy", "onnxconverter-common"),
     lock=LOCK,
+    tolerance=TABLES,
     look=_look,
     makes="a fitted estimator of scikit-learn",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgepack.converters.base import Converter
+from edgepack.converters.base import LOOSE_NETS, Converter
 from edgepack.converters.locks import TENSORFLOW
 from edgepack.errors import ModelError
 
@@ -37,5 +37,6 @@ TFLITE = Converter(
     script="edgepack_tflite",
     packages=("tf2onnx", "ai-edge-litert", "tensorflow-cpu", "tensorflow", "onnx"),
     lock=TENSORFLOW,
+    tolerance=LOOSE_NETS,
     look=_look,
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from edgepack.converters.base import Converter
+from edgepack.converters.base import LOOSE_NETS, Converter
 from edgepack.converters.locks import TORCH
 from edgepack.errors import ModelError, format_list
 
@@ -184,6 +184,7 @@ TORCH_EXPORT = Converter(
     script="edgepack_torch",
     packages=("torch", "onnxscript", "onnx-ir", "onnx", "torchvision"),
     lock=TORCH,
+    tolerance=LOOSE_NETS,
     look=_look,
     own=("torch", "onnx", "onnxscript"),
     makes="(module.eval(), example_inputs) or (module.eval(), example_inputs, dynamic_shapes)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edgepack.converters.base import Converter
+from edgepack.converters.base import TREES, Converter
 from edgepack.converters.locks import XGBOOST as LOCK
 from edgepack.errors import ModelError
 
@@ -42,8 +42,18 @@ XGBOOST = Converter(
     words="XGBoost",
     recognise=_recognise,
     script="edgepack_xgboost",
-    packages=("onnxmltools", "xgboost-cpu", "xgboost", "skl2onnx", "onnx"),
+    packages=(
+        "onnxmltools",
+        "xgboost-cpu",
+        "xgboost",
+        "skl2onnx",
+        "onnx",
+        "scipy",
+        "scikit-learn",
+        "onnxconverter-common",
+    ),
     lock=LOCK,
+    tolerance=TREES,
     look=_look,
     makes="an xgboost.Booster, or a fitted estimator of XGBoost",
 )

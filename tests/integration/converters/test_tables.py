@@ -175,6 +175,19 @@ def change_leaf(model: onnx.ModelProto) -> None:
     weights[len(weights) // 2] += 0.1
 
 
+def change_leaf_by_little(model: onnx.ModelProto) -> None:
+    """Change the largest leaf by 0.01 % of itself."""
+    weights = find_trees(model, "target_weights").floats
+    weights[int(np.argmax(np.abs(weights)))] *= 1.0001
+
+
+def change_base_by_little(model: onnx.ModelProto) -> None:
+    """Change what all trees begin with by 0.01 % of the largest leaf."""
+    weights = find_trees(model, "target_weights").floats
+    base = find_trees(model, "base_values").floats
+    base[0] += 1e-4 * max(map(abs, weights))
+
+
 def find_trees(model: onnx.ModelProto, name: str) -> onnx.AttributeProto:
     [node] = [node for node in model.graph.node if node.op_type.startswith("TreeEnsemble")]
     return next(each for each in node.attribute if each.name == name)
@@ -202,6 +215,48 @@ def test_conversion_when_it_changes_the_trees_stops_the_build(
     shown = EDGES if change is move_threshold else ""
     with pytest.raises(StepError, match=f"computes something else than .*{shown}"):
         prove(path, converted, wrong, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "change"),
+    [
+        ("sklearn", "tree.skops", change_leaf_by_little),
+        ("lightgbm", "regression.txt", change_leaf_by_little),
+        ("xgboost", "regression.json", change_leaf_by_little),
+        ("xgboost", "regression.json", change_base_by_little),
+    ],
+)
+def test_conversion_when_it_changes_a_leaf_by_little_stops_the_build(
+    tmp_path, framework, name, change
+):
+    path, converted = convert(framework, name, tmp_path)
+    wrong = tmp_path / "wrong"
+    shutil.copytree(converted.folder, wrong)
+    model = onnx.load(wrong / "model.onnx")
+    change(model)
+    onnx.save(model, wrong / "model.onnx")
+    with pytest.raises(StepError, match="computes something else than"):
+        prove(path, converted, wrong, tmp_path)
+
+
+def test_model_when_a_package_that_counts_has_another_version_is_converted_anew(tmp_path):
+    """Neither the file nor a setting says that the Python has another scipy now."""
+    folder, python = find_models("sklearn")
+    info = tmp_path / "packages/scipy-0.dist-info"
+    info.mkdir(parents=True)
+    own = tmp_path / "python"
+    own.write_text(f'#!/bin/sh\nPYTHONPATH={info.parent} exec {python} "$@"\n')
+    own.chmod(0o755)
+    cache, given = StepCache(tmp_path / "steps"), make_project(folder / "linear.skops")
+    conversions = []
+    for version in ("1.0", "1.0", "1.1"):
+        text = f"Metadata-Version: 2.1\nName: scipy\nVersion: {version}\n"
+        (info / "METADATA").write_text(text)
+        converted = open_project(given, cache, Silent(), str(own)).converted
+        assert converted is not None
+        assert f"scipy {version}" in converted.conversion.environment
+        conversions.append(len(list((tmp_path / "steps").rglob("signature.json"))))
+    assert conversions == [1, 1, 2]
 
 
 @pytest.mark.parametrize(

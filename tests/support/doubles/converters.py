@@ -33,5 +33,6 @@ def make_inside(folder: Path, script: str, **settings: Any) -> Inside:
         script="double",
         packages=("double",),
         lock=None,
+        tolerance=1e-3,
     )
     return Inside(converter, write_python(folder, script), source, {}, **settings)

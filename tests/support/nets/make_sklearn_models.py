@@ -29,6 +29,7 @@ from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, StandardScaler
 from sklearn.svm import SVC, LinearSVC
+from sklearn.tree import DecisionTreeRegressor
 
 
 class OwnScaler(StandardScaler):
@@ -66,6 +67,7 @@ def make_models() -> dict[str, Any]:
     models["numbered"] = LogisticRegression().fit(rows, kinds)
     models["forest_regression"] = RandomForestRegressor(8, random_state=0).fit(rows, number)
     models["histogram_regression"] = HistGradientBoostingRegressor(max_iter=6).fit(rows, number)
+    models["tree"] = DecisionTreeRegressor(max_depth=5, random_state=0).fit(rows, number)
     models["linear"] = LinearRegression().fit(rows, number)
     models["clusters"] = KMeans(3, random_state=0, n_init=1).fit(rows)
     models["outliers"] = IsolationForest(n_estimators=8, random_state=0).fit(rows)

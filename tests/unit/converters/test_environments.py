@@ -16,6 +16,7 @@ from edgepack.converters.environments import (
     is_ready,
 )
 from edgepack.converters.locks import TENSORFLOW
+from edgepack.converters.registry import CONVERTERS
 from edgepack.errors import ToolError
 
 OWN = sys.version_info[:2]
@@ -97,6 +98,49 @@ def test_python_of_the_user_when_asked_tells_its_versions():
     found = ask_python(sys.executable, ("numpy", "onnx", "no-such-package"), "--python")
     assert [name for name, _ in found.packages] == ["numpy", "onnx"]
     assert found.identity[0].startswith("numpy ")
+
+
+def write_versions(folder: Path, **versions: str) -> str:
+    """Write a Python that has these packages before its own, as far as metadata says."""
+    packages = folder / "packages"
+    for name, version in versions.items():
+        info = packages / f"{name.replace('-', '_')}-1.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        (info / "METADATA").write_text(text)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return str(python)
+
+
+@pytest.mark.parametrize(
+    ("converter", "package"),
+    [
+        ("keras", "tensorflow"),
+        ("saved-model", "keras"),
+        ("tflite", "ai-edge-litert"),
+        ("torch", "onnx-ir"),
+        ("sklearn", "scipy"),
+        ("sklearn", "onnxconverter-common"),
+        ("lightgbm", "scipy"),
+        ("lightgbm", "onnxconverter-common"),
+        ("xgboost", "scikit-learn"),
+        ("xgboost", "numpy"),
+    ],
+)
+def test_python_of_the_user_when_a_package_that_counts_changes_is_another(
+    tmp_path, converter, package
+):
+    names = CONVERTERS[converter].packages
+    versions = {**dict.fromkeys(names, "1.0"), package: "1.0"}
+    python = write_versions(tmp_path, **versions)
+    before = ask_python(python, names, "--python")
+    write_versions(tmp_path, **{package: "1.1"})
+    after = ask_python(python, names, "--python")
+    assert set(after.identity) - set(before.identity) == {f"{package} 1.1"}
+    write_versions(tmp_path, **{"no-such-package": "2.0"})
+    assert ask_python(python, names, "--python").identity == after.identity
 
 
 def test_python_of_the_user_when_it_lacks_the_framework_says_so():

@@ -31,6 +31,14 @@ def test_output_when_far_is_refused_with_name_sample_and_numbers():
         require_near(found, "Keras")
 
 
+@pytest.mark.parametrize(("off", "near"), [(0.9e-5, True), (1.2e-5, False)])
+def test_output_when_its_format_says_the_limit_is_held_to_that(off, near):
+    expected = np.array([0.5, 1.0])
+    found = compare([expected], [expected + off], share=1e-5)
+    assert found.tolerance == pytest.approx(1.01e-5)
+    assert (found.farthest <= found.tolerance) is near
+
+
 def test_output_when_tiny_counts_as_zero():
     require_near(compare([f32(1e-9)], [f32(2e-9)]), "Keras")
 
