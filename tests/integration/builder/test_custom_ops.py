@@ -34,6 +34,10 @@ HERE = find_machine()
 if not HERE.startswith("linux-"):
     pytest.skip("libraries of custom operators are for Linux", allow_module_level=True)
 ELSEWHERE = "linux-aarch64" if HERE == "linux-x86-64" else "linux-x86-64"
+CROSS = {"linux-aarch64": "aarch64-linux-gnu-gcc", "linux-x86-64": "x86_64-linux-gnu-gcc"}[
+    ELSEWHERE
+]
+"""Debian's compiler for the other machine; without it, a library says it is for that one."""
 MACHINE = {"linux-aarch64": 183, "linux-x86-64": 62}[ELSEWHERE]
 BOTH = f"custom_ops: {{{HERE}: libbend.so, {ELSEWHERE}: other/libbend.so}}"
 ONE = f"custom_ops: {{{HERE}: libbend.so}}"
@@ -43,7 +47,10 @@ SHIPPED = ("cpu-int8-static", "cpu-fp32")
 def write_libraries(folder: Path, *arguments: str) -> Path:
     library = compile_library(folder / "libbend.so", *arguments)
     (folder / "other").mkdir(exist_ok=True)
-    write_other_machine(library, folder / "other/libbend.so", MACHINE)
+    if shutil.which(CROSS):
+        compile_library(folder / "other/libbend.so", *arguments, compiler=CROSS)
+    else:
+        write_other_machine(library, folder / "other/libbend.so", MACHINE)
     return library
 
 

@@ -68,10 +68,12 @@ def _run(argv: Sequence[str]) -> None:
         raise ToolError(f"{' '.join(argv[-2:])} failed{done.last_lines}", hint="see there")
 
 
-def compile_library(path: Path, *arguments: str, source: Path = SOURCE) -> Path:
+def compile_library(
+    path: Path, *arguments: str, source: Path = SOURCE, compiler: str = "cc"
+) -> Path:
     """Compile a shared library; arguments are the compiler's."""
     include = f"-I{find_headers()}"
-    argv = ["cc", "-shared", "-fPIC", "-O1", include, "-x", "c", str(source), "-x", "none"]
+    argv = [compiler, "-shared", "-fPIC", "-O1", include, "-x", "c", str(source), "-x", "none"]
     done = run_program([*argv, *arguments, "-o", str(path)], timeout_s=120)
     assert not done.exit_code, done.last_lines
     return path
