@@ -452,7 +452,7 @@ class Pipeline:
             ValueError: A name, dtype or shape is not what it takes.
             StageError: Onnxruntime fails in a stage.
         """
-        feed = self._check_inputs(inputs)
+        feed = self.check_inputs(inputs)
         with self._calling:
             return self.chain(feed)
 
@@ -486,7 +486,7 @@ class Pipeline:
         nowhere = meanings.Feed({}, None)
         return [meaning.make_answers({rows.output: r[None]}, nowhere)[rows.output] for r in array]
 
-    def _check_inputs(self, inputs: Union[Mapping[str, Any], np.ndarray]) -> Arrays:
+    def check_inputs(self, inputs: Union[Mapping[str, Any], np.ndarray]) -> Arrays:
         wanted = [spec.name for spec in self.inputs]
         if not isinstance(inputs, Mapping):
             if len(wanted) != 1:

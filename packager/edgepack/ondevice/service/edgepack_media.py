@@ -1,0 +1,85 @@
+"""Files that a client sends, to what the loader's ``predict`` takes, and its answers to JSON.
+
+Pictures are turned upright as their EXIF orientation says, and what is transparent shows white, as
+in the builder's samples.
+
+Needs Python 3.8 or newer, numpy and Pillow; nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import warnings
+from typing import Any, Mapping
+
+import numpy as np
+from PIL import Image, ImageOps
+
+MOST_PIXELS = 64_000_000
+"""Of a picture: 192 MB of RGB."""
+
+
+class MediaError(ValueError):
+    """What was sent cannot be read."""
+
+
+def read_picture(data: bytes) -> np.ndarray:
+    """Return a JPEG or PNG file's pixels: uint8 ``(H, W, 3)``, RGB, upright and opaque.
+
+    Raises:
+        MediaError: It is neither, is damaged, or has too many pixels.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=["JPEG", "PNG"]) as image:
+                _check_size(image)
+                upright = _make_opaque(ImageOps.exif_transpose(image))
+                return np.asarray(upright.convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise MediaError(f"the picture cannot be read: {error}") from error
+
+
+def _check_size(image: Image.Image) -> None:
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise MediaError(f"it has {width} x {height} pixels, at most {MOST_PIXELS} are taken")
+
+
+def _make_opaque(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA"))
+
+
+def read_text(data: bytes) -> str:
+    """Return a text in UTF-8.
+
+    Raises:
+        MediaError: It is none.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MediaError(f"the text is not UTF-8: {error}") from error
+
+
+def make_plain(answer: Any) -> Any:
+    """Return an answer as JSON has it: objects, lists, texts and numbers; NaN is null."""
+    if dataclasses.is_dataclass(answer) and not isinstance(answer, type):
+        return {
+            field.name: make_plain(getattr(answer, field.name))
+            for field in dataclasses.fields(answer)
+        }
+    if isinstance(answer, Mapping):
+        return {name: make_plain(each) for name, each in answer.items()}
+    if isinstance(answer, np.ndarray):
+        return make_plain(answer.tolist())
+    if isinstance(answer, (list, tuple)):
+        return [make_plain(each) for each in answer]
+    if isinstance(answer, float) and not math.isfinite(answer):
+        return None
+    return answer
