@@ -23,6 +23,7 @@ FUNCTIONS = {
     "verify": "verify",
     "try": "try_bundle",
     "sign": "sign",
+    "serve": "serve",
     "push": "push",
     "bench": "bench",
     "optimize": "optimize",

@@ -36,6 +36,7 @@ MAY_USE = {
         "preprocessing quantization steps"
     ),
     "trying": "base ondevice model project bundle samples metrics results",
+    "serving": "ondevice",
     "measure": (
         "base ondevice model project backends bundle samples metrics records devices "
         "deploy steps builder"
@@ -43,7 +44,7 @@ MAY_USE = {
     "demo": "base project bundle records devices deploy results builder measure",
     "api": (
         "base converters model project backends bundle metrics records devices deploy results "
-        "builder trying measure demo"
+        "builder trying serving measure demo"
     ),
     "cli": "base api",
     "__main__": "cli",

@@ -33,6 +33,7 @@ from edgepack.cli.pushing import push, rollback
 from edgepack.cli.reporting import report
 from edgepack.cli.rollouts import rollout_app
 from edgepack.cli.runtimes import runtime_app
+from edgepack.cli.serving import serve
 from edgepack.cli.signing import AllowedSignersOption, sign
 from edgepack.cli.targets import targets_app
 from edgepack.cli.trying import try_bundle
@@ -224,6 +225,10 @@ app.command(
     "edgepack try dist/vad-1.0.0-linux-x86-64 sound.wav --input state=0 --input sr=16000",
 )(try_bundle)
 app.command(epilog="Example: edgepack sign dist/detector-1.0.0-raspberry-pi")(sign)
+app.command(
+    epilog="Examples: edgepack serve dist/detector-1.0.0-linux-x86-64  |  "
+    "edgepack serve ~/edgepack/detector/current --host 0.0.0.0 --token-file token"
+)(serve)
 app.command(
     epilog="Examples: edgepack push dist/detector-1.0.0-raspberry-pi --device pi5  |  "
     "edgepack push dist --device tag:lab --canary 1 --waves 3"

@@ -32,7 +32,7 @@ import numpy as np  # noqa: E402
 import onnxruntime as ort  # noqa: E402
 
 if __package__:
-    from ..runtime import edgepack_providers as providers  # noqa: TID252
+    from ..runtime import edgepack_providers as providers
 else:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     import edgepack_providers as providers  # type: ignore[import-not-found,no-redef]

@@ -297,6 +297,11 @@ class Model:
         """What runs an inference: the session's ``run``, or one that also pads and cuts."""
         return self._run_padded if self.buckets else self.session.run
 
+    def check_sizes(self, feed: Arrays) -> None:
+        """Raise ValueError where checked inputs are larger than any model of this variant."""
+        if self.buckets:
+            shapes.choose_bucket(self.buckets, self._find_sizes(feed), exact=self._exact)
+
     def _run_padded(self, names: List[str], feed: Arrays) -> Sequence[np.ndarray]:
         number = shapes.choose_bucket(self.buckets, self._find_sizes(feed), exact=self._exact)
         return list(self.run_bucket(number, names, feed).values())

@@ -76,6 +76,11 @@ class Meaning:
         self.needed = [spec.name for spec in inputs.needed if spec.name not in self._made]
         self._read = read
 
+    @property
+    def takes_files(self) -> bool:
+        """Whether a picture is a file's bytes, which the model decodes itself."""
+        return any(len(self._specs[name].shape) == 1 for name in self._images)
+
     def make_feed(self, given: Given) -> Feed:
         """Return tensors for what a caller gives.
 
@@ -187,6 +192,16 @@ class Meaning:
     def find_labels(self, name: str) -> List[str]:
         """Return an output's labels by index; empty where it has none."""
         return self._labels.get(name, [])
+
+    def read_files(self) -> None:
+        """Read all files that descriptions name now, so that the bundle may be removed later.
+
+        Raises:
+            LoadError: One is missing.
+        """
+        _ = self._labels, self._priors
+        for name in self._texts:
+            _ = self._in_model if self._specs[name].dtype == "uint8" else self._tokenizers
 
     @cached_property
     def _labels(self) -> Dict[str, List[str]]:

@@ -487,6 +487,7 @@ class Pipeline:
         return [meaning.make_answers({rows.output: r[None]}, nowhere)[rows.output] for r in array]
 
     def check_inputs(self, inputs: Union[Mapping[str, Any], np.ndarray]) -> Arrays:
+        """Return what the stages are to be fed, or raise ValueError."""
         wanted = [spec.name for spec in self.inputs]
         if not isinstance(inputs, Mapping):
             if len(wanted) != 1:

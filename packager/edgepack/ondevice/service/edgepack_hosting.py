@@ -1,8 +1,8 @@
 """Bundles that are served: opened, proven by their golden outputs, and exchanged while they run.
 
-A bundle's folder may be a link, as ``current`` of a device is. When it leads elsewhere the release
-there is opened and proven beside the one that answers, and answers from then on; requests that came
-before are still answered by the old one. A release that does not work is not taken, and why is told.
+A folder may be a link, as ``current`` of a device is. When it leads elsewhere the release there
+is opened and proven beside the one that answers, and answers from then on; requests that came
+before are still answered by the old one. A release that does not work is not taken; why is told.
 
 Needs what the loader needs: Python 3.8, numpy and onnxruntime.
 """
@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 
@@ -28,7 +28,8 @@ else:  # a bundle's, in the folder beside the loader
 
 Arrays = Dict[str, np.ndarray]
 LoadError = loader.LoadError
-ORT_ERRORS = loader.ORT_ERRORS
+FAILURES: Tuple[Type[Exception], ...] = (LoadError, *loader.ORT_ERRORS)
+"""What opening or running a bundle raises where it does not work."""
 
 
 class Tensor(NamedTuple):
@@ -82,6 +83,8 @@ class Release:
                 self.passed_over += [(f"{part}={n}", why) for n, why in model.passed_over]
         else:
             self.model = loader.load(folder)
+            self.model.bundle.meaning.read_files()
+            self.model.counts_outside = True
             self.variant = self.model.variant
             self.passed_over = list(self.model.passed_over)
         self.load_s = time.monotonic() - began_s
@@ -91,14 +94,21 @@ class Release:
         """Whether it takes pictures and texts and gives answers; several models take tensors."""
         return self.model is not None
 
+    @property
+    def takes_files(self) -> bool:
+        """Whether a picture is given as the file that it is in."""
+        return self.model is not None and bool(self.model.bundle.meaning.takes_files)
+
     def check(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return what :meth:`run` takes for the inputs of a request.
 
         Raises:
-            ValueError: A name, dtype or shape is not what the model takes.
+            ValueError: A name, dtype or shape is not what the model takes, or it is larger than any
+                model of the variant.
         """
         if self.model is not None:
             checked: Arrays = self.model.check_inputs(inputs)
+            self.model.check_sizes(checked)
             return checked
         return dict(self._pipeline.check_inputs(inputs))
 
@@ -112,9 +122,6 @@ class Release:
         """Return the outputs of each of some checked inputs of one kind.
 
         Of several models each call begins a stream: a connection is none.
-
-        Raises:
-            ValueError: The inputs are larger than any model of the variant.
         """
         if self.model is None:
             return [self._run_pipeline(feed) for feed in feeds]
@@ -163,7 +170,6 @@ class Hosted:
         self.refused = ""
         self._seen: Optional[Tuple[str, bytes]] = None
 
-    @property
     def is_current(self) -> bool:
         """Whether the folder leads to what was opened last, or tried."""
         return self._seen == self._look()
@@ -184,10 +190,11 @@ class Hosted:
         self._seen = self._look()
         try:
             release = Release(Path(self._seen[0]))
-            if self.release is not None and release.name != self.release.name:
-                raise LoadError(f"it is {release.name!r}, and this was {self.release.name!r}")
             release.warm_up(self.joined)
-        except (LoadError, *ORT_ERRORS) as error:
+        except FAILURES as error:
             self.refused = str(error)
+            return
+        if self.release is not None and release.name != self.release.name:
+            self.refused = f"it is {release.name!r}, and this was {self.release.name!r}"
             return
         self.release, self.refused = release, ""

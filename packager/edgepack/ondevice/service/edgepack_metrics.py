@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
 PHASES = ("read", "wait", "infer", "write")
@@ -69,7 +69,9 @@ class Metrics:
             labels=["model", "input"],
         )
         info = GaugeMetricFamily(
-            "edgepack_model", "The release in use.", labels=["model", "version", "digest", "variant"]
+            "edgepack_model",
+            "The release in use.",
+            labels=["model", "version", "digest", "variant"],
         )
         for model, found in self._read_gauges().items():
             waiting.add_metric([model], found["waiting"])

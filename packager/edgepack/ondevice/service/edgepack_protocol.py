@@ -1,8 +1,8 @@
 """Tensors as the Open Inference Protocol (v2) has them: JSON, and its binary extension.
 
 With the extension a body is JSON, whose length a header gives, and then the values of tensors one
-after the other, little-endian. Source: "Predict Protocol - Version 2" of KServe, rest_predict_v2.yaml,
-and "Binary Tensor Data Extension" of Triton Inference Server.
+after the other, little-endian. Source: "Predict Protocol - Version 2" of KServe,
+rest_predict_v2.yaml, and "Binary Tensor Data Extension" of Triton Inference Server.
 
 Needs Python 3.8 or newer and numpy; nothing else.
 """
@@ -108,7 +108,7 @@ def read_request(body: bytes, header_length: Optional[str] = None) -> Request:
     if not isinstance(identity, str):
         raise ProtocolError("'id' has to be a text")
     binary = parameters.get("binary_data_output", False) is True
-    outputs = _read_outputs(document.get("outputs"), binary)
+    outputs = _read_outputs(document.get("outputs"), binary=binary)
     return Request(identity, inputs, outputs, binary, _read_timeout(parameters))
 
 
@@ -156,7 +156,7 @@ def _read_timeout(parameters: Mapping[str, Any]) -> Optional[int]:
     return found
 
 
-def _read_outputs(entries: Any, binary: bool) -> Tuple[Wanted, ...]:
+def _read_outputs(entries: Any, *, binary: bool) -> Tuple[Wanted, ...]:
     if entries is None:
         return ()
     if not isinstance(entries, list):

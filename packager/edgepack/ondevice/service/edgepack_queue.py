@@ -17,10 +17,15 @@ from collections import deque
 from concurrent.futures import Executor
 from typing import Any, Callable, Deque, List, NamedTuple, Optional, Sequence
 
+if __package__:
+    from .edgepack_settings import Limits
+else:  # a bundle's
+    from edgepack_settings import Limits  # type: ignore[import-not-found,no-redef]
+
 CLOCK = time.monotonic
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """A request is not run.
 
     Attributes:
@@ -32,17 +37,6 @@ class Refusal(Exception):
         super().__init__(text)
         self.status = status
         self.reason = reason
-
-
-class Limits(NamedTuple):
-    """What a queue may hold."""
-
-    waiting: int = 64
-    """Requests that wait; one more is refused."""
-    joined: int = 1
-    """Requests in one batch at most."""
-    delay_s: float = 0.0
-    """How long the first of a batch waits for others."""
 
 
 class Job(NamedTuple):
@@ -91,12 +85,12 @@ class Queue:
         """Return the result of a request once it has run.
 
         Raises:
-            Refusal: The queue is full or closed, or the deadline passed while it waited.
+            RefusedError: The queue is full or closed, or the deadline passed while it waited.
         """
         if self._closed:
-            raise Refusal(503, "stopping", "the service stops")
+            raise RefusedError(503, "stopping", "the service stops")
         if len(self._jobs) >= self.limits.waiting:
-            raise Refusal(429, "full", f"{len(self._jobs)} requests wait already: try later")
+            raise RefusedError(429, "full", f"{len(self._jobs)} requests wait already: try later")
         result = asyncio.get_running_loop().create_future()
         self._jobs.append(Job(work, kind, CLOCK(), deadline_s, result))
         self._came.set()
@@ -129,7 +123,7 @@ class Queue:
             return job
         waited_ms = 1000 * (now_s - job.came_s)
         text = f"it waited {waited_ms:.0f} ms, beyond its deadline"
-        job.result.set_exception(Refusal(503, "deadline", text))
+        job.result.set_exception(RefusedError(503, "deadline", text))
         return None
 
     async def _join(self, first: Job) -> List[Job]:
@@ -160,7 +154,8 @@ class Queue:
         run = asyncio.get_running_loop().run_in_executor(
             self._executor, self._run, [job.work for job in jobs]
         )
-        (outcome,) = await asyncio.gather(run, return_exceptions=True)
+        outcomes = await asyncio.gather(run, return_exceptions=True)
+        outcome = outcomes[0]
         for number, job in enumerate(jobs):
             if job.result.done():
                 continue

@@ -1,4 +1,4 @@
-"""Serve bundles over HTTP: the Open Inference Protocol (v2), answers to pictures and texts, metrics.
+"""Serve bundles over HTTP: the Open Inference Protocol (v2), answers to pictures, metrics.
 
 ::
 
@@ -6,8 +6,8 @@
     curl localhost:8080/v2/health/ready
     curl --data-binary @cat.jpg -H 'Content-Type: image/jpeg' localhost:8080/predict
 
-``ready`` is 200 once the golden outputs were right on this machine, in this process. A folder that is
-a link is followed: when it leads to another release, that answers as soon as it is proven.
+``ready`` is 200 once the golden outputs were right on this machine, in this process. A folder that
+is a link is followed: when it leads to another release, that answers as soon as it is proven.
 
 Needs what the loader needs, and what ``requirements-serve.txt`` names: FastAPI, uvicorn,
 prometheus-client and Pillow. Exit codes: 0 after a signal, 2 for a wrong option, 3 where no variant
@@ -18,28 +18,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import functools
+import contextlib
 import hmac
-import ipaddress
 import json
 import signal
+import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import (
     Any,
     AsyncIterator,
-    Awaitable,
     Callable,
     Dict,
+    Iterator,
     List,
     Mapping,
     NamedTuple,
     Optional,
     Sequence,
     Tuple,
+    Type,
     TypeVar,
 )
 
@@ -58,7 +58,8 @@ if __package__:
     from . import edgepack_protocol as protocol
     from . import edgepack_systemd as systemd
     from .edgepack_metrics import Metrics
-    from .edgepack_queue import CLOCK, Limits, Queue, Refusal
+    from .edgepack_queue import CLOCK, Queue, RefusedError
+    from .edgepack_settings import Settings, add_arguments, is_loopback, make_settings
 else:  # a bundle's, in the folder beside the loader
     # A release on a device is never written to, not even with byte code.
     sys.dont_write_bytecode = True
@@ -69,11 +70,12 @@ else:  # a bundle's, in the folder beside the loader
     import edgepack_systemd as systemd  # type: ignore[import-not-found,no-redef]
     from edgepack_answers import AnswerOptions  # type: ignore[import-not-found,no-redef]
     from edgepack_metrics import Metrics  # type: ignore[import-not-found,no-redef]
-    from edgepack_queue import (  # type: ignore[import-not-found,no-redef]
-        CLOCK,
-        Limits,
-        Queue,
-        Refusal,
+    from edgepack_queue import CLOCK, Queue, RefusedError  # type: ignore[import-not-found,no-redef]
+    from edgepack_settings import (  # type: ignore[import-not-found,no-redef]
+        Settings,
+        add_arguments,
+        is_loopback,
+        make_settings,
     )
 
 T = TypeVar("T")
@@ -81,28 +83,6 @@ NO_VARIANT_EXIT = 3
 _LARGE = 1 << 16
 """Bodies of so many bytes are read in a thread, so that others need not wait for that."""
 _PHASE = time.perf_counter
-
-
-class Settings(NamedTuple):
-    """How bundles are served."""
-
-    host: str = "127.0.0.1"
-    port: int = 8080
-    """0: one that is free."""
-    token: str = ""
-    """What clients have to show, as ``Authorization: Bearer TOKEN``; health is told to all."""
-    certificate: str = ""
-    """A PEM file, for TLS; with the key in ``key``."""
-    key: str = ""
-    limits: Limits = Limits()
-    deadline_s: float = 10.0
-    """How long a request waits, unless it says less."""
-    most_bytes: int = 64 << 20
-    """Of a body."""
-    follow_s: float = 1.0
-    """How often folders are looked at for another release; 0: at SIGHUP only."""
-    stop_s: float = 30.0
-    """How long requests may take after a signal to stop."""
 
 
 class Place(NamedTuple):
@@ -118,6 +98,10 @@ class Work(NamedTuple):
 
     release: hosting.Release
     feed: Dict[str, np.ndarray]
+
+
+class InferenceError(Exception):
+    """The model failed on inputs that it should take."""
 
 
 class Service:
@@ -158,7 +142,10 @@ class Service:
 
         def run(works: Sequence[Work]) -> List[Dict[str, np.ndarray]]:
             began = _PHASE()
-            outputs = works[0].release.run([work.feed for work in works])
+            try:
+                outputs = works[0].release.run([work.feed for work in works])
+            except hosting.FAILURES as error:
+                raise InferenceError(str(error)) from error
             took.observe(_PHASE() - began)
             return outputs
 
@@ -176,7 +163,7 @@ class Service:
 
     # Its life
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _live(self, _: FastAPI) -> AsyncIterator[None]:
         tasks = [asyncio.ensure_future(place.queue.work()) for place in self._places.values()]
         follow = asyncio.ensure_future(self._follow())
@@ -201,12 +188,10 @@ class Service:
         systemd.notify("READY=1", f"STATUS={', '.join(map(self._describe, self._places.values()))}")
         while True:
             self._changed.clear()
-            try:
+            with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), self.settings.follow_s or None)
-            except asyncio.TimeoutError:
-                pass
             for place in self._places.values():
-                if not await _in_thread(lambda hosted=place.hosted: hosted.is_current):
+                if not await _in_thread(place.hosted.is_current):
                     await self._open(place.hosted)
 
     async def _open(self, hosted: hosting.Hosted) -> None:
@@ -245,13 +230,16 @@ class Service:
             app.post(f"{path}/infer", dependencies=closed, openapi_extra=_INFER)(self._infer)
         for path in ("/predict", "/predict/{name}"):
             app.post(path, dependencies=closed, openapi_extra=_PREDICT)(self._predict)
-        app.exception_handler(Refusal)(self._refuse)
-        app.exception_handler(AnyHTTPException)(self._refuse_http)
-        app.exception_handler(RequestValidationError)(self._refuse_values)
-        for error in (ValueError, TypeError):
-            app.exception_handler(error)(self._refuse_values)
-        for error in (*hosting.ORT_ERRORS, hosting.LoadError):
-            app.exception_handler(error)(self._fail)
+        handlers: List[Tuple[Type[Exception], Any]] = [
+            (RefusedError, self._refuse),
+            (AnyHTTPException, self._refuse_http),
+            (RequestValidationError, self._refuse_values),
+            (ValueError, self._refuse_values),
+            (TypeError, self._refuse_values),
+            (InferenceError, self._fail),
+        ]
+        for error, handler in handlers:
+            app.exception_handler(error)(handler)
         return app
 
     async def _check_token(self, request: Request) -> None:
@@ -267,7 +255,7 @@ class Service:
         place = self._places[name]
         release = place.hosted.release
         if release is None:
-            raise Refusal(503, "loading", place.hosted.refused or "the model is being opened")
+            raise RefusedError(503, "loading", place.hosted.refused or "the model is being opened")
         if version not in (None, release.version):
             raise HTTPException(404, f"{name!r} has the version {release.version}, not {version}")
         return place, release
@@ -312,9 +300,7 @@ class Service:
         body = await self._read_body(request)
         began = _PHASE()
         length = request.headers.get(protocol.HEADER_LENGTH)
-        asked, feed = await _unless_short(
-            len(body), lambda: _read_asked(release, body, length)
-        )
+        asked, feed = await _unless_short(len(body), lambda: _read_asked(release, body, length))
         self._observe(name, "read", began)
         outputs = await self._run(place, Work(release, feed), asked.timeout_us)
         began = _PHASE()
@@ -329,7 +315,7 @@ class Service:
         more = {protocol.HEADER_LENGTH: str(header)}
         return Response(data, headers=more, media_type="application/octet-stream")
 
-    async def _predict(  # noqa: PLR0913: each is an option of the query
+    async def _predict(
         self,
         request: Request,
         name: Optional[str] = None,
@@ -350,7 +336,7 @@ class Service:
             raise HTTPException(415, f"the content type is {kind!r}, taken are {known}")
         body = await self._read_body(request)
         began = _PHASE()
-        feed = await _in_thread(lambda: release.model.make_feed(_READERS[kind](body)))
+        feed = await _in_thread(lambda: _make_feed(release, kind, body))
         self._observe(chosen, "read", began)
         outputs = await self._run(place, Work(release, feed.arrays), None)
         began = _PHASE()
@@ -400,7 +386,7 @@ class Service:
 
     # What it refuses
 
-    async def _refuse(self, request: Request, error: Refusal) -> Response:
+    async def _refuse(self, request: Request, error: RefusedError) -> Response:
         return self._answer_error(request, error.status, error.reason, str(error))
 
     async def _refuse_http(self, request: Request, error: AnyHTTPException) -> Response:
@@ -436,7 +422,7 @@ _READERS: Mapping[str, Callable[[bytes], Any]] = {
     "image/png": media.read_picture,
     "text/plain": media.read_text,
 }
-_INFER: Mapping[str, Any] = {
+_INFER: Dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
@@ -445,7 +431,7 @@ _INFER: Mapping[str, Any] = {
         },
     }
 }
-_PREDICT: Mapping[str, Any] = {
+_PREDICT: Dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in _READERS},
@@ -458,6 +444,13 @@ def _read_asked(
 ) -> Tuple[protocol.Request, Dict[str, np.ndarray]]:
     asked = protocol.read_request(body, length)
     return asked, release.check(asked.inputs)
+
+
+def _make_feed(release: hosting.Release, kind: str, body: bytes) -> Any:
+    is_file = release.takes_files and kind.startswith("image/")
+    feed = release.model.make_feed(body if is_file else _READERS[kind](body))
+    release.model.check_sizes(feed.arrays)
+    return feed
 
 
 def _read_gauges(place: Place) -> Dict[str, Any]:
@@ -491,17 +484,33 @@ async def _unless_short(size: int, work: Callable[[], T]) -> T:
     return await _in_thread(work) if size > _LARGE else work()
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address or ``localhost``."""
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        OSError: There is no such address, or another program listens there.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return socket.create_server(found[0][4][:2], family=found[0][0], backlog=2048)
+
+
+@contextlib.contextmanager
+def ignoring_signals() -> Iterator[None]:
+    """Let signals to stop do nothing: uvicorn handles them, and raises them again at the end.
+
+    Source: uvicorn 0.54, Server.capture_signals.
+    """
+    before = {
+        each: signal.signal(each, lambda *_: None) for each in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
-def serve(
-    folders: Sequence[Path], settings: Settings, tell: Callable[[str], None]
-) -> int:
+def serve(folders: Sequence[Path], settings: Settings, tell: Callable[[str], None]) -> int:
     """Serve bundles until a signal, and return the exit code.
 
     Raises:
@@ -511,8 +520,6 @@ def serve(
     service = Service(folders, settings, tell)
     config = uvicorn.Config(
         service.app,
-        host=settings.host,
-        port=settings.port,
         ssl_certfile=settings.certificate or None,
         ssl_keyfile=settings.key or None,
         log_level="warning",
@@ -521,14 +528,19 @@ def serve(
         timeout_graceful_shutdown=int(settings.stop_s),
     )
     server = uvicorn.Server(config)
-    service.stop_with(functools.partial(setattr, server, "should_exit", True))
-    with config.bind_socket() as listening:
+
+    def stop() -> None:
+        server.should_exit = True
+
+    service.stop_with(stop)
+    with listen(settings.host, settings.port) as listening:
         host, port = listening.getsockname()[:2]
         scheme = "https" if settings.certificate else "http"
         tell(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
         if not is_loopback(settings.host) and not settings.token:
             tell(f"anyone who reaches {settings.host} can use this: give a token")
-        server.run([listening])
+        with ignoring_signals():
+            server.run([listening])
     return NO_VARIANT_EXIT if service.failed else 0
 
 
@@ -536,29 +548,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Serve what the command line names and return the exit code."""
     parser = argparse.ArgumentParser(description="Serve bundles over HTTP.")
     parser.add_argument("bundles", nargs="*", type=Path, help="default: the one this lies in")
-    parser.add_argument("--host", default="127.0.0.1", help="to listen on (%(default)s)")
-    parser.add_argument("--port", type=int, default=8080, help="%(default)s; 0: any")
-    parser.add_argument("--token-file", type=Path, help="clients have to show what is in it")
-    parser.add_argument("--certificate", default="", help="PEM file, for TLS")
-    parser.add_argument("--key", default="", help="PEM file with its key")
-    parser.add_argument("--waiting", type=int, default=64, help="requests (%(default)s)")
-    parser.add_argument("--deadline-ms", type=float, default=10_000.0, help="%(default)s")
-    parser.add_argument("--batch", type=int, default=1, help="requests, at most (%(default)s)")
-    parser.add_argument("--batch-delay-ms", type=float, default=0.0, help="%(default)s")
-    parser.add_argument("--most-mb", type=int, default=64, help="of a body (%(default)s)")
+    add_arguments(parser)
     given = parser.parse_args(argv)
-    limits = Limits(given.waiting, given.batch, given.batch_delay_ms / 1000)
     try:
-        settings = Settings(
-            host=given.host,
-            port=given.port,
-            token=read_token(given.token_file) if given.token_file else "",
-            certificate=given.certificate,
-            key=given.key,
-            limits=limits,
-            deadline_s=given.deadline_ms / 1000,
-            most_bytes=given.most_mb << 20,
-        )
+        settings = make_settings(given)
         folders = given.bundles or [Path(__file__).resolve().parents[1]]
         return serve(folders, settings, lambda line: print(line, file=sys.stderr, flush=True))
     except (OSError, ValueError) as error:
@@ -566,22 +559,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except hosting.LoadError as error:
         print(error, file=sys.stderr)
         return NO_VARIANT_EXIT
-
-
-def read_token(path: Path) -> str:
-    """Return the token in a file.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: It holds none.
-    """
-    token = path.read_text(encoding="utf-8").strip()
-    if not token.isascii() or not token.isprintable() or len(token) < _LEAST_TOKEN:
-        raise ValueError(f"{path} holds no token: one line of {_LEAST_TOKEN} characters at least")
-    return token
-
-
-_LEAST_TOKEN = 16
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Tells systemd how a service of ``Type=notify`` is. Without systemd nothing is told.
 
-Source: sd_notify(3): a datagram to the socket that NOTIFY_SOCKET names; ``@`` stands for an abstract
-one.
+Source: sd_notify(3): a datagram to the socket that NOTIFY_SOCKET names; ``@`` stands for an
+abstract one.
 """
 
 from __future__ import annotations

@@ -1,0 +1,57 @@
+"""``edgepack serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgepack import api
+
+
+def serve(
+    bundles: Annotated[
+        list[Path],
+        typer.Argument(help="Bundles' folders, or links to them.", show_default=False),
+    ],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")] = 8080,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Clients have to show what this file holds.")
+    ] = None,
+    certificate: Annotated[Path | None, typer.Option(help="A PEM file, for TLS.")] = None,
+    key: Annotated[Path | None, typer.Option(help="A PEM file with the certificate's key.")] = None,
+    waiting: Annotated[
+        int, typer.Option(min=1, help="Requests that wait for a model at most.")
+    ] = 64,
+    deadline_ms: Annotated[
+        float, typer.Option(help="How long a request waits, unless it says less.")
+    ] = 10_000.0,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Requests that are joined to a batch at most.")
+    ] = 1,
+    batch_delay_ms: Annotated[
+        float, typer.Option(min=0, help="How long the first of a batch waits for others.")
+    ] = 0.0,
+    most_mb: Annotated[int, typer.Option(min=1, help="The largest body of a request.")] = 64,
+) -> None:
+    """Serve bundles over HTTP: the Open Inference Protocol, answers to pictures, metrics."""
+    token = ""
+    if token_file:
+        token = api.read_token(token_file)
+    settings = api.ServiceSettings(
+        host=host,
+        port=port,
+        token=token,
+        certificate=str(certificate or ""),
+        key=str(key or ""),
+        limits=api.ServiceLimits(waiting, batch, batch_delay_ms / 1000),
+        deadline_s=deadline_ms / 1000,
+        most_bytes=most_mb << 20,
+    )
+    api.serve(bundles, settings, tell=_tell)
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)

@@ -1,0 +1,1 @@
+"""Serves bundles over HTTP on this machine, by the code that bundles carry."""

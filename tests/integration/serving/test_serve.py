@@ -1,0 +1,407 @@
+"""``edgepack serve`` as a client sees it: Triton's own, and plain HTTP."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from edgepack.builder.build import build
+from edgepack.ondevice.runtime import edgepack_loader as loader
+from onnx import TensorProto, helper
+from PIL import Image
+from tritonclient.utils import InferenceServerException
+
+from tests.support.nets.tiny_models import save
+from tests.support.servers.service import serving
+
+FLOAT = TensorProto.FLOAT
+SIDE = 8
+
+
+def make_bundle(folder: Path, version: str, factor: float, name: str = "net") -> Path:
+    """Build a bundle that gives ``factor`` times the means of a picture's colours."""
+    folder.mkdir(parents=True)
+    node = helper.make_node
+    save(
+        folder / "net.onnx",
+        [
+            node("GlobalAveragePool", ["picture"], ["pooled"], "pool"),
+            node("Flatten", ["pooled"], ["flat"], "flatten"),
+            node("Mul", ["flat", "factor"], ["colours"], "scale"),
+        ],
+        [("picture", FLOAT, ["batch", 3, SIDE, SIDE])],
+        [("colours", FLOAT, ["batch", 3])],
+        [("factor", np.float32(factor))],
+    )
+    (folder / "colours.txt").write_text("red\ngreen\nblue\n")
+    rng = np.random.default_rng(2)
+    np.savez(
+        folder / "samples.npz", picture=rng.uniform(0, 1, (4, 3, SIDE, SIDE)).astype(np.float32)
+    )
+    project = folder / "edgepack.yaml"
+    project.write_text(f"""\
+schema_version: 1
+name: {name}
+version: {version}
+model: net.onnx
+samples: {{calibration: {{path: samples.npz}}}}
+files: [colours.txt]
+inputs:
+  picture: {{image: {{resize: {{width: {SIDE}, height: {SIDE}}}, scale: 0.00392156862745098}}}}
+outputs: {{colours: {{kind: classification, labels: colours.txt}}}}
+targets: [{{id: host, variants: [{{backend: cpu, recipe: fp32}}]}}]
+""")
+    return build(project=project, out=folder / "dist").bundles[0].bundle.path
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("serve")
+    return make_bundle(folder / "one", "1.0.0", 1.0), make_bundle(folder / "two", "2.0.0", 2.0)
+
+
+@pytest.fixture(scope="module")
+def service(bundles):
+    with serving(bundles[0]) as found:
+        yield found
+
+
+def array(seed: int = 5, batch: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(0, 1, (batch, 3, SIDE, SIDE)).astype(np.float32)
+
+
+def ask_triton(address: str, given: np.ndarray, *, binary: bool, name: str = "net") -> np.ndarray:
+    asked = triton.InferInput("picture", given.shape, "FP32")
+    asked.set_data_from_numpy(given, binary_data=binary)
+    wanted = [triton.InferRequestedOutput("colours", binary_data=binary)]
+    with triton.InferenceServerClient(address) as client:
+        return client.infer(name, [asked], outputs=wanted).as_numpy("colours")
+
+
+def body_of(given: np.ndarray) -> bytes:
+    entry = {"name": "picture", "datatype": "FP32", "shape": list(given.shape)}
+    return json.dumps({"inputs": [{**entry, "data": given.reshape(-1).tolist()}]}).encode()
+
+
+def test_tritons_client_finds_the_model_and_gets_what_the_loader_gives(service, bundles) -> None:
+    with triton.InferenceServerClient(service.address) as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("net")
+        assert client.is_model_ready("net", "1.0.0")
+        assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
+        described = client.get_model_metadata("net")
+    assert described["versions"] == ["1.0.0"]
+    assert described["inputs"] == [
+        {"name": "picture", "datatype": "FP32", "shape": [-1, 3, SIDE, SIDE]}
+    ]
+    digest = subprocess.run(
+        ["sha256sum", bundles[0] / "manifest.json"], capture_output=True, text=True, check=True
+    ).stdout.split()[0]
+    assert described["parameters"]["digest"] == f"sha256:{digest}"
+    assert described["parameters"]["variant"] == "cpu-fp32"
+    wanted = loader.load(bundles[0])(array(batch=3))["colours"]
+    for binary in (True, False):
+        found = ask_triton(service.address, array(batch=3), binary=binary)
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_tritons_client_is_told_what_is_wrong(service) -> None:
+    with pytest.raises(InferenceServerException, match=r"shape \[1, 3, 8, 4\], expected"):
+        ask_triton(service.address, array()[..., :4], binary=True)
+    with pytest.raises(InferenceServerException, match="there is no model 'other'; there is: net"):
+        ask_triton(service.address, array(), binary=True, name="other")
+
+
+@pytest.mark.parametrize("suffix", ["JPEG", "PNG"])
+def test_a_picture_gets_answers(service, bundles, suffix) -> None:
+    pixels = np.zeros((20, 30, 3), np.uint8)
+    pixels[:] = (10, 200, 90)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, suffix)
+    found = service.ask("/predict", file.getvalue(), {"Content-Type": f"image/{suffix.lower()}"})
+    assert found.status == 200, found.body
+    assert [each["label"] for each in found.document["answers"]["colours"]] == [
+        "green",
+        "blue",
+        "red",
+    ]
+    decoded = np.asarray(Image.open(file).convert("RGB"))
+    best = loader.load(bundles[0]).predict(decoded)["colours"][0]
+    assert found.document["answers"]["colours"][0]["score"] == best.score
+    one = service.ask("/predict/net?top=1", file.getvalue(), {"Content-Type": "image/png"})
+    assert len(one.document["answers"]["colours"]) == 1
+
+
+def test_a_picture_is_turned_upright(service) -> None:
+    """The upper half is red; cut off on its side it would be another half."""
+    pixels = np.zeros((40, 20, 3), np.uint8)
+    pixels[:20, :, 0] = 255
+    upright, turned = io.BytesIO(), io.BytesIO()
+    Image.fromarray(pixels).save(upright, "PNG")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.rot90(pixels)).save(turned, "PNG", exif=exif)
+    found = [
+        service.ask("/predict", each.getvalue(), {"Content-Type": "image/png"}).document["answers"]
+        for each in (upright, turned)
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "headers", "status", "words"),
+    [
+        ("/v2/models/net/infer", b"{", {}, 400, "no JSON"),
+        ("/v2/models/net/infer", body_of(array()[:, :2]), {}, 400, "has shape [1, 2, 8, 8]"),
+        ("/v2/models/net/infer", b"x", {"Content-Encoding": "gzip"}, 415, "encoded as 'gzip'"),
+        ("/v2/models/net/infer", None, {}, 405, "Not Allowed"),
+        ("/v2/models/net/versions/9/infer", body_of(array()), {}, 404, "version 1.0.0, not 9"),
+        ("/v2/models/net/versions/9/ready", None, {}, 404, "version 1.0.0, not 9"),
+        ("/elsewhere", None, {}, 404, "Not Found"),
+        ("/predict", b"\xff\xd8\xff", {"Content-Type": "image/jpeg"}, 400, "cannot be read"),
+        ("/predict", b"GIF89a", {"Content-Type": "image/gif"}, 415, "taken are image/jpeg"),
+        ("/predict?score=2", b"", {"Content-Type": "image/png"}, 400, "'score' is 2"),
+        ("/predict?top=many", b"", {"Content-Type": "image/png"}, 400, "top"),
+        ("/predict", b"a fox", {"Content-Type": "text/plain"}, 400, "picture"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(service, path, data, headers, status, words) -> None:
+    found = service.ask(path, data, headers)
+    assert (found.status, words in found.document["error"]) == (status, True), found.body
+
+
+def test_a_body_that_is_too_large_is_refused(bundles) -> None:
+    with serving(bundles[0], "--most-mb", "1") as service:
+        found = service.ask("/v2/models/net/infer", bytes((1 << 20) + 1))
+        assert (found.status, found.document["error"]) == (
+            413,
+            "the body has more than 1048576 bytes",
+        )
+        assert service.ask("/v2/models/net/infer", body_of(array())).status == 200
+
+
+def test_metrics_count_requests_errors_and_the_release(service) -> None:
+    service.ask("/v2/models/net/infer", body_of(array()))
+    service.ask("/v2/models/net/infer", b"{")
+    service.ask("/v2/models/made-up/infer", b"{")
+    text = service.ask("/metrics").body.decode()
+    assert 'edgepack_requests_total{model="net",route="infer",status="200"}' in text
+    assert 'edgepack_errors_total{model="net",reason="request"}' in text
+    assert 'edgepack_errors_total{model="",reason="unknown"}' in text
+    assert "made-up" not in text
+    assert 'edgepack_ready{model="net"} 1.0' in text
+    assert 'version="1.0.0"' in text
+    for phase in ("read", "wait", "infer", "write"):
+        assert f'edgepack_phase_seconds_count{{model="net",phase="{phase}"}}' in text
+
+
+def test_a_token_is_needed_for_all_but_health(bundles, tmp_path) -> None:
+    token = tmp_path / "token"
+    token.write_text("correct horse battery staple\n")
+    with serving(bundles[0], "--token-file", token) as service:
+        assert service.ask("/v2/health/live").status == 200
+        for path, data in [
+            ("/v2", None),
+            ("/metrics", None),
+            ("/v2/models/net", None),
+            ("/v2/models/net/infer", body_of(array())),
+            ("/predict", b""),
+        ]:
+            refused = service.ask(path, data, {"Authorization": "Bearer correct horse"})
+            assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
+            assert b"staple" not in refused.body
+        right = {"Authorization": "Bearer correct horse battery staple"}
+        assert service.ask("/v2/models/net/infer", body_of(array()), right).status == 200
+        assert "staple" not in service.lines
+
+
+def test_a_switch_of_the_release_loses_no_request(bundles, tmp_path) -> None:
+    current = tmp_path / "current"
+    current.symlink_to(bundles[0])
+    seen: list[tuple[int, str, float]] = []
+    over = threading.Event()
+    given = array()
+    mean = float(given[0, 0].mean())
+    with serving(current) as service:
+
+        def ask() -> None:
+            while not over.is_set():
+                found = service.ask("/v2/models/net/infer", body_of(given))
+                document = found.document
+                value = document["outputs"][0]["data"][0] if found.status == 200 else 0.0
+                seen.append((found.status, document.get("model_version", ""), value))
+
+        with ThreadPoolExecutor(4) as executor:
+            asking = [executor.submit(ask) for _ in range(4)]
+            service.wait_until(lambda: len(seen) > 20, "answers of the first release")
+            switched = tmp_path / "next"
+            switched.symlink_to(bundles[1])
+            switched.rename(current)
+            service.wait_until(
+                lambda: any(version == "2.0.0" for _, version, _ in seen[-4:]), "the second release"
+            )
+            count = len(seen)
+            service.wait_until(lambda: len(seen) > count + 20, "answers of the second release")
+            over.set()
+        for each in asking:
+            each.result()
+        assert {status for status, _, _ in seen} == {200}
+        factors = {"1.0.0": 1.0, "2.0.0": 2.0}
+        for _, version, value in seen:
+            assert value == pytest.approx(factors[version] * mean, rel=1e-5)
+        assert {version for _, version, _ in seen} == {"1.0.0", "2.0.0"}
+        assert seen[-1][1] == "2.0.0"
+
+
+def test_a_release_that_does_not_work_is_not_taken(bundles, tmp_path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(bundles[1], broken)
+    manifest = json.loads((broken / "manifest.json").read_text())
+    golden = broken / manifest["goldens"][0]["outputs"]["cpu-fp32"][0]["path"]
+    golden.write_bytes(np.full(golden.stat().st_size // 4, 9, np.float32).tobytes())
+    current = tmp_path / "current"
+    current.symlink_to(bundles[0])
+    with serving(current) as service:
+        current.unlink()
+        current.symlink_to(broken)
+        service.process.send_signal(signal.SIGHUP)
+
+        def refused() -> str:
+            return service.ask("/v2/models/net").document["parameters"]["refused_release"]
+
+        service.wait_until(refused, "the refusal")
+        assert "dB" in refused()
+        assert "not served" in service.lines
+        assert service.ask("/v2/health/ready").status == 200
+        assert service.ask("/v2/models/net").document["versions"] == ["1.0.0"]
+        current.unlink()
+        current.symlink_to(bundles[1])
+        service.wait_until(lambda: not refused(), "the whole release")
+        assert service.ask("/v2/models/net").document["versions"] == ["2.0.0"]
+
+
+def test_the_release_in_use_answers_when_its_folder_is_gone(bundles, tmp_path) -> None:
+    place = tmp_path / "bundle"
+    shutil.copytree(bundles[0], place)
+    with serving(place) as service:
+        shutil.rmtree(place)
+        service.process.send_signal(signal.SIGHUP)
+        file = io.BytesIO()
+        Image.fromarray(np.full((9, 9, 3), 7, np.uint8)).save(file, "PNG")
+        found = service.ask("/predict", file.getvalue(), {"Content-Type": "image/png"})
+        assert found.status == 200, found.body
+        assert found.document["answers"]["colours"][0]["label"] in {"red", "green", "blue"}
+
+
+def test_requests_are_joined_to_batches_and_stay_apart(bundles) -> None:
+    with (
+        serving(bundles[0], "--batch", "4", "--batch-delay-ms", "200") as service,
+        ThreadPoolExecutor(16) as executor,
+    ):
+        given = [array(seed) for seed in range(32)]
+        found = list(
+            executor.map(lambda each: ask_triton(service.address, each, binary=True), given)
+        )
+        for each, outputs in zip(given, found, strict=True):
+            np.testing.assert_allclose(outputs[0], each[0].mean(axis=(1, 2)), rtol=1e-5)
+        text = service.ask("/metrics").body.decode()
+        runs = float(text.split('edgepack_batch_requests_count{model="net"} ')[1].split()[0])
+        assert runs < 32
+
+
+def test_a_full_queue_and_a_short_deadline_are_told(bundles) -> None:
+    with serving(bundles[0], "--waiting", "1", "--deadline-ms", "0.001") as service:
+        found = service.ask("/v2/models/net/infer", body_of(array()))
+        assert (found.status, found.headers["Retry-After"]) == (503, "1")
+        assert "beyond its deadline" in found.document["error"]
+        text = service.ask("/metrics").body.decode()
+        assert 'edgepack_errors_total{model="net",reason="deadline"} 1.0' in text
+
+
+def test_a_signal_ends_it_after_what_is_asked(bundles) -> None:
+    with (
+        serving(bundles[0]) as service,
+        socket.create_connection(service.address.split(":")) as slow,
+    ):
+        body = body_of(array())
+        head = (
+            f"POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        slow.sendall(head.encode() + body[:10])
+        service.wait_until(lambda: service.ask("/v2/health/live").status == 200, "an answer")
+        service.process.send_signal(signal.SIGTERM)
+        slow.sendall(body[10:])
+        assert slow.recv(65536).startswith(b"HTTP/1.1 200")
+        assert service.process.wait(60) == 0
+
+
+def test_systemd_is_told_when_it_is_ready(bundles, tmp_path) -> None:
+    place = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there:
+        there.bind(str(place))
+        there.settimeout(60)
+        with serving(bundles[0], env={"NOTIFY_SOCKET": str(place)}) as service:
+            assert there.recv(4096) == b"READY=1\nSTATUS=net 1.0.0"
+            assert service.stop() == 0
+            assert there.recv(4096) == b"STOPPING=1"
+
+
+def test_several_bundles_answer_side_by_side(bundles, tmp_path) -> None:
+    other = make_bundle(tmp_path / "other", "3.0.0", 3.0, name="other")
+    with serving(bundles[0], other) as service:
+        for name, factor in (("net", 1.0), ("other", 3.0)):
+            found = ask_triton(service.address, array(), binary=True, name=name)
+            np.testing.assert_allclose(found[0], factor * array()[0].mean(axis=(1, 2)), rtol=1e-5)
+        refused = service.ask("/predict", b"", {"Content-Type": "image/png"})
+        assert (refused.status, "/predict/other" in refused.document["error"]) == (404, True)
+
+
+def run_serve(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "edgepack", "serve", *map(str, arguments)]
+    env = {**os.environ, "COLUMNS": "200"}
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, env=env)
+
+
+def test_a_bundle_that_works_nowhere_ends_with_the_reason(bundles, tmp_path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(bundles[0], broken)
+    for path in broken.rglob("*.onnx"):
+        path.write_bytes(b"none")
+    for path in broken.rglob("*.ort"):
+        path.write_bytes(b"none")
+    done = run_serve(broken, "--port", "0")
+    assert done.returncode == 9, done.stderr
+    assert "not served" in done.stderr
+    assert "no variant of a bundle works on this machine" in done.stderr
+
+
+def test_mistakes_at_the_start_are_one_error_each(bundles, tmp_path) -> None:
+    (tmp_path / "short").write_text("abc")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for arguments, code, words in [
+            ([tmp_path], 7, "is no complete bundle"),
+            ([bundles[0], bundles[0]], 2, "are both of the project 'net'"),
+            ([bundles[0], "--port", port], 5, "cannot be listened to"),
+            ([bundles[0], "--token-file", tmp_path / "short"], 2, "16 characters at least"),
+            ([bundles[0], "--token-file", tmp_path / "none"], 2, "gives no token"),
+            ([bundles[0], "--key", tmp_path / "key"], 2, "go together"),
+            ([bundles[0], "--deadline-ms", "0"], 2, "deadline-ms"),
+        ]:
+            done = run_serve(*arguments)
+            assert (done.returncode, words in done.stderr) == (code, True), done.stderr
+            assert done.stderr.count("error:") == 1
+            assert "Traceback" not in done.stderr
