@@ -309,9 +309,7 @@ if TYPE_CHECKING:
     from edgepack.results.store.store import ResultsStore as ResultsStore
     from edgepack.results.store.store import RunFilter as RunFilter
     from edgepack.results.store.store import keep_report as keep_report
-    from edgepack.serving.serving import ServiceLimits as ServiceLimits
     from edgepack.serving.serving import ServiceSettings as ServiceSettings
-    from edgepack.serving.serving import read_token as read_token
     from edgepack.serving.serving import serve as serve
     from edgepack.trying.trial import InputTrial as InputTrial
     from edgepack.trying.trial import Trial as Trial

@@ -37,17 +37,16 @@ def serve(
     most_mb: Annotated[int, typer.Option(min=1, help="The largest body of a request.")] = 64,
 ) -> None:
     """Serve bundles over HTTP: the Open Inference Protocol, answers to pictures, metrics."""
-    token = ""
-    if token_file:
-        token = api.read_token(token_file)
     settings = api.ServiceSettings(
         host=host,
         port=port,
-        token=token,
-        certificate=str(certificate or ""),
-        key=str(key or ""),
-        limits=api.ServiceLimits(waiting, batch, batch_delay_ms / 1000),
+        token_file=token_file,
+        certificate=certificate,
+        key=key,
+        waiting=waiting,
         deadline_s=deadline_ms / 1000,
+        batch=batch,
+        batch_delay_s=batch_delay_ms / 1000,
         most_bytes=most_mb << 20,
     )
     api.serve(bundles, settings, tell=_tell)

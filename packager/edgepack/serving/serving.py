@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.errors import BundleError, ToolError, UsageError, VariantRefusedError
-from edgepack.ondevice.service import edgepack_settings as settings_of
-from edgepack.ondevice.service.edgepack_settings import Limits as ServiceLimits
-from edgepack.ondevice.service.edgepack_settings import Settings as ServiceSettings
+from edgepack.ondevice.runtime.edgepack_loader import LoadError
+from edgepack.ondevice.service.edgepack_settings import Limits, Settings, check, read_token
 
-__all__ = ["ServiceLimits", "ServiceSettings", "read_token", "serve"]
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """How bundles are served."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: int = 8080
+    """0: one that is free."""
+    token_file: Path | None = None
+    """Clients have to show what it holds, as ``Authorization: Bearer TOKEN``."""
+    certificate: Path | None = None
+    """A PEM file, for TLS."""
+    key: Path | None = None
+    """A PEM file with the certificate's key."""
+    waiting: int = 64
+    """Requests that wait for a model at most."""
+    deadline_s: float = 10.0
+    """How long a request waits, in seconds, unless it says less."""
+    batch: int = 1
+    """Requests that are joined to a batch at most."""
+    batch_delay_s: float = 0.0
+    """How long the first of a batch waits for others, in seconds."""
+    most_bytes: int = 64 << 20
+    """Of a request's body."""
 
 
 def serve(
@@ -40,9 +64,10 @@ def serve(
             hint="pip install 'edgepack[serve]'",
         ) from error
     settings = settings or ServiceSettings()
-    _check(bundles, settings, service.read_name)
+    made = _make_settings(settings)
+    _check_bundles(bundles, service.read_name)
     try:
-        code = service.serve(bundles, settings, tell)
+        code = service.serve(bundles, made, tell)
     except OSError as error:
         raise ToolError(
             f"{settings.host}:{settings.port} cannot be listened to: {error}",
@@ -55,46 +80,47 @@ def serve(
         )
 
 
-def _check(
-    bundles: Sequence[Path], settings: ServiceSettings, read_name: Callable[[Path], str]
-) -> None:
+def _make_settings(given: ServiceSettings) -> Settings:
+    made = Settings(
+        host=given.host,
+        port=given.port,
+        token=_read_token(given.token_file) if given.token_file else "",
+        certificate=str(given.certificate or ""),
+        key=str(given.key or ""),
+        limits=Limits(given.waiting, given.batch, given.batch_delay_s),
+        deadline_s=given.deadline_s,
+        most_bytes=given.most_bytes,
+    )
     try:
-        settings_of.check(settings)
+        check(made)
     except ValueError as error:
         raise UsageError(str(error), hint="see: edgepack serve --help") from error
+    return made
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return read_token(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{str(path)!r} gives no token: {error}",
+            hint=f"make one: openssl rand -hex 32 > {path}",
+        ) from error
+
+
+def _check_bundles(bundles: Sequence[Path], read_name: Callable[[Path], str]) -> None:
     names: dict[str, Path] = {}
     for bundle in bundles:
-        name = _read_name(bundle, read_name)
+        try:
+            name = read_name(bundle)
+        except LoadError as error:
+            hint = "name the folder that a build wrote: dist/NAME-VERSION-TARGET"
+            if bundle.is_file():
+                hint = f"unpack it first: tar -xf {bundle}"
+            raise BundleError(str(error), hint=hint) from error
         if name in names:
             raise UsageError(
                 f"{str(names[name])!r} and {str(bundle)!r} are both of the project {name!r}",
                 hint="serve the other in a process of its own, at another --port",
             )
         names[name] = bundle
-
-
-def _read_name(bundle: Path, read_name: Callable[[Path], str]) -> str:
-    from edgepack.ondevice.runtime.edgepack_loader import LoadError
-
-    try:
-        return read_name(bundle)
-    except LoadError as error:
-        hint = "name the folder that a build wrote: dist/NAME-VERSION-TARGET"
-        if bundle.is_file():
-            hint = f"unpack it first: tar -xf {bundle}"
-        raise BundleError(str(error), hint=hint) from error
-
-
-def read_token(path: Path) -> str:
-    """Return the token in a file, which clients of a service have to show.
-
-    Raises:
-        UsageError: It cannot be read, or holds none.
-    """
-    try:
-        return settings_of.read_token(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{str(path)!r} gives no token: {error}",
-            hint=f"make one: openssl rand -hex 32 > {path}",
-        ) from error
