@@ -28,7 +28,7 @@ else:  # a bundle's, in the folder beside the loader
 
 Arrays = Dict[str, np.ndarray]
 LoadError = loader.LoadError
-FAILURES: Tuple[Type[Exception], ...] = (LoadError, *loader.ORT_ERRORS)
+FAILURES: Tuple[Type[Exception], ...] = (LoadError, pipelines.StageError, *loader.ORT_ERRORS)
 """What opening or running a bundle raises where it does not work."""
 
 
