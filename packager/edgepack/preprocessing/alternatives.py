@@ -126,7 +126,7 @@ def list_image_alternatives(
 
 
 def list_resize_alternatives(own: ImageInput, *, fits: bool) -> list[Alternative]:
-    """Return other ways to resize pictures, everything else as it is: at most seven.
+    """Return other ways to resize pictures, everything else as it is: at most eight.
 
     The library's other filters, two common ones, and antialiasing where that is a choice; with
     ``fits`` also how a picture becomes a square: stretched, cut or with filled edges.
@@ -140,7 +140,12 @@ def list_resize_alternatives(own: ImageInput, *, fits: bool) -> list[Alternative
         for name in get_args(Filter)
         if name != own.resize.filter and (name in _COMMON or name.startswith(f"{library}-"))
     ]
-    found = [{**size, "filter": name} for name in filters]
+    # A library's filters have the choice of antialiasing alike.
+    kept = {} if own.resize.antialias is None else {"antialias": own.resize.antialias}
+    found = [
+        {**size, "filter": name, **(kept if name.startswith(f"{library}-") else {})}
+        for name in filters
+    ]
     if own.resize.antialias is not None:
         found.append({**given, "antialias": not own.resize.antialias})
     found += [{**how, **other} for other in _list_fits(own.resize)] if fits else []
@@ -165,8 +170,8 @@ def _list_fits(own: Letterbox | ShortSideCrop | Stretch) -> list[dict[str, int]]
         {"letterbox": side},
         *[{"short_side": shorter, "crop": side} for shorter in short],
     ]
-    kind = set(own.model_dump()) - {"filter", "antialias", "pad"}
-    return [fit for fit in every if set(fit) != kind] if side else []
+    given = own.model_dump(exclude={"filter", "antialias", "pad"})
+    return [fit for fit in every if fit != given] if side else []
 
 
 def list_tensor_alternatives(shape: Sequence[int | str] | None) -> list[Alternative]:

@@ -246,6 +246,19 @@ def test_two_of_mish_are_split_and_float16_and_pieces_read_elsewhere_stay(tmp_pa
     assert rewrite(read, ("fuse-mish", "split-mish"))[0] == ["Softplus", "Tanh", "Mul"]
 
 
+def test_mish_is_joined_only_where_it_can_be_split_again(tmp_path):
+    """Behind an operator that onnx does not know no type is known."""
+    made = [
+        helper.make_node("BiasGelu", ["x", "b"], ["a"], "unknown", domain="com.microsoft"),
+        *nodes("s = Softplus a", "t = Tanh s", "y = Mul a t"),
+    ]
+    bias = ("b", np.zeros(SHAPE[-1], np.float32))
+    ends = [[("x", TensorProto.FLOAT, SHAPE)], [("y", TensorProto.FLOAT, SHAPE)]]
+    save(tmp_path / "in" / MODEL, made, *ends, [bias], opset=18, ir=9)
+    ops, _ = rewrite(tmp_path, ("fuse-mish", "split-mish"))
+    assert ops == ["BiasGelu", "Softplus", "Tanh", "Mul"]
+
+
 def save_mish_net(path, opset=18):
     """Two convolutions with a Mish in pieces behind each."""
     made = [

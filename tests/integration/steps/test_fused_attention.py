@@ -77,7 +77,7 @@ def _rename(node: onnx.NodeProto) -> None:
     [
         (_lose_mask, "60 dB are needed"),
         (_change_heads, "60 dB are needed"),
-        (_rename, "has no Attention or RotaryEmbedding"),
+        (_rename, "has no more Attention or RotaryEmbedding"),
     ],
 )
 def test_step_when_its_attention_is_wrong_is_caught(
@@ -145,6 +145,19 @@ def test_rotary_positions_that_the_optimizer_does_not_find_are_refused(turning: 
     decoder_nets.decoder(turning / "in" / MODEL, scaled=False)
     with pytest.raises(StepError, match="found no attention"):
         fuse(turning, "out")
+
+
+def test_attention_that_was_there_before_is_none_that_was_fused(made: Path, tmp_path: Path):
+    (tmp_path / "out").mkdir()
+    fused = read_model(made / "out" / MODEL)
+    (tmp_path / "in").mkdir()
+    write_model(fused, tmp_path / "in" / MODEL)
+    inputs = {"model": tmp_path / "in", "samples": made / "samples"}
+    with pytest.raises(StepError, match="found no attention"):
+        FusedAttention().run(inputs, tmp_path / "out")
+    write_model(fused, tmp_path / "out" / MODEL)
+    with pytest.raises(StepError, match="no more"):
+        FusedAttention().verify(inputs, tmp_path / "out")
 
 
 def test_model_without_attention_is_refused_with_what_to_do(tmp_path: Path):

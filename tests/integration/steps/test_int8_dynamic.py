@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from edgepack.errors import StepError
 from edgepack.model.files import MODEL
@@ -111,6 +112,19 @@ def test_weights_that_layers_share_are_in_the_file_once(tmp_path, operator):
     assert [t.data_type for t in big] == [TensorProto.INT8]
     products = [each for each in model.graph.node if each.op_type == "MatMulInteger"]
     assert {each.input[1] for each in products} == {big[0].name}
+
+
+@pytest.mark.parametrize("operator", ["Gemm", "MatMul"])
+def test_weights_of_their_own_leave_precise_kernels_to_x86_64(tmp_path, operator):
+    """Which onnxruntime has only for nodes that share no int8 constant, zero points included."""
+    names = ["x", *"ab", "y"]
+    nodes = [node(operator, [x, f"w{y}"], [y], y) for x, y in itertools.pairwise(names)]
+    weights = [(f"w{name}", floats(32, 32) / 8 + ord(name)) for name in names[1:]]
+    mlp(tmp_path, nodes, weights, x=(FLOAT, [1, 32]))
+    quantize(tmp_path)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    onnxruntime.InferenceSession(tmp_path / "out" / MODEL, options)
 
 
 def test_weights_when_in_constant_nodes_are_quantized(tmp_path):

@@ -135,7 +135,7 @@ SIZES = {
 def test_resizing_when_others_are_listed_changes_one_thing_of_few(name, size):
     own = ImageInput(resize={**SIZES[size], "filter": name}, scale=1 / 255, order="BGR")
     found = list_resize_alternatives(own, fits=True)
-    assert 2 <= len(found) <= 7
+    assert 2 <= len(found) <= 8
     seen = [own.resize]
     for alternative in found:
         made = alternative.image
@@ -149,6 +149,20 @@ def test_resizing_when_others_are_listed_changes_one_thing_of_few(name, size):
         )
     fitted = {frozenset(each.model_dump()) - {"filter", "antialias"} for each in seen}
     assert len(fitted) == (1 if size == "wide" else 3)
+
+
+def test_resizing_when_a_picture_is_cut_tries_the_usual_other_cut():
+    own = ImageInput(resize={"short_side": 224, "crop": 224})
+    assert {"short_side": 256, "crop": 224} in [
+        each.image.resize.model_dump(include={"short_side", "crop"})
+        for each in list_resize_alternatives(own, fits=True)
+    ]
+
+
+def test_resizing_without_antialiasing_tries_the_librarys_filters_without_it():
+    own = ImageInput(resize={"letterbox": 8, "filter": "torchvision-bilinear", "antialias": False})
+    found = [each.image.resize for each in list_resize_alternatives(own, fits=False)]
+    assert ("torchvision-bicubic", False) in [(each.filter, each.antialias) for each in found]
 
 
 def test_resizing_when_objects_are_labelled_where_they_lie_keeps_the_fit():

@@ -81,16 +81,21 @@ def fuse_gelu(model: onnx.ModelProto) -> list[str]:
 
 
 def fuse_mish(model: onnx.ModelProto) -> list[str]:
-    """Join what Mish is made of, where the opset has it."""
-    return _fuse(model, _MISH)
+    """Join what Mish is made of, where the opset has it, and :func:`split_mish` can split it."""
+    types = infer_types(model)
+    return _fuse(model, _MISH, lambda x: types.get(x) == _FLOAT)
 
 
-def _fuse(model: onnx.ModelProto, wanted: _Patterns) -> list[str]:
+def _fuse(
+    model: onnx.ModelProto, wanted: _Patterns, takes: Callable[[str], bool] = lambda _: True
+) -> list[str]:
     from onnx import helper
 
-    def make(op: str, match: Match, finder: Finder) -> onnx.NodeProto:
+    def make(op: str, match: Match, finder: Finder) -> onnx.NodeProto | None:
         del finder
         given, output, name = [match.tensors["x"]], match.root.output, match.root.name
+        if not takes(given[0]):
+            return None
         attributes = _ATTRIBUTES.get(op, {})
         return helper.make_node(op.removesuffix(" by tanh"), given, output, name, **attributes)
 
@@ -226,10 +231,10 @@ _BROADCASTING_OPSET = 7
 def split_mish(model: onnx.ModelProto) -> list[str]:
     """Write Mish, whole or in pieces, without Softplus: ``x / (1 + 2 / (e * (e + 2)))``, e = exp x.
 
-    That is ``x * tanh(log(1 + e))`` by another formula, exact to float32's last digits for any x:
-    where e overflows it is x, and where e is 0 it is 0. onnxruntime takes Mish apart itself, with a
-    Softplus that took its CPU 9 times as long as all these nodes (1.31.1, x86-64), and that NNAPI
-    and XNNPACK have not.
+    That is ``x * tanh(log(1 + e))`` by another formula, exact to float32's last digits: where e
+    overflows it is x. Below -88 the ratio overflows and it is 0 instead of -3e-37. onnxruntime takes
+    Mish apart itself, with a Softplus that took its CPU 9 times as long as all these nodes (1.31.1,
+    x86-64), and that NNAPI and XNNPACK have not.
     """
     from onnx import helper
 
