@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgepack.errors import BundleError, ToolError, UsageError, VariantRefusedError
 from edgepack.ondevice.runtime.edgepack_loader import LoadError
+from edgepack.ondevice.service.edgepack_hosting import read_name
 from edgepack.ondevice.service.edgepack_settings import Limits, Settings, check, read_token
 
 
@@ -65,7 +66,7 @@ def serve(
         ) from error
     settings = settings or ServiceSettings()
     made = _make_settings(settings)
-    _check_bundles(bundles, service.read_name)
+    _check_bundles(bundles)
     try:
         code = service.serve(bundles, made, tell)
     except OSError as error:
@@ -108,7 +109,7 @@ def _read_token(path: Path) -> str:
         ) from error
 
 
-def _check_bundles(bundles: Sequence[Path], read_name: Callable[[Path], str]) -> None:
+def _check_bundles(bundles: Sequence[Path]) -> None:
     names: dict[str, Path] = {}
     for bundle in bundles:
         try:

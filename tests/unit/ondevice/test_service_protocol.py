@@ -124,9 +124,18 @@ def test_what_a_response_says_a_request_reads_back(array: np.ndarray, binary) ->
         (body_of(tensor("FP32", (1,), ["1"])), None, "numbers within float32"),
         (body_of(tensor("BOOL", (1,), [1])), None, "true and false"),
         (body_of(tensor(shape=(2, 2), data=[[1.0], [1.0, 2.0, 3.0]])), None, "numbers"),
+        (body_of(tensor("FP32", (1,), [1e39])), None, "numbers within float32"),
+        (body_of(tensor("FP32", (1,), [10**400])), None, "numbers within float32"),
+        (body_of(tensor("FP32", (1,), [float("nan")])), None, "JSON has no NaN"),
+        (body_of(tensor("FP32", (1,), [True])), None, "numbers within float32"),
+        (body_of(tensor("INT64", (1,), [True])), None, "whole numbers within int64"),
+        (body_of({**tensor(), "datatype": []}), None, "datatype of 'x' is []"),
+        (body_of(tensor(), parameters={"timeout": 10**400}), None, "number of microseconds"),
+        (body_of(tensor(), outputs=[{"name": "y"}] * 2), None, "'y' is asked for twice"),
+        (b" " * protocol.MOST_JSON + b"{}", None, "send the values as binary"),
         (body_of(tensor(), parameters=[1]), None, "'parameters' of the request"),
-        (body_of(tensor(), parameters={"timeout": -1}), None, "'timeout' is -1"),
-        (body_of(tensor(), parameters={"timeout": True}), None, "'timeout' is True"),
+        (body_of(tensor(), parameters={"timeout": -1}), None, "number of microseconds"),
+        (body_of(tensor(), parameters={"timeout": True}), None, "number of microseconds"),
         (body_of(tensor(), outputs={"name": "y"}), None, "'outputs' has to be a list"),
         (
             body_of(tensor(), outputs=[{"name": "y", "parameters": {"classification": 3}}]),
@@ -143,6 +152,23 @@ def test_what_a_response_says_a_request_reads_back(array: np.ndarray, binary) ->
 )
 def test_what_is_no_request_is_one_sentence(body: bytes, header: str | None, words: str) -> None:
     assert words in refuse(body, header)
+
+
+def test_numbers_of_json_that_numpy_has_no_type_for_are_read() -> None:
+    body = body_of(tensor("UINT64", (2,), [1, 2**63]), tensor("FP32", (1,), [10**20], name="y"))
+    found = protocol.read_request(body).inputs
+    assert found["x"].tolist() == [1, 2**63]
+    assert found["y"].tolist() == [np.float32(1e20)]
+
+
+def test_a_timeout_of_0_is_none() -> None:
+    assert protocol.read_request(body_of(tensor(), parameters={"timeout": 0})).timeout_us is None
+
+
+def test_large_outputs_are_asked_for_in_binary() -> None:
+    large = np.zeros(protocol.MOST_LISTED + 1, np.float32)
+    with pytest.raises(ProtocolError, match="'binary_data': true"):
+        protocol.write_response("net", "1", asking(), {"y": large})
 
 
 def test_binary_values_have_to_be_all_there() -> None:

@@ -123,12 +123,37 @@ def test_who_waits_beyond_the_deadline_is_not_run() -> None:
     assert run_with(Limits(joined=4), scenario).batches == [["first"], ["patient"]]
 
 
+def test_who_waits_beyond_the_deadline_is_told_while_the_model_still_runs() -> None:
+    async def scenario(queue: Queue, model: Model) -> None:
+        first = await begin(queue, model)
+        late = later(queue, "late", seconds=0.01)
+        with pytest.raises(RefusedError, match="beyond its deadline"):
+            await asyncio.wait_for(late, LONG_S)
+        assert len(queue) == 0
+        assert not first.done()
+        model.go.set()
+        await first
+
+    assert run_with(Limits(waiting=1), scenario).batches == [["first"]]
+
+
+def test_a_joined_request_is_not_held_beyond_its_own_deadline() -> None:
+    async def scenario(queue: Queue, model: Model) -> None:
+        model.go.set()
+        one, two = later(queue, 1, "a"), later(queue, 2, "a", seconds=0.05)
+        assert await asyncio.wait_for(asyncio.gather(one, two), LONG_S / 2) == ["done 1", "done 2"]
+
+    assert run_with(Limits(joined=3, delay_s=LONG_S), scenario).batches == [[1, 2]]
+
+
 def test_a_client_that_is_gone_is_not_run() -> None:
     async def scenario(queue: Queue, model: Model) -> None:
         first = await begin(queue, model)
         gone, stays = later(queue, "gone"), later(queue, "stays")
         await asyncio.sleep(0)
         gone.cancel()
+        await asyncio.sleep(0)
+        assert len(queue) == 1
         model.go.set()
         assert await stays == "done stays"
         await first

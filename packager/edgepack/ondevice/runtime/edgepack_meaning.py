@@ -77,9 +77,9 @@ class Meaning:
         self._read = read
 
     @property
-    def takes_files(self) -> bool:
-        """Whether a picture is a file's bytes, which the model decodes itself."""
-        return any(len(self._specs[name].shape) == 1 for name in self._images)
+    def files(self) -> List[str]:
+        """The inputs that are a picture's file, which the model decodes itself."""
+        return [name for name in self._images if len(self._specs[name].shape) == 1]
 
     def make_feed(self, given: Given) -> Feed:
         """Return tensors for what a caller gives.

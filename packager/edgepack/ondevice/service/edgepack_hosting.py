@@ -20,16 +20,40 @@ import numpy as np
 
 if __package__:
     from ..runtime import edgepack_loader as loader
-    from ..runtime import edgepack_pipeline as pipelines
+    from . import edgepack_media as media
 else:  # a bundle's, in the folder beside the loader
-    sys.path.append(str(Path(__file__).resolve().parent.parent))
+    sys.path[:0] = [str(Path(__file__).resolve().parents[number]) for number in (0, 1)]
     import edgepack_loader as loader  # type: ignore[import-not-found,no-redef]
-    import edgepack_pipeline as pipelines  # type: ignore[import-not-found,no-redef]
+    import edgepack_media as media  # type: ignore[import-not-found,no-redef]
 
 Arrays = Dict[str, np.ndarray]
 LoadError = loader.LoadError
-FAILURES: Tuple[Type[Exception], ...] = (LoadError, pipelines.StageError, *loader.ORT_ERRORS)
-"""What opening or running a bundle raises where it does not work."""
+FAILURES: Tuple[Type[Exception], ...] = (LoadError, *loader.ORT_ERRORS)
+"""What running a bundle raises where it does not work."""
+_BROKEN: Tuple[Type[Exception], ...] = (
+    *FAILURES,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OSError,
+    TypeError,
+)
+"""What opening a folder raises that may hold anything."""
+_PIPELINE = "pipeline"
+"""``kind`` in the manifest of a bundle of several models."""
+
+
+def read_name(folder: Path) -> str:
+    """Return the project of a bundle.
+
+    Raises:
+        LoadError: The folder is none.
+    """
+    try:
+        name = json.loads((folder / "manifest.json").read_bytes())["name"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LoadError(f"{folder} is no complete bundle: {error}") from error
+    return str(name)
 
 
 class Tensor(NamedTuple):
@@ -76,8 +100,8 @@ class Release:
         self.passed_over: List[Tuple[str, str]] = []
         self.model: Any = None
         self._pipeline: Any = None
-        if manifest.get("kind") == pipelines.PIPELINE:
-            self._pipeline = pipelines.load(folder)
+        if manifest.get("kind") == _PIPELINE:
+            self._pipeline = _load_pipeline(folder)
             self.variant: str = self._pipeline.combination
             for part, model in self._pipeline.parts.items():
                 self.passed_over += [(f"{part}={n}", why) for n, why in model.passed_over]
@@ -94,20 +118,17 @@ class Release:
         """Whether it takes pictures and texts and gives answers; several models take tensors."""
         return self.model is not None
 
-    @property
-    def takes_files(self) -> bool:
-        """Whether a picture is given as the file that it is in."""
-        return self.model is not None and bool(self.model.bundle.meaning.takes_files)
-
     def check(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return what :meth:`run` takes for the inputs of a request.
 
         Raises:
             ValueError: A name, dtype or shape is not what the model takes, or it is larger than any
-                model of the variant.
+                model of the variant; or a picture's file cannot be read.
         """
         if self.model is not None:
             checked: Arrays = self.model.check_inputs(inputs)
+            for name in self.model.bundle.meaning.files:
+                checked[name] = _rewrite(checked[name])
             self.model.check_sizes(checked)
             return checked
         return dict(self._pipeline.check_inputs(inputs))
@@ -145,6 +166,19 @@ class Release:
         feed = self.model.check_inputs(self.model.bundle.read_golden_inputs(0))
         proven = [n for n in range(2, joined + 1) if self.model.joining.is_proven(feed, n)]
         return max(proven, default=1)
+
+
+def _load_pipeline(folder: Path) -> Any:
+    # Bundles of one model do not have it.
+    if __package__:
+        from ..runtime import edgepack_pipeline as pipelines
+    else:
+        import edgepack_pipeline as pipelines  # type: ignore[import-not-found,no-redef]
+    return pipelines.load(folder)
+
+
+def _rewrite(file: np.ndarray) -> np.ndarray:
+    return np.frombuffer(media.rewrite_picture(file.tobytes()), np.uint8)
 
 
 def _list_tensors(entries: Sequence[Mapping[str, Any]]) -> List[Tensor]:
@@ -191,8 +225,8 @@ class Hosted:
         try:
             release = Release(Path(self._seen[0]))
             release.warm_up(self.joined)
-        except FAILURES as error:
-            self.refused = str(error)
+        except _BROKEN as error:
+            self.refused = str(error) if isinstance(error, FAILURES) else repr(error)
             return
         if self.release is not None and release.name != self.release.name:
             self.refused = f"it is {release.name!r}, and this was {self.release.name!r}"

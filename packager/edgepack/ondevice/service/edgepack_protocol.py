@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -33,6 +33,12 @@ _DATATYPES = {
     "float64": "FP64",
 }
 _DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
+
+MOST_JSON = 8 << 20
+"""Bytes of JSON in a request: reading more would keep others waiting."""
+MOST_LISTED = 1 << 20
+"""Values of an output that are written as JSON."""
+_LONGEST_US = 1 << 53
 
 Arrays = Dict[str, np.ndarray]
 
@@ -90,6 +96,11 @@ def read_request(body: bytes, header_length: Optional[str] = None) -> Request:
         ProtocolError: It is no request. Which inputs a model takes is not looked at here.
     """
     end = _read_header_length(header_length, len(body))
+    if end > MOST_JSON:
+        raise ProtocolError(
+            f"the request has {end} bytes of JSON, at most {MOST_JSON} are read: send the values as"
+            f" binary, with 'binary_data_size' and the header {HEADER_LENGTH}"
+        )
     document = _read_json(body[:end])
     parameters = _read_mapping(document, "parameters", "the request")
     entries = document.get("inputs")
@@ -124,12 +135,16 @@ def _read_header_length(text: Optional[str], length: int) -> int:
 
 def _read_json(data: bytes) -> Mapping[str, Any]:
     try:
-        document = json.loads(data)
+        document = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the request is no JSON: {error}") from error
     if not isinstance(document, dict):
         raise ProtocolError("the request is no JSON object")
     return document
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"JSON has no {name}")
 
 
 def _read_mapping(entry: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
@@ -148,12 +163,10 @@ def _read_name(entry: Any, where: str) -> str:
 
 
 def _read_timeout(parameters: Mapping[str, Any]) -> Optional[int]:
-    found = parameters.get("timeout")
-    if found is None:
-        return None
-    if isinstance(found, bool) or not isinstance(found, int) or found <= 0:
-        raise ProtocolError(f"'timeout' is {found!r}, expected microseconds above 0")
-    return found
+    found = parameters.get("timeout", 0)
+    if type(found) is not int or not 0 <= found <= _LONGEST_US:
+        raise ProtocolError("'timeout' has to be a number of microseconds; 0: none")
+    return found or None
 
 
 def _read_outputs(entries: Any, *, binary: bool) -> Tuple[Wanted, ...]:
@@ -167,6 +180,8 @@ def _read_outputs(entries: Any, *, binary: bool) -> Tuple[Wanted, ...]:
         parameters = _read_mapping(entry, "parameters", f"the output {name!r}")
         if parameters.get("classification"):
             raise ProtocolError("'classification' is not offered: POST to predict gives answers")
+        if any(name == each.name for each in found):
+            raise ProtocolError(f"the output {name!r} is asked for twice")
         found.append(Wanted(name, parameters.get("binary_data", binary) is True))
     return tuple(found)
 
@@ -176,7 +191,7 @@ def _read_tensor(
 ) -> Tuple[np.ndarray, int]:
     """Return a tensor and where the values of the next begin."""
     datatype, shape = entry.get("datatype"), entry.get("shape")
-    if datatype not in _DTYPES:
+    if not isinstance(datatype, str) or datatype not in _DTYPES:
         known = ", ".join(_DTYPES)
         raise ProtocolError(f"the datatype of {name!r} is {datatype!r}, expected one of {known}")
     if not isinstance(shape, list) or not all(type(s) is int and s >= 0 for s in shape):
@@ -197,27 +212,34 @@ def _read_tensor(
 
 
 def _read_values(name: str, data: Any, dtype: np.dtype, shape: List[int]) -> np.ndarray:
-    kind = {"b": "true and false", "u": "whole numbers", "i": "whole numbers"}.get(dtype.kind)
-    problem = f"'data' of {name!r} has to be a list of {kind or 'numbers'} within {dtype}"
+    words, kinds = _VALUES[dtype.kind]
+    problem = f"'data' of {name!r} has to be a list of {words} within {dtype}"
     if not isinstance(data, list):
         raise ProtocolError(problem)
-    try:
-        found = np.asarray(data)
-        if found.size and found.dtype.kind not in _KINDS[dtype.kind]:
-            raise ProtocolError(problem)
-        with np.errstate(over="ignore"):
-            array = found.astype(dtype)
-    except (ValueError, OverflowError) as error:
-        raise ProtocolError(f"{problem}: {error}") from error
-    if dtype.kind in "ui" and not np.array_equal(array, found):
+    # As objects: of numbers beyond int64, numpy would make floats.
+    values = np.array(data, dtype=object).reshape(-1).tolist()
+    if not set(map(type, values)) <= kinds:
         raise ProtocolError(problem)
-    if array.size != math.prod(shape):
-        raise ProtocolError(f"{name!r} has {array.size} values, its shape {shape} needs others")
+    if len(values) != math.prod(shape):
+        raise ProtocolError(f"{name!r} has {len(values)} values, its shape {shape} needs others")
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(values, dtype=dtype)
+    except OverflowError:
+        raise ProtocolError(problem) from None
+    is_within = np.all(np.isfinite(array)) if dtype.kind == "f" else array.tolist() == values
+    if not is_within:
+        raise ProtocolError(problem)
     return array.reshape(shape)
 
 
-_KINDS = {"b": "b", "u": "ui", "i": "ui", "f": "uif"}
-"""By the kind of a dtype: those of values in JSON that it takes."""
+_VALUES: Mapping[str, Tuple[str, FrozenSet[type]]] = {
+    "b": ("true and false", frozenset({bool})),
+    "u": ("whole numbers", frozenset({int})),
+    "i": ("whole numbers", frozenset({int})),
+    "f": ("numbers", frozenset({int, float})),
+}
+"""By the kind of a dtype: what its values in JSON are, in words and types."""
 
 
 def write_response(
@@ -257,6 +279,11 @@ def write_response(
 
 
 def _list_values(name: str, array: np.ndarray) -> List[Any]:
+    if array.size > MOST_LISTED:
+        raise ProtocolError(
+            f"the output {name!r} has {array.size} values, at most {MOST_LISTED} are written as"
+            " JSON: ask for it with 'binary_data': true"
+        )
     if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
         raise ProtocolError(
             f"the output {name!r} has values that are no numbers, which JSON cannot hold: ask for"

@@ -1,7 +1,7 @@
 """Requests that wait for a model: so many at most, each until its deadline, joined to batches.
 
 A model takes one batch at a time, because onnxruntime gives all cores to one. Who comes when the
-queue is full, or waits beyond the deadline, is told so at once.
+queue is full, or waits beyond the deadline, is told so at once; who is gone is not run.
 
 All of this is for one event loop; only the model itself runs in a thread.
 
@@ -15,7 +15,7 @@ import contextlib
 import time
 from collections import deque
 from concurrent.futures import Executor
-from typing import Any, Callable, Deque, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Deque, List, Sequence
 
 if __package__:
     from .edgepack_settings import Limits
@@ -39,20 +39,27 @@ class RefusedError(Exception):
         self.reason = reason
 
 
-class Job(NamedTuple):
-    """A request in the queue."""
+class Job:
+    """A request in the queue.
 
-    work: Any
-    kind: Any
-    """Jobs of equal kinds can be joined; None: never."""
-    came_s: float
-    deadline_s: float
-    """Both as :data:`CLOCK` has them."""
-    result: "asyncio.Future[Any]"
+    Attributes:
+        work: What the model is given.
+        kind: Jobs of equal kinds can be joined; None: never.
+        came_s: As :data:`CLOCK` has it, as ``deadline_s``.
+        deadline_s: Until when it waits.
+        result: Done when it has run, or is not run.
+    """
+
+    def __init__(self, work: Any, kind: Any, deadline_s: float) -> None:
+        self.work = work
+        self.kind = kind
+        self.came_s = CLOCK()
+        self.deadline_s = deadline_s
+        self.result: "asyncio.Future[Any]" = asyncio.get_running_loop().create_future()
 
 
 class Queue:
-    """The queue of a model.
+    """The queue of a model, for the event loop in which it is made.
 
     Args:
         run: Takes the work of jobs of one kind, and returns a result for each; called in a thread
@@ -70,6 +77,8 @@ class Queue:
         on_start: Callable[[Sequence[float]], None],
     ) -> None:
         self.limits = limits
+        self.is_running = False
+        """Whether the model runs, so that the next request waits."""
         self._run = run
         self._executor = executor
         self._on_start = on_start
@@ -81,20 +90,45 @@ class Queue:
         """Return how many wait."""
         return len(self._jobs)
 
-    async def submit(self, work: Any, kind: Any, deadline_s: float) -> Any:
-        """Return the result of a request once it has run.
+    def check_room(self) -> None:
+        """Return if one more may wait.
 
         Raises:
-            RefusedError: The queue is full or closed, or the deadline passed while it waited.
+            RefusedError: The queue is full or closed.
         """
         if self._closed:
             raise RefusedError(503, "stopping", "the service stops")
         if len(self._jobs) >= self.limits.waiting:
             raise RefusedError(429, "full", f"{len(self._jobs)} requests wait already: try later")
-        result = asyncio.get_running_loop().create_future()
-        self._jobs.append(Job(work, kind, CLOCK(), deadline_s, result))
+
+    async def submit(self, work: Any, kind: Any, deadline_s: float) -> Any:
+        """Return the result of a request once it has run; one that is cancelled is not run.
+
+        Raises:
+            RefusedError: The queue is full or closed, or the deadline passed while it waited.
+        """
+        self.check_room()
+        job = Job(work, kind, deadline_s)
+        left_s = max(0.0, deadline_s - job.came_s)
+        timer = asyncio.get_running_loop().call_later(left_s, self._expire, job)
+        self._jobs.append(job)
         self._came.set()
-        return await result
+        try:
+            return await job.result
+        finally:
+            timer.cancel()
+            self._remove(job)
+
+    def _remove(self, job: Job) -> None:
+        with contextlib.suppress(ValueError):
+            self._jobs.remove(job)
+
+    def _expire(self, job: Job) -> None:
+        if job in self._jobs and not job.result.done():
+            self._remove(job)
+            waited_ms = 1000 * (CLOCK() - job.came_s)
+            text = f"it waited {waited_ms:.0f} ms, beyond its deadline"
+            job.result.set_exception(RefusedError(503, "deadline", text))
 
     def close(self) -> None:
         """Take nothing more; :meth:`work` ends when what waits has run."""
@@ -109,22 +143,10 @@ class Queue:
                     return
                 self._came.clear()
                 await self._came.wait()
-            first = self._take()
-            if first is not None:
-                await self._run_batch([first, *await self._join(first)])
-
-    def _take(self) -> Optional[Job]:
-        """Return the next job; None if its deadline has passed or its client is gone."""
-        job = self._jobs.popleft()
-        now_s = CLOCK()
-        if job.result.done():  # cancelled
-            return None
-        if job.deadline_s > now_s:
-            return job
-        waited_ms = 1000 * (now_s - job.came_s)
-        text = f"it waited {waited_ms:.0f} ms, beyond its deadline"
-        job.result.set_exception(RefusedError(503, "deadline", text))
-        return None
+            first = self._jobs.popleft()
+            self.is_running = True
+            await self._run_batch([first, *await self._join(first)])
+            self.is_running = False
 
     async def _join(self, first: Job) -> List[Job]:
         """Return jobs of the first one's kind that are right behind it: none overtakes another."""
@@ -137,8 +159,8 @@ class Queue:
             if self._jobs and self._jobs[0].kind != first.kind:
                 break
             if self._jobs:
-                job = self._take()
-                joined += [job] if job else []
+                joined.append(self._jobs.popleft())
+                until_s = min(until_s, joined[-1].deadline_s)
                 continue
             self._came.clear()
             left_s = until_s - CLOCK()
@@ -148,7 +170,10 @@ class Queue:
                 await asyncio.wait_for(self._came.wait(), left_s)
         return joined
 
-    async def _run_batch(self, jobs: Sequence[Job]) -> None:
+    async def _run_batch(self, taken: Sequence[Job]) -> None:
+        jobs = [job for job in taken if not job.result.done()]
+        if not jobs:
+            return
         began_s = CLOCK()
         self._on_start([began_s - job.came_s for job in jobs])
         run = asyncio.get_running_loop().run_in_executor(

@@ -232,9 +232,9 @@ def split_mish(model: onnx.ModelProto) -> list[str]:
     """Write Mish, whole or in pieces, without Softplus: ``x / (1 + 2 / (e * (e + 2)))``, e = exp x.
 
     That is ``x * tanh(log(1 + e))`` by another formula, exact to float32's last digits: where e
-    overflows it is x. Below -88 the ratio overflows and it is 0 instead of -3e-37. onnxruntime takes
-    Mish apart itself, with a Softplus that took its CPU 9 times as long as all these nodes (1.31.1,
-    x86-64), and that NNAPI and XNNPACK have not.
+    overflows it is x. Below -88 the ratio overflows and it is 0 instead of -3e-37. onnxruntime
+    takes Mish apart itself, with a Softplus that took its CPU 9 times as long as all these nodes
+    (1.31.1, x86-64), and that NNAPI and XNNPACK have not.
     """
     from onnx import helper
 
