@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import datetime
 import io
+import ipaddress
 import json
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tritonclient.http as triton
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.builder.build import build
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from onnx import TensorProto, helper
@@ -174,13 +183,22 @@ def test_a_picture_is_turned_upright(service) -> None:
         ("/predict", b"\xff\xd8\xff", {"Content-Type": "image/jpeg"}, 400, "cannot be read"),
         ("/predict", b"GIF89a", {"Content-Type": "image/gif"}, 415, "taken are image/jpeg"),
         ("/predict?score=2", b"", {"Content-Type": "image/png"}, 400, "'score' is 2"),
-        ("/predict?top=many", b"", {"Content-Type": "image/png"}, 400, "top"),
+        ("/predict?top=many", b"", {"Content-Type": "image/png"}, 400, "top: "),
+        ("/v2/", None, {}, 404, "Not Found"),
+        (
+            "/v2/models/net/infer",
+            body_of(array())[:-1] + b', "outputs": [{"name": "z"}]}',
+            {},
+            400,
+            "there is no output 'z'; there are ['colours']",
+        ),
         ("/predict", b"a fox", {"Content-Type": "text/plain"}, 400, "picture"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(service, path, data, headers, status, words) -> None:
     found = service.ask(path, data, headers)
     assert (found.status, words in found.document["error"]) == (status, True), found.body
+    assert "\n" not in found.document["error"]
 
 
 def test_a_body_that_is_too_large_is_refused(bundles) -> None:
@@ -200,6 +218,7 @@ def test_metrics_count_requests_errors_and_the_release(service) -> None:
     text = service.ask("/metrics").body.decode()
     assert 'edgepack_requests_total{model="net",route="infer",status="200"}' in text
     assert 'edgepack_errors_total{model="net",reason="request"}' in text
+    assert 'edgepack_requests_total{model="net",route="infer",status="400"}' in text
     assert 'edgepack_errors_total{model="",reason="unknown"}' in text
     assert "made-up" not in text
     assert 'edgepack_ready{model="net"} 1.0' in text
@@ -216,6 +235,7 @@ def test_a_token_is_needed_for_all_but_health(bundles, tmp_path) -> None:
         for path, data in [
             ("/v2", None),
             ("/metrics", None),
+            ("/openapi.json", None),
             ("/v2/models/net", None),
             ("/v2/models/net/infer", body_of(array())),
             ("/predict", b""),
@@ -225,6 +245,9 @@ def test_a_token_is_needed_for_all_but_health(bundles, tmp_path) -> None:
             assert b"staple" not in refused.body
         right = {"Authorization": "Bearer correct horse battery staple"}
         assert service.ask("/v2/models/net/infer", body_of(array()), right).status == 200
+        assert service.ask("/openapi.json", None, right).document["info"]["title"] == "edgepack"
+        lower = {"Authorization": "bearer correct horse battery staple"}
+        assert service.ask("/v2", None, lower).status == 200
         assert "staple" not in service.lines
 
 
@@ -284,7 +307,7 @@ def test_a_release_that_does_not_work_is_not_taken(bundles, tmp_path) -> None:
 
         service.wait_until(refused, "the refusal")
         assert "dB" in refused()
-        assert "not served" in service.lines
+        service.wait_until(lambda: "not served" in service.lines, "a line that says so")
         assert service.ask("/v2/health/ready").status == 200
         assert service.ask("/v2/models/net").document["versions"] == ["1.0.0"]
         current.unlink()
@@ -299,6 +322,10 @@ def test_the_release_in_use_answers_when_its_folder_is_gone(bundles, tmp_path) -
     with serving(place) as service:
         shutil.rmtree(place)
         service.process.send_signal(signal.SIGHUP)
+        service.wait_until(
+            lambda: service.ask("/v2/models/net").document["parameters"]["refused_release"],
+            "that the folder is gone",
+        )
         file = io.BytesIO()
         Image.fromarray(np.full((9, 9, 3), 7, np.uint8)).save(file, "PNG")
         found = service.ask("/predict", file.getvalue(), {"Content-Type": "image/png"})
@@ -322,13 +349,209 @@ def test_requests_are_joined_to_batches_and_stay_apart(bundles) -> None:
         assert runs < 32
 
 
-def test_a_full_queue_and_a_short_deadline_are_told(bundles) -> None:
-    with serving(bundles[0], "--waiting", "1", "--deadline-ms", "0.001") as service:
-        found = service.ask("/v2/models/net/infer", body_of(array()))
+def test_a_deadline_that_passed_is_told(bundles) -> None:
+    with serving(bundles[0], "--deadline-ms", "5000") as service:
+        body = json.loads(body_of(array()))
+        found = service.ask(
+            "/v2/models/net/infer", json.dumps({**body, "parameters": {"timeout": 1}}).encode()
+        )
         assert (found.status, found.headers["Retry-After"]) == (503, "1")
         assert "beyond its deadline" in found.document["error"]
         text = service.ask("/metrics").body.decode()
         assert 'edgepack_errors_total{model="net",reason="deadline"} 1.0' in text
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory) -> Path:
+    """A bundle whose model takes a fraction of a second."""
+    folder = tmp_path_factory.mktemp("slow")
+    node, size = helper.make_node, 512
+    names = ["x", *(f"h{number}" for number in range(59)), "y"]
+    save(
+        folder / "net.onnx",
+        [node("MatMul", [names[n], "w"], [names[n + 1]], names[n + 1]) for n in range(60)],
+        [("x", FLOAT, [size, size])],
+        [("y", FLOAT, [size, size])],
+        [("w", np.eye(size, dtype=np.float32))],
+    )
+    np.savez(folder / "s.npz", x=np.ones((2, size, size), np.float32))
+    project = folder / "edgepack.yaml"
+    project.write_text(
+        "schema_version: 1\nname: slow\nmodel: net.onnx\nsamples: {calibration: {path: s.npz}}\n"
+        "targets: [{id: host, variants: [{backend: cpu, recipe: fp32}]}]\n"
+    )
+    return build(project=project, out=folder / "dist").bundles[0].bundle.path
+
+
+def slow_body() -> tuple[bytes, dict[str, str]]:
+    values = np.ones((512, 512), np.float32).tobytes()
+    entry = {"name": "x", "datatype": "FP32", "shape": [512, 512]}
+    entry["parameters"] = {"binary_data_size": len(values)}
+    header = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
+    return header + values, {"Inference-Header-Content-Length": str(len(header))}
+
+
+def test_who_comes_to_a_full_queue_is_told_at_once_and_others_are_served(slow) -> None:
+    with serving(slow, "--waiting", "1") as service, ThreadPoolExecutor(8) as executor:
+        body, headers = slow_body()
+        asked = [
+            executor.submit(service.ask, "/v2/models/slow/infer", body, headers) for _ in range(16)
+        ]
+        found = [each.result() for each in asked]
+        assert {each.status for each in found} == {200, 429}
+        refused = next(each for each in found if each.status == 429)
+        assert refused.headers["Retry-After"] == "1"
+        assert "requests wait already" in refused.document["error"]
+        assert all(len(each.body) > 512 * 512 * 4 for each in found if each.status == 200)
+
+
+def test_who_is_gone_while_it_waits_is_not_run(slow) -> None:
+    with serving(slow) as service, ThreadPoolExecutor(1) as executor:
+        body, headers = slow_body()
+        head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
+        before = [
+            executor.submit(service.ask, "/v2/models/slow/infer", body, headers) for _ in range(3)
+        ]
+        host, port = service.address.split(":")
+        gone = [socket.create_connection((host, int(port))) for _ in range(5)]
+        for each in gone:
+            each.sendall(head.encode() + body)
+        for each in gone:
+            each.close()
+        assert [each.result().status for each in before] == [200] * 3
+
+        def read_metrics() -> str:
+            return service.ask("/metrics").body.decode()
+
+        service.wait_until(lambda: 'edgepack_waiting{model="slow"} 0.0' in read_metrics(), "rest")
+        service.wait_until(lambda: 'reason="gone"' in read_metrics(), "that they are gone")
+        assert "Traceback" not in service.lines
+
+
+def test_pictures_that_a_model_decodes_itself_cannot_end_it(tmp_path) -> None:
+    """The decoder of onnxruntime-extensions ends the process at the first, and hangs at others."""
+    pytest.importorskip("onnxruntime_extensions")
+    folder = tmp_path / "net"
+    make_bundle(folder, "1.0.0", 1.0)
+    project = folder / "edgepack.yaml"
+    text = project.read_text().replace(
+        "files:", "preprocess: {in_graph: true, extensions: [decode_image]}\nfiles:"
+    )
+    (folder / "photos").mkdir()
+    random = np.random.default_rng(3)
+    for number in range(3):
+        pixels = random.integers(0, 256, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / "photos" / f"{number}.png")
+    text = text.replace("{path: samples.npz}", "{images: photos}")
+    project.write_text(text)
+    bundle = build(project=project, out=folder / "other").bundles[0].bundle.path
+    file = io.BytesIO()
+    noise = random.integers(0, 256, (64, 64, 3), np.uint8)
+    Image.fromarray(noise).save(file, "JPEG", quality=95)
+    half = file.getvalue()[: len(file.getvalue()) // 2]
+    with serving(bundle) as service:
+        right = service.ask("/predict", file.getvalue(), {"Content-Type": "image/jpeg"})
+        assert right.status == 200, right.body
+        for data in (b"\xff\xd8\xffxxxxx", half, b"hello world"):
+            found = service.ask("/predict", data, {"Content-Type": "image/jpeg"})
+            assert (found.status, "cannot be read" in found.document["error"]) == (400, True)
+            entry = {"name": "picture", "datatype": "UINT8", "shape": [len(data)]}
+            asked = json.dumps({"inputs": [{**entry, "data": list(data)}]}).encode()
+            found = service.ask("/v2/models/net/infer", asked)
+            assert (found.status, "cannot be read" in found.document["error"]) == (400, True)
+        again = service.ask("/predict", file.getvalue(), {"Content-Type": "image/jpeg"})
+        assert again.document == right.document
+
+
+def test_a_picture_with_more_than_8_bits_is_refused(service) -> None:
+    file = io.BytesIO()
+    Image.fromarray(np.full((9, 9), 300, np.uint16)).save(file, "PNG")
+    found = service.ask("/predict", file.getvalue(), {"Content-Type": "image/png"})
+    assert (found.status, "more than 8 bits" in found.document["error"]) == (400, True)
+
+
+def test_a_folder_that_holds_anything_is_refused_and_tried_again_at_sighup(
+    bundles, tmp_path
+) -> None:
+    current, odd = tmp_path / "current", tmp_path / "odd"
+    current.symlink_to(bundles[0])
+    odd.mkdir()
+    (odd / "manifest.json").write_text('{"name": "net"}')
+    with serving(current) as service:
+        current.unlink()
+        current.symlink_to(odd)
+
+        def refused() -> str:
+            return service.ask("/v2/models/net").document["parameters"]["refused_release"]
+
+        service.wait_until(refused, "the refusal")
+        assert "version" in refused()
+        count = service.lines.count("not served")
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_until(
+            lambda: service.lines.count("not served") > count, "that it is tried again"
+        )
+        assert service.ask("/v2/models/net/infer", body_of(array())).status == 200
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate for 127.0.0.1 and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "certificate.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return folder / "certificate.pem", folder / "key.pem"
+
+
+def test_with_a_certificate_it_speaks_tls(bundles, tmp_path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with serving(bundles[0], "--certificate", certificate, "--key", key) as service:
+        context = ssl.create_default_context(cafile=str(certificate))
+        service.wait_until(lambda: "proven in" in service.lines, "the release")
+        with urllib.request.urlopen(f"{service.url}/v2/health/ready", context=context) as found:
+            assert json.load(found) == {"ready": True}
+        with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
+            urllib.request.urlopen(f"{service.url}/v2/health/ready")
+
+
+def test_it_runs_from_a_bundles_folder_without_edgepack(bundles, tmp_path) -> None:
+    """As bundles are to carry it: the files beside the loader, and nothing of edgepack."""
+    place = tmp_path / "bundle"
+    shutil.copytree(bundles[0], place)
+    (place / "service").mkdir()
+    for path in (find_ondevice_dir() / "service").glob("edgepack_*.py"):
+        shutil.copy(path, place / "service")
+    command = (sys.executable, "-I", str(place / "service" / "edgepack_serve.py"))
+    with serving(command=command) as service:
+        np.testing.assert_allclose(
+            ask_triton(service.address, array(), binary=True)[0],
+            array()[0].mean(axis=(1, 2)),
+            rtol=1e-5,
+        )
+        assert service.stop() == 0
+    assert not list(place.rglob("__pycache__"))
 
 
 def test_a_signal_ends_it_after_what_is_asked(bundles) -> None:
