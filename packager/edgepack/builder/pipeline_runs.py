@@ -484,7 +484,8 @@ def _make_rows_check(
         return OutputCheck(min_db=None)
     limit_db = min(loader.EQUAL_DB, *(found_db for found_db, _ in found))
     if limit_db < loader.EQUAL_DB:
-        limit_db = max(0.0, math.floor(10 * (limit_db - DRAW_MARGIN_DB)) / 10)
+        # It is infinite where integers change, or what is said of an object is no number.
+        limit_db = math.floor(10 * max(0.0, limit_db - DRAW_MARGIN_DB)) / 10
     if name != objects:
         return OutputCheck(min_db=limit_db if limit_db >= FLOOR_DB else None)
     # Scores of a few objects may be equal, or far off: it is the boxes that tell.

@@ -18,16 +18,19 @@ from edgepack.errors import ProfileError, SamplesError
 from edgepack.ondevice.runtime import edgepack_crops as crops
 from edgepack.ondevice.runtime import edgepack_pipeline as pipelines
 from edgepack.ondevice.runtime.edgepack_pipeline import Chain, LoadError, load
+from onnx import TensorProto, helper
 from PIL import Image
 
 from tests.support.nets.pipeline_nets import (
     COLOURS,
+    FIND_STAGES,
     PIECE,
     SEEN,
     STRIPES,
     draw_objects,
     write_find_project,
 )
+from tests.support.nets.tiny_models import save
 from tests.support.reports.tiny_bundle import change_manifest
 
 
@@ -260,3 +263,39 @@ def test_pictures_without_samples_are_refused_by_their_place(tmp_path: Path) -> 
         build_pipeline(project)
     assert caught.value.where == f"{project}:8:7"
     assert "uint8 [samples, height, width, 3]" in caught.value.hint
+
+
+def change_stripes(project: Path, nodes: list[Any], output: tuple[str, int, list[Any]]) -> None:
+    """Give the classifier other nodes, which make an output that nothing describes."""
+    shape = ["batch", 3, PIECE, PIECE]
+    folder = project.parent
+    save(folder / "stripes.onnx", nodes, [("piece", TensorProto.FLOAT, shape)], [output])
+    part = folder / "stripes.yaml"
+    part.write_text(re.sub("outputs: .*\n", "", part.read_text()))
+
+
+def test_integers_that_change_with_the_box_are_held_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With this margin some edges lie halfway between pixels.
+    stages = FIND_STAGES.replace("most: 8", "most: 8, margin: 0.1")
+    project = write_find_project(tmp_path, stages=stages)
+    brightest = [
+        helper.make_node("Flatten", ["piece"], ["values"], "flat"),
+        helper.make_node("ArgMax", ["values"], ["stripes"], "place", axis=1),
+    ]
+    change_stripes(project, brightest, ("stripes", TensorProto.INT64, ["batch", 1]))
+    built = build_pipeline(project, out=tmp_path / "dist").bundles[0]
+    [checks] = built.bundle.manifest.checks.values()
+    assert checks["stripes"].min_db is None
+    assert checks["objects"].unmatched == 0
+    assert built.unchecked == ("stripes",)
+    # A device whose boxes are a little elsewhere is not refused for them.
+    cut_rows = crops.cut_rows
+    monkeypatch.setattr(crops, "cut_rows", lambda *given: shrink(list(cut_rows(*given))))
+    pipeline = load(built.bundle.path)
+    assert pipeline.golden_db == 200
+    picture = draw_objects(1, seed=5)[0][0]
+    smaller = pipeline(picture)["stripes"]
+    monkeypatch.setattr(crops, "cut_rows", cut_rows)
+    assert not np.array_equal(pipeline(picture)["stripes"], smaller)
