@@ -32,6 +32,7 @@ from edgepack.model.running import (
     make_session,
     run_session,
 )
+from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.ondevice.runtime.edgepack_crops import LEAST_IOU
 from edgepack.ondevice.runtime.edgepack_meaning import Meaning
@@ -40,6 +41,7 @@ from edgepack.ondevice.runtime.edgepack_pipeline import (
     Infer,
     Part,
     Rows,
+    StageError,
     compare_rows,
     make_part,
     name_combination,
@@ -208,6 +210,14 @@ def _run_chain(chain: Chain, inputs: Arrays, title: str) -> Arrays:
         error.problem = f"{title}: {place}: {error.problem}"
         error.hint = advice or error.hint
         raise
+    except StageError as error:
+        # What onnxruntime raises is one of edgepack's errors already: this is about the project.
+        place, advice = chain.explain_place()
+        raise ModelError(
+            f"{title}: {place}: {error.__cause__}",
+            hint=advice
+            or "compare what the part's project says of its inputs and outputs with the model",
+        ) from error
 
 
 def _read_samples(
@@ -243,12 +253,21 @@ def _check_sample(source: ChainSource, title: str, inputs: Arrays) -> None:
             f" {', '.join(wanted)}",
             hint="name arrays like the 'inputs' of the pipeline",
         )
+    pictures = {s.picture for s in source.pipeline.stages if isinstance(s, CropStage)}
     for spec in _make_specs(source.inputs):
+        is_picture = spec.name in pictures
         try:
-            spec.check(inputs[spec.name])
+            if is_picture:
+                images.check(inputs[spec.name])
+            else:
+                spec.check(inputs[spec.name])
         except ValueError as error:
             raise SamplesError(
-                f"{title}: {error}", hint="save it as the first part takes it"
+                f"{title}: {f'input {spec.name!r}: ' if is_picture else ''}{error}",
+                hint="save pictures as they are, before anything is made of them: uint8 [samples,"
+                " height, width, 3], RGB"
+                if is_picture
+                else "save it as the first part takes it",
             ) from error
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from edgepack.builder.pipelines import build_pipeline
 from edgepack.bundle.reading import load_bundle
-from edgepack.errors import ProfileError, SamplesError
+from edgepack.errors import ModelError, ProfileError, SamplesError
 from edgepack.ondevice.runtime import edgepack_crops as crops
 from edgepack.ondevice.runtime import edgepack_pipeline as pipelines
 from edgepack.ondevice.runtime.edgepack_pipeline import Chain, LoadError, load
@@ -299,3 +300,51 @@ def test_integers_that_change_with_the_box_are_held_to_nothing(
     smaller = pipeline(picture)["stripes"]
     monkeypatch.setattr(crops, "cut_rows", cut_rows)
     assert not np.array_equal(pipeline(picture)["stripes"], smaller)
+
+
+def test_labels_that_do_not_fit_the_detector_are_said_with_the_sample(tmp_path: Path) -> None:
+    project = write_find_project(tmp_path)
+    model = onnx.load(tmp_path / "finder.onnx")
+    sizes = model.graph.output[0].type.tensor_type.shape.dim
+    sizes[1].dim_param, sizes[2].dim_param = "rows", "cells"
+    onnx.save(model, tmp_path / "finder.onnx")
+    (tmp_path / "colours.txt").write_text("".join(f"{n}\n" for n in range(6)))
+    with pytest.raises(ModelError) as caught:
+        build_pipeline(project, out=tmp_path / "dist")
+    assert caught.value.problem.startswith("sample 0 of first.npz: stage 1 (finder): the output")
+    assert "what the part's project says" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("pictures", "problem"),
+    [
+        (np.zeros((3, 0, 128, 3), np.uint8), "the picture is uint8 [0, 128, 3], expected"),
+        (np.zeros((3, 1, 3, 96, 128), np.float32), "the picture is float32 [1, 3, 96, 128], exp"),
+    ],
+)
+def test_samples_that_are_no_pictures_are_refused(
+    pictures: Any, problem: str, tmp_path: Path
+) -> None:
+    project = write_find_project(tmp_path)
+    np.savez(tmp_path / "first.npz", picture=pictures)
+    with pytest.raises(SamplesError) as caught:
+        build_pipeline(project, out=tmp_path / "dist")
+    told = f"sample 0 of first.npz: input 'picture': {problem}"
+    assert caught.value.problem.startswith(told)
+    assert "astype" not in str(caught.value)
+    assert "uint8 [samples, height, width, 3], RGB" in caught.value.hint
+
+
+def test_more_than_one_row_for_an_object_is_refused(tmp_path: Path) -> None:
+    project = write_find_project(tmp_path)
+    twice = [
+        helper.make_node("ReduceMean", ["piece"], ["mean"], "mean", axes=[2, 3], keepdims=0),
+        helper.make_node("Concat", ["mean", "mean"], ["stripes"], "twice", axis=0),
+    ]
+    change_stripes(project, twice, ("stripes", TensorProto.FLOAT, ["rows", 3]))
+    with pytest.raises(ModelError) as caught:
+        build_pipeline(project, out=tmp_path / "dist")
+    assert caught.value.problem == (
+        "sample 0 of first.npz: stage 2 (stripes), object 1: the output 'stripes' is [2, 3] for one"
+        " object, and its first axis has to be 1: a row for each object"
+    )

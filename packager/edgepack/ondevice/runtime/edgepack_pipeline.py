@@ -112,6 +112,7 @@ class Stage:
         part: What it runs.
         past: As the stage has it.
         sees: Whether what is given for inputs that are described as images are pictures.
+        cuts: Whether it runs once for each object, and each output has one row then.
     """
 
     def __init__(
@@ -120,10 +121,12 @@ class Stage:
         part: Part,
         past: Mapping[str, str],
         sees: bool = False,  # noqa: FBT001, FBT002
+        cuts: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         self.name = name
         self.part = part
         self.past = past
+        self.cuts = cuts
         self.meaning = part.meaning if sees else None
         self.detections = self.meaning.detections if self.meaning else []
         self.fed = {**part.state, **past}
@@ -144,6 +147,9 @@ class Stage:
 
         Of a part that takes a picture, a detection's output is its objects: a row for each, as
         :func:`edgepack_crops.make_rows` makes them.
+
+        Raises:
+            ValueError: It runs once for each object, and an output has not one row.
         """
         seen = self.meaning.make_feed(feed) if self.meaning else meanings.Feed(feed, None)
         whole = {**seen.arrays, **self.kept}
@@ -152,12 +158,19 @@ class Stage:
         outputs = self.part.infer(whole, self.fed.keys())
         self.kept = {name: outputs[output] for output, name in self.fed.items()}
         self.fresh = False
+        values = {name: self._read(name, outputs, seen) for name in wanted}
         self.runs += 1
-        return {name: self._read(name, outputs, seen) for name in wanted}
+        return values
 
     def _read(self, name: str, outputs: Mapping[str, Any], seen: "meanings.Feed") -> np.ndarray:
         if self.meaning is None or name not in self.detections:
-            return read_value(outputs[name])
+            value = read_value(outputs[name])
+            if self.cuts and value.shape[:1] != (1,):
+                raise ValueError(
+                    f"the output {name!r} is {list(value.shape)} for one object, and its first axis"
+                    " has to be 1: a row for each object"
+                )
+            return value
         read = {each: read_value(outputs[each]) for each in self.meaning.list_read(name)}
         found: Any = self.meaning.make_answers(read, seen)[name]
         rows: np.ndarray = crops.make_rows(found)
@@ -212,6 +225,7 @@ class Chain:
                 parts[name],
                 entry.get("past", {}),
                 sees=bool(self.pictures.intersection(entry["inputs"].values())),
+                cuts="crop" in entry,
             )
             for name, entry in ((_find_part(entry), entry) for entry in self.described)
         ]
