@@ -34,6 +34,10 @@ class PartFacts:
     """Inputs that are described as images."""
     detections: frozenset[str] = frozenset()
     """Outputs that are described as detections."""
+    texts: frozenset[str] = frozenset()
+    """Inputs that are described as tokens."""
+    masked: frozenset[str] = frozenset()
+    """Outputs that are read with a mask, which is an input."""
 
     def seeing(self) -> PartFacts:
         """Return the same of a run that is given pictures for images."""
@@ -66,7 +70,8 @@ def check_pipeline(loaded: LoadedPipeline, facts: Mapping[str, PartFacts]) -> Ch
     Raises:
         ProfileError: An input of a part has no value, a value is unknown, made twice or made too
             late, two stages differ in dtype or shape, or a name is none of a part's; objects are
-            cut out that no detector finds in that picture, or by which nothing can be proven.
+            cut out that no detector finds in that picture, or by which nothing can be proven; or
+            a picture or an object goes to a part that has no input or answer for it.
     """
     return _Checking(loaded, facts).check()
 
@@ -155,16 +160,24 @@ class _Checking:
                     *("stages", number),
                 )
 
-    def _find_facts(self, stage: Stage) -> PartFacts:
+    def _find_facts(self, number: int, stage: Stage) -> PartFacts:
         """Return what a stage's part takes and gives there: pictures, or tensors."""
         facts = self.facts[stage.part]
         taken = {stage.inputs.get(name, name) for name in facts.images}
         sees = isinstance(stage, CropStage) or taken & self.pictures
+        if sees and facts.texts:
+            raise self._make_error(
+                f"the part {stage.part!r} takes a picture here, and {min(facts.texts)!r} is"
+                " described as tokens: where pictures are given, texts would be, too",
+                f"leave 'tokens' of {min(facts.texts)!r} out in the part's project: it gets a"
+                " tensor of ids then",
+                *("stages", number, stage.KEY),
+            )
         # Boxes are in the pixels of one picture.
         return facts.seeing() if sees and len(facts.images) == 1 else facts
 
     def _check_stage(self, number: int, stage: Stage) -> Stage:
-        facts = self._find_facts(stage)
+        facts = self._find_facts(number, stage)
         inputs = {spec.name: spec for spec in facts.inputs}
         self._require_names(number, "inputs", stage.inputs, inputs)
         own: set[str | None] = set()
@@ -268,6 +281,13 @@ class _Checking:
         """Return what an output becomes that is put together of all objects."""
         shape = spec.shape or ()
         stacks = bool(shape) and shape[0] in (1, *_symbolic(shape[:1])) and shape != _OBJECTS
+        if spec.name in self.facts[stage.part].masked:
+            raise self._make_error(
+                f"the output {spec.name!r} of {stage.part!r} is pooled with a mask, which is not"
+                " kept for each object",
+                "leave the output's description out in the part's project, or let the model pool",
+                *("stages", number, "crop"),
+            )
         if not stacks or _symbolic(shape[1:]):
             raise self._make_error(
                 f"the output {spec} of {stage.part!r} cannot be one row for each object: its first"
@@ -355,6 +375,14 @@ class _Checking:
         where: tuple[str | int, ...] = ("stages", number)
         if named:
             where = ("stages", number, "inputs", spec.name)
+        if value in self.pictures and self.facts[stage.part].images != {spec.name}:
+            raise self._make_error(
+                f"the input {spec.name!r} of {stage.part!r} takes the picture {value!r}, and is not"
+                " the one input of it that is described as an image",
+                "give it another value; or describe it in the part's project, and no other:"
+                f" inputs: {{{spec.name}: {{image: ...}}}}",
+                *where,
+            )
         if value in self.values:
             what = f"value {value!r}"
             if value in self.rows:

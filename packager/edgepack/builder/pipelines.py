@@ -245,6 +245,12 @@ def _make_job(
             inputs.project.state,
             frozenset(n for n, each in inputs.project.inputs.items() if each.image),
             frozenset(n for n, each in inputs.project.outputs.items() if each.kind == "detection"),
+            frozenset(n for n, each in inputs.project.inputs.items() if each.tokens),
+            frozenset(
+                n
+                for n, each in inputs.project.outputs.items()
+                if each.kind == "embedding" and each.mask
+            ),
         )
         for name, inputs in planned.items()
     }

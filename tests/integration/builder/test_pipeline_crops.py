@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from tests.support.nets.pipeline_nets import (
     draw_objects,
     write_find_project,
 )
+from tests.support.nets.text_nets import word_pieces
 from tests.support.nets.tiny_models import save
 from tests.support.reports.tiny_bundle import change_manifest
 
@@ -266,11 +268,13 @@ def test_pictures_without_samples_are_refused_by_their_place(tmp_path: Path) -> 
     assert "uint8 [samples, height, width, 3]" in caught.value.hint
 
 
-def change_stripes(project: Path, nodes: list[Any], output: tuple[str, int, list[Any]]) -> None:
+def change_stripes(
+    project: Path, nodes: list[Any], output: Any, inputs: Sequence[Any] = ()
+) -> None:
     """Give the classifier other nodes, which make an output that nothing describes."""
     shape = ["batch", 3, PIECE, PIECE]
     folder = project.parent
-    save(folder / "stripes.onnx", nodes, [("piece", TensorProto.FLOAT, shape)], [output])
+    save(folder / "stripes.onnx", nodes, [("piece", TensorProto.FLOAT, shape), *inputs], [output])
     part = folder / "stripes.yaml"
     part.write_text(re.sub("outputs: .*\n", "", part.read_text()))
 
@@ -348,3 +352,40 @@ def test_more_than_one_row_for_an_object_is_refused(tmp_path: Path) -> None:
         "sample 0 of first.npz: stage 2 (stripes), object 1: the output 'stripes' is [2, 3] for one"
         " object, and its first axis has to be 1: a row for each object"
     )
+
+
+@pytest.mark.parametrize(
+    ("described", "problem"),
+    [
+        (
+            "outputs: {stripes: {kind: embedding, pooling: mean, mask: words}}\ninputs: {",
+            "pooled with a mask",
+        ),
+        (
+            "inputs: {words: {tokens: {file: words.json, length: 3}}, ",
+            "'words' is described as",
+        ),
+    ],
+)
+def test_what_has_no_answer_for_each_object_is_refused(
+    described: str, problem: str, tmp_path: Path
+) -> None:
+    stages = FIND_STAGES.replace("most: 8", "most: 8, inputs: {words: counted}")
+    project = write_find_project(tmp_path, stages=stages)
+    project.write_text(project.read_text().replace("[picture]", "[picture, counted]"))
+    nodes = [
+        helper.make_node("ReduceMean", ["piece"], ["mean"], "mean", axes=[2], keepdims=0),
+        helper.make_node("Cast", ["words"], ["floats"], "floats", to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["floats"], ["scale"], "scale"),
+        helper.make_node("Mul", ["mean", "scale"], ["stripes"], "product"),
+    ]
+    inputs = [("words", TensorProto.INT64, [1, 3])]
+    change_stripes(project, nodes, ("stripes", TensorProto.FLOAT, ["batch", 3, PIECE]), inputs)
+    part = tmp_path / "stripes.yaml"
+    (tmp_path / "words.json").write_text(json.dumps(word_pieces()))
+    part.write_text(
+        part.read_text().replace("files: [", "files: [words.json, ").replace("inputs: {", described)
+    )
+    with pytest.raises(ProfileError, match=problem) as caught:
+        build_pipeline(project, out=tmp_path / "dist")
+    assert caught.value.where == f"{project}:8:8"

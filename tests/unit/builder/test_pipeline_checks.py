@@ -85,6 +85,26 @@ PARTS["following"] = PartFacts(
     {"h_next": "h"},
     images=frozenset({"piece"}),
 )
+PARTS["comparing"] = PartFacts(
+    (*PARTS["kinds"].inputs, spec("whole", "uint8", 96, 128, 3)),
+    PARTS["kinds"].outputs,
+    {},
+    images=frozenset({"piece"}),
+)
+PARTS["reading"] = PartFacts(
+    (*PARTS["kinds"].inputs, spec("words", "int64", 1, "tokens")),
+    PARTS["kinds"].outputs,
+    {},
+    images=frozenset({"piece"}),
+    texts=frozenset({"words"}),
+)
+PARTS["pooling"] = PartFacts(
+    (*PARTS["kinds"].inputs, spec("counted", "int64", 1, 7)),
+    (spec("kind", "float32", 1, 7, 5),),
+    {},
+    images=frozenset({"piece"}),
+    masked=frozenset({"kind"}),
+)
 PARTS["shapeless"] = PartFacts((TensorSpec("audio", "float32", None),), PARTS["mel"].outputs, {})
 
 MEL = "    - run: mel\n"
@@ -407,6 +427,36 @@ CROP_MISTAKES = {
         "the input 'piece' of 'kinds' is filled by the stage itself",
         "leave it out here",
     ),
+    "picture that is not described": (
+        FIND + CROP.replace("kinds", "comparing").replace("most: 5", "most: 5, inputs: {whole: p}"),
+        "7:69",
+        "the input 'whole' of 'comparing' takes the picture 'p', and is not the one input",
+        "give it another value",
+    ),
+    "picture that is not described in a stage that runs": (
+        "    - {run: comparing, inputs: {piece: x, whole: p}, outputs: {kind: k}}\n" + FIND + CROP,
+        "6:43",
+        "the input 'whole' of 'comparing' takes the picture 'p', and is not the one input",
+        "inputs: {whole: {image: ...}}",
+    ),
+    "text beside a piece": (
+        FIND + CROP.replace("kinds", "reading").replace("most: 5", "most: 5, inputs: {words: x}"),
+        "7:8",
+        "the part 'reading' takes a picture here, and 'words' is described as tokens",
+        "leave 'tokens' of 'words' out",
+    ),
+    "text beside a picture": (
+        FIND + CROP + "    - {run: reading, inputs: {piece: p, words: x}, outputs: {kind: k}}\n",
+        "8:8",
+        "the part 'reading' takes a picture here, and 'words' is described as tokens",
+        "it gets a tensor of ids then",
+    ),
+    "mask of a row": (
+        FIND + CROP.replace("kinds", "pooling").replace("most: 5", "most: 5, inputs: {counted: x}"),
+        "7:8",
+        "the output 'kind' of 'pooling' is pooled with a mask, which is not kept for each object",
+        "let the model pool",
+    ),
     "stage behind it": (
         FIND + CROP + "    - {run: classifier, inputs: {x: kind}}\n",
         "8:34",
@@ -425,7 +475,7 @@ CROP_MISTAKES = {
 @pytest.mark.parametrize("name", CROP_MISTAKES)
 def test_mistake_of_a_stage_that_crops_has_its_place(name: str) -> None:
     stages, place, problem, hint = CROP_MISTAKES[name]
-    inputs = "[p, q]" if ": q" in stages else "[p]"
+    inputs = f"[p{', q' * (': q' in stages)}{', x' * (': x' in stages)}]"
     stages += "    - {run: finder, inputs: {image: q}, outputs: {boxes: b, more: m}}\n" * (
         ": q" in stages
     )
