@@ -253,7 +253,7 @@ def _read_parts(loaded: LoadedPipeline) -> Iterator[tuple[str, LoadedProject]]:
                 where=where,
             )
         part = read_project_as(PartProject, path)
-        _require_plain(part, name)
+        _require_plain(loaded, part, name)
         if part.project.lacks_evaluation and loaded.project.samples.evaluation is None:
             raise ProfileError(
                 f"the part {name!r} has limits of accuracy, and there are no evaluation samples to"
@@ -265,8 +265,16 @@ def _read_parts(loaded: LoadedPipeline) -> Iterator[tuple[str, LoadedProject]]:
         yield name, part
 
 
-def _require_plain(part: LoadedProject, name: str) -> None:
+def _require_plain(loaded: LoadedPipeline, part: LoadedProject, name: str) -> None:
     """Refuse what a part cannot be: in a pipeline parts pass on tensors."""
+    cuts = any(isinstance(stage, CropStage) for stage in loaded.project.pipeline.stages)
+    if cuts and part.project.pictures:
+        raise ProfileError(
+            f"the part {name!r} makes its input of a picture in the model, and where objects are"
+            " cut out the pipeline does that",
+            hint="leave 'preprocess' out: the pipeline makes the input, as 'image' of it says",
+            where=part.locate("preprocess"),
+        )
     if part.project.pictures or part.project.texts:
         raise ProfileError(
             f"the part {name!r} takes pictures or texts, and parts of a pipeline take tensors",

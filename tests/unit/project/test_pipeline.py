@@ -115,3 +115,28 @@ def test_limits_of_a_part_need_samples_of_its_own_or_of_the_pipeline(project: Pa
     assert read_pipeline(project).parts["classifier"].project.limits.metric_drop == 0.01
     with pytest.raises(ProfileError, match="limits of accuracy are given, and no evaluation"):
         read_project(part)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem", "hint"),
+    [
+        ("", "takes pictures or texts, and parts of a pipeline take tensors", "give tensors to"),
+        (
+            "    - {crop: mel, picture: audio, boxes: b, most: 1}\n",
+            "makes its input of a picture in the model, and where objects are cut out",
+            "leave 'preprocess' out: the pipeline makes the input",
+        ),
+    ],
+)
+def test_part_that_makes_its_input_itself_is_told_what_does(
+    more: str, problem: str, hint: str, project: Path
+) -> None:
+    part = project.parent / "parts/classifier.yaml"
+    described = "inputs: {x: {image: {resize: {width: 8, height: 8}}}}\n"
+    part.write_text(PART + described + "preprocess: {in_graph: true}\n")
+    project.write_text(TEXT.replace("  stages:\n", f"  stages:\n{more}"))
+    with pytest.raises(ProfileError) as caught:
+        read_pipeline(project)
+    assert problem in caught.value.problem
+    assert hint in caught.value.hint
+    assert caught.value.where == f"{part}:6:1"
