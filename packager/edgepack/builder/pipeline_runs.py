@@ -126,34 +126,34 @@ def record_parts(source: ChainSource, samples: Mapping[str, PipelineSource], out
     """
     infers = {name: _open_source(name, part) for name, part in source.parts.items()}
     counts: dict[str, dict[str, int]] = {}
-    goldens: list[Arrays] = []
+    goldens = _Goldens(source)
     for role, given in samples.items():
         recorder = _Recorder(source, out / role)
         chain = _make_chain(source, infers, recorder.watch)
         streams = 0
         # Evaluation comes last, and its samples were not calibrated with.
-        goldens = []
+        goldens = _Goldens(source)
         with tempfile.TemporaryDirectory() as scratch:
             for begins, title, inputs in _read_samples(source, given, Path(scratch)):
                 if begins:
                     chain.reset()
                     streams += 1
+                    goldens.begin()
                 _run_chain(chain, inputs, title)
-                if streams == 1 and len(goldens) < MOST_GOLDENS:
-                    goldens.append(inputs)
+                goldens.add(inputs, {number for number, count in chain.crops.items() if count})
         if not streams:
             raise SamplesError(
                 f"there are no {role} samples", hint="give some under 'samples', or leave it out"
             )
         _require_crops(source.pipeline, role, recorder.written)
         counts[role] = recorder.finish()
-    real = bool(goldens)
-    if not real:
-        goldens = [make_random_inputs(source.inputs, seed=seed) for seed in range(2)]
-        chain = _make_chain(source, infers, None)
-        for number, inputs in enumerate(goldens):
-            _run_chain(chain, inputs, f"random input {number}")
-    return Recorded(goldens, real, counts)
+    if counts:
+        return Recorded(goldens.choose(), real=True, counts=counts)
+    random = [make_random_inputs(source.inputs, seed=seed) for seed in range(2)]
+    chain = _make_chain(source, infers, None)
+    for number, inputs in enumerate(random):
+        _run_chain(chain, inputs, f"random input {number}")
+    return Recorded(random, real=False, counts=counts)
 
 
 def _make_chain(source: ChainSource, infers: Mapping[str, Infer], watch: Any) -> Chain:  # noqa: ANN401
@@ -200,6 +200,69 @@ def _require_crops(pipeline: Pipeline, role: str, written: Mapping[str, int]) ->
                 hint="give pictures with such objects, or lower the least 'score' of the output in"
                 " the detector's project",
             )
+
+
+class _Goldens:
+    """Chooses golden samples: the first calls of the first stream in which every stage cuts.
+
+    Where no part has a state, one call says nothing of the next: all are of one stream then, and
+    of those in which nothing is cut one stays, where there are others.
+    """
+
+    def __init__(self, source: ChainSource) -> None:
+        self.stages = {
+            number: stage
+            for number, stage in enumerate(source.pipeline.stages)
+            if isinstance(stage, CropStage)
+        }
+        self.has_state = any(part.state for part in source.parts.values())
+        self.calls: list[tuple[Arrays, set[int], set[int]]] = []
+        """Each with the stages that cut something in it, and those that did in none before it."""
+        self.chosen = False
+
+    @property
+    def lacking(self) -> set[int]:
+        """The stages that have cut nothing so far."""
+        return set(self.stages).difference(*(cut for _, cut, _ in self.calls))
+
+    def begin(self) -> None:
+        """Begin a stream."""
+        self.chosen = bool(self.calls) and not self.lacking
+        if self.has_state and not self.chosen:
+            self.calls.clear()
+
+    def add(self, inputs: Arrays, cut: set[int]) -> None:
+        """Take a call of the stream, with the stages that cut something in it."""
+        if self.chosen:
+            return
+        new = cut & self.lacking
+        if cut and len(self.calls) == MOST_GOLDENS and not self.has_state:
+            empty = [number for number, (_, each, _) in enumerate(self.calls) if not each]
+            known = [number for number, (_, _, first) in enumerate(self.calls) if not first]
+            for spare in (known if new else empty[1:])[-1:]:
+                del self.calls[spare]
+        if len(self.calls) < MOST_GOLDENS:
+            self.calls.append((inputs, cut, new))
+
+    def choose(self) -> list[Arrays]:
+        """Return the golden samples, in order.
+
+        Raises:
+            SamplesError: A stage cuts nothing in them, so that it would not be checked.
+        """
+        if self.lacking:
+            number = min(self.lacking)
+            stage = self.stages[number]
+            raise SamplesError(
+                f"stage {number + 1} ({stage.part}) would not be checked: no object of"
+                f" {stage.boxes!r} is cut out for it in the golden samples, of which there are at"
+                f" most {MOST_GOLDENS}",
+                hint=f"put a picture with such objects among the first {MOST_GOLDENS} of a stream:"
+                " those are the golden samples"
+                if self.has_state
+                else "give pictures with such objects, and with objects for several stages in one",
+            )
+        return [inputs for inputs, _, _ in self.calls]
 
 
 def _run_chain(chain: Chain, inputs: Arrays, title: str) -> Arrays:

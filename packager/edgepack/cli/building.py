@@ -77,7 +77,8 @@ def build_pipeline(
         for output in built.unchecked:
             write_line(
                 f"warning: the golden samples check only the dtype of {output!r}: it changes when"
-                " the parts are as far off as their own golden samples allow"
+                " the parts are as far off as their own golden samples allow, or the objects that"
+                " it is about are others then"
             )
         write_line(f"{built.bundle.path}  ({built.archive.name})")
 

@@ -31,6 +31,7 @@ from tests.support.nets.pipeline_nets import (
     STRIPES,
     draw_objects,
     write_find_project,
+    write_part,
 )
 from tests.support.nets.text_nets import word_pieces
 from tests.support.nets.tiny_models import save
@@ -257,6 +258,54 @@ def test_samples_without_objects_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "first.npz", picture=np.zeros((3, 96, 128, 3), np.uint8))
     with pytest.raises(SamplesError, match="no object of 'found' was found in the calibration"):
         build_pipeline(project, out=tmp_path / "dist")
+
+
+def test_goldens_have_objects_even_where_those_come_late(tmp_path: Path) -> None:
+    project = write_find_project(tmp_path)
+    pictures = draw_objects(3, seed=3)[0]
+    late = np.concatenate([np.zeros((6, 96, 128, 3), np.uint8), pictures])
+    np.savez(tmp_path / "rest.npz", picture=late)
+    built = build_pipeline(project, out=tmp_path / "dist").bundles[0]
+    assert built.unchecked == ()
+    [checks] = built.bundle.manifest.checks.values()
+    assert checks["objects"].unmatched == 0
+    goldens = [golden["picture"] for golden in load(built.bundle.path).read_golden_inputs()]
+    assert np.array_equal(goldens, late[5:])
+
+
+def write_find_project_with_state(folder: Path, streams: list[int]) -> Path:
+    """Write a project of which a third part keeps a state; 6 pictures without objects, then 2."""
+    stages = "    - {run: total, outputs: {y: sum}}\n" + FIND_STAGES
+    project = write_find_project(folder, stages=stages)
+    values = [(name, TensorProto.FLOAT, [1]) for name in ("x", "s", "y")]
+    add = [helper.make_node("Add", ["x", "s"], ["y"], "add")]
+    save(folder / "total.onnx", add, values[:2], values[2:])
+    part = write_part(folder, "total", more="state: {y: s}\n")
+    text = project.read_text().replace("models: {", f"models: {{total: {part}, ")
+    project.write_text(text.replace("[picture]", "[picture, x]").replace("[obj", "[sum, obj"))
+    pictures = np.concatenate([np.zeros((6, 96, 128, 3), np.uint8), draw_objects(2, seed=3)[0]])
+    given = {"picture": pictures, "x": np.ones((8, 1), np.float32), "stream": streams}
+    np.savez(folder / "first.npz", **given)
+    np.savez(folder / "rest.npz", **given)
+    return project
+
+
+def test_goldens_of_a_state_are_the_first_stream_with_objects(tmp_path: Path) -> None:
+    project = write_find_project_with_state(tmp_path, [0, 0, 0, 0, 0, 1, 1, 1])
+    built = build_pipeline(project, out=tmp_path / "dist").bundles[0]
+    assert built.unchecked == ()
+    pipeline = load(built.bundle.path)
+    goldens = pipeline.read_golden_inputs()
+    assert [bool(golden["picture"].any()) for golden in goldens] == [False, True, True]
+    # The first of them begins a stream.
+    assert [pipeline(golden)["sum"].tolist() for golden in goldens] == [[1], [2], [3]]
+
+
+def test_objects_late_in_each_stream_are_refused(tmp_path: Path) -> None:
+    project = write_find_project_with_state(tmp_path, [0] * 8)
+    with pytest.raises(SamplesError, match=re.escape("stage 3 (stripes) would not be")) as caught:
+        build_pipeline(project, out=tmp_path / "dist")
+    assert "among the first 4 of a stream" in caught.value.hint
 
 
 def test_pictures_without_samples_are_refused_by_their_place(tmp_path: Path) -> None:
