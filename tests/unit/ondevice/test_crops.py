@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from edgepack.ondevice.runtime.edgepack_answers import Detection
+from edgepack.ondevice.runtime.edgepack_answers import Detection, Keypoint
 from edgepack.ondevice.runtime.edgepack_crops import (
     cut_rows,
     find_edges,
@@ -94,3 +95,9 @@ def test_nothing_matches_nothing() -> None:
     # A box without area is in no box.
     flat = rows((1, 1, 1, 1, 0.5, 0))
     assert match_rows(flat, flat).unmatched == 2
+
+
+def test_keypoints_are_not_in_rows() -> None:
+    found = [Detection(1, "b", 0.5, (1.0, 2.0, 3.0, 4.0), (Keypoint(2.0, 3.0, None),))]
+    assert make_rows(found).tolist() == [[1, 2, 3, 4, 0.5, 1]]
+    assert read_rows(make_rows(found), ["a", "b"]) == [replace(found[0], keypoints=())]

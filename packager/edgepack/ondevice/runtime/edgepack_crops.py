@@ -1,7 +1,8 @@
 """Objects that a detector finds as rows of numbers, and what is cut out of a picture for each.
 
 A row is float32: left, top, right, bottom in pixels of the picture, then the score, and the index
-of the class. The builder and :mod:`edgepack_pipeline` cut and compare by the same functions.
+of the class; keypoints are left out. The builder and :mod:`edgepack_pipeline` cut and compare by
+the same functions.
 
 Needs Python 3.8 or newer and numpy; nothing else.
 """

@@ -477,9 +477,10 @@ class Pipeline:
             inputs: As when called: a picture is uint8 ``(H, W, 3)``, RGB, of any size.
 
         Returns:
-            Of objects a list of ``Detection``, with labels; of what a part says of each, a list of
-            its answers in the same order, as :meth:`edgepack_loader.Model.predict` gives them; of
-            other outputs their arrays, as when called.
+            Of objects a list of ``Detection``, with labels and without keypoints, which rows do not
+            hold; of what a part says of each, a list of its answers in the same order, as
+            :meth:`edgepack_loader.Model.predict` gives them; of other outputs their arrays, as when
+            called.
 
         Raises:
             ValueError: As when called.
