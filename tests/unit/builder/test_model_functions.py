@@ -10,6 +10,7 @@ from edgepack.base.progress import Silent
 from edgepack.builder import sources
 from edgepack.builder.cache import StepCache
 from edgepack.builder.sources import open_project
+from edgepack.converters import base
 from edgepack.errors import EdgepackError, ProfileError, ToolError
 from edgepack.project.loading import LoadedProject, read_project
 
@@ -99,7 +100,7 @@ def test_a_pytorch_beside_edgepack_comes_before_one_that_is_fetched(
 ) -> None:
     (tmp_path / "net.pt2").touch()
     asked: list[str] = []
-    monkeypatch.setattr(sources, "_is_installed", lambda package: not asked.append(package))
+    monkeypatch.setattr(base, "is_installed", lambda package: not asked.append(package))
     monkeypatch.setattr(sources.sys, "executable", str(tmp_path / "python"))
     error = opening(read(tmp_path, "net.pt2"), tmp_path)
     assert isinstance(error, ToolError)
