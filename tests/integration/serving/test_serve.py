@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from edgepack.base.resources import find_ondevice_dir
 from edgepack.builder.build import build
 from edgepack.ondevice.runtime import edgepack_loader as loader
+from edgepack.ondevice.service.edgepack_metrics import read_temperatures
 from onnx import TensorProto, helper
 from PIL import Image
 from tritonclient.utils import InferenceServerException
@@ -493,6 +494,17 @@ def test_a_folder_that_holds_anything_is_refused_and_tried_again_at_sighup(
             lambda: service.lines.count("not served") > count, "that it is tried again"
         )
         assert service.ask("/v2/models/net/infer", body_of(array())).status == 200
+
+
+def test_temperatures_are_those_of_zones_that_are_on(tmp_path) -> None:
+    for number, (kind, text) in enumerate(
+        [("cpu", "51500\n"), ("cpu", "40000"), ("modem", "-274000"), ("off", "")]
+    ):
+        zone = tmp_path / "sys/class/thermal" / f"thermal_zone{number}"
+        zone.mkdir(parents=True)
+        (zone / "type").write_text(kind)
+        (zone / "temp").write_text(text)
+    assert read_temperatures(tmp_path) == {"cpu 1": 51.5, "cpu 2": 40.0}
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:

@@ -37,7 +37,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
 if __package__:
-    from ..runtime.edgepack_answers import AnswerOptions
+    from ..runtime.edgepack_answers import AnswerOptions, make_json
     from . import edgepack_hosting as hosting
     from . import edgepack_media as media
     from . import edgepack_protocol as protocol
@@ -51,7 +51,10 @@ else:  # a bundle's
     import edgepack_media as media  # type: ignore[import-not-found,no-redef]
     import edgepack_protocol as protocol  # type: ignore[import-not-found,no-redef]
     import edgepack_systemd as systemd  # type: ignore[import-not-found,no-redef]
-    from edgepack_answers import AnswerOptions  # type: ignore[import-not-found,no-redef]
+    from edgepack_answers import (  # type: ignore[import-not-found,no-redef]
+        AnswerOptions,
+        make_json,
+    )
     from edgepack_bodies import (  # type: ignore[import-not-found,no-redef]
         Bodies,
         refusing,
@@ -375,18 +378,14 @@ class Service:
             self._observe(chosen, "read", began)
             outputs = await self._run(place, Work(release, feed.arrays), request, None)
         began = _PHASE()
-        answers = await self._bodies.work(
-            lambda: media.make_plain(release.model.make_answers(outputs, feed, options))
+        text = await self._bodies.work(
+            lambda: _write_answers(
+                release, lambda: release.model.make_answers(outputs, feed, options)
+            )
         )
-        document = {
-            "model_name": chosen,
-            "model_version": release.version,
-            "variant": release.variant,
-            "answers": answers,
-        }
         self._observe(chosen, "write", began)
         self._metrics.requests.labels(chosen, "predict", 200).inc()
-        return Response(json.dumps(document, allow_nan=False), media_type="application/json")
+        return Response(text, media_type="application/json")
 
     async def _read(self, size: int, read: Callable[[], Any]) -> Any:
         """Return what ``read`` makes of so many bytes, in a thread if they are many."""
@@ -510,6 +509,24 @@ def _make_feed(release: hosting.Release, kind: str, body: bytes) -> Any:
         feed = release.model.make_feed(_READERS[kind](body))
     release.model.check_sizes(feed.arrays)
     return feed
+
+
+def _write_answers(release: hosting.Release, make: Callable[[], Mapping[str, Any]]) -> str:
+    """Return the answers as JSON.
+
+    Raises:
+        InferenceError: The outputs are not as they are described, or hold what JSON cannot.
+    """
+    try:
+        document = {
+            "model_name": release.name,
+            "model_version": release.version,
+            "variant": release.variant,
+            "answers": {name: make_json(answer) for name, answer in make().items()},
+        }
+        return json.dumps(document, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InferenceError(f"its outputs give no answers: {error}") from error
 
 
 async def _in_daemon(work: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Files that a client sends, to what the loader's ``predict`` takes, and its answers to JSON.
+"""Files that a client sends, to what the loader's ``predict`` takes.
 
 Pictures are turned upright as their EXIF orientation says, and what is transparent shows white, as
 in the builder's samples.
@@ -8,12 +8,9 @@ Needs Python 3.8 or newer, numpy and Pillow; nothing else.
 
 from __future__ import annotations
 
-import dataclasses
 import io
-import math
 import struct
 import warnings
-from typing import Any, Mapping
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -89,21 +86,3 @@ def read_text(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise MediaError(f"the text is not UTF-8: {error}") from error
-
-
-def make_plain(answer: Any) -> Any:
-    """Return an answer as JSON has it: objects, lists, texts and numbers; NaN is null."""
-    if dataclasses.is_dataclass(answer) and not isinstance(answer, type):
-        return {
-            field.name: make_plain(getattr(answer, field.name))
-            for field in dataclasses.fields(answer)
-        }
-    if isinstance(answer, Mapping):
-        return {name: make_plain(each) for name, each in answer.items()}
-    if isinstance(answer, np.ndarray):
-        return make_plain(answer.tolist())
-    if isinstance(answer, (list, tuple)):
-        return [make_plain(each) for each in answer]
-    if isinstance(answer, float) and not math.isfinite(answer):
-        return None
-    return answer

@@ -5,17 +5,23 @@ Needs Python 3.8 or newer and prometheus-client.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
+if __package__:
+    from ..harness import edgepack_sysfs as sysfs
+else:  # a bundle's, in the folder of the harness
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "harness"))
+    import edgepack_sysfs as sysfs  # type: ignore[import-not-found,no-redef]
+
 PHASES = ("read", "wait", "infer", "write")
 """Of a request: reading its body, waiting in the queue, the model, and writing the answer."""
 _BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _BATCHES = (1, 2, 4, 8, 16, 32)
-_ZONES = Path("/sys/class/thermal")
 
 
 class Metrics:
@@ -88,16 +94,14 @@ class Metrics:
         yield from (waiting, ready, outside, info, zones)
 
 
-def read_temperatures(root: Path = _ZONES) -> Dict[str, float]:
-    """Return the temperatures of Linux's thermal zones, in degrees Celsius; those that it reads.
-
-    Source: Linux, Documentation/driver-api/thermal/sysfs-api.rst: ``temp`` is in millidegrees.
-    """
-    found: Dict[str, float] = {}
-    for zone in sorted(root.glob("thermal_zone*")):
-        try:
-            name = (zone / "type").read_text(encoding="ascii").strip()
-            found[f"{zone.name[12:]}:{name}"] = int((zone / "temp").read_text("ascii")) / 1000
-        except (OSError, ValueError):
-            continue  # a zone that is off says so with an error
-    return found
+def read_temperatures(root: Path = sysfs.ROOT) -> Dict[str, float]:
+    """Return the temperatures of the thermal zones that are on, in degrees Celsius."""
+    found = {
+        name: sysfs.parse_number(sysfs.read(zone / "temp"))
+        for name, zone in sysfs.find_zones(root).items()
+    }
+    return {
+        name: value / 1000
+        for name, value in found.items()
+        if value is not None and value > sysfs.COLDEST
+    }
