@@ -116,7 +116,7 @@ def _check_bundles(bundles: Sequence[Path]) -> None:
             name = read_name(bundle)
         except LoadError as error:
             hint = "name the folder that a build wrote: dist/NAME-VERSION-TARGET"
-            if bundle.is_file():
+            if bundle.is_file() and bundle.name.endswith(".tar.gz"):
                 hint = f"unpack it first: tar -xf {bundle}"
             raise BundleError(str(error), hint=hint) from error
         if name in names:

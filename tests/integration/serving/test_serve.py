@@ -629,6 +629,8 @@ def test_mistakes_at_the_start_are_one_error_each(bundles, tmp_path) -> None:
         port = str(taken.getsockname()[1])
         for arguments, code, words in [
             ([tmp_path], 7, "is no complete bundle"),
+            ([tmp_path / "short"], 7, "name the folder that a build wrote"),
+            ([Path(f"{bundles[0]}.tar.gz")], 7, "unpack it first: tar -xf"),
             ([bundles[0], bundles[0]], 2, "are both of the project 'net'"),
             ([bundles[0], "--port", port], 5, "cannot be listened to"),
             ([bundles[0], "--token-file", tmp_path / "short"], 2, "16 characters at least"),
