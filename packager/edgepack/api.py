@@ -252,6 +252,10 @@ if TYPE_CHECKING:
     from edgepack.records.tuning import Settings as Settings
     from edgepack.records.tuning import TuneReport as TuneReport
     from edgepack.records.verdict import require_valid as require_valid
+    from edgepack.registry.publishing import Published as Published
+    from edgepack.registry.publishing import PublishOptions as PublishOptions
+    from edgepack.registry.publishing import publish as publish
+    from edgepack.registry.reference import Reference as Reference
     from edgepack.results.explaining.bottlenecks import Bottleneck as Bottleneck
     from edgepack.results.explaining.explain_run import explain_run as explain_run
     from edgepack.results.explaining.explaining import Explanation as Explanation

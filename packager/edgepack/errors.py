@@ -9,7 +9,9 @@
     ├── ModelError          4   the model cannot be read, or cannot be taken
     │   └── SamplesError    4   the samples do not fit the model
     ├── ToolError           5   a program or library that a step needs is missing or failed
-    │   └── DatabaseError       5   a database does not answer, or others write to it
+    │   ├── DatabaseError       5   a database does not answer, or others write to it
+    │   └── RegistryError       5   a registry refuses what it is asked
+    │       └── RegistryAwayError   5   a registry does not answer, or not now
     ├── StepError           6   a step did not do, or could not prove, what it was asked
     │   └── BugError       70   it met what edgepack did not foresee
     ├── BundleError         7   a bundle is incomplete, altered or unreadable
@@ -114,6 +116,18 @@ class DatabaseError(ToolError):
     """A database does not answer, or others write to it; a device that needs it is pending."""
 
     transient = True
+
+
+class RegistryError(ToolError):
+    """A registry refuses what it is asked, or answers what is no answer."""
+
+
+class RegistryAwayError(RegistryError):
+    """A registry does not answer, or not now, although it was asked several times."""
+
+    transient = True
+    wait_s: float = 0.0
+    """How long it asks to wait, in seconds."""
 
 
 class StepError(EdgepackError):

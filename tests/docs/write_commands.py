@@ -24,6 +24,7 @@ FUNCTIONS = {
     "try": "try_bundle",
     "sign": "sign",
     "serve": "serve",
+    "publish": "publish",
     "push": "push",
     "bench": "bench",
     "optimize": "optimize",

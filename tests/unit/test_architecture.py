@@ -26,6 +26,7 @@ MAY_USE = {
     "preprocessing": "base ondevice project metrics",
     "quantization": "base model project samples metrics",
     "deploy": "base project bundle records devices",
+    "registry": "base bundle deploy",
     "results": "base bundle records quantization",
     "steps": (
         "base converters ondevice model project backends bundle samples metrics preprocessing "
@@ -43,8 +44,8 @@ MAY_USE = {
     ),
     "demo": "base project bundle records devices deploy results builder measure",
     "api": (
-        "base converters model project backends bundle metrics records devices deploy results "
-        "builder trying serving measure demo"
+        "base converters model project backends bundle metrics records devices deploy registry "
+        "results builder trying serving measure demo"
     ),
     "cli": "base api",
     "__main__": "cli",

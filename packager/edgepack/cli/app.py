@@ -29,6 +29,7 @@ from edgepack.cli.options import (
     TargetOption,
     VerboseOption,
 )
+from edgepack.cli.publishing import publish
 from edgepack.cli.pushing import push, rollback
 from edgepack.cli.reporting import report
 from edgepack.cli.rollouts import rollout_app
@@ -229,6 +230,11 @@ app.command(
     epilog="Examples: edgepack serve dist/detector-1.0.0-linux-x86-64  |  "
     "edgepack serve ~/edgepack/detector/current --host 0.0.0.0 --token-file token"
 )(serve)
+app.command(
+    epilog="Examples: edgepack publish dist/detector-1.0.0-raspberry-pi"
+    " oci://registry.example.com/detector  |  "
+    "edgepack publish dist oci://registry.example.com/detector:1.0.0"
+)(publish)
 app.command(
     epilog="Examples: edgepack push dist/detector-1.0.0-raspberry-pi --device pi5  |  "
     "edgepack push dist --device tag:lab --canary 1 --waves 3"

@@ -1,0 +1,7 @@
+"""Puts bundles into OCI registries, moves channels there, and gets bundles from there.
+
+:mod:`.reference` reads addresses, :mod:`.credentials` what podman and docker keep of the user, and
+:mod:`.client` speaks the OCI distribution protocol. :mod:`.artifact` is pure and says how a bundle
+lies in a registry; :mod:`.publishing` writes it there, :mod:`.channels` its channels, and
+:mod:`.fetching` reads it, believing nothing that it has not hashed.
+"""

@@ -1,0 +1,262 @@
+"""Writes bundles into a registry: blobs that it lacks, the manifest, what refers to it, then tags.
+
+Who follows a tag finds the signature there already. Publishing again what is there sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+from edgepack.base.progress import Progress, Silent, Task, Work
+from edgepack.bundle.manifest import MANIFEST_SIGNATURE
+from edgepack.bundle.reading import AnyBundle, verify_any
+from edgepack.bundle.signing import read_signature, require_signature
+from edgepack.deploy.fleet.bundles import load_bundles_by_target
+from edgepack.deploy.transfer.chunks import cut_file
+from edgepack.errors import BundleError, UsageError
+from edgepack.registry.artifact import (
+    LEAST_CHUNKED,
+    Artifact,
+    Blob,
+    make_artifact,
+    make_sbom_referrer,
+    make_signature,
+)
+from edgepack.registry.connection import THREADS
+from edgepack.registry.reference import Reference, require_tag
+from edgepack.registry.repository import Repository
+
+
+@dataclass(frozen=True)
+class Published:
+    """A bundle in a registry."""
+
+    reference: str
+    """Its address with its tag and digest."""
+    digest: str
+    """Of the image manifest."""
+    tags: tuple[str, ...]
+    bundle: str
+    target: str
+    release: str
+    """The SHA-256 of its ``manifest.json``."""
+    signer: str | None
+    """None where it is not signed, or where the allowed signers do not name the key."""
+    is_signed: bool
+    blobs_sent: int
+    bytes_sent: int
+    blobs_there: int
+    """How many the registry had already."""
+
+
+@dataclass(frozen=True)
+class PublishOptions:
+    """How bundles are published."""
+
+    move: bool = False
+    """Whether a tag may be moved that leads to another bundle."""
+    require_signature: bool = False
+    allowed_signers: Path | None = None
+    """The file that names signers; default: ``~/.ssh/allowed_signers``."""
+    plain_http: bool = False
+    """Whether the registry is asked without TLS, although it is not on this machine."""
+
+
+_OPTIONS = PublishOptions()
+
+
+def publish(
+    paths: Sequence[Path],
+    reference: Reference,
+    *,
+    options: PublishOptions = _OPTIONS,
+    progress: Progress | None = None,
+) -> list[Published]:
+    """Publish bundles to a repository.
+
+    One gets the tag of the reference, several get it with ``-`` and their targets. Without a tag in
+    the reference it is the project's version.
+
+    Args:
+        paths: Folders of bundles of one project, or folders that hold such.
+        reference: Where.
+        options: How.
+        progress: Where to report; default: nowhere.
+
+    Raises:
+        BundleError: A bundle is not whole, or lacks a required signature.
+        UsageError: There are two bundles for a target; or a tag leads to another bundle already.
+        RegistryError: The registry refuses, or does not answer.
+        ToolError: urllib3 or ssh-keygen is missing.
+    """
+    progress = progress or Silent()
+    if reference.digest:
+        raise UsageError(
+            f"{reference} names a digest, and publishing makes one",
+            hint="name a tag: oci://HOST/REPOSITORY:TAG",
+        )
+    bundles = load_bundles_by_target(paths)
+    repository = Repository(reference, plain_http=options.plain_http)
+    offered = [
+        _offer(bundle, _choose_tag(reference, bundle, several=len(bundles) > 1), options, progress)
+        for bundle in bundles.values()
+    ]
+    for offer in offered:
+        if not options.move:
+            require_free(repository, offer.tag, offer.artifact.descriptor.digest)
+    return [_publish(offer, repository, progress) for offer in offered]
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """A bundle that is whole, and as what it is published."""
+
+    bundle: AnyBundle
+    tag: str
+    artifact: Artifact
+    referrers: tuple[Artifact, ...]
+    signer: str | None
+    is_signed: bool
+
+
+def _choose_tag(reference: Reference, bundle: AnyBundle, *, several: bool) -> str:
+    tag = reference.tag or bundle.manifest.version.replace("+", "_")
+    return require_tag(f"{tag}-{bundle.manifest.target}" if several else tag)
+
+
+def _offer(bundle: AnyBundle, tag: str, options: PublishOptions, progress: Progress) -> _Offer:
+    path = bundle.path
+    whole = verify_any(path)
+    check = require_signature if options.require_signature else read_signature
+    signature = check(path, options.allowed_signers)
+    if signature is None:
+        progress.note(f"{path} is not signed: devices that know your signers refuse it")
+    elif signature.manifest_sha256 != whole.digest:
+        raise BundleError(
+            f"{str(path)!r} was changed while its signature was checked",
+            hint="publish again when nothing builds or signs it any more",
+        )
+    chunks = {
+        file.path: [(chunk.sha256, chunk.size) for chunk in cut_file(path / file.path)]
+        for file in whole.manifest.files
+        if file.size_bytes > LEAST_CHUNKED
+    }
+    artifact = make_artifact(whole, chunks)
+    subject = artifact.descriptor
+    referrers = [make_sbom_referrer(subject, whole)]
+    if signature:
+        referrers.append(make_signature(subject, (path / MANIFEST_SIGNATURE).read_bytes()))
+    found = tuple(each for each in referrers if each is not None)
+    signer = signature.signer if signature else None
+    return _Offer(whole, tag, artifact, found, signer, signature is not None)
+
+
+def require_free(repository: Repository, tag: str, digest: str) -> None:
+    """Check that a tag leads nowhere yet, or to a digest.
+
+    Raises:
+        UsageError: It leads to another one.
+    """
+    found = repository.read_manifest(tag)
+    if found is not None and found.digest != digest:
+        raise UsageError(
+            f"{repository.reference.at(tag)} leads to {found.digest} already, and this bundle is"
+            f" {digest}",
+            hint="choose another tag; --move moves this one, and --channel is for tags that move",
+        )
+
+
+def _publish(offer: _Offer, repository: Repository, progress: Progress) -> Published:
+    sent = send_artifacts(
+        [offer.artifact, *offer.referrers], repository, offer.bundle.manifest.id, progress
+    )
+    digest = offer.artifact.descriptor.digest
+    tags = [offer.tag]
+    for tag in tags:
+        set_tag(repository, tag, offer.artifact.content, digest)
+    return Published(
+        reference=f"{repository.reference.at(offer.tag)}@{digest}",
+        digest=digest,
+        tags=tuple(tags),
+        bundle=offer.bundle.manifest.id,
+        target=offer.bundle.manifest.target,
+        release=offer.bundle.digest,
+        signer=offer.signer,
+        is_signed=offer.is_signed,
+        blobs_sent=sent.blobs,
+        bytes_sent=sent.size,
+        blobs_there=sent.there,
+    )
+
+
+def set_tag(repository: Repository, tag: str, content: bytes, digest: str) -> None:
+    """Let a tag lead to a manifest that the repository has, unless it does already."""
+    found = repository.read_manifest(tag)
+    if found is None or found.digest != digest:
+        repository.write_manifest(tag, content)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What was sent, and what was there."""
+
+    blobs: int
+    size: int
+    there: int
+
+
+def send_artifacts(
+    artifacts: Sequence[Artifact], repository: Repository, title: str, progress: Progress
+) -> Sent:
+    """Send blobs that the repository lacks, then manifests; each manifest finds its blobs there.
+
+    Args:
+        artifacts: Those that refer to others come after them.
+        repository: Where.
+        title: What is sent, for the progress.
+        progress: Where to report.
+    """
+    blobs = {blob.descriptor.digest: blob for each in artifacts for blob in each.blobs}
+    with ThreadPoolExecutor(THREADS) as pool:
+        there = dict(zip(blobs, pool.map(repository.has_blob, blobs), strict=True))
+        missing = [blob for digest, blob in blobs.items() if not there[digest]]
+        size = sum(blob.descriptor.size for blob in missing)
+        if missing:
+            with progress.start_task(Work(f"{title}: publishing", size, unit="bytes")) as task:
+                _send_blobs(missing, repository, pool, task)
+    for each in artifacts:
+        _send_manifest(each, repository)
+    return Sent(len(missing), size, len(blobs) - len(missing))
+
+
+def _send_blobs(
+    blobs: Iterable[Blob], repository: Repository, pool: ThreadPoolExecutor, task: Task
+) -> None:
+    def send(blob: Blob) -> None:
+        descriptor = blob.descriptor
+        repository.write_blob(descriptor.digest, descriptor.size, _open(blob.content))
+        task(descriptor.title or descriptor.media_type, by=descriptor.size)
+
+    for _ in pool.map(send, blobs):
+        pass
+
+
+def _open(content: bytes | Path) -> Callable[[], BinaryIO]:
+    return (
+        (lambda: BytesIO(content)) if isinstance(content, bytes) else (lambda: content.open("rb"))
+    )
+
+
+def _send_manifest(artifact: Artifact, repository: Repository) -> None:
+    descriptor, subject = artifact.descriptor, artifact.manifest.subject
+    if subject is not None:
+        known = {each.digest for each in repository.list_referrers(subject.digest)}
+        if descriptor.digest not in known:
+            repository.write_referrer(descriptor, artifact.content, subject.digest)
+    elif not repository.has_manifest(descriptor.digest):
+        repository.write_manifest(descriptor.digest, artifact.content)
