@@ -252,10 +252,18 @@ if TYPE_CHECKING:
     from edgepack.records.tuning import Settings as Settings
     from edgepack.records.tuning import TuneReport as TuneReport
     from edgepack.records.verdict import require_valid as require_valid
+    from edgepack.registry.fetching import Fetched as Fetched
+    from edgepack.registry.fetching import FetchOptions as FetchOptions
+    from edgepack.registry.fetching import fetch as fetch
+    from edgepack.registry.fetching import find_folders as find_folders
+    from edgepack.registry.listing import ListedTag as ListedTag
+    from edgepack.registry.listing import list_tags as list_tags
     from edgepack.registry.publishing import Published as Published
     from edgepack.registry.publishing import PublishOptions as PublishOptions
+    from edgepack.registry.publishing import promote as promote
     from edgepack.registry.publishing import publish as publish
     from edgepack.registry.reference import Reference as Reference
+    from edgepack.registry.reference import is_reference as is_reference
     from edgepack.results.explaining.bottlenecks import Bottleneck as Bottleneck
     from edgepack.results.explaining.explain_run import explain_run as explain_run
     from edgepack.results.explaining.explaining import Explanation as Explanation
@@ -273,6 +281,7 @@ if TYPE_CHECKING:
     from edgepack.results.limits import judge_limits as judge_limits
     from edgepack.results.limits import load_others as load_others
     from edgepack.results.limits import require_limits as require_limits
+    from edgepack.results.limits import require_measured as require_measured
     from edgepack.results.page.changes_text import find_newest_changes as find_newest_changes
     from edgepack.results.page.changes_text import format_series as format_series
     from edgepack.results.page.changes_text import require_no_slowdown as require_no_slowdown

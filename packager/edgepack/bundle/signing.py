@@ -80,13 +80,51 @@ def sign(bundle: Path, key: Path | None = None) -> Signature:
         scratch = Path(folder)
         message = scratch / MANIFEST
         shutil.copyfile(bundle / MANIFEST, message)
-        chosen = _find_given_key(key) if key else _find_only_key(scratch)
-        _sign(message, chosen)
-        made = scratch / MANIFEST_SIGNATURE
-        found = _check(message.read_bytes(), made, None)
+        made = _sign(message, key, NAMESPACE)
+        found = _check(message.read_bytes(), made, None, NAMESPACE)
         # Not by way of the bundle itself: whoever reads it meanwhile would find a file too many.
         copy_file(made, bundle / MANIFEST_SIGNATURE, by_way_of=bundle.resolve().parent)
     return found
+
+
+def sign_message(message: bytes, namespace: str, key: Path | None = None) -> bytes:
+    """Return the signature of other bytes than a manifest's, by a key as :func:`sign` finds it.
+
+    Args:
+        message: What is signed.
+        namespace: What it is, so that no signature counts for anything else.
+        key: As :func:`sign` has it.
+
+    Raises:
+        UsageError: There is no key, or several and ``key`` does not say which.
+        ToolError: ssh-keygen is missing or too old, or could not sign.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
+        path = Path(folder) / "message"
+        path.write_bytes(message)
+        return _sign(path, key, namespace).read_bytes()
+
+
+def check_message(
+    message: bytes, signature: bytes, namespace: str, allowed_signers: Path | None = None
+) -> Signature:
+    """Return whose signature of some bytes it is.
+
+    Args:
+        message: What is signed.
+        signature: The signature.
+        namespace: As it was signed with.
+        allowed_signers: Who may sign. Default: ``~/.ssh/allowed_signers``, if it exists.
+
+    Raises:
+        BundleError: It is no signature of these bytes in this namespace.
+        UsageError: There is no such file of allowed signers.
+        ToolError: ssh-keygen is missing or too old.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
+        path = Path(folder) / "message.sig"
+        path.write_bytes(signature)
+        return _check(message, path, _find_allowed(allowed_signers), namespace)
 
 
 def read_signature(bundle: Path, allowed_signers: Path | None = None) -> Signature | None:
@@ -105,11 +143,8 @@ def read_signature(bundle: Path, allowed_signers: Path | None = None) -> Signatu
     signature = bundle / MANIFEST_SIGNATURE
     if not signature.exists():
         return None
-    if allowed_signers is None and find_allowed_signers().is_file():
-        allowed_signers = find_allowed_signers()
-    if allowed_signers:
-        _require_file(allowed_signers)
-    return _check((bundle / MANIFEST).read_bytes(), signature, allowed_signers)
+    allowed = _find_allowed(allowed_signers)
+    return _check((bundle / MANIFEST).read_bytes(), signature, allowed, NAMESPACE)
 
 
 def require_signature(bundle: Path, allowed_signers: Path | None = None) -> Signature:
@@ -145,15 +180,25 @@ def require_signature(bundle: Path, allowed_signers: Path | None = None) -> Sign
     return found
 
 
-def _sign(message: Path, key: Path) -> None:
-    argv = ["-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(message)]
+def _find_allowed(given: Path | None) -> Path | None:
+    """Return the file of allowed signers, if there is one; one that is given has to be there."""
+    if given is None:
+        return find_allowed_signers() if find_allowed_signers().is_file() else None
+    _require_file(given)
+    return given
+
+
+def _sign(message: Path, given: Path | None, namespace: str) -> Path:
+    """Sign a file with a key that is given, or the only one, and return the signature's path."""
+    key = _find_given_key(given) if given else _find_only_key(message.parent)
+    argv = ["-Y", "sign", "-f", str(key), "-n", namespace, str(message)]
     result = _require_supported(
         run_on_terminal(
             [_find_ssh_keygen(), *argv], timeout_s=TIMEOUT_S, asking_timeout_s=ASKING_TIMEOUT_S
         )
     )
     if result.exit_code == 0:
-        return
+        return message.with_name(f"{message.name}.sig")
     if b"passphrase" in result.stderr:
         hint = "add the key to the agent (ssh-add), or sign on a terminal, where it is asked for"
     else:
@@ -161,25 +206,27 @@ def _sign(message: Path, key: Path) -> None:
     raise ToolError(f"ssh-keygen could not sign with {str(key)!r}{result.last_lines}", hint=hint)
 
 
-def _check(message: bytes, signature: Path, allowed: Path | None) -> Signature:
+def _check(message: bytes, signature: Path, allowed: Path | None, namespace: str) -> Signature:
     """Check a signature against its message, then look for its signer among the allowed ones."""
-    argv = ["-Y", "check-novalidate", "-n", NAMESPACE, "-s", str(signature)]
+    argv = ["-Y", "check-novalidate", "-n", namespace, "-s", str(signature)]
     result = _run(argv, message)
     good = _GOOD.search(result.text)
     if result.exit_code or good is None:
         raise BundleError(
-            f"{MANIFEST_SIGNATURE} is no signature of this {MANIFEST}{result.last_lines}",
+            f"{signature.name} is no signature of this {signature.stem}{result.last_lines}",
             hint="one of them was altered: get the bundle again, or if it is your own and whole"
             " (edgepack build), sign it again",
         )
     signer, unknown = None, "no file says whose key that is"
     if allowed:
-        signer, unknown = _find_signer(message, signature, allowed)
+        signer, unknown = _find_signer(message, signature, allowed, namespace)
     digest = hashlib.sha256(message).hexdigest()
     return Signature(signer, good[1], good[2], digest, unknown)
 
 
-def _find_signer(message: bytes, signature: Path, allowed: Path) -> tuple[str | None, str]:
+def _find_signer(
+    message: bytes, signature: Path, allowed: Path, namespace: str
+) -> tuple[str | None, str]:
     """Return the first principal that made this signature; without one, None and the reason."""
     files = ["-f", str(allowed), "-s", str(signature)]
     result = _run(["-Y", "find-principals", *files])
@@ -187,10 +234,11 @@ def _find_signer(message: bytes, signature: Path, allowed: Path) -> tuple[str | 
     for principal in re.split(r"[,\n]", result.text):
         if not principal or principal.startswith("!"):
             continue
-        result = _run(["-Y", "verify", *files, "-I", principal, "-n", NAMESPACE], message)
+        result = _run(["-Y", "verify", *files, "-I", principal, "-n", namespace], message)
         if result.exit_code == 0:
             return principal, ""
-    return None, f"{str(allowed)!r} does not let it sign bundles{result.last_lines}"
+    what = "bundles" if namespace == NAMESPACE else namespace
+    return None, f"{str(allowed)!r} does not let it sign {what}{result.last_lines}"
 
 
 def _run(argv: list[str], message: bytes = b"") -> ProgramResult:

@@ -29,7 +29,7 @@ from edgepack.cli.options import (
     TargetOption,
     VerboseOption,
 )
-from edgepack.cli.publishing import publish
+from edgepack.cli.publishing import PlainHttpOption, channel_app, fetch, publish
 from edgepack.cli.pushing import push, rollback
 from edgepack.cli.reporting import report
 from edgepack.cli.rollouts import rollout_app
@@ -57,6 +57,7 @@ app.add_typer(rollout_app, name="rollout")
 app.add_typer(audit_app, name="audit")
 app.add_typer(runtime_app, name="runtime")
 app.add_typer(converter_app, name="converter")
+app.add_typer(channel_app, name="channel")
 
 
 @app.command(epilog="Example: edgepack init detector.onnx --images photos/")
@@ -201,10 +202,19 @@ def build(
     result.require_all()
 
 
-@app.command(epilog="Example: edgepack verify dist/detector-1.0.0-raspberry-pi")
+@app.command(
+    epilog="Examples: edgepack verify dist/detector-1.0.0-raspberry-pi  |  "
+    "edgepack verify oci://registry.example.com/detector:1.0.0 --allowed-signers signers"
+)
 def verify(
-    bundle: Annotated[Path, typer.Argument(help="A bundle's folder or archive.")],
+    bundle: Annotated[
+        str,
+        typer.Argument(
+            help="A bundle's folder or archive, or an address: oci://HOST/REPOSITORY:TAG."
+        ),
+    ],
     allowed_signers: AllowedSignersOption = None,
+    plain_http: PlainHttpOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a bundle's hashes, signature and golden outputs here.
@@ -212,12 +222,17 @@ def verify(
     With --allowed-signers, one of those signers must have signed it; without, it prints who did.
     """
     from edgepack.cli.printing import print_json, print_verification
+    from edgepack.cli.publishing import verify_published
 
-    verification = api.verify(bundle, allowed_signers)
-    if as_json:
-        print_json(verification)
+    if api.is_reference(bundle):
+        verified = verify_published(bundle, allowed_signers, plain_http=plain_http)
     else:
-        print_verification(verification)
+        verified = [api.verify(Path(bundle), allowed_signers)]
+    if as_json:
+        print_json(verified if len(verified) > 1 else verified[0])
+        return
+    for each in verified:
+        print_verification(each)
 
 
 app.command(
@@ -233,8 +248,13 @@ app.command(
 app.command(
     epilog="Examples: edgepack publish dist/detector-1.0.0-raspberry-pi"
     " oci://registry.example.com/detector  |  "
-    "edgepack publish dist oci://registry.example.com/detector:1.0.0"
+    "edgepack publish dist oci://registry.example.com/detector:1.0.0  |  "
+    "edgepack publish oci://registry.example.com/detector --after canary --channel stable --key"
+    " ~/.ssh/id_ed25519"
 )(publish)
+app.command(epilog="Example: edgepack fetch oci://registry.example.com/detector:1.0.0 --out dist")(
+    fetch
+)
 app.command(
     epilog="Examples: edgepack push dist/detector-1.0.0-raspberry-pi --device pi5  |  "
     "edgepack push dist --device tag:lab --canary 1 --waves 3"

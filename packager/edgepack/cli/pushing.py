@@ -8,9 +8,9 @@ import typer
 
 from edgepack import api
 from edgepack.cli.options import JsonOption, WaitOption
+from edgepack.cli.publishing import PlainHttpOption
 from edgepack.cli.rollouts import (
     AbortAtOption,
-    BundlesArgument,
     CanaryOption,
     DeadlineOption,
     DevicesOption,
@@ -25,9 +25,19 @@ from edgepack.cli.rollouts import (
 )
 from edgepack.cli.signing import AllowedSignersOption, RequireSignatureOption
 
+SourcesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="BUNDLE",
+        help="Bundles' folders, a folder of bundles, or addresses as oci://HOST/REPOSITORY:TAG:"
+        " each device gets the one for its target.",
+        show_default=False,
+    ),
+]
+
 
 def push(
-    bundle: BundlesArgument,
+    bundle: SourcesArgument,
     device: DevicesOption,
     canary: CanaryOption = 0,
     waves: WavesOption = 1,
@@ -40,6 +50,7 @@ def push(
     wait_s: WaitOption = 0.0,
     require_signature: RequireSignatureOption = False,
     allowed_signers: AllowedSignersOption = None,
+    plain_http: PlainHttpOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Push to each device the bundle for its target, and make it current there.
@@ -47,8 +58,12 @@ def push(
     A push to several devices is a rollout: 'edgepack rollout resume' pushes later to the devices
     that were off.
     """
+    from edgepack.base.progress import make_terminal_progress
+
     devices = api.select_devices(device)
-    bundles = api.load_bundles_by_target(bundle)
+    got = api.FetchOptions(allowed_signers=allowed_signers, plain_http=plain_http)
+    folders = api.find_folders(bundle, options=got, progress=make_terminal_progress())
+    bundles = api.load_bundles_by_target(folders)
     options = api.PushOptions(
         self_test=not no_self_test,
         warm_up_s=min(api.PushOptions().warm_up_s, deadline) if warm_up is None else warm_up,

@@ -8,6 +8,7 @@ that a layer's digest is the hash that ``manifest.json`` has of the file.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE, BundleFile
 from edgepack.bundle.reading import AnyBundle
 from edgepack.bundle.sbom import SBOM
+from edgepack.errors import RegistryError
 from edgepack.registry.documents import (
     EMPTY,
     EMPTY_TYPE,
@@ -88,6 +90,41 @@ class Artifact:
         )
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What an image manifest says of its bundle; nothing of it is proven."""
+
+    bundle: str
+    """``NAME-VERSION-TARGET``."""
+    project: str
+    version: str
+    target: str
+    release: str
+    """The SHA-256 of its ``manifest.json``, in hex."""
+
+
+def read_facts(manifest: ImageManifest, where: str) -> Facts:
+    """Return what an image manifest says of its bundle.
+
+    Args:
+        manifest: What a tag or digest leads to.
+        where: The address, for the error.
+
+    Raises:
+        RegistryError: It has no bundle.
+    """
+    said = manifest.annotations or {}
+    names = (TITLE, PROJECT, VERSION, TARGET, RELEASE)
+    is_bundle = manifest.artifact_type == ARTIFACT_TYPE and all(name in said for name in names)
+    if not is_bundle or not re.fullmatch("[0-9a-f]{64}", said[RELEASE]):
+        raise RegistryError(
+            "this is no bundle of edgepack",
+            hint="look at what it is: skopeo inspect --raw; 'edgepack publish' writes bundles",
+            where=where,
+        )
+    return Facts(*(said[name] for name in names))
+
+
 def make_artifact(bundle: AnyBundle, chunks: Chunks) -> Artifact:
     """Return a bundle as it lies in a registry; the same bundle gives the same bytes.
 
@@ -149,11 +186,11 @@ def make_signature(subject: Descriptor, signature: bytes) -> Artifact:
     return make_referrer(subject, SIGNATURE_TYPE, [(SIGNATURE_TYPE, MANIFEST_SIGNATURE, signature)])
 
 
-def make_sbom_referrer(subject: Descriptor, bundle: AnyBundle) -> Artifact | None:
-    """Return the referrer with a bundle's SBOM, of several models with each one's; None without."""
+def make_sbom_referrers(subject: Descriptor, bundle: AnyBundle) -> list[Artifact]:
+    """Return the referrer with a bundle's SBOM, or with those of its parts, if it has any."""
     found = [file for file in bundle.manifest.files if Path(file.path).name == SBOM]
     files = [(SBOM_TYPE, file.path, bundle.path / file.path) for file in found]
-    return make_referrer(subject, SBOM_TYPE, files) if files else None
+    return [make_referrer(subject, SBOM_TYPE, files)] if files else []
 
 
 def _assemble(

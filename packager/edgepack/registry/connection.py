@@ -101,6 +101,7 @@ class Connection:
         self._pools = dict(_make_pools())
         self._authorization = ""
         self._expires = 0.0
+        self._credentials: Credentials | None = None
         self._secrets: list[str] = []
 
     @contextmanager
@@ -171,7 +172,11 @@ class Connection:
         with self._lock:
             if self._authorization == shown:  # else another thread was faster
                 self._authorize(_Challenge.parse(challenge), again=bool(shown))
-        return self._send(method, url, {**headers, **self._show(self._authorization)}, body)
+        answer = self._send(method, url, {**headers, **self._show(self._authorization)}, body)
+        if answer.status == 401:
+            answer.close()
+            raise self._make_refusal()
+        return answer
 
     @staticmethod
     def _show(authorization: str) -> dict[str, str]:
@@ -209,14 +214,14 @@ class Connection:
 
     def _authorize(self, challenge: _Challenge, *, again: bool) -> None:
         """Get what the registry wants to be shown."""
-        credentials = find_credentials(self.reference)
+        credentials = self._credentials = find_credentials(self.reference)
         self._secrets = [credentials.password, credentials.identity_token] if credentials else []
         if challenge.scheme == "bearer" and "realm" in challenge.parts:
             self._authorization = f"Bearer {retry(lambda: self._get_token(challenge, credentials))}"
         elif credentials and credentials.user and challenge.scheme == "basic" and not again:
             self._authorization = credentials.basic
         else:
-            raise self._make_refusal(credentials)
+            raise self._make_refusal()
 
     def _get_token(self, challenge: _Challenge, credentials: Credentials | None) -> str:
         """Return the token server's token; without credentials it is an anonymous one."""
@@ -243,7 +248,7 @@ class Connection:
             answer = self._send("GET", f"{realm}{separator}{urlencode(asked)}", shown, None)
         try:
             if answer.status in (400, 401, 403):
-                raise self._make_refusal(credentials)
+                raise self._make_refusal()
             if answer.status != 200:
                 raise self._explain("GET", answer)
             return self._read_token(answer)
@@ -269,12 +274,12 @@ class Connection:
         self._expires = time.monotonic() + 0.8 * seconds
         return token
 
-    def _make_refusal(self, credentials: Credentials | None) -> RegistryError:
+    def _make_refusal(self) -> RegistryError:
         host = self.reference.host
-        if credentials is None:
+        if self._credentials is None:
             problem = f"{host} wants to know who you are, and nothing is kept for it here"
         else:
-            who = credentials.user or "a token"
+            who = self._credentials.user or "a token"
             problem = f"{host} does not take what is kept for it here, of {who}"
         return RegistryError(
             problem,

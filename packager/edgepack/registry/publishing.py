@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +15,7 @@ from typing import BinaryIO
 from edgepack.base.progress import Progress, Silent, Task, Work
 from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.bundle.reading import AnyBundle, verify_any
-from edgepack.bundle.signing import read_signature, require_signature
+from edgepack.bundle.signing import Signature, read_signature, require_signature
 from edgepack.deploy.fleet.bundles import load_bundles_by_target
 from edgepack.deploy.transfer.chunks import cut_file
 from edgepack.errors import BundleError, UsageError
@@ -23,12 +23,18 @@ from edgepack.registry.artifact import (
     LEAST_CHUNKED,
     Artifact,
     Blob,
+    Facts,
     make_artifact,
-    make_sbom_referrer,
+    make_sbom_referrers,
     make_signature,
+    read_facts,
 )
+from edgepack.registry.channels import Move, plan_move
 from edgepack.registry.connection import THREADS
+from edgepack.registry.documents import MANIFEST_TYPE, Descriptor
+from edgepack.registry.fetching import list_tagged, read_bundle_manifest, require_known
 from edgepack.registry.reference import Reference, require_tag
+from edgepack.registry.referrers import find_signature
 from edgepack.registry.repository import Repository
 
 
@@ -65,6 +71,17 @@ class PublishOptions:
     """The file that names signers; default: ``~/.ssh/allowed_signers``."""
     plain_http: bool = False
     """Whether the registry is asked without TLS, although it is not on this machine."""
+    channel: str = ""
+    """The channel that is moved to the bundle; empty: none."""
+    key: Path | None = None
+    """Whose signature the channel's entry gets; see :func:`edgepack.bundle.signing.sign`."""
+    downgrade: bool = False
+    """Whether the channel may go back to an older version, and devices with it."""
+    sequence: int | None = None
+    """The least number of the channel's entry; default: the next one."""
+    gate: Callable[[str], None] | None = None
+    """Raises an error for a release, by the SHA-256 of its ``manifest.json``, that must not go out;
+    nothing is sent then."""
 
 
 _OPTIONS = PublishOptions()
@@ -102,26 +119,69 @@ def publish(
         )
     bundles = load_bundles_by_target(paths)
     repository = Repository(reference, plain_http=options.plain_http)
+    several = len(bundles) > 1
     offered = [
-        _offer(bundle, _choose_tag(reference, bundle, several=len(bundles) > 1), options, progress)
+        _offer(bundle, _choose_tag(reference, bundle, several=several), options, progress)
         for bundle in bundles.values()
     ]
+    ready = []
     for offer in offered:
         if not options.move:
-            require_free(repository, offer.tag, offer.artifact.descriptor.digest)
-    return [_publish(offer, repository, progress) for offer in offered]
+            require_free(repository, offer.tags[0], offer.descriptor.digest)
+        suffix = f"-{offer.facts.target}" if several else ""
+        ready.append(_plan(offer, suffix, repository, options, progress))
+    return [_publish(offer, repository, progress) for offer in ready]
+
+
+def promote(
+    reference: Reference,
+    after: str,
+    *,
+    options: PublishOptions,
+    progress: Progress | None = None,
+) -> list[Published]:
+    """Move a channel to exactly the bundles that another channel, or any tag, leads to.
+
+    Where there is no such tag, those are meant that have ``-`` and their target behind it, and the
+    channel that is moved is called in the same way.
+
+    Args:
+        reference: The repository.
+        after: The channel or tag that goes before.
+        options: How; they name the ``channel``.
+        progress: Where to report; default: nowhere.
+
+    Raises:
+        BundleError: A bundle lacks a required signature.
+        UsageError: There is no such tag; or the channel has a newer version, or is of another
+            project or target.
+        RegistryError: The registry refuses, or does not answer.
+        ToolError: urllib3 or ssh-keygen is missing.
+    """
+    progress = progress or Silent()
+    repository = Repository(reference, plain_http=options.plain_http)
+    ready = [
+        _plan(
+            _take(repository, tag, options), tag.removeprefix(after), repository, options, progress
+        )
+        for tag in list_tagged(repository, after)
+    ]
+    return [_publish(offer, repository, progress) for offer in ready]
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """A bundle that is whole, and as what it is published."""
+    """A bundle that is whole, or was published, and as what it is published."""
 
-    bundle: AnyBundle
-    tag: str
-    artifact: Artifact
-    referrers: tuple[Artifact, ...]
-    signer: str | None
-    is_signed: bool
+    facts: Facts
+    descriptor: Descriptor
+    """Of the image manifest."""
+    content: bytes
+    """Of the image manifest."""
+    artifacts: tuple[Artifact, ...]
+    """What is sent."""
+    tags: tuple[str, ...]
+    signature: Signature | None
 
 
 def _choose_tag(reference: Reference, bundle: AnyBundle, *, several: bool) -> str:
@@ -148,12 +208,56 @@ def _offer(bundle: AnyBundle, tag: str, options: PublishOptions, progress: Progr
     }
     artifact = make_artifact(whole, chunks)
     subject = artifact.descriptor
-    referrers = [make_sbom_referrer(subject, whole)]
+    artifacts = [artifact, *make_sbom_referrers(subject, whole)]
     if signature:
-        referrers.append(make_signature(subject, (path / MANIFEST_SIGNATURE).read_bytes()))
-    found = tuple(each for each in referrers if each is not None)
-    signer = signature.signer if signature else None
-    return _Offer(whole, tag, artifact, found, signer, signature is not None)
+        artifacts.append(make_signature(subject, (path / MANIFEST_SIGNATURE).read_bytes()))
+    facts = read_facts(artifact.manifest, str(path))
+    return _Offer(facts, subject, artifact.content, tuple(artifacts), (tag,), signature)
+
+
+def _take(repository: Repository, tag: str, options: PublishOptions) -> _Offer:
+    """Return what a tag leads to, with its signature."""
+    manifest, found = repository.read_image(tag)
+    where = str(repository.reference.at(tag))
+    facts = read_facts(manifest, where)
+    message = read_bundle_manifest(repository, manifest, facts)
+    signature = find_signature(repository, found.digest, message, options.allowed_signers)
+    if options.require_signature:
+        require_known(signature, where)
+    descriptor = Descriptor(media_type=MANIFEST_TYPE, digest=found.digest, size=len(found.content))
+    return _Offer(
+        facts, descriptor, found.content, (), (), signature.signature if signature else None
+    )
+
+
+def _plan(
+    offer: _Offer,
+    suffix: str,
+    repository: Repository,
+    options: PublishOptions,
+    progress: Progress,
+) -> _Offer:
+    """Return an offer with the channel that is moved to it, after all that may refuse it."""
+    if options.gate:
+        options.gate(offer.facts.release)
+    if not options.channel:
+        return offer
+    channel = require_tag(f"{options.channel}{suffix}", "--channel")
+    if channel in offer.tags:
+        raise UsageError(
+            f"{channel!r} is the tag and the channel",
+            hint="leave the tag away: the bundle gets its version as another tag",
+            where="--channel",
+        )
+    move = Move(channel, options.key, options.downgrade, options.sequence, options.allowed_signers)
+    entry = plan_move(repository, offer.facts, offer.descriptor, move)
+    if options.key is None:
+        progress.note(f"the entry of {channel} is not signed: devices that know signers refuse it")
+    return replace(
+        offer,
+        artifacts=(*offer.artifacts, *([entry] if entry else [])),
+        tags=(*offer.tags, channel),
+    )
 
 
 def require_free(repository: Repository, tag: str, digest: str) -> None:
@@ -172,33 +276,25 @@ def require_free(repository: Repository, tag: str, digest: str) -> None:
 
 
 def _publish(offer: _Offer, repository: Repository, progress: Progress) -> Published:
-    sent = send_artifacts(
-        [offer.artifact, *offer.referrers], repository, offer.bundle.manifest.id, progress
-    )
-    digest = offer.artifact.descriptor.digest
-    tags = [offer.tag]
-    for tag in tags:
-        set_tag(repository, tag, offer.artifact.content, digest)
+    sent = send_artifacts(offer.artifacts, repository, offer.facts.bundle, progress)
+    digest = offer.descriptor.digest
+    for tag in offer.tags:
+        found = repository.read_manifest(tag)
+        if found is None or found.digest != digest:
+            repository.write_manifest(tag, offer.content)
     return Published(
-        reference=f"{repository.reference.at(offer.tag)}@{digest}",
+        reference=f"{repository.reference.at(offer.tags[0])}@{digest}",
         digest=digest,
-        tags=tuple(tags),
-        bundle=offer.bundle.manifest.id,
-        target=offer.bundle.manifest.target,
-        release=offer.bundle.digest,
-        signer=offer.signer,
-        is_signed=offer.is_signed,
+        tags=offer.tags,
+        bundle=offer.facts.bundle,
+        target=offer.facts.target,
+        release=offer.facts.release,
+        signer=offer.signature.signer if offer.signature else None,
+        is_signed=offer.signature is not None,
         blobs_sent=sent.blobs,
         bytes_sent=sent.size,
         blobs_there=sent.there,
     )
-
-
-def set_tag(repository: Repository, tag: str, content: bytes, digest: str) -> None:
-    """Let a tag lead to a manifest that the repository has, unless it does already."""
-    found = repository.read_manifest(tag)
-    if found is None or found.digest != digest:
-        repository.write_manifest(tag, content)
 
 
 @dataclass(frozen=True)

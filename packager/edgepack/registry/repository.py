@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
@@ -131,6 +132,18 @@ class Repository:
         retry(receive)
         if f"sha256:{found.hexdigest()}" != descriptor.digest:
             raise self._make_lie(descriptor.digest, "has another digest")
+
+    def read_bytes(self, descriptor: Descriptor, most: int) -> bytes:
+        """Return a blob of at most ``most`` bytes, as :meth:`read_blob`.
+
+        Raises:
+            BundleError: It is larger.
+        """
+        if descriptor.size > most:
+            raise self._make_lie(descriptor.digest, f"has more than {most} bytes")
+        file = BytesIO()
+        self.read_blob(descriptor, file)
+        return file.getvalue()
 
     def read_manifest(self, name: str) -> Found | None:
         """Return what a tag or digest leads to; None if there is none.

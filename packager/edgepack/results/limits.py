@@ -231,3 +231,32 @@ _FINDERS: dict[str, Callable[[RunReport, Summary], float | NotMeasured]] = {
     "energy_mj": lambda _, summary: summary.energy_mj,
     "temperature_c": _find_hottest,
 }
+
+
+def require_measured(store: ResultsStore, release: str) -> None:
+    """Check that a release was measured, and that each device's newest VALID runs meet its limits.
+
+    Args:
+        store: Where runs are kept.
+        release: The SHA-256 of the bundle's ``manifest.json``.
+
+    Raises:
+        InconclusiveError: No VALID benchmark of it is kept, or a limit is not decided.
+        LimitError: A limit is missed.
+        ToolError: The store cannot be read.
+        BundleError: A report in it is broken.
+    """
+    rows = store.rows(RunFilter(kind="bench", verdict="VALID"))
+    newest = {
+        (row.device, row.variant): row.id
+        for row in rows
+        if row.manifest_sha256 == release and not row.unfinished
+    }
+    if not newest:
+        raise InconclusiveError(
+            f"no VALID benchmark of the release {release[:16]} is kept in {store.name}",
+            hint="edgepack bench BUNDLE --device NAME",
+        )
+    for report in store.load_all([*newest.values()]):
+        if isinstance(report, RunReport):
+            require_limits(report)

@@ -35,7 +35,8 @@ class GoldenCheck:
 class Verification:
     """What was proven about a bundle."""
 
-    bundle: Path
+    bundle: Path | str
+    """The folder or archive, or the address in a registry."""
     files: int
     signature: Signature | None
     """None where it is not signed."""

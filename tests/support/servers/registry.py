@@ -83,8 +83,10 @@ def running_registry(
     (folder / "config.yml").write_text(json.dumps(config))  # JSON is YAML
     log = folder / "log"
     argv = [program, "serve", str(folder / "config.yml")]
+    # It takes REGISTRY_AUTH_FILE, which is the clients', for a part of its configuration.
+    rest = {name: value for name, value in os.environ.items() if not name.startswith("REGISTRY_")}
     with log.open("wb") as output:
-        server = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT)
+        server = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=rest)
     try:
         yield Registry(_wait_for_host(server, log), folder / "blobs", log)
     finally:

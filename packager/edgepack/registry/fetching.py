@@ -1,0 +1,320 @@
+"""Gets bundles from a registry as folders; nothing counts that was not hashed here.
+
+``manifest.json`` has the hash that the image manifest says, and names each other file by its own
+hash. What the registry's layers call their files decides nothing about where something is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepack.base.files import holding
+from edgepack.base.progress import Progress, Silent, Task, Work
+from edgepack.bundle.archive import copy_file
+from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, MANIFEST_SIGNATURE, BundleFile
+from edgepack.bundle.reading import AnyBundle, load_any, verify_any
+from edgepack.bundle.signing import Signature
+from edgepack.bundle.writing import replacing
+from edgepack.errors import BundleError, UsageError, suggest_nearest
+from edgepack.registry.artifact import CHUNKS, TARGET, Facts, read_facts
+from edgepack.registry.connection import THREADS
+from edgepack.registry.documents import Descriptor, ImageManifest
+from edgepack.registry.reference import Reference, is_reference
+from edgepack.registry.referrers import FoundSignature, find_signature
+from edgepack.registry.repository import LIES, Repository
+
+MOST_MANIFEST = 64 << 20
+"""Bytes of a ``manifest.json`` that is read."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A bundle that was got from a registry."""
+
+    reference: str
+    """Its address with the digest of its image manifest."""
+    path: Path
+    """The bundle's folder."""
+    bundle: str
+    """``NAME-VERSION-TARGET``."""
+    release: str
+    """The SHA-256 of its ``manifest.json``."""
+    signature: Signature | None
+    """None where it is not signed."""
+    bytes_fetched: int
+    """0 where all of it was here already."""
+
+
+@dataclass(frozen=True)
+class FetchOptions:
+    """How bundles are got."""
+
+    allowed_signers: Path | None = None
+    """The file that names signers; default: ``~/.ssh/allowed_signers``."""
+    require_signature: bool = False
+    plain_http: bool = False
+    """Whether the registry is asked without TLS, although it is not on this machine."""
+
+
+_OPTIONS = FetchOptions()
+
+
+def fetch(
+    reference: Reference,
+    *,
+    out: Path | None = None,
+    options: FetchOptions = _OPTIONS,
+    progress: Progress | None = None,
+) -> list[Fetched]:
+    """Get the bundles that a tag or a digest leads to.
+
+    Where there is no such tag, those are meant that have ``-`` and their target behind it.
+
+    Args:
+        reference: Which.
+        out: The folder that their folders go into. Default: the user's cache, where a bundle lies
+            by the digest of its image manifest, and is hashed again before it is taken from there.
+        options: How.
+        progress: Where to report; default: nowhere.
+
+    Raises:
+        BundleError: What the registry sends is not what it says, or not what the bundle's manifest
+            says; or a required signature is missing. Nothing half-written is left.
+        UsageError: There is no such tag or digest.
+        RegistryError: The registry refuses, does not answer, or has something else there.
+        ToolError: urllib3 or ssh-keygen is missing, or the place cannot be written.
+    """
+    repository = Repository(reference, plain_http=options.plain_http)
+    names = [reference.name]
+    if not reference.digest and repository.read_manifest(reference.name) is None:
+        names = list_tagged(repository, reference.name)
+    return [_fetch(repository, name, out, options, progress or Silent()) for name in names]
+
+
+def find_folders(
+    words: Sequence[str],
+    *,
+    options: FetchOptions = _OPTIONS,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Return paths as they are, and the folders of what is in registries, got as by :func:`fetch`.
+
+    Args:
+        words: Paths, and addresses that begin with ``oci://``.
+        options: How they are got.
+        progress: Where to report; default: nowhere.
+
+    Raises:
+        EdgepackError: As :func:`fetch`; or a word is no address.
+    """
+    found: list[Path] = []
+    for word in words:
+        if is_reference(word):
+            got = fetch(Reference.parse(word), options=options, progress=progress)
+            found += [each.path for each in got]
+        else:
+            found.append(Path(word))
+    return found
+
+
+def list_tagged(repository: Repository, name: str) -> list[str]:
+    """Return a tag, or those of several targets that were published under it.
+
+    Raises:
+        UsageError: There is none.
+    """
+    tags = repository.list_tags()
+    if name in tags:
+        return [name]
+    found = []
+    for tag in tags:
+        if tag.startswith(f"{name}-"):
+            manifest, _ = repository.read_image(tag)
+            said = (manifest.annotations or {}).get(TARGET)
+            found += [tag] if tag == f"{name}-{said}" else []
+    if not found:
+        raise UsageError(
+            f"there is no tag {name!r} in {repository.reference.at('')}",
+            hint=suggest_nearest(name, tags),
+        )
+    return found
+
+
+def _fetch(
+    repository: Repository, name: str, out: Path | None, options: FetchOptions, progress: Progress
+) -> Fetched:
+    manifest, found = repository.read_image(name)
+    where = str(repository.reference.at(name))
+    facts = read_facts(manifest, where)
+    text = read_bundle_manifest(repository, manifest, facts)
+    signature = find_signature(repository, found.digest, text, options.allowed_signers)
+    if options.require_signature:
+        require_known(signature, where)
+    source = _Source(repository, manifest, where, progress)
+    if out is not None:
+        # By what the manifest itself says, which was hashed, and not by what the registry calls it.
+        with tempfile.TemporaryDirectory(prefix="edgepack-") as scratch:
+            bundle_id = _begin(Path(scratch), text).manifest.id
+        path, sent = out / bundle_id, source.write(out / bundle_id, text, signature)
+    else:
+        path = _find_cache() / found.digest.removeprefix("sha256:")
+        with holding(path):
+            sent = 0 if _is_whole(path, facts) else source.write(path, text, signature)
+            _put_signature(path, signature)
+    return Fetched(
+        reference=f"{where}@{found.digest}" if not name.startswith("sha256:") else where,
+        path=path,
+        bundle=load_any(path).manifest.id,
+        release=facts.release,
+        signature=signature.signature if signature else None,
+        bytes_fetched=sent,
+    )
+
+
+def _find_cache() -> Path:
+    import platformdirs
+
+    return platformdirs.user_cache_path("edgepack") / "registry"
+
+
+def _is_whole(path: Path, facts: Facts) -> bool:
+    """Return whether a folder has all files of a release; whatever else is there is replaced."""
+    if not path.exists():
+        return False
+    try:
+        return verify_any(path).digest == facts.release
+    except BundleError:
+        return False
+
+
+def _put_signature(path: Path, found: FoundSignature | None) -> None:
+    """Let a bundle in the cache have the signature that the registry has now."""
+    place = path / MANIFEST_SIGNATURE
+    if found is None:
+        place.unlink(missing_ok=True)
+    elif not place.exists() or place.read_bytes() != found.content:
+        with tempfile.NamedTemporaryFile(prefix="edgepack-") as scratch:
+            scratch.write(found.content)
+            scratch.flush()
+            copy_file(Path(scratch.name), place, by_way_of=path.parent)
+
+
+def read_bundle_manifest(repository: Repository, manifest: ImageManifest, facts: Facts) -> bytes:
+    """Return a bundle's ``manifest.json``.
+
+    Raises:
+        BundleError: It is not there, or not the one that the image manifest names as its release.
+    """
+    layer = manifest.find_layer(MANIFEST)
+    if layer is None or layer.digest != f"sha256:{facts.release}":
+        raise BundleError(
+            f"the registry's manifest names the release {facts.release[:16]} and has"
+            f" {'another' if layer else 'no'} {MANIFEST}",
+            hint=LIES,
+            where=str(repository.reference),
+        )
+    return repository.read_bytes(layer, MOST_MANIFEST)
+
+
+def require_known(found: FoundSignature | None, where: str) -> None:
+    """Check that a known signer has signed a bundle.
+
+    Raises:
+        BundleError: It is not signed, or by somebody whom the allowed signers do not name.
+    """
+    if found is None:
+        raise BundleError(
+            "the bundle is not signed", hint="edgepack sign it, and publish it again", where=where
+        )
+    if found.signature.signer is None:
+        raise BundleError(
+            f"the bundle is {found.signature}, and {found.signature.unknown}",
+            hint="if you trust this key, add it to the allowed signers: docs/pushing.md",
+            where=where,
+        )
+
+
+def _begin(folder: Path, text: bytes) -> AnyBundle:
+    """Write a manifest and its digest into an empty folder, and return what the manifest says."""
+    for name, content in (
+        (MANIFEST, text),
+        (MANIFEST_DIGEST, f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n".encode()),
+    ):
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o644)
+    return load_any(folder)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A bundle in a registry, whose files are got."""
+
+    repository: Repository
+    manifest: ImageManifest
+    where: str
+    progress: Progress
+
+    def write(self, path: Path, text: bytes, signature: FoundSignature | None) -> int:
+        """Write the bundle's folder, whole or not at all, and return how many bytes were got."""
+        with replacing(path) as folder:
+            bundle = _begin(folder, text)
+            layers = self._match(bundle.manifest.files)
+            size = sum(file.size_bytes for file in bundle.manifest.files)
+            title = f"{bundle.manifest.id}: fetching"
+            with (
+                self.progress.start_task(Work(title, size, unit="bytes")) as task,
+                ExitStack() as stack,
+            ):
+                pool = stack.enter_context(ThreadPoolExecutor(THREADS))
+                stack.callback(pool.shutdown, cancel_futures=True)
+                for _ in pool.map(
+                    lambda file: self._get(file, layers, folder, task), bundle.manifest.files
+                ):
+                    pass
+            if signature:
+                (folder / MANIFEST_SIGNATURE).write_bytes(signature.content)
+                (folder / MANIFEST_SIGNATURE).chmod(0o644)
+            verify_any(folder)
+        return size
+
+    def _match(self, files: Sequence[BundleFile]) -> dict[str, Descriptor]:
+        """Return the layer of each file.
+
+        Raises:
+            BundleError: The layers are not exactly the bundle's files.
+        """
+        layers = {layer.title: layer for layer in self.manifest.layers}
+        expected = {MANIFEST, CHUNKS, *(file.path for file in files)}
+        problems = [
+            f"{title!r} is none of the bundle's files" for title in layers.keys() - expected
+        ]
+        for file in files:
+            layer = layers.get(file.path)
+            if layer is None:
+                problems.append(f"{file.path!r} is missing")
+            elif (layer.digest, layer.size) != (f"sha256:{file.sha256}", file.size_bytes):
+                problems.append(f"{file.path!r} is another file than {MANIFEST} says")
+        if problems:
+            more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+            raise BundleError(
+                f"the registry's layers are not the bundle's files: {min(problems)}{more}",
+                hint=LIES,
+                where=self.where,
+            )
+        return layers
+
+    def _get(
+        self, file: BundleFile, layers: dict[str, Descriptor], folder: Path, task: Task
+    ) -> None:
+        place = folder / file.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("xb") as target:
+            self.repository.read_blob(layers[file.path], target)
+        place.chmod(int(file.mode, 8))
+        task(file.path, by=file.size_bytes)
