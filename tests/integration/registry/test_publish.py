@@ -20,7 +20,7 @@ from edgepack.deploy.transfer.chunks import cut_file
 from edgepack.errors import BundleError, RegistryError, UsageError
 from edgepack.registry.repository import Repository
 
-from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
+from tests.support.reports.tiny_bundle import change_manifest
 from tests.support.servers.boards import tree, with_file
 from tests.support.servers.played_registry import PlayedRegistry, played_registry
 from tests.support.servers.registry import (
@@ -31,11 +31,6 @@ from tests.support.servers.registry import (
     running_registry,
 )
 from tests.support.servers.signers import make_key, write_allowed
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_bundle(tmp_path_factory.mktemp("tiny") / "bundle")
 
 
 @pytest.fixture
