@@ -234,7 +234,7 @@ _FINDERS: dict[str, Callable[[RunReport, Summary], float | NotMeasured]] = {
 
 
 def require_measured(store: ResultsStore, release: str) -> None:
-    """Check that a release was measured, and that each device's newest VALID runs meet its limits.
+    """Check that a release was measured, and that each device's newest VALID run meets its limits.
 
     Args:
         store: Where runs are kept.
@@ -246,11 +246,12 @@ def require_measured(store: ResultsStore, release: str) -> None:
         ToolError: The store cannot be read.
         BundleError: A report in it is broken.
     """
-    rows = store.rows(RunFilter(kind="bench", verdict="VALID"))
     newest = {
-        (row.device, row.variant): row.id
-        for row in rows
-        if row.manifest_sha256 == release and not row.unfinished
+        row.device: row.id
+        for row in store.rows(RunFilter(verdict="VALID"))
+        if row.kind in ("bench", "pipeline")
+        and row.manifest_sha256 == release
+        and not row.unfinished
     }
     if not newest:
         raise InconclusiveError(

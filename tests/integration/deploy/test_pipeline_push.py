@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from edgepack import api
 from edgepack.builder.pipelines import build_pipeline
 from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.bundle.reading import load_any, verify_any
@@ -25,7 +26,9 @@ from edgepack.errors import BundleError, RemoteCommandError
 
 from tests.support.nets.pipeline_nets import make_audio, write_wake_project
 from tests.support.reports.tiny_bundle import change_manifest
+from tests.support.servers.boards import tree
 from tests.support.servers.loopback import ssh_device
+from tests.support.servers.played_registry import played_registry
 
 COMBINATION = "mel=cpu-fp32 embedding=cpu-fp32 classifier=cpu-fp32"
 
@@ -179,3 +182,22 @@ def test_commands_take_the_whole(
     assert json.loads(capsys.readouterr().out)["variant"] == COMBINATION
     assert run(["evaluate", str(bundle), "--device", "here"]) == 7
     assert "several models: mel, embedding, classifier" in capsys.readouterr().err
+
+
+def test_whole_when_it_is_published_comes_back_with_its_parts(bundle: Path, tmp_path: Path) -> None:
+    with played_registry() as played:
+        reference = api.Reference.parse(played.address("wake:1"))
+        [published] = api.publish([bundle], reference)
+        [got] = api.fetch(reference, out=tmp_path / "out")
+        assert got.release == published.release == load_any(bundle).digest
+        assert tree(got.path) == tree(bundle)
+        verify_any(got.path)
+        [sbom] = [
+            json.loads(content)
+            for _, content in played.manifests.values()
+            if json.loads(content)["artifactType"] == "application/vnd.cyclonedx+json"
+        ]
+        parts = [layer["annotations"]["org.opencontainers.image.title"] for layer in sbom["layers"]]
+        assert parts == [
+            f"parts/{part}/sbom.cdx.json" for part in ("classifier", "embedding", "mel")
+        ]

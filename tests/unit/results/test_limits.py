@@ -12,7 +12,7 @@ from edgepack.base.schema import NotMeasured
 from edgepack.errors import InconclusiveError, LimitError
 from edgepack.project.limits import Limits
 from edgepack.records.run import Creation, RunReport, Scenario, Valid
-from edgepack.results.limits import judge_limits, load_others, require_limits
+from edgepack.results.limits import judge_limits, load_others, require_limits, require_measured
 from edgepack.results.page.html import write_html
 from edgepack.results.page.table import list_report_rows
 from edgepack.results.store.store import ResultsStore
@@ -193,3 +193,24 @@ def test_page_shows_each_limit_as_it_was_judged(tmp_path: Path) -> None:
         ("p50_ms", "more", "missed"),
         ("energy_mj", "soft", "not decided"),
     ]
+
+
+def test_release_that_was_not_measured_or_misses_limits_on_a_device_is_refused(
+    tmp_path: Path,
+) -> None:
+    store = ResultsStore(f"sqlite:///{tmp_path}/results.sqlite")
+    p50_ms = summarize(example_report()).p50_ms
+    release = example_report().manifest_sha256
+    with pytest.raises(InconclusiveError, match="no VALID benchmark of the release abababababab"):
+        require_measured(store, release)
+    fast, slow = (limited(Limits(p50_ms=p50_ms * factor)) for factor in (2, 0.5))
+    store.save(fast)
+    require_measured(store, release)
+    with pytest.raises(InconclusiveError, match="no VALID benchmark"):
+        require_measured(store, "cd" * 32)
+    store.save(slow.model_copy(update={"id": "other", "device": "pi5-b"}))
+    with pytest.raises(LimitError, match="misses limits"):
+        require_measured(store, release)
+    later = {"id": "later", "device": "pi5-b", "created": "2026-11-22T09:30:12Z"}
+    store.save(fast.model_copy(update=later))
+    require_measured(store, release)
