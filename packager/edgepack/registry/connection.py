@@ -12,6 +12,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -62,6 +63,16 @@ def retry(action: Callable[[], ValueT]) -> ValueT:
             wait_s = FIRST_WAIT_S * 2**number * random.uniform(0.5, 1)  # noqa: S311  (jitter)
             time.sleep(min(LONGEST_WAIT_S, max(wait_s, error.wait_s)))
     return action()
+
+
+@contextmanager
+def pooled() -> Iterator[ThreadPoolExecutor]:
+    """Yield threads for requests; after an error they begin with nothing more."""
+    pool = ThreadPoolExecutor(THREADS)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What registries hold of bundles and of what refers to them, as JSON.
 
 Sources: the OCI image specification 1.1 (manifest.md, image-index.md, descriptor.md). Manifests of
-other tools may have more than is read here.
+other tools may have more than is read here. No document of more than :data:`MOST_BYTES` is read, so
+that nothing here needs a limit of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ MOST_BYTES = 4 << 20
 """The largest manifest: what registries take at least (distribution-spec, "Pushing Manifests")."""
 
 Digest = Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
-_Annotations = Annotated[dict[str, str], Field(max_length=1000)]
 
 
 class _Document(BaseModel):
@@ -48,7 +48,7 @@ class Descriptor(_Document):
     size: Annotated[int, Field(ge=0, lt=1 << 50)]
     artifact_type: Annotated[str, Field(max_length=255)] | None = None
     """Of a manifest, in a list of them."""
-    annotations: _Annotations | None = None
+    annotations: dict[str, str] | None = None
 
     @property
     def title(self) -> str:
@@ -63,10 +63,10 @@ class ImageManifest(_Document):
     media_type: Literal["application/vnd.oci.image.manifest.v1+json"] = MANIFEST_TYPE
     artifact_type: Annotated[str, Field(max_length=255)] | None = None
     config: Descriptor
-    layers: Annotated[list[Descriptor], Field(max_length=10_000)]
+    layers: list[Descriptor]
     subject: Descriptor | None = None
     """What this one refers to."""
-    annotations: _Annotations | None = None
+    annotations: dict[str, str] | None = None
 
     def find_layer(self, title: str) -> Descriptor | None:
         """Return the layer of a path, if there is one."""
@@ -78,13 +78,13 @@ class Index(_Document):
 
     schema_version: Literal[2] = 2
     media_type: Literal["application/vnd.oci.image.index.v1+json"] = INDEX_TYPE
-    manifests: Annotated[list[Descriptor], Field(max_length=10_000)] = []
+    manifests: list[Descriptor] = []
 
 
 class Tags(_Document):
     """A page of a repository's tags."""
 
-    tags: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=10_000)] | None
+    tags: list[Annotated[str, Field(max_length=128)]] | None
 
 
 DocumentT = TypeVar("DocumentT", bound=_Document)

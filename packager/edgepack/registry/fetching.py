@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from edgepack.bundle.signing import Signature
 from edgepack.bundle.writing import replacing
 from edgepack.errors import BundleError, UsageError, suggest_nearest
 from edgepack.registry.artifact import CHUNKS, TARGET, Facts, read_facts
-from edgepack.registry.connection import THREADS
+from edgepack.registry.connection import pooled
 from edgepack.registry.documents import Descriptor, ImageManifest
 from edgepack.registry.reference import Reference, is_reference
 from edgepack.registry.referrers import FoundSignature, find_signature
@@ -269,13 +267,10 @@ class _Source:
             title = f"{bundle.manifest.id}: fetching"
             with (
                 self.progress.start_task(Work(title, size, unit="bytes")) as task,
-                ExitStack() as stack,
+                pooled() as pool,
             ):
-                pool = stack.enter_context(ThreadPoolExecutor(THREADS))
-                stack.callback(pool.shutdown, cancel_futures=True)
-                for _ in pool.map(
-                    lambda file: self._get(file, layers, folder, task), bundle.manifest.files
-                ):
+                files = bundle.manifest.files
+                for _ in pool.map(lambda file: self._get(file, layers, folder, task), files):
                     pass
             if signature:
                 (folder / MANIFEST_SIGNATURE).write_bytes(signature.content)

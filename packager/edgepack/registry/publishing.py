@@ -30,8 +30,8 @@ from edgepack.registry.artifact import (
     read_facts,
 )
 from edgepack.registry.channels import Move, plan_move
-from edgepack.registry.connection import THREADS
-from edgepack.registry.documents import MANIFEST_TYPE, Descriptor
+from edgepack.registry.connection import pooled
+from edgepack.registry.documents import MANIFEST_TYPE, MOST_BYTES, Descriptor
 from edgepack.registry.fetching import list_tagged, read_bundle_manifest, require_known
 from edgepack.registry.reference import Reference, require_tag
 from edgepack.registry.referrers import find_signature
@@ -207,6 +207,12 @@ def _offer(bundle: AnyBundle, tag: str, options: PublishOptions, progress: Progr
         if file.size_bytes > LEAST_CHUNKED
     }
     artifact = make_artifact(whole, chunks)
+    if len(artifact.content) > MOST_BYTES:
+        raise BundleError(
+            f"{str(path)!r} has {len(whole.manifest.files)} files, and registries take no manifest"
+            f" of more than {MOST_BYTES >> 20} MiB",
+            hint="put them into fewer 'files' in edgepack.yaml: a .zip or .tar",
+        )
     subject = artifact.descriptor
     artifacts = [artifact, *make_sbom_referrers(subject, whole)]
     if signature:
@@ -318,7 +324,7 @@ def send_artifacts(
         progress: Where to report.
     """
     blobs = {blob.descriptor.digest: blob for each in artifacts for blob in each.blobs}
-    with ThreadPoolExecutor(THREADS) as pool:
+    with pooled() as pool:
         there = dict(zip(blobs, pool.map(repository.has_blob, blobs), strict=True))
         missing = [blob for digest, blob in blobs.items() if not there[digest]]
         size = sum(blob.descriptor.size for blob in missing)

@@ -251,6 +251,7 @@ class Repository:
             RegistryError: Others write the list of referrers at the same time, again and again.
         """
         if self.write_manifest(descriptor.digest, content):
+            self._has_referrers_api = True
             return
         for _ in range(_INDEX_TRIES):
             index = self._read_index(subject)

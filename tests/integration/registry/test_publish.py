@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -214,8 +215,6 @@ def test_publish_when_it_is_signed_the_signature_comes_back(
 def test_publish_when_two_do_it_at_once_both_end_whole(
     bundle: Path, registry: Registry, tmp_path: Path
 ):
-    from concurrent.futures import ThreadPoolExecutor
-
     alice, bob = make_key(tmp_path / "alice"), make_key(tmp_path / "bob")
     other = Path(shutil.copytree(bundle, tmp_path / "same"))
     sign(bundle, alice)
