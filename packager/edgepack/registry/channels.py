@@ -55,13 +55,10 @@ class ChannelEntry(StrictModel):
     """Counts up with each move of the channel."""
     downgrade: bool
     """Whether devices go back to this release from a newer version."""
-    until: Annotated[str, Field(max_length=64)] | None = None
-    """When it ends to count: ISO 8601, UTC. None if it does not."""
 
     def encode(self) -> bytes:
         """Return the bytes that are signed."""
-        document = self.model_dump(exclude_none=True)
-        return json.dumps(document, separators=(",", ":")).encode()
+        return json.dumps(self.model_dump(), separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True)

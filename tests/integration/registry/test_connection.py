@@ -183,7 +183,7 @@ def proxy_to(host: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
             self.wfile.write(content)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield f"127.0.0.1:{server.server_port}", asked

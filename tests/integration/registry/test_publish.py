@@ -29,6 +29,7 @@ from tests.support.servers.registry import (
     USER,
     Registry,
     make_htpasswd,
+    require_skopeo,
     running_registry,
 )
 from tests.support.servers.signers import make_key, write_allowed
@@ -63,9 +64,7 @@ def publish(bundle: Path, address: str, **options: Any) -> api.Published:
 def read_raw(address: str) -> Any:
     """Return what an independent client reads."""
     place = address.replace("oci://", "docker://")
-    if shutil.which("skopeo") is None:
-        pytest.skip("there is no skopeo")
-    argv = ["skopeo", "inspect", "--raw", "--tls-verify=false", place]
+    argv = [require_skopeo(), "inspect", "--raw", "--tls-verify=false", place]
     return json.loads(subprocess.run(argv, check=True, capture_output=True).stdout)
 
 
@@ -235,9 +234,8 @@ def test_artifact_when_skopeo_copies_it_is_the_same_there(
     bundle: Path, registry: Registry, tmp_path: Path
 ):
     published = publish(bundle, registry.address("lab/tiny"))
-    read_raw(registry.address("lab/tiny:1.0.0"))  # which skips without skopeo
     places = [f"docker://{registry.host}/{name}:1.0.0" for name in ("lab/tiny", "copies/tiny")]
-    argv = ["skopeo", "copy", "--src-tls-verify=false", "--dest-tls-verify=false", *places]
+    argv = [require_skopeo(), "copy", "--src-tls-verify=false", "--dest-tls-verify=false", *places]
     subprocess.run(argv, check=True, capture_output=True)
     address = registry.address(f"copies/tiny@{published.digest}")
     [got] = api.fetch(api.Reference.parse(address), out=tmp_path / "out")

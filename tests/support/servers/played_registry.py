@@ -76,7 +76,7 @@ def played_registry() -> Iterator[PlayedRegistry]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         played.host = f"127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield played

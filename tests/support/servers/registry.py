@@ -109,3 +109,13 @@ def _wait_for_host(server: subprocess.Popen[bytes], log: Path) -> str:
             return found[1]
         time.sleep(0.02)
     raise AssertionError(log.read_text())
+
+
+def require_skopeo() -> str:
+    """Return an independent client; skip where there is none, and fail in CI."""
+    found = shutil.which("skopeo")
+    if found:
+        return found
+    if os.environ.get("CI"):
+        pytest.fail("skopeo is not installed; CI must not skip these tests")
+    pytest.skip("skopeo is not installed")

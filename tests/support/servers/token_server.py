@@ -121,7 +121,7 @@ def running_token_server(folder: Path) -> Iterator[TokenServer]:
                 "rootcertbundle": str(certificate),
             }
         }
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield tokens

@@ -32,7 +32,7 @@ def test_versions_when_only_zeros_are_missing_are_the_same(one: str, other: str)
     assert compare_versions(one, other) == 0
 
 
-def test_entry_when_it_is_encoded_leaves_out_what_it_does_not_say():
+def test_entry_when_it_is_encoded_is_what_devices_read():
     entry = ChannelEntry(
         channel="stable", project="p", target="t", release="0" * 64, sequence=7, downgrade=False
     )

@@ -143,7 +143,14 @@ def test_credentials_when_a_helper_has_none_or_fails_say_so_without_its_output(
 
 
 @pytest.mark.parametrize("name", ["../evil", "a b", "x;touch y", ""])
-def test_credentials_when_a_helpers_name_is_a_path_do_not_run_it(name: str, podman: Path):
+def test_credentials_when_a_helpers_name_is_a_path_do_not_run_it(
+    name: str, podman: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    evil = tmp_path / "docker-credential-.." / "evil"
+    evil.parent.mkdir()
+    evil.write_text(f"#!/bin/sh\n{ANSWERS}\n")
+    evil.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
     write(podman, credHelpers={"reg.example.com": name})
     with pytest.raises(ToolError, match="not found here"):
         find()
