@@ -107,8 +107,8 @@ def publish(
     if measured:
         store = api.ResultsStore(results)
         options = replace(options, gate=lambda release: api.require_measured(store, release))
-    _require_sense(paths, options, after)
     reference = api.Reference.parse(address)
+    _require_sense(paths, options, after)
     progress = make_terminal_progress()
     if after:
         published = api.promote(reference, after, options=options, progress=progress)
@@ -154,8 +154,8 @@ def _require_sense(paths: list[str], options: api.PublishOptions, after: str) ->
 def _format_sent(published: api.Published) -> str:
     if not published.blobs_sent:
         return "was there already"
-    there = f", {published.blobs_there} were there" if published.blobs_there else ""
-    return f"{published.blobs_sent} files, {published.bytes_sent} bytes sent{there}"
+    files = "1 file" if published.blobs_sent == 1 else f"{published.blobs_sent} files"
+    return f"{files}, {published.bytes_sent} bytes sent; {published.blobs_there} were there"
 
 
 def fetch(

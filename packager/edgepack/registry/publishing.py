@@ -257,7 +257,7 @@ def _plan(
         )
     move = Move(channel, options.key, options.downgrade, options.sequence, options.allowed_signers)
     entry = plan_move(repository, offer.facts, offer.descriptor, move)
-    if options.key is None:
+    if entry is not None and options.key is None:
         progress.note(f"the entry of {channel} is not signed: devices that know signers refuse it")
     return replace(
         offer,

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 from edgepack.errors import BundleError, RegistryAwayError, RegistryError, UsageError
 from edgepack.registry.connection import BLOCK, Body, Connection, retry
@@ -90,8 +90,15 @@ class Repository:
         def send() -> None:
             with self._connection.ask("POST", "blobs/uploads/", expect=(202,)) as at:
                 place = at.headers.get("Location", "")
+            if not place:
+                raise RegistryError(
+                    f"{self.reference.host} takes an upload, and does not say where to",
+                    hint="look at what is in front of the registry: a proxy that drops Location",
+                    where=str(self.reference),
+                )
             separator = "&" if "?" in place else "?"
             headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+            place = urljoin(f"{self._connection.base}blobs/uploads/", place)
             address = f"{place}{separator}digest={quote(digest, safe='')}"
             with self._connection.ask("PUT", address, expect=(201,), headers=headers, body=body):
                 pass

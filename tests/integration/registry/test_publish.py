@@ -23,7 +23,7 @@ from edgepack.registry.repository import Repository
 
 from tests.support.reports.tiny_bundle import change_manifest
 from tests.support.servers.boards import tree, with_file
-from tests.support.servers.played_registry import PlayedRegistry, played_registry
+from tests.support.servers.played_registry import PlayedRegistry, Reply, played_registry
 from tests.support.servers.registry import (
     PASSWORD,
     USER,
@@ -228,6 +228,15 @@ def test_publish_when_two_do_it_at_once_both_end_whole(
     )
     kinds = [each.artifact_type for each in referrers]
     assert kinds.count("application/vnd.edgepack.signature.v1") == 2
+
+
+def test_publish_when_the_registry_names_no_place_for_a_file_sends_it_nowhere(
+    bundle: Path, played: PlayedRegistry
+):
+    played.change = lambda method, _, reply: Reply(202) if method == "POST" else reply
+    with pytest.raises(RegistryError, match="does not say where to"):
+        publish(bundle, played.address("tiny"))
+    assert not [path for method, path in played.asked if method == "PUT"]
 
 
 def test_artifact_when_skopeo_copies_it_is_the_same_there(
