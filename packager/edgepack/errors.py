@@ -121,6 +121,9 @@ class DatabaseError(ToolError):
 class RegistryError(ToolError):
     """A registry refuses what it is asked, or answers what is no answer."""
 
+    status: int = 0
+    """The answer's, as HTTP has it; 0 where there was none."""
+
 
 class RegistryAwayError(RegistryError):
     """A registry does not answer, or not now, although it was asked several times."""

@@ -315,7 +315,9 @@ class Connection:
             hint = "look at the host, the repository and the tag"
         else:
             hint = _ASK_OWNER
-        return RegistryError(problem, hint=hint, where=where)
+        refusal = RegistryError(problem, hint=hint, where=where)
+        refusal.status = answer.status
+        return refusal
 
     def _read_said(self, answer: BaseHTTPResponse) -> str:
         """Return what a registry says of its refusal, after a colon; without any secret."""

@@ -205,10 +205,18 @@ class Repository:
         def send() -> bool:
             headers = {"Content-Type": media_type}
             path = f"manifests/{name}"
-            with self._connection.ask(
-                "PUT", path, expect=(200, 201, 202), headers=headers, body=lambda: content
-            ) as answer:
-                return "OCI-Subject" in answer.headers
+            try:
+                with self._connection.ask(
+                    "PUT", path, expect=(200, 201, 202), headers=headers, body=lambda: content
+                ) as answer:
+                    return "OCI-Subject" in answer.headers
+            except RegistryError as error:
+                if error.status not in (400, 404):
+                    raise
+                # While somebody else writes the same blob, distribution 2.8 does not know it.
+                raise RegistryAwayError(
+                    error.problem, hint=error.hint, where=error.where
+                ) from error
 
         return retry(send)
 

@@ -19,6 +19,7 @@ from edgepack.bundle.signing import sign
 from edgepack.cli.main import run
 from edgepack.deploy.transfer.chunks import cut_file
 from edgepack.errors import BundleError, RegistryError, UsageError
+from edgepack.registry import connection
 from edgepack.registry.repository import Repository
 
 from tests.support.reports.tiny_bundle import change_manifest
@@ -237,6 +238,23 @@ def test_publish_when_the_registry_names_no_place_for_a_file_sends_it_nowhere(
     with pytest.raises(RegistryError, match="does not say where to"):
         publish(bundle, played.address("tiny"))
     assert not [path for method, path in played.asked if method == "PUT"]
+
+
+def test_publish_when_the_registry_does_not_know_a_blob_yet_asks_again(
+    bundle: Path, played: PlayedRegistry, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connection, "FIRST_WAIT_S", 0.001)
+    left = [400, 404]
+
+    def forget(method: str, path: str, reply: Reply) -> Reply:
+        return Reply(left.pop()) if method == "PUT" and "/manifests/" in path and left else reply
+
+    played.change = forget
+    assert publish(bundle, played.address("tiny")).digest == played.tags["1.0.0"]
+    left.extend([400] * 99)
+    with_file(bundle, b"another", name="files/run.sh")
+    with pytest.raises(RegistryError, match="answers PUT with 400"):
+        publish(bundle, played.address("tiny:2"))
 
 
 def test_artifact_when_skopeo_copies_it_is_the_same_there(
