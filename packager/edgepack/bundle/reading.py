@@ -70,9 +70,10 @@ def load_bundle(path: Path) -> Bundle:
 def load_any(path: Path) -> AnyBundle:
     """Return a bundle of one model or several, as :func:`load_bundle` does."""
     text, digest = _read_manifest(path)
-    if _read_version(text).get("kind") == "pipeline":
-        return PipelineBundle(path, _parse(PipelineManifest, text), digest)
-    return Bundle(path, parse_manifest(text), digest)
+    manifest = parse_any(text)
+    if isinstance(manifest, PipelineManifest):
+        return PipelineBundle(path, manifest, digest)
+    return Bundle(path, manifest, digest)
 
 
 def _read_manifest(path: Path) -> tuple[bytes, str]:
@@ -116,6 +117,17 @@ def parse_manifest(text: bytes) -> Manifest:
             " the whole",
         )
     return _parse(Manifest, text)
+
+
+def parse_any(text: bytes) -> Manifest | PipelineManifest:
+    """Return the manifest of a bundle of one model or several.
+
+    Raises:
+        BundleError: It is none, or has another version.
+    """
+    if _read_version(text).get("kind") == "pipeline":
+        return _parse(PipelineManifest, text)
+    return parse_manifest(text)
 
 
 def parse_pipeline_manifest(text: bytes) -> PipelineManifest:

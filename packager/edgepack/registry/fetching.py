@@ -15,8 +15,15 @@ from pathlib import Path
 from edgepack.base.files import holding
 from edgepack.base.progress import Progress, Silent, Task, Work
 from edgepack.bundle.archive import copy_file
-from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, MANIFEST_SIGNATURE, BundleFile
-from edgepack.bundle.reading import AnyBundle, load_any, verify_any
+from edgepack.bundle.manifest import (
+    MANIFEST,
+    MANIFEST_DIGEST,
+    MANIFEST_SIGNATURE,
+    BundleFile,
+    Manifest,
+)
+from edgepack.bundle.pipeline import PipelineManifest
+from edgepack.bundle.reading import parse_any, verify_any
 from edgepack.bundle.signing import Signature
 from edgepack.bundle.writing import replacing
 from edgepack.errors import BundleError, UsageError, suggest_nearest
@@ -154,21 +161,20 @@ def _fetch(
     signature = find_signature(repository, found.digest, text, options.allowed_signers)
     if options.require_signature:
         require_known(signature, where)
+    bundle = parse_any(text)
     source = _Source(repository, manifest, where, progress)
-    if out is not None:
-        # By what the manifest itself says, which was hashed, and not by what the registry calls it.
-        with tempfile.TemporaryDirectory(prefix="edgepack-") as scratch:
-            bundle_id = _begin(Path(scratch), text).manifest.id
-        path, sent = out / bundle_id, source.write(out / bundle_id, text, signature)
-    else:
-        path = _find_cache() / found.digest.removeprefix("sha256:")
-        with holding(path):
-            sent = 0 if _is_whole(path, facts) else source.write(path, text, signature)
+    # By what the manifest itself says, which was hashed, and not by what the registry calls it.
+    path = out / bundle.id if out else _find_cache() / found.digest.removeprefix("sha256:")
+    with holding(path):
+        if out or not _is_whole(path, facts):
+            sent = source.write(path, text, bundle, signature)
+        else:
+            sent = 0
             _put_signature(path, signature)
     return Fetched(
-        reference=f"{where}@{found.digest}" if not name.startswith("sha256:") else where,
+        reference=where if name.startswith("sha256:") else f"{where}@{found.digest}",
         path=path,
-        bundle=load_any(path).manifest.id,
+        bundle=bundle.id,
         release=facts.release,
         signature=signature.signature if signature else None,
         bytes_fetched=sent,
@@ -238,15 +244,9 @@ def require_known(found: FoundSignature | None, where: str) -> None:
         )
 
 
-def _begin(folder: Path, text: bytes) -> AnyBundle:
-    """Write a manifest and its digest into an empty folder, and return what the manifest says."""
-    for name, content in (
-        (MANIFEST, text),
-        (MANIFEST_DIGEST, f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n".encode()),
-    ):
-        (folder / name).write_bytes(content)
-        (folder / name).chmod(0o644)
-    return load_any(folder)
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(0o644)
 
 
 @dataclass(frozen=True)
@@ -258,23 +258,30 @@ class _Source:
     where: str
     progress: Progress
 
-    def write(self, path: Path, text: bytes, signature: FoundSignature | None) -> int:
+    def write(
+        self,
+        path: Path,
+        text: bytes,
+        bundle: Manifest | PipelineManifest,
+        signature: FoundSignature | None,
+    ) -> int:
         """Write the bundle's folder, whole or not at all, and return how many bytes were got."""
+        files = bundle.files
+        layers = self._match(files)
+        size = sum(file.size_bytes for file in files)
+        title = f"{bundle.id}: fetching"
+        digest = f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n"
         with replacing(path) as folder:
-            bundle = _begin(folder, text)
-            layers = self._match(bundle.manifest.files)
-            size = sum(file.size_bytes for file in bundle.manifest.files)
-            title = f"{bundle.manifest.id}: fetching"
+            _write(folder / MANIFEST, text)
+            _write(folder / MANIFEST_DIGEST, digest.encode("ascii"))
             with (
                 self.progress.start_task(Work(title, size, unit="bytes")) as task,
                 pooled() as pool,
             ):
-                files = bundle.manifest.files
                 for _ in pool.map(lambda file: self._get(file, layers, folder, task), files):
                     pass
             if signature:
-                (folder / MANIFEST_SIGNATURE).write_bytes(signature.content)
-                (folder / MANIFEST_SIGNATURE).chmod(0o644)
+                _write(folder / MANIFEST_SIGNATURE, signature.content)
             verify_any(folder)
         return size
 

@@ -303,9 +303,13 @@ def test_fetch_when_the_cache_has_it_gets_no_file_again(played: PlayedRegistry, 
     assert tree(fetch(played, None)) == tree(whole)
 
 
-def test_fetch_when_two_do_it_at_once_both_have_it(played: PlayedRegistry, whole: Path):
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_fetch_when_two_do_it_at_once_both_have_it(
+    played: PlayedRegistry, whole: Path, tmp_path: Path, *, is_cached: bool
+):
+    out = None if is_cached else tmp_path / "out"
     with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(lambda _: fetch(played, None), range(2))
+        one, other = pool.map(lambda _: fetch(played, out), range(2))
     assert one == other
     assert tree(one) == tree(whole)
     assert [path.name for path in one.parent.iterdir()] == [one.name]
