@@ -97,8 +97,10 @@ OF_COMMANDS = {
     7: "`audit verify`: the log was altered",
     8: "of a rollout: devices are pending, and none failed",
     9: "of a rollout: devices failed",
-    10: "`compare` says FAIL; `runs changes --gate` found a slower model or device",
-    11: "`compare` says INCONCLUSIVE; `bench` says INVALID",
+    10: "`compare` says FAIL; `runs changes --gate` found a slower model or device; of"
+    " `publish --measured`: a limit is missed",
+    11: "`compare` says INCONCLUSIVE; `bench` says INVALID; of `publish --measured`: no VALID"
+    " benchmark is kept",
 }
 """What else an exit code says, of some commands."""
 
