@@ -7,6 +7,7 @@ hash. What the registry's layers call their files decides nothing about where so
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -166,6 +167,10 @@ def _fetch(
     # By what the manifest itself says, which was hashed, and not by what the registry calls it.
     path = out / bundle.id if out else _find_cache() / found.digest.removeprefix("sha256:")
     with holding(path):
+        if not out:
+            # What a killed one left: nobody else writes there while this one holds the place.
+            for left in path.parent.glob(f".{path.name}-*"):
+                shutil.rmtree(left, ignore_errors=True)
         if out or not _is_whole(path, facts):
             sent = source.write(path, text, bundle, signature)
         else:

@@ -295,10 +295,12 @@ def test_fetch_when_signatures_are_garbage_refuses_them_unless_one_is_right(
 def test_fetch_when_the_cache_has_it_gets_no_file_again(played: PlayedRegistry, whole: Path):
     path = fetch(played, None)
     assert tree(path) == tree(whole)
+    (path.parent / f".{path.name}-killed").mkdir()
     before = len(played.asked)
     assert fetch(played, None) == path
     blobs = [path for _, path in played.asked[before:] if "/blobs/" in path]
     assert len(blobs) == 1  # manifest.json, whose signature is looked for
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
     (path / MODEL).write_bytes(b"altered in the cache")
     assert tree(fetch(played, None)) == tree(whole)
 
