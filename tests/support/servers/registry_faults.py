@@ -1,0 +1,211 @@
+"""What stands between a device and a registry, and disturbs what it is told to disturb."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+BLOCK = 1 << 16
+Change = Callable[["Answer"], None]
+
+
+@dataclass
+class Answer:
+    """What the registry answers, before it is passed on."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    cut_at: int | None = None
+    """After how many bytes of the body the connection ends."""
+
+
+@dataclass
+class Fault:
+    """A disturbance of requests whose method and path match."""
+
+    matches: str
+    change: Change
+    times: int = 1 << 30
+    without: tuple[str, ...] = ()
+    """Headers that the registry is not told of."""
+    seen: int = 0
+
+
+def answer_with(status: int, **headers: str) -> Change:
+    """Answer this instead."""
+
+    def change(answer: Answer) -> None:
+        answer.status = status
+        answer.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer.body = b"{}"
+
+    return change
+
+
+def cut_at(size: int) -> Change:
+    """End the connection after so many bytes of the body."""
+
+    def change(answer: Answer) -> None:
+        answer.cut_at = size
+
+    return change
+
+
+def flip_a_byte(answer: Answer) -> None:
+    """Change one byte of the body."""
+    if answer.body:
+        place = len(answer.body) // 2
+        changed = bytes([answer.body[place] ^ 1])
+        answer.body = answer.body[:place] + changed + answer.body[place + 1 :]
+
+
+def leave(_: Answer) -> None:
+    """Change nothing: for what a request is told, and for watching."""
+
+
+def replace_body(body: bytes) -> Change:
+    """Answer with another body."""
+
+    def change(answer: Answer) -> None:
+        answer.body = body
+        answer.headers.pop("Docker-Content-Digest", None)
+
+    return change
+
+
+@dataclass
+class Gate:
+    """Says what is disturbed, and has seen what was asked."""
+
+    host: str = ""
+    """Where devices ask."""
+    faults: list[Fault] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """Method and path of every request, with its range."""
+    tokens: set[str] = field(default_factory=set)
+    """Where there are some, a request needs one of them; ``/token`` gives the next."""
+    login: str = ""
+    """``user:password`` that ``/token`` wants, or every request where ``is_basic`` is set."""
+    is_basic: bool = False
+
+    def disturb(self, matches: str, change: Change, times: int = 1 << 30, **more: Any) -> Fault:
+        """Add a fault."""
+        fault = Fault(matches, change, times, **more)
+        self.faults.append(fault)
+        return fault
+
+    def find(self, line: str) -> Fault | None:
+        """Return the first fault for a request that is not used up."""
+        for fault in self.faults:
+            if re.search(fault.matches, line) and fault.seen < fault.times:
+                fault.seen += 1
+                return fault
+        return None
+
+
+@contextmanager
+def gate(registry: str, certificate: Path | None = None) -> Iterator[Gate]:
+    """Stand in front of a registry; with a certificate and its key in a file, over TLS."""
+    found = Gate()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        gate = found
+        upstream = registry
+
+        def do_GET(self) -> None:
+            handle(self)
+
+        def do_HEAD(self) -> None:
+            handle(self)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client went away
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    found.host = f"127.0.0.1:{server.server_address[1]}"
+    try:
+        yield found
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def handle(handler: Any) -> None:
+    """Answer one request."""
+    gate: Gate = handler.gate
+    line = f"{handler.command} {handler.path}"
+    ranged = handler.headers.get("Range")
+    gate.asked.append(f"{line} {ranged}" if ranged else line)
+    answer = _refuse(gate, handler) or _pass_on(gate, handler, line)
+    handler.send_response(answer.status)
+    for name, value in answer.headers.items():
+        if name.lower() not in ("content-length", "connection", "transfer-encoding", "date"):
+            handler.send_header(name, value)
+    length = answer.headers.get("Content-Length") if handler.command == "HEAD" else None
+    handler.send_header("Content-Length", length or str(len(answer.body)))
+    handler.send_header("Connection", "close")
+    handler.end_headers()
+    if handler.command != "HEAD":
+        handler.wfile.write(answer.body[: answer.cut_at])
+    handler.close_connection = True
+
+
+def _refuse(gate: Gate, handler: Any) -> Answer | None:
+    """Return what is answered to who has not logged in."""
+    said = handler.headers.get("Authorization") or ""
+    basic = "Basic " + base64.b64encode(gate.login.encode()).decode()
+    if handler.path.startswith("/token"):
+        if gate.login and said != basic:
+            return Answer(401, {}, b"{}")
+        token = f"t{len(gate.asked)}"
+        gate.tokens.add(token)
+        return Answer(
+            200, {"Content-Type": "application/json"}, json.dumps({"token": token}).encode()
+        )
+    if gate.is_basic:
+        challenge = {"WWW-Authenticate": 'Basic realm="here"'}
+        return None if said == basic else Answer(401, challenge, b"{}")
+    if gate.tokens and said.removeprefix("Bearer ") not in gate.tokens:
+        realm = f'Bearer realm="http://{gate.host}/token",service="here",scope="repository:x:pull"'
+        return Answer(401, {"WWW-Authenticate": realm}, b"{}")
+    return None
+
+
+def _pass_on(gate: Gate, handler: Any, line: str) -> Answer:
+    fault = gate.find(line)
+    headers = {
+        name: value
+        for name in ("Accept", "Range")
+        if (value := handler.headers.get(name)) and not (fault and name in fault.without)
+    }
+    connection = http.client.HTTPConnection(handler.upstream, timeout=30.0)
+    try:
+        connection.request(handler.command, handler.path, headers=headers)
+        found = connection.getresponse()
+        answer = Answer(found.status, dict(found.getheaders()), found.read())
+    finally:
+        connection.close()
+    if fault is not None:
+        fault.change(answer)
+    return answer
