@@ -252,6 +252,12 @@ if TYPE_CHECKING:
     from edgepack.records.tuning import Settings as Settings
     from edgepack.records.tuning import TuneReport as TuneReport
     from edgepack.records.verdict import require_valid as require_valid
+    from edgepack.registry.enrolling import Enrolled as Enrolled
+    from edgepack.registry.enrolling import PulledProject as PulledProject
+    from edgepack.registry.enrolling import PullSettings as PullSettings
+    from edgepack.registry.enrolling import enroll_device as enroll_device
+    from edgepack.registry.enrolling import list_pulled as list_pulled
+    from edgepack.registry.enrolling import unenroll_device as unenroll_device
     from edgepack.registry.fetching import Fetched as Fetched
     from edgepack.registry.fetching import FetchOptions as FetchOptions
     from edgepack.registry.fetching import fetch as fetch

@@ -26,7 +26,7 @@ MAY_USE = {
     "preprocessing": "base ondevice project metrics",
     "quantization": "base model project samples metrics",
     "deploy": "base project bundle records devices",
-    "registry": "base bundle deploy",
+    "registry": "base project bundle devices deploy",
     "results": "base bundle records quantization",
     "steps": (
         "base converters ondevice model project backends bundle samples metrics preprocessing "

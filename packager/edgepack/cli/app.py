@@ -14,6 +14,7 @@ from edgepack.cli.benching import bench
 from edgepack.cli.comparing import compare
 from edgepack.cli.converters import converter_app
 from edgepack.cli.devices import device_app
+from edgepack.cli.enrolling import enroll, pulled, unenroll
 from edgepack.cli.explaining import explain
 from edgepack.cli.groups import Edgepack
 from edgepack.cli.history import runs_app
@@ -290,6 +291,14 @@ app.command(
 device_app.command(epilog="Example: edgepack device lease pi5 --for 60")(lease)
 device_app.command(epilog="Example: edgepack device release pi5")(release)
 device_app.command(epilog="Examples: edgepack device who pi5  |  edgepack device who all")(who)
+device_app.command(
+    epilog="Example: edgepack device enroll pi5 oci://registry.example.com/team/detector"
+    " --channel stable --allowed-signers release-keys"
+)(enroll)
+device_app.command(epilog="Example: edgepack device unenroll pi5 --project detector")(unenroll)
+device_app.command(
+    epilog="Examples: edgepack device pulled pi5  |  edgepack device pulled all --json"
+)(pulled)
 device_app.command(
     "verify",
     epilog="Examples: edgepack device verify pi5  |  "

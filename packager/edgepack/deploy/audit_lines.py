@@ -30,6 +30,8 @@ Action = Literal[
     "remove",
     "trust",
     "tune",
+    "enroll",
+    "unenroll",
 ]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.servers.publisher import Publisher, format_signer, make_key
 from tests.support.servers.pulling import PullingDevice, write_bundle
+from tests.support.servers.registry import running_registry
 from tests.support.servers.registry_faults import (
     Gate,
     answer_with,
@@ -20,7 +21,6 @@ from tests.support.servers.registry_faults import (
     gate,
     leave,
 )
-from tests.support.servers.registry_server import registry_server
 
 Offered = Any
 """An image manifest."""
@@ -50,7 +50,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with registry_server(tmp_path_factory.mktemp("registry")) as server:
+    with running_registry(tmp_path_factory.mktemp("registry")) as server:
         yield server.host
 
 

@@ -31,6 +31,7 @@ class Registry:
     folder: Path
     """Where it keeps blobs and manifests."""
     log: Path
+    pid: int
 
     def address(self, name: str) -> str:
         """Return the address of something in it: ``tiny:1.0.0``."""
@@ -88,7 +89,7 @@ def running_registry(
     with log.open("wb") as output:
         server = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=rest)
     try:
-        yield Registry(_wait_for_host(server, log), folder / "blobs", log)
+        yield Registry(_wait_for_host(server, log), folder / "blobs", log, server.pid)
     finally:
         server.terminate()
         server.wait(START_S)

@@ -205,7 +205,7 @@ class Pull:
 
     def make_agent_argv(self, operation: str, options: Sequence[str]) -> List[str]:
         """Return the command of the agent that makes releases."""
-        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "edgepack_agent.py")
+        program = os.path.join(os.path.dirname(os.path.realpath(__file__)), "edgepack_agent.py")
         base = [sys.executable, "-BEsS", program, operation]
         return [*base, self.folder.root, self.settings["project"], *options]
 
@@ -508,8 +508,8 @@ def tell(pull: Pull, facts: Dict[str, Any]) -> None:
         kept["success_timestamp_seconds"] = now
     if pull.registry.clock_offset_s is not None:
         kept["clock_offset_seconds"] = int(pull.registry.clock_offset_s)
-    write_file(folder.find("report.json"), json.dumps(kept).encode("ascii"), synced=False)
     facts = dict(kept, **facts)
+    write_file(folder.find("report.json"), json.dumps(facts).encode("ascii"), synced=False)
     textfile = pull.settings.get("textfile")
     if textfile:
         path = os.path.join(textfile, "edgepack_pull_%s.prom" % facts["project"])
