@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint dist bench placement runtimes proofs machines chaos gpu lab farm-test mobile-test web-test clean
+.PHONY: demo test lint dist bench placement runtimes proofs machines chaos gpu lab farm-test fleet-test mobile-test web-test clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -63,6 +63,9 @@ lab: $(READY)  ## Emulated aarch64 boards over SSH; needs root on Debian
 
 farm-test: $(READY)  ## A month of a farm in an hour: 40 boards, faults all the time; needs root on Linux, sshd
 	$(ROOM) $(BIN)/python -m tests.farm.run $(FARM)
+
+fleet-test: $(READY)  ## Devices that pull, disturbed a thousand times, and 2,000 at once; needs Debian's docker-registry
+	$(ROOM) $(BIN)/python -m tests.fleet.run $(FLEET)
 
 mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven and, for Swift, root on Debian
 	$(ROOM) $(BIN)/python -m tests.mobile.run $(MOBILE)

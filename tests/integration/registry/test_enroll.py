@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from edgepack.base.resources import find_ondevice_dir
@@ -77,7 +78,7 @@ def test_an_enrolled_device_takes_good_releases_and_keeps_off_one_whose_goldens_
     golden = bad / "golden/0-y.bin"
     golden.write_bytes(bytes(golden.stat().st_size))
 
-    def correct(manifest: dict[str, object]) -> None:
+    def correct(manifest: dict[str, Any]) -> None:
         from hashlib import sha256
 
         for one in manifest["files"]:

@@ -121,7 +121,13 @@ class Publisher:
         kind = "application/vnd.cncf.model.weight.v1.raw"
         return {"mediaType": kind, **self.put_blob(content), "annotations": {TITLE: title}}
 
-    def refer(self, subject: Mapping[str, Any], kind: str, files: Mapping[str, bytes]) -> None:
+    def refer(
+        self,
+        subject: Mapping[str, Any],
+        kind: str,
+        files: Mapping[str, bytes],
+        **annotations: str,
+    ) -> None:
         """Write what refers to a manifest, and the tag that lists it (there is no API here)."""
         content = json.dumps(subject).encode()
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -133,7 +139,12 @@ class Publisher:
             "layers": [self.make_layer(title, text) for title, text in files.items()],
             "subject": {"mediaType": MANIFEST_TYPE, "digest": digest, "size": len(content)},
         }
-        made = {"mediaType": MANIFEST_TYPE, **self.put_manifest(manifest), "artifactType": kind}
+        made = {
+            "mediaType": MANIFEST_TYPE,
+            **self.put_manifest(manifest),
+            "artifactType": kind,
+            "annotations": annotations,
+        }
         tag = digest.replace(":", "-")
         try:
             listed = json.loads(
@@ -167,7 +178,7 @@ class Publisher:
             }
             text = json.dumps(entry).encode()
             signed = {"channel.json": text, "channel.json.sig": sign(text, key, "edgepack-channel")}
-            self.refer(manifest, ENTRY_TYPE, signed)
+            self.refer(manifest, ENTRY_TYPE, signed, **{"dev.edgepack.channel": channel})
         self.put_manifest(manifest, channel)
 
     def _ask(

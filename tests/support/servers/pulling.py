@@ -74,7 +74,7 @@ class PullingDevice:
     credentials: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.python = self.root / "self-test"
         self.python.write_text(_SELF_TEST)
         self.python.chmod(0o755)

@@ -209,3 +209,47 @@ def _pass_on(gate: Gate, handler: Any, line: str) -> Answer:
     if fault is not None:
         fault.change(answer)
     return answer
+
+
+@contextmanager
+def forward_proxy() -> Iterator[tuple[str, list[str]]]:
+    """Play a proxy of plain HTTP that wants a login; yield its address and what it was asked."""
+    asked: list[str] = []
+    wanted = "Basic " + base64.b64encode(b"bob:pr0xy").decode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.headers.get("Proxy-Authorization") != wanted:
+                self.send_error(407)
+                return
+            asked.append(self.path)
+            host, _, path = self.path.removeprefix("http://").partition("/")
+            connection = http.client.HTTPConnection(host, timeout=30.0)
+            names = ("Accept", "Range", "Authorization")
+            headers = {name: self.headers[name] for name in names if name in self.headers}
+            connection.request(self.command, f"/{path}", headers=headers)
+            found = connection.getresponse()
+            self.send_response(found.status)
+            for name, value in found.getheaders():
+                if name.lower() not in ("connection", "transfer-encoding", "date", "server"):
+                    self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(found.read())
+            connection.close()
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://bob:pr0xy@127.0.0.1:{server.server_address[1]}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -32,6 +32,7 @@ ENTRY_KIND = "application/vnd.edgepack.channel.v1+json"
 MANIFEST = "manifest.json"
 CHUNKS = ".edgepack/chunks.json"
 TITLE = "org.opencontainers.image.title"
+CHANNEL = "dev.edgepack.channel"
 SEQUENCE = "dev.edgepack.sequence"
 BUNDLE_NAMESPACE = "edgepack"
 ENTRY_NAMESPACE = "edgepack-channel"
@@ -92,8 +93,13 @@ def read_entry(registry: Registry, digest: str, follower: Follower) -> Entry:
     Raises:
         Problem: ``unsigned`` if there is none; or the registry cannot be read.
     """
-    listed = registry.list_referrers(digest, ENTRY_KIND)
-    listed.sort(key=find_sequence, reverse=True)  # only which are read first: it is not signed
+    # What a descriptor says is not signed: it decides only which are read, and in which order.
+    listed = [
+        one
+        for one in registry.list_referrers(digest, ENTRY_KIND)
+        if find_annotation(one, CHANNEL) in ("", follower.channel)
+    ]
+    listed.sort(key=find_sequence, reverse=True)
     best: Optional[Entry] = None
     for one in listed[:MOST_REFERRERS]:
         files = read_referrer(registry, one, digest, ["channel.json", "channel.json.sig"])
@@ -131,9 +137,15 @@ def read_referrer(
 
 def find_sequence(descriptor: Dict[str, Any]) -> int:
     """Return what a descriptor says of its entry's sequence; it may say anything."""
+    said = find_annotation(descriptor, SEQUENCE)
+    return int(said) if re.fullmatch(r"[0-9]{1,18}", said) else -1
+
+
+def find_annotation(descriptor: Dict[str, Any], name: str) -> str:
+    """Return an annotation of a descriptor; nothing if it has none."""
     annotations = descriptor.get("annotations")
-    said = annotations.get(SEQUENCE) if isinstance(annotations, dict) else None
-    return int(said) if isinstance(said, str) and re.fullmatch(r"[0-9]{1,18}", said) else -1
+    said = annotations.get(name) if isinstance(annotations, dict) else None
+    return said if isinstance(said, str) else ""
 
 
 def parse_entry(text: bytes, follower: Follower) -> Optional[Entry]:
