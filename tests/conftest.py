@@ -107,7 +107,7 @@ def live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
         ("XDG_DATA_HOME", ".local/share"),
     ):
         patch.setenv(name, str(home / folder))
-    for name in ("SSH_AUTH_SOCK", "EDGEPACK_RESULTS"):
+    for name in ("SSH_AUTH_SOCK", "EDGEPACK_RESULTS", "EDGEPACK_CACHE_STORE"):
         patch.delenv(name, raising=False)
 
 

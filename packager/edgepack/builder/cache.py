@@ -19,6 +19,7 @@ from pathlib import Path
 
 import edgepack
 from edgepack.base.files import hash_file
+from edgepack.builder.shared import DamagedError, SharedCache, open_shared_cache
 from edgepack.errors import ToolError
 from edgepack.steps.base import Step, find_settings
 
@@ -72,9 +73,10 @@ def hash_tree(folder: Path, pattern: str) -> str:
 
 @dataclass(frozen=True)
 class StepCache:
-    """Step outputs in a folder."""
+    """Step outputs in a folder, and where a team shares its own, in a store behind it."""
 
     folder: Path
+    shared: SharedCache | None = None
 
     def find(self, key: str) -> Artifact | None:
         """Return a finished output, or None. A file whose size changed makes it unfinished."""
@@ -85,6 +87,28 @@ class StepCache:
         except (OSError, ValueError, KeyError):
             return None
         return Artifact(path, index["digest"], index["files"]) if whole else None
+
+    def fetch(self, key: str) -> Artifact | None:
+        """Return an output that is in the team's store, now in the folder too; None if none is.
+
+        Raises:
+            ToolError: As :meth:`keep`.
+        """
+        shared = self.shared
+        if shared is None or (chunks := shared.find(key)) is None:
+            return None
+        try:
+            found = self.keep(key, lambda out: shared.write_entry(key, chunks, out))
+        except DamagedError as error:
+            shared.report_damage(key, error)
+            return None
+        shared.fetched += 1
+        return found
+
+    def share(self, key: str, artifact: Artifact) -> None:
+        """Send an output that was made here to the team's store, where there is one."""
+        if self.shared is not None:
+            self.shared.send(key, artifact.path)
 
     def keep(
         self, key: str, fill: Callable[[Path], object], *, by_content: bool = False
@@ -141,10 +165,15 @@ def _write_index(folder: Path) -> str:
 
 
 def open_own_cache() -> StepCache:
-    """Return the user's cache, shared by all projects."""
+    """Return the user's cache, shared by all projects, and by a team where one has a store.
+
+    Raises:
+        UsageError: The environment names a store that there cannot be.
+        ToolError: The libraries for it are not installed.
+    """
     from platformdirs import user_cache_path
 
-    return StepCache(user_cache_path("edgepack") / "steps")
+    return StepCache(user_cache_path("edgepack") / "steps", open_shared_cache())
 
 
 def open_temporary_cache(stack: ExitStack) -> StepCache:

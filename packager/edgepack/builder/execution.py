@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -60,7 +60,23 @@ def execute(
     with ExitStack() as stack:
         workers = stack.enter_context(Workers(jobs))
         threads = stack.enter_context(ThreadPoolExecutor(jobs))
+        stack.enter_context(_sharing(cache, progress))
         return _Run(plan, cache, workers, progress, jobs, subject).run(threads)
+
+
+@contextmanager
+def _sharing(cache: StepCache, progress: Progress) -> Iterator[None]:
+    """Tell what a team's store does, and give it time for what is being sent."""
+    shared = cache.shared
+    if shared is None:
+        yield
+        return
+    shared.tell = progress.note
+    before = shared.fetched
+    yield
+    shared.finish()
+    if count := shared.fetched - before:
+        progress.note(f"{count} steps from {shared.url}")
 
 
 @dataclass(frozen=True)
@@ -184,9 +200,7 @@ class _Run:
         for origin in planned.inputs.values():
             if origin in self.failed:
                 raise self.failed[origin]
-        if planned.step.cacheable and key and (found := self.cache.find(key)):
-            if key not in self.made:
-                self.from_cache.add(planned.id)
+        if found := self._find_made(ready):
             return found
         for origin in planned.inputs.values():
             if origin in self.artifacts:
@@ -200,7 +214,19 @@ class _Run:
             by_content=not planned.step.cacheable,
         )
         self.made.add(key)
+        if planned.step.cacheable:
+            self.cache.share(key, artifact)
         return artifact
+
+    def _find_made(self, ready: _Ready) -> Artifact | None:
+        """Return the output of a step that was made before, here or in the team."""
+        planned, key = ready.planned, ready.key
+        if not planned.step.cacheable or not key:
+            return None
+        found = self.cache.find(key) or self.cache.fetch(key)
+        if found and key not in self.made:
+            self.from_cache.add(planned.id)
+        return found
 
     def _call_worker(self, planned: PlannedStep, paths: Mapping[str, Path], out: Path) -> Notes:
         self._tell_memory()

@@ -1,0 +1,363 @@
+"""The cache that a team shares: outputs of steps as objects of an S3 store.
+
+It is a help and never a need: what it does not give in time, whole and true is made here. An object
+is ``<prefix>/steps/<key>``, written once and never changed:
+
+- a line of JSON: the step's key, and the hash and size of each file;
+- a line with the HMAC-SHA256 of the first line by the team's secret, or empty;
+- the files' bytes, in the order of their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from edgepack.errors import ToolError, UsageError
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, S3Config, S3Store
+
+VARIABLE = "EDGEPACK_CACHE_STORE"
+"""The environment variable with the place: ``s3://bucket/prefix``."""
+SECRET_VARIABLE = "EDGEPACK_CACHE_SECRET"  # noqa: S105  (its name)
+"""The environment variable with what a team signs its entries with; without it nothing is signed,
+and whoever may write to the store decides what builds take from it."""
+MOST_BYTES = 512_000_000
+"""Size of the largest entry that is sent: it is sent in one request, from memory."""
+CONNECT_S, ANSWER_S, SEND_S = 5, 10, 120
+"""How long a connection, the next bytes of an answer and a whole upload may take, in seconds."""
+LEAST_BYTES_PER_S = 1_000_000
+"""Below this an entry is made here sooner than it arrives."""
+_WAIT_S = 30.0
+_SENDERS, _MOST_WAITING = 2, 256
+_MOST_HEADER = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+_INDEX = "artifact.json"
+"""What the cache writes into an entry's folder; it is made anew where the entry arrives."""
+_FORMAT = 1
+
+
+class DamagedError(Exception):
+    """An object is not what was sent under its name, and is not used."""
+
+
+@dataclass
+class SharedCache:
+    """Entries of step outputs in a store that may lie, be slow, refuse, or go away at any time.
+
+    Methods may be called from several threads. Nothing that the store does is raised: it is told
+    once to ``tell``, and after a store that is slow or out of order it is left alone.
+    """
+
+    url: str
+    secret: bytes = field(default=b"", repr=False)
+    wait_s: float = _WAIT_S
+    """How long :meth:`finish` waits in all."""
+    tell: Callable[[str], object] = lambda _: None
+    """Takes a line for the user."""
+    fetched: int = 0
+    sent: int = 0
+    _reads: bool = True
+    _writes: bool = True
+    _told: set[str] = field(default_factory=set, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _clients: dict[str, S3Store] = field(default_factory=dict, repr=False)
+    _waiting: queue.Queue[tuple[str, Path]] = field(
+        default_factory=lambda: queue.Queue(_MOST_WAITING), repr=False
+    )
+    _senders: list[threading.Thread] = field(default_factory=list, repr=False)
+
+    def find(self, key: str) -> Iterable[bytes] | None:
+        """Return an entry's bytes as they arrive, or None where there is none to be had."""
+        if not self._reads:
+            return None
+        import obstore
+
+        try:
+            answer = obstore.get(self._open("read"), f"steps/{key}")
+            size = answer.meta["size"]
+            return self._receive(answer.stream(min_chunk_size=1), size)
+        except FileNotFoundError:
+            return None
+        except _list_problems() as error:
+            self._leave_alone(error)
+            return None
+
+    def _receive(self, stream: Iterable[Any], size: int) -> Iterator[bytes]:
+        """Yield an answer's bytes, but not for longer than making the entry here is worth."""
+        end = time.monotonic() + ANSWER_S + size / LEAST_BYTES_PER_S
+        try:
+            for chunk in stream:
+                yield bytes(chunk)
+                if time.monotonic() > end:
+                    raise TimeoutError(f"{size} bytes did not arrive within their time")
+        except _list_problems() as error:
+            self._leave_alone(error)
+            raise DamagedError(str(error)) from error
+
+    def write_entry(self, key: str, chunks: Iterable[bytes], folder: Path) -> None:
+        """Write an entry's files into an empty folder, each proven by its hash.
+
+        Raises:
+            DamagedError: It is not whole, not this key's, or not signed with the secret.
+        """
+        source = _Source(iter(chunks))
+        line, mac = source.read_line(), source.read_line()
+        if self.secret and not hmac.compare_digest(mac, self._sign(line)):
+            raise DamagedError("it is not signed with this secret")
+        try:
+            header = json.loads(line)
+            of, files, sizes = header["key"], dict(header["files"]), dict(header["sizes"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedError("it does not begin as an entry") from error
+        if of != key or files.keys() != sizes.keys() or not all(map(_is_plain, files)):
+            raise DamagedError("it is not an entry of this step")
+        for name in sorted(files):
+            _write_file(folder / name, source, sizes[name], files[name])
+        if source.read_some():
+            raise DamagedError("it is longer than it says")
+
+    def report_damage(self, key: str, error: DamagedError) -> None:
+        """Tell that an entry was passed over; of several, only the first."""
+        if self._reads:
+            self._tell_once(
+                "damage",
+                f"warning: the entry steps/{key} of {self.url} is passed over: {error}. It is made"
+                " here; remove that object, so that it can be sent again",
+            )
+
+    def send(self, key: str, folder: Path) -> None:
+        """Send an entry later, in another thread; where too many wait it is left out."""
+        if not self._writes:
+            return
+        with self._lock:
+            if not self._senders:
+                self._senders += [
+                    threading.Thread(target=self._send_all, daemon=True) for _ in range(_SENDERS)
+                ]
+                for sender in self._senders:
+                    sender.start()
+        try:
+            self._waiting.put_nowait((key, folder))
+        except queue.Full:
+            self._tell_once("full", f"{self.url} takes entries too slowly: some are not sent")
+
+    def finish(self) -> None:
+        """Wait until all is sent, but not longer than the rest of the time for it."""
+        began = time.monotonic()
+        with self._waiting.all_tasks_done:
+            while self._writes and self._waiting.unfinished_tasks and self.wait_s > 0:
+                left = began + self.wait_s - time.monotonic()
+                if not self._waiting.all_tasks_done.wait(max(0.0, left)):
+                    break
+            missing = self._waiting.unfinished_tasks
+        self.wait_s = max(0.0, self.wait_s - (time.monotonic() - began))
+        if missing and self._writes:
+            self._writes = False
+            self._tell_once(
+                "late", f"warning: {missing} entries were not sent to {self.url} in time"
+            )
+
+    def _send_all(self) -> None:
+        while True:
+            key, folder = self._waiting.get()
+            try:
+                if self._writes:
+                    self._send_one(key, folder)
+            finally:
+                self._waiting.task_done()
+
+    def _send_one(self, key: str, folder: Path) -> None:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        try:
+            paths = [path for path in folder.iterdir() if path.name != _INDEX]
+            size = sum(path.stat().st_size for path in paths)
+            if size > MOST_BYTES or not all(_is_plain(path.name) for path in paths):
+                return
+            data = self.pack(key, paths)
+            # Whoever was first stays: what others read meanwhile never changes.
+            obstore.put(self._open("write"), f"steps/{key}", data, mode="create")
+            self.sent += 1
+        except (AlreadyExistsError, PreconditionError):
+            return
+        except _list_problems() as error:
+            self._stop_writing(error)
+
+    def pack(self, key: str, paths: Iterable[Path]) -> bytes:
+        """Return the object of an entry with these files.
+
+        Raises:
+            OSError: A file is not there any more.
+        """
+        files = {path.name: path.read_bytes() for path in sorted(paths)}
+        header = {
+            "schema_version": _FORMAT,
+            "key": key,
+            "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+            "sizes": {name: len(data) for name, data in files.items()},
+        }
+        line = json.dumps(header, sort_keys=True).encode()
+        return b"\n".join((line, self._sign(line), b"".join(files.values())))
+
+    def _sign(self, line: bytes) -> bytes:
+        if not self.secret:
+            return b""
+        return hmac.new(self.secret, line, hashlib.sha256).hexdigest().encode()
+
+    def _open(self, what: str) -> S3Store:
+        """Return the client that reads or writes; they differ in how long an answer may take."""
+        with self._lock:
+            if what not in self._clients:
+                self._clients[what] = _open_store(self.url, reads=what == "read")
+            return self._clients[what]
+
+    def _leave_alone(self, error: BaseException) -> None:
+        self._reads = self._writes = False
+        self._tell_once(
+            "alone",
+            f"warning: the shared cache {self.url} is left alone for the rest of this build:"
+            f" {_explain(error)}",
+        )
+
+    def _stop_writing(self, error: BaseException) -> None:
+        self._writes = False
+        if self._reads:
+            self._tell_once("write", f"nothing is sent to {self.url}: {_explain(error)}")
+
+    def _tell_once(self, what: str, line: str) -> None:
+        with self._lock:
+            if what in self._told:
+                return
+            self._told.add(what)
+        self.tell(line)
+
+
+def _is_plain(name: object) -> bool:
+    return isinstance(name, str) and name != _INDEX and bool(_NAME.fullmatch(name))
+
+
+@dataclass
+class _Source:
+    """Bytes that arrive in pieces of any size."""
+
+    chunks: Iterator[bytes]
+    held: bytes = b""
+
+    def read_line(self) -> bytes:
+        while b"\n" not in self.held:
+            if len(self.held) > _MOST_HEADER or not (more := next(self.chunks, b"")):
+                raise DamagedError("it does not begin as an entry")
+            self.held += more
+        line, _, self.held = self.held.partition(b"\n")
+        return line
+
+    def read_some(self) -> bytes:
+        """Return what comes next; nothing at the end."""
+        found, self.held = self.held or next(self.chunks, b""), b""
+        return found
+
+
+def _write_file(path: Path, source: _Source, size: object, sha256: object) -> None:
+    if not isinstance(size, int) or size < 0:
+        raise DamagedError("it is not an entry of this step")
+    digest, left = hashlib.sha256(), size
+    with path.open("wb") as file:
+        while left:
+            chunk = source.read_some()
+            if not chunk:
+                raise DamagedError(f"{left} bytes of {path.name} are missing")
+            chunk, source.held = chunk[:left], chunk[left:]
+            digest.update(chunk)
+            file.write(chunk)
+            left -= len(chunk)
+    if digest.hexdigest() != sha256:
+        raise DamagedError(f"{path.name} has another hash")
+
+
+def open_shared_cache() -> SharedCache | None:
+    """Return the cache that the environment names, or None; nothing is asked of it yet.
+
+    Raises:
+        UsageError: The place is none of S3's.
+        ToolError: The libraries for it are not installed.
+    """
+    url = os.environ.get(VARIABLE, "").rstrip("/")
+    if not url:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme != "s3" or not parts.hostname or parts.query or "@" in parts.netloc:
+        raise UsageError(
+            f"{VARIABLE} is no place in an S3 store",
+            hint=f"write {VARIABLE}=s3://bucket/prefix; credentials are found as AWS's tools find"
+            " them",
+            where=VARIABLE,
+        )
+    try:
+        import boto3  # noqa: F401
+        import obstore  # noqa: F401
+    except ImportError as error:
+        raise ToolError(
+            f"{VARIABLE} is set, and obstore or boto3 is not installed",
+            hint=f"pip install 'edgepack[s3]', or unset {VARIABLE}",
+        ) from error
+    return SharedCache(url, os.environ.get(SECRET_VARIABLE, "").encode())
+
+
+def _open_store(url: str, *, reads: bool) -> S3Store:
+    """Return a client with the credentials, region and endpoint that AWS's own tools would use."""
+    import boto3
+    from obstore.auth.boto3 import Boto3CredentialProvider
+    from obstore.store import S3Store
+
+    parts = urlsplit(url)
+    session = boto3.Session()
+    config: S3Config = {"region": session.region_name or "us-east-1"}
+    name = "AWS_ENDPOINT_URL"
+    endpoint = os.environ.get(f"{name}_S3") or os.environ.get(name)
+    if endpoint:
+        config["endpoint"] = endpoint
+    options: ClientConfig = {
+        "connect_timeout": timedelta(seconds=CONNECT_S),
+        "timeout": timedelta(seconds=SEND_S),
+        "allow_http": bool(endpoint and endpoint.startswith("http://")),
+    }
+    if reads:
+        options["read_timeout"] = timedelta(seconds=ANSWER_S)
+        options["timeout"] = timedelta(seconds=ANSWER_S + MOST_BYTES / LEAST_BYTES_PER_S)
+    return S3Store(
+        parts.netloc,
+        config=config,
+        prefix=parts.path.strip("/") or None,
+        credential_provider=Boto3CredentialProvider(session),
+        client_options=options,
+        retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=ANSWER_S)},
+    )
+
+
+def _list_problems() -> tuple[type[Exception], ...]:
+    """Return what a store, its credentials and the network raise."""
+    from botocore.exceptions import BotoCoreError
+    from obstore.exceptions import BaseError
+
+    return (BaseError, BotoCoreError, OSError, ValueError)
+
+
+def _explain(error: BaseException) -> str:
+    """Return what went wrong in a line, without what servers repeat of a request."""
+    text = str(error).partition("\n")[0].partition("<")[0]
+    return " ".join(text.split())[:300].rstrip(" :") or type(error).__name__
