@@ -19,11 +19,11 @@ from pathlib import Path
 
 import edgepack
 from edgepack.base.files import hash_file
-from edgepack.builder.shared import DamagedError, SharedCache, open_shared_cache
+from edgepack.builder.entries import INDEX, DamagedError, write_entry
+from edgepack.builder.shared import SharedCache, open_shared_cache
 from edgepack.errors import ToolError
 from edgepack.steps.base import Step, find_settings
 
-_INDEX = "artifact.json"
 _NO_PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -82,7 +82,7 @@ class StepCache:
         """Return a finished output, or None. A file whose size changed makes it unfinished."""
         path = self.folder / key
         try:
-            index = json.loads((path / _INDEX).read_text(encoding="utf-8"))
+            index = json.loads((path / INDEX).read_text(encoding="utf-8"))
             whole = all((path / n).stat().st_size == size for n, size in index["sizes"].items())
         except (OSError, ValueError, KeyError):
             return None
@@ -98,7 +98,7 @@ class StepCache:
         if shared is None or (chunks := shared.find(key)) is None:
             return None
         try:
-            found = self.keep(key, lambda out: shared.write_entry(key, chunks, out))
+            found = self.keep(key, lambda out: write_entry(key, chunks, out, shared.secret))
         except DamagedError as error:
             shared.report_damage(key, error)
             return None
@@ -160,7 +160,7 @@ def _write_index(folder: Path) -> str:
     digest = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
     sizes = {path.name: path.stat().st_size for path in files}
     index = {"files": hashes, "sizes": sizes, "digest": digest}
-    (folder / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+    (folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
     return digest
 
 

@@ -1,21 +1,14 @@
 """The cache that a team shares: outputs of steps as objects of an S3 store.
 
 It is a help and never a need: what it does not give in time, whole and true is made here. An object
-is ``<prefix>/steps/<key>``, written once and never changed:
-
-- a line of JSON: the step's key, and the hash and size of each file;
-- a line with the HMAC-SHA256 of the first line by the team's secret, or empty;
-- the files' bytes, in the order of their names.
+is ``<prefix>/steps/<key>``, an entry packed as :mod:`edgepack.builder.entries` says, and is written
+once and never changed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import os
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from edgepack.builder.entries import INDEX, DamagedError, is_plain_name, pack_entry
 from edgepack.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -43,15 +37,6 @@ LEAST_BYTES_PER_S = 1_000_000
 """Below this an entry is made here sooner than it arrives."""
 _WAIT_S = 30.0
 _SENDERS, _MOST_WAITING = 2, 256
-_MOST_HEADER = 1 << 20
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
-_INDEX = "artifact.json"
-"""What the cache writes into an entry's folder; it is made anew where the entry arrives."""
-_FORMAT = 1
-
-
-class DamagedError(Exception):
-    """An object is not what was sent under its name, and is not used."""
 
 
 @dataclass
@@ -108,28 +93,6 @@ class SharedCache:
             self._leave_alone(error)
             raise DamagedError(str(error)) from error
 
-    def write_entry(self, key: str, chunks: Iterable[bytes], folder: Path) -> None:
-        """Write an entry's files into an empty folder, each proven by its hash.
-
-        Raises:
-            DamagedError: It is not whole, not this key's, or not signed with the secret.
-        """
-        source = _Source(iter(chunks))
-        line, mac = source.read_line(), source.read_line()
-        if self.secret and not hmac.compare_digest(mac, self._sign(line)):
-            raise DamagedError("it is not signed with this secret")
-        try:
-            header = json.loads(line)
-            of, files, sizes = header["key"], dict(header["files"]), dict(header["sizes"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedError("it does not begin as an entry") from error
-        if of != key or files.keys() != sizes.keys() or not all(map(_is_plain, files)):
-            raise DamagedError("it is not an entry of this step")
-        for name in sorted(files):
-            _write_file(folder / name, source, sizes[name], files[name])
-        if source.read_some():
-            raise DamagedError("it is longer than it says")
-
     def report_damage(self, key: str, error: DamagedError) -> None:
         """Tell that an entry was passed over; of several, only the first."""
         if self._reads:
@@ -185,11 +148,11 @@ class SharedCache:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
-            paths = [path for path in folder.iterdir() if path.name != _INDEX]
+            paths = [path for path in folder.iterdir() if path.name != INDEX]
             size = sum(path.stat().st_size for path in paths)
-            if size > MOST_BYTES or not all(_is_plain(path.name) for path in paths):
+            if size > MOST_BYTES or not all(is_plain_name(path.name) for path in paths):
                 return
-            data = self.pack(key, paths)
+            data = pack_entry(key, paths, self.secret)
             # Whoever was first stays: what others read meanwhile never changes.
             obstore.put(self._open("write"), f"steps/{key}", data, mode="create")
             self.sent += 1
@@ -197,27 +160,6 @@ class SharedCache:
             return
         except _list_problems() as error:
             self._stop_writing(error)
-
-    def pack(self, key: str, paths: Iterable[Path]) -> bytes:
-        """Return the object of an entry with these files.
-
-        Raises:
-            OSError: A file is not there any more.
-        """
-        files = {path.name: path.read_bytes() for path in sorted(paths)}
-        header = {
-            "schema_version": _FORMAT,
-            "key": key,
-            "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-            "sizes": {name: len(data) for name, data in files.items()},
-        }
-        line = json.dumps(header, sort_keys=True).encode()
-        return b"\n".join((line, self._sign(line), b"".join(files.values())))
-
-    def _sign(self, line: bytes) -> bytes:
-        if not self.secret:
-            return b""
-        return hmac.new(self.secret, line, hashlib.sha256).hexdigest().encode()
 
     def _open(self, what: str) -> S3Store:
         """Return the client that reads or writes; they differ in how long an answer may take."""
@@ -245,48 +187,6 @@ class SharedCache:
                 return
             self._told.add(what)
         self.tell(line)
-
-
-def _is_plain(name: object) -> bool:
-    return isinstance(name, str) and name != _INDEX and bool(_NAME.fullmatch(name))
-
-
-@dataclass
-class _Source:
-    """Bytes that arrive in pieces of any size."""
-
-    chunks: Iterator[bytes]
-    held: bytes = b""
-
-    def read_line(self) -> bytes:
-        while b"\n" not in self.held:
-            if len(self.held) > _MOST_HEADER or not (more := next(self.chunks, b"")):
-                raise DamagedError("it does not begin as an entry")
-            self.held += more
-        line, _, self.held = self.held.partition(b"\n")
-        return line
-
-    def read_some(self) -> bytes:
-        """Return what comes next; nothing at the end."""
-        found, self.held = self.held or next(self.chunks, b""), b""
-        return found
-
-
-def _write_file(path: Path, source: _Source, size: object, sha256: object) -> None:
-    if not isinstance(size, int) or size < 0:
-        raise DamagedError("it is not an entry of this step")
-    digest, left = hashlib.sha256(), size
-    with path.open("wb") as file:
-        while left:
-            chunk = source.read_some()
-            if not chunk:
-                raise DamagedError(f"{left} bytes of {path.name} are missing")
-            chunk, source.held = chunk[:left], chunk[left:]
-            digest.update(chunk)
-            file.write(chunk)
-            left -= len(chunk)
-    if digest.hexdigest() != sha256:
-        raise DamagedError(f"{path.name} has another hash")
 
 
 def open_shared_cache() -> SharedCache | None:
