@@ -20,6 +20,7 @@ from edgepack.base.progress import Progress, Silent
 from edgepack.builder.assembly import BuiltBundle, assemble
 from edgepack.builder.cache import StepCache, open_own_cache, open_temporary_cache
 from edgepack.builder.cleaning import read_source_facts
+from edgepack.builder.cluster import Cluster, open_cluster
 from edgepack.builder.custom_ops import find_libraries, find_machine, require_loading
 from edgepack.builder.execution import execute
 from edgepack.builder.job import Job, JudgedBundle
@@ -137,6 +138,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
     jars: Path | None = None,
     simulate_s: float = SIMULATE_S,
     python: str | None = None,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> BuildResult:
     """Build bundles and return them.
@@ -156,6 +158,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
             provider's simulator, where one is installed; 0 simulates nothing.
         python: The Python that has the framework of a model that is not ONNX; default: the
             project's, or an environment of edgepack's own.
+        on: The address of a Dask scheduler whose workers do steps, such as ``tcp://host:8786``.
         progress: Where to report progress; default: nowhere.
 
     Raises:
@@ -165,9 +168,12 @@ def build(  # noqa: PLR0913  (each is one option of the command)
     progress = progress or Silent()
     with ExitStack() as stack:
         cache = open_own_cache() if use_cache else open_temporary_cache(stack)
+        cluster = stack.enter_context(open_cluster(on, cache)) if on else None
         loaded = open_project(find_project(model, project), cache, progress, python)
         job = _make_job(loaded, targets, variants, simulate_s)
-        return _build(job, out, cache, jobs=jobs, aar=aar, jars=jars, progress=progress)
+        return _build(
+            job, out, cache, jobs=jobs, aar=aar, jars=jars, progress=progress, cluster=cluster
+        )
 
 
 def build_candidates(
@@ -212,6 +218,7 @@ def build_part(  # noqa: PLR0913  (as build has them)
     jobs: int | None = None,
     simulate_s: float = SIMULATE_S,
     progress: Progress,
+    cluster: Cluster | None = None,
 ) -> BuildResult:
     """Build the bundles of one model of several; see :func:`build` for the rest.
 
@@ -223,9 +230,10 @@ def build_part(  # noqa: PLR0913  (as build has them)
         jobs: How many steps run at the same time.
         simulate_s: For how long each variant is simulated.
         progress: Where to report progress.
+        cluster: Whose workers do steps.
     """
     job = _plan_job(loaded, profiles, (), simulate_s)
-    return _build(job, out, cache, jobs=jobs, progress=progress)
+    return _build(job, out, cache, jobs=jobs, progress=progress, cluster=cluster)
 
 
 def _build(  # noqa: PLR0913  (as build has them)
@@ -237,6 +245,7 @@ def _build(  # noqa: PLR0913  (as build has them)
     aar: bool = False,
     jars: Path | None = None,
     progress: Progress,
+    cluster: Cluster | None = None,
 ) -> BuildResult:
     toolchains = _find_toolchains(job.plan, jars, aar=aar)
     repository = out / "maven"
@@ -261,6 +270,7 @@ def _build(  # noqa: PLR0913  (as build has them)
         jobs=jobs or count_default_jobs(),
         progress=progress,
         subject=_make_subject(job),
+        cluster=cluster,
     )
     require_whole(job.plan.bundles, execution)
     judged = [

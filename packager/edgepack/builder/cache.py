@@ -37,6 +37,10 @@ class Artifact:
     files: Mapping[str, str]
     """File name to sha256."""
 
+    def count_bytes(self) -> int:
+        """Return the size of all files."""
+        return sum((self.path / name).stat().st_size for name in self.files)
+
     def require_whole(self) -> None:
         """Check that the files are unchanged, before a step uses them.
 

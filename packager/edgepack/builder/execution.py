@@ -15,6 +15,7 @@ from edgepack.base.machine import read_available_memory
 from edgepack.base.processes import Workers
 from edgepack.base.progress import Progress, SilentTask, Task, Work
 from edgepack.builder.cache import Artifact, StepCache, make_step_key
+from edgepack.builder.cluster import Cluster, Told
 from edgepack.builder.doing import Doing, is_long
 from edgepack.builder.memory import Subject, estimate_bytes, estimate_step_bytes, format_memory
 from edgepack.builder.plan import Plan, PlannedStep
@@ -46,10 +47,12 @@ def execute(
     jobs: int,
     progress: Progress,
     subject: Subject | None = None,
+    cluster: Cluster | None = None,
 ) -> Execution:
     """Run every step of a plan that is not in the cache.
 
-    As many run at once as ``jobs`` says and the machine's free memory allows. If a step refuses its
+    As many run at once as ``jobs`` says and the machine's free memory allows; with a ``cluster``
+    its workers do what they can take. If a step refuses its
     model, only the variants that need it are lost. Any other error, or one in a step that all
     variants need, ends the build: running steps are killed, and no partial output stays. With a
     ``subject`` it reports how much memory is needed, before the first step that has to run.
@@ -60,8 +63,10 @@ def execute(
     with ExitStack() as stack:
         workers = stack.enter_context(Workers(jobs))
         threads = stack.enter_context(ThreadPoolExecutor(jobs))
+        away = stack.enter_context(ThreadPoolExecutor(2 * cluster.slots)) if cluster else threads
         stack.enter_context(_sharing(cache, progress))
-        return _Run(plan, cache, workers, progress, jobs, subject).run(threads)
+        run = _Run(plan, cache, workers, progress, jobs, subject, cluster)
+        return run.run(threads, away)
 
 
 @contextmanager
@@ -102,6 +107,7 @@ class _Run:
     jobs: int
     subject: Subject | None
     """None once its memory was reported."""
+    cluster: Cluster | None = None
     activations: ActivationSizes = _UNKNOWN
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     from_cache: set[str] = field(default_factory=set)
@@ -112,6 +118,7 @@ class _Run:
     begun: set[str] = field(default_factory=set)
     """Ids of the steps that were begun here."""
     telling: Lock = field(default_factory=Lock)
+    beginning: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         self.sources = {source.id: source for source in self.plan.sources}
@@ -121,7 +128,7 @@ class _Run:
         self.memory_bytes = read_available_memory()
         self.running: dict[Future[Artifact], tuple[_Ready, int]] = {}
 
-    def run(self, threads: ThreadPoolExecutor) -> Execution:
+    def run(self, threads: ThreadPoolExecutor, away: ThreadPoolExecutor) -> Execution:
         order = TopologicalSorter(
             {
                 step.id: [origin for origin in step.inputs.values() if origin in self.steps]
@@ -136,7 +143,7 @@ class _Run:
             with self.progress.start_task(work) as self.task:
                 while order.is_active():
                     waiting += [self._find_ready(self.steps[each]) for each in order.get_ready()]
-                    for ready in self._begin_steps(waiting, threads):
+                    for ready in self._begin_steps(waiting, threads, away):
                         waiting.remove(ready)
                     for step_id in self._wait_for_ended():
                         order.done(step_id)
@@ -144,6 +151,8 @@ class _Run:
             for future in self.running:
                 future.cancel()
             self.workers.kill()
+            if self.cluster:
+                self.cluster.cancel(self)
             raise
         return Execution(self.artifacts, frozenset(self.from_cache), self.failed)
 
@@ -161,8 +170,23 @@ class _Run:
         models = sum(map(_count_model_bytes, paths.values()))
         return _Ready(narrowed, make_step_key(narrowed.step, digests), models)
 
-    def _begin_steps(self, waiting: Sequence[_Ready], threads: ThreadPoolExecutor) -> list[_Ready]:
-        """Start the steps that fit into memory beside those that run; one always does.
+    def _goes_away(self, ready: _Ready, needed: int) -> bool:
+        """Return whether a worker of the cluster is to do a step, which is all that it can take.
+
+        Files of the user's, and their code, stay on this machine.
+        """
+        planned = ready.planned
+        if not self.cluster or not ready.key or not planned.step.cacheable or self.plan.library:
+            return False
+        if not all(origin in self.artifacts for origin in planned.inputs.values()):
+            return False
+        size = sum(self.artifacts[origin].count_bytes() for origin in planned.inputs.values())
+        return self.cluster.takes(planned.step, needed, size)
+
+    def _begin_steps(
+        self, waiting: Sequence[_Ready], threads: ThreadPoolExecutor, away: ThreadPoolExecutor
+    ) -> list[_Ready]:
+        """Start the steps that fit into memory beside those that run here; one always does.
 
         A step that turns out to be equal to one that runs waits for it, and so runs once.
         """
@@ -170,10 +194,15 @@ class _Run:
         for ready in waiting:
             name = ready.planned.step.name
             needed = estimate_step_bytes(name, ready.model_bytes, self.activations)
-            used = sum(size for _, size in self.running.values())
-            if self.running and used + needed > self.memory_bytes:
-                continue
             if ready.key and ready.key in {each.key for each, _ in self.running.values()}:
+                continue
+            if self._goes_away(ready, needed):
+                future = away.submit(self._make_artifact, ready, needed)
+                self.running[future] = (ready, 0)
+                begun.append(ready)
+                continue
+            used = sum(size for _, size in self.running.values())
+            if used and used + needed > self.memory_bytes:
                 continue
             self.running[threads.submit(self._make_artifact, ready)] = (ready, needed)
             begun.append(ready)
@@ -195,7 +224,8 @@ class _Run:
             ended.append(step_id)
         return ended
 
-    def _make_artifact(self, ready: _Ready) -> Artifact:
+    def _make_artifact(self, ready: _Ready, away: int = 0) -> Artifact:
+        """Return a step's output; with ``away`` a worker that has so many bytes makes it."""
         planned, key = ready.planned, ready.key
         for origin in planned.inputs.values():
             if origin in self.failed:
@@ -207,8 +237,16 @@ class _Run:
                 self.artifacts[origin].require_whole()
         if ready.problem:
             raise ready.problem
+        if not self.cluster:
+            return self._make(ready, away)
+        with self.cluster.once(key):
+            return self._find_made(ready) or self._make(ready, away)
+
+    def _make(self, ready: _Ready, away: int) -> Artifact:
+        planned, key = ready.planned, ready.key
         paths = {name: self._find_path(origin) for name, origin in planned.inputs.items()}
-        artifact = self.cache.keep(
+        made = self._make_away(ready, away) if away else None
+        artifact = made or self.cache.keep(
             key,
             lambda out: self._call_worker(planned, paths, out),
             by_content=not planned.step.cacheable,
@@ -228,13 +266,27 @@ class _Run:
             self.from_cache.add(planned.id)
         return found
 
+    def _make_away(self, ready: _Ready, needed: int) -> Artifact | None:
+        """Have the cluster make a step's output; None if that is too large to travel."""
+        planned, cluster = ready.planned, self.cluster
+        if cluster is None:
+            raise TypeError("without a cluster nothing goes away")
+        self._tell_memory()
+        inputs = {name: self.artifacts[origin] for name, origin in planned.inputs.items()}
+        samples = _count_samples(planned, {n: each.path for n, each in inputs.items()})
+        told = Told(
+            self,
+            lambda worker: self._begin(planned, samples, f" on {worker}"),
+            lambda *far: self.task.report(planned.id, *far),
+            lambda line: self._note(planned, line),
+        )
+        with self._placing(planned):
+            return cluster.make(planned.step, ready.key, inputs, needed, told)
+
     def _call_worker(self, planned: PlannedStep, paths: Mapping[str, Path], out: Path) -> Notes:
         self._tell_memory()
-        counted = planned.step.name in ("calibration", "evaluation")
-        samples = len(SampleSet.read(paths["samples"])) if counted else None
-        self.begun.add(planned.id)
-        self.task.begin(planned.id, self.doing.describe(planned, samples), planned.step.name)
-        try:
+        self._begin(planned, _count_samples(planned, paths))
+        with self._placing(planned):
             return self.workers.call(
                 run_step,
                 planned.step,
@@ -242,10 +294,25 @@ class _Run:
                 out,
                 self.plan.library_path,
                 on_progress=lambda *far: self.task.report(planned.id, *far),
-                on_note=lambda line: self.progress.note(
-                    f"{self.doing.name_variant(planned)}{line}"
-                ),
+                on_note=lambda line: self._note(planned, line),
             )
+
+    def _begin(self, planned: PlannedStep, samples: int | None, where: str = "") -> None:
+        with self.beginning:
+            if planned.id in self.begun:
+                return
+            self.begun.add(planned.id)
+        doing = self.doing.describe(planned, samples) + where
+        self.task.begin(planned.id, doing, planned.step.name)
+
+    def _note(self, planned: PlannedStep, line: str) -> None:
+        self.progress.note(f"{self.doing.name_variant(planned)}{line}")
+
+    @contextmanager
+    def _placing(self, planned: PlannedStep) -> Iterator[None]:
+        """Have errors say what was being done."""
+        try:
+            yield
         except EdgepackError as error:
             doing = self.doing.describe(planned)
             error.where = f"{doing}: {error.where}" if error.where else doing
@@ -280,6 +347,12 @@ class _Run:
         if origin in self.sources:
             return self.sources[origin].path
         return self.artifacts[origin].path
+
+
+def _count_samples(planned: PlannedStep, paths: Mapping[str, Path]) -> int | None:
+    """Return on how many samples a step runs that is long because of them."""
+    counted = planned.step.name in ("calibration", "evaluation")
+    return len(SampleSet.read(paths["samples"])) if counted else None
 
 
 def _count_model_bytes(path: Path) -> int:

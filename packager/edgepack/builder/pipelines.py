@@ -22,6 +22,7 @@ from edgepack.builder.assembly import BuiltBundle
 from edgepack.builder.build import BuildResult, build_part
 from edgepack.builder.cache import StepCache, open_own_cache, open_temporary_cache
 from edgepack.builder.cleaning import read_source_facts
+from edgepack.builder.cluster import open_cluster
 from edgepack.builder.custom_ops import find_machine, require_loading
 from edgepack.builder.inputs import PlanInputs, plan_inputs
 from edgepack.builder.manifest import find_build_host
@@ -127,6 +128,7 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
     jobs: int | None = None,
     use_cache: bool = True,
     simulate_s: float = 0.0,
+    on: str | None = None,
     progress: Progress | None = None,
 ) -> PipelineResult:
     """Build bundles of several models and return them.
@@ -142,6 +144,7 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
         jobs: How many steps run at the same time; default: one per core, at most 4.
         use_cache: False does every step again, and keeps nothing.
         simulate_s: As for :func:`~edgepack.builder.build.build`.
+        on: The address of a Dask scheduler whose workers do the parts' steps.
         progress: Where to report progress; default: nowhere.
 
     Raises:
@@ -156,6 +159,7 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
     require_writable_folder(out)
     with ExitStack() as stack:
         cache = open_own_cache() if use_cache else open_temporary_cache(stack)
+        cluster = stack.enter_context(open_cluster(on, cache)) if on else None
         job = _make_job(loaded, profiles, cache, progress)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-")))
         workers = stack.enter_context(Workers(1))
@@ -178,6 +182,7 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
                     jobs=jobs,
                     simulate_s=simulate_s,
                     progress=progress,
+                    cluster=cluster,
                 )
                 # They are written where the whole is, and only with it.
                 parts[name].require_all(tells_written=False)
