@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from edgepack.builder.inspect import Inspection as Inspection
     from edgepack.builder.inspect import VariantInspection as VariantInspection
     from edgepack.builder.inspect import inspect as inspect
+    from edgepack.builder.many import BuiltProject as BuiltProject
+    from edgepack.builder.many import build_projects as build_projects
     from edgepack.builder.memory import format_memory as format_memory
     from edgepack.builder.pipelines import PipelineResult as PipelineResult
     from edgepack.builder.pipelines import build_pipeline as build_pipeline

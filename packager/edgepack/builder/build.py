@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -176,6 +176,28 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         )
 
 
+def build_loaded(  # noqa: PLR0913  (as build has them)
+    loaded: LoadedProject,
+    *,
+    targets: Sequence[str],
+    variants: Sequence[str],
+    out: Path,
+    cache: StepCache,
+    jobs: int | None,
+    simulate_s: float,
+    progress: Progress,
+    cluster: Cluster | None,
+) -> BuildResult:
+    """Build the bundles of a project that was read, with a cache and workers of others.
+
+    Raises:
+        EdgepackError: As :func:`build`.
+    """
+    opened = open_project(loaded, cache, progress)
+    job = _make_job(opened, targets, variants, simulate_s)
+    return _build(job, out, cache, jobs=jobs, progress=progress, cluster=cluster)
+
+
 def build_candidates(
     loaded: LoadedProject,
     profile: Profile,
@@ -277,7 +299,9 @@ def _build(  # noqa: PLR0913  (as build has them)
         judge(planned, execution, job.loaded.find_limits(planned.profile.id))
         for planned in job.plan.bundles
     ]
-    slower = tuple(list_slower_variants(job.plan, judged, execution, cache))
+    # Models that are timed at the same time would only slow each other.
+    with cluster.timing if cluster else nullcontext():
+        slower = tuple(list_slower_variants(job.plan, judged, execution, cache))
     judged = [drop_slower(verdict, slower, execution) for verdict in judged]
     bundles = [
         assemble(JudgedBundle(job, planned, verdict, execution), cache, out)

@@ -72,6 +72,8 @@ class Cluster:
     """By key, steps that are under way, and of which build."""
     stopped: set[int] = field(default_factory=set)
     """The builds that were given up."""
+    timing: threading.Lock = field(default_factory=threading.Lock)
+    """Held while models are timed on this machine."""
     making: dict[str, threading.Lock] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     seen: tuple[float, list[dict[str, float]]] = (0.0, [])
@@ -196,6 +198,13 @@ class Cluster:
             ordered = [future for future, whose in self.ordered.values() if whose is owner]
         with contextlib.suppress(ToolError), self._explaining():
             self.client.cancel(ordered)
+
+    def stop(self) -> None:
+        """Give up what all builds ordered."""
+        with self.lock:
+            owners = [owner for _, owner in self.ordered.values()]
+        for owner in owners:
+            self.cancel(owner)
 
     def _hold(self, artifact: Artifact) -> Future[Any]:
         """Return what holds an output's bytes on a worker: the step that made it, or a copy."""

@@ -105,10 +105,18 @@ def inspect(
 @app.command(
     epilog="Examples: edgepack build detector.onnx --target host  |  "
     "edgepack build --target jetson --target intel  |  edgepack build --target all --dry-run  |  "
-    "edgepack build --target android-xnnpack --aar"
+    "edgepack build --target android-xnnpack --aar  |  edgepack build projects/*/edgepack.yaml"
 )
 def build(
-    model: ModelArgument = None,
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="The ONNX model, or project files; several are built at once [default: the"
+            " edgepack.yaml here]",
+            show_default=False,
+        ),
+    ] = None,
     target: TargetOption = None,
     variant: Annotated[
         list[str] | None, typer.Option(help="Only this variant; repeat for more.")
@@ -138,14 +146,49 @@ def build(
         ),
     ] = 120,
     python: PythonOption = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="A Dask scheduler whose workers do steps, such as tcp://host:8786.",
+        ),
+    ] = None,
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Build bundles: quantize, prove, evaluate, package."""
     from edgepack.base.progress import make_terminal_progress
-    from edgepack.cli.building import build_pipeline, print_build
+    from edgepack.cli.building import build_pipeline, build_projects, print_build
     from edgepack.cli.printing import print_json, print_plan
 
+    if models and len(models) > 1:
+        build_projects(
+            models,
+            {
+                "--project": project,
+                "--dry-run": dry_run,
+                "--aar": aar,
+                "--jars": jars,
+                "--python": python,
+            },
+            lambda: api.build_projects(
+                models,
+                targets=target or (),
+                variants=variant or (),
+                out=out,
+                jobs=jobs,
+                use_cache=not no_cache,
+                simulate_s=simulate,
+                on=on,
+                progress=make_terminal_progress(),
+            ),
+            verbose=verbose,
+            as_json=as_json,
+        )
+        return
+    model = models[0] if models else None
+    if model and project is None and model.suffix in (".yaml", ".yml"):
+        model, project = None, model
     if api.is_pipeline(model, project):
         build_pipeline(
             {
@@ -162,6 +205,7 @@ def build(
                 jobs=jobs,
                 use_cache=not no_cache,
                 simulate_s=simulate,
+                on=on,
                 progress=make_terminal_progress(),
             ),
             verbose=verbose,
@@ -194,6 +238,7 @@ def build(
         jars=jars,
         simulate_s=simulate,
         python=python,
+        on=on,
         progress=make_terminal_progress(),
     )
     if as_json:

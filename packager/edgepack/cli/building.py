@@ -11,6 +11,8 @@ from edgepack.cli.printing import print_table, write_line
 from edgepack.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.table import Table
 
     from edgepack.base.schema import NotMeasured
@@ -36,6 +38,53 @@ def print_build(result: api.BuildResult, *, verbose: bool = False) -> None:
     is_hidden = not verbose and any(v.tried for manifest in manifests for v in manifest.variants)
     more = "; --verbose shows what was tried for int8" if is_hidden else ""
     write_line(f"{result.steps} steps, {result.from_cache} from the cache{more}")
+
+
+def build_projects(
+    paths: Sequence[Path],
+    refused: Mapping[str, object],
+    build: Callable[[], Sequence[api.BuiltProject]],
+    *,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Build several projects, and write a line for each.
+
+    Args:
+        paths: Their files.
+        refused: Options that are for one project, with what was given.
+        build: Does it.
+        verbose: Also write what a build of each alone writes.
+        as_json: Write JSON instead.
+
+    Raises:
+        UsageError: There are refused options.
+    """
+    from edgepack.cli.several import show_outcomes
+
+    for option, given in refused.items():
+        if given:
+            raise UsageError(
+                f"{len(paths)} projects are given, and {option} is for one",
+                hint="leave it out, or build one project",
+                where=option,
+            )
+    built = build()
+    if verbose and not as_json:
+        for each in built:
+            if each.result:
+                print_build(each.result)
+    outcomes = [api.Outcome(str(each.path), each.result, each.error) for each in built]
+    show_outcomes(outcomes, _summarize, as_json=as_json, what="project")
+
+
+def _summarize(result: api.BuildResult) -> str:
+    warned = f", {len(result.warnings)} warnings (--verbose)" if result.warnings else ""
+    variants = sum(len(each.bundle.manifest.variants) for each in result.bundles)
+    return (
+        f"{len(result.bundles)} bundles, {variants} variants; {result.steps} steps,"
+        f" {result.from_cache} from the cache{warned}"
+    )
 
 
 def build_pipeline(

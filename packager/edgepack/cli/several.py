@@ -109,15 +109,26 @@ def do_on_chosen(
 
 
 def show_outcomes(
-    outcomes: Sequence[api.Outcome[Result]], summarize: Callable[[Result], str], *, as_json: bool
+    outcomes: Sequence[api.Outcome[Result]],
+    summarize: Callable[[Result], str],
+    *,
+    as_json: bool,
+    what: str = "device",
 ) -> None:
-    """Print what came of several devices, and end the command if anything went wrong."""
+    """Print what came of several devices, and end the command if anything went wrong.
+
+    Args:
+        outcomes: Of each.
+        summarize: Returns a result as a cell of the table.
+        as_json: Whether to print JSON instead.
+        what: What was done, if not a device.
+    """
     from edgepack.cli.printing import print_json
 
     if as_json:
-        print_json({"devices": {each.device: make_document(each) for each in outcomes}})
+        print_json({f"{what}s": {each.device: make_document(each) for each in outcomes}})
     else:
-        print_outcomes(outcomes, summarize)
+        print_outcomes(outcomes, summarize, what)
     if code := api.choose_exit_code(each.error for each in outcomes):
         raise typer.Exit(code)
 
@@ -143,7 +154,9 @@ def make_document(outcome: api.Outcome[Result]) -> dict[str, object]:
 
 
 def print_outcomes(
-    outcomes: Sequence[api.Outcome[Result]], summarize: Callable[[Result], str]
+    outcomes: Sequence[api.Outcome[Result]],
+    summarize: Callable[[Result], str],
+    what: str = "device",
 ) -> None:
     """Print a line for each device, what went wrong first, and each hint once."""
     from rich.table import Table
@@ -152,7 +165,7 @@ def print_outcomes(
     from edgepack.base.terminal import make_printable
     from edgepack.cli.printing import print_table, write_line
 
-    table = Table("device", "state", "found")
+    table = Table(what, "state", "found")
     for each in sorted(outcomes, key=lambda each: each.error is None):
         found = "" if each.result is None else summarize(each.result)
         if each.error is not None:
