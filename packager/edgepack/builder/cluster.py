@@ -7,6 +7,8 @@ all workers see it, and else as bytes, between the workers themselves where they
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
@@ -15,7 +17,6 @@ import logging
 import threading
 import time
 import uuid
-from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ CONNECT_S = 10
 LONE_S = 60.0
 """How long a build waits while its scheduler has no worker, in seconds."""
 _LOOK_S, _TRIES = 2.0, 3
+_CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,9 @@ class Cluster:
         """
         if not self.mark and inputs > MOST_BYTES:
             return False
-        needed = self.find_resources(step, memory)
+        return self._can(self.find_resources(step, memory))
+
+    def _can(self, needed: Mapping[str, float]) -> bool:
         return any(
             all(worker.get(name, 0) >= count for name, count in needed.items())
             for worker in self._look()
@@ -151,13 +155,14 @@ class Cluster:
             mark = self.mark
             order = Order(step, key, names, self.token, mark, self.topic, MOST_BYTES)
             given = [] if mark else [self._hold(each) for each in inputs.values()]
+            needed = self.find_resources(step, memory)
             with self._explaining(step):
                 future = self.client.submit(
                     do_step,
                     order,
                     *given,
-                    key=f"edgepack-{key}" + (f"-{attempt}" if attempt else ""),
-                    resources=self.find_resources(step, memory),
+                    key=self._name(key, mark, attempt),
+                    resources=needed,
                     pure=False,
                 )
                 with self.lock:
@@ -166,8 +171,10 @@ class Cluster:
                 if stopped:
                     raise ToolError("the build was stopped", hint="start it again")
                 try:
-                    outcome = self._wait(future)
-                except CancelledError:
+                    outcome = self._wait(future, needed)
+                except _CANCELLED:
+                    if self.client.status != "running":
+                        raise
                     # A worker that held an input is gone, and the input was no step's output there.
                     with self.lock:
                         for name in names.values():
@@ -182,6 +189,11 @@ class Cluster:
                     self.held[key] = future
             return outcome
         raise self._make_lost_error(f"{step.name} was lost {_TRIES} times")
+
+    def _name(self, key: str, mark: str, attempt: int) -> str:
+        """Return a step's name among all of the cluster: whoever orders it too waits for it."""
+        place = hashlib.sha256(str(self.cache.folder).encode()).hexdigest()[:8] if mark else "bytes"
+        return f"edgepack-{key}-{place}" + (f"-{attempt}" if attempt else "")
 
     @contextlib.contextmanager
     def once(self, key: str) -> Iterator[None]:
@@ -217,20 +229,20 @@ class Cluster:
                 self.held[entry] = self.client.scatter(pack_entry(entry, files), hash=False)
             return self.held[entry]
 
-    def _wait(self, future: Future[Any]) -> Any:  # noqa: ANN401  (an Outcome)
-        """Return what a future becomes; while there is no worker, not for ever."""
-        lone_since = None
-        while True:
-            try:
-                return future.result(timeout=_LOOK_S)
-            except TimeoutError:  # the wait's own: a step's errors are edgepack's
-                pass
-            if self._look():
+    def _wait(self, future: Future[Any], needed: Mapping[str, float]) -> Any:  # noqa: ANN401
+        """Return what a future becomes; while no worker can take it, not for ever."""
+        ended, lone_since = threading.Event(), None
+        future.add_done_callback(lambda _: ended.set())
+        while not ended.wait(_LOOK_S) and not future.done():
+            if self._can(needed):
                 lone_since = None
                 continue
             lone_since = lone_since or time.monotonic()
             if time.monotonic() - lone_since > LONE_S:
-                raise self._make_lost_error(f"it has had no worker for {LONE_S:.0f} s")
+                raise self._make_lost_error(
+                    f"no worker that can go on has been there for {LONE_S:.0f} s"
+                )
+        return future.result()
 
     @contextlib.contextmanager
     def _explaining(self, step: Step | None = None) -> Iterator[None]:
@@ -248,8 +260,8 @@ class Cluster:
                 hint="see why in that worker's log; most often memory ran out: give workers more,"
                 " or let them say how much they have (dask worker --resources MEMORY=BYTES)",
             ) from error
-        except (CommClosedError, OSError, RuntimeError) as error:
-            raise self._make_lost_error(str(error)) from error
+        except (*_CANCELLED, CommClosedError, OSError, RuntimeError) as error:
+            raise self._make_lost_error(str(error) or "it does not answer") from error
 
     def _make_lost_error(self, why: str) -> ToolError:
         return ToolError(
@@ -309,6 +321,8 @@ def open_cluster(address: str, cache: StepCache) -> Iterator[Cluster]:
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     nonce = uuid.uuid4().hex
     with _connected(Client, address) as client, _marking(cache.folder, nonce) as mark:
+        with contextlib.suppress(TimeoutError):
+            client.wait_for_workers(1, timeout=CONNECT_S)
         identity = find_identity()
         _require_same(client, address, identity)
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

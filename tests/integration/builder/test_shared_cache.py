@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from edgepack.builder.cache import StepCache
 from edgepack.builder.shared import open_shared_cache
 
 from tests.support.nets import tiny_models
+from tests.support.servers.dask_cluster import ROOT
 from tests.support.servers.object_store import object_store
 
 pytestmark = pytest.mark.slow(reason="moto takes seconds to load")
@@ -210,6 +212,15 @@ def test_build_when_another_machine_built_before_takes_its_steps_until_the_store
     assert third == first
     assert 0 < part.from_cache < part.steps
     assert "left alone" in told[0]
+
+
+def test_page_when_it_names_variables_names_those_that_are_read(store):
+    text = (ROOT / "docs/building-together.md").read_text()
+    place = re.findall(r"^export (\w+)=(.*)$", text, re.MULTILINE)
+    assert place == [(shared.VARIABLE, "s3://bucket/prefix")]
+    assert {shared.VARIABLE, "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID"} <= {*store.environment}
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_PROFILE", shared.SECRET_VARIABLE):
+        assert f"`{name}`" in text
 
 
 def test_builds_when_two_run_at_once_send_each_entry_once(store, tmp_path):
