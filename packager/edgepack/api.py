@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from edgepack.deploy.fleet.bundles import load_bundles_by_target as load_bundles_by_target
     from edgepack.deploy.fleet.many import Outcome as Outcome
     from edgepack.deploy.fleet.many import choose_exit_code as choose_exit_code
+    from edgepack.deploy.fleet.many import choose_worst_code as choose_worst_code
     from edgepack.deploy.fleet.many import do_on_devices as do_on_devices
     from edgepack.deploy.fleet.rollout import start_provisioning as start_provisioning
     from edgepack.deploy.fleet.rollout import start_rollback as start_rollback
@@ -169,6 +170,14 @@ if TYPE_CHECKING:
     from edgepack.devices.transport import Transport as Transport
     from edgepack.devices.transports import connect as connect
     from edgepack.errors import EdgepackError as EdgepackError
+    from edgepack.jobs.queue import Job as Job
+    from edgepack.jobs.queue import JobQueue as JobQueue
+    from edgepack.jobs.queue import JobRun as JobRun
+    from edgepack.jobs.queue import LostJobError as LostJobError
+    from edgepack.jobs.queue import NewJob as NewJob
+    from edgepack.jobs.waiting import wait_for_jobs as wait_for_jobs
+    from edgepack.jobs.work import WorkSettings as WorkSettings
+    from edgepack.jobs.work import work_on_jobs as work_on_jobs
     from edgepack.measure.bench.pipelines import bench_pipeline as bench_pipeline
     from edgepack.measure.bench.pipelines import require_valid_pipeline as require_valid_pipeline
     from edgepack.measure.bench.run import bench as bench

@@ -68,6 +68,13 @@ FUNCTIONS = {
     "rollout resume": "resume_rollout",
     "rollout abort": "abort_rollout",
     "channel show": "list_tags",
+    "jobs add": "JobQueue",
+    "jobs list": "JobQueue",
+    "jobs show": "JobQueue",
+    "jobs cancel": "JobQueue",
+    "jobs retry": "JobQueue",
+    "jobs wait": "wait_for_jobs",
+    "jobs work": "work_on_jobs",
     "audit export": "read_audit_log",
     "audit verify": "verify_audit_log",
     "converter list": "list_converters",
@@ -98,7 +105,7 @@ OTHER_CODES = {
 }
 OF_COMMANDS = {
     7: "`audit verify`: the log was altered",
-    8: "of a rollout: devices are pending, and none failed",
+    8: "of a rollout: devices are pending, and none failed; `jobs wait`: a job has not ended yet",
     9: "of a rollout: devices failed",
     10: "`compare` says FAIL; `runs changes --gate` found a slower model or device; of"
     " `publish --measured`: a limit is missed",

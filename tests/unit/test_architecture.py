@@ -27,6 +27,7 @@ MAY_USE = {
     "quantization": "base model project samples metrics",
     "deploy": "base project bundle records devices",
     "registry": "base project bundle devices deploy",
+    "jobs": "base bundle deploy",
     "results": "base bundle records quantization",
     "steps": (
         "base converters ondevice model project backends bundle samples metrics preprocessing "
@@ -45,7 +46,7 @@ MAY_USE = {
     "demo": "base project bundle records devices deploy results builder measure",
     "api": (
         "base converters model project backends bundle metrics records devices deploy registry "
-        "results builder trying serving measure demo"
+        "jobs results builder trying serving measure demo"
     ),
     "cli": "base api",
     "__main__": "cli",

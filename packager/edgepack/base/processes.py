@@ -162,6 +162,21 @@ class RunningProgram:
             f"ended with exit code {self.child.returncode}{_format_last_lines(self.output.read())}"
         )
 
+    def wait(self, most_s: float) -> int | None:
+        """Return its exit code, as a shell says it; None if it still runs after so many seconds."""
+        try:
+            code = self.child.wait(most_s)
+        except subprocess.TimeoutExpired:
+            return None
+        return code if code >= 0 else 128 - code
+
+    def read_end(self, most: int) -> str:
+        """Return the last bytes that it has printed as text, from the beginning of a line."""
+        self.output.seek(max(0, self.output.seek(0, os.SEEK_END) - most))
+        cut = self.output.tell() > 0
+        text = self.output.read().decode("utf-8", "replace")
+        return text.partition("\n")[2] if cut and "\n" in text else text
+
 
 @contextlib.contextmanager
 def running(
@@ -183,6 +198,45 @@ def running(
             yield RunningProgram(child, output)
         finally:
             _end_group(child)
+
+
+@contextlib.contextmanager
+def supervising(
+    argv: Sequence[str], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[RunningProgram]:
+    """Run a program beside this process that ends with it, even if this process is killed.
+
+    Leaving the context asks its group to end, and kills it five seconds later.
+
+    Raises:
+        ToolError: The folder or the program is missing.
+    """
+    lifeline_out, lifeline_in = os.pipe()
+    with (
+        tempfile.TemporaryFile() as output,
+        os.fdopen(lifeline_in, "wb") as lifeline,
+        os.fdopen(lifeline_out, "rb") as theirs,
+    ):
+        child = start_program(
+            _supervise(argv),
+            cwd=cwd,
+            environment=environment,
+            stdin=theirs.fileno(),
+            stdout=output.fileno(),
+            stderr=output.fileno(),
+        )
+        theirs.close()
+        try:
+            yield RunningProgram(child, output)
+        finally:
+            lifeline.close()
+            child.wait()
+
+
+def _supervise(argv: Sequence[str]) -> list[str]:
+    """Return what runs a program, and kills its group when its own stdin ends."""
+    supervisor = str(find_ondevice_dir() / "agent/edgepack_supervisor.py")
+    return [sys.executable, supervisor, "--run", *argv]
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
@@ -254,7 +308,6 @@ def run_supervised(
     Raises:
         ToolError: The program is missing or took longer than ``timeout_s``.
     """
-    supervisor = str(find_ondevice_dir() / "agent/edgepack_supervisor.py")
     lifeline_out, lifeline_in = os.pipe()
 
     with os.fdopen(lifeline_in, "wb") as lifeline, os.fdopen(lifeline_out, "rb") as theirs:
@@ -264,9 +317,7 @@ def run_supervised(
             lifeline.close()
             child.communicate()
 
-        child = start_program(
-            [sys.executable, supervisor, "--run", *argv], cwd=cwd, stdin=theirs.fileno()
-        )
+        child = start_program(_supervise(argv), cwd=cwd, stdin=theirs.fileno())
         theirs.close()
         return _wait_for_end(argv, child, timeout_s, stop)
 

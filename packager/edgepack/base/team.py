@@ -11,6 +11,10 @@ import os
 VARIABLE = "EDGEPACK_RESULTS"
 """The environment variable with the URL of the results' database, and so of a team's."""
 
+TRY_VARIABLE = "EDGEPACK_JOB"
+"""The environment variable that tells a job's process which it is: ``17.2``, the second try of job
+17."""
+
 
 def is_in_team() -> bool:
     """Return whether the environment names a team's database."""

@@ -18,6 +18,7 @@ from edgepack.cli.enrolling import enroll, pulled, unenroll
 from edgepack.cli.explaining import explain
 from edgepack.cli.groups import Edgepack
 from edgepack.cli.history import runs_app
+from edgepack.cli.jobs import jobs_app
 from edgepack.cli.leasing import lease, release, who
 from edgepack.cli.measuring import demo, evaluate
 from edgepack.cli.once import OnceCommand
@@ -55,6 +56,7 @@ app.add_typer(targets_app, name="targets")
 app.add_typer(device_app, name="device")
 app.add_typer(runs_app, name="runs")
 app.add_typer(rollout_app, name="rollout")
+app.add_typer(jobs_app, name="jobs")
 app.add_typer(audit_app, name="audit")
 app.add_typer(runtime_app, name="runtime")
 app.add_typer(converter_app, name="converter")
@@ -360,6 +362,7 @@ for _group in (
     device_app,
     runs_app,
     rollout_app,
+    jobs_app,
     audit_app,
     runtime_app,
     converter_app,

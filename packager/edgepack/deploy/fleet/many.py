@@ -79,5 +79,10 @@ def do_on_devices(
 
 def choose_exit_code(errors: Iterable[EdgepackError | None]) -> int:
     """Return the exit code for several devices: the weightiest of theirs, 0 if all are done."""
-    codes = {error.exit_code for error in errors if error is not None}
-    return next((code for code in _WEIGHT if code in codes), 0)
+    return choose_worst_code(error.exit_code for error in errors if error is not None)
+
+
+def choose_worst_code(codes: Iterable[int]) -> int:
+    """Return the weightiest of several commands' exit codes, as :func:`choose_exit_code` does."""
+    found = set(codes)
+    return next((code for code in _WEIGHT if code in found), max(found, default=0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shlex
 import tempfile
 import zlib
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from edgepack.base.clock import format_time
 from edgepack.base.files import write_atomically, writing
+from edgepack.base.team import TRY_VARIABLE
 from edgepack.errors import BundleError, ToolError, UsageError
 from edgepack.results.store.documents import Kind, Report, parse_report, read_documents
 from edgepack.results.store.rows import RunRow, make_row
@@ -77,7 +79,11 @@ class ResultsStore:
         return self._database.name
 
     def save(self, *reports: Report) -> None:
-        """Keep reports, all or none of them; one with the same id is replaced."""
+        """Keep reports, all or none of them; one with the same id is replaced.
+
+        Raises:
+            ToolError: This process is a try of a job that was given up, and done again by another.
+        """
         self._write([(report, report.model_dump_json().encode()) for report in reports])
 
     def add(self, paths: Sequence[Path]) -> list[Report]:
@@ -191,6 +197,10 @@ class ResultsStore:
         with self._database.writing() as connection:
             _delete(connection, list(kept))
             _insert(connection, kept.values())
+            if TRY_VARIABLE in os.environ and kept:
+                from edgepack.base.job_tables import record_runs
+
+                record_runs(connection, list(kept))
 
     def _parse_report(self, report_id: str, raw: bytes) -> Report:
         return parse_report(raw, f"{report_id} in {self.name}", _format_remedy(report_id))
