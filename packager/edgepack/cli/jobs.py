@@ -208,14 +208,13 @@ def _make_jobs(words: Sequence[str]) -> list[api.NewJob]:
             hint="name a device of devices.yaml or of the team",
             where="--device",
         )
-    bundles = _find_digests(asked)
     is_rollout = (
         asked.get("canary") or asked.get("waves", 1) > 1 or asked.get("abort_at") is not None
     )
-    return [
-        api.NewJob(_choose_devices(words, chosen, asked), chosen, str(Path.cwd()), bundles)
-        for chosen in ([tuple(devices)] if is_rollout else [(name,) for name in devices])
-    ]
+    chosen = [tuple(devices)] if is_rollout else [(name,) for name in devices]
+    commands = [(_choose_devices(words, each, asked), each) for each in chosen]
+    folder, bundles = str(Path.cwd()), _find_digests(asked)
+    return [api.NewJob(command, each, folder, bundles) for command, each in commands]
 
 
 def _parse(words: Sequence[str]) -> dict[str, Any]:

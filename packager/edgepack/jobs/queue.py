@@ -353,10 +353,10 @@ class JobQueue:
 
 
 def _find_folders(connection: Connection) -> list[str]:
-    """Return the folders of waiting jobs that this machine has."""
+    """Return the folders of jobs that have not ended, as far as this machine has them."""
     from sqlalchemy import select
 
-    asked = select(table.c.folder).where(table.c.state == "waiting").distinct()
+    asked = select(table.c.folder).where(table.c.state.in_(OPEN)).distinct()
     return [one for one in connection.execute(asked).scalars() if Path(one).is_dir()]
 
 

@@ -37,6 +37,8 @@ from edgepack.jobs.queue import JOB_COMMANDS, Job, JobQueue, LostJobError, State
 
 Value = TypeVar("Value")
 
+COMMAND = (sys.executable, "-P", "-m", "edgepack")
+"""What does a job, before its words. -P: no module that lies in its folder is Python's."""
 HOLD_S = 60.0
 """After how many seconds without a word of its worker a job is taken up by another."""
 _WORDS_IN_HOLD = 12
@@ -138,10 +140,8 @@ class _Worker:
         except EdgepackError as error:
             self._end(job, error.exit_code, "", str(error))
             return
-        # -P: no module that lies in the folder is taken for one of Python's.
-        argv = [sys.executable, "-P", "-m", "edgepack", *job.words]
         own = {TRY_VARIABLE: f"{job.id}.{job.attempt}"}
-        with supervising(argv, cwd=Path(job.folder), environment=own) as program:
+        with supervising([*COMMAND, *job.words], cwd=Path(job.folder), environment=own) as program:
             code = None
             while code is None and not hold.is_over:
                 code = program.wait(CHILD_LOOK_S)

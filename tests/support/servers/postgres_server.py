@@ -56,9 +56,17 @@ def postgres_server() -> Iterator[str]:
 def stop_server(url: str) -> None:
     """Stop the server of a URL at once, as a crash does; its block goes on without."""
     folder = Path(url.rpartition("host=")[2])
-    os.kill(int((folder / "data/postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+    process = int((folder / "data/postmaster.pid").read_text().split()[0])
+    os.kill(process, signal.SIGQUIT)
     while _answers(require_postgres(), folder):
         time.sleep(0.02)
+
+
+@contextmanager
+def started_again(url: str) -> Iterator[None]:
+    """Start a server that was stopped, with what it had, and stop it at the end of the block."""
+    with _started(require_postgres(), Path(url.rpartition("host=")[2]), _unprivileged()):
+        yield
 
 
 @contextmanager

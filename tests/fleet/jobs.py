@@ -1,0 +1,271 @@
+"""Jobs under faults: workers killed, stopped and ended, a database that crashes. None may be lost.
+
+``python -m tests.fleet.jobs --runs 500`` does so many jobs with eight workers on one PostgreSQL.
+Commands are stood in for by a program that holds the device's lock, as a lease does, and writes
+down what it did; the queue, the workers and their processes are the real ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+from edgepack.base.team import TRY_VARIABLE, VARIABLE
+from edgepack.devices.inventory import LocalEntry, add_device
+from edgepack.errors import DatabaseError, UsageError
+from edgepack.jobs.queue import Job, JobQueue, NewJob
+from edgepack.project.profile import find_host_target
+
+from tests.support.reports.proof_report import Check, report
+from tests.support.servers.postgres_server import postgres_server, started_again, stop_server
+
+WORKERS, DEVICES, RUNS = 8, 12, 150
+HOLD_S = 6.0
+JOBS_IN_FAULT = 3
+"""How many commands there are for each fault."""
+LIMIT_S = 1800
+TRIES = 100
+STAND_IN = """
+import fcntl, os, random, sys, time
+job, device = os.environ["EDGEPACK_JOB"], sys.argv[sys.argv.index("--device") + 1]
+def say(word, more=""):
+    with open("log", "a") as log:
+        log.write(f"{word} {job} {device} {time.monotonic():.3f} {more}\\n")
+lock = open(device + ".lock", "a+")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    lock.seek(0)
+    say("refused", lock.read())
+    sys.exit(8)
+lock.truncate(0)
+lock.write(job); lock.flush()
+say("begin")
+time.sleep(random.uniform(0, 2) if "long" in sys.argv else random.uniform(0, 0.1))
+if "faults" in sys.argv and random.random() < 0.1:
+    sys.exit(8)
+if "faults" in sys.argv and random.random() < 0.05:
+    os.kill(os.getpid(), 9)
+say("end")
+print("measured", job)
+"""
+WORKER = """
+import sys
+from pathlib import Path
+from edgepack.base.progress import Lines
+from edgepack.jobs import work
+from edgepack.jobs.queue import JobQueue
+work.COMMAND = (sys.executable, "-S", "-E", str(Path("stand_in.py").resolve()))
+settings = work.WorkSettings(hold_s=float(sys.argv[1]), retry_s=0.2, look_s=0.1, until_empty=True)
+work.work_on_jobs(JobQueue(), settings, progress=Lines())
+"""
+
+
+@dataclass
+class Found:
+    """What was seen of jobs."""
+
+    jobs: int
+    lost: list[str] = field(default_factory=list)
+    """What may not be: jobs that were not done, done twice at once, or done and not recorded."""
+    faults: Counter[str] = field(default_factory=Counter)
+    again: int = 0
+    """Commands that ended in a try that was given up, so that the job was done again."""
+    seconds: float = 0.0
+
+
+class Ground:
+    """A folder with devices and the stand-in, workers, and a database that may be crashed."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url = folder, url
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.log = (folder / "workers.log").open("wb")
+        self.database = ExitStack()
+        (folder / "stand_in.py").write_text(STAND_IN)
+        for number in range(DEVICES):
+            root = str(folder / f"root{number}")
+            entry = LocalEntry(transport="local", target=find_host_target(), root=root)
+            add_device(folder / "devices.yaml", f"d{number}", entry)
+
+    def start_worker(self) -> None:
+        argv = [sys.executable, "-c", WORKER, str(HOLD_S)]
+        self.workers.append(
+            subprocess.Popen(
+                argv,
+                cwd=self.folder,
+                env=os.environ | {VARIABLE: self.url},
+                stdout=self.log,
+                stderr=self.log,
+            )
+        )
+
+    def keep_workers(self) -> None:
+        """Start as many workers as have ended: they do so where nothing is left for them, too."""
+        self.workers = [worker for worker in self.workers if worker.poll() is None]
+        while len(self.workers) < WORKERS:
+            self.start_worker()
+
+    def count_begun(self) -> int:
+        """Return how many commands were begun."""
+        log = self.folder / "log"
+        return log.read_text().count("begin") if log.exists() else 0
+
+    def crash_database(self) -> None:
+        stop_server(self.url)
+        time.sleep(random.uniform(0, 2))
+        self.database.close()
+        self.database.enter_context(started_again(self.url))
+
+    def stop_all(self) -> None:
+        for worker in self.workers:
+            worker.send_signal(signal.SIGCONT)
+            worker.kill()
+            worker.wait()
+        self.database.close()
+        self.log.close()
+
+
+@contextmanager
+def prepared() -> Iterator[Ground]:
+    """Make a database and a ground; this process is one of the team."""
+    with (
+        tempfile.TemporaryDirectory(prefix="edgepack-jobs-") as folder,
+        postgres_server() as url,
+        patch.dict(os.environ, {VARIABLE: url}),
+    ):
+        os.environ.pop(TRY_VARIABLE, None)
+        ground = Ground(Path(folder), url)
+        try:
+            yield ground
+        finally:
+            ground.stop_all()
+
+
+def add_jobs(ground: Ground, count: int, *words: str) -> None:
+    """Add jobs, of which one in ten needs two devices."""
+    names = [f"d{number}" for number in range(DEVICES)]
+    new = []
+    for _ in range(count):
+        chosen = sorted(random.sample(names, 2 if random.random() < 0.1 else 1))
+        argv = ("bench", "--device", chosen[0], *words)
+        new.append(NewJob(argv, tuple(chosen), str(ground.folder), tries=TRIES))
+    JobQueue().add(new)
+
+
+def disturb(ground: Ground, faults: Counter[str]) -> None:
+    """Do one thing that should not harm."""
+    name = random.choice(["kill"] * 4 + ["stop"] * 2 + ["end"] * 2 + ["cancel"] * 2 + ["database"])
+    worker = random.choice(ground.workers)
+    faults[name] += 1
+    if name == "kill":
+        worker.kill()
+    elif name == "end":
+        worker.terminate()
+    elif name == "stop":
+        worker.send_signal(signal.SIGSTOP)
+        threading.Timer(random.uniform(1, 2 * HOLD_S), go_on, [worker]).start()
+    elif name == "cancel":
+        with suppress(DatabaseError, UsageError):
+            queue = JobQueue()
+            job = random.choice(queue.list_jobs(states=["waiting", "running"]))
+            queue.cancel(job.id)
+    else:
+        ground.crash_database()
+
+
+def go_on(worker: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        worker.send_signal(signal.SIGCONT)
+
+
+def is_done() -> bool:
+    """Return whether all jobs are done; those that were cancelled are let go on."""
+    try:
+        queue = JobQueue()
+        for job in queue.list_jobs(states=["cancelled"]):
+            queue.retry(job.id)
+        return not queue.list_jobs(states=["waiting", "running", "cancelled"])
+    except DatabaseError:
+        return False
+
+
+def work(ground: Ground, found: Found, *, are_disturbed: bool) -> None:
+    """Let workers do all jobs."""
+    end, next_fault = time.monotonic() + LIMIT_S, JOBS_IN_FAULT
+    while not is_done() and time.monotonic() < end:
+        ground.keep_workers()
+        time.sleep(0.2)
+        if are_disturbed and ground.count_begun() > next_fault:
+            disturb(ground, found.faults)
+            next_fault = ground.count_begun() + random.randint(1, 2 * JOBS_IN_FAULT)
+
+
+def judge(found: Found, jobs: Sequence[Job], log: Sequence[str]) -> None:
+    """Say what of jobs was lost, by what the commands themselves wrote down."""
+    lines = [line.split() for line in log]
+    ended = Counter(words[1] for words in lines if words[0] == "end")
+    for job in jobs:
+        last = f"{job.id}.{job.attempt}"
+        if job.state != "done" or job.exit_code != 0:
+            found.lost.append(f"job {job.id} is {job.state}: {job.note}")
+        elif ended[last] != 1:
+            found.lost.append(f"job {job.id} is done, and its command ended {ended[last]} times")
+        elif f"measured {last}" not in job.output:
+            found.lost.append(f"job {job.id} has the output {job.output!r}")
+    last_tries = {job.id: job.attempt for job in jobs}
+    found.again = sum(ended.values()) - len(jobs)
+    for words in lines:
+        if words[0] != "refused" or len(words) < 5:
+            continue
+        holder, attempt = map(int, words[4].split("."))
+        if attempt == last_tries[holder]:
+            found.lost.append(f"{words[2]} was given to {words[1]} while {words[4]} had it")
+
+
+def run_jobs(runs: int, *, are_disturbed: bool, words: Sequence[str] = ("long", "faults")) -> Found:
+    """Do so many jobs, and return what was seen."""
+    found, began = Found(runs), time.monotonic()
+    with prepared() as ground:
+        add_jobs(ground, runs, *words)
+        work(ground, found, are_disturbed=are_disturbed)
+        judge(found, JobQueue().list_jobs(), (ground.folder / "log").read_text().splitlines())
+        if found.lost:
+            sys.stderr.write((ground.folder / "workers.log").read_text()[-20_000:])
+    found.seconds = time.monotonic() - began
+    return found
+
+
+def main(runs: int = RUNS) -> int:
+    """Do so many jobs under faults; return 0 if none was lost."""
+    found = run_jobs(runs, are_disturbed=True)
+    faults = ", ".join(f"{count} {name}" for name, count in sorted(found.faults.items()))
+    sys.stdout.write(
+        f"{found.jobs} jobs by {WORKERS} workers on {DEVICES} devices in {found.seconds:.0f} s,"
+        f" faults: {faults}; {found.again} commands done again; {len(found.lost)} lost jobs\n"
+    )
+    for line in found.lost:
+        sys.stdout.write(f"  {line}\n")
+    checks = [Check(f"job {number + 1} of {runs}") for number in range(runs - len(found.lost))]
+    report("jobs", [*checks, *(Check("a job", line) for line in found.lost)], found.seconds)
+    return int(bool(found.lost))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or its servers would stay
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=RUNS)
+    sys.exit(main(parser.parse_args().runs))
