@@ -21,6 +21,7 @@ from edgepack.errors import RemoteCommandError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.servers.labgrid_lab import labgrid_device, write_client
 from tests.support.servers.loopback import lives, ssh_device, wait_until
 
 Run = Callable[..., CommandResult]
@@ -42,6 +43,12 @@ def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transp
         with (
             LoopbackServer(tmp_path / "server") as server,
             connect(ssh_device(server, python=sys.executable)) as connected,
+        ):
+            yield connected
+    elif request.param == "labgrid":
+        with (
+            LoopbackServer(tmp_path / "server") as server,
+            connect(labgrid_device(server, write_client(tmp_path / "server", server))) as connected,
         ):
             yield connected
     else:

@@ -115,7 +115,7 @@ def test_lines_of_a_project_when_read_in_a_page_are_some(page, block):
 
 
 @pytest.mark.parametrize(
-    ("page", "transports"), [("phones.md", {"adb", "apple"}), ("devices.md", {"ssh"})]
+    ("page", "transports"), [("phones.md", {"adb", "apple"}), ("devices.md", {"ssh", "labgrid"})]
 )
 def test_devices_when_read_in_a_page_are_some(page, transports):
     [(_, block)] = yaml_blocks(page)

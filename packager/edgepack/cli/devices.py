@@ -44,7 +44,8 @@ def list_devices(as_json: JsonOption = False) -> None:
         print_json({name: device.entry for name, device in devices.items()})
         return
     for name, device in devices.items():
-        host = getattr(device.host.entry, "host", "this machine")
+        entry = device.host.entry
+        host = getattr(entry, "host", None) or getattr(entry, "place", "this machine")
         tags = f"  [{', '.join(device.entry.tags)}]" if device.entry.tags else ""
         write_line(f"{name:16} {device.target:16} {device.entry.transport:6} {host}{tags}")
     if all(device.entry.transport == "local" for device in devices.values()):

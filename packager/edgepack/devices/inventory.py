@@ -89,6 +89,26 @@ class SshEntry(SshHost, _Entry):
     device is sent all that it lacks."""
 
 
+class LabgridEntry(_Entry):
+    """A board of a labgrid, reached over SSH at the address of its place's NetworkService."""
+
+    transport: Literal["labgrid"]
+    place: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+    """It is acquired while a command is connected to the board."""
+    coordinator: (
+        Annotated[str, Field(pattern=r"^[^-\s\x00-\x1f\x7f][^\s\x00-\x1f\x7f]*$")] | None
+    ) = None
+    """``HOST:PORT``; default: ``LG_COORDINATOR`` of the environment."""
+    client: Program = "labgrid-client"
+    """The program that is asked."""
+    user: Line | None = None
+    """Default: the NetworkService's; what follows is as for SSH."""
+    key: Line | None = None
+    password_env: Annotated[str, Field(pattern=r"^[^=\x00-\x1f\x7f]+$")] | None = None
+    host_key: Annotated[str, Field(pattern=r"^SHA256:[A-Za-z0-9+/]{43}$")] | None = None
+    ssh_config: Line | None = None
+
+
 class PhoneEntry(StrictModel):
     """A phone, which is measured through the machine that it is attached to."""
 
@@ -193,7 +213,7 @@ class BrowserEntry(StrictModel):
         return self
 
 
-AnyEntry = LocalEntry | SshEntry | AdbEntry | AppleEntry | BrowserEntry
+AnyEntry = LocalEntry | SshEntry | LabgridEntry | AdbEntry | AppleEntry | BrowserEntry
 Entry = Annotated[AnyEntry, Field(discriminator="transport")]
 
 
@@ -228,7 +248,7 @@ class Device:
         For a browser it is this machine, with its own root where edgepack starts the browser: it
         runs on the same processor as the device ``local``, whose root is the default one there.
         """
-        if isinstance(self.entry, LocalEntry | SshEntry):
+        if isinstance(self.entry, LocalEntry | SshEntry | LabgridEntry):
             return self
         if isinstance(self.entry, BrowserEntry):
             found = LocalEntry(transport="local", target=self.target)

@@ -21,7 +21,17 @@ def _make_ssh(device: Device) -> Transport:
     return SshTransport(device)
 
 
-TRANSPORTS: dict[str, Callable[[Device], Transport]] = {"local": _make_local, "ssh": _make_ssh}
+def _make_labgrid(device: Device) -> Transport:
+    from edgepack.devices.labgrid import LabgridTransport
+
+    return LabgridTransport(device)
+
+
+TRANSPORTS: dict[str, Callable[[Device], Transport]] = {
+    "local": _make_local,
+    "ssh": _make_ssh,
+    "labgrid": _make_labgrid,
+}
 
 
 def require_machine(device: Device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -117,6 +118,7 @@ def test_workers_when_they_race_never_have_one_device_twice(queue: JobQueue) -> 
             device = job.devices[0]
             if using.setdefault(device, job.id) != job.id:
                 twice.append(device)
+            time.sleep(0.02)
             done.append(job.id)
             del using[device]
             queue.finish(job, "done", exit_code=0, output="")

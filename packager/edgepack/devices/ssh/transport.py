@@ -11,7 +11,7 @@ from typing import Self
 import asyncssh
 
 from edgepack.devices.commands import CommandTransport, format_command
-from edgepack.devices.inventory import Device, SshEntry
+from edgepack.devices.inventory import Device, LabgridEntry, SshEntry
 from edgepack.devices.pipes import Pipes
 from edgepack.devices.ssh.connect import HANDSHAKE_S, connect, connect_way, find_way
 from edgepack.devices.ssh.loop import find_loop
@@ -136,6 +136,10 @@ def find_ssh_entry(device: Device) -> SshEntry:
         UsageError: It is not reached over SSH.
     """
     entry = device.host.entry
+    if isinstance(entry, LabgridEntry):
+        from edgepack.devices.places import find_board
+
+        return find_board(device)
     if not isinstance(entry, SshEntry):
         raise UsageError(
             f"device {device.name!r} is not reached over SSH", hint="it has no host key to trust"
