@@ -143,6 +143,10 @@ if TYPE_CHECKING:
     from edgepack.deploy.runtimes import build_runtime as build_runtime
     from edgepack.deploy.runtimes import look_at_build as look_at_build
     from edgepack.deploy.runtimes import stop_build as stop_build
+    from edgepack.deploy.stats import Counts as Counts
+    from edgepack.deploy.stats import DeviceStats as DeviceStats
+    from edgepack.deploy.stats import VariantCounts as VariantCounts
+    from edgepack.deploy.stats import read_stats as read_stats
     from edgepack.deploy.transfer.client import PushedRelease as PushedRelease
     from edgepack.deploy.transfer.client import Switched as Switched
     from edgepack.deploy.transfer.client import require_release as require_release

@@ -57,6 +57,7 @@ FUNCTIONS = {
     "device enroll": "enroll_device",
     "device unenroll": "unenroll_device",
     "device pulled": "list_pulled",
+    "device stats": "read_stats",
     "runs list": "list_runs",
     "runs show": "show_run",
     "runs prune": "prune_runs",

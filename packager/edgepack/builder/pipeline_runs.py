@@ -34,6 +34,7 @@ from edgepack.model.running import (
 )
 from edgepack.ondevice.runtime import edgepack_images as images
 from edgepack.ondevice.runtime import edgepack_loader as loader
+from edgepack.ondevice.runtime.edgepack_binding import read_value
 from edgepack.ondevice.runtime.edgepack_crops import LEAST_IOU
 from edgepack.ondevice.runtime.edgepack_meaning import Meaning
 from edgepack.ondevice.runtime.edgepack_pipeline import (
@@ -45,7 +46,6 @@ from edgepack.ondevice.runtime.edgepack_pipeline import (
     compare_rows,
     make_part,
     name_combination,
-    read_value,
 )
 from edgepack.ondevice.runtime.edgepack_shapes import InputShapes
 from edgepack.project.pipeline import CropStage, Pipeline, PipelineSource

@@ -38,6 +38,7 @@ from edgepack.cli.rollouts import rollout_app
 from edgepack.cli.runtimes import runtime_app
 from edgepack.cli.serving import serve
 from edgepack.cli.signing import AllowedSignersOption, sign
+from edgepack.cli.stats import show_stats
 from edgepack.cli.targets import targets_app
 from edgepack.cli.trying import try_bundle
 from edgepack.cli.tuning import tune
@@ -351,6 +352,10 @@ device_app.command(
     epilog="Examples: edgepack device verify pi5  |  "
     "edgepack device verify tag:lab --project detector",
 )(verify_device)
+device_app.command(
+    "stats",
+    epilog="Examples: edgepack device stats pi5  |  edgepack device stats tag:lab --json",
+)(show_stats)
 app.command(
     epilog="Examples: edgepack rollback detector --device pi5  |  "
     "edgepack rollback detector --device tag:lab --to 0123456789abcdef"

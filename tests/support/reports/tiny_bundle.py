@@ -33,6 +33,7 @@ LOADER = (
     "edgepack_answers.py",
     "edgepack_batches.py",
     "edgepack_binding.py",
+    "edgepack_counters.py",
     "edgepack_ctc.py",
     "edgepack_frames.py",
     "edgepack_images.py",
@@ -44,6 +45,7 @@ LOADER = (
     "edgepack_providers.py",
     "edgepack_nvidia.py",
     "edgepack_resizing.py",
+    "edgepack_ring.py",
     "edgepack_shapes.py",
     "edgepack_wordpiece.py",
 )

@@ -333,10 +333,9 @@ class Joining:
         return found
 
     def _run_joined(self, feeds: Sequence[Arrays]) -> List[Arrays]:
-        if self.model.counts_outside:
-            for feed in feeds:
-                self.model.count_outside(feed)
-        outputs = self.model.infer(join(feeds, self.axes))
+        for feed in feeds:
+            self.model.check_ranges(feed)
+        outputs = self.model.watch(self.model.infer, join(feeds, self.axes))
         return split(outputs, self.output_axes, len(feeds))
 
 

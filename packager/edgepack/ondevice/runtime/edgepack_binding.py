@@ -41,6 +41,15 @@ def find_memory(entry: Mapping[str, Any]) -> str:
     return MEMORIES.get(entry["providers"][0]["name"], HOST)
 
 
+def read_value(value: Any) -> np.ndarray:
+    """Return an output as an array of this process; values on a device are copied."""
+    if isinstance(value, np.ndarray):
+        return value
+    array: np.ndarray = value.numpy()
+    # Of the host's memory it is a view (onnxruntime 1.31.1, observed).
+    return array if array.flags.owndata else array.copy()
+
+
 def find_device_id(entry: Mapping[str, Any]) -> int:
     """Return which of several GPUs a variant computes on."""
     return int(entry["providers"][0].get("options", {}).get("device_id", 0))

@@ -30,6 +30,7 @@ names each: ``load("path/to/bundle")``; this module is the same in all of them.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -122,6 +123,7 @@ class Model:
             False unless a program sets it, because each input is read once more for that.
         outside: By input of such a range, in how many of the calls that were counted some of its
             values lay beyond.
+        counters: What :func:`load` counts into a folder; None where it counts nothing.
     """
 
     def __init__(self, bundle: Bundle, entry: Dict[str, Any], sessions: List[Any]) -> None:
@@ -140,6 +142,7 @@ class Model:
         self.first_inference_ns = 0
         self.counts_outside = False
         self.outside: Dict[str, int] = dict.fromkeys(entry.get("input_ranges", {}), 0)
+        self.counters: Any = None
         self._counting = threading.Lock()
 
     def __call__(self, inputs: Union[Mapping[str, Any], np.ndarray]) -> Arrays:
@@ -235,12 +238,16 @@ class Model:
         Raises:
             ValueError: The inputs are larger than any model of this variant.
         """
-        if self.counts_outside:
-            self.count_outside(feed)
-        return self.infer(feed)
+        self.check_ranges(feed)
+        outputs: Arrays = self.watch(self.infer, feed)
+        return outputs
+
+    def watch(self, call: Callable[..., Any], *given: Any) -> Any:
+        """Return what a call returns that is one inference, and count it where that is wanted."""
+        return call(*given) if self.counters is None else self.counters.watch(call, *given)
 
     def infer(self, feed: Arrays) -> Arrays:
-        """Return the outputs as :meth:`run`, without counting inputs outside the ranges.
+        """Return the outputs as :meth:`run`, without counting anything.
 
         Raises:
             ValueError: As :meth:`run`.
@@ -284,13 +291,34 @@ class Model:
             bound.write(feed)
         return bound
 
-    def count_outside(self, feed: Arrays) -> None:
+    def check_ranges(self, feed: Mapping[str, Any]) -> None:
+        """Count inputs outside the ranges: of each call, or of some, or not at all.
+
+        The feed has at least the inputs in :attr:`outside`.
+        """
+        if self.counts_outside:
+            self.count_outside(feed)
+        elif self.counters is not None and self.counters.is_check_due():
+            self.counters.count_checked(self.find_outside(feed))
+
+    def count_outside(self, feed: Mapping[str, Any]) -> None:
         """Count a call in :attr:`outside`, by each input that has values beyond its range."""
-        for name, (low, high) in self.entry.get("input_ranges", {}).items():
-            array = feed[name]
-            if array.size and not (low <= array.min() and array.max() <= high):
-                with self._counting:
-                    self.outside[name] += 1
+        found = self.find_outside(feed)
+        with self._counting:
+            for name in found:
+                self.outside[name] += 1
+        if self.counters is not None:
+            self.counters.count_checked(found)
+
+    def find_outside(self, feed: Mapping[str, Any]) -> List[str]:
+        """Return the inputs that have values beyond their ranges."""
+        ranges = self.entry.get("input_ranges", {})
+        arrays = {name: binding.read_value(feed[name]) for name in ranges}
+        return [
+            name
+            for name, (low, high) in ranges.items()
+            if arrays[name].size and not (low <= arrays[name].min() and arrays[name].max() <= high)
+        ]
 
     @property
     def runner(self) -> Callable[[List[str], Arrays], Sequence[np.ndarray]]:
@@ -410,7 +438,7 @@ class Model:
 
 
 class Bundle:
-    """A bundle's manifest and golden tensors, read from its folder.
+    """A bundle's manifest, its sha256 and golden tensors, read from its folder.
 
     Raises:
         LoadError: The folder is no bundle, or ``cache`` is inside it.
@@ -418,7 +446,7 @@ class Bundle:
 
     def __init__(self, folder: Path, cache: Union[str, Path, None] = None) -> None:
         self.folder = folder
-        self.manifest = _read_manifest(folder)
+        self.manifest, self.digest = _read_manifest(folder)
         self.cache = _find_cache(folder, self.manifest["name"], cache)
         self.inputs = _make_specs(self.manifest["inputs"])
         self.outputs = _make_specs(self.manifest["outputs"])
@@ -488,6 +516,7 @@ def load(
     cache: Union[str, Path, None] = None,
     on_try: Optional[Callable[[str, List[Path]], None]] = None,
     settings: Optional[Mapping[str, Any]] = None,
+    stats: Union[str, Path, None] = None,
 ) -> Model:
     """Return the first variant of the bundle that works on this machine.
 
@@ -501,6 +530,9 @@ def load(
             its id and the folders in which it keeps its engines.
         settings: ``session`` and ``providers`` to use instead of the manifest's, in its format, to
             try other settings; the bundle stays unchanged.
+        stats: A folder in which inferences, times and errors are counted, see
+            ``edgepack_counters.py``. By default that of the environment variable EDGEPACK_STATS;
+            without it, and with an empty text, nothing is counted.
 
     Raises:
         LoadError: None works, with the reason for each; or the folder is no bundle.
@@ -525,9 +557,32 @@ def load(
                 passed_over.append((name, str(refusal)))
                 continue
             model.passed_over = passed_over
+            start_counting(model, stats)
             return model
     reasons = "".join(f"\n  {name}: {reason}" for name, reason in passed_over)
     raise LoadError(f"no variant of {opened.folder} works on this machine:{reasons}")
+
+
+def start_counting(model: Model, stats: Union[str, Path, None]) -> None:
+    """Count from now on what a model does, as ``stats`` of :func:`load` says."""
+    folder = os.environ.get("EDGEPACK_STATS", "") if stats is None else str(stats)
+    if not folder:
+        return
+    if __package__:
+        from . import edgepack_counters as counters
+    else:
+        import edgepack_counters as counters  # type: ignore[import-not-found,no-redef]
+    bundle = model.bundle
+    about = counters.About(
+        bundle.manifest["name"],
+        str(bundle.manifest["version"]),
+        bundle.digest[:16],
+        model.variant,
+        model.passed_over,
+        bool(model.outside),
+    )
+    textfiles = os.environ.get("EDGEPACK_STATS_TEXTFILES", "")
+    model.counters = counters.Counters(folder, about, model, ORT_ERRORS, textfiles)
 
 
 def _try_variant(
@@ -781,10 +836,11 @@ def _make_specs(entries: Sequence[Dict[str, Any]]) -> List[TensorSpec]:
     return [TensorSpec(entry["name"], entry["dtype"], tuple(entry["shape"])) for entry in entries]
 
 
-def _read_manifest(folder: Path) -> Dict[str, Any]:
+def _read_manifest(folder: Path) -> Tuple[Dict[str, Any], str]:
     path = folder / "manifest.json"
     try:
-        manifest: Dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
+        manifest: Dict[str, Any] = json.loads(text.decode("utf-8"))
     except (OSError, ValueError) as error:
         raise LoadError(f"{folder} is no complete bundle: {path.name}: {error}") from error
     if manifest.get("schema_version") != SCHEMA_VERSION:
@@ -798,7 +854,7 @@ def _read_manifest(folder: Path) -> Dict[str, Any]:
             f"{folder} has several models ({parts}): open it with edgepack_pipeline.load, or one of"
             " them in its folder 'parts'"
         )
-    return manifest
+    return manifest, hashlib.sha256(text).hexdigest()
 
 
 def _find_cache(folder: Path, project: str, wanted: Union[str, Path, None]) -> Path:

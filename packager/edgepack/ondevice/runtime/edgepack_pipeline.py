@@ -164,14 +164,14 @@ class Stage:
 
     def _read(self, name: str, outputs: Mapping[str, Any], seen: "meanings.Feed") -> np.ndarray:
         if self.meaning is None or name not in self.detections:
-            value = read_value(outputs[name])
+            value = binding.read_value(outputs[name])
             if self.cuts and value.shape[:1] != (1,):
                 raise ValueError(
                     f"the output {name!r} is {list(value.shape)} for one object, and its first axis"
                     " has to be 1: a row for each object"
                 )
             return value
-        read = {each: read_value(outputs[each]) for each in self.meaning.list_read(name)}
+        read = {each: binding.read_value(outputs[each]) for each in self.meaning.list_read(name)}
         found: Any = self.meaning.make_answers(read, seen)[name]
         rows: np.ndarray = crops.make_rows(found)
         return rows
@@ -363,15 +363,6 @@ def make_empty(spec: TensorSpec) -> np.ndarray:
     return np.zeros(sizes, spec.dtype)
 
 
-def read_value(value: Any) -> np.ndarray:
-    """Return an output as an array of this process; values on a device are copied."""
-    if isinstance(value, np.ndarray):
-        return value
-    array: np.ndarray = value.numpy()
-    # Of the host's memory it is a view (onnxruntime 1.31.1, observed).
-    return array if array.flags.owndata else array.copy()
-
-
 def make_infer(model: loader.Model) -> Infer:
     """Return what runs a loaded part; what it takes again stays on the device that computes.
 
@@ -382,10 +373,9 @@ def make_infer(model: loader.Model) -> Infer:
 
     def infer(feed: Dict[str, Any], kept: Collection[str]) -> Dict[str, Any]:
         if model.buckets or not kept:
-            arrays: Dict[str, Any] = model.run({n: read_value(v) for n, v in feed.items()})
+            arrays: Dict[str, Any] = model.run({n: binding.read_value(v) for n, v in feed.items()})
             return arrays
-        if model.counts_outside:
-            model.count_outside({name: read_value(feed[name]) for name in model.outside})
+        model.check_ranges(feed)
         bound = model.session.io_binding()
         for name, value in feed.items():
             if isinstance(value, np.ndarray):
@@ -395,7 +385,7 @@ def make_infer(model: loader.Model) -> Infer:
         for name in names:
             place = (memory, device_id) if name in kept else (binding.HOST, 0)
             bound.bind_output(name, *place)
-        model.session.run_with_iobinding(bound)
+        model.watch(model.session.run_with_iobinding, bound)
         return dict(zip(names, bound.get_outputs()))  # noqa: B905 (strict is unknown to Python 3.8)
 
     return infer
@@ -634,6 +624,7 @@ def load(
     variants: Optional[Mapping[str, str]] = None,
     cache: Union[str, Path, None] = None,
     on_try: Optional[Callable[[str, List[Path]], None]] = None,
+    stats: Union[str, Path, None] = None,
 ) -> Pipeline:
     """Return the pipeline of a bundle, each part with the first variant that works here.
 
@@ -643,6 +634,7 @@ def load(
         cache: Where providers keep engines and compiled models: see :func:`edgepack_loader.load`.
         on_try: Called before the sessions of a part's variant are created, with the part and the
             variant as ``part=variant``, and the folders in which it keeps its engines.
+        stats: Where what each part does is counted: see :func:`edgepack_loader.load`.
 
     Raises:
         LoadError: A part has no variant that works here, or the whole is not near its golden
@@ -656,7 +648,7 @@ def load(
         place = folder / entry["path"]
         _require_part(place, name, entry["digest"])
         watch = _name_part(name, on_try) if on_try else None
-        parts[name] = loader.load(place, (variants or {}).get(name), root, watch)
+        parts[name] = loader.load(place, (variants or {}).get(name), root, watch, stats="")
     try:
         pipeline = Pipeline(folder, manifest, parts)
         pipeline.prove()
@@ -664,6 +656,8 @@ def load(
         raise
     except loader.ORT_ERRORS as error:
         raise LoadError(f"the pipeline fails, although each part works: {error}") from error
+    for model in parts.values():
+        loader.start_counting(model, stats)
     return pipeline
 
 
