@@ -23,6 +23,7 @@ FUNCTIONS = {
     "verify": "verify",
     "try": "try_bundle",
     "sign": "sign",
+    "export": "export_bundle",
     "serve": "serve",
     "publish": "publish",
     "fetch": "fetch",

@@ -39,6 +39,7 @@ MAY_USE = {
     ),
     "trying": "base ondevice model project bundle samples metrics results",
     "serving": "ondevice",
+    "fleets": "base bundle",
     "measure": (
         "base ondevice model project backends bundle samples metrics records devices "
         "deploy steps builder"
@@ -46,7 +47,7 @@ MAY_USE = {
     "demo": "base project bundle records devices deploy results builder measure",
     "api": (
         "base converters model project backends bundle metrics records devices deploy registry "
-        "jobs results builder trying serving measure demo"
+        "jobs results builder trying serving fleets measure demo"
     ),
     "cli": "base api",
     "__main__": "cli",

@@ -16,6 +16,7 @@ from edgepack.cli.converters import converter_app
 from edgepack.cli.devices import device_app
 from edgepack.cli.enrolling import enroll, pulled, unenroll
 from edgepack.cli.explaining import explain
+from edgepack.cli.exporting import export
 from edgepack.cli.groups import Edgepack
 from edgepack.cli.history import runs_app
 from edgepack.cli.jobs import jobs_app
@@ -289,6 +290,12 @@ app.command(
     epilog="Examples: edgepack try dist/detector-1.0.0-raspberry-pi dog.jpg --html try.html  |  "
     "edgepack try dist/vad-1.0.0-linux-x86-64 sound.wav --input state=0 --input sr=16000",
 )(try_bundle)
+app.command(
+    epilog="Examples: edgepack export dist/detector-1.0.0-raspberry-pi --format deb  |  "
+    "edgepack export dist/detector-1.0.0-raspberry-pi --format mender --compatible rpi4  |  "
+    "edgepack export dist/detector-1.0.0-raspberry-pi --format rauc --compatible my-board "
+    "--slot appfs --key key.pem --cert cert.pem"
+)(export)
 app.command(epilog="Example: edgepack sign dist/detector-1.0.0-raspberry-pi")(sign)
 app.command(
     epilog="Examples: edgepack serve dist/detector-1.0.0-linux-x86-64  |  "

@@ -1,0 +1,1 @@
+"""Bundles in the forms of fleet managers: Debian packages, Mender artifacts, RAUC bundles."""

@@ -1,0 +1,122 @@
+"""``edgepack export``: a bundle in the form of a fleet manager that is there already."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from edgepack.bundle.archive import open_folder
+from edgepack.bundle.reading import AnyBundle, verify_any
+from edgepack.errors import UsageError
+from edgepack.fleets.deb import write_deb
+from edgepack.fleets.mender import write_mender
+from edgepack.fleets.rauc import write_rauc
+
+ExportFormat = Literal["deb", "mender", "rauc"]
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """What fleet managers need to know beside the bundle."""
+
+    compatible: list[str] = field(default_factory=list)
+    """Which devices take it: Mender's device types, or RAUC's ``compatible``, which is one."""
+    slot: str = ""
+    """RAUC's class of slots that the bundle is written to."""
+    key: Path | None = None
+    """The private key that signs: needed by RAUC, possible for Mender."""
+    cert: Path | None = None
+    """The certificate of that key, for RAUC."""
+
+
+_NEEDS: dict[ExportFormat, dict[str, str]] = {
+    "deb": {},
+    "mender": {
+        "compatible": "name the device types that take it, as your devices have them",
+        "key": "",
+    },
+    "rauc": {
+        "compatible": "give the text of 'compatible' in the devices' system.conf",
+        "slot": "give CLASS of [slot.CLASS.0] in the devices' system.conf",
+        "key": "RAUC takes signed bundles only: name the private key",
+        "cert": "name the certificate of the key, which the devices' keyring trusts",
+    },
+}
+"""What each format takes, with a hint where it must be given."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    format: ExportFormat
+    project: str
+    version: str
+    digest: str
+    """The sha256 of the bundle's manifest."""
+    path: Path
+    """The package, artifact or bundle."""
+
+
+def export_bundle(
+    bundle: Path, form: ExportFormat, to: Path, settings: ExportSettings | None = None
+) -> Exported:
+    """Write a bundle in another form, after checking every file of it.
+
+    Args:
+        bundle: Its folder or archive, of a Linux target.
+        form: ``deb``: a Debian package; ``mender``: an artifact of Mender with its update module;
+            ``rauc``: a bundle of RAUC.
+        to: The folder to write into.
+        settings: What Mender and RAUC need to know beside it.
+
+    Raises:
+        UsageError: The bundle is not for Linux, or a setting is missing or not the format's.
+        BundleError: The bundle is not as it was built.
+        ToolError: A tool is missing or failed, or the folder cannot be written.
+    """
+    with ExitStack() as stack:
+        found = verify_any(open_folder(bundle, stack))
+        if found.manifest.family != "linux":
+            raise UsageError(
+                f"{found.manifest.name} is for {found.manifest.family}, and the self-test needs"
+                " Python",
+                hint="export a bundle for a Linux target",
+            )
+        path = _write(found, form, to, settings or ExportSettings())
+    manifest = found.manifest
+    return Exported(form, manifest.name, manifest.version, found.digest, path)
+
+
+def _write(found: AnyBundle, form: ExportFormat, to: Path, settings: ExportSettings) -> Path:
+    _check_settings(form, settings)
+    if form == "mender":
+        return write_mender(found, to, settings.compatible, settings.key)
+    if form == "rauc" and settings.key and settings.cert:
+        signer = (settings.key, settings.cert)
+        return write_rauc(found, to, settings.compatible[0], settings.slot, signer)
+    return write_deb(found, to)
+
+
+def _check_settings(form: ExportFormat, settings: ExportSettings) -> None:
+    """Raise UsageError for what a format needs and has not, and for what it would ignore."""
+    for name, needed in _NEEDS[form].items():
+        if needed and not getattr(settings, name):
+            raise UsageError(
+                f"a package of the format {form} needs --{name}", hint=needed, where=f"--{name}"
+            )
+    for name in ("compatible", "slot", "key", "cert"):
+        if getattr(settings, name) and name not in _NEEDS[form]:
+            raise UsageError(
+                f"a package of the format {form} has no {name}",
+                hint=f"leave --{name} out",
+                where=f"--{name}",
+            )
+    if form == "rauc" and len(settings.compatible) > 1:
+        raise UsageError(
+            "a bundle of RAUC is for one 'compatible'",
+            hint="export one for each",
+            where="--compatible",
+        )

@@ -1,0 +1,194 @@
+"""``edgepack export --format deb``: dpkg installs it, and its hook stops wrong bundles."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from edgepack.bundle.archive import write_archive
+from edgepack.cli.main import run
+from edgepack.errors import BundleError, UsageError
+from edgepack.fleets.export import export_bundle
+
+from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
+from tests.support.servers.tools import require_tool
+
+
+@pytest.fixture(autouse=True)
+def _tool() -> None:
+    require_tool("dpkg-deb")
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return write_tiny_bundle(tmp_path / "bundle")
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="dpkg installs files of root")
+
+
+def ask(*argv: str | Path) -> str:
+    return subprocess.run(argv, capture_output=True, check=True, text=True).stdout
+
+
+class Root:
+    """A root that dpkg installs into; scripts run in this machine's own root."""
+
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+        self.folder = folder
+        for name in ("etc/default", "var/lib/dpkg/updates", "var/lib/dpkg/info"):
+            (folder / name).mkdir(parents=True)
+        (folder / "var/lib/dpkg/status").touch()
+        (folder / "etc/default/edgepack").write_text(f"EDGEPACK_PYTHON={python}\n")
+
+    def dpkg(self, *argv: str | Path) -> subprocess.CompletedProcess[str]:
+        options = [f"--root={self.folder}", "--force-script-chrootless", "--force-not-root"]
+        log = [f"--log={self.folder}/log"]
+        return subprocess.run(
+            ["dpkg", *options, *log, *argv], capture_output=True, check=False, text=True,
+            env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
+        )  # fmt: skip
+
+    def find_state(self) -> str:
+        argv = ["dpkg-query", f"--admindir={self.folder}/var/lib/dpkg", "-W", "-f=${Status}"]
+        return ask(*argv, "edgepack-tiny")
+
+
+def test_package_when_dpkg_reads_it_is_whole(bundle: Path, tmp_path: Path) -> None:
+    found = export_bundle(bundle, "deb", tmp_path / "out")
+    assert found.path == tmp_path / "out/edgepack-tiny_1.0.0_all.deb"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [found.path.name]
+    said = ask("dpkg-deb", "-I", found.path)
+    for line in ("Package: edgepack-tiny", "Version: 1.0.0", "Architecture: all", found.digest):
+        assert line in said
+    listed = ask("dpkg-deb", "-c", found.path).splitlines()
+    assert all(line.split()[1] == "root/root" for line in listed)
+    names = {line.split()[5].removeprefix("./") for line in listed}
+    files = {p.relative_to(bundle).as_posix() for p in bundle.rglob("*") if p.is_file()}
+    assert {f"usr/lib/edgepack/tiny/{name}" for name in files} < names
+    assert {"usr/", "usr/lib/edgepack/tiny/models/"} < names
+    ask("dpkg-deb", "-R", found.path, tmp_path / "raw")
+    for line in (tmp_path / "raw/DEBIAN/md5sums").read_text().splitlines():
+        digest, name = line.split("  ")
+        assert hashlib.md5((tmp_path / "raw" / name).read_bytes()).hexdigest() == digest
+    manifest = tmp_path / "raw/usr/lib/edgepack/tiny/manifest.json"
+    assert hashlib.sha256(manifest.read_bytes()).hexdigest() == found.digest
+
+
+def test_package_when_it_is_made_twice_has_the_same_bytes(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = export_bundle(bundle, "deb", tmp_path / "one").path.read_bytes()
+    copy = shutil.copytree(bundle, tmp_path / "copy")
+    for path in copy.rglob("*"):
+        os.utime(path, (1, 1))
+    write_archive(copy, tmp_path / "tiny.tar.gz", root="tiny")
+    assert (
+        export_bundle(tmp_path / "tiny.tar.gz", "deb", tmp_path / "two").path.read_bytes() == first
+    )
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    dated = export_bundle(bundle, "deb", tmp_path / "three").path
+    assert dated.read_bytes() != first
+    assert "2023-11-14" in ask("dpkg-deb", "-c", dated)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH is 'yesterday'"):
+        export_bundle(bundle, "deb", tmp_path / "four")
+
+
+@needs_root
+def test_package_when_it_is_installed_runs_there_and_goes_again(
+    bundle: Path, tmp_path: Path
+) -> None:
+    found = export_bundle(bundle, "deb", tmp_path)
+    root = Root(tmp_path / "root")
+    done = root.dpkg("-i", found.path)
+    assert done.returncode == 0, done.stderr
+    assert root.find_state() == "install ok installed"
+    place = root.folder / "usr/lib/edgepack/tiny"
+    program = "from edgepack_loader import load; print(load().variant)"
+    argv = [sys.executable, "-B", "-c", program]
+    assert subprocess.run(argv, cwd=place, capture_output=True, check=True).stdout
+    assert root.dpkg("-V", "edgepack-tiny").stdout == ""
+    assert root.dpkg("-r", "edgepack-tiny").returncode == 0
+    assert not (root.folder / "usr/lib/edgepack").exists()
+
+
+def break_goldens(manifest: dict[str, Any]) -> None:
+    for variant in manifest["variants"]:
+        manifest["goldens"][0]["outputs"][variant["id"]][0]["path"] = "golden/1-y.bin"
+
+
+@needs_root
+def test_package_when_its_goldens_are_wrong_is_not_installed(bundle: Path, tmp_path: Path) -> None:
+    good = export_bundle(bundle, "deb", tmp_path / "good").path
+    change_manifest(bundle, break_goldens)
+    found = export_bundle(bundle, "deb", tmp_path)
+    root = Root(tmp_path / "root")
+    done = root.dpkg("-i", found.path)
+    assert done.returncode == 1
+    assert "no variant" in done.stderr
+    assert "dB near the golden one" in done.stderr
+    assert root.find_state() == "install ok half-configured"
+    assert root.dpkg("-i", good).returncode == 0
+    assert root.find_state() == "install ok installed"
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("settings", "code", "said"),
+    [
+        ("", 0, "is not tested: python3 has no numpy"),
+        ("EDGEPACK_PYTHON=/nowhere/python3\n", 1, "/nowhere/python3"),
+    ],
+)
+def test_package_when_there_is_no_runtime_says_that_it_is_not_tested(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, code: int,
+    said: str,
+) -> None:  # fmt: skip
+    found = export_bundle(bundle, "deb", tmp_path)
+    root = Root(tmp_path / "root")
+    (root.folder / "etc/default/edgepack").write_text(settings)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin/python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    done = root.dpkg("-i", found.path)
+    assert done.returncode == code
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "made"), [("1.0-rc1", "1.0~rc1"), ("2.0+b1", "2.0+b1"), ("v1", ""), ("1_0", "")]
+)
+def test_version_when_debian_orders_otherwise_is_changed_or_refused(
+    bundle: Path, tmp_path: Path, version: str, made: str
+) -> None:
+    change_manifest(bundle, lambda manifest: manifest.update(version=version))
+    if not made:
+        with pytest.raises(UsageError, match=f"version '{version}' is none"):
+            export_bundle(bundle, "deb", tmp_path)
+        return
+    path = export_bundle(bundle, "deb", tmp_path).path
+    assert ask("dpkg-deb", "-f", path, "Version").strip() == made
+
+
+def test_bundle_when_it_was_altered_or_is_a_phones_is_refused(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bundle / "README.md").write_text("more")
+    with pytest.raises(BundleError):
+        export_bundle(bundle, "deb", tmp_path / "out")
+    (bundle / "README.md").unlink()
+    assert run(["export", str(bundle), "--format", "deb", "--to", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["project"] == "tiny"
+    change_manifest(bundle, lambda manifest: manifest.update(family="web", target="web"))
+    with pytest.raises(UsageError, match="is for web"):
+        export_bundle(bundle, "deb", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
