@@ -17,6 +17,7 @@ from edgepack.deploy.stats import Counts, read_stats
 from edgepack.devices.inventory import Device, LocalEntry, add_device
 from edgepack.errors import DeviceError
 from edgepack.ondevice.runtime import edgepack_ring as ring
+from edgepack.ondevice.service import edgepack_hosting as hosting
 
 from tests.chaos.disks import can_mount
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
@@ -282,6 +283,21 @@ def test_odd_record_when_it_is_shown_breaks_nothing(
     ring.update(str(root / "stats/x-0.ring"), lambda _: {**HUGE, "variants": odd})
     _print_stats(read_stats(device))
     assert "\x1b[2J" not in capsys.readouterr().out
+
+
+def test_service_when_counting_is_on_counts_what_it_answers_and_no_proof(
+    bundle: Path, root: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGEPACK_STATS", str(root / "stats"))
+    release = hosting.Release(bundle)
+    assert release.warm_up(2) == 2
+    feed = release.model.bundle.read_golden_inputs(0)
+    release.run([feed])
+    release.run([{"x": feed["x"] * 100}])
+    release.run([feed, feed])
+    release.model.counters.close()
+    found = read_one(device).variants["cpu-fp32"]
+    assert (found.inferences, found.checked, found.outside) == (3, 4, {"x": 1})
 
 
 def test_bench_when_counting_is_on_is_not_counted(bundle: Path, root: Path) -> None:

@@ -258,6 +258,11 @@ def alter_model(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"x")
 
 
+def alter_code(folder: Path) -> None:
+    path = folder / "edgepack_names.py"
+    path.write_text(path.read_text() + "# one more line\n")
+
+
 def link_out(folder: Path) -> None:
     (folder / "README.md").symlink_to("/etc/passwd")
 
@@ -270,7 +275,9 @@ def remove_manifest(folder: Path) -> None:
     (folder / "manifest.json").unlink()
 
 
-@pytest.mark.parametrize("change", [alter_model, link_out, name_a_path, remove_manifest])
+@pytest.mark.parametrize(
+    "change", [alter_model, alter_code, link_out, name_a_path, remove_manifest]
+)
 def test_payload_when_it_is_no_whole_bundle_is_refused(
     bundle: Path, tmp_path: Path, client: Client, change: Callable[[Path], None]
 ) -> None:

@@ -134,7 +134,7 @@ class Update:
         if state is None:
             return
         project = self.open_project(state["project"])
-        if project.read_current() != state["release"] or state["before"] == state["release"]:
+        if project.read_current() != state["release"]:
             return
         if state["before"]:
             project.point_at(state["before"], "rollback")
