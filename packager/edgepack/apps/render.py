@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from edgepack.apps.names import App
     from edgepack.bundle.unused import Unused
 
-Role = Literal["loader", "harness", "document", "pins", "source"]
+Role = Literal["loader", "harness", "service", "document", "pins", "source"]
 
 
 class TemplateFile(StrictModel):
@@ -35,7 +35,7 @@ class TemplateFile(StrictModel):
     copy_of: str | None = None
     """A file of ``ondevice``, copied byte for byte."""
     output: str
-    """The path in the bundle; a template too, which may use only ``app``."""
+    """The path in the bundle; a template too."""
     mode: Literal["644", "755"] = "644"
     role: Role
 
@@ -131,6 +131,8 @@ class BundleContext:
     """The paths of these files."""
     model_suffixes: tuple[str, ...]
     """The formats of the variants' models, such as ``onnx``."""
+    serves: bool
+    """Whether it has what answers over HTTP."""
 
 
 def render_family(family: str, context: BundleContext, app: App | None) -> list[RenderedFile]:
@@ -168,6 +170,8 @@ class PipelineContext:
     """Each with its variants."""
     has_state: bool
     requirements: tuple[str, ...]
+    serves: bool
+    """Whether it has what answers over HTTP."""
 
 
 def render_pipeline(context: PipelineContext) -> list[RenderedFile]:
@@ -177,6 +181,36 @@ def render_pipeline(context: PipelineContext) -> list[RenderedFile]:
         ToolError: A template uses a name that the context does not have.
     """
     family = "pipeline"
+    return [_render(family, entry, None, bundle=context) for entry in _read_family(family).files]
+
+
+@dataclass(frozen=True)
+class ServiceContext:
+    """Everything that the templates of what answers over HTTP may use."""
+
+    bundle_id: str
+    name: str
+    version: str
+    is_accelerated: bool
+    """Whether a variant runs elsewhere than on the processor."""
+    device_files: tuple[str, ...]
+    """What such hardware has in ``/dev``, as patterns, where that is known."""
+    is_plain: bool
+    """Whether all variants are onnxruntime's own on the processor, which writes no code."""
+
+    @property
+    def key(self) -> str:
+        """The name in lower case, as registries want it."""
+        return self.name.lower()
+
+
+def render_service(context: ServiceContext) -> list[RenderedFile]:
+    """Return what a bundle has that answers over HTTP, rendered.
+
+    Raises:
+        ToolError: A template uses a name that the context does not have.
+    """
+    family = "service"
     return [_render(family, entry, None, bundle=context) for entry in _read_family(family).files]
 
 
@@ -202,14 +236,14 @@ def _render(
     family: str,
     entry: TemplateFile,
     app: App | RuntimeLibrary | None,
-    **more: BundleContext | PipelineContext,
+    **more: BundleContext | PipelineContext | ServiceContext,
 ) -> RenderedFile:
     from jinja2 import TemplateError
 
     folder = find_templates_dir() / family
     environment = _make_environment(folder)
     try:
-        path = _make_path_template(environment, entry.output).render(app=app)
+        path = _make_path_template(environment, entry.output).render(app=app, **more)
         data = (
             environment.get_template(entry.template).render(app=app, **more).encode()
             if entry.template and entry.template.endswith(".j2")

@@ -155,6 +155,9 @@ class Backend:
     plugin_replaces: str = ""
     """The older distribution that has onnxruntime and the provider in one, where a plugin beside
     plain onnxruntime works as well."""
+    device_files: tuple[str, ...] = ()
+    """What its hardware has in ``/dev`` on Linux, as patterns of shells: a service that sees no
+    hardware has to be given it."""
     native_libraries: tuple[str, ...] = ()
     """The libraries of the Android system that it loads; apps for API 31 and newer have to name
     them."""

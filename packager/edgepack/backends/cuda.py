@@ -47,6 +47,9 @@ BACKEND = Backend(
     misfits=find_misfits,
     refusals=find_refusals,
     returns_early=True,
+    # NVIDIA's driver: nvidia0, nvidiactl, nvidia-uvm; on a Jetson its kernel modules have more.
+    # Source: abhik.xyz/concepts/gpu/nvidia-device-files (checked 2026-11-29).
+    device_files=("/dev/nvidia*",),
     # These have float32 kernels and no float16 ones (data/cuda.yaml).
     float32_ops=frozenset({"EyeLike", "GridSample", "Range"}),
     knobs=(

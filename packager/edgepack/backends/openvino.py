@@ -148,6 +148,10 @@ BACKEND = Backend(
         ),
     ),
     cores=count_cores,
+    # GPU and NPU. Sources: intel.com/content/www/us/en/docs/oneapi-toolkit/
+    # installation-guide-linux/latest/install-intel-gpu-drivers.html (render nodes), and
+    # dlstreamer.github.io/dev_guide/advanced_install/advanced_install_guide_prerequisites.html
+    device_files=("/dev/dri/renderD*", "/dev/accel/accel*"),
     plugin="onnxruntime-ep-openvino",
     plugin_replaces="onnxruntime-openvino",
 )

@@ -148,6 +148,8 @@ BACKEND = Backend(
     hardware=("68", "69", "73", "75", "79", "81"),
     # Source: onnxruntime.ai/docs/execution-providers/QNN-ExecutionProvider.html (checked 2026-11),
     # not tried on a phone.
+    # Source: targets/qualcomm-linux.yaml.
+    device_files=("/dev/fastrpc-cdsp",),
     native_libraries=("libcdsprpc.so",),
 )
 

@@ -91,6 +91,7 @@ BACKEND = Backend(
     misfits=find_misfits,
     refusals=find_refusals,
     returns_early=True,
+    device_files=("/dev/nvidia*",),  # as for CUDA
     # Dynamic shapes work with a given range (shape_options); known shapes work best.
     static_shapes=False,
     # An engine is built for a range of sizes, and built again for each size outside it, which takes

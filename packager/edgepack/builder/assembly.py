@@ -17,6 +17,7 @@ from edgepack.builder.manifest import make_manifest
 from edgepack.builder.manifest_variants import make_manifest_variants
 from edgepack.builder.model_files import write_models
 from edgepack.builder.readme import make_bundle_context
+from edgepack.builder.service_files import add_service, has_service
 from edgepack.builder.unchanged import find_standing, hash_origins, remember
 from edgepack.bundle.archive import copy_file, write_archive
 from edgepack.bundle.reading import Bundle, load_bundle
@@ -88,6 +89,8 @@ def _write(judged: JudgedBundle, writer: BundleWriter) -> None:
     context = make_bundle_context(judged, models, writer.files.values())
     for file in render_family(judged.profile.family, context, _make_app(judged)):
         writer.add(file.path, file.data, role=file.role, mode=file.mode)
+    if has_service(judged.project, judged.profile):
+        add_service(writer, judged.project, judged.profile)
     variants = make_manifest_variants(judged, models, len(goldens))
     writer.finish(lambda files: make_manifest(judged, variants, goldens, files))
 

@@ -37,6 +37,7 @@ from edgepack.builder.offering import find_named_targets, offer_int8_dynamic
 from edgepack.builder.pins import list_older_runtimes
 from edgepack.builder.plan import Plan
 from edgepack.builder.planner import SIMULATE_S, explain_unsampled, make_plan
+from edgepack.builder.service_files import require_linux
 from edgepack.builder.sources import open_project
 from edgepack.builder.timing import SlowerVariant, drop_slower, list_slower_variants
 from edgepack.bundle.unused import Unused
@@ -139,6 +140,7 @@ def build(  # noqa: PLR0913  (each is one option of the command)
     simulate_s: float = SIMULATE_S,
     python: str | None = None,
     on: str | None = None,
+    service: bool = False,
     progress: Progress | None = None,
 ) -> BuildResult:
     """Build bundles and return them.
@@ -159,6 +161,8 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         python: The Python that has the framework of a model that is not ONNX; default: the
             project's, or an environment of edgepack's own.
         on: The address of a Dask scheduler whose workers do steps, such as ``tcp://host:8786``.
+        service: Bundles have what answers over HTTP, as if the project had ``service: true``;
+            every target has to be one with Linux then.
         progress: Where to report progress; default: nowhere.
 
     Raises:
@@ -171,6 +175,8 @@ def build(  # noqa: PLR0913  (each is one option of the command)
         cluster = stack.enter_context(open_cluster(on, cache)) if on else None
         loaded = open_project(find_project(model, project), cache, progress, python)
         job = _make_job(loaded, targets, variants, simulate_s)
+        if service:
+            job = _add_service(job)
         return _build(
             job, out, cache, jobs=jobs, aar=aar, jars=jars, progress=progress, cluster=cluster
         )
@@ -185,6 +191,7 @@ def build_loaded(  # noqa: PLR0913  (as build has them)
     cache: StepCache,
     jobs: int | None,
     simulate_s: float,
+    service: bool,
     progress: Progress,
     cluster: Cluster | None,
 ) -> BuildResult:
@@ -195,6 +202,8 @@ def build_loaded(  # noqa: PLR0913  (as build has them)
     """
     opened = open_project(loaded, cache, progress)
     job = _make_job(opened, targets, variants, simulate_s)
+    if service:
+        job = _add_service(job)
     return _build(job, out, cache, jobs=jobs, progress=progress, cluster=cluster)
 
 
@@ -415,6 +424,7 @@ def dry_run(  # noqa: PLR0913  (as build has them)
     jars: Path | None = None,
     simulate_s: float = SIMULATE_S,
     python: str | None = None,
+    service: bool = False,
     progress: Progress | None = None,
 ) -> Plan:
     """Return the plan that :func:`build` would execute with these arguments.
@@ -426,9 +436,18 @@ def dry_run(  # noqa: PLR0913  (as build has them)
     """
     progress = progress or Silent()
     loaded = open_project(find_project(model, project), open_own_cache(), progress, python)
-    plan = _make_job(loaded, targets, variants, simulate_s).plan
-    _find_toolchains(plan, jars, aar=aar)
-    return plan
+    job = _make_job(loaded, targets, variants, simulate_s)
+    if service:
+        job = _add_service(job)
+    _find_toolchains(job.plan, jars, aar=aar)
+    return job.plan
+
+
+def _add_service(job: Job) -> Job:
+    """Return a job whose bundles have what answers over HTTP."""
+    require_linux(planned.profile for planned in job.plan.bundles)
+    project = job.loaded.project.model_copy(update={"service": True})
+    return replace(job, loaded=replace(job.loaded, project=project))
 
 
 def _make_job(

@@ -40,6 +40,7 @@ class _Wanted:
     out: Path
     jobs: int | None
     simulate_s: float
+    service: bool
     cache: StepCache
     cluster: Cluster | None
 
@@ -54,6 +55,7 @@ def build_projects(  # noqa: PLR0913  (each is one option of the command)
     use_cache: bool = True,
     simulate_s: float = SIMULATE_S,
     on: str | None = None,
+    service: bool = False,
     progress: Progress | None = None,
 ) -> list[BuiltProject]:
     """Build several projects and return what came of each, in their order.
@@ -70,6 +72,7 @@ def build_projects(  # noqa: PLR0913  (each is one option of the command)
         use_cache: As for :func:`~edgepack.builder.build.build`.
         simulate_s: As for :func:`~edgepack.builder.build.build`.
         on: The address of a Dask scheduler whose workers do steps.
+        service: As for :func:`~edgepack.builder.build.build`.
         progress: Where to report progress; default: nowhere.
 
     Raises:
@@ -82,7 +85,7 @@ def build_projects(  # noqa: PLR0913  (each is one option of the command)
     with ExitStack() as stack:
         cache = open_own_cache() if use_cache else open_temporary_cache(stack)
         cluster = stack.enter_context(open_cluster(on, cache)) if on else None
-        wanted = _Wanted(targets, variants, out, jobs, simulate_s, cache, cluster)
+        wanted = _Wanted(targets, variants, out, jobs, simulate_s, service, cache, cluster)
         at_once = min(len(paths), _MOST_AT_ONCE, 2 * cluster.slots) if cluster else 1
         task = stack.enter_context(progress.start_task(Work("build", total=len(paths))))
         threads = stack.enter_context(ThreadPoolExecutor(at_once))
@@ -153,6 +156,7 @@ def _build(
             cache=wanted.cache,
             jobs=wanted.jobs,
             simulate_s=wanted.simulate_s,
+            service=wanted.service,
             progress=progress,
             cluster=wanted.cluster,
         )

@@ -35,6 +35,7 @@ from edgepack.builder.pipeline_runs import (
     prove_combinations,
     record_parts,
 )
+from edgepack.builder.service_files import add_service, has_service, require_linux
 from edgepack.builder.sources import open_project
 from edgepack.bundle.archive import copy_file, write_archive
 from edgepack.bundle.manifest import BundleFile, Golden, GoldenTensor, Tensor
@@ -129,6 +130,7 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
     use_cache: bool = True,
     simulate_s: float = 0.0,
     on: str | None = None,
+    service: bool = False,
     progress: Progress | None = None,
 ) -> PipelineResult:
     """Build bundles of several models and return them.
@@ -145,6 +147,7 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
         use_cache: False does every step again, and keeps nothing.
         simulate_s: As for :func:`~edgepack.builder.build.build`.
         on: The address of a Dask scheduler whose workers do the parts' steps.
+        service: As for :func:`~edgepack.builder.build.build`.
         progress: Where to report progress; default: nowhere.
 
     Raises:
@@ -156,6 +159,9 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
     progress = progress or Silent()
     loaded = read_pipeline(project or Path(PROJECT_FILE))
     profiles = _choose_profiles(loaded, targets)
+    if service:
+        require_linux(profiles)
+        loaded = replace(loaded, project=loaded.project.model_copy(update={"service": True}))
     require_writable_folder(out)
     with ExitStack() as stack:
         cache = open_own_cache() if use_cache else open_temporary_cache(stack)
@@ -296,7 +302,9 @@ def _give_samples(
         evaluation=own.evaluation
         or (EvaluationSource(test_data=evaluation) if evaluation else None),
     )
-    return replace(part, project=part.project.model_copy(update={"samples": samples}))
+    # The whole is what is served.
+    changed = {"samples": samples, "service": False}
+    return replace(part, project=part.project.model_copy(update=changed))
 
 
 @dataclass(frozen=True)
@@ -367,6 +375,8 @@ def _write(
     runtime = dict(sorted((k, v) for b in bundles.values() for k, v in b.manifest.runtime.items()))
     for rendered in render_pipeline(_make_context(job, profile, bundles, runtime)):
         writer.add(rendered.path, rendered.data, role=rendered.role, mode=rendered.mode)
+    if has_service(job.loaded.project, profile):
+        add_service(writer, job.loaded.project, profile)
     goldens = [
         _write_golden(writer, number, inputs, proven)
         for number, inputs in enumerate(proof.recorded.goldens)
@@ -459,6 +469,7 @@ def _make_context(
         ),
         has_state=any(inputs.project.state for inputs in job.planned.values()),
         requirements=tuple(f"{name}{pin}" for name, pin in runtime.items()),
+        serves=has_service(project, profile),
     )
 
 

@@ -14,6 +14,7 @@ from edgepack.builder.example import make_example_inputs, write_prediction_lines
 from edgepack.builder.job import JudgedBundle
 from edgepack.builder.judging import read_simulation
 from edgepack.builder.model_files import ModelFiles, list_ort_operators
+from edgepack.builder.service_files import has_service
 from edgepack.bundle.manifest import Accuracy, BundleFile, Simulated
 from edgepack.model.facts import TensorSpec
 from edgepack.project.identifiers import make_comment
@@ -67,6 +68,7 @@ def make_bundle_context(
         data_size=_format_sizes(data),
         data_paths=tuple(sorted(file.path for file in data)),
         model_suffixes=tuple(sorted({PurePosixPath(m.path).suffix[1:] for m in models})),
+        serves=has_service(project, profile),
     )
 
 

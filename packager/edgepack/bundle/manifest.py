@@ -511,7 +511,16 @@ class BundleFile(StrictModel):
     size_bytes: Annotated[int, Field(ge=0)]
     mode: Literal["644", "755"]
     role: Literal[
-        "model", "golden", "file", "loader", "harness", "document", "pins", "source", "library"
+        "model",
+        "golden",
+        "file",
+        "loader",
+        "harness",
+        "service",
+        "document",
+        "pins",
+        "source",
+        "library",
     ]
 
 

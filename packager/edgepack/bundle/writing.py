@@ -20,7 +20,16 @@ from edgepack.bundle.sbom import SBOM, make_sbom
 from edgepack.errors import BundleError, ToolError, UsageError
 
 Role = Literal[
-    "model", "golden", "file", "loader", "harness", "document", "pins", "source", "library"
+    "model",
+    "golden",
+    "file",
+    "loader",
+    "harness",
+    "service",
+    "document",
+    "pins",
+    "source",
+    "library",
 ]
 
 

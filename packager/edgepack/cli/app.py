@@ -157,6 +157,10 @@ def build(
             help="A Dask scheduler whose workers do steps, such as tcp://host:8786.",
         ),
     ] = None,
+    service: Annotated[
+        bool,
+        typer.Option("--service", help="Add what serves Linux bundles: container, systemd unit."),
+    ] = False,
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -184,6 +188,7 @@ def build(
                 use_cache=not no_cache,
                 simulate_s=simulate,
                 on=on,
+                service=service,
                 progress=make_terminal_progress(),
             ),
             verbose=verbose,
@@ -210,6 +215,7 @@ def build(
                 use_cache=not no_cache,
                 simulate_s=simulate,
                 on=on,
+                service=service,
                 progress=make_terminal_progress(),
             ),
             verbose=verbose,
@@ -226,6 +232,7 @@ def build(
             jars=jars,
             simulate_s=simulate,
             python=python,
+            service=service,
             progress=make_terminal_progress(),
         )
         print_plan(plan, as_json=as_json)
@@ -243,6 +250,7 @@ def build(
         simulate_s=simulate,
         python=python,
         on=on,
+        service=service,
         progress=make_terminal_progress(),
     )
     if as_json:

@@ -163,6 +163,8 @@ class PipelineProject(StrictModel):
     samples: PipelineSamples = PipelineSamples()
     """Of the pipeline's inputs: the parts get theirs from running it with the source models."""
     targets: list[Id] = []
+    service: bool = False
+    """Whether the bundles have what answers over HTTP."""
     interpreter: str | None = None
     """The Python that runs the hook of the samples; default: the one edgepack runs in."""
 

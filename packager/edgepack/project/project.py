@@ -122,6 +122,9 @@ class Project(StrictModel):
     samples: Samples = Samples()
     targets: list[Id | ChangedTarget] = []
     app: AppNames = AppNames()
+    service: bool = False
+    """Whether bundles for Linux have what answers over HTTP; of a part of several models it says
+    nothing, because the whole has it."""
     limits: Limits = Limits()
     devices: dict[str, DeviceNeeds] = {}
     """By name in the inventory."""

@@ -96,7 +96,7 @@ class Release:
         self.name: str = manifest["name"]
         self.version: str = manifest["version"]
         self.inputs = _list_tensors(manifest["inputs"])
-        self.outputs = _list_tensors(manifest["outputs"])
+        self.outputs = _list_outputs(manifest)
         self.passed_over: List[Tuple[str, str]] = []
         self.model: Any = None
         self._pipeline: Any = None
@@ -183,6 +183,20 @@ def _rewrite(file: np.ndarray) -> np.ndarray:
 
 def _list_tensors(entries: Sequence[Mapping[str, Any]]) -> List[Tensor]:
     return [Tensor(entry["name"], entry["dtype"], tuple(entry["shape"])) for entry in entries]
+
+
+def _list_outputs(manifest: Mapping[str, Any]) -> List[Tensor]:
+    """Return what a bundle gives; of several models as their golden outputs are."""
+    if "outputs" in manifest:
+        return _list_tensors(manifest["outputs"])
+    runs = [outputs for golden in manifest["goldens"] for outputs in golden["outputs"].values()]
+    found: List[Tensor] = []
+    for place, entry in enumerate(runs[0]):
+        shapes = [outputs[place]["shape"] for outputs in runs]
+        sizes = [set(each) for each in zip(*shapes)]  # noqa: B905  (3.8 has no strict)
+        shape = tuple(each.pop() if len(each) == 1 else "?" for each in sizes)
+        found.append(Tensor(entry["name"], entry["dtype"], shape))
+    return found
 
 
 class Hosted:
