@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOM := ORT_DISABLE_TELEMETRY=1
 
-.PHONY: demo test lint dist bench placement runtimes proofs machines chaos gpu lab farm-test fleet-test mobile-test web-test clean
+.PHONY: demo test lint dist bench placement runtimes proofs machines chaos gpu lab farm-test fleet-test service-test mobile-test web-test clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -73,5 +73,8 @@ mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven
 web-test: $(READY)  ## Browser bundles in Node and a headless Chromium; needs Node 20, npm and Chromium
 	$(ROOM) $(BIN)/python -m tests.web.run $(WEB)
 
+service-test: $(READY)  ## A bundle's service as an image, a container and a systemd unit; needs root on Debian
+	$(ROOM) $(BIN)/python -m tests.service.run $(SERVICE)
+
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-qnn .venv-peers .venv-tensorflow .runtimes .proofs .mobile .web .machines .torch .debian build dist dist-python demo
+	rm -rf $(VENV) .venv-openvino .venv-qnn .venv-peers .venv-tensorflow .runtimes .proofs .mobile .web .service .machines .torch .debian build dist dist-python demo
