@@ -18,7 +18,10 @@ import os
 import shutil
 import sys
 
+from edgepack.base.processes import run_program
+
 from tests.mobile.run import run_proofs
+from tests.service.image import PYTHON
 from tests.support.reports.proof_report import report
 
 PLATFORMS = {"written": ("unit", "compose"), "container": ("systemd", "container")}
@@ -51,6 +54,10 @@ def explain_unable() -> str:
         return f"missing Debian packages: apt-get install {' '.join(missing)}"
     if os.geteuid() != 0:
         return "it makes a root file system and namespaces, so it needs root"
+    argv = ["/usr/bin/python3", "-c", "import sys; print(*sys.version_info[:2], sep='.')"]
+    found = run_program(argv, timeout_s=60).text.strip()
+    if found != PYTHON:
+        return f"/usr/bin/python3 is {found or 'not there'}, and the wheels are for {PYTHON}"
     return ""
 
 

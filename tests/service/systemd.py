@@ -18,7 +18,7 @@ from pathlib import Path
 
 from edgepack.base.processes import ProgramResult, run_program
 
-from tests.mobile.proofs import Proof, require
+from tests.mobile.proofs import NotHeldError, Proof, require
 from tests.service.container import break_goldens
 from tests.service.image import fetch_wheels
 from tests.service.running import find_child
@@ -33,7 +33,7 @@ START_S = 120.0
 # The namespaces end with systemd; so do mounts.
 _ENTER = """
 echo $$ > "$3/cgroup.procs"
-exec unshare --mount --pid --fork --kill-child --net --uts --ipc --cgroup sh -euc "$0" "$@"
+exec unshare --mount --pid --fork --kill-child --net --uts --ipc --cgroup sh -euc "$0" sh "$@"
 """
 _BOOT = """
 mount --make-rprivate /
@@ -81,6 +81,7 @@ class Machine:
 
     def run(self, *argv: str) -> ProgramResult:
         """Run a program there, as root."""
+        require(self.process.poll() is None, "systemd ended")
         pid = find_child(self.process.pid)
         inside = ["nsenter", f"--target={pid}", "--mount", "--pid", "--net", "--uts", "--ipc"]
         return run_program([*inside, *argv], timeout_s=START_S)
@@ -92,7 +93,6 @@ class Machine:
         """Return once systemd takes commands."""
         until = time.monotonic() + START_S
         while "basic.target" not in self.systemctl("list-units", "--state=active").text:
-            require(self.process.poll() is None, "systemd ended")
             require(time.monotonic() < until, "systemd takes no command")
             time.sleep(0.2)
 
@@ -123,7 +123,10 @@ def booted(work: Path, opt: Path) -> Iterator[Machine]:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
         machine = Machine(process, opt)
-        machine.wait_up()
+        try:
+            machine.wait_up()
+        except NotHeldError as error:
+            raise NotHeldError(f"{error}: {(work / 'log').read_text()}") from error
         yield machine
     finally:
         process.kill()

@@ -109,6 +109,8 @@ def test_unit_when_the_bundle_is_for_an_accelerator_lets_it_at_the_hardware():
         unit = read_unit(texts["service/edgepack-net.service"])
         assert unit["PrivateDevices"] == private
         assert ("MemoryDenyWriteExecute" in unit) == denied
+        # It implies DeviceAllow=char-rtc, which denies all others: systemd.exec(5).
+        assert ("ProtectClock" in unit) == (private == "yes")
         assert ("/dev/nvidia*" in texts["compose.yaml"]) == (private == "no")
 
 
