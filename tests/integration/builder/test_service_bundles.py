@@ -168,6 +168,7 @@ def test_service_in_the_project_is_for_linux_alone(tmp_path):
     assert "service/edgepack_serve.py" in served[LINUX]
 
 
+@pytest.mark.slow(reason="builds three parts, and starts a service")
 def test_service_of_several_models_is_the_wholes(tmp_path):
     project = write_wake_project(tmp_path)
     part = next(path for path in tmp_path.glob("*.yaml") if path != project)
