@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import PurePosixPath
@@ -28,7 +28,6 @@ from edgepack.bundle.manifest import (
     Tensor,
 )
 from edgepack.model.facts import TensorSpec
-from edgepack.project.inputs import InputDescription
 from edgepack.steps.base import NOTES, read_notes
 from edgepack.steps.proofs.framework import FrameworkProof
 from edgepack.steps.proofs.reference import ReferenceProof
@@ -36,12 +35,6 @@ from edgepack.steps.recipes.recipes import RECIPES
 
 # Their versions decide the bytes of a bundle.
 _TOOLS = ("numpy", "onnx", "onnxruntime", "onnxsim", "pillow")
-
-
-def _describe_inputs(inputs: Mapping[str, InputDescription]) -> dict[str, InputDescription]:
-    """Return what bundles know of inputs: not how samples were made of sounds."""
-    told = {name: each.model_copy(update={"sound": None}) for name, each in inputs.items()}
-    return {name: each for name, each in told.items() if each != InputDescription.model_construct()}
 
 
 def make_manifest(
@@ -73,7 +66,7 @@ def make_manifest(
         constants=project.constants,
         state=project.state,
         custom_ops=_find_libraries(files),
-        input_descriptions=_describe_inputs(project.inputs),
+        input_descriptions=project.inputs,
         output_descriptions=project.outputs,
         preprocess=project.preprocess,
         variants=variants,

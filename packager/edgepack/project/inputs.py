@@ -201,7 +201,7 @@ class InputDescription(Documented):
     image: ImageInput | None = None
     tokens: TokensInput | None = None
     sound: Annotated[SoundInput | None, Field(exclude_if=lambda given: given is None)] = None
-    """Of samples from ``sounds``. It is not in the bundle: apps give values."""
+    """What the input is of a ``.wav`` file, in samples as on devices."""
     pad: int | Finite | None = None
     """What the loader puts behind the input's values, along symbolic dimensions with a list of
     sizes, up to the next of them. Default: 0, which in a mask hides what it stands for."""

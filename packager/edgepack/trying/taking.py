@@ -44,7 +44,8 @@ class Inputs:
             return "image"
         if described and described.tokens:
             return "text"
-        return "sound" if is_row(spec.dtype, spec.shape) else "tensor"
+        is_sound = bool(described and described.sound) or is_row(spec.dtype, spec.shape)
+        return "sound" if is_sound else "tensor"
 
     def list_of_kind(self, kind: Kind, names: Sequence[str]) -> list[str]:
         """Return those of some inputs that are of a kind."""

@@ -15,6 +15,7 @@ from edgepack.errors import SamplesError
 from edgepack.ondevice.runtime.edgepack_shapes import TensorSpec
 from edgepack.project.inputs import ImageInput
 from edgepack.samples.images import SUFFIXES, read_image_pixels
+from edgepack.samples.sounds import read_sound_tensor
 from edgepack.trying.sound import is_row, read_sound
 from edgepack.trying.taking import Inputs
 
@@ -51,7 +52,7 @@ def read_value(text: str, name: str, inputs: Inputs) -> InputValue:
     if kind == "text":
         return _read_text(text)
     if path.suffix.lower() == ".wav":
-        return _read_sound(path, spec, inputs.format_type(name))
+        return _read_sound(path, name, inputs)
     return _read_number(text, name, inputs)
 
 
@@ -82,8 +83,13 @@ def _read_text(text: str) -> InputValue:
         ) from error
 
 
-def _read_sound(path: Path, spec: TensorSpec, words: str) -> InputValue:
+def _read_sound(path: Path, name: str, inputs: Inputs) -> InputValue:
+    spec, described = inputs.specs[name], inputs.descriptions.get(name)
+    if described and described.sound:
+        rank = len(spec.shape)
+        return InputValue(read_sound_tensor(path, described.sound, spec.dtype, rank), path.name)
     if not is_row(spec.dtype, spec.shape):
+        words = inputs.format_type(name)
         raise SamplesError(
             f"{path.name} is sound, and {spec.name!r} ({words}) is no row of samples",
             hint="inputs of floats (N,), (1, N) or (1, 1, N) take WAV files",

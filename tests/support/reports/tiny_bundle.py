@@ -47,6 +47,7 @@ LOADER = (
     "edgepack_resizing.py",
     "edgepack_ring.py",
     "edgepack_shapes.py",
+    "edgepack_sounds.py",
     "edgepack_wordpiece.py",
 )
 ROLES: dict[str, Literal["model", "golden", "harness"]] = {

@@ -9,7 +9,7 @@
     print(model.variant, model.passed_over)
 
 Where the bundle describes what its inputs are made from and what its outputs mean,
-:meth:`Model.predict` takes pictures and texts and gives answers.
+:meth:`Model.predict` takes pictures, texts and sounds and gives answers.
 
 The bundle's manifest lists variants, best first. :func:`load` walks the list. It skips a variant
 whose execution provider or CPU flags this machine lacks, or which has a setting that onnxruntime
@@ -179,13 +179,13 @@ class Model:
         max_batch: int = batches.MOST,
         options: Optional["answers.AnswerOptions"] = None,
     ) -> Any:
-        """Return answers for pictures and texts, by output; for a list of them, a list.
+        """Return answers for pictures, texts and sounds, by output; for a list of them, a list.
 
         Args:
             given: By input, but for masks; or the one itself if that is one. For an input that the
                 bundle describes as an image, a picture as uint8 ``(H, W, 3)``, RGB, of any size;
-                for one that it describes as tokens, a text; for any other its array. Or a list or
-                tuple of such.
+                for one that it describes as tokens, a text; for one that it describes as sound, the
+                bytes of a ``.wav`` file; for any other its array. Or a list or tuple of such.
             max_batch: Of a list: how many that follow each other and have the same shapes are
                 joined to a batch at most. They run one by one where the model takes no batch, or
                 golden samples in one are not near their outputs, which is tried once for each size.
@@ -207,7 +207,7 @@ class Model:
         feed = self.make_feed(given)
         return self.make_answers(self.run(feed.arrays), feed, options)
 
-    def make_feed(self, given: Union[Mapping[str, Any], np.ndarray, str]) -> "meanings.Feed":
+    def make_feed(self, given: meanings.Given) -> "meanings.Feed":
         """Return what :meth:`predict` feeds the session for what it is given.
 
         Raises:

@@ -16,16 +16,18 @@ if __package__:
     from . import edgepack_images as images
     from . import edgepack_layouts as layouts
     from . import edgepack_shapes as shapes
+    from . import edgepack_sounds as sounds
     from . import edgepack_wordpiece as wordpiece
 else:  # a bundle's
     import edgepack_answers as answers  # type: ignore[import-not-found,no-redef]
     import edgepack_images as images  # type: ignore[import-not-found,no-redef]
     import edgepack_layouts as layouts  # type: ignore[import-not-found,no-redef]
     import edgepack_shapes as shapes  # type: ignore[import-not-found,no-redef]
+    import edgepack_sounds as sounds  # type: ignore[import-not-found,no-redef]
     import edgepack_wordpiece as wordpiece  # type: ignore[import-not-found,no-redef]
 
-Given = Union[Mapping[str, Any], np.ndarray, str]
-"""Pictures, texts and tensors by input, or the only one itself."""
+Given = Union[Mapping[str, Any], np.ndarray, str, bytes]
+"""Pictures, texts, sounds and tensors by input, or the only one itself."""
 
 
 class Feed(NamedTuple):
@@ -66,6 +68,7 @@ class Meaning:
         self._specs = {spec.name: spec for spec in inputs.inputs}
         self._images = {n: d["image"] for n, d in described.items() if d.get("image")}
         self._texts = {n: d["tokens"] for n, d in described.items() if d.get("tokens")}
+        self._sounds = {n: d["sound"] for n, d in described.items() if d.get("sound")}
         self._outputs: Dict[str, Any] = dict(manifest.get("output_descriptions") or {})
         for spec in manifest.get("outputs", ()):
             described_so = self._outputs.get(spec["name"], _RAW)["kind"]
@@ -87,12 +90,14 @@ class Meaning:
         Args:
             given: By input, or the one itself where only one is needed: a picture as uint8
                 ``(H, W, 3)``, RGB, for one that is described as an image, or a file's bytes where
-                the model decodes them itself; a text for one that is described as tokens; for any
+                the model decodes them itself; a text for one that is described as tokens; the
+                bytes of a ``.wav`` file, or its tensor, for one that is described as sound; for any
                 other its tensor.
 
         Raises:
-            ValueError: A picture is none, or too long and thin for a model that scales it itself;
-                or an input is given that is made of a text.
+            ValueError: A picture or sound is none, a picture too long and thin for a model that
+                scales it itself, a sound not as it is described; or an input is given that is made
+                of a text.
             TypeError: A text is none.
         """
         if not isinstance(given, Mapping):
@@ -109,6 +114,11 @@ class Meaning:
                 places.append(place)
             elif name in self._texts:
                 arrays.update(self._make_tokens(name, value))
+            elif name in self._sounds and isinstance(value, (bytes, bytearray, memoryview)):
+                spec = self._specs[name]
+                arrays[name] = sounds.make_tensor(
+                    bytes(value), self._sounds[name], spec.dtype, len(spec.shape)
+                )
             elif name in self._made:
                 raise ValueError(f"the input {name!r} is made of the text: leave it out")
             else:
@@ -175,6 +185,16 @@ class Meaning:
     def takes_pictures(self) -> bool:
         """Whether an input is described as an image."""
         return bool(self._images)
+
+    @property
+    def takes_texts(self) -> bool:
+        """Whether an input is described as tokens."""
+        return bool(self._texts)
+
+    @property
+    def takes_sounds(self) -> bool:
+        """Whether an input is described as sound."""
+        return bool(self._sounds)
 
     @property
     def detections(self) -> List[str]:
