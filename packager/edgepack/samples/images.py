@@ -116,10 +116,10 @@ _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)
 def _read_image(
     path: Path, mode: Literal["L", "RGB"], file: io.BytesIO | None = None
 ) -> Image.Image:
-    from PIL import ImageOps
+    from edgepack.ondevice.service.edgepack_media import make_upright
 
     with open_image(path, file) as image:
-        return _make_opaque(ImageOps.exif_transpose(image)).convert(mode)
+        return make_upright(image).convert(mode)
 
 
 @contextmanager
@@ -156,16 +156,6 @@ def _check_depth(path: Path, image: Image.Image) -> None:
             hint="save it with 8 bits a channel, scaled as the model expects, or give the samples"
             " as .npz",
         )
-
-
-def _make_opaque(image: Image.Image) -> Image.Image:
-    """Return the image over white where it has transparency, else as it is."""
-    from PIL import Image
-
-    if "A" not in image.getbands() and "transparency" not in image.info:
-        return image
-    white = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(white, image.convert("RGBA"))
 
 
 def find_unreadable(files: Iterable[Path]) -> dict[Path, SamplesError]:

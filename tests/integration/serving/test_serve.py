@@ -193,7 +193,8 @@ def test_a_picture_is_turned_upright(service) -> None:
             400,
             "there is no output 'z'; there are ['colours']",
         ),
-        ("/predict", b"a fox", {"Content-Type": "text/plain"}, 400, "picture"),
+        ("/predict", b"a fox", {"Content-Type": "text/plain"}, 415, "taken are image/jpeg"),
+        ("/predict", b"RIFF", {"Content-Type": "audio/wav"}, 415, "'audio/wav', taken are image"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(service, path, data, headers, status, words) -> None:

@@ -13,7 +13,7 @@ FILES = sorted(find_ondevice_dir().glob("*/edgepack_*.py"))
 OWN = {path.stem for path in FILES}
 OPTIONAL = {"edgepack_phases.py": {"PIL"}}
 """What a file does without where it is not there."""
-SERVICE = {"PIL", "fastapi", "prometheus_client", "starlette", "uvicorn"}
+SERVICE = {"PIL", "fastapi", "orjson", "prometheus_client", "starlette", "uvicorn"}
 """What requirements-serve.txt names."""
 ALLOWED = {*sys.stdlib_module_names, "numpy", "onnxruntime", *OWN}
 

@@ -435,6 +435,24 @@ class Pipeline:
         self._calling = threading.Lock()
 
     @property
+    def output_specs(self) -> List[TensorSpec]:
+        """What it gives; sizes that are known only when it has run are symbolic."""
+        found: Dict[str, TensorSpec] = {}
+        for entry, stage in zip(self.chain.described, self.chain.stages):  # noqa: B905
+            rows = ("objects", crops.COLUMNS)
+            if "decode" in entry:
+                found[entry["output"]] = TensorSpec(entry["output"], "int64", ("tokens",))
+            for name, value in entry.get("outputs", {}).items():
+                spec = stage.part.outputs[name]
+                shape = ("objects", *spec.shape[1:]) if "crop" in entry else tuple(spec.shape)
+                found[value] = TensorSpec(value, spec.dtype, shape)
+                if name in stage.detections:
+                    found[value] = TensorSpec(value, "float32", rows)
+            if "crop" in entry:
+                found[entry["objects"]] = TensorSpec(entry["objects"], "float32", rows)
+        return [found[name] for name in self.outputs]
+
+    @property
     def combination(self) -> str:
         """The variants in use in one line, as goldens are named after them."""
         return name_combination(self.variants)
@@ -476,7 +494,11 @@ class Pipeline:
             ValueError: As when called.
             StageError: Likewise.
         """
-        return {name: self._answer(name, array) for name, array in self(inputs).items()}
+        return self.make_answers(self(inputs))
+
+    def make_answers(self, outputs: Mapping[str, np.ndarray]) -> Dict[str, Any]:
+        """Return the answers of :meth:`predict` in its outputs."""
+        return {name: self._answer(name, array) for name, array in outputs.items()}
 
     def _answer(self, name: str, array: np.ndarray) -> Any:
         rows = self.chain.rows.get(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import AsyncIterator, Callable, List, TypeVar
+from typing import Any, AsyncIterator, Callable, List, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -53,13 +53,29 @@ class Bodies:
             raise HTTPException(415, f"the body is encoded as {encoding!r}: send it as it is")
         parts: List[bytes] = []
         try:
-            try:
-                await asyncio.wait_for(self._collect(request, parts), self.most_s)
-            except asyncio.TimeoutError:
-                raise HTTPException(408, f"the body took more than {self.most_s:g} s") from None
-            yield b"".join(parts)
+            await self._collect_in_time(request, parts)
+            yield parts[0] if len(parts) == 1 else b"".join(parts)
         finally:
             self._held -= sum(map(len, parts))
+
+    async def _collect_in_time(self, request: Request, parts: List[bytes]) -> None:
+        # As asyncio.timeout of Python 3.11; wait_for makes a task of its own before 3.12.
+        late: List[bool] = []
+        task: Any = asyncio.current_task()
+
+        def stop() -> None:
+            late.append(True)
+            task.cancel()
+
+        timer = asyncio.get_running_loop().call_later(self.most_s, stop)
+        try:
+            await self._collect(request, parts)
+        except asyncio.CancelledError:
+            if not late:
+                raise
+            raise HTTPException(408, f"the body took more than {self.most_s:g} s") from None
+        finally:
+            timer.cancel()
 
     async def _collect(self, request: Request, parts: List[bytes]) -> None:
         size = 0

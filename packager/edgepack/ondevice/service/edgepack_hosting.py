@@ -19,11 +19,15 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 if __package__:
+    from ..runtime import edgepack_answers as answers
     from ..runtime import edgepack_loader as loader
+    from ..runtime import edgepack_meaning as meanings
     from . import edgepack_media as media
 else:  # a bundle's, in the folder beside the loader
     sys.path[:0] = [str(Path(__file__).resolve().parents[number]) for number in (0, 1)]
+    import edgepack_answers as answers  # type: ignore[import-not-found,no-redef]
     import edgepack_loader as loader  # type: ignore[import-not-found,no-redef]
+    import edgepack_meaning as meanings  # type: ignore[import-not-found,no-redef]
     import edgepack_media as media  # type: ignore[import-not-found,no-redef]
 
 Arrays = Dict[str, np.ndarray]
@@ -96,17 +100,18 @@ class Release:
         self.name: str = manifest["name"]
         self.version: str = manifest["version"]
         self.inputs = _list_tensors(manifest["inputs"])
-        self.outputs = _list_outputs(manifest)
         self.passed_over: List[Tuple[str, str]] = []
         self.model: Any = None
         self._pipeline: Any = None
         if manifest.get("kind") == _PIPELINE:
             self._pipeline = _load_pipeline(folder)
+            self.outputs = [Tensor(*spec) for spec in self._pipeline.output_specs]
             self.variant: str = self._pipeline.combination
             for part, model in self._pipeline.parts.items():
                 self.passed_over += [(f"{part}={n}", why) for n, why in model.passed_over]
         else:
             self.model = loader.load(folder)
+            self.outputs = _list_tensors(manifest["outputs"])
             self.model.bundle.meaning.read_files()
             self.model.counts_outside = True
             self.variant = self.model.variant
@@ -114,9 +119,61 @@ class Release:
         self.load_s = time.monotonic() - began_s
 
     @property
-    def answers(self) -> bool:
-        """Whether it takes pictures and texts and gives answers; several models take tensors."""
-        return self.model is not None
+    def takes(self) -> List[str]:
+        """What answers are given to: ``image``, ``text`` and ``audio``, as content types begin.
+
+        An input without a description may be a picture's pixels. Several models take pictures,
+        where a stage cuts them.
+        """
+        if self.model is None:
+            given = {spec.name for spec in self._pipeline.inputs}
+            return ["image"] if self._pipeline.chain.pictures & given else []
+        meaning = self.model.bundle.meaning
+        found = {"image": True, "text": meaning.takes_texts, "audio": meaning.takes_sounds}
+        return [kind for kind, is_taken in found.items() if is_taken]
+
+    def check_options(self, options: "answers.AnswerOptions") -> None:
+        """Raise ValueError where answers are not made by options: those of several models."""
+        if self.model is None and options != answers.AnswerOptions():
+            raise ValueError("a bundle of several models has no options for answers")
+
+    def make_feed(self, given: Any) -> Any:
+        """Return what :meth:`make_answers` takes for what a client sent; ``arrays`` of it run.
+
+        Args:
+            given: A picture's pixels, or its file where the model decodes it; a text; a sound's
+                file.
+
+        Raises:
+            ValueError: It is not what the one needed input takes, or there are several.
+            TypeError: Likewise.
+        """
+        if self.model is None:
+            return meanings.Feed(self._pipeline.check_inputs(given), None)
+        feed = self.model.make_feed(_rewrite(given) if self.decodes else given)
+        self.model.check_sizes(feed.arrays)
+        return feed
+
+    def make_answers(
+        self, outputs: Arrays, feed: Any, options: "answers.AnswerOptions"
+    ) -> Dict[str, Any]:
+        """Return answers as lists and dicts of JSON.
+
+        Raises:
+            ValueError: An output is not as it is described.
+        """
+        if self.model is not None:
+            found = self.model.make_answers(outputs, feed, options)
+            return {name: answers.make_json(answer) for name, answer in found.items()}
+        return {
+            name: _make_json(answer)
+            for name, answer in self._pipeline.make_answers(outputs).items()
+        }
+
+    @property
+    def decodes(self) -> bool:
+        """Whether checking a request reads pictures: its model takes their files."""
+        return self.model is not None and bool(self.model.bundle.meaning.files)
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return what :meth:`run` takes for the inputs of a request.
@@ -177,26 +234,19 @@ def _load_pipeline(folder: Path) -> Any:
     return pipelines.load(folder)
 
 
-def _rewrite(file: np.ndarray) -> np.ndarray:
-    return np.frombuffer(media.rewrite_picture(file.tobytes()), np.uint8)
+def _rewrite(file: Any) -> np.ndarray:
+    return np.frombuffer(media.rewrite_picture(bytes(file)), np.uint8)
+
+
+def _make_json(answer: Any) -> Any:
+    """Return an answer of several models: objects, an array, or a part's answer to each object."""
+    if isinstance(answer, list) and not all(isinstance(a, answers.Detection) for a in answer):
+        return [answers.make_json(each) for each in answer]
+    return answers.make_json(answer)
 
 
 def _list_tensors(entries: Sequence[Mapping[str, Any]]) -> List[Tensor]:
     return [Tensor(entry["name"], entry["dtype"], tuple(entry["shape"])) for entry in entries]
-
-
-def _list_outputs(manifest: Mapping[str, Any]) -> List[Tensor]:
-    """Return what a bundle gives; of several models as their golden outputs are."""
-    if "outputs" in manifest:
-        return _list_tensors(manifest["outputs"])
-    runs = [outputs for golden in manifest["goldens"] for outputs in golden["outputs"].values()]
-    found: List[Tensor] = []
-    for place, entry in enumerate(runs[0]):
-        shapes = [outputs[place]["shape"] for outputs in runs]
-        sizes = [set(each) for each in zip(*shapes)]  # noqa: B905  (3.8 has no strict)
-        shape = tuple(each.pop() if len(each) == 1 else "?" for each in sizes)
-        found.append(Tensor(entry["name"], entry["dtype"], shape))
-    return found
 
 
 class Hosted:

@@ -34,8 +34,7 @@ def read_picture(data: bytes) -> np.ndarray:
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=["JPEG", "PNG"]) as image:
                 _check_image(image)
-                upright = _make_opaque(ImageOps.exif_transpose(image))
-                return np.asarray(upright.convert("RGB"))
+                return np.asarray(make_upright(image).convert("RGB"))
     except (
         OSError,
         SyntaxError,
@@ -69,11 +68,13 @@ def _check_image(image: Image.Image) -> None:
         raise MediaError(f"it has {width} x {height} pixels, at most {MOST_PIXELS} are taken")
 
 
-def _make_opaque(image: Image.Image) -> Image.Image:
-    if not image.has_transparency_data:
-        return image
-    white = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(white, image.convert("RGBA"))
+def make_upright(image: Image.Image) -> Image.Image:
+    """Return an image as people see it: upright, and over white where it has transparency."""
+    upright = ImageOps.exif_transpose(image)
+    if not upright.has_transparency_data:
+        return upright
+    white = Image.new("RGBA", upright.size, "white")
+    return Image.alpha_composite(white, upright.convert("RGBA"))
 
 
 def read_text(data: bytes) -> str:

@@ -20,6 +20,8 @@ else:  # a bundle's, in the folder of the harness
 
 PHASES = ("read", "wait", "infer", "write")
 """Of a request: reading its body, waiting in the queue, the model, and writing the answer."""
+ROUTES = ("infer", "predict")
+"""That answer with a model."""
 _BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _BATCHES = (1, 2, 4, 8, 16, 32)
 

@@ -4,16 +4,18 @@ With the extension a body is JSON, whose length a header gives, and then the val
 after the other, little-endian. Source: "Predict Protocol - Version 2" of KServe,
 rest_predict_v2.yaml, and "Binary Tensor Data Extension" of Triton Inference Server.
 
-Needs Python 3.8 or newer and numpy; nothing else.
+JSON is read and written by orjson, which takes a fifth of the time of Python's own for numbers.
+
+Needs Python 3.8 or newer, numpy and orjson; nothing else.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+import orjson
 
 HEADER_LENGTH = "inference-header-content-length"
 """The header with the length of the JSON in front of binary values."""
@@ -32,12 +34,15 @@ _DATATYPES = {
     "float32": "FP32",
     "float64": "FP64",
 }
-_DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
+DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
+"""By the name of a datatype in the protocol: numpy's."""
 
 MOST_JSON = 8 << 20
 """Bytes of JSON in a request: reading more would keep others waiting."""
 MOST_LISTED = 1 << 20
 """Values of an output that are written as JSON."""
+_MOST_EXAMPLE = 256
+"""Values of an input in an example."""
 _LONGEST_US = 1 << 53
 
 Arrays = Dict[str, np.ndarray]
@@ -85,6 +90,22 @@ def describe_tensor(name: str, dtype: str, shape: Sequence[Any]) -> Dict[str, An
     return {"name": name, "datatype": name_datatype(dtype), "shape": sizes}
 
 
+def make_example(inputs: Sequence[Tuple[str, str, Sequence[Any]]]) -> Optional[Dict[str, Any]]:
+    """Return a request with zeros for inputs; None where those are many.
+
+    Args:
+        inputs: Name, dtype and shape of each; a size that is not fixed is 1 here.
+    """
+    entries = []
+    for name, dtype, shape in inputs:
+        sizes = [size if isinstance(size, int) else 1 for size in shape]
+        if math.prod(sizes) > _MOST_EXAMPLE:
+            return None
+        values = np.zeros(math.prod(sizes), dtype).tolist()
+        entries.append({**describe_tensor(name, dtype, sizes), "data": values})
+    return {"inputs": entries}
+
+
 def read_request(body: bytes, header_length: Optional[str] = None) -> Request:
     """Return the request in a body.
 
@@ -95,7 +116,7 @@ def read_request(body: bytes, header_length: Optional[str] = None) -> Request:
     Raises:
         ProtocolError: It is no request. Which inputs a model takes is not looked at here.
     """
-    end = _read_header_length(header_length, len(body))
+    end = read_header_length(header_length, len(body))
     if end > MOST_JSON:
         raise ProtocolError(
             f"the request has {end} bytes of JSON, at most {MOST_JSON} are read: send the values as"
@@ -123,7 +144,16 @@ def read_request(body: bytes, header_length: Optional[str] = None) -> Request:
     return Request(identity, inputs, outputs, binary, _read_timeout(parameters))
 
 
-def _read_header_length(text: Optional[str], length: int) -> int:
+def read_header_length(text: Optional[str], length: int) -> int:
+    """Return how many of a body's bytes are JSON.
+
+    Args:
+        text: The value of the header :data:`HEADER_LENGTH`; None without it.
+        length: Of the body.
+
+    Raises:
+        ProtocolError: It is no number, or beyond the body.
+    """
     if text is None:
         return length
     if not text.isascii() or not text.isdigit() or int(text) > length:
@@ -135,16 +165,12 @@ def _read_header_length(text: Optional[str], length: int) -> int:
 
 def _read_json(data: bytes) -> Mapping[str, Any]:
     try:
-        document = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
         raise ProtocolError(f"the request is no JSON: {error}") from error
     if not isinstance(document, dict):
         raise ProtocolError("the request is no JSON object")
     return document
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"JSON has no {name}")
 
 
 def _read_mapping(entry: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
@@ -191,12 +217,12 @@ def _read_tensor(
 ) -> Tuple[np.ndarray, int]:
     """Return a tensor and where the values of the next begin."""
     datatype, shape = entry.get("datatype"), entry.get("shape")
-    if not isinstance(datatype, str) or datatype not in _DTYPES:
-        known = ", ".join(_DTYPES)
+    if not isinstance(datatype, str) or datatype not in DTYPES:
+        known = ", ".join(DTYPES)
         raise ProtocolError(f"the datatype of {name!r} is {datatype!r}, expected one of {known}")
     if not isinstance(shape, list) or not all(type(s) is int and s >= 0 for s in shape):
         raise ProtocolError(f"the shape of {name!r} has to be a list of sizes")
-    dtype = np.dtype(_DTYPES[datatype])
+    dtype = np.dtype(DTYPES[datatype])
     parameters = _read_mapping(entry, "parameters", f"the input {name!r}")
     if "binary_data_size" not in parameters:
         return _read_values(name, entry.get("data"), dtype, shape), begin
@@ -216,21 +242,43 @@ def _read_values(name: str, data: Any, dtype: np.dtype, shape: List[int]) -> np.
     problem = f"'data' of {name!r} has to be a list of {words} within {dtype}"
     if not isinstance(data, list):
         raise ProtocolError(problem)
-    # As objects: of numbers beyond int64, numpy would make floats.
-    values = np.array(data, dtype=object).reshape(-1).tolist()
-    if not set(map(type, values)) <= kinds:
-        raise ProtocolError(problem)
+    values = data
+    if not set(map(type, values)) <= kinds:  # rows in rows, or something else
+        values = np.array(data, dtype=object).reshape(-1).tolist()
+        if not set(map(type, values)) <= kinds:
+            raise ProtocolError(problem)
     if len(values) != math.prod(shape):
         raise ProtocolError(f"{name!r} has {len(values)} values, its shape {shape} needs others")
     try:
-        with np.errstate(over="ignore"):
-            array = np.array(values, dtype=dtype)
+        array = _convert(values, dtype)
     except OverflowError:
         raise ProtocolError(problem) from None
-    is_within = np.all(np.isfinite(array)) if dtype.kind == "f" else array.tolist() == values
-    if not is_within:
+    if array is None:
         raise ProtocolError(problem)
     return array.reshape(shape)
+
+
+def _convert(values: List[Any], dtype: np.dtype) -> Optional[np.ndarray]:
+    """Return values of the right types as a vector; None where one is beyond the dtype.
+
+    Raises:
+        OverflowError: One is far beyond it.
+    """
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            array = np.array(values, dtype=dtype)
+        return array if np.all(np.isfinite(array)) else None
+    if dtype.kind == "b":
+        return np.array(values, dtype=dtype)
+    if dtype == np.uint64:
+        # Wider than int64; before version 2 numpy wrapped what is below 0.
+        if min(values, default=0) < 0:
+            return None
+        return np.array(values, dtype=dtype)
+    wide, limits = np.array(values, dtype=np.int64), np.iinfo(dtype)
+    if wide.size and not (limits.min <= wide.min() and wide.max() <= limits.max):
+        return None
+    return wide.astype(dtype)
 
 
 _VALUES: Mapping[str, Tuple[str, FrozenSet[type]]] = {
@@ -274,7 +322,7 @@ def write_response(
     document: Dict[str, Any] = {"model_name": model, "model_version": version, "outputs": entries}
     if request.id:
         document["id"] = request.id
-    header = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+    header = orjson.dumps(document)
     return b"".join([header, *values]), len(header) if values else None
 
 

@@ -9,7 +9,7 @@
 ``ready`` is 200 once the golden outputs were right on this machine, in this process. A folder that
 is a link is followed: when it leads to another release, that answers as soon as it is proven.
 
-Needs what the loader needs, and what ``requirements-serve.txt`` names: FastAPI, uvicorn,
+Needs what the loader needs, and what ``requirements-serve.txt`` names: FastAPI, uvicorn, orjson,
 prometheus-client and Pillow. Exit codes: 0 after a signal, 2 for a wrong option, 3 where no variant
 works here.
 """
@@ -87,6 +87,7 @@ def serve(folders: Sequence[Path], settings: Settings, tell: Callable[[str], Non
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=int(settings.stop_s),
     )
     server = uvicorn.Server(config)
