@@ -250,7 +250,7 @@ class Service:
     def _make_app(self) -> Starlette:
         """Return the application: inference by itself, all else by FastAPI.
 
-        FastAPI's layers cost half a millisecond a request, a multiple of what is done here.
+        FastAPI's layers cost about 0.2 ms a request, as much as all that is done here.
         """
         handlers = self._list_handlers()
         routes = [Route(f"{path}/infer", self._answer_infer, methods=["POST"]) for path in _MODELS]
