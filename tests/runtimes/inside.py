@@ -27,7 +27,7 @@ import numpy as np
 import onnxruntime as ort
 
 CPU = "CPUExecutionProvider"
-SERVING = ("fastapi", "PIL", "prometheus_client", "starlette", "uvicorn")
+SERVING = ("fastapi", "orjson", "PIL", "prometheus_client", "starlette", "uvicorn")
 """What a service needs and a benchmark does not: the pinned runtimes are without."""
 FINITE_DB = -100.0
 """Minus infinity stands for outputs that are no numbers, or have another shape."""
