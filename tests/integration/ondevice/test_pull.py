@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
+import ipaddress
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from edgepack.deploy.push import push
+from edgepack.ondevice.agent.edgepack_releases import is_whole
 
+from tests.fleet.faults import Offers, make_base, run_one
+from tests.support.reports.tiny_bundle import write_tiny_bundle
+from tests.support.servers.loopback import ssh_device
+from tests.support.servers.openssh_server import OpenSshServer, find_sshd, put_python_first
 from tests.support.servers.publisher import Publisher, format_signer, make_key
 from tests.support.servers.pulling import PullingDevice, write_bundle
 from tests.support.servers.registry import running_registry
@@ -145,3 +162,201 @@ def test_a_registry_that_stays_down_ends_the_run_and_changes_nothing(site: Site)
     assert site.device.current == before
     site.gate.faults.clear()
     assert site.device.pull().result == "installed"
+
+
+def test_what_is_given_to_the_registry_stays_there_when_it_leads_elsewhere(site: Site) -> None:
+    site.move(site.offer("one"), 1)
+    site.device.credentials = {"username": "board", "password": "canary"}
+    site.device.write()
+    site.gate.login, site.gate.is_basic = "board:canary", True
+    seen: list[str | None] = []
+    with gate(site.publisher.host) as elsewhere:
+        elsewhere.watch = lambda headers: seen.append(headers.get("Authorization"))
+
+        def redirect(answer: Any) -> None:
+            digest = answer.headers["Docker-Content-Digest"]
+            place = f"http://{elsewhere.host}/v2/{site.publisher.repository}/blobs/{digest}"
+            answer.status, answer.body, answer.headers = 307, b"", {"Location": place}
+
+        site.gate.disturb("GET .*/blobs/", redirect)
+        assert site.device.pull().result == "installed"
+    assert seen
+    assert set(seen) == {None}
+
+
+@pytest.mark.parametrize(
+    ("from_year", "until_year", "result"),
+    [(2001, 2002, "clock"), (2090, 2091, "clock"), (2001, 2091, "installed")],
+)
+def test_a_certificate_that_is_not_valid_now_is_told_from_one_that_is_wrong(
+    from_year: int, until_year: int, result: str, registry: str, tmp_path: Path
+) -> None:
+    key = make_key(tmp_path, "release")
+    name = hashlib.sha256(str(tmp_path).encode()).hexdigest()[:8]
+    publisher = Publisher(registry, f"{name}/tiny")
+    offered = publisher.publish(write_bundle(tmp_path / "bundle", "one"), key)
+    publisher.move(offered, "stable", 1, key)
+    certificate = write_certificate(tmp_path / "tls.pem", from_year, until_year)
+    with gate(registry, certificate) as standing:
+        settings = {"repository": publisher.repository, "plain_http": False}
+        device = PullingDevice(tmp_path / "root", standing.host, format_signer(key), settings)
+        assert device.pull().result == "tls"
+        (device.folder / "ca.pem").write_bytes(
+            certificate.read_bytes().partition(b"-----BEGIN PRIV")[0]
+        )
+        pulled = device.pull()
+    assert pulled.result == result, pulled
+    assert ("this device's clock" in pulled.text) == (result == "clock")
+
+
+def write_certificate(path: Path, from_year: int, until_year: int) -> Path:
+    """Write a certificate of 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.datetime(from_year, 1, 1, tzinfo=datetime.UTC))
+        .not_valid_after(datetime.datetime(until_year, 1, 1, tzinfo=datetime.UTC))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(made.public_bytes(Encoding.PEM) + secret)
+    return path
+
+
+def test_reports_go_to_a_textfile_and_to_an_address_and_a_failing_one_changes_nothing(
+    site: Site,
+) -> None:
+    release = site.move(site.offer("one"), 7)
+    folder = site.folder / "metrics"
+    folder.mkdir()
+    site.device.credentials = {"report_token": "canary"}
+    with reports() as (address, posted):
+        site.device.write(textfile=str(folder), report_url=address)
+        assert site.device.pull().result == "installed"
+        site.device.pull()
+    assert site.device.pull().result == "unchanged"
+    text = (folder / "edgepack_pull_tiny.prom").read_text()
+    assert [path.name for path in folder.iterdir()] == ["edgepack_pull_tiny.prom"]
+    assert f'release="{release}",version="1.0.0"' in text
+    for line in (
+        'edgepack_pull_sequence{project="tiny"} 7',
+        'edgepack_pull_follows{project="tiny"} 1',
+        'edgepack_pull_result{project="tiny",result="unchanged"} 1',
+        'edgepack_pull_runs_total{project="tiny",result="installed"} 1',
+        'edgepack_pull_runs_total{project="tiny",result="unchanged"} 2',
+    ):
+        assert f"\n{line}\n" in text
+    families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert {line.partition("{")[0] for line in text.splitlines() if line[0] != "#"} == families
+    (first, token), _ = posted
+    assert token == "Bearer canary"
+    assert (first["result"], first["release"], first["sequence"]) == ("installed", release, 7)
+    assert "canary" not in text + json.dumps(first)
+
+
+@contextmanager
+def reports() -> Iterator[tuple[str, list[tuple[dict[str, Any], str]]]]:
+    """Take what devices report; yield the address, and what came."""
+    posted: list[tuple[dict[str, Any], str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            posted.append((json.loads(body), self.headers["Authorization"]))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/reports", posted
+        server.shutdown()
+        thread.join()
+
+
+def test_credentials_that_others_may_read_are_not_used(site: Site) -> None:
+    site.device.credentials = {"username": "board", "password": "canary"}
+    site.device.write()
+    (site.device.folder / "credentials.json").chmod(0o640)
+    pulled = site.device.pull()
+    assert (pulled.code, pulled.result) == (2, "settings")
+    assert "mode 640" in pulled.text
+    assert site.gate.asked == []
+
+
+def test_what_an_operator_switches_by_hand_stays_until_the_channel_moves(site: Site) -> None:
+    first = site.move(site.offer("one"), 1)
+    site.device.pull()
+    site.move(site.offer("two", version="1.1.0"), 2)
+    site.device.pull()
+    (site.device.base / "current").unlink()
+    (site.device.base / "current").symlink_to(f"releases/{first}")
+    assert site.device.pull().result == "unchanged"
+    assert site.device.current == first
+    third = site.move(site.offer("three", version="1.2.0"), 3)
+    assert site.device.pull().result == "installed"
+    assert site.device.current == third
+
+
+def test_the_history_says_who_switched_and_has_no_gap(site: Site) -> None:
+    site.move(site.offer("one"), 1)
+    site.device.pull()
+    site.device.write(health=["false"])
+    site.move(site.offer("two", version="1.1.0"), 2)
+    assert site.device.pull().result == "health"
+    lines = (site.device.base / "history.jsonl").read_bytes().splitlines(keepends=True)
+    records = [json.loads(line) for line in lines]
+    assert [one["action"] for one in records] == ["push", "switch", "push", "switch", "rollback"]
+    assert {one["by"] for one in records} == {"pull@stable"}
+    for before, after in pairwise(lines):
+        assert json.loads(after)["previous"] == hashlib.sha256(before).hexdigest()
+
+
+@pytest.mark.slow(reason="three pushes over SSH beside runs of the agent")
+def test_pushes_and_pulls_at_once_leave_whole_releases(site: Site, tmp_path: Path) -> None:
+    if find_sshd() is None:
+        pytest.skip("there is no sshd")
+    offered = [site.offer(f"n{number}", version=f"1.{number}.0") for number in range(3)]
+    pushed = write_tiny_bundle(tmp_path / "pushed")
+    environment = {"PATH": put_python_first()}
+    with OpenSshServer(tmp_path / "ssh", environment) as server, ThreadPoolExecutor(1) as pool:
+        device = ssh_device(server, root=str(site.device.root))
+        work = pool.submit(lambda: [push(pushed, device, self_test=False) for _ in range(3)])
+        results = []
+        for number, one in enumerate(offered):
+            site.move(one, number + 1)
+            results.append(site.device.pull().result)
+        work.result()
+    site.move(offered[2], 9, downgrade=True)
+    assert site.device.pull().result in ("installed", "unchanged")
+    assert site.device.current == offered[2]["annotations"]["dev.edgepack.manifest"][:16]
+    assert set(results) <= {"installed", "unchanged", "busy", "older"}
+    for release in (site.device.base / "releases").iterdir():
+        digest = hashlib.sha256((release / "manifest.json").read_bytes()).hexdigest()
+        assert is_whole(str(release), digest)
+
+
+@pytest.mark.slow(reason="a repository of its own, and several runs of the agent")
+@pytest.mark.parametrize("kind", ["entry-is-replayed", "agent-is-killed-in-its-trial"])
+def test_a_disturbed_device_ends_with_the_right_release(
+    kind: str, registry: str, tmp_path: Path
+) -> None:
+    with gate(registry) as standing:
+        offers = Offers.write(tmp_path, registry, f"f{kind}/tiny")
+        base = make_base(offers, standing, tmp_path / "base")
+        place = tmp_path / "run"
+        place.mkdir()
+        assert run_one(kind, offers, standing, base, place, "1/1") == ""

@@ -98,6 +98,8 @@ class Gate:
     login: str = ""
     """``user:password`` that ``/token`` wants, or every request where ``is_basic`` is set."""
     is_basic: bool = False
+    watch: Callable[[Any], object] = lambda _: None
+    """Is given the headers of each request."""
 
     def disturb(self, matches: str, change: Change, times: int = 1 << 30, **more: Any) -> Fault:
         """Add a fault."""
@@ -157,6 +159,7 @@ def handle(handler: Any) -> None:
     line = f"{handler.command} {handler.path}"
     ranged = handler.headers.get("Range")
     gate.asked.append(f"{line} {ranged}" if ranged else line)
+    gate.watch(handler.headers)
     answer = _refuse(gate, handler) or _pass_on(gate, handler, line)
     handler.send_response(answer.status)
     for name, value in answer.headers.items():
