@@ -97,7 +97,7 @@ class Run:
     """What may be current."""
     results: list[str] = field(default_factory=list)
 
-    def move(self, name: str, sequence: int, key: Path | None = None, **changes: Any) -> None:
+    def move(self, name: str, sequence: int, key: Path | None = None, /, **changes: Any) -> None:
         """Point the channel at a bundle, with an entry that the operator, or ``key``, signs."""
         manifest = self.offers.manifests[name]
         signer = key or self.offers.key

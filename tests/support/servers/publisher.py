@@ -162,6 +162,7 @@ class Publisher:
         channel: str,
         sequence: int,
         key: Path | None,
+        /,
         **changes: Any,
     ) -> None:
         """Point a channel at a bundle, with a signed entry; without a key only the tag moves."""
