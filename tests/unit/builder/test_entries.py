@@ -49,6 +49,11 @@ def test_entry_when_it_ends_anywhere_is_refused(entry, tmp_path):
             read(data[:end], tmp_path / str(end))
 
 
+def test_entry_when_more_follows_is_refused(entry, tmp_path):
+    with pytest.raises(DamagedError):
+        read(pack_entry(KEY, entry) + b"x", tmp_path)
+
+
 def change(entry, **changed):
     line, rest = pack_entry(KEY, entry).split(b"\n", 1)
     return json.dumps({**json.loads(line), **changed}).encode() + b"\n" + rest
