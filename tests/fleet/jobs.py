@@ -26,6 +26,7 @@ from unittest.mock import patch
 from edgepack.base.team import TRY_VARIABLE, VARIABLE
 from edgepack.devices.inventory import LocalEntry, add_device
 from edgepack.errors import DatabaseError, UsageError
+from edgepack.jobs import work as work_module
 from edgepack.jobs.queue import Job, JobQueue, NewJob
 from edgepack.project.profile import find_host_target
 
@@ -90,8 +91,8 @@ class Found:
 class Ground:
     """A folder with devices and the stand-in, workers, and a database that may be crashed."""
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self.folder, self.url = folder, url
+    def __init__(self, folder: Path, url: str, hold_s: float) -> None:
+        self.folder, self.url, self.hold_s = folder, url, hold_s
         self.workers: list[subprocess.Popen[bytes]] = []
         self.log = (folder / "workers.log").open("wb")
         self.database = ExitStack()
@@ -102,7 +103,7 @@ class Ground:
             add_device(folder / "devices.yaml", f"d{number}", entry)
 
     def start_worker(self) -> None:
-        argv = [sys.executable, "-c", WORKER, str(HOLD_S)]
+        argv = [sys.executable, "-c", WORKER, str(self.hold_s)]
         self.workers.append(
             subprocess.Popen(
                 argv,
@@ -140,7 +141,7 @@ class Ground:
 
 
 @contextmanager
-def prepared() -> Iterator[Ground]:
+def prepared(hold_s: float) -> Iterator[Ground]:
     """Make a database and a ground; this process is one of the team."""
     with (
         tempfile.TemporaryDirectory(prefix="edgepack-jobs-") as folder,
@@ -148,7 +149,7 @@ def prepared() -> Iterator[Ground]:
         patch.dict(os.environ, {VARIABLE: url}),
     ):
         os.environ.pop(TRY_VARIABLE, None)
-        ground = Ground(Path(folder), url)
+        ground = Ground(Path(folder), url, hold_s)
         try:
             yield ground
         finally:
@@ -239,7 +240,7 @@ def judge(found: Found, jobs: Sequence[Job], log: Sequence[str]) -> None:
 def run_jobs(runs: int, *, are_disturbed: bool, words: Sequence[str] = ("long", "faults")) -> Found:
     """Do so many jobs, and return what was seen."""
     found, began = Found(runs), time.monotonic()
-    with prepared() as ground:
+    with prepared(HOLD_S if are_disturbed else work_module.HOLD_S) as ground:
         add_jobs(ground, runs, *words)
         work(ground, found, are_disturbed=are_disturbed)
         judge(found, JobQueue().list_jobs(), (ground.folder / "log").read_text().splitlines())
