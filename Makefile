@@ -64,8 +64,9 @@ lab: $(READY)  ## Emulated aarch64 boards over SSH; needs root on Debian
 farm-test: $(READY)  ## A month of a farm in an hour: 40 boards, faults all the time; needs root on Linux, sshd
 	$(ROOM) $(BIN)/python -m tests.farm.run $(FARM)
 
-fleet-test: $(READY)  ## Devices that pull, disturbed a thousand times, and 2,000 at once; needs Debian's docker-registry
+fleet-test: $(READY)  ## Devices that pull and jobs of a team, disturbed; 2,000 devices at once; needs Debian's docker-registry, PostgreSQL
 	$(ROOM) $(BIN)/python -m tests.fleet.run $(FLEET)
+	$(ROOM) $(BIN)/python -m tests.fleet.jobs
 
 mobile-test: $(READY)  ## Phone bundles under real compilers; needs a JDK, Maven and, for Swift, root on Debian
 	$(ROOM) $(BIN)/python -m tests.mobile.run $(MOBILE)
