@@ -60,7 +60,11 @@ def require_registry() -> str:
 
 @contextmanager
 def running_registry(
-    folder: Path, *, auth: Mapping[str, Any] | None = None, http: Mapping[str, Any] | None = None
+    folder: Path,
+    *,
+    auth: Mapping[str, Any] | None = None,
+    http: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Registry]:
     """Start a registry that keeps its blobs in an empty folder.
 
@@ -68,6 +72,7 @@ def running_registry(
         folder: An empty folder.
         auth: The configuration's ``auth``; default: everybody may do everything.
         http: More of the configuration's ``http``, as ``tls``.
+        environment: Parts of the configuration as variables, ``REGISTRY_...``.
     """
     program = require_registry()
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +92,9 @@ def running_registry(
     # It takes REGISTRY_AUTH_FILE, which is the clients', for a part of its configuration.
     rest = {name: value for name, value in os.environ.items() if not name.startswith("REGISTRY_")}
     with log.open("wb") as output:
-        server = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=rest)
+        server = subprocess.Popen(
+            argv, stdout=output, stderr=subprocess.STDOUT, env={**rest, **(environment or {})}
+        )
     try:
         yield Registry(_wait_for_host(server, log), folder / "blobs", log, server.pid)
     finally:
