@@ -39,7 +39,7 @@ MAY_USE = {
     ),
     "trying": "base ondevice model project bundle samples metrics results",
     "serving": "ondevice",
-    "fleets": "base bundle",
+    "fleets": "base bundle registry",
     "measure": (
         "base ondevice model project backends bundle samples metrics records devices "
         "deploy steps builder"

@@ -34,7 +34,10 @@ def export(
     cert: Annotated[Path | None, typer.Option(help="The key's certificate, for RAUC.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a bundle as a package that your fleet manager takes, with the self-test as its hook."""
+    """Write a bundle as a package that your fleet manager takes, with the self-test as its hook.
+
+    An OCI layout has none: devices that pull test what they get.
+    """
     from edgepack.cli.printing import print_json, write_line
 
     exported = api.export_bundle(

@@ -1,1 +1,1 @@
-"""Bundles in the forms of fleet managers: Debian packages, Mender artifacts, RAUC bundles."""
+"""Bundles in the forms of fleet managers: packages, artifacts and archives, each with its hook."""

@@ -13,8 +13,9 @@ from edgepack.errors import UsageError
 from edgepack.fleets.deb import write_deb
 from edgepack.fleets.mender import write_mender
 from edgepack.fleets.rauc import write_rauc
+from edgepack.registry.layout import write_layout
 
-ExportFormat = Literal["deb", "mender", "rauc"]
+ExportFormat = Literal["deb", "mender", "oci", "rauc"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ _NEEDS: dict[ExportFormat, dict[str, str]] = {
         "compatible": "name the device types that take it, as your devices have them",
         "key": "",
     },
+    "oci": {},
     "rauc": {
         "compatible": "give the text of 'compatible' in the devices' system.conf",
         "slot": "give CLASS of [slot.CLASS.0] in the devices' system.conf",
@@ -68,13 +70,14 @@ def export_bundle(
     Args:
         bundle: Its folder or archive, of a Linux target.
         form: ``deb``: a Debian package; ``mender``: an artifact of Mender with its update module;
-            ``rauc``: a bundle of RAUC.
+            ``rauc``: a bundle of RAUC; ``oci``: an OCI image layout, which tools such as skopeo
+            bring to a registry.
         to: The folder to write into.
         settings: What Mender and RAUC need to know beside it.
 
     Raises:
         UsageError: The bundle is not for Linux, or a setting is missing or not the format's.
-        BundleError: The bundle is not as it was built.
+        BundleError: The bundle is not as it was built, or has too many files for the form.
         ToolError: A tool is missing or failed, or the folder cannot be written.
     """
     with ExitStack() as stack:
@@ -97,7 +100,7 @@ def _write(found: AnyBundle, form: ExportFormat, to: Path, settings: ExportSetti
     if form == "rauc" and settings.key and settings.cert:
         signer = (settings.key, settings.cert)
         return write_rauc(found, to, settings.compatible[0], settings.slot, signer)
-    return write_deb(found, to)
+    return write_layout(found, to) if form == "oci" else write_deb(found, to)
 
 
 def _check_settings(form: ExportFormat, settings: ExportSettings) -> None:

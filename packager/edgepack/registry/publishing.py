@@ -169,6 +169,34 @@ def promote(
     return [_publish(offer, repository, progress) for offer in ready]
 
 
+def make_artifacts(whole: AnyBundle, signature: bytes | None) -> list[Artifact]:
+    """Return a bundle as it lies in a registry, and after it what refers to it.
+
+    Args:
+        whole: The bundle, whose files were verified.
+        signature: That of its manifest; None: it has none.
+
+    Raises:
+        BundleError: It has too many files for a registry.
+    """
+    path = whole.path
+    chunks = {
+        file.path: [(chunk.sha256, chunk.size) for chunk in cut_file(path / file.path)]
+        for file in whole.manifest.files
+        if file.size_bytes > LEAST_CHUNKED
+    }
+    artifact = make_artifact(whole, chunks)
+    if len(artifact.content) > MOST_BYTES:
+        raise BundleError(
+            f"{str(path)!r} has {len(whole.manifest.files)} files, and registries take no manifest"
+            f" of more than {MOST_BYTES >> 20} MiB",
+            hint="put them into fewer 'files' in edgepack.yaml: a .zip or .tar",
+        )
+    subject = artifact.descriptor
+    signatures = [make_signature(subject, signature)] if signature else []
+    return [artifact, *make_sbom_referrers(subject, whole), *signatures]
+
+
 @dataclass(frozen=True)
 class _Offer:
     """A bundle that is whole, or was published, and as what it is published."""
@@ -201,24 +229,12 @@ def _offer(bundle: AnyBundle, tag: str, options: PublishOptions, progress: Progr
             f"{str(path)!r} was changed while its signature was checked",
             hint="publish again when nothing builds or signs it any more",
         )
-    chunks = {
-        file.path: [(chunk.sha256, chunk.size) for chunk in cut_file(path / file.path)]
-        for file in whole.manifest.files
-        if file.size_bytes > LEAST_CHUNKED
-    }
-    artifact = make_artifact(whole, chunks)
-    if len(artifact.content) > MOST_BYTES:
-        raise BundleError(
-            f"{str(path)!r} has {len(whole.manifest.files)} files, and registries take no manifest"
-            f" of more than {MOST_BYTES >> 20} MiB",
-            hint="put them into fewer 'files' in edgepack.yaml: a .zip or .tar",
-        )
-    subject = artifact.descriptor
-    artifacts = [artifact, *make_sbom_referrers(subject, whole)]
-    if signature:
-        artifacts.append(make_signature(subject, (path / MANIFEST_SIGNATURE).read_bytes()))
+    artifacts = make_artifacts(
+        whole, (path / MANIFEST_SIGNATURE).read_bytes() if signature else None
+    )
+    artifact = artifacts[0]
     facts = read_facts(artifact.manifest, str(path))
-    return _Offer(facts, subject, artifact.content, tuple(artifacts), (tag,), signature)
+    return _Offer(facts, artifact.descriptor, artifact.content, tuple(artifacts), (tag,), signature)
 
 
 def _take(repository: Repository, tag: str, options: PublishOptions) -> _Offer:
