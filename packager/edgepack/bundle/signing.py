@@ -105,6 +105,19 @@ def sign_message(message: bytes, namespace: str, key: Path | None = None) -> byt
         return _sign(path, key, namespace).read_bytes()
 
 
+def find_fingerprint(key: Path) -> str:
+    """Return a key's fingerprint as signatures have it; empty where ssh-keygen cannot tell.
+
+    Args:
+        key: A private key, or a public one.
+
+    Raises:
+        UsageError: There is no such key.
+        ToolError: ssh-keygen is missing.
+    """
+    return _parse_fingerprint(_run(["-l", "-f", str(_find_given_key(key))]).text)
+
+
 def check_message(
     message: bytes, signature: bytes, namespace: str, allowed_signers: Path | None = None
 ) -> Signature:

@@ -51,7 +51,7 @@ def publish(
         str,
         typer.Option(
             metavar="CHANNEL",
-            help="Instead of bundles: exactly what this other channel or tag leads to.",
+            help="Instead of bundles: exactly what this other channel, a tag or a digest leads to.",
         ),
     ] = "",
     key: Annotated[
@@ -70,7 +70,12 @@ def publish(
     ] = False,
     sequence: Annotated[
         int | None,
-        typer.Option(min=1, help="The least number of the channel's entry [default: the next one]"),
+        typer.Option(
+            min=1,
+            max=2**53 - 1,
+            help="The least number of the channel's entry. Nothing that is there counts then but"
+            " what a known signer has signed [default: the next one]",
+        ),
     ] = None,
     measured: Annotated[
         bool,

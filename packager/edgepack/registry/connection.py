@@ -139,7 +139,7 @@ class Connection:
             RegistryError: It refuses.
             ToolError: As :func:`find_credentials`.
         """
-        answer = self._follow(method, urljoin(self.base, path), headers or {}, body)
+        answer = self._follow(method, self.resolve(self.base, path), headers or {}, body)
         try:
             if answer.status not in expect:
                 raise self._explain(method, answer)
@@ -149,6 +149,26 @@ class Connection:
             if answer.length_remaining == 0:
                 answer.drain_conn()  # and so keep the connection; of others it is not worth it
             answer.close()
+
+    def resolve(self, base: str, target: str) -> str:
+        """Return where an address of the registry leads, seen from another one.
+
+        Raises:
+            RegistryError: It is none of HTTP.
+        """
+        try:
+            url = urljoin(base, target)
+            scheme = urlsplit(url).scheme
+        except ValueError:
+            url = scheme = ""
+        if scheme not in ("http", "https"):
+            raise RegistryError(
+                f"{self.reference.host} leads to {target.partition('?')[0][:100]!r}, and only HTTP"
+                " is spoken here",
+                hint=_ASK_OWNER,
+                where=str(self.reference),
+            )
+        return url
 
     def _follow(
         self, method: str, url: str, headers: Mapping[str, str], body: Body | None
@@ -161,7 +181,7 @@ class Connection:
             if not is_moved or method not in ("GET", "HEAD"):
                 return answer
             answer.close()
-            url = urljoin(url, target)
+            url = self.resolve(url, target)
         raise RegistryError(
             f"{self.reference.host} leads from one address to the next without an end",
             hint="look at what is in front of the registry: a proxy, or its storage",
@@ -226,7 +246,10 @@ class Connection:
     def _authorize(self, challenge: _Challenge, *, again: bool) -> None:
         """Get what the registry wants to be shown."""
         credentials = self._credentials = find_credentials(self.reference)
-        self._secrets = [credentials.password, credentials.identity_token] if credentials else []
+        self._secrets = []
+        if credentials:
+            basic = credentials.basic.removeprefix("Basic ")
+            self._secrets = [credentials.password, credentials.identity_token, basic]
         if challenge.scheme == "bearer" and "realm" in challenge.parts:
             self._authorization = f"Bearer {retry(lambda: self._get_token(challenge, credentials))}"
         elif credentials and credentials.user and challenge.scheme == "basic" and not again:
@@ -239,11 +262,7 @@ class Connection:
         asked = {
             name: challenge.parts[name] for name in ("service", "scope") if name in challenge.parts
         }
-        realm = challenge.parts["realm"]
-        if urlsplit(realm).scheme not in ("http", "https"):
-            raise RegistryError(
-                f"{self.reference.host} names {realm[:100]!r} as its token server", hint=_ASK_OWNER
-            )
+        realm = self.resolve("", challenge.parts["realm"])
         if credentials and credentials.identity_token:
             form = {
                 "grant_type": "refresh_token",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from pydantic.alias_generators import to_camel
 
 from edgepack.errors import RegistryError
@@ -74,11 +74,19 @@ class ImageManifest(_Document):
 
 
 class Index(_Document):
-    """A list of manifests: what refers to a manifest."""
+    """A list of manifests: what refers to a manifest.
+
+    Others may list what is not read here, as with digests of sha512: it is kept and not looked at.
+    """
 
     schema_version: Literal[2] = 2
     media_type: Literal["application/vnd.oci.image.index.v1+json"] = INDEX_TYPE
-    manifests: list[Descriptor] = []
+    manifests: list[Descriptor | dict[str, JsonValue]] = []
+
+    @property
+    def descriptors(self) -> list[Descriptor]:
+        """Those that are read here."""
+        return [each for each in self.manifests if isinstance(each, Descriptor)]
 
 
 class Tags(_Document):

@@ -10,7 +10,7 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgepack.base.files import holding
@@ -27,16 +27,18 @@ from edgepack.bundle.pipeline import PipelineManifest
 from edgepack.bundle.reading import parse_any, verify_any
 from edgepack.bundle.signing import Signature
 from edgepack.bundle.writing import replacing
-from edgepack.errors import BundleError, UsageError, suggest_nearest
+from edgepack.errors import BundleError, RegistryError, UsageError, suggest_nearest
 from edgepack.registry.artifact import CHUNKS, TARGET, Facts, read_facts
 from edgepack.registry.connection import pooled
 from edgepack.registry.documents import Descriptor, ImageManifest
 from edgepack.registry.reference import Reference, is_reference
 from edgepack.registry.referrers import FoundSignature, find_signature
-from edgepack.registry.repository import LIES, Repository
+from edgepack.registry.repository import LIES, Found, Repository
 
 MOST_MANIFEST = 64 << 20
 """Bytes of a ``manifest.json`` that is read."""
+MOST_NAME = 255
+"""Characters of ``NAME-VERSION-TARGET``, which is a folder's name (NAME_MAX of POSIX on Linux)."""
 
 
 @dataclass(frozen=True)
@@ -133,17 +135,23 @@ def list_tagged(repository: Repository, name: str) -> list[str]:
     """Return a tag, or those of several targets that were published under it.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is none; or there are both, so that one may have been left behind.
     """
     tags = repository.list_tags()
+    found = [
+        tag
+        for tag in tags
+        if tag.startswith(f"{name}-") and tag == f"{name}-{_find_target(repository, tag)}"
+    ]
+    if name in tags and found:
+        raise UsageError(
+            f"there are {name!r} and {', '.join(map(repr, found))}, and one may be left behind",
+            hint=f"name one of those with a target, or the digest of what {name!r} leads to:"
+            f" 'edgepack channel show {repository.reference.at(name)} --json' has it",
+            where=str(repository.reference.at("")),
+        )
     if name in tags:
         return [name]
-    found = []
-    for tag in tags:
-        if tag.startswith(f"{name}-"):
-            manifest, _ = repository.read_image(tag)
-            said = (manifest.annotations or {}).get(TARGET)
-            found += [tag] if tag == f"{name}-{said}" else []
     if not found:
         raise UsageError(
             f"there is no tag {name!r} in {repository.reference.at('')}",
@@ -152,34 +160,42 @@ def list_tagged(repository: Repository, name: str) -> list[str]:
     return found
 
 
+def _find_target(repository: Repository, tag: str) -> str:
+    """Return what a tag says of its bundle's target; empty where it leads to no bundle."""
+    try:
+        manifest, _ = repository.read_image(tag)
+    except RegistryError as error:
+        if error.transient:
+            raise
+        return ""
+    return (manifest.annotations or {}).get(TARGET, "")
+
+
 def _fetch(
     repository: Repository, name: str, out: Path | None, options: FetchOptions, progress: Progress
 ) -> Fetched:
-    manifest, found = repository.read_image(name)
+    found = find_bundle(repository, name)
     where = str(repository.reference.at(name))
-    facts = read_facts(manifest, where)
-    text = read_bundle_manifest(repository, manifest, facts)
-    signature = find_signature(repository, found.digest, text, options.allowed_signers)
+    facts, text, digest = found.facts, found.text, found.image.digest
+    signature = find_signature(repository, digest, text, options.allowed_signers)
     if options.require_signature:
         require_known(signature, where)
-    bundle = parse_any(text)
-    source = _Source(repository, manifest, where, progress)
-    # By what the manifest itself says, which was hashed, and not by what the registry calls it.
-    path = out / bundle.id if out else _find_cache() / found.digest.removeprefix("sha256:")
+    source = _Source(repository, found.manifest, where, progress)
+    path = out / facts.bundle if out else _find_cache() / digest.removeprefix("sha256:")
     with holding(path):
         if not out:
             # What a killed one left: nobody else writes there while this one holds the place.
             for left in path.parent.glob(f".{path.name}-*"):
                 shutil.rmtree(left, ignore_errors=True)
         if out or not _is_whole(path, facts):
-            sent = source.write(path, text, bundle, signature)
+            sent = source.write(path, text, found.bundle, signature)
         else:
             sent = 0
             _put_signature(path, signature)
     return Fetched(
-        reference=where if name.startswith("sha256:") else f"{where}@{found.digest}",
+        reference=where if name.startswith("sha256:") else f"{where}@{digest}",
         path=path,
-        bundle=bundle.id,
+        bundle=facts.bundle,
         release=facts.release,
         signature=signature.signature if signature else None,
         bytes_fetched=sent,
@@ -214,12 +230,53 @@ def _put_signature(path: Path, found: FoundSignature | None) -> None:
             copy_file(Path(scratch.name), place, by_way_of=path.parent)
 
 
-def read_bundle_manifest(repository: Repository, manifest: ImageManifest, facts: Facts) -> bytes:
-    """Return a bundle's ``manifest.json``.
+@dataclass(frozen=True)
+class FoundBundle:
+    """A bundle in a registry, of which ``manifest.json`` was read and hashed."""
+
+    manifest: ImageManifest
+    image: Found
+    """The image manifest's bytes."""
+    facts: Facts
+    """What ``manifest.json`` says, and not what the registry calls it."""
+    text: bytes
+    """``manifest.json``."""
+    bundle: Manifest | PipelineManifest
+
+
+def find_bundle(repository: Repository, name: str) -> FoundBundle:
+    """Return the bundle that a tag or a digest leads to; its files are not looked at.
 
     Raises:
-        BundleError: It is not there, or not the one that the image manifest names as its release.
+        UsageError: There is no such tag or digest.
+        RegistryError: It leads to what is no bundle.
+        BundleError: There is no ``manifest.json``; it is not the one that the image manifest names
+            as its release; or it says something else of itself than the image manifest does.
     """
+    manifest, image = repository.read_image(name)
+    where = str(repository.reference.at(name))
+    said = read_facts(manifest, where)
+    text = _read_bundle_manifest(repository, manifest, said)
+    bundle = parse_any(text)
+    if len(bundle.id) > MOST_NAME:
+        raise BundleError(
+            f"the bundle's name has {len(bundle.id)} characters, and no folder can be called so",
+            hint=LIES,
+            where=where,
+        )
+    facts = Facts(bundle.id, bundle.name, bundle.version, bundle.target, said.release)
+    for what, true in asdict(facts).items():
+        if (called := asdict(said)[what]) != true:
+            raise BundleError(
+                f"the registry says {called[:100]!r} of the bundle's {what}, and {MANIFEST} says"
+                f" {true!r}",
+                hint=LIES,
+                where=where,
+            )
+    return FoundBundle(manifest, image, facts, text, bundle)
+
+
+def _read_bundle_manifest(repository: Repository, manifest: ImageManifest, facts: Facts) -> bytes:
     layer = manifest.find_layer(MANIFEST)
     if layer is None or layer.digest != f"sha256:{facts.release}":
         raise BundleError(

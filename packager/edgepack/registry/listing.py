@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.errors import EdgepackError
-from edgepack.registry.artifact import read_facts
 from edgepack.registry.channels import find_entry
-from edgepack.registry.fetching import read_bundle_manifest
+from edgepack.registry.fetching import find_bundle
 from edgepack.registry.reference import Reference
 from edgepack.registry.referrers import find_signature
 from edgepack.registry.repository import Repository
@@ -67,14 +66,13 @@ def list_tags(
 
 
 def _look_at(repository: Repository, tag: str, allowed_signers: Path | None) -> ListedTag:
-    manifest, found = repository.read_image(tag)
-    facts = read_facts(manifest, str(repository.reference.at(tag)))
-    message = read_bundle_manifest(repository, manifest, facts)
-    signed = find_signature(repository, found.digest, message, allowed_signers)
-    entry = find_entry(repository, found.digest, facts, tag, allowed_signers)
+    found = find_bundle(repository, tag)
+    facts, digest = found.facts, found.image.digest
+    signed = find_signature(repository, digest, found.text, allowed_signers)
+    entry = find_entry(repository, digest, facts, tag, allowed_signers)
     return ListedTag(
         tag=tag,
-        digest=found.digest,
+        digest=digest,
         bundle=facts.bundle,
         version=facts.version,
         target=facts.target,

@@ -15,10 +15,15 @@ from typing import BinaryIO
 from edgepack.base.progress import Progress, Silent, Task, Work
 from edgepack.bundle.manifest import MANIFEST_SIGNATURE
 from edgepack.bundle.reading import AnyBundle, verify_any
-from edgepack.bundle.signing import Signature, read_signature, require_signature
+from edgepack.bundle.signing import (
+    Signature,
+    find_fingerprint,
+    read_signature,
+    require_signature,
+)
 from edgepack.deploy.fleet.bundles import load_bundles_by_target
 from edgepack.deploy.transfer.chunks import cut_file
-from edgepack.errors import BundleError, UsageError
+from edgepack.errors import BundleError, RegistryError, UsageError
 from edgepack.registry.artifact import (
     LEAST_CHUNKED,
     Artifact,
@@ -29,11 +34,11 @@ from edgepack.registry.artifact import (
     make_signature,
     read_facts,
 )
-from edgepack.registry.channels import Move, plan_move
+from edgepack.registry.channels import Move, find_entry, plan_move
 from edgepack.registry.connection import pooled
 from edgepack.registry.documents import MANIFEST_TYPE, MOST_BYTES, Descriptor
-from edgepack.registry.fetching import list_tagged, read_bundle_manifest, require_known
-from edgepack.registry.reference import Reference, require_tag
+from edgepack.registry.fetching import FoundBundle, find_bundle, list_tagged, require_known
+from edgepack.registry.reference import Reference, is_digest, require_tag
 from edgepack.registry.referrers import find_signature
 from edgepack.registry.repository import Repository
 
@@ -78,7 +83,8 @@ class PublishOptions:
     downgrade: bool = False
     """Whether the channel may go back to an older version, and devices with it."""
     sequence: int | None = None
-    """The least number of the channel's entry; default: the next one."""
+    """The least number of the channel's entry; default: the next one. What the channel leads to
+    does not count then, unless a known signer has signed it."""
     gate: Callable[[str], None] | None = None
     """Raises an error for a release, by the SHA-256 of its ``manifest.json``, that must not go out;
     nothing is sent then."""
@@ -140,21 +146,23 @@ def promote(
     options: PublishOptions,
     progress: Progress | None = None,
 ) -> list[Published]:
-    """Move a channel to exactly the bundles that another channel, or any tag, leads to.
+    """Move a channel to exactly the bundles that another channel, any tag or a digest leads to.
 
     Where there is no such tag, those are meant that have ``-`` and their target behind it, and the
     channel that is moved is called in the same way.
 
     Args:
         reference: The repository.
-        after: The channel or tag that goes before.
+        after: The channel, tag or digest that goes before. With a key in the options, a channel
+            counts only where it has an entry of that key or of a known signer.
         options: How; they name the ``channel``.
         progress: Where to report; default: nowhere.
 
     Raises:
-        BundleError: A bundle lacks a required signature.
-        UsageError: There is no such tag; or the channel has a newer version, or is of another
-            project or target.
+        BundleError: A bundle lacks a required signature, or is not what the registry says of it.
+        UsageError: There is no such tag, or there are both it and those with a target; nobody known
+            has signed where it leads; or the channel has a newer version, or is of another project
+            or target.
         RegistryError: The registry refuses, or does not answer.
         ToolError: urllib3 or ssh-keygen is missing.
     """
@@ -164,7 +172,7 @@ def promote(
         _plan(
             _take(repository, tag, options), tag.removeprefix(after), repository, options, progress
         )
-        for tag in list_tagged(repository, after)
+        for tag in ([after] if is_digest(after) else list_tagged(repository, after))
     ]
     return [_publish(offer, repository, progress) for offer in ready]
 
@@ -213,8 +221,12 @@ class _Offer:
 
 
 def _choose_tag(reference: Reference, bundle: AnyBundle, *, several: bool) -> str:
-    tag = reference.tag or bundle.manifest.version.replace("+", "_")
+    tag = reference.tag or _make_version_tag(bundle.manifest.version)
     return require_tag(f"{tag}-{bundle.manifest.target}" if several else tag)
+
+
+def _make_version_tag(version: str) -> str:
+    return version.replace("+", "_")
 
 
 def _offer(bundle: AnyBundle, tag: str, options: PublishOptions, progress: Progress) -> _Offer:
@@ -239,17 +251,46 @@ def _offer(bundle: AnyBundle, tag: str, options: PublishOptions, progress: Progr
 
 def _take(repository: Repository, tag: str, options: PublishOptions) -> _Offer:
     """Return what a tag leads to, with its signature."""
-    manifest, found = repository.read_image(tag)
-    where = str(repository.reference.at(tag))
-    facts = read_facts(manifest, where)
-    message = read_bundle_manifest(repository, manifest, facts)
-    signature = find_signature(repository, found.digest, message, options.allowed_signers)
+    found = find_bundle(repository, tag)
+    if options.key is not None:
+        _require_moved(repository, tag, found, options.key, options.allowed_signers)
+    content, digest = found.image.content, found.image.digest
+    signature = find_signature(repository, digest, found.text, options.allowed_signers)
     if options.require_signature:
-        require_known(signature, where)
-    descriptor = Descriptor(media_type=MANIFEST_TYPE, digest=found.digest, size=len(found.content))
+        require_known(signature, str(repository.reference.at(tag)))
+    descriptor = Descriptor(media_type=MANIFEST_TYPE, digest=digest, size=len(content))
     return _Offer(
-        facts, descriptor, found.content, (), (), signature.signature if signature else None
+        found.facts, descriptor, content, (), (), signature.signature if signature else None
     )
+
+
+def _require_moved(
+    repository: Repository, name: str, found: FoundBundle, key: Path, allowed_signers: Path | None
+) -> None:
+    """Check that a known signer has moved a channel here, unless its name says which bundle it is.
+
+    Whoever may write to the repository moves its tags, and a new entry is signed for what they lead
+    to.
+
+    Raises:
+        UsageError: No known signer has.
+    """
+    facts = found.facts
+    version = _make_version_tag(facts.version)
+    is_version = version[0].isdigit() and name in (version, f"{version}-{facts.target}")
+    if is_version or is_digest(name):
+        return
+    entry = find_entry(
+        repository, found.image.digest, facts, name, allowed_signers, find_fingerprint(key)
+    )
+    if entry is None or not entry.is_known:
+        raise UsageError(
+            f"neither your key nor a signer whom you know has signed that {name!r} leads to"
+            f" {facts.bundle}",
+            hint="--allowed-signers FILE names who may sign; or name the bundle itself: --after"
+            f" {found.image.digest}",
+            where="--after",
+        )
 
 
 def _plan(
@@ -271,8 +312,10 @@ def _plan(
             hint="leave the tag away: the bundle gets its version as another tag",
             where="--channel",
         )
+    other = f"{options.channel}-{offer.facts.target}" if not suffix else options.channel
+    _require_only(repository, channel, other, offer.facts.target, options)
     move = Move(channel, options.key, options.downgrade, options.sequence, options.allowed_signers)
-    entry = plan_move(repository, offer.facts, offer.descriptor, move)
+    entry = plan_move(repository, offer.facts, offer.descriptor, move, progress)
     if entry is not None and options.key is None:
         progress.note(f"the entry of {channel} is not signed: devices that know signers refuse it")
     return replace(
@@ -280,6 +323,36 @@ def _plan(
         artifacts=(*offer.artifacts, *([entry] if entry else [])),
         tags=(*offer.tags, channel),
     )
+
+
+def _require_only(
+    repository: Repository, channel: str, other: str, target: str, options: PublishOptions
+) -> None:
+    """Check that a target has not another channel of the name already, which devices follow.
+
+    Raises:
+        UsageError: It has.
+    """
+    try:
+        found = None if repository.read_manifest(other) is None else find_bundle(repository, other)
+    except (BundleError, RegistryError) as error:
+        if error.transient:
+            raise
+        return  # no device takes what is no bundle
+    if found is None or found.facts.target != target:
+        return
+    own = find_fingerprint(options.key) if options.key else ""
+    entry = find_entry(
+        repository, found.image.digest, found.facts, other, options.allowed_signers, own
+    )
+    if entry is not None and (entry.is_known or options.key is None):
+        raise UsageError(
+            f"devices of {target} may follow the channel {other!r}, and {channel!r} would leave"
+            " them behind",
+            hint=f"publish each target by itself: that of {target} with --channel {other}; or with"
+            f" --channel {options.channel}-{target} when its devices are enrolled there",
+            where="--channel",
+        )
 
 
 def require_free(repository: Repository, tag: str, digest: str) -> None:

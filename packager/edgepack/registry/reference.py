@@ -88,6 +88,11 @@ class Reference:
         return f"{SCHEME}{self.host}/{self.repository}{self.tag and f':{self.tag}'}{digest}"
 
 
+def is_digest(name: str) -> bool:
+    """Return whether a name is a digest, and no tag."""
+    return re.fullmatch("sha256:[0-9a-f]{64}", name) is not None
+
+
 def is_reference(text: str) -> bool:
     """Return whether a word is an address in a registry, and no path."""
     return text.startswith(SCHEME)

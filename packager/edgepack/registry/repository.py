@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO
-from urllib.parse import quote, urljoin
+from urllib.parse import quote
 
 from edgepack.errors import BundleError, RegistryAwayError, RegistryError, UsageError
 from edgepack.registry.connection import BLOCK, Body, Connection, retry
@@ -98,7 +98,7 @@ class Repository:
                 )
             separator = "&" if "?" in place else "?"
             headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-            place = urljoin(f"{self._connection.base}blobs/uploads/", place)
+            place = self._connection.resolve(f"{self._connection.base}blobs/uploads/", place)
             address = f"{place}{separator}digest={quote(digest, safe='')}"
             with self._connection.ask("PUT", address, expect=(201,), headers=headers, body=body):
                 pass
@@ -251,13 +251,13 @@ class Repository:
                     break
                 self._has_referrers_api = True
                 where = str(self.reference)
-                manifests += parse(Index, found, "list of referrers", where).manifests
+                manifests += parse(Index, found, "list of referrers", where).descriptors
                 if not path:
                     break
             if self._has_referrers_api:
                 return manifests
             self._has_referrers_api = False
-        return self._read_index(digest).manifests
+        return self._read_index(digest).descriptors
 
     def write_referrer(self, descriptor: Descriptor, content: bytes, subject: str) -> None:
         """Put a manifest that refers to another one, and let it be found there.
@@ -270,11 +270,12 @@ class Repository:
             return
         for _ in range(_INDEX_TRIES):
             index = self._read_index(subject)
-            if any(each.digest == descriptor.digest for each in index.manifests):
+            if any(each.digest == descriptor.digest for each in index.descriptors):
                 return
             both = Index(manifests=[*index.manifests, descriptor])
             self.write_manifest(_make_tag(subject), both.encode(), INDEX_TYPE)
-        if all(each.digest != descriptor.digest for each in self._read_index(subject).manifests):
+        there = {each.digest for each in self._read_index(subject).descriptors}
+        if descriptor.digest not in there:
             raise RegistryError(
                 f"others write what refers to {subject} at the same time",
                 hint="publish again when they have ended",

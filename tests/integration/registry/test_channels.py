@@ -12,7 +12,7 @@ import pytest
 from edgepack import api
 from edgepack.bundle.signing import sign
 from edgepack.cli.main import run
-from edgepack.errors import UsageError
+from edgepack.errors import BundleError, UsageError
 
 from tests.support.reports.tiny_bundle import change_manifest
 from tests.support.servers.played_registry import PlayedRegistry, played_registry
@@ -148,6 +148,154 @@ def test_entry_when_somebody_else_wrote_one_the_signed_one_counts(
     new = make_version(whole, tmp_path, "1.0.1")
     publish(new, address, channel="stable", key=alice, allowed_signers=allowed)
     assert show(address, allowed)["stable"].sequence == 2
+
+
+LARGEST = 2**53 - 1
+
+
+def test_entry_when_it_is_not_signed_decides_no_number_that_is_signed(
+    whole: Path, played: PlayedRegistry, tmp_path: Path, alice: Path
+):
+    allowed = write_allowed(tmp_path / "signers", alice=alice)
+    address = played.address("tiny")
+    old, new = (make_version(whole, tmp_path, version) for version in ("1.0.0", "1.0.1"))
+    publish(old, address, channel="stable", key=alice)
+    publish(old, address, channel="stable", sequence=LARGEST - 1)
+    publish(new, address, channel="stable", key=alice)  # the own key is known without a file
+    assert show(address, allowed)["stable"].sequence == 2
+    with pytest.raises(UsageError, match="is above the largest number"):
+        publish(old, address, channel="lab", key=alice, sequence=LARGEST + 1)
+    assert "lab" not in played.tags
+
+
+def test_channel_when_nobody_known_has_signed_where_it_leads_needs_a_number(
+    whole: Path, played: PlayedRegistry, tmp_path: Path, alice: Path
+):
+    allowed = write_allowed(tmp_path / "signers", alice=alice)
+    address = played.address("tiny")
+    old, new, newest = (make_version(whole, tmp_path, each) for each in ("1.0", "1.1", "1.2"))
+    publish(old, address, channel="stable", key=alice)
+    publish(newest, address)
+    played.tags["stable"] = played.tags["1.2"]
+    publish(newest, address, channel="stable", sequence=LARGEST - 1)
+    signed: dict[str, Any] = {"channel": "stable", "key": alice, "allowed_signers": allowed}
+    with pytest.raises(UsageError, match="neither your key nor a signer whom you know"):
+        publish(new, address, **signed)
+    publish(new, address, **signed, sequence=5)
+    assert show(address, allowed)["stable"].sequence == 5
+    played.put(b'{"schemaVersion": 2, "mediaType": "x"}', "stable")
+    publish(new, address, **signed, sequence=6)
+    assert show(address, allowed)["stable"].sequence == 6
+
+
+def test_channel_when_the_last_number_is_taken_is_one_error(
+    whole: Path, played: PlayedRegistry, tmp_path: Path, alice: Path
+):
+    address = played.address("tiny")
+    old, new = (make_version(whole, tmp_path, version) for version in ("1.0.0", "1.0.1"))
+    publish(old, address, channel="stable", key=alice, sequence=LARGEST)
+    with pytest.raises(UsageError, match="above the largest number"):
+        publish(new, address, channel="stable", key=alice)
+
+
+def test_channel_when_it_is_signed_again_gets_a_new_entry_for_a_new_key_or_number(
+    whole: Path, played: PlayedRegistry, tmp_path: Path, alice: Path
+):
+    bob = make_key(tmp_path / "bob")
+    allowed = write_allowed(tmp_path / "signers", alice=alice, bob=bob)
+    bundle, address = make_version(whole, tmp_path, "1.0.0"), played.address("tiny")
+    found = []
+    for options in ({"key": alice}, {"key": bob}, {"key": bob}, {"key": bob, "sequence": 3}):
+        publish(bundle, address, channel="stable", allowed_signers=allowed, **options)
+        each = show(address, allowed)["stable"]
+        found.append((each.sequence, each.entry_signature.split()[2]))
+    assert found == [(1, "alice"), (2, "bob"), (2, "bob"), (3, "bob")]
+
+
+def test_channel_when_it_went_back_says_so_until_the_version_is_passed(
+    whole: Path, played: PlayedRegistry, tmp_path: Path
+):
+    address = played.address("tiny")
+    found = []
+    for version, downgrade in (
+        ("1.2.0", False),
+        ("1.0.0", True),
+        ("1.0.0", False),
+        ("1.1.0", False),
+        ("1.0.5", True),
+        ("1.1.5", False),
+        ("1.2.0", False),
+        ("1.2.1", False),
+    ):
+        bundle = tmp_path / f"{version}-linux-x86-64"
+        if not bundle.exists():
+            make_version(whole, tmp_path, version)
+        publish(bundle, address, channel="stable", downgrade=downgrade)
+        each = show(address)["stable"]
+        found.append((each.sequence, each.downgrade))
+    assert found == [
+        (1, False),
+        (2, True),
+        (2, True),
+        (3, True),
+        (4, True),
+        (5, True),
+        (6, False),
+        (7, False),
+    ]
+
+
+def test_promotion_when_nobody_known_has_moved_the_channel_before_signs_nothing(
+    whole: Path, played: PlayedRegistry, tmp_path: Path, alice: Path
+):
+    address, reference = played.address("tiny"), api.Reference.parse(played.address("tiny"))
+    old, new = (make_version(whole, tmp_path, version) for version in ("1.0.0", "1.0.1"))
+    publish(old, address, channel="canary", key=alice)
+    made = publish(new, address)
+    played.tags["canary"] = played.tags["1.0.1"]
+    options = api.PublishOptions(channel="stable", key=alice)
+    with pytest.raises(UsageError, match=r"has signed that 'canary' leads to tiny-1\.0\.1"):
+        api.promote(reference, "canary", options=options)
+    assert "stable" not in played.tags
+    for named in ("1.0.1", made.digest):
+        [moved] = api.promote(reference, named, options=options)
+        assert moved.digest == made.digest
+
+
+@pytest.mark.parametrize("name", ["org.opencontainers.image.version", "dev.edgepack.target"])
+def test_promotion_when_the_registry_calls_the_bundle_something_else_is_refused(
+    name: str, whole: Path, played: PlayedRegistry, tmp_path: Path
+):
+    address, reference = played.address("tiny"), api.Reference.parse(played.address("tiny"))
+    publish(make_version(whole, tmp_path, "1.0.0"), address)
+    document = played.document("1.0.0")
+    document["annotations"][name] = "9.9.9"
+    played.put(json.dumps(document).encode(), "canary")
+    with pytest.raises(BundleError, match=r"says '9\.9\.9' of the bundle's"):
+        api.promote(reference, "canary", options=api.PublishOptions(channel="stable"))
+    assert "stable" not in played.tags
+
+
+def test_channel_when_a_target_comes_later_leaves_nobody_behind(
+    whole: Path, played: PlayedRegistry, tmp_path: Path, alice: Path
+):
+    address, reference = played.address("tiny"), api.Reference.parse(played.address("tiny"))
+    old = make_version(whole, tmp_path, "1.0.0")
+    both = [make_version(whole, tmp_path, "1.1.0", each) for each in ("linux-x86-64", "jetson")]
+    publish(old, address, channel="canary", key=alice)
+    before = dict(played.tags)
+    options = api.PublishOptions(channel="canary", key=alice)
+    with pytest.raises(UsageError, match="may follow the channel 'canary'"):
+        api.publish(both, reference, options=options)
+    assert played.tags == before
+    for bundle in both:
+        tag = f"{address}:{bundle.name}"
+        publish(bundle, tag, channel=f"canary-{bundle.name.partition('-')[2]}", key=alice)
+    with pytest.raises(UsageError, match="may follow the channel 'canary-linux-x86-64'"):
+        publish(both[0], f"{address}:x", channel="canary", key=alice)
+    with pytest.raises(UsageError, match="one may be left behind"):
+        api.promote(reference, "canary", options=api.PublishOptions(channel="stable", key=alice))
+    assert "stable" not in played.tags
 
 
 @pytest.mark.parametrize(

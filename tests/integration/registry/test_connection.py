@@ -125,8 +125,12 @@ def test_challenge_when_it_is_nonsense_is_one_error(challenge: str, auth_file: P
             Repository(Reference.parse(played.address("tiny"))).read_manifest("1")
 
 
-def test_refusal_when_the_registry_repeats_a_secret_does_not_show_it(auth_file: Path):
-    said = json.dumps({"errors": [{"code": "DENIED", "message": f"no {PASSWORD}"}]}).encode()
+BASIC = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+
+
+@pytest.mark.parametrize("secret", [PASSWORD, BASIC])
+def test_refusal_when_the_registry_repeats_a_secret_does_not_show_it(secret: str, auth_file: Path):
+    said = json.dumps({"errors": [{"code": "DENIED", "message": f"no Basic {secret}"}]}).encode()
 
     def refuse(_method: str, _path: str, _reply: Reply) -> Reply:
         if not played.shown[-1]:
@@ -138,7 +142,15 @@ def test_refusal_when_the_registry_repeats_a_secret_does_not_show_it(auth_file: 
         log_in(auth_file, played.host)
         with pytest.raises(RegistryError, match="answers GET with 403") as error:
             Repository(Reference.parse(played.address("tiny"))).read_manifest("1")
-        assert PASSWORD not in f"{error.value}"
+        assert secret not in f"{error.value}"
+
+
+@pytest.mark.parametrize("target", ["ftp://127.0.0.1/x", "http://[::1/x", "file:///x"])
+def test_redirect_when_it_leads_out_of_http_is_one_error(target: str):
+    with played_registry() as played:
+        played.change = lambda *_: Reply(307, headers={"Location": target})
+        with pytest.raises(RegistryError, match="only HTTP is spoken here"):
+            Repository(Reference.parse(played.address("tiny"))).read_manifest("1")
 
 
 def test_tls_when_the_authority_is_unknown_is_refused_and_taken_by_ssl_cert_file(

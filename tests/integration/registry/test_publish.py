@@ -240,6 +240,49 @@ def test_publish_when_the_registry_names_no_place_for_a_file_sends_it_nowhere(
     assert not [path for method, path in played.asked if method == "PUT"]
 
 
+@pytest.mark.parametrize("has_api", [True, False])
+def test_publish_when_others_refer_by_another_digest_leaves_that_there(
+    has_api: bool,  # noqa: FBT001
+    whole: Path,
+    tmp_path: Path,
+):
+    other = {
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "digest": f"sha512:{'0' * 128}",
+        "size": 7,
+        "platform": {"os": "linux", "architecture": "any"},
+    }
+    signed = Path(shutil.copytree(whole, tmp_path / "signed"))
+    sign(signed, make_key(tmp_path / "alice"))
+
+    def change(_method: str, path: str, reply: Reply) -> Reply:
+        if "/referrers/" not in path:
+            reply.headers.pop("OCI-Subject", None)
+            return reply
+        if not has_api:
+            return Reply(404)
+        index = json.loads(reply.content)
+        index["manifests"].insert(0, other)
+        return Reply(200, json.dumps(index).encode(), reply.headers)
+
+    with played_registry() as played:
+        reference = api.Reference.parse(played.address("tiny:1"))
+        [made] = api.publish([whole], reference)
+        played.change = change
+        tag = made.digest.replace(":", "-")
+        index = {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.index.v1+json",
+            "manifests": [other],
+        }
+        played.put(json.dumps(index).encode(), tag)
+        [again] = api.publish([signed], reference)
+        assert again.digest == made.digest
+        assert other in played.document(tag)["manifests"]
+        [got] = api.fetch(reference, out=tmp_path / "out")
+        assert got.signature is not None
+
+
 def test_publish_when_the_registry_does_not_know_a_blob_yet_asks_again(
     bundle: Path, played: PlayedRegistry, monkeypatch: pytest.MonkeyPatch
 ):

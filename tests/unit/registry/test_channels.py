@@ -27,6 +27,10 @@ def test_versions_when_they_are_compared_are_in_order():
         assert compare_versions(newer, older) > 0, (older, newer)
 
 
+def test_versions_when_a_number_is_very_long_are_in_order():
+    assert compare_versions("9" * 5000, "1" + "0" * 5000) < 0
+
+
 @pytest.mark.parametrize(("one", "other"), [("1", "1.0.0"), ("1.0", "1-0"), ("01", "1")])
 def test_versions_when_only_zeros_are_missing_are_the_same(one: str, other: str):
     assert compare_versions(one, other) == 0
