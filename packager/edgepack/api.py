@@ -175,9 +175,9 @@ if TYPE_CHECKING:
     from edgepack.devices.transports import connect as connect
     from edgepack.errors import EdgepackError as EdgepackError
     from edgepack.fleets.export import Exported as Exported
-    from edgepack.fleets.export import ExportFormat as ExportFormat
     from edgepack.fleets.export import ExportSettings as ExportSettings
     from edgepack.fleets.export import export_bundle as export_bundle
+    from edgepack.fleets.forms import ExportFormat as ExportFormat
     from edgepack.jobs.queue import Job as Job
     from edgepack.jobs.queue import JobQueue as JobQueue
     from edgepack.jobs.queue import JobRun as JobRun

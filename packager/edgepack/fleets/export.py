@@ -5,17 +5,15 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from edgepack.bundle.archive import open_folder
 from edgepack.bundle.reading import AnyBundle, verify_any
 from edgepack.errors import UsageError
 from edgepack.fleets.deb import write_deb
+from edgepack.fleets.forms import ExportFormat
 from edgepack.fleets.mender import write_mender
 from edgepack.fleets.rauc import write_rauc
 from edgepack.registry.layout import write_layout
-
-ExportFormat = Literal["deb", "mender", "oci", "rauc"]
 
 
 @dataclass(frozen=True)

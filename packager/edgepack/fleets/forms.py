@@ -1,0 +1,7 @@
+"""The forms in which bundles are exported."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+ExportFormat = Literal["deb", "mender", "oci", "rauc"]
