@@ -26,7 +26,7 @@ MAY_USE = {
     "preprocessing": "base ondevice project metrics",
     "quantization": "base model project samples metrics",
     "deploy": "base project bundle records devices",
-    "registry": "base project bundle devices deploy",
+    "registry": "base ondevice project bundle devices deploy",
     "jobs": "base bundle deploy",
     "results": "base bundle records quantization",
     "steps": (

@@ -6,11 +6,11 @@ connection that pushes use: the signers are pinned, and a registry alone can mak
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import os
 import re
 import shlex
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from edgepack.devices.programs import open_device_program
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, PythonMissingError, UsageError
+from edgepack.ondevice.agent.edgepack_registry import PROXY
 from edgepack.project.names import is_taken
 from edgepack.registry.channels import NAMESPACE as CHANNEL_NAMESPACE
 from edgepack.registry.reference import Reference
@@ -218,7 +219,7 @@ def _run(
     return result.check(
         f"'{do}' there",
         device=device.name,
-        hint="put right what it says and do it again; nothing else was changed there",
+        hint="put right what it says and do it again; until then the device pulls as it did",
     ).stdout
 
 
@@ -269,7 +270,7 @@ def _make_document(
         "programs": {f"{name}.py": (folder / f"{name}.py").read_text() for name in PROGRAMS},
         "credentials": _read_credentials(asked),  # type: ignore[dict-item]
         "signers": _read_signers(allowed_signers),  # type: ignore[dict-item]
-        "ca": _read_file(asked.ca, "--ca") if asked.ca else None,  # type: ignore[dict-item]
+        "ca": _read_ca(asked.ca) if asked.ca else None,  # type: ignore[dict-item]
     }
 
 
@@ -291,6 +292,30 @@ def _require_url(option: str, url: str | None) -> None:
         )
 
 
+def _require_proxy(name: str | None, proxy: str) -> None:
+    """Raise unless it is an address, without showing it: it may have a password."""
+    if not re.fullmatch(PROXY, proxy):
+        raise UsageError(
+            f"the environment variable {name!r} has no proxy's address",
+            hint="write it as http://HOST:PORT or http://USER:PASSWORD@HOST:PORT, with '/', '@' and"
+            " the like in the password as %2F and %40",
+            where="--proxy-env",
+        )
+
+
+def _read_ca(path: Path) -> str:
+    text = _read_file(path, "--ca")
+    try:
+        ssl.create_default_context(cafile=str(path.expanduser()))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{str(path)!r} has no certificates",
+            hint="name a file with certificates in PEM format",
+            where="--ca",
+        ) from error
+    return text
+
+
 def _read_credentials(asked: PullSettings) -> str | None:
     """Return the file of secrets; None if there is none."""
     found: dict[str, str | int] = {}
@@ -306,6 +331,7 @@ def _read_credentials(asked: PullSettings) -> str | None:
     if (token := _read_variable(asked.report_token_env, "--report-token-env")) is not None:
         found["report_token"] = token
     if (proxy := _read_variable(asked.proxy_env, "--proxy-env")) is not None:
+        _require_proxy(asked.proxy_env, proxy)
         found["proxy"] = proxy
     return json.dumps({"schema_version": 1, **found}) if found else None
 
@@ -330,9 +356,10 @@ def _read_signers(path: Path) -> str:
         UsageError: It has no signers for both signatures, or one that counts for a time only.
     """
     text = _read_file(path, "--allowed-signers")
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    for line in lines:
-        options = _find_options(line)
+    lines = [line.strip() for line in text.split("\n")]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    listed = [_find_options(line, path) for line in lines]
+    for options in listed:
         if re.search(r"(^|,)(valid-(after|before)=|cert-authority)", options, re.IGNORECASE):
             raise UsageError(
                 f"{str(path)!r} has a signer who counts for a time only, or a certificate"
@@ -342,30 +369,54 @@ def _read_signers(path: Path) -> str:
                 where="--allowed-signers",
             )
     for namespace in (NAMESPACE, CHANNEL_NAMESPACE):
-        if not any(_allows(_find_options(line), namespace) for line in lines):
+        if not any(_allows(options, namespace) for options in listed):
             raise UsageError(
                 f"{str(path)!r} lets nobody sign in the namespace {namespace!r}",
-                hint=f'NAME namespaces="{NAMESPACE},{CHANNEL_NAMESPACE}" KEY, where KEY is what the'
-                " signer's .pub file holds; two signers may have one each",
+                hint=_SIGNER_HINT,
                 where="--allowed-signers",
             )
     return text
 
 
-def _find_options(line: str) -> str:
-    """Return the options of a signer: what is before the key's type (ssh-keygen(1))."""
-    words = line.split(None, 1)
-    rest = words[1] if len(words) > 1 else ""
-    return re.split(r"(^|\s)(sk-)?(ssh|ecdsa)-[a-z0-9@.-]+\s", rest, maxsplit=1)[0]
+_SIGNER_HINT = (
+    f'NAME namespaces="{NAMESPACE},{CHANNEL_NAMESPACE}" KEY, where KEY is what the signer\'s .pub'
+    " file holds; two signers may have one each"
+)
+_OPTION = r'(?i:cert-authority|(?:namespaces|valid-after|valid-before)="(?:\\"|[^"])*")'
+_SIGNER = re.compile(
+    r'(?:"[^"]*"|[^\s"]+)[ \t]+'  # who
+    rf"(?:({_OPTION}(?:,{_OPTION})*)[ \t]+)?"
+    r"(?:sk-)?(?:ssh|ecdsa)-[a-z0-9@.-]+[ \t]+[A-Za-z0-9+/]+=*"
+)
+"""A signer's line, as ssh-keygen(1) has it in "ALLOWED SIGNERS": principals and the options' values
+may be in quotes, with spaces in them."""
+
+
+def _find_options(line: str, path: Path) -> str:
+    found = _SIGNER.match(line)
+    if found is None:
+        raise UsageError(
+            f"{str(path)!r} has a line that is no signer: {line[:40]!r}",
+            hint=_SIGNER_HINT,
+            where="--allowed-signers",
+        )
+    return found[1] or ""
 
 
 def _allows(options: str, namespace: str) -> bool:
-    found = re.search(r'namespaces="([^"]*)"', options, re.IGNORECASE)
+    found = re.search(r'(?:^|,)namespaces="([^"]*)"', options, re.IGNORECASE)
     return found is None or _matches(found[1].split(","), namespace)
 
 
 def _matches(patterns: Sequence[str], namespace: str) -> bool:
-    return any(fnmatch.fnmatchcase(namespace, pattern.strip()) for pattern in patterns)
+    """Return whether a list of patterns has a name, as ssh_config(5) says in "PATTERNS"."""
+    hits = [one for one in patterns if _matches_one(one.removeprefix("!"), namespace)]
+    return bool(hits) and not any(one.startswith("!") for one in hits)
+
+
+def _matches_one(pattern: str, namespace: str) -> bool:
+    written = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(written, namespace) is not None
 
 
 def _read_file(path: Path, option: str) -> str:

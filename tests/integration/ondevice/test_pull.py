@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import hashlib
 import ipaddress
+import itertools
 import json
+import socketserver
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +30,7 @@ from tests.fleet.faults import Offers, make_base, run_one
 from tests.support.reports.tiny_bundle import write_tiny_bundle
 from tests.support.servers.loopback import ssh_device
 from tests.support.servers.openssh_server import OpenSshServer, find_sshd, put_python_first
+from tests.support.servers.played_registry import Change, Reply, played_registry
 from tests.support.servers.publisher import Publisher, format_signer, make_key
 from tests.support.servers.pulling import PullingDevice, write_bundle
 from tests.support.servers.registry import running_registry
@@ -182,6 +185,210 @@ def test_what_is_given_to_the_registry_stays_there_when_it_leads_elsewhere(site:
         assert site.device.pull().result == "installed"
     assert seen
     assert set(seen) == {None}
+
+
+@pytest.mark.parametrize("is_basic", [True, False])
+def test_a_storage_that_wants_a_login_gets_none(site: Site, *, is_basic: bool) -> None:
+    site.move(site.offer("one"), 1)
+    site.device.credentials = {"username": "board", "password": "canary"}
+    site.device.write()
+    site.gate.login, site.gate.is_basic = "board:canary", True
+    seen: list[str | None] = []
+    with gate(site.publisher.host) as storage:
+        storage.watch = lambda headers: seen.append(headers.get("Authorization"))
+        storage.login, storage.is_basic = "board:canary", is_basic
+        storage.tokens.add("none")
+
+        def redirect(answer: Any) -> None:
+            place = f"http://{storage.host}/somewhere"
+            answer.status, answer.body, answer.headers = 307, b"", {"Location": place}
+
+        site.gate.disturb("GET .*/blobs/", redirect)
+        assert site.device.pull().result == "denied"
+        assert storage.asked == ["GET /somewhere"]
+    assert seen == [None]
+
+
+def test_a_token_server_that_fails_once_is_asked_again(site: Site) -> None:
+    site.move(site.offer("one"), 1)
+    site.device.credentials = {"username": "board", "password": "right"}
+    site.device.write()
+    site.gate.login = "board:right"
+    site.gate.tokens.add("none")
+    site.gate.broken_tokens = 1
+    pulled = site.device.pull()
+    assert pulled.result == "installed", pulled
+    assert [line.partition("?")[0] for line in site.gate.asked[:4]] == [
+        f"HEAD /v2/{site.publisher.repository}/manifests/stable",
+        "GET /token",
+        f"HEAD /v2/{site.publisher.repository}/manifests/stable",
+        "GET /token",
+    ]
+
+
+def test_a_device_that_cannot_go_back_says_so_and_follows_the_channel_on(site: Site) -> None:
+    first = site.move(site.offer("one"), 1)
+    site.device.pull()
+    damage = site.device.base / "releases" / first / "name.txt"
+    site.device.write(health=["sh", "-c", f"echo x > {damage}; exit 1"])
+    second = site.move(site.offer("two", version="1.1.0"), 2)
+    pulled = site.device.pull()
+    assert pulled.result == "health"
+    assert "stays current, going back failed" in pulled.text
+    assert site.device.current == second
+    assert site.device.state["trial"] is None
+    pulled = site.device.pull()
+    assert pulled.result == "bad"
+    assert "--sequence 3" in pulled.text
+    site.device.write(health=[])
+    third = site.move(site.offer("three", version="1.2.0"), 3)
+    assert site.device.pull().result == "installed"
+    assert site.device.current == third
+
+
+def test_a_device_goes_back_when_one_release_is_to_be_kept(site: Site) -> None:
+    first = site.move(site.offer("one"), 1)
+    site.device.write(keep_releases=1)
+    site.device.pull()
+    site.device.write(health=["false"])
+    site.move(site.offer("two", version="1.1.0"), 2)
+    pulled = site.device.pull()
+    assert (pulled.result, site.device.current) == ("health", first), pulled
+
+
+def test_an_address_that_speaks_no_http_is_not_healthy(site: Site) -> None:
+    first = site.move(site.offer("one"), 1)
+    site.device.pull()
+    with socketserver.TCPServer(("127.0.0.1", 0), Babbler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        site.device.write(health_url=url, hook_timeout_s=0.5)
+        site.move(site.offer("two", version="1.1.0"), 2)
+        pulled = site.device.pull()
+        server.shutdown()
+        thread.join()
+    assert (pulled.result, site.device.current) == ("health", first), pulled
+
+
+class Babbler(socketserver.StreamRequestHandler):
+    """Answers, and not in HTTP."""
+
+    def handle(self) -> None:
+        self.rfile.readline()
+        self.wfile.write(b"what do you want?\r\n\r\n")
+
+
+def test_a_number_that_is_none_in_the_chunks_is_corrupt(site: Site) -> None:
+    lie = b'{"schema_version": 1, "files": {"models/net.onnx": [["%s", 1e999]]}}' % (b"0" * 64)
+    bundle = write_bundle(site.folder / "bundles/one", "one")
+    changed = {".edgepack/chunks.json": lie}
+    site.move(site.publisher.publish(bundle, site.key, replaced=changed), 1)
+    assert site.device.pull().result == "corrupt"
+
+
+def test_what_the_agent_does_not_expect_is_reported_without_its_text(site: Site) -> None:
+    site.move(site.offer("one"), 1)
+    folder = site.folder / "metrics"
+    folder.mkdir()
+    site.device.credentials = {"username": "board", "password": ["canary"]}
+    site.device.write(textfile=str(folder))
+    (site.device.folder / "state.json").write_text('{"schema_version": 1, "channels": "canary"}')
+    pulled = site.device.pull()
+    assert (pulled.code, pulled.result) == (2, "failed")
+    assert "canary" not in pulled.text + pulled.stderr
+    assert 'result="failed"} 1' in (folder / "edgepack_pull_tiny.prom").read_text()
+
+
+@pytest.mark.parametrize("fault", ["certificates", "proxy", "state"])
+def test_a_fault_of_the_devices_own_files_is_reported(fault: str, site: Site) -> None:
+    folder = site.folder / "metrics"
+    folder.mkdir()
+    site.device.credentials = {"proxy": "http:/bob:canary@proxy"} if fault == "proxy" else None
+    site.device.write(textfile=str(folder))
+    if fault == "certificates":
+        (site.device.folder / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    elif fault == "state":
+        (site.device.folder / "state.json").write_text("{")
+    pulled = site.device.pull()
+    assert (pulled.code, pulled.result) == (2, "settings")
+    assert "canary" not in pulled.text + pulled.stderr
+    text = (folder / "edgepack_pull_tiny.prom").read_text()
+    assert '\nedgepack_pull_result{project="tiny",result="settings"} 1\n' in text
+
+
+def test_other_reports_are_made_when_one_cannot_be(site: Site) -> None:
+    site.move(site.offer("one"), 1)
+    (site.device.folder / "report.json").mkdir()
+    with reports() as (address, posted):
+        site.device.write(textfile=str(site.folder / "gone"), report_url=address)
+        pulled = site.device.pull()
+    assert pulled.result == "installed"
+    assert pulled.stderr.count("a report was not taken") == 2
+    assert [document["result"] for document, _ in posted] == ["installed"]
+
+
+def test_other_signers_begin_anew_and_what_they_did_not_sign_is_refused(site: Site) -> None:
+    first = site.move(site.offer("one"), 2**53 - 1)
+    site.device.pull()
+    other = make_key(site.folder, "other")
+    site.device.signers = format_signer(other)
+    site.device.write()
+    assert site.device.pull().result == "unsigned"
+    bundle = write_bundle(site.folder / "bundles/two", "two")
+    offered = site.publisher.publish(bundle, other)
+    site.publisher.move(offered, "stable", 1, other)
+    assert site.device.pull().result == "installed"
+    assert site.device.current != first
+    assert site.device.state["sequence"] == 1
+
+
+@pytest.mark.parametrize("fault", ["nothing", "cut", "pages"])
+def test_the_referrers_api_is_asked_where_there_is_one(fault: str, tmp_path: Path) -> None:
+    key = make_key(tmp_path, "release")
+    with played_registry() as played:
+        publisher = Publisher(played.host, "team/tiny")
+        offered = publisher.publish(write_bundle(tmp_path / "bundle", "one"), key)
+        publisher.move(offered, "stable", 1, key)
+        for tag in [tag for tag in played.tags if tag.startswith("sha256-")]:
+            del played.tags[tag]
+        played.change = {"nothing": None, "cut": cut_first(), "pages": page_by_page()}[fault]
+        settings = {"repository": "team/tiny"}
+        device = PullingDevice(tmp_path / "root", played.host, format_signer(key), settings)
+        pulled = device.pull()
+    assert pulled.result == "installed", pulled
+    asked = [path for _, path in played.asked if "/referrers/" in path]
+    assert len(asked) == {"nothing": 2, "cut": 3, "pages": 4}[fault]
+
+
+def cut_first() -> Change:
+    """Return what ends the first list of referrers too early."""
+    cut: list[str] = []
+
+    def change(_method: str, path: str, reply: Reply) -> Reply:
+        if "/referrers/" not in path or cut:
+            return reply
+        cut.append(path)
+        return replace(reply, content=reply.content[:9], said_length=len(reply.content))
+
+    return change
+
+
+def page_by_page() -> Change:
+    """Return what gives two referrers as two pages (distribution-spec, "Listing Referrers")."""
+    counter = itertools.count()
+
+    def change(_method: str, path: str, reply: Reply) -> Reply:
+        if "/referrers/" not in path:
+            return reply
+        index = json.loads(reply.content)
+        first, last = index["manifests"]
+        if next(counter) % 2:
+            return replace(reply, content=json.dumps({**index, "manifests": [last]}).encode())
+        link = {"Link": f'<{path}?page=2>; rel="next"'}
+        return Reply(200, json.dumps({**index, "manifests": [first]}).encode(), link)
+
+    return change
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,16 @@ def test_enrolling_again_keeps_what_was_seen_and_unenrolling_keeps_releases(
         ("release cert-authority {key}", "counts for a time only"),
         ('release namespaces="edgepack" {key}', "lets nobody sign in the namespace 'edgepack-ch"),
         ("# nobody", "lets nobody sign in the namespace 'edgepack'"),
+        ('"alice smith" valid-before="20200101" {key}', "counts for a time only"),
+        (
+            '  "alice smith"\tnamespaces="x y",Valid-After="20200101" {key}',
+            "counts for a time only",
+        ),
+        ('al namespaces="edgepack, edgepack-channel" {key}', "namespace 'edgepack-channel'"),
+        ('al namespaces="edgepack*,!edgepack-c?annel" {key}', "namespace 'edgepack-channel'"),
+        ('al namespaces="edgepac[k],edgepack-channel" {key}', "namespace 'edgepack'"),
+        ("alice smith {key}", "a line that is no signer: 'alice smith"),
+        ("al", "a line that is no signer: 'al'"),
     ],
 )
 def test_signers_are_refused_that_a_device_cannot_rely_on(
@@ -174,6 +184,26 @@ def test_signers_are_refused_that_a_device_cannot_rely_on(
     device = Device("board", ssh_device_entry())
     with pytest.raises(UsageError, match=says):
         enroll_device(device, "oci://registry.example.com/team/tiny", signers)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "al {key}",
+        '"alice smith,al" {key}',
+        'al namespaces="edgepack*" {key}',
+        'al namespaces="edgepack,edgepack-channel" {key}\r\n # and nobody else',
+        'al namespaces="edgepack" {key}\nbo namespaces="edgepack-channel" {key}',
+    ],
+)
+def test_signers_are_taken_that_a_device_can_rely_on(line: str, tmp_path: Path, key: Path) -> None:
+    signers = tmp_path / "signers"
+    signers.write_text(line.format(key=Path(f"{key}.pub").read_text().strip()))
+    device = Device("board", ssh_device_entry())
+    settings = PullSettings(ca=signers)
+    # Certificates are looked at after the signers.
+    with pytest.raises(UsageError, match="has no certificates"):
+        enroll_device(device, "oci://registry.example.com/team/tiny", signers, settings)
 
 
 def ssh_device_entry() -> SshEntry:
@@ -192,15 +222,23 @@ def ssh_device_entry() -> SshEntry:
         ("oci://r.example.com/tiny", PullSettings(report_url="https://a:b@c/"), "--report-url"),
         ("oci://r.example.com/tiny", PullSettings(credentials_env="NOT_SET"), "NOT_SET"),
         ("oci://r.example.com/tiny", PullSettings(channel="../../x"), "is no address"),
+        ("oci://r.example.com/tiny", PullSettings(proxy_env="WRONG_PROXY"), "WRONG_PROXY"),
+        ("oci://r.example.com/tiny", PullSettings(ca=Path(__file__)), "has no certificates"),
     ],
 )
 def test_wrong_settings_are_refused_before_a_device_is_asked(
-    reference: str, settings: PullSettings, says: str, signers: Path
+    reference: str,
+    settings: PullSettings,
+    says: str,
+    signers: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("WRONG_PROXY", "http:/bob:canary@proxy")
     device = Device("board", ssh_device_entry())
     with pytest.raises(UsageError) as caught:
         enroll_device(device, reference, signers, settings)
     assert says in str(caught.value)
+    assert "canary" not in str(caught.value)
 
 
 def test_a_board_without_python_is_told_so(tmp_path: Path, signers: Path) -> None:
@@ -235,29 +273,61 @@ def test_systemd_takes_the_units_with_strange_paths(*, is_system: bool, tmp_path
     assert ("ProtectSystem=strict" in service) == is_system
 
 
-def test_the_timer_is_started_by_the_systemd_that_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signers: Path
-) -> None:
-    calls = tmp_path / "calls"
+def write_systemd(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Play a systemd of a user, which fails where there is a file ``down``; return its calls."""
+    calls = folder / "calls"
     for name in ("systemctl", "loginctl"):
-        path = tmp_path / "bin" / name
+        path = folder / "bin" / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(f'#!/bin/sh\necho "{name} $*" >> {calls}\n')
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >> {calls}\ntest ! -e {folder}/down\n')
         path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(program, "BOOTED", str(tmp_path))
-    monkeypatch.setattr(program, "SYSTEM_UNITS", str(tmp_path / "units"))
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    monkeypatch.setattr(program, "BOOTED", str(folder))
+    monkeypatch.setattr(program, "SYSTEM_UNITS", str(folder / "units"))
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    settings = {"schema_version": 1, "project": "tiny", "every_s": 900}
-    asked = {
-        "settings": settings,
-        "signers": signers.read_text(),
+    return calls
+
+
+def ask(signers: str, **settings: Any) -> dict[str, Any]:
+    """Return what a device is told."""
+    return {
+        "settings": {"schema_version": 1, "project": "tiny", "every_s": 900, **settings},
+        "signers": signers,
         "credentials": None,
         "ca": None,
         "programs": {"edgepack_pull.py": "print()\n"},
     }
-    answer = program.enroll(str(tmp_path / "root"), asked)
+
+
+@pytest.mark.parametrize("fault", ["systemd is down", "no folder for metrics"])
+def test_an_enrolment_that_fails_leaves_the_device_as_it_was(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_systemd(tmp_path, monkeypatch)
+    root = tmp_path / "root"
+    program.enroll(str(root), ask("al ssh-ed25519 AAAA"))
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    units = {path: path.read_bytes() for path in (tmp_path / "config").rglob("*.timer")}
+    if fault == "systemd is down":
+        (tmp_path / "down").touch()
+    folder = tmp_path if fault == "systemd is down" else tmp_path / "gone"
+    asked = ask("bo ssh-ed25519 AAAA", every_s=60, textfile=str(folder))
+    with pytest.raises(program.Problem):
+        program.enroll(str(root), asked)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in units} == units
+    fresh = tmp_path / "fresh"
+    with pytest.raises(program.Problem):
+        program.enroll(str(fresh), asked)
+    assert program.show(str(fresh)) == {"projects": []}
+
+
+def test_the_timer_is_started_by_the_systemd_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signers: Path
+) -> None:
+    calls = write_systemd(tmp_path, monkeypatch)
+    answer = program.enroll(str(tmp_path / "root"), ask(signers.read_text()))
     assert (answer["timer"], answer["left"]) == ("user", "")
     units = tmp_path / "config/systemd/user"
     assert (units / "edgepack-pull@tiny.timer").read_text().count("OnUnitInactiveSec=900s") == 1

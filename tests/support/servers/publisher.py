@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 from edgepack.deploy.transfer.chunks import cut_file
 
@@ -59,7 +60,7 @@ class Publisher:
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         if digest not in self.pushed:
             begun = self._ask("POST", "blobs/uploads/", b"", {})
-            place = begun.headers["Location"]
+            place = urljoin(f"http://{self.host}", begun.headers["Location"])
             url = f"{place}{'&' if '?' in place else '?'}digest={digest}"
             self._send("PUT", url, content, {"Content-Type": "application/octet-stream"})
             self.pushed.add(digest)

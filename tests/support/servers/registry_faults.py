@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = 1 << 16
+PAGE = 20
+"""Referrers of a page."""
 Change = Callable[["Answer"], None]
 
 
@@ -98,6 +100,10 @@ class Gate:
     login: str = ""
     """``user:password`` that ``/token`` wants, or every request where ``is_basic`` is set."""
     is_basic: bool = False
+    broken_tokens: int = 0
+    """How many times ``/token`` fails."""
+    has_referrers: bool = False
+    """Whether it has the referrers API, which the registry behind it lacks."""
     watch: Callable[[Any], object] = lambda _: None
     """Is given the headers of each request."""
 
@@ -181,6 +187,9 @@ def _refuse(gate: Gate, handler: Any) -> Answer | None:
     if handler.path.startswith("/token"):
         if gate.login and said != basic:
             return Answer(401, {}, b"{}")
+        if gate.broken_tokens > 0:
+            gate.broken_tokens -= 1
+            return Answer(503, {}, b"")
         token = f"t{len(gate.asked)}"
         gate.tokens.add(token)
         return Answer(
@@ -195,6 +204,19 @@ def _refuse(gate: Gate, handler: Any) -> Answer | None:
     return None
 
 
+def _list_page(answer: Answer, path: str) -> None:
+    """Make a page of the referrers API of the list that a tag has (distribution-spec 1.1)."""
+    if answer.status == http.client.NOT_FOUND:
+        answer.status, answer.body = 200, json.dumps({"manifests": []}).encode()
+    index = json.loads(answer.body)
+    here, _, at = path.partition("&from=")
+    begin = int(at or 0)
+    listed = index["manifests"]
+    answer.body = json.dumps({**index, "manifests": listed[begin : begin + PAGE]}).encode()
+    if begin + PAGE < len(listed):
+        answer.headers["Link"] = f'<{here}&from={begin + PAGE}>; rel="next"'
+
+
 def _pass_on(gate: Gate, handler: Any, line: str) -> Answer:
     fault = gate.find(line)
     headers = {
@@ -204,9 +226,15 @@ def _pass_on(gate: Gate, handler: Any, line: str) -> Answer:
     }
     connection = http.client.HTTPConnection(handler.upstream, timeout=30.0)
     try:
-        connection.request(handler.command, handler.path, headers=headers)
+        asked = re.match("(/v2/.+)/referrers/sha256:([0-9a-f]+)", handler.path)
+        path = handler.path
+        if gate.has_referrers and asked:
+            path = f"{asked[1]}/manifests/sha256-{asked[2]}"
+        connection.request(handler.command, path, headers=headers)
         found = connection.getresponse()
         answer = Answer(found.status, dict(found.getheaders()), found.read())
+        if path != handler.path:
+            _list_page(answer, handler.path)
     finally:
         connection.close()
     if fault is not None:

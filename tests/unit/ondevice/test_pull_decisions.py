@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import email.message
 import json
+import os
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from edgepack.ondevice.agent import edgepack_channel as channel
 from edgepack.ondevice.agent import edgepack_enroll as enrolling
 from edgepack.ondevice.agent import edgepack_registry as registry
 from edgepack.ondevice.agent.edgepack_pull import Piece, find_runs
-from edgepack.ondevice.agent.edgepack_state import RESULTS, format_metrics
+from edgepack.ondevice.agent.edgepack_state import RESULTS, State, format_metrics
 from edgepack.registry.channels import ChannelEntry
 
 FOLLOWER = channel.Follower("stable", "tiny", "jetson", "signers")
@@ -56,6 +58,8 @@ def test_an_entry_that_publish_writes_is_one() -> None:
         {"release": ["a" * 64]},
         {"release": "a" * 64 + "\n"},
         {"sequence": True},
+        {"sequence": 2**53},
+        {"sequence": 10**30},
         {"sequence": 0},
         {"sequence": "7"},
         {"sequence": 7.0},
@@ -110,6 +114,77 @@ def test_the_delay_counts_from_the_registrys_own_clock(
 def test_logins_in_addresses_are_not_shown() -> None:
     text = "Tunnel to http://bob:canary@proxy:3128 failed, and //al:canary@x too"
     assert "canary" not in registry.hide_logins(text)
+
+
+@pytest.mark.parametrize("proxy", ["http:/bob:canary@proxy", "bob:canary@proxy:1", "http://a/b"])
+def test_a_proxy_that_is_no_address_is_not_shown(proxy: str) -> None:
+    with pytest.raises(registry.Problem) as caught:
+        registry.use_proxy(proxy, None)
+    assert proxy not in str(caught.value)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "http://proxy.example.com:3128",
+        "http://bob:c%40nary@[2001:db8::1]:3128/",
+        "https://al@10.0.0.1",
+    ],
+)
+def test_a_proxy_that_is_an_address_is_used(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "")
+    monkeypatch.setenv("https_proxy", "")
+    registry.use_proxy(proxy, None)
+    assert (os.environ["http_proxy"], os.environ["https_proxy"]) == (proxy, proxy)
+
+
+def test_docker_io_is_asked_where_it_answers() -> None:
+    assert registry.Registry("docker.io", "team/tiny").base.startswith("https://registry-1.docker")
+    assert registry.Registry("ghcr.io", "team/tiny").base == "https://ghcr.io/v2/team/tiny/"
+
+
+@pytest.mark.parametrize(
+    ("signers", "sequence"),
+    [(["old"], 7), (["old", "new"], 7), (["new"], 0), ([], 0)],
+)
+def test_a_sequence_is_forgotten_when_a_signer_is_pinned_no_more(
+    signers: list[str], sequence: int, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "state.json")
+    State(path, "stable", ["old"]).write(sequence=7, settled="x", trial={"release": "r"})
+    state = State(path, "stable", signers)
+    assert state.channel["sequence"] == sequence
+    assert state.channel["settled"] == ("x" if sequence else "")
+    assert state.trial == {"release": "r"}
+    state.write()
+    assert State(path, "stable", signers).channel["sequence"] == sequence
+
+
+@pytest.mark.parametrize(
+    ("hook", "hardened"),
+    [
+        (["sudo", "systemctl", "restart", "x"], False),
+        (["sh", "-c", "sudo systemctl restart x"], False),
+        (["sh", "-c", "true&&/usr/bin/sudo -n x"], False),
+        (["env", "A=1", "doas", "x"], False),
+        (["systemctl", "--user", "restart", "pseudo.service"], True),
+        ([], True),
+    ],
+)
+def test_a_unit_has_no_new_privileges_unless_a_hook_asks_for_some(
+    hook: list[str], *, hardened: bool
+) -> None:
+    settings = {"project": "tiny", "every_s": 900, "health": hook}
+    units = enrolling.make_units(["python3"], settings, "/data", is_system=True)
+    assert ("NoNewPrivileges=yes" in units["edgepack-pull@tiny.service"]) == hardened
+
+
+def test_a_unit_starts_without_the_folder_of_the_textfile() -> None:
+    settings = {"project": "tiny", "every_s": 900, "textfile": "/run/node exporter"}
+    units = enrolling.make_units(["python3"], settings, "/data", is_system=True)
+    line = 'ReadWritePaths="/data" "-/run/node exporter"\n'
+    assert line in units["edgepack-pull@tiny.service"]
 
 
 def test_metrics_escape_what_they_are_told() -> None:

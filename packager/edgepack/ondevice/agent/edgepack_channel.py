@@ -37,7 +37,9 @@ SEQUENCE = "dev.edgepack.sequence"
 BUNDLE_NAMESPACE = "edgepack"
 ENTRY_NAMESPACE = "edgepack-channel"
 MOST_REFERRERS = 32
-"""Of one kind that are looked at: others may have pushed as many as they like."""
+"""Of one kind that are looked at, the last: others may have pushed as many as they like."""
+LARGEST = (1 << 53) - 1
+"""The highest sequence: JSON's numbers are exact to here everywhere (RFC 8259, 6)."""
 DOCUMENT_BYTES = 64 << 20
 SMALL_BYTES = 1 << 16
 WHOLE_BYTES = 1 << 16
@@ -99,9 +101,9 @@ def read_entry(registry: Registry, digest: str, follower: Follower) -> Entry:
         for one in registry.list_referrers(digest, ENTRY_KIND)
         if find_annotation(one, CHANNEL) in ("", follower.channel)
     ]
-    listed.sort(key=find_sequence, reverse=True)
+    listed.sort(key=find_sequence)
     best: Optional[Entry] = None
-    for one in listed[:MOST_REFERRERS]:
+    for one in listed[-MOST_REFERRERS:][::-1]:
         files = read_referrer(registry, one, digest, ["channel.json", "channel.json.sig"])
         entry = parse_entry(files[0], follower) if files else None
         if entry is None or (best is not None and entry.sequence <= best.sequence):
@@ -164,7 +166,7 @@ def parse_entry(text: bytes, follower: Follower) -> Optional[Entry]:
     is_entry = (
         fits
         and type(sequence) is int
-        and sequence > 0
+        and 0 < sequence <= LARGEST
         and isinstance(downgrade, bool)
         and isinstance(release, str)
         and re.fullmatch("[0-9a-f]{64}", release) is not None
@@ -228,10 +230,10 @@ def read_offer(registry: Registry, digest: str, entry: Entry, follower: Follower
 
 def read_signature(registry: Registry, digest: str, manifest: bytes, signers: str) -> bytes:
     """Return the signature of a bundle's manifest by a pinned signer."""
-    listed = registry.list_referrers(digest, SIGNATURE_KIND)[:MOST_REFERRERS]
-    for one in listed:
+    listed = registry.list_referrers(digest, SIGNATURE_KIND)
+    for one in listed[-MOST_REFERRERS:][::-1]:
         for signature in read_referrer(registry, one, digest, [MANIFEST + ".sig"]):
-            if is_signed(manifest, signature, BUNDLE_NAMESPACE, signers):
+            if signature.isascii() and is_signed(manifest, signature, BUNDLE_NAMESPACE, signers):
                 return signature
     raise Problem(
         "unsigned",
@@ -275,7 +277,7 @@ def read_chunks(
             continue
         try:
             found[path] = [(str(sha256), int(length)) for sha256, length in told[path]]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise Problem("corrupt", "%s says nothing of %r" % (CHUNKS, path)) from None
         sizes = [length for _, length in found[path]]
         if sum(sizes) != size or not all(0 < length <= CHUNK_BYTES for length in sizes):

@@ -4,10 +4,11 @@ Runs on the device with nothing but Python 3.8; its arguments are ``ROOT DO``. `
 ``unenroll`` read a line with a length and so long a JSON document from stdin; ``show`` reads
 nothing. The answer is one JSON line.
 
-``enroll`` writes the agent's programs into a folder of their version, settings, credentials (for
-nobody else to read) and signers, each in one step, and starts a timer: of the system where root
-runs this, of the user else. Where systemd does not run it answers with the line for cron instead.
-What the device remembers, the highest sequence among it, stays.
+``enroll`` writes the agent's programs into a folder of their version and starts a timer: of the
+system where root runs this, of the user else. Where systemd does not run it answers with the line
+for cron instead. Credentials (for nobody else to read), signers and settings come last, each in one
+step: what fails before leaves the device pulling as it did. What the device remembers stays; the
+agent forgets the highest sequence if a signer is pinned no more.
 
 Exit codes: 0 done, 2 the device cannot do it, 28 no space left, 1 other.
 """
@@ -18,6 +19,7 @@ import hashlib
 import json
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
@@ -109,12 +111,14 @@ def make_units(
 ) -> Dict[str, str]:
     """Return the unit files by name."""
     project = settings["project"]
-    hooks = [settings.get(key) or [""] for key in ("after_switch", "health")]
+    hooks = " ".join(" ".join(settings.get(key) or []) for key in ("after_switch", "health"))
     hardening = HARDENING
-    if any(os.path.basename(hook[0]) in PRIVILEGED for hook in hooks):
+    # Also within what a hook gives to a shell.
+    if any(os.path.basename(word) in PRIVILEGED for word in re.split(r"[^\w./-]+", hooks)):
         hardening = ""
     if is_system:
-        writable = [root, *([settings["textfile"]] if settings.get("textfile") else [])]
+        # With "-", a folder that is gone does not keep the unit from starting (systemd.exec(5)).
+        writable = [root, *(["-" + settings["textfile"]] if settings.get("textfile") else [])]
         hardening += SYSTEM_HARDENING.format(writable=" ".join(map(quote_path, writable)))
     name = "edgepack-pull@%s" % project
     every_s = int(settings["every_s"])
@@ -148,6 +152,10 @@ class Scheduler:
         runtime = "/run/user/%d" % os.getuid()
         if not self.is_system and "XDG_RUNTIME_DIR" not in os.environ:
             os.environ["XDG_RUNTIME_DIR"] = runtime  # a login by SSH may have none
+
+    def require_running(self) -> None:
+        """Raise unless it answers: that of a user may not run."""
+        self.ask("show", "--property=Version")
 
     def start(self, units: Dict[str, str]) -> str:
         """Write unit files and start the timer; return what somebody still has to do."""
@@ -226,9 +234,13 @@ def write_programs(folder: str, sources: Dict[str, str]) -> str:
     return os.path.join(current, "edgepack_pull.py")
 
 
-def require_usable(asked: Dict[str, Any], signers: str) -> None:
+def require_usable(asked: Dict[str, Any]) -> None:
     """Raise unless this device can do what it is asked."""
-    channels.run_ssh_keygen(["-Y", "find-principals", "-f", signers, "-s", os.devnull], b"")
+    with tempfile.NamedTemporaryFile(prefix="edgepack-") as signers:
+        signers.write(asked["signers"].encode("utf-8"))
+        signers.flush()
+        files = ["-f", signers.name, "-s", os.devnull]
+        channels.run_ssh_keygen(["-Y", "find-principals", *files], b"")
     textfile = asked["settings"].get("textfile")
     if textfile and not (os.path.isdir(textfile) and os.access(textfile, os.W_OK)):
         raise Problem("settings", "this user cannot write into the folder %s" % textfile)
@@ -238,16 +250,29 @@ def enroll(root: str, asked: Dict[str, Any]) -> Dict[str, Any]:
     """Write all that a run reads, and have a timer make runs."""
     settings = asked["settings"]
     project = settings["project"]
-    folder = os.path.join(root, ".pull", project)
+    scheduler = find_scheduler()
+    require_usable(asked)
+    if scheduler is not None:
+        scheduler.require_running()
+    program = write_programs(os.path.join(root, ".pull", ".programs"), asked["programs"])
+    argv = [sys.executable, "-BEsS", program, root, project]
+    answer = {"timer": "none", "left": "", "cron": make_cron_line(argv, settings["every_s"])}
+    if scheduler is not None:
+        units = make_units(argv, settings, root, is_system=scheduler.is_system)
+        left = scheduler.start(units)
+        answer = {"timer": "system" if scheduler.is_system else "user", "left": left, "cron": ""}
+    write_settings(os.path.join(root, ".pull", project), asked)
+    return answer
+
+
+def write_settings(folder: str, asked: Dict[str, Any]) -> None:
+    """Write all that a run reads, one file right after the other."""
     os.makedirs(folder, exist_ok=True)
     os.chmod(folder, 0o700)
-    signers = os.path.join(folder, "allowed_signers")
-    write_file(signers, asked["signers"].encode("utf-8"))
-    require_usable(asked, signers)
-    program = write_programs(os.path.join(root, ".pull", ".programs"), asked["programs"])
     for name, content, mode in (
         ("credentials.json", asked["credentials"], 0o600),
         ("ca.pem", asked["ca"], 0o644),
+        ("allowed_signers", asked["signers"], 0o644),
     ):
         path = os.path.join(folder, name)
         if content is None:
@@ -255,14 +280,7 @@ def enroll(root: str, asked: Dict[str, Any]) -> Dict[str, Any]:
                 os.remove(path)
         else:
             write_file(path, content.encode("utf-8"), mode)
-    write_json(os.path.join(folder, "settings.json"), settings)
-    argv = [sys.executable, "-BEsS", program, root, project]
-    scheduler = find_scheduler()
-    if scheduler is None:
-        return {"timer": "none", "left": "", "cron": make_cron_line(argv, settings["every_s"])}
-    units = make_units(argv, settings, root, is_system=scheduler.is_system)
-    left = scheduler.start(units)
-    return {"timer": "system" if scheduler.is_system else "user", "left": left, "cron": ""}
+    write_json(os.path.join(folder, "settings.json"), asked["settings"])
 
 
 def unenroll(root: str, project: str) -> Dict[str, Any]:
@@ -273,8 +291,9 @@ def unenroll(root: str, project: str) -> Dict[str, Any]:
     scheduler = find_scheduler()
     if scheduler is not None:
         scheduler.stop(project)
-    settings = read_json(os.path.join(folder, "settings.json"))
-    textfile = settings.get("textfile")
+    textfile: Any = None
+    with contextlib.suppress(Problem):
+        textfile = read_json(os.path.join(folder, "settings.json")).get("textfile")
     if textfile:
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(textfile, "edgepack_pull_%s.prom" % project))

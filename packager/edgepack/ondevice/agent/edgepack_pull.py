@@ -31,7 +31,7 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
+import traceback
 import urllib.request
 from typing import IO, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -98,7 +98,8 @@ class Pull:
                 folder.find("allowed_signers"),
             )
             self.python = settings["python"]
-            self.keep = str(int(settings["keep_releases"]))
+            # Going back needs the release before, which the agent removes where one stays.
+            self.keep = str(max(2, int(settings["keep_releases"])))
             self.timeout_s = float(settings["hook_timeout_s"])
         except (KeyError, ValueError, TypeError) as error:
             raise Problem("settings", "settings.json has no right %s" % error) from None
@@ -153,13 +154,18 @@ class Pull:
         if entry.sequence == seen["sequence"] and entry.release != seen["release"]:
             raise Problem(
                 "replayed",
-                "two releases are signed with sequence %d: publish once more" % entry.sequence,
+                "two releases are signed with sequence %d: publish the right one with --sequence %d"
+                % (entry.sequence, entry.sequence + 1),
             )
         if entry.sequence > seen["sequence"]:
             self.state.write(sequence=entry.sequence, release=entry.release)
         why = self.state.find_bad(entry.release, entry.sequence)
         if why:
-            raise Problem("bad", "%s was tried, and: %s" % (entry.release[:16], why))
+            raise Problem(
+                "bad",
+                "%s was tried, and: %s; to have it tried again, publish it with --sequence %d"
+                % (entry.release[:16], why, entry.sequence + 1),
+            )
 
     def require_no_downgrade(self, offer: channels.Offer) -> None:
         """Refuse a release that is older than the current one, unless its entry allows it."""
@@ -325,7 +331,15 @@ class Pull:
             self.state.write(trial=None)
             raise Problem("health", text + "; it stays current, there was none before it")
         if self.project.read_current() == release[:16]:
-            self.ask_agent("rollback", before)
+            try:
+                self.ask_agent("rollback", before)
+            except Problem as problem:
+                if problem.result == "disk-full":
+                    raise  # the next run goes back
+                self.state.write(trial=None)
+                raise Problem(
+                    "health", "%s; it stays current, going back failed: %s" % (text, problem)
+                ) from None
             self.run_hooks()  # whatever it says, there is nothing else to do
         self.state.write(trial=None)
         raise Problem("health", "%s; %s is current again" % (text, before))
@@ -356,26 +370,22 @@ class Pull:
             thread.join()
             leases.drop([record])
 
-    def make_facts(self, result: str, text: str) -> Dict[str, Any]:
-        """Return what a report says."""
+    def make_facts(self) -> Dict[str, Any]:
+        """Return what a report says of the channel, and what the registry was asked."""
         known = self.state.channel
         current = self.project.read_current() or ""
-        follows = current != "" and known["release"].startswith(current)
         facts = {
-            key: self.settings[key]
-            for key in ("project", "registry", "repository", "channel", "target")
+            "release": current,
+            "version": self.read_version(),
+            "sequence": known["sequence"],
+            "follows": int(current != "" and known["release"].startswith(current)),
+            "received_bytes_total": self.registry.received,
+            "requests_total": self.registry.requests,
         }
-        facts.update(
-            schema_version=1,
-            device=self.settings.get("device", ""),
-            result=result,
-            detail=text,
-            release=current,
-            version=self.read_version(),
-            sequence=known["sequence"],
-            follows=int(follows),
-            run_timestamp_seconds=int(time.time()),
-        )
+        if self.contact:
+            facts["contact_timestamp_seconds"] = int(time.time())
+        if self.registry.clock_offset_s is not None:
+            facts["clock_offset_seconds"] = int(self.registry.clock_offset_s)
         return facts
 
 
@@ -481,41 +491,54 @@ def wait_for_health(url: str, timeout_s: float) -> str:
         try:
             with opener.open(url, timeout=max(0.1, min(left, 10.0))):
                 return ""
-        except (OSError, ValueError) as error:  # an HTTP error is an OSError, too
+        # An HTTP error is an OSError, too; what answers may speak no HTTP at all.
+        except (OSError, ValueError, http.client.HTTPException) as error:
             problem = str(error)
         if left <= HEALTH_PAUSE_S:
             return "%s is not healthy within %g s: %s" % (url, timeout_s, problem)
         time.sleep(HEALTH_PAUSE_S)
 
 
-def tell(pull: Pull, facts: Dict[str, Any]) -> None:
-    """Report a run: as a textfile, and to the operator's address."""
-    folder = pull.folder
+def make_report(folder: Folder, result: str, text: str, told: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what a run reports: what the one before did, with what is new."""
     try:
         kept = read_json(folder.find("report.json"))
     except Problem:
         kept = {"schema_version": 1, "runs": {}}
-    now, result = facts["run_timestamp_seconds"], facts["result"]
+    now = int(time.time())
     kept["runs"] = dict(kept.get("runs", {}), **{result: kept.get("runs", {}).get(result, 0) + 1})
-    for key, more in (
-        ("received_bytes_total", pull.registry.received),
-        ("requests_total", pull.registry.requests),
-    ):
-        kept[key] = kept.get(key, 0) + more
-    if pull.contact:
-        kept["contact_timestamp_seconds"] = now
+    for key in ("received_bytes_total", "requests_total"):
+        kept[key] = kept.get(key, 0) + told.pop(key, 0)
+    for key in ("project", "registry", "repository", "channel", "target", "device"):
+        kept[key] = folder.settings.get(key, "")
     if result in ("installed", "unchanged"):
         kept["success_timestamp_seconds"] = now
-    if pull.registry.clock_offset_s is not None:
-        kept["clock_offset_seconds"] = int(pull.registry.clock_offset_s)
-    facts = dict(kept, **facts)
-    write_file(folder.find("report.json"), json.dumps(facts).encode("ascii"), synced=False)
-    textfile = pull.settings.get("textfile")
+    kept.update(told, result=result, detail=text, run_timestamp_seconds=now)
+    return dict({"release": "", "version": ""}, **kept)
+
+
+def tell(folder: Folder, facts: Dict[str, Any]) -> None:
+    """Report a run: to a file, as a textfile, and to the operator's address, each by itself."""
+    with told_apart():
+        write_file(folder.find("report.json"), json.dumps(facts).encode("ascii"), synced=False)
+    textfile = folder.settings.get("textfile")
     if textfile:
-        path = os.path.join(textfile, "edgepack_pull_%s.prom" % facts["project"])
-        write_file(path, format_metrics(facts).encode("utf-8"), synced=False)
-    if pull.settings.get("report_url"):
-        post(pull.settings["report_url"], facts, folder.credentials.get("report_token"))
+        with told_apart():
+            path = os.path.join(textfile, "edgepack_pull_%s.prom" % facts["project"])
+            write_file(path, format_metrics(facts).encode("utf-8"), synced=False)
+    if folder.settings.get("report_url"):
+        with told_apart():
+            token = folder.credentials.get("report_token")
+            post(folder.settings["report_url"], facts, token)
+
+
+@contextlib.contextmanager
+def told_apart() -> Iterator[None]:
+    """Say that a report was not taken, and go on."""
+    try:
+        yield
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        sys.stderr.write("a report was not taken: %s\n" % hide_logins(str(error)))
 
 
 @contextlib.contextmanager
@@ -534,24 +557,38 @@ def alone(folder: Folder) -> Iterator[bool]:
 def run_once(root: str, project: str) -> Tuple[str, str]:
     """Make one run and report it; return the result's word and a sentence."""
     folder = Folder(root, project)
-    credentials = folder.credentials
-    use_proxy(credentials.get("proxy"), folder.settings.get("no_proxy"))
     with alone(folder) as is_alone:
         if not is_alone:
             return "busy", "another run is in progress"
+        told: Dict[str, Any] = {}
+        result, text = follow(folder, told)
+        tell(folder, make_report(folder, result, text, told))
+    return result, text
+
+
+def follow(folder: Folder, told: Dict[str, Any]) -> Tuple[str, str]:
+    """Make a run, whatever happens; ``told`` gets what a report says of it."""
+    try:
+        use_proxy(folder.credentials.get("proxy"), folder.settings.get("no_proxy"))
         pull = Pull(folder)
         try:
-            result, text = pull.run()
-        except Problem as problem:
-            result, text = problem.result, str(problem)
-        except OSError as error:
-            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            result, text = "disk-full" if is_full else "failed", str(error)
-        try:
-            tell(pull, pull.make_facts(result, text))
-        except (OSError, http.client.HTTPException) as error:
-            sys.stderr.write("the report was not taken: %s\n" % hide_logins(str(error)))
-    return result, text
+            return pull.run()
+        finally:
+            told.update(pull.make_facts())
+    except Problem as problem:
+        return problem.result, str(problem)
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return "disk-full" if is_full else "failed", hide_logins(str(error))
+    except Exception as error:  # noqa: BLE001  (a device that nobody sees has to report it)
+        return "failed", explain_defect(error)
+
+
+def explain_defect(error: Exception) -> str:
+    """Return where a program was wrong; not what was said there, which may have a secret."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = "%s:%s" % (os.path.basename(last.filename), last.lineno)
+    return "%s at %s: this is a defect of the agent" % (type(error).__name__, place)
 
 
 def stop(*_: object) -> None:
@@ -571,6 +608,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         result, text = run_once(arguments.root, arguments.project)
     except Problem as problem:
         result, text = problem.result, str(problem)
+    except OSError as error:
+        result, text = "failed", str(error)
     print("%s: %s" % (result, text), flush=True)
     return EXITS.get(result, 2)
 

@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 ANSWER_S = 60.0
 """How long a registry may be silent."""
@@ -35,11 +35,15 @@ MANIFEST_BYTES = 4 << 20
 """The most bytes that a registry has to take of a manifest (distribution-spec, "Pushing
 Manifests")."""
 PAGES = 8
+DOCKER_HUB = "registry-1.docker.io"
+"""What answers for ``docker.io``: that name itself has pages for people."""
 
 IMAGE_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 IMAGE_INDEX = "application/vnd.oci.image.index.v1+json"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 AGAIN = (408, 425, 429, 500, 502, 503, 504)
+PROXY = r"https?://([^\s/?#@]+@)?([^][\s/?#@:]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?/?"
+"""A proxy's address, with a login or none."""
 NOT_YET_VALID, EXPIRED = 9, 10
 """``X509_V_ERR_CERT_NOT_YET_VALID`` and ``X509_V_ERR_CERT_HAS_EXPIRED``, openssl/x509_vfy.h."""
 
@@ -109,7 +113,9 @@ class Registry:
         ca: Optional[str] = None,
         patience_s: float = 120.0,
     ) -> None:
-        self.base = "%s://%s/v2/%s/" % ("http" if plain_http else "https", host, repository)
+        scheme = "http" if plain_http else "https"
+        place = DOCKER_HUB if host == "docker.io" else host
+        self.base = "%s://%s/v2/%s/" % (scheme, place, repository)
         self.repository = repository
         self.login = login
         self.patience_s = patience_s
@@ -120,12 +126,16 @@ class Registry:
         self.clock_offset_s: Optional[float] = None
         """By how much the registry's clock is ahead of this device's; reported, never used."""
         self.schemes = ["https", "http"] if plain_http else ["https"]
+        try:
+            context = ssl.create_default_context(cafile=ca)
+        except (OSError, ValueError):
+            raise Problem("settings", "%s has no certificates that can be used" % ca) from None
         self.opener = urllib.request.OpenerDirector()
         # No handlers of files and FTP, which a redirect could name.
         for handler in (
             urllib.request.ProxyHandler(),
             urllib.request.HTTPHandler(),
-            urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca)),
+            urllib.request.HTTPSHandler(context=context),
             urllib.request.HTTPDefaultErrorHandler(),
             _Redirects(self.schemes),
             urllib.request.HTTPErrorProcessor(),
@@ -184,13 +194,13 @@ class Registry:
             if path is None:
                 break
             try:
-                with self.open(path, headers) as answer:
-                    found += list_descriptors(self._read_all(answer, MANIFEST_BYTES))
-                    path = self._find_next(answer.headers.get("Link") or "")
+                content, told = self._read(path, headers, MANIFEST_BYTES)
             except Problem as problem:
                 if problem.result != "missing":
                     raise
                 return self._list_tagged(digest, kind, headers)
+            found += list_descriptors(content)
+            path = self._find_next(told.get("Link") or "")
         return [one for one in found if one.get("artifactType") == kind]
 
     def _list_tagged(
@@ -214,11 +224,15 @@ class Registry:
         return found[len(self.base) :] if found.startswith(self.base) else None
 
     def read_small(self, path: str, headers: Mapping[str, str], most: int) -> bytes:
-        """Return a whole answer; one that broke is asked for once more."""
+        """Return a whole answer."""
+        return self._read(path, headers, most)[0]
+
+    def _read(self, path: str, headers: Mapping[str, str], most: int) -> Tuple[bytes, Any]:
+        """Return a whole answer and its headers; one that broke is asked for once more."""
         for attempt in range(TRIES):
             with self.open(path, headers) as answer:
                 try:
-                    return self._read_all(answer, most)
+                    return self._read_all(answer, most), answer.headers
                 except _Again as again:
                     self.pause(attempt, again.result, str(again))
         raise AssertionError("pause() gives up")
@@ -230,8 +244,8 @@ class Registry:
             self.received += len(block)
             if len(content) > most:
                 raise Problem("corrupt", "an answer has more than %d bytes" % most)
-        announced = answer.headers.get("Content-Length")
-        if announced is not None and announced.isdigit() and int(announced) > len(content):
+        announced = answer.headers.get("Content-Length") or ""
+        if re.fullmatch("[0-9]{1,15}", announced) and int(announced) > len(content):
             raise _Again("offline", "an answer ends too early")
         return content
 
@@ -241,21 +255,30 @@ class Registry:
         Raises:
             Problem: There is none, also after some tries; ``missing`` for 404.
         """
-        is_new = False
-        for attempt in range(TRIES + 1):
+        for attempt in range(TRIES):
+            try:
+                return self._ask_with_login(path, headers, method)
+            except _Again as again:
+                self.pause(attempt, again.result, str(again), again.after_s)
+        raise AssertionError("pause() gives up")
+
+    def _ask_with_login(self, path: str, headers: Mapping[str, str], method: str) -> Any:
+        """Make one request; where the registry wants a login, or a new token, once more with it."""
+        for is_new in (False, True):
             try:
                 return self._ask(self.base + path, headers, method, self.authorization)
             except urllib.error.HTTPError as error:
                 error.close()
-                if error.code == http.client.UNAUTHORIZED and not is_new:
-                    # Also a token that has expired meanwhile.
-                    is_new = True
-                    self.authorization = self._authorize(error.headers)
-                    continue
-                raise self._explain(error, path) from None
-            except _Again as again:
-                self.pause(attempt, again.result, str(again), again.after_s)
-        raise AssertionError("pause() gives up")
+                if error.code != http.client.UNAUTHORIZED or is_new or not self._is_own(error):
+                    raise self._explain(error, path) from None
+                challenge = error.headers
+            self.authorization = self._authorize(challenge)
+        raise AssertionError("the second answer is returned or raised")
+
+    def _is_own(self, error: urllib.error.HTTPError) -> bool:
+        """Return whether the registry itself answered, and not one that it leads to."""
+        own, other = (urllib.parse.urlsplit(url)[:2] for url in (self.base, error.url))
+        return own == other
 
     def _ask(
         self, url: str, headers: Mapping[str, str], method: str, authorization: Optional[str]
@@ -455,7 +478,7 @@ def find_delay(headers: Any) -> float:
     A date counts from the registry's own ``Date``: this device's clock may be anything.
     """
     said = (headers.get("Retry-After") or "").strip()
-    if said.isdigit():
+    if re.fullmatch("[0-9]{1,15}", said):
         return float(said)
     until, now = (email.utils.parsedate_tz(text) for text in (said, headers.get("Date") or ""))
     if until is None or now is None:
@@ -493,8 +516,14 @@ def is_digest(value: object) -> bool:
 
 
 def use_proxy(proxy: Optional[str], no_proxy: Optional[str]) -> None:
-    """Let all connections of this process go through a proxy: urllib reads the environment."""
+    """Let all connections of this process go through a proxy: urllib reads the environment.
+
+    Raises:
+        Problem: It is no address. urllib would say so with all of it, the password, too.
+    """
     if proxy:
+        if not re.fullmatch(PROXY, proxy):
+            raise Problem("settings", "the proxy of credentials.json is no address")
         os.environ.update(http_proxy=proxy, https_proxy=proxy)
     if no_proxy:
         os.environ["no_proxy"] = no_proxy

@@ -2,8 +2,8 @@
 
 ``settings.json`` and ``credentials.json`` are written at enrolment, ``allowed_signers`` and
 ``ca.pem`` beside them. ``state.json`` is the agent's: it is replaced in one step and synced,
-because the highest sequence that was seen must not be forgotten. ``report.json`` has the counters
-of reports, which a power cut may take.
+because the highest sequence that was seen must not be forgotten, unless a signer is pinned no more:
+it may be that signer's. ``report.json`` has the counters of reports, which a power cut may take.
 
 Needs Python 3.8 or newer, and nothing else.
 """
@@ -12,7 +12,7 @@ import json
 import os
 import stat
 import urllib.request
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 if __package__:
     from .edgepack_registry import Login, Problem
@@ -64,6 +64,20 @@ def read_json(path: str) -> Dict[str, Any]:
     if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
         raise Problem("settings", "%s is of another version: enroll the device again" % path)
     return found
+
+
+def read_lines(path: str) -> List[str]:
+    """Return the lines of a file that are no comments.
+
+    Raises:
+        Problem: It cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().decode("utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise Problem("settings", "%s cannot be read: %s" % (path, error)) from None
+    return [line.strip() for line in lines if line.strip() and line.strip()[0] != "#"]
 
 
 def write_json(path: str, document: Dict[str, Any], mode: int = 0o644) -> None:
@@ -127,13 +141,13 @@ class Folder:
         """Return what is remembered; the caller keeps other runs off.
 
         Raises:
-            Problem: ``settings`` if it cannot be read.
+            Problem: ``settings`` if it or the signers cannot be read.
         """
         try:
             channel = "%(registry)s/%(repository)s:%(channel)s" % self.settings
         except KeyError as error:
             raise Problem("settings", "settings.json says no %s" % error) from None
-        return State(self.find("state.json"), channel)
+        return State(self.find("state.json"), channel, read_lines(self.find("allowed_signers")))
 
     def _read_credentials(self) -> Dict[str, Any]:
         path = self.find("credentials.json")
@@ -149,9 +163,12 @@ class Folder:
 
 
 class State:
-    """What must not be forgotten: sequences that were seen, releases that were bad."""
+    """What must not be forgotten: sequences that were seen, releases that were bad.
 
-    def __init__(self, path: str, channel: str) -> None:
+    It is forgotten when one of the signers that were pinned before is not any more.
+    """
+
+    def __init__(self, path: str, channel: str, signers: List[str]) -> None:
         self.path = path
         self.name = channel
         self.document = (
@@ -159,6 +176,9 @@ class State:
             if os.path.exists(path)
             else {"schema_version": SCHEMA_VERSION, "channels": {}, "trial": None}
         )
+        if set(self.document.get("signers", signers)) - set(signers):
+            self.document["channels"] = {}
+        self.document["signers"] = signers
         self.channel: Dict[str, Any] = self.document["channels"].setdefault(
             channel, {"sequence": 0, "release": "", "settled": "", "bad": {}}
         )
