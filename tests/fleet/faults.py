@@ -275,6 +275,17 @@ def token_expires(run: Run) -> str:
     return NEW
 
 
+def token_server_fails(run: Run) -> str:
+    run.device.credentials = {"username": "board", "password": "right"}
+    run.device.write()
+    run.gate.login = "board:right"
+    run.gate.tokens.add("none")
+    run.gate.broken_tokens = run.random.randint(1, 9)
+    run.require(run.pull(), "installed", "registry")
+    run.gate.broken_tokens = 0
+    return NEW
+
+
 def login_is_wrong(run: Run) -> str:
     run.device.credentials = {"username": "board", "password": "wrong-canary"}
     run.device.write()
@@ -359,6 +370,24 @@ def health_fails(run: Run) -> str:
     return NEW
 
 
+def one_release_is_kept(run: Run) -> str:
+    run.device.write(health=["false"], keep_releases=1)
+    run.require(run.pull(), "health")
+    return OLD
+
+
+def release_before_is_damaged(run: Run) -> str:
+    before = run.device.base / "releases" / str(run.device.current)
+    run.device.write(health=["sh", "-c", f"rm {before}/name.txt; exit 1"])
+    run.require(run.pull(), "health")
+    run.require(run.pull(), "bad")
+    run.device.write(health=[])
+    run.allowed = {NEW, LOWER}
+    run.move(LOWER, 3, downgrade=True)
+    run.require(run.pull(), "installed")
+    return LOWER
+
+
 def two_agents_run(run: Run) -> str:
     agents = [run.start() for _ in range(3)]
     for agent in agents:
@@ -422,7 +451,13 @@ def state_is_torn(run: Run) -> str:
 
 def _some_request(run: Run) -> str:
     return run.random.choice(
-        ["HEAD ", "GET .*/manifests/", "GET .*/manifests/sha256-", "GET .*/blobs/", "GET "]
+        [
+            "HEAD ",
+            "GET .*/manifests/",
+            "GET .*/(manifests/sha256-|referrers/)",
+            "GET .*/blobs/",
+            "GET ",
+        ]
     )
 
 
@@ -459,6 +494,7 @@ KINDS: dict[str, Kind] = {
         version_is_lower,
         going_back_is_asked_for,
         token_expires,
+        token_server_fails,
         login_is_wrong,
         disk_is_full,
         agent_is_killed,
@@ -466,6 +502,8 @@ KINDS: dict[str, Kind] = {
         clock_is_wrong,
         goldens_differ,
         health_fails,
+        one_release_is_kept,
+        release_before_is_damaged,
         two_agents_run,
         proxy_is_between,
         chunks_are_lies,
@@ -498,7 +536,9 @@ def run_one(kind: str, offers: Offers, gate: Gate, base: Path, folder: Path, see
         shutil.copytree(base, root, symlinks=True, dirs_exist_ok=True)
         for faults in (gate.faults, gate.asked, gate.tokens):
             faults.clear()
-        gate.login, gate.is_basic = "", False
+        gate.login, gate.is_basic, gate.broken_tokens = "", False, 0
+        # A registry has an API for what refers to a manifest, or tags.
+        gate.has_referrers = random.Random(f"referrers {seed}").random() < 0.5
         device = PullingDevice(
             root,
             gate.host,

@@ -110,9 +110,9 @@ def follow(
         counts = collections.Counter(run.result for run in wave.runs)
         problem = "" if counts == {result: agents} else str(dict(counts))
         yield Check(f"{what}: {agents} agents end with {result!r}", problem)
-        least = min(run.requests for run in wave.runs)
+        most = max(run.requests for run in wave.runs)
         if result == "unchanged":
-            yield Check("nothing new is one request", "" if least == 1 else f"{least} requests")
+            yield Check("nothing new is one request", "" if most == 1 else f"{most} requests")
     wrong = find_wrong(roots, offers)
     yield Check("all have the channel's release", ", ".join(wrong[:5]))
 

@@ -31,7 +31,14 @@ from tests.support.reports.tiny_bundle import write_tiny_bundle
 from tests.support.servers.loopback import ssh_device
 from tests.support.servers.openssh_server import OpenSshServer, find_sshd, put_python_first
 from tests.support.servers.played_registry import Change, Reply, played_registry
-from tests.support.servers.publisher import Publisher, format_signer, make_key
+from tests.support.servers.publisher import (
+    ENTRY_TYPE,
+    SIGNATURE_TYPE,
+    Publisher,
+    format_signer,
+    make_key,
+    sign,
+)
 from tests.support.servers.pulling import PullingDevice, write_bundle
 from tests.support.servers.registry import running_registry
 from tests.support.servers.registry_faults import (
@@ -359,6 +366,26 @@ def test_the_referrers_api_is_asked_where_there_is_one(fault: str, tmp_path: Pat
     assert pulled.result == "installed", pulled
     asked = [path for _, path in played.asked if "/referrers/" in path]
     assert len(asked) == {"nothing": 2, "cut": 3, "pages": 4}[fault]
+
+
+def test_what_was_signed_last_is_found_behind_many_wrong_signatures(tmp_path: Path) -> None:
+    key = make_key(tmp_path, "release")
+    bundle = write_bundle(tmp_path / "bundle", "one")
+    with played_registry() as played:
+        publisher = Publisher(played.host, "team/tiny")
+        offered = publisher.publish(bundle, None)
+        for number in range(33):
+            wrong = b"%d" % number
+            publisher.refer(offered, SIGNATURE_TYPE, {"manifest.json.sig": wrong})
+            files = {"channel.json": wrong, "channel.json.sig": wrong}
+            publisher.refer(offered, ENTRY_TYPE, files, **{"dev.edgepack.channel": "stable"})
+        text = (bundle / "manifest.json").read_bytes()
+        right = {"manifest.json.sig": sign(text, key, "edgepack")}
+        publisher.refer(offered, SIGNATURE_TYPE, right)
+        publisher.move(offered, "stable", 1, key)
+        settings = {"repository": "team/tiny"}
+        device = PullingDevice(tmp_path / "root", played.host, format_signer(key), settings)
+        assert device.pull().result == "installed"
 
 
 def cut_first() -> Change:
