@@ -153,26 +153,26 @@ class Scheduler:
         if not self.is_system and "XDG_RUNTIME_DIR" not in os.environ:
             os.environ["XDG_RUNTIME_DIR"] = runtime  # a login by SSH may have none
 
-    def require_running(self) -> None:
-        """Raise unless it answers: that of a user may not run."""
-        self.ask("show", "--property=Version")
-
-    def start(self, units: Dict[str, str]) -> str:
-        """Write unit files and start the timer; return what somebody still has to do."""
-        os.makedirs(self.units, exist_ok=True)
-        for name, text in units.items():
-            write_file(os.path.join(self.units, name), text.encode("utf-8"))
+    def prepare(self) -> str:
+        """Raise unless it answers: that of a user may not run. Return what is still to be done."""
         left = ""
         # Else the timer of a user ends with the user's last login.
         if not self.is_system and run(["loginctl", "--no-ask-password", "enable-linger"])[0]:
             user = pwd.getpwuid(os.getuid()).pw_name
             left = "it runs only while %s is logged in, until root does this there:" % user
             left += " loginctl enable-linger %s" % user
+        self.ask("show", "--property=Version")
+        return left
+
+    def start(self, units: Dict[str, str]) -> None:
+        """Write unit files and start the timer."""
+        os.makedirs(self.units, exist_ok=True)
+        for name, text in units.items():
+            write_file(os.path.join(self.units, name), text.encode("utf-8"))
         self.ask("daemon-reload")
         [timer] = [name for name in units if name.endswith(".timer")]
         self.ask("enable", timer)
         self.ask("restart", timer)
-        return left
 
     def stop(self, project: str) -> None:
         """Stop the timer and remove the unit files."""
@@ -252,14 +252,13 @@ def enroll(root: str, asked: Dict[str, Any]) -> Dict[str, Any]:
     project = settings["project"]
     scheduler = find_scheduler()
     require_usable(asked)
-    if scheduler is not None:
-        scheduler.require_running()
+    left = scheduler.prepare() if scheduler is not None else ""
     program = write_programs(os.path.join(root, ".pull", ".programs"), asked["programs"])
     argv = [sys.executable, "-BEsS", program, root, project]
     answer = {"timer": "none", "left": "", "cron": make_cron_line(argv, settings["every_s"])}
     if scheduler is not None:
         units = make_units(argv, settings, root, is_system=scheduler.is_system)
-        left = scheduler.start(units)
+        scheduler.start(units)
         answer = {"timer": "system" if scheduler.is_system else "user", "left": left, "cron": ""}
     write_settings(os.path.join(root, ".pull", project), asked)
     return answer
