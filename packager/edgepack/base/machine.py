@@ -10,6 +10,8 @@ import socket
 from functools import cache
 from pathlib import Path
 
+_VECTORS = {"avx", "avx2", "fma", "avx512f", "asimddp", "i8mm", "sve"}
+
 
 @cache
 def read_cpu_flags() -> frozenset[str]:
@@ -69,6 +71,15 @@ def find_processor() -> str:
     """Return the kind of processor that decides the bits of int8 kernels: with VNNI or without."""
     kind = find_architecture()
     return f"{kind}-vnni" if kind == "x86-64" and has_vnni() else kind
+
+
+def find_vectors() -> str:
+    """Return the vector instructions that decide the last bits of products of floats.
+
+    By them numpy's OpenBLAS (``driver/others/dynamic.c`` there) and onnxruntime's MLAS
+    (``onnxruntime/core/mlas/lib/platform.cpp``) choose their kernels.
+    """
+    return " ".join(sorted(read_cpu_flags() & _VECTORS))
 
 
 def count_cores() -> int:

@@ -19,11 +19,14 @@ from pathlib import Path
 
 import edgepack
 from edgepack.base.files import hash_file
+from edgepack.base.machine import find_vectors
 from edgepack.builder.entries import INDEX, DamagedError, write_entry
 from edgepack.builder.shared import SharedCache, open_shared_cache
 from edgepack.errors import ToolError
 from edgepack.steps.base import Step, find_settings
 
+_COMPUTING = {"numpy", "onnxruntime"}
+"""Libraries that choose their kernels by the processor."""
 _NO_PLACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
@@ -58,6 +61,8 @@ class Artifact:
 def make_step_key(step: Step, inputs: Mapping[str, str]) -> str:
     """Return the cache key of a step whose inputs have the given digests."""
     value = {**find_settings(step), "inputs": dict(inputs), "code": hash_code()}
+    if _COMPUTING & {*step.libraries}:
+        value["vectors"] = find_vectors()
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
@@ -93,10 +98,9 @@ class StepCache:
         return Artifact(path, index["digest"], index["files"]) if whole else None
 
     def fetch(self, key: str) -> Artifact | None:
-        """Return an output that is in the team's store, now in the folder too; None if none is.
+        """Return an output that is in the team's store, now in the folder too.
 
-        Raises:
-            ToolError: As :meth:`keep`.
+        None if none is there that can be used, or it cannot be kept here.
         """
         shared = self.shared
         if shared is None or (chunks := shared.find(key)) is None:
@@ -105,6 +109,9 @@ class StepCache:
             found = self.keep(key, lambda out: write_entry(key, chunks, out, shared.secret))
         except DamagedError as error:
             shared.report_damage(key, error)
+            return None
+        except (ToolError, OSError) as error:
+            shared.report_unkept(key, error)
             return None
         shared.fetched += 1
         return found

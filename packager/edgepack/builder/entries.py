@@ -64,9 +64,10 @@ def write_entry(key: str, chunks: Iterable[bytes], folder: Path, secret: bytes =
     try:
         header = json.loads(line)
         of, files, sizes = header["key"], dict(header["files"]), dict(header["sizes"])
-    except (ValueError, KeyError, TypeError) as error:
+        is_right = of == key and files.keys() == sizes.keys() and all(map(is_plain_name, files))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError("it does not begin as an entry") from error
-    if of != key or files.keys() != sizes.keys() or not all(map(is_plain_name, files)):
+    if not is_right:
         raise DamagedError("it is not an entry of this step")
     for name in sorted(files):
         _write_file(folder / name, source, sizes[name], files[name])

@@ -12,12 +12,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from edgepack.base.progress import Progress
 from edgepack.builder.entries import INDEX, DamagedError, is_plain_name, pack_entry
 from edgepack.errors import ToolError, UsageError
 
@@ -30,7 +32,9 @@ SECRET_VARIABLE = "EDGEPACK_CACHE_SECRET"  # noqa: S105  (its name)
 """The environment variable with what a team signs its entries with; without it nothing is signed,
 and whoever may write to the store decides what builds take from it."""
 MOST_BYTES = 512_000_000
-"""Size of the largest entry that is sent: it is sent in one request, from memory."""
+"""Size of the largest entry's files: it is sent in one request, from memory."""
+_MOST_OBJECT_BYTES = MOST_BYTES + 1_000_000
+"""With its first lines; what is larger was never sent by a build."""
 CONNECT_S, ANSWER_S, SEND_S = 5, 10, 120
 """How long a connection, the next bytes of an answer and a whole upload may take, in seconds."""
 LEAST_BYTES_PER_S = 1_000_000
@@ -55,6 +59,8 @@ class SharedCache:
     """Takes a line for the user."""
     fetched: int = 0
     sent: int = 0
+    in_use: bool = False
+    """Inside of :func:`using`."""
     _reads: bool = True
     _writes: bool = True
     _told: set[str] = field(default_factory=set, repr=False)
@@ -74,6 +80,9 @@ class SharedCache:
         try:
             answer = obstore.get(self._open("read"), f"steps/{key}")
             size = answer.meta["size"]
+            if size > _MOST_OBJECT_BYTES:
+                self.report_damage(key, DamagedError(f"it has {size} bytes, more than any entry"))
+                return None
             return self._receive(answer.stream(min_chunk_size=1), size)
         except FileNotFoundError:
             return None
@@ -101,6 +110,14 @@ class SharedCache:
                 f"warning: the entry steps/{key} of {self.url} is passed over: {error}. It is made"
                 " here; remove that object, so that it can be sent again",
             )
+
+    def report_unkept(self, key: str, error: Exception) -> None:
+        """Tell that an entry found no place here; of several, only the first."""
+        self._tell_once(
+            "unkept",
+            f"warning: the entry steps/{key} of {self.url} could not be kept: {error}. It is made"
+            " here",
+        )
 
     def send(self, key: str, folder: Path) -> None:
         """Send an entry later, in another thread; where too many wait it is left out."""
@@ -187,6 +204,26 @@ class SharedCache:
                 return
             self._told.add(what)
         self.tell(line)
+
+
+@contextmanager
+def using(shared: SharedCache | None, progress: Progress) -> Iterator[None]:
+    """Tell what a team's store does, and at the end give it time for what is being sent.
+
+    Inside of another one it does nothing: several builds have one time, at the end of all.
+    """
+    if shared is None or shared.in_use:
+        yield
+        return
+    shared.in_use, shared.tell = True, progress.note
+    before = shared.fetched
+    try:
+        yield
+    finally:
+        shared.in_use = False
+    shared.finish()
+    if count := shared.fetched - before:
+        progress.note(f"{count} steps from {shared.url}")
 
 
 def open_shared_cache() -> SharedCache | None:

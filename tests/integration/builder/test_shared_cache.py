@@ -88,7 +88,7 @@ def test_entry_when_others_were_first_stays_as_they_sent_it(store, machines):
     assert second.told == []
 
 
-@pytest.mark.parametrize("fault", ["flipped", "other", "short", "truncated"])
+@pytest.mark.parametrize("fault", ["flipped", "other", "short", "truncated", "deep", "huge"])
 def test_entry_when_the_store_lies_is_passed_over(fault, store, machines):
     machines("a").make()
     machines("a").make(OTHER, "other")

@@ -23,7 +23,8 @@ class ObjectStore:
     fault: Callable[[str, str], str] = lambda method, path: ""
     """By method and path of a request: ``5xx``, ``denied``, ``gone``, ``slow``, ``dripping``,
     ``flipped``, ``other`` (another entry's bytes), ``short`` (of half the length, and it says so),
-    ``truncated`` (the connection ends); nothing lets it be."""
+    ``truncated`` (the connection ends), ``deep`` (JSON that no parser takes), ``huge`` (it says
+    that 600 MB come); nothing lets it be."""
     asked: list[tuple[str, str, int]] = field(default_factory=list)
     """Method, path and answer of each request for an entry."""
     over: threading.Event = field(default_factory=threading.Event)
@@ -149,12 +150,14 @@ def _break(
     elif fault == "other":
         others = store.list_objects()
         body = next(each for each in others.values() if each != body)
-        headers = [h for h in headers if h[0].lower() not in ("content-length", "etag")]
-        headers.append(("Content-Length", str(len(body))))
     elif fault == "short":
         body = body[: len(body) // 2]
+    elif fault == "deep":
+        body = b"[" * 200_000 + b"\n\n"
+    if fault in ("other", "short", "deep", "huge"):
         headers = [h for h in headers if h[0].lower() not in ("content-length", "etag")]
-        headers.append(("Content-Length", str(len(body))))
+        size = 600_000_000 if fault == "huge" else len(body)
+        headers.append(("Content-Length", str(size)))
     start(status, headers)
     if fault == "truncated":
         return iter([body[: len(body) // 2]])

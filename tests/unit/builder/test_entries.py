@@ -68,6 +68,7 @@ HOSTILE = {
     "a size below zero": {"sizes": {"a.txt": -1, "b.bin": 6}},
     "a size that is none": {"sizes": {"a.txt": "5", "b.bin": 0}},
     "files that are none": {"files": 7},
+    "names that are numbers": {"files": [[1, "h"]], "sizes": [[1, 2]]},
 }
 
 
@@ -79,7 +80,10 @@ def test_entry_when_its_first_line_is_hostile_is_refused(what, entry, tmp_path):
     assert not list((tmp_path / "out").iterdir()) or "size" in what
 
 
-@pytest.mark.parametrize("data", [b"", b"\n\n", b"[]\n\n", b"x" * 3_000_000, b"{}\n\n"])
+DEEP = b"[" * 200_000 + b"\n\n"
+
+
+@pytest.mark.parametrize("data", [b"", b"\n\n", b"[]\n\n", b"x" * 3_000_000, b"{}\n\n", DEEP])
 def test_entry_when_it_is_something_else_is_refused(data, tmp_path):
     with pytest.raises(DamagedError):
         read(data, tmp_path, pieces=100_000)
