@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgepack.builder.cache import Artifact, StepCache
 from edgepack.builder.entries import pack_entry, write_entry
+from edgepack.builder.room import Room
 from edgepack.errors import ToolError, UsageError
 from edgepack.model.simulating import Simulator
 from edgepack.steps.base import Step
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 MOST_BYTES = 256_000_000
 """The largest output that travels as bytes, and the most that the inputs of a step may have."""
 CONNECT_S = 10
+PREPARE_S = 60
+"""How long the workers may take to answer before the first step, in seconds: they import much."""
 LONE_S = 60.0
 """How long a build waits while its scheduler has no worker, in seconds."""
 _LOOK_S, _TRIES = 2.0, 3
@@ -44,8 +47,8 @@ _CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 class Told:
     """Who hears how far a step on a worker is."""
 
-    owner: object
-    """The build that ordered it."""
+    owner: threading.Event
+    """Of the build that ordered it: set when that is given up."""
     begin: Callable[[str], None]
     """Takes the worker's name."""
     progress: Callable[..., None]
@@ -68,14 +71,15 @@ class Cluster:
     """How many steps they do at a time."""
     told: dict[str, Told] = field(default_factory=dict)
     """By key of the steps that are under way."""
-    held: dict[str, Future[Any]] = field(default_factory=dict)
-    """By entry, what holds its bytes on a worker."""
-    ordered: dict[str, tuple[Future[Any], object]] = field(default_factory=dict)
+    held: dict[str, tuple[Future[Any], set[threading.Event]]] = field(default_factory=dict)
+    """By entry, what holds its bytes on a worker, and which builds need it."""
+    ordered: dict[str, tuple[Future[Any], threading.Event]] = field(default_factory=dict)
     """By key, steps that are under way, and of which build."""
-    stopped: set[int] = field(default_factory=set)
-    """The builds that were given up."""
-    timing: threading.Lock = field(default_factory=threading.Lock)
-    """Held while models are timed on this machine."""
+    stopping: threading.Event = field(default_factory=threading.Event)
+    """Set when all builds are given up."""
+    room: Room | None = None
+    """What this machine has for several builds together; None where there is one."""
+    timed: threading.Lock = field(default_factory=threading.Lock)
     making: dict[str, threading.Lock] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     seen: tuple[float, list[dict[str, float]]] = (0.0, [])
@@ -111,7 +115,7 @@ class Cluster:
             when, found = self.seen
             if time.monotonic() - when > _LOOK_S:
                 with self._explaining():
-                    workers = self.client.scheduler_info()["workers"].values()
+                    workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
                 found = [dict(worker["resources"]) for worker in workers]
                 self.seen = (time.monotonic(), found)
             return found
@@ -146,7 +150,12 @@ class Cluster:
         return self.cache.keep(key, lambda out: write_entry(key, [outcome.entry], out))
 
     def _ask(
-        self, step: Step, key: str, inputs: Mapping[str, Artifact], memory: int, owner: object
+        self,
+        step: Step,
+        key: str,
+        inputs: Mapping[str, Artifact],
+        memory: int,
+        owner: threading.Event,
     ) -> Any:  # noqa: ANN401  (an Outcome)
         from edgepack.builder.cluster_worker import Order, do_step, get_entry
 
@@ -154,7 +163,7 @@ class Cluster:
         for attempt in range(_TRIES):
             mark = self.mark
             order = Order(step, key, names, self.token, mark, self.topic, MOST_BYTES)
-            given = [] if mark else [self._hold(each) for each in inputs.values()]
+            given = [] if mark else [self._hold(each, owner) for each in inputs.values()]
             needed = self.find_resources(step, memory)
             with self._explaining(step):
                 future = self.client.submit(
@@ -167,9 +176,7 @@ class Cluster:
                 )
                 with self.lock:
                     self.ordered[key] = (future, owner)
-                    stopped = id(owner) in self.stopped
-                if stopped:
-                    raise ToolError("the build was stopped", hint="start it again")
+                self.require_going(owner)
                 try:
                     outcome = self._wait(future, needed)
                 except _CANCELLED:
@@ -186,7 +193,7 @@ class Cluster:
                 continue
             if not mark:
                 with self.lock:
-                    self.held[key] = future
+                    self.held[key] = (future, {owner})
             return outcome
         raise self._make_lost_error(f"{step.name} was lost {_TRIES} times")
 
@@ -203,31 +210,60 @@ class Cluster:
         with mine:
             yield
 
-    def cancel(self, owner: object) -> None:
+    @property
+    @contextlib.contextmanager
+    def timing(self) -> Iterator[None]:
+        """Let only one of the builds time models on this machine.
+
+        Raises:
+            ToolError: As :meth:`require_going`.
+        """
+        with self.timed:
+            self.require_going()
+            yield
+
+    def require_going(self, owner: threading.Event | None = None) -> None:
+        """Check that a build, or all, were not given up.
+
+        Raises:
+            ToolError: They were.
+        """
+        if self.stopping.is_set() or (owner and owner.is_set()):
+            raise ToolError("the build was stopped", hint="start it again")
+
+    def cancel(self, owner: threading.Event) -> None:
         """Give up what a build ordered; what a worker is at goes on to its end, unheard."""
+        owner.set()
         with self.lock:
-            self.stopped.add(id(owner))
             ordered = [future for future, whose in self.ordered.values() if whose is owner]
         with contextlib.suppress(ToolError), self._explaining():
             self.client.cancel(ordered)
 
     def stop(self) -> None:
-        """Give up what all builds ordered."""
-        with self.lock:
-            owners = [owner for _, owner in self.ordered.values()]
-        for owner in owners:
-            self.cancel(owner)
+        """Have all builds end: each looks at it before its next step, and while it waits."""
+        self.stopping.set()
 
-    def _hold(self, artifact: Artifact) -> Future[Any]:
+    def release(self, owner: threading.Event) -> None:
+        """Let workers forget the outputs that only this build needed, when it ends."""
+        with self.lock:
+            for entry, (_, owners) in list(self.held.items()):
+                owners.discard(owner)
+                if not owners:
+                    del self.held[entry]
+
+    def _hold(self, artifact: Artifact, owner: threading.Event) -> Future[Any]:
         """Return what holds an output's bytes on a worker: the step that made it, or a copy."""
         from edgepack.builder.cluster_worker import get_entry
 
         entry = get_entry(artifact)
         with self.lock:
             if entry not in self.held:
-                files = [artifact.path / name for name in artifact.files]
-                self.held[entry] = self.client.scatter(pack_entry(entry, files), hash=False)
-            return self.held[entry]
+                packed = pack_entry(entry, [artifact.path / name for name in artifact.files])
+                with self._explaining():
+                    self.held[entry] = (self.client.scatter(packed, hash=False), set())
+            future, owners = self.held[entry]
+            owners.add(owner)
+            return future
 
     def _wait(self, future: Future[Any], needed: Mapping[str, float]) -> Any:  # noqa: ANN401
         """Return what a future becomes; while no worker can take it, not for ever."""
@@ -324,15 +360,45 @@ def open_cluster(address: str, cache: StepCache) -> Iterator[Cluster]:
         with contextlib.suppress(TimeoutError):
             client.wait_for_workers(1, timeout=CONNECT_S)
         identity = find_identity()
-        _require_same(client, address, identity)
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         token, topic = f"edgepack-{digest[:12]}", f"edgepack-{nonce}"
-        client.register_plugin(Station(token, identity))
-        every = all(client.run(can_see, str(mark)).values())
-        slots = sum(client.nthreads().values())
+        with _preparing(address):
+            _require_same(client, address, identity)
+            _wait_for_answer(client, client.register_plugin, Station(token, identity))
+            every = all(_wait_for_answer(client, client.run, can_see, str(mark)).values())
+            slots = sum(_wait_for_answer(client, client.nthreads).values())
         cluster = Cluster(address, client, cache, token, str(mark) if every else "", topic, slots)
         client.subscribe_topic(topic, cluster.hear)
         yield cluster
+
+
+def _wait_for_answer(client: Client, what: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401  (its)
+    """Return what a method of a client returns, within a time; Dask itself would wait for ever.
+
+    In the client's own loop its methods return what is awaited (``Client.asynchronous``).
+
+    Raises:
+        TimeoutError: It took longer.
+    """
+
+    async def call() -> Any:  # noqa: ANN401
+        return await what(*arguments)
+
+    return client.sync(call, callback_timeout=PREPARE_S)
+
+
+@contextlib.contextmanager
+def _preparing(address: str) -> Iterator[None]:
+    """Have what goes wrong before the first step say what to do."""
+    try:
+        yield
+    except (*_CANCELLED, OSError) as error:
+        why = str(error) or f"no answer within {PREPARE_S} s"
+        raise ToolError(
+            f"the workers of {address} could not be prepared: {why}",
+            hint="see in their logs which one hangs or has ended, end it, and build again",
+            where="--on",
+        ) from error
 
 
 @contextlib.contextmanager
@@ -364,17 +430,17 @@ def _require_same(client: Client, address: str, identity: Mapping[str, str]) -> 
     Raises:
         ToolError: They differ; it names each difference.
     """
-    from edgepack.builder.cluster_worker import find_identity
+    from edgepack.builder.cluster_worker import PROCESSOR, find_identity
 
     hint = (
         "install the same versions there (pip install -c constraints.txt), or build where they are"
         " the same; else bundles would not have the bytes that they have alone"
     )
     try:
-        found = dict(client.run(find_identity))
+        found = dict(_wait_for_answer(client, client.run, find_identity))
         found["the scheduler"] = {
-            **client.run_on_scheduler(find_identity),
-            "processor": identity["processor"],
+            **_wait_for_answer(client, client.run_on_scheduler, find_identity),
+            **{name: identity[name] for name in PROCESSOR},
         }
     except ImportError as error:
         raise ToolError(f"workers of {address} lack what they need: {error}", hint=hint) from error

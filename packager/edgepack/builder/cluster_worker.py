@@ -16,7 +16,7 @@ from typing import Any
 
 from distributed import Worker, WorkerPlugin, get_worker
 
-from edgepack.base.machine import find_processor, read_available_memory
+from edgepack.base.machine import find_processor, find_vectors, read_available_memory
 from edgepack.base.processes import Workers
 from edgepack.builder.cache import Artifact, StepCache, hash_code
 from edgepack.builder.entries import DamagedError, pack_entry, write_entry
@@ -30,6 +30,8 @@ MISSING = "not installed"
 PLENTY = 1_000_000
 """How much a worker has of a resource that is not used up."""
 SIMULATORS = ("onnxruntime-qnn",)
+PROCESSOR = ("processor", "vector instructions")
+"""Of an identity, what only those need that do steps."""
 _LIBRARIES = ("distributed", "numpy", "onnx", "onnxruntime", "onnxsim", "pillow", "sympy")
 
 
@@ -37,7 +39,7 @@ def find_identity() -> dict[str, str]:
     """Return what has to be the same on all machines for their outputs to have the same bytes."""
     found = {"edgepack": f"{find_version(NAME)} (code {hash_code()[:12]})"}
     found |= {name: find_version(name) for name in _LIBRARIES}
-    return {**found, "processor": find_processor()}
+    return found | dict(zip(PROCESSOR, (find_processor(), find_vectors()), strict=True))
 
 
 def find_version(package: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 from edgepack.base.machine import read_available_memory
 from edgepack.base.processes import Workers
@@ -19,6 +19,7 @@ from edgepack.builder.cluster import Cluster, Told
 from edgepack.builder.doing import Doing, is_long
 from edgepack.builder.memory import Subject, estimate_bytes, estimate_step_bytes, format_memory
 from edgepack.builder.plan import Plan, PlannedStep
+from edgepack.builder.shared import using
 from edgepack.errors import EdgepackError, ModelError, SamplesError, StepError
 from edgepack.model.reading import list_external_files, read_outline
 from edgepack.model.workload import ActivationSizes, find_activation_sizes
@@ -26,6 +27,8 @@ from edgepack.samples.sample_set import SampleSet
 from edgepack.steps.base import Notes, narrow_step, run_step
 
 _UNKNOWN = ActivationSizes(0, 0)
+_LOOK_S = 0.5
+"""How often a build on a cluster looks whether all are given up, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -64,24 +67,9 @@ def execute(
         workers = stack.enter_context(Workers(jobs))
         threads = stack.enter_context(ThreadPoolExecutor(jobs))
         away = stack.enter_context(ThreadPoolExecutor(2 * cluster.slots)) if cluster else threads
-        stack.enter_context(_sharing(cache, progress))
+        stack.enter_context(using(cache.shared, progress))
         run = _Run(plan, cache, workers, progress, jobs, subject, cluster)
         return run.run(threads, away)
-
-
-@contextmanager
-def _sharing(cache: StepCache, progress: Progress) -> Iterator[None]:
-    """Tell what a team's store does, and give it time for what is being sent."""
-    shared = cache.shared
-    if shared is None:
-        yield
-        return
-    shared.tell = progress.note
-    before = shared.fetched
-    yield
-    shared.finish()
-    if count := shared.fetched - before:
-        progress.note(f"{count} steps from {shared.url}")
 
 
 @dataclass(frozen=True)
@@ -117,6 +105,8 @@ class _Run:
     task: Task = field(default_factory=SilentTask)
     begun: set[str] = field(default_factory=set)
     """Ids of the steps that were begun here."""
+    stopping: Event = field(default_factory=Event)
+    """Set when the build is given up."""
     telling: Lock = field(default_factory=Lock)
     beginning: Lock = field(default_factory=Lock)
 
@@ -142,19 +132,33 @@ class _Run:
             work = Work("build", total=len(self.steps), kinds=kinds)
             with self.progress.start_task(work) as self.task:
                 while order.is_active():
+                    self._require_going()
                     waiting += [self._find_ready(self.steps[each]) for each in order.get_ready()]
                     for ready in self._begin_steps(waiting, threads, away):
                         waiting.remove(ready)
                     for step_id in self._wait_for_ended():
                         order.done(step_id)
         except BaseException:
+            self.stopping.set()
             for future in self.running:
                 future.cancel()
             self.workers.kill()
             if self.cluster:
-                self.cluster.cancel(self)
+                self.cluster.cancel(self.stopping)
             raise
+        finally:
+            if self.cluster:
+                self.cluster.release(self.stopping)
         return Execution(self.artifacts, frozenset(self.from_cache), self.failed)
+
+    def _require_going(self) -> None:
+        """Check that the builds of this cluster are not given up.
+
+        Raises:
+            ToolError: They are.
+        """
+        if self.cluster:
+            self.cluster.require_going()
 
     def _find_ready(self, planned: PlannedStep) -> _Ready:
         if any(origin in self.failed for origin in planned.inputs.values()):
@@ -197,20 +201,25 @@ class _Run:
             if ready.key and ready.key in {each.key for each, _ in self.running.values()}:
                 continue
             if self._goes_away(ready, needed):
-                future = away.submit(self._make_artifact, ready, needed)
+                future = away.submit(self._make_artifact, ready, needed, away=True)
                 self.running[future] = (ready, 0)
                 begun.append(ready)
                 continue
             used = sum(size for _, size in self.running.values())
             if used and used + needed > self.memory_bytes:
                 continue
-            self.running[threads.submit(self._make_artifact, ready)] = (ready, needed)
+            future = threads.submit(self._make_artifact, ready, needed, away=False)
+            self.running[future] = (ready, needed)
             begun.append(ready)
         return begun
 
     def _wait_for_ended(self) -> list[str]:
         """Wait until steps have ended, and return them."""
-        done, _ = wait(self.running, return_when=FIRST_COMPLETED)
+        done: set[Future[Artifact]] = set()
+        while not done:
+            self._require_going()
+            timeout = _LOOK_S if self.cluster else None
+            done, _ = wait(self.running, timeout, return_when=FIRST_COMPLETED)
         ended = []
         for future in done:
             step_id = self.running.pop(future)[0].planned.id
@@ -224,8 +233,8 @@ class _Run:
             ended.append(step_id)
         return ended
 
-    def _make_artifact(self, ready: _Ready, away: int = 0) -> Artifact:
-        """Return a step's output; with ``away`` a worker that has so many bytes makes it."""
+    def _make_artifact(self, ready: _Ready, needed: int, *, away: bool) -> Artifact:
+        """Return a step's output, which takes so much memory; ``away`` a worker makes it."""
         planned, key = ready.planned, ready.key
         for origin in planned.inputs.values():
             if origin in self.failed:
@@ -238,17 +247,17 @@ class _Run:
         if ready.problem:
             raise ready.problem
         if not self.cluster:
-            return self._make(ready, away)
+            return self._make(ready, needed, away=away)
         with self.cluster.once(key):
-            return self._find_made(ready) or self._make(ready, away)
+            return self._find_made(ready) or self._make(ready, needed, away=away)
 
-    def _make(self, ready: _Ready, away: int) -> Artifact:
+    def _make(self, ready: _Ready, needed: int, *, away: bool) -> Artifact:
         planned, key = ready.planned, ready.key
         paths = {name: self._find_path(origin) for name, origin in planned.inputs.items()}
-        made = self._make_away(ready, away) if away else None
+        made = self._make_away(ready, needed) if away else None
         artifact = made or self.cache.keep(
             key,
-            lambda out: self._call_worker(planned, paths, out),
+            lambda out: self._call_worker(planned, paths, out, needed),
             by_content=not planned.step.cacheable,
         )
         self.made.add(key)
@@ -275,7 +284,7 @@ class _Run:
         inputs = {name: self.artifacts[origin] for name, origin in planned.inputs.items()}
         samples = _count_samples(planned, {n: each.path for n, each in inputs.items()})
         told = Told(
-            self,
+            self.stopping,
             lambda worker: self._begin(planned, samples, f" on {worker}"),
             lambda *far: self.task.report(planned.id, *far),
             lambda line: self._note(planned, line),
@@ -283,10 +292,13 @@ class _Run:
         with self._placing(planned):
             return cluster.make(planned.step, ready.key, inputs, needed, told)
 
-    def _call_worker(self, planned: PlannedStep, paths: Mapping[str, Path], out: Path) -> Notes:
+    def _call_worker(
+        self, planned: PlannedStep, paths: Mapping[str, Path], out: Path, needed: int
+    ) -> Notes:
         self._tell_memory()
-        self._begin(planned, _count_samples(planned, paths))
-        with self._placing(planned):
+        room = self.cluster.room if self.cluster else None
+        with room.take(needed, self.stopping) if room else nullcontext(), self._placing(planned):
+            self._begin(planned, _count_samples(planned, paths))
             return self.workers.call(
                 run_step,
                 planned.step,

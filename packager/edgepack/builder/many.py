@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from edgepack.base.progress import Progress, Silent, Task, Work
 from edgepack.builder.build import BuildResult, build_loaded
 from edgepack.builder.cache import StepCache, open_own_cache, open_temporary_cache
 from edgepack.builder.cluster import Cluster, open_cluster
+from edgepack.builder.memory import count_default_jobs
 from edgepack.builder.planner import SIMULATE_S
-from edgepack.errors import EdgepackError, UsageError
+from edgepack.builder.room import Room
+from edgepack.builder.shared import using
+from edgepack.errors import EdgepackError, ToolError, UsageError
 from edgepack.project.loading import LoadedProject, find_project
 from edgepack.project.pipeline import is_pipeline
 
@@ -68,7 +72,7 @@ def build_projects(  # noqa: PLR0913  (each is one option of the command)
         targets: Target ids; default: those of each project.
         variants: Only these variants of each target.
         out: The folder that all bundles go to.
-        jobs: How many steps run at the same time on this machine.
+        jobs: How many steps run at the same time on this machine, of all projects together.
         use_cache: As for :func:`~edgepack.builder.build.build`.
         simulate_s: As for :func:`~edgepack.builder.build.build`.
         on: The address of a Dask scheduler whose workers do steps.
@@ -86,21 +90,33 @@ def build_projects(  # noqa: PLR0913  (each is one option of the command)
         cache = open_own_cache() if use_cache else open_temporary_cache(stack)
         cluster = stack.enter_context(open_cluster(on, cache)) if on else None
         wanted = _Wanted(targets, variants, out, jobs, simulate_s, service, cache, cluster)
-        at_once = min(len(paths), _MOST_AT_ONCE, 2 * cluster.slots) if cluster else 1
+        stack.enter_context(using(cache.shared, progress))
         task = stack.enter_context(progress.start_task(Work("build", total=len(paths))))
-        threads = stack.enter_context(ThreadPoolExecutor(at_once))
-        futures = {
-            threads.submit(_build, path, each, wanted, _OneOf(progress, task, str(path))): number
-            for number, (path, each) in enumerate(zip(paths, loaded, strict=True))
-        }
+        builds = [
+            partial(_build, path, each, wanted, _OneOf(progress, task, str(path)))
+            for path, each in zip(paths, loaded, strict=True)
+        ]
+        if cluster is None:
+            return [build() for build in builds]
+        cluster.room = Room(jobs or count_default_jobs())
+        return _build_at_once(builds, cluster)
+
+
+def _build_at_once(
+    builds: Sequence[Callable[[], BuiltProject]], cluster: Cluster
+) -> list[BuiltProject]:
+    """Build on a cluster; whatever ends this ends all builds, each at its next step."""
+    at_once = min(len(builds), _MOST_AT_ONCE, 2 * cluster.slots)
+    with ThreadPoolExecutor(at_once) as threads:
+        futures = [threads.submit(build) for build in builds]
         try:
-            found = {futures[future]: future.result() for future in as_completed(futures)}
+            for future in as_completed(futures):
+                future.result()
         except BaseException:
+            cluster.stop()
             threads.shutdown(wait=False, cancel_futures=True)
-            if cluster:
-                cluster.stop()
             raise
-    return [found[number] for number in range(len(paths))]
+    return [future.result() for future in futures]
 
 
 def _load(path: Path) -> LoadedProject | EdgepackError:
@@ -115,6 +131,18 @@ def _load(path: Path) -> LoadedProject | EdgepackError:
         return find_project(None, path)
     except EdgepackError as error:
         return error
+    except OSError as error:
+        return _make_file_error(path, error)
+
+
+def _make_file_error(path: Path, error: OSError) -> ToolError:
+    """Return what this machine refused to one project: the others are built all the same."""
+    return ToolError(
+        f"{error.strerror or error}: {error.filename or path}",
+        hint="check that file or folder, its permissions and those of the folders above it (ls"
+        " -ld), and the free space of its disk (df)",
+        where=str(path),
+    )
 
 
 def _require_different(
@@ -163,6 +191,8 @@ def _build(
         result.require_all()
     except EdgepackError as error:
         return BuiltProject(path, result, error)
+    except OSError as error:
+        return BuiltProject(path, result, _make_file_error(path, error))
     finally:
         progress.end()
     return BuiltProject(path, result, None)

@@ -16,6 +16,7 @@ import pytest
 from distributed import Client
 from edgepack.base.files import hash_file
 from edgepack.base.progress import Silent, SilentTask
+from edgepack.builder import cluster as cluster_of_builds
 from edgepack.builder import cluster_worker
 from edgepack.builder.build import build
 from edgepack.builder.cache import StepCache
@@ -23,6 +24,7 @@ from edgepack.builder.cluster import open_cluster
 from edgepack.builder.execution import execute
 from edgepack.builder.many import build_projects
 from edgepack.builder.plan import PlanBuilder
+from edgepack.builder.room import Room
 from edgepack.errors import ModelError, ToolError
 from edgepack.model.simulating import Simulator
 
@@ -177,11 +179,68 @@ def test_step_when_its_worker_is_killed_in_its_midst_is_done_by_another(
         wait_for(lambda: len(list(held.glob("*.pid"))) == 2)
         (held / "go").touch()
         thread.join(120)
+        assert cluster.held == {}  # workers keep nothing of a build that has ended
     made = found[0].artifacts[last].path
     assert (made / "out.txt").read_text() == "123"
     assert (made / "env.txt").read_text() == "1"
     assert "held" in progress.lines
     assert "1 of 2" in progress.lines
+
+
+@pytest.mark.parametrize("where", ["here", "away"])
+def test_step_when_all_builds_are_given_up_ends_wherever_it_is(where, running, cache, held):
+    plan, _ = plan_steps(Held(str(held), 1), Held(str(held), 2))
+    with open_cluster(running.address, cache) as cluster:
+        cluster.room = Room(1)
+        if where == "here":
+            cluster.takes = lambda *_: False
+        thread, found = run_beside(plan, cache=cache, jobs=1, progress=Silent(), cluster=cluster)
+        wait_for(lambda: list(held.glob("*.pid")))
+        assert cluster.room.inside == (where == "here")
+        cluster.stop()
+        thread.join(60)
+        is_over = not thread.is_alive()
+        (held / "go").touch()
+        thread.join(120)
+        assert is_over
+        assert "was stopped" in found[0].problem
+        assert cluster.room.inside == 0
+        with pytest.raises(ToolError), cluster.timing:
+            pass
+
+
+def test_cluster_when_a_worker_hangs_says_so(running, cache, monkeypatch):
+    with Client(running.address, set_as_default=False) as client:
+        hung = next(iter(client.run(os.getpid).values()))
+    monkeypatch.setattr(cluster_of_builds, "PREPARE_S", 3)
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        with pytest.raises(ToolError) as raised, open_cluster(running.address, cache):
+            pass
+    finally:
+        os.kill(hung, signal.SIGCONT)
+    assert "could not be prepared" in raised.value.problem
+    assert "hangs" in raised.value.hint
+
+
+def test_step_when_its_inputs_cannot_be_sent_says_that_the_scheduler_was_lost(
+    running, cache, held, monkeypatch
+):
+    def scatter(self, data, **_):
+        raise TimeoutError("no worker")
+
+    monkeypatch.setattr(cluster_worker, "can_see", lambda place: False)
+    monkeypatch.setattr(Client, "scatter", scatter)
+    (held / "go").touch()
+    plan, _ = plan_steps(Held(str(held), 1), Held(str(held), 2))
+    first = plan.only([plan.steps[0].id])
+    execute(first, cache=cache, jobs=1, progress=Silent())
+    with (
+        open_cluster(running.address, cache) as cluster,
+        pytest.raises(ToolError) as raised,
+    ):
+        execute(plan, cache=cache, jobs=1, progress=Silent(), cluster=cluster)
+    assert "was lost: no worker" in raised.value.problem
 
 
 def test_step_when_it_refuses_on_a_worker_keeps_its_hint(running, cache, held):
