@@ -36,6 +36,7 @@ from edgepack.builder.pipeline_runs import (
     record_parts,
 )
 from edgepack.builder.service_files import add_service, has_service, require_linux
+from edgepack.builder.shared import using
 from edgepack.builder.sources import open_project
 from edgepack.bundle.archive import copy_file, write_archive
 from edgepack.bundle.manifest import BundleFile, Golden, GoldenTensor, Tensor
@@ -165,6 +166,7 @@ def build_pipeline(  # noqa: PLR0913  (each is one option of the command)
     require_writable_folder(out)
     with ExitStack() as stack:
         cache = open_own_cache() if use_cache else open_temporary_cache(stack)
+        stack.enter_context(using(cache.shared, progress))
         cluster = stack.enter_context(open_cluster(on, cache)) if on else None
         job = _make_job(loaded, profiles, cache, progress)
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-")))
