@@ -17,6 +17,7 @@ from edgepack.deploy.verify import verify_device
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.errors import ToolError, UsageError
 from edgepack.fleets.export import ExportSettings, export_bundle
+from edgepack.ondevice.agent.edgepack_mender import read_settings
 
 from tests.chaos.disks import can_mount
 from tests.integration.fleets.test_deb import ask, break_goldens
@@ -150,6 +151,44 @@ def test_update_when_it_is_right_is_current_and_committed(
     place = client.root / "tiny/current"
     argv = [sys.executable, "-B", "-c", program]
     assert subprocess.run(argv, cwd=place, capture_output=True, check=True).stdout
+
+
+def test_settings_when_they_are_those_of_the_docs_are_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs/fleets.md").read_text()
+    [block] = [each for each in text.split("```") if each.startswith("sh\nEDGEPACK_PYTHON=")]
+    path = tmp_path / "docs"
+    path.write_text(block.removeprefix("sh\n"))
+    assert read_settings(str(path)) == {
+        "EDGEPACK_ROOT": "/var/lib/edgepack",
+        "EDGEPACK_PYTHON": "/opt/edgepack/venv/bin/python",
+        "EDGEPACK_KEEP": "3",
+    }
+    lines = ("# don't", "export EDGEPACK_ROOT='/srv/my bundles'", "EDGEPACK_KEEP=5 # x")
+    path.write_text("\n".join(lines))
+    found = read_settings(str(path))
+    assert (found["EDGEPACK_ROOT"], found["EDGEPACK_KEEP"]) == ("/srv/my bundles", "5")
+
+
+@pytest.mark.parametrize(
+    "line", ["EDGEPACK_KEEP=three", "EDGEPACK_KEEP=0", "EDGEPACK_ROOT=bundles", "EDGEPACK_ROOT='/x"]
+)
+def test_settings_when_one_is_wrong_install_nothing(
+    bundle: Path, tmp_path: Path, client: Client, line: str
+) -> None:
+    with (client.home / "settings").open("a") as file:
+        file.write(f"{line}\n")
+    assert not client.install(export(bundle, tmp_path))
+    assert "edgepack: ArtifactInstall: " in client.said
+    assert "Traceback" not in client.said
+    assert not client.root.exists()
+
+
+def test_project_when_its_name_has_other_signs_is_installed(
+    bundle: Path, tmp_path: Path, client: Client
+) -> None:
+    change_manifest(bundle, lambda manifest: manifest.update(name="My_Net.v2"))
+    assert client.install(export(bundle, tmp_path)), client.said
+    assert (client.root / "My_Net.v2/current/manifest.json").exists()
 
 
 def test_update_when_its_goldens_are_wrong_never_becomes_current(

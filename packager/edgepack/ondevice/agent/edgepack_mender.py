@@ -20,10 +20,13 @@ import fcntl
 import hashlib
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
+from functools import cached_property
 from typing import IO, Any, Dict, Optional, cast
 
 if __package__:
@@ -43,17 +46,25 @@ STATE = "edgepack.json"
 
 
 def read_settings(path: str) -> Dict[str, str]:
-    """Return the settings: the file's lines ``NAME=TEXT`` over the defaults."""
+    """Return the settings: the file's words ``NAME=TEXT`` over the defaults, as a shell splits it.
+
+    Comments and ``export`` are passed over, and nothing is expanded. Quotes that do not end are a
+    ValueError; a folder or a number that is none is Refused.
+    """
     found = dict(DEFAULTS)
     try:
         with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+            words = shlex.split(file.read(), comments=True)
     except FileNotFoundError:
-        lines = []
-    for line in lines:
-        name, equals, text = line.strip().partition("=")
+        words = []
+    for word in words:
+        name, equals, text = word.partition("=")
         if equals and name in DEFAULTS:
-            found[name] = text.strip("'\"")
+            found[name] = text
+    if not os.path.isabs(found["EDGEPACK_ROOT"]):
+        raise releases.Refused("%s: EDGEPACK_ROOT is no absolute path" % path)
+    if not re.fullmatch("[1-9][0-9]{0,8}", found["EDGEPACK_KEEP"]):
+        raise releases.Refused("%s: EDGEPACK_KEEP is no number from 1 on" % path)
     return found
 
 
@@ -62,7 +73,11 @@ class Update:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.settings = read_settings(os.environ.get("EDGEPACK_SETTINGS", SETTINGS))
+
+    @cached_property
+    def settings(self) -> Dict[str, str]:
+        """Those of the device, read when a state needs them: others succeed without."""
+        return read_settings(os.environ.get("EDGEPACK_SETTINGS", SETTINGS))
 
     def open_project(self, name: str) -> releases.Project:
         """Return a project's folder on this device, made where it is missing."""
@@ -176,7 +191,7 @@ def read_name(manifest: bytes) -> str:
         name = json.loads(manifest.decode("utf-8"))["name"]
     except (KeyError, TypeError, ValueError) as error:
         raise releases.Refused("the manifest cannot be read: %r" % error)  # noqa: B904
-    if not isinstance(name, str) or not name.replace("-", "").isalnum():
+    if not isinstance(name, str) or not re.fullmatch("[A-Za-z0-9]+([._-][A-Za-z0-9]+)*", name):
         raise releases.Refused("the project's name is %r" % name)
     return name
 
