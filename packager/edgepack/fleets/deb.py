@@ -1,9 +1,9 @@
 """Writes a bundle as a Debian package, without Debian's tools.
 
 Its bytes depend only on the bundle and on SOURCE_DATE_EPOCH. Source of the format: deb(5),
-deb-control(5), deb-md5sums(5), deb-postinst(5) of dpkg 1.21: an ar archive of the version, the
-control archive and the data archive; GNU's form of tar is among those that dpkg reads, pax's
-is not.
+deb-control(5), deb-md5sums(5), deb-postinst(5), deb-prerm(5) of dpkg 1.21: an ar archive of the
+version, the control archive and the data archive; GNU's form of tar is among those that dpkg
+reads, pax's is not.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from edgepack.base.resources import find_templates_dir
 from edgepack.bundle.reading import AnyBundle
 from edgepack.bundle.writing import make_write_error
 from edgepack.errors import UsageError
@@ -31,16 +32,18 @@ _EPOCH = "SOURCE_DATE_EPOCH"
 
 
 def write_deb(found: AnyBundle, to: Path) -> Path:
-    """Write ``edgepack-PROJECT_VERSION_all.deb`` into a folder, and return its path.
+    """Write ``edgepack-PROJECT-TARGET_VERSION_all.deb`` into a folder, and return its path.
 
     The package puts the bundle into ``/usr/lib/edgepack/PROJECT``. Its postinst runs the golden
-    samples, and dpkg ends with an error where no variant is right.
+    samples, and dpkg ends with an error where no variant is right. One of another target replaces
+    it. In the package's name letters are small and ``_`` is ``-``, as Debian's policy (5.6.1) asks.
 
     Raises:
         UsageError: The version is none of Debian's, or SOURCE_DATE_EPOCH no number.
         ToolError: The folder cannot be written.
     """
-    package, version = f"edgepack-{found.manifest.name}", _make_version(found.manifest.version)
+    version = _make_version(found.manifest.version)
+    package = _make_package_name(f"{found.manifest.name}-{found.manifest.target}")
     target = to / f"{package}_{version}_all.deb"
     time_s = _read_epoch()
     try:
@@ -59,6 +62,10 @@ def write_deb(found: AnyBundle, to: Path) -> Path:
     except OSError as error:
         raise make_write_error(to, error) from error
     return target
+
+
+def _make_package_name(name: str) -> str:
+    return f"edgepack-{name}".lower().replace("_", "-")
 
 
 def _make_version(version: str) -> str:
@@ -109,6 +116,7 @@ def _write_data(found: AnyBundle, archive: Path, time_s: int) -> Mapping[str, st
 def _make_control(
     found: AnyBundle, package: str, version: str, sums: Mapping[str, str], time_s: int
 ) -> bytes:
+    one_of_all = _make_package_name(found.manifest.name)
     kib = sum(-(-path.stat().st_size // 1024) for path in found.path.rglob("*") if path.is_file())
     fields = {
         "Package": package,
@@ -117,6 +125,7 @@ def _make_control(
         "Maintainer": "Unknown <root@localhost>",
         "Installed-Size": str(kib),
         "Recommends": "python3",
+        **dict.fromkeys(("Provides", "Conflicts", "Replaces"), one_of_all),
         "Section": "misc",
         "Priority": "optional",
         "Description": f"{found.manifest.name} for {found.manifest.target}, made by edgepack\n"
@@ -125,16 +134,21 @@ def _make_control(
     texts = {
         "control": "".join(f"{name}: {text}\n" for name, text in fields.items()).encode(),
         "md5sums": "".join(f"{digest}  {name}\n" for name, digest in sums.items()).encode(),
-        "postinst": read_hook("postinst.sh"),
+        "postinst": _write_name(read_hook("postinst.sh"), found),
+        "prerm": _write_name((find_templates_dir() / "fleets" / "prerm.sh").read_bytes(), found),
     }
     made = io.BytesIO()
     with _open_tar(made, time_s) as tar:
         for name, text in texts.items():
-            mode = 0o755 if name == "postinst" else 0o644
+            mode = 0o755 if name in ("postinst", "prerm") else 0o644
             entry = _make_entry(f"./{name}", time_s, mode=mode)
             entry.size = len(text)
             tar.addfile(entry, io.BytesIO(text))
     return made.getvalue()
+
+
+def _write_name(script: bytes, found: AnyBundle) -> bytes:
+    return script.replace(b"@PROJECT@", found.manifest.name.encode("ascii"))
 
 
 @contextmanager

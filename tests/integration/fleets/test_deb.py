@@ -38,6 +38,9 @@ def ask(*argv: str | Path) -> str:
     return subprocess.run(argv, capture_output=True, check=True, text=True).stdout
 
 
+PACKAGE = "edgepack-tiny-linux-x86-64"
+
+
 class Root:
     """A root that dpkg installs into; scripts run in this machine's own root."""
 
@@ -56,17 +59,17 @@ class Root:
             env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
         )  # fmt: skip
 
-    def find_state(self) -> str:
+    def find_state(self, package: str = PACKAGE) -> str:
         argv = ["dpkg-query", f"--admindir={self.folder}/var/lib/dpkg", "-W", "-f=${Status}"]
-        return ask(*argv, "edgepack-tiny")
+        return ask(*argv, package)
 
 
 def test_package_when_dpkg_reads_it_is_whole(bundle: Path, tmp_path: Path) -> None:
     found = export_bundle(bundle, "deb", tmp_path / "out")
-    assert found.path == tmp_path / "out/edgepack-tiny_1.0.0_all.deb"
+    assert found.path == tmp_path / "out" / f"{PACKAGE}_1.0.0_all.deb"
     assert [path.name for path in (tmp_path / "out").iterdir()] == [found.path.name]
     said = ask("dpkg-deb", "-I", found.path)
-    for line in ("Package: edgepack-tiny", "Version: 1.0.0", "Architecture: all", found.digest):
+    for line in (f"Package: {PACKAGE}\n", "Version: 1.0.0", "Architecture: all", found.digest):
         assert line in said
     listed = ask("dpkg-deb", "-c", found.path).splitlines()
     assert all(line.split()[1] == "root/root" for line in listed)
@@ -115,9 +118,77 @@ def test_package_when_it_is_installed_runs_there_and_goes_again(
     program = "from edgepack_loader import load; print(load().variant)"
     argv = [sys.executable, "-B", "-c", program]
     assert subprocess.run(argv, cwd=place, capture_output=True, check=True).stdout
-    assert root.dpkg("-V", "edgepack-tiny").stdout == ""
-    assert root.dpkg("-r", "edgepack-tiny").returncode == 0
+    assert root.dpkg("-V", PACKAGE).stdout == ""
+    assert root.dpkg("-r", PACKAGE).returncode == 0
     assert not (root.folder / "usr/lib/edgepack").exists()
+
+
+@needs_root
+def test_package_when_a_project_has_other_signs_is_configured(bundle: Path, tmp_path: Path) -> None:
+    change_manifest(bundle, lambda manifest: manifest.update(name="My_Detector"))
+    found = export_bundle(bundle, "deb", tmp_path)
+    assert found.path.name == "edgepack-my-detector-linux-x86-64_1.0.0_all.deb"
+    root = Root(tmp_path / "root")
+    done = root.dpkg("-i", found.path)
+    assert done.returncode == 0, done.stderr
+    assert "edgepack-progress" in done.stderr  # it was tested
+    assert (root.folder / "usr/lib/edgepack/My_Detector/manifest.json").exists()
+
+
+@needs_root
+def test_package_when_it_replaces_another_leaves_no_byte_code(bundle: Path, tmp_path: Path) -> None:
+    root = Root(tmp_path / "root")
+    assert root.dpkg("-i", export_bundle(bundle, "deb", tmp_path).path).returncode == 0
+    place = root.folder / "usr/lib/edgepack/tiny"
+
+    def say(code: str) -> str:
+        """Change the loader, and return what root's program of the installed one prints."""
+        path = bundle / "edgepack_names.py"
+        path.write_text(f"{path.read_text()}VERSION_HERE = {code!r}\n")
+        change_manifest(bundle, lambda manifest: list_anew(manifest, path))
+        done = root.dpkg("-i", export_bundle(bundle, "deb", tmp_path).path)
+        assert done.returncode == 0, done.stderr
+        program = "import edgepack_names; print(edgepack_names.VERSION_HERE)"
+        return subprocess.run(
+            [sys.executable, "-c", program], cwd=place, env={}, capture_output=True, check=True,
+            text=True,
+        ).stdout.strip()  # fmt: skip
+
+    text = (bundle / "edgepack_names.py").read_text()
+    assert say("one") == "one"
+    assert list(place.rglob("__pycache__"))
+    (bundle / "edgepack_names.py").write_text(text)
+    assert say("two") == "two"
+    assert root.dpkg("-r", PACKAGE).returncode == 0
+    assert not (root.folder / "usr/lib/edgepack").exists()
+
+
+def list_anew(manifest: dict[str, Any], path: Path) -> None:
+    [entry] = [each for each in manifest["files"] if each["path"] == path.name]
+    data = path.read_bytes()
+    entry.update(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+
+
+@needs_root
+def test_package_when_it_is_of_another_target_stands_in_for_the_first(
+    bundle: Path, tmp_path: Path
+) -> None:
+    first = export_bundle(bundle, "deb", tmp_path).path
+    change_manifest(bundle, lambda manifest: manifest.update(target="linux-other"))
+    second = export_bundle(bundle, "deb", tmp_path).path
+    assert first.exists()
+    assert second.name == "edgepack-tiny-linux-other_1.0.0_all.deb"
+    root = Root(tmp_path / "root")
+    assert root.dpkg("-i", first).returncode == 0
+    done = root.dpkg("-i", second)
+    assert "conflicting packages - not installing edgepack-tiny-linux-other" in done.stderr
+    assert root.find_state() == "install ok installed"
+    status = f"Dir::State::status={root.folder}/var/lib/dpkg/status"
+    planned = ask("apt-get", "-s", "-y", "-o", status, "install", second)
+    assert f"Remv {PACKAGE} " in planned
+    assert "Inst edgepack-tiny-linux-other " in planned
+    assert root.dpkg("-r", PACKAGE).returncode == 0
+    assert root.dpkg("-i", second).returncode == 0
 
 
 def break_goldens(manifest: dict[str, Any]) -> None:
