@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from edgepack.base.resources import find_ondevice_dir
+from edgepack.builder.pipelines import build_pipeline
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy.stats import Counts, read_stats
@@ -20,6 +21,7 @@ from edgepack.ondevice.runtime import edgepack_ring as ring
 from edgepack.ondevice.service import edgepack_hosting as hosting
 
 from tests.chaos.disks import can_mount
+from tests.support.nets.pipeline_nets import write_find_project
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 from tests.support.servers.loopback import ssh_device
 
@@ -300,16 +302,28 @@ def test_service_when_counting_is_on_counts_what_it_answers_and_no_proof(
     assert (found.inferences, found.checked, found.outside) == (3, 4, {"x": 1})
 
 
-def test_bench_when_counting_is_on_is_not_counted(bundle: Path, root: Path) -> None:
-    argv = [
-        sys.executable,
-        str(bundle / "harness/edgepack_harness.py"),
-        "select",
-        "--bundle",
-        str(bundle),
-    ]
-    done = subprocess.run(
-        argv, env={**os.environ, "EDGEPACK_STATS": str(root)}, capture_output=True, check=True
-    )
+@pytest.mark.parametrize("mode", ["select", "measure"])
+def test_bench_when_counting_is_on_is_not_counted(bundle: Path, root: Path, mode: str) -> None:
+    done = run_harness(bundle, "edgepack_harness.py", root, mode)
     assert b"cpu-fp32" in done.stdout
     assert not root.exists()
+
+
+def test_bench_when_it_is_of_several_models_is_not_counted(tmp_path: Path, root: Path) -> None:
+    built = build_pipeline(write_find_project(tmp_path), out=tmp_path / "dist").bundles[0]
+    for mode in ("select", "measure"):
+        done = run_harness(built.bundle.path, "edgepack_stages.py", root, mode)
+        assert b"cpu-fp32" in done.stdout
+        assert not root.exists()
+
+
+def run_harness(
+    bundle: Path, name: str, stats: Path, mode: str
+) -> subprocess.CompletedProcess[bytes]:
+    argv = [sys.executable, bundle / "harness" / name, mode, "--bundle", bundle]
+    if mode == "measure":
+        argv += ["--duration-s=0.01", "--iterations=2", "--warm-up-s=0.01", "--warm-up-cap-s=0.1"]
+    if name == "edgepack_harness.py" and mode == "measure":
+        argv += ["--variant=cpu-fp32"]
+    environment = {**os.environ, "EDGEPACK_STATS": str(stats)}
+    return subprocess.run(argv, env=environment, capture_output=True, check=True)

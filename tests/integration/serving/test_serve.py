@@ -549,15 +549,35 @@ def test_with_a_certificate_it_speaks_tls(bundles, tmp_path) -> None:
             urllib.request.urlopen(f"{service.url}/v2/health/ready")
 
 
-def test_it_runs_from_a_bundles_folder_without_edgepack(bundles, tmp_path) -> None:
-    """As bundles are to carry it: the files beside the loader, and nothing of edgepack."""
-    place = tmp_path / "bundle"
-    shutil.copytree(bundles[0], place)
+def carry_service(bundle: Path, place: Path) -> tuple[str, ...]:
+    """Copy a bundle with the service in it, and return the command that runs it."""
+    shutil.copytree(bundle, place)
     (place / "service").mkdir()
     for path in (find_ondevice_dir() / "service").glob("edgepack_*.py"):
         shutil.copy(path, place / "service")
-    command = (sys.executable, "-I", str(place / "service" / "edgepack_serve.py"))
-    with serving(command=command) as service:
+    return (sys.executable, "-I", str(place / "service" / "edgepack_serve.py"))
+
+
+def test_a_release_of_several_models_is_refused_by_the_code_of_one(bundles, tmp_path) -> None:
+    current, several = tmp_path / "current", tmp_path / "several"
+    command = carry_service(bundles[0], tmp_path / "bundle")
+    current.symlink_to(tmp_path / "bundle")
+    several.mkdir()
+    document = {"name": "net", "version": "2.0.0", "kind": "pipeline", "inputs": []}
+    (several / "manifest.json").write_text(json.dumps(document))
+    with serving(current, command=command) as service:
+        current.unlink()
+        current.symlink_to(several)
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_until(lambda: "not served" in service.lines, "the refusal")
+        assert "is of several models, and this service runs the code" in service.lines
+        assert service.ask("/v2/models/net/infer", body_of(array())).status == 200
+
+
+def test_it_runs_from_a_bundles_folder_without_edgepack(bundles, tmp_path) -> None:
+    """As bundles are to carry it: the files beside the loader, and nothing of edgepack."""
+    place = tmp_path / "bundle"
+    with serving(command=carry_service(bundles[0], place)) as service:
         np.testing.assert_allclose(
             ask_triton(service.address, array(), binary=True)[0],
             array()[0].mean(axis=(1, 2)),

@@ -37,6 +37,7 @@ FAILURES: Tuple[Type[Exception], ...] = (LoadError, *loader.ORT_ERRORS)
 _BROKEN: Tuple[Type[Exception], ...] = (
     *FAILURES,
     AttributeError,
+    ImportError,
     LookupError,
     MemoryError,
     OSError,
@@ -227,10 +228,16 @@ class Release:
 
 def _load_pipeline(folder: Path) -> Any:
     # Bundles of one model do not have it.
-    if __package__:
-        from ..runtime import edgepack_pipeline as pipelines
-    else:
-        import edgepack_pipeline as pipelines  # type: ignore[import-not-found,no-redef]
+    try:
+        if __package__:
+            from ..runtime import edgepack_pipeline as pipelines
+        else:
+            import edgepack_pipeline as pipelines  # type: ignore[import-not-found,no-redef]
+    except ModuleNotFoundError as error:
+        raise LoadError(
+            f"{folder} is of several models, and this service runs the code of a bundle of one:"
+            " start it again"
+        ) from error
     return pipelines.load(folder)
 
 
