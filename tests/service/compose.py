@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
+import yaml
 from edgepack.base.processes import ProgramResult, run_program
 
 from tests.mobile.proofs import Proof, require
@@ -30,4 +32,15 @@ def look_at_schema(work: Path) -> str:
     return "it holds, and a planted key does not"
 
 
-PROOFS = (Proof("the schema of the Compose specification", look_at_schema),)
+def look_at_command(_: Path) -> str:
+    """It takes the place of the image's own: without --host nobody would reach the container."""
+    [service] = yaml.safe_load((make_bundle() / "compose.yaml").read_text())["services"].values()
+    image = (make_bundle() / "Containerfile").read_text().splitlines()[-1]
+    require(f"CMD {json.dumps(service['command'])}" == image, f"{service['command']}, not {image}")
+    return "its command is the image's"
+
+
+PROOFS = (
+    Proof("the schema of the Compose specification", look_at_schema),
+    Proof("the command", look_at_command),
+)

@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgepack.base.processes import ProgramResult, run_program
+from edgepack.ondevice.runtime import edgepack_ring as ring
 
-from tests.mobile.proofs import NotHeldError, Proof, require
+from tests.mobile.proofs import ROOT, NotHeldError, Proof, require
 from tests.service.container import break_goldens
 from tests.service.image import fetch_wheels
 from tests.service.running import find_child
@@ -183,9 +184,13 @@ def look(work: Path) -> str:
         require(not machine.systemctl("stop", UNIT).exit_code, "it does not stop")
         result = machine.systemctl("show", "--property=Result", UNIT).text.strip()
         require(result == "Result=success", f"it stops with {result}")
+        look_at_counts(machine)
         machine.switch("broken")
         require(machine.systemctl("start", UNIT).exit_code == 1, "it starts with broken goldens")
-    return "started, walled in, followed current at a reload, stopped; broken goldens do not start"
+    return (
+        "started, walled in, followed current at a reload, stopped, counted with the docs' drop-in;"
+        " broken goldens do not start"
+    )
 
 
 def look_at_walls(machine: Machine) -> None:
@@ -196,6 +201,23 @@ def look_at_walls(machine: Machine) -> None:
     require(int(user) > 0, "it is root")
     for line in ("CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"):
         require(line in who, f"{line} is not so: {who}")
+
+
+def look_at_counts(machine: Machine) -> None:
+    """It counts with the drop-in of ``docs/field.md``, as an account that this machine has."""
+    block = (ROOT / "docs/field.md").read_text().split("```ini\n")[1].split("```")[0]
+    (machine.opt / "counting.conf").write_text(block.replace("User=bench", "User=daemon"))
+    (machine.opt / "stats").mkdir()
+    shutil.chown(machine.opt / "stats", "daemon")
+    place = f"/etc/systemd/system/{UNIT}.d/counting.conf"
+    machine.run("install", "-D", "/opt/edgepack/counting.conf", place)
+    machine.systemctl("daemon-reload")
+    started = machine.systemctl("start", UNIT)
+    status = machine.systemctl("status", "--lines=20", UNIT).text
+    require(not started.exit_code, f"it does not start with the drop-in: {status}")
+    machine.systemctl("stop", UNIT)
+    found = [ring.read(str(path)) for path in (machine.opt / "stats").glob("*.ring")]
+    require([each and each["loads"] for each in found] == [1], f"it counted {found}: {status}")
 
 
 PROOFS = (Proof("the unit under systemd", look),)
