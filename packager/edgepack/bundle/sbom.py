@@ -8,10 +8,12 @@ cyclonedx-python-lib 11.12 has no model cards.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 from uuid import NAMESPACE_OID, uuid5
+
+from packaging.requirements import Requirement
 
 from edgepack.bundle.manifest import (
     Accuracy,
@@ -21,6 +23,7 @@ from edgepack.bundle.manifest import (
     SamplesUsed,
     Tensor,
 )
+from edgepack.bundle.pipeline import PipelineManifest
 
 SBOM = "sbom.cdx.json"
 
@@ -28,17 +31,58 @@ _MODEL = "source-model"
 _ORIGIN = "framework-model"
 _NOT_ON_PYPI = ("edgepack", "python")
 
+AnyManifest = Manifest | PipelineManifest
 
-def make_sbom(manifest: Manifest) -> bytes:
+
+def make_sbom(manifest: Manifest, served: str = "") -> bytes:
     """Return the document for a manifest that does not list it yet.
 
     It has no time, and its serial number is made from the manifest: equal manifests give equal
     bytes. Figures belong to the file that they were measured on, fp32's to the model itself.
+
+    Args:
+        manifest: The bundle's.
+        served: The content of ``requirements-serve.txt``, where the service is in the bundle.
     """
     files = [_make_model_file(manifest, file) for file in manifest.files if file.role == "model"]
     files += [_make_library(manifest, file) for file in manifest.files if file.role == "library"]
-    packages = [_make_package(manifest, name, pin) for name, pin in manifest.runtime.items()]
+    packages = _list_packages(manifest, served)
     parts = [*_make_origin(manifest), _make_source_model(manifest), *files, *packages]
+    depends = {manifest.id: [part["bom-ref"] for part in (*files, *packages)]}
+    depends |= {file["bom-ref"]: [_MODEL] for file in files if file["type"] != "library"}
+    depends |= {_MODEL: [part["bom-ref"]] for part in _make_origin(manifest)}
+    return _write(manifest, parts, depends, _make_provenance(manifest))
+
+
+def make_pipeline_sbom(manifest: PipelineManifest, served: str = "") -> bytes:
+    """Return the document for several models, as :func:`make_sbom`; it refers to those of parts."""
+    boms = {file.path: file.sha256 for file in manifest.files}
+    parts = [
+        {
+            "type": "application",
+            "bom-ref": entry.path,
+            "name": name,
+            "version": manifest.version,
+            "externalReferences": [
+                {
+                    "type": "bom",
+                    "url": f"{entry.path}/{SBOM}",
+                    "hashes": _make_hashes(boms[f"{entry.path}/{SBOM}"]),
+                }
+            ],
+        }
+        for name, entry in manifest.parts.items()
+    ]
+    parts += _list_packages(manifest, served)
+    return _write(manifest, parts, {manifest.id: [part["bom-ref"] for part in parts]}, [])
+
+
+def _write(
+    manifest: AnyManifest,
+    parts: list[dict[str, Any]],
+    depends: Mapping[str, list[str]],
+    properties: list[dict[str, str]],
+) -> bytes:
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -56,18 +100,10 @@ def make_sbom(manifest: Manifest) -> bytes:
                 "version": manifest.version,
                 "description": f"A bundle for {manifest.target}",
             },
-            "properties": _make_provenance(manifest),
+            "properties": properties,
         },
         "components": parts,
-        "dependencies": [
-            {"ref": manifest.id, "dependsOn": [part["bom-ref"] for part in (*files, *packages)]},
-            *(
-                {"ref": file["bom-ref"], "dependsOn": [_MODEL]}
-                for file in files
-                if file["type"] != "library"
-            ),
-            *({"ref": _MODEL, "dependsOn": [part["bom-ref"]]} for part in _make_origin(manifest)),
-        ],
+        "dependencies": [{"ref": ref, "dependsOn": on} for ref, on in depends.items()],
     }
     return (json.dumps(document, indent=2) + "\n").encode()
 
@@ -179,7 +215,25 @@ def _format_tensor(tensor: Tensor) -> dict[str, str]:
     return {"format": f"{tensor.name}: {tensor.dtype}[{shape}]"}
 
 
-def _make_package(manifest: Manifest, name: str, pin: str) -> dict[str, Any]:
+def _list_packages(manifest: AnyManifest, served: str) -> list[dict[str, Any]]:
+    """Return the runtime's packages and, as components of their own, those of the service."""
+    found = {}
+    for name, pin in manifest.runtime.items():
+        part = _make_package(manifest, name, pin)
+        found[part["bom-ref"]] = part
+    for line in served.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        wanted = Requirement(line)
+        part = _make_package(manifest, wanted.name, str(wanted.specifier))
+        if wanted.marker:
+            marker = _make_property("marker", str(wanted.marker))
+            part["properties"] = [*part.get("properties", []), marker]
+        found.setdefault(part["bom-ref"], part)
+    return list(found.values())
+
+
+def _make_package(manifest: AnyManifest, name: str, pin: str) -> dict[str, Any]:
     """Return the component of a package; a package that is not pinned has no version."""
     version = pin.removeprefix("==")
     exact = version[:1].isdigit() and not {",", "*"} & set(version)
@@ -190,7 +244,7 @@ def _make_package(manifest: Manifest, name: str, pin: str) -> dict[str, Any]:
     return component | {"properties": [_make_property("requirement", pin)]}
 
 
-def _make_purl(manifest: Manifest, name: str) -> str:
+def _make_purl(manifest: AnyManifest, name: str) -> str:
     if manifest.family == "android":
         group, _, artifact = name.partition(":")
         return f"pkg:maven/{quote(group)}/{quote(artifact)}"

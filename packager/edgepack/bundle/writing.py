@@ -16,7 +16,7 @@ from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, UNLISTED, Bundle
 from edgepack.bundle.paths import require_apart
 from edgepack.bundle.pipeline import PipelineManifest
 from edgepack.bundle.reading import Bundle, parse_manifest, parse_pipeline_manifest
-from edgepack.bundle.sbom import SBOM, make_sbom
+from edgepack.bundle.sbom import SBOM, make_pipeline_sbom, make_sbom
 from edgepack.errors import BundleError, ToolError, UsageError
 
 Role = Literal[
@@ -31,6 +31,9 @@ Role = Literal[
     "source",
     "library",
 ]
+
+_SERVED = "requirements-serve.txt"
+"""What the service's packages are; its role is ``service``."""
 
 
 @dataclass
@@ -81,7 +84,7 @@ class BundleWriter:
                 hint="rename one of the 'files' in edgepack.yaml",
             ) from error
         manifest = make_manifest(self._list_files())
-        self.add(SBOM, make_sbom(manifest), role="document")
+        self.add(SBOM, make_sbom(manifest, self._read_served()), role="document")
         manifest = manifest.model_copy(update={"files": self._list_files()})
         text = (manifest.model_dump_json(indent=2) + "\n").encode()
         parse_manifest(text)
@@ -91,8 +94,11 @@ class BundleWriter:
     def finish_pipeline(
         self, make_manifest: Callable[[list[BundleFile]], PipelineManifest]
     ) -> None:
-        """Write the manifest of several models and its digest; each part has an SBOM of its own."""
-        text = (make_manifest(self._list_files()).model_dump_json(indent=2) + "\n").encode()
+        """Write the SBOM, the manifest of several models and its digest."""
+        manifest = make_manifest(self._list_files())
+        self.add(SBOM, make_pipeline_sbom(manifest, self._read_served()), role="document")
+        manifest = manifest.model_copy(update={"files": self._list_files()})
+        text = (manifest.model_dump_json(indent=2) + "\n").encode()
         parse_pipeline_manifest(text)
         self._write_manifest(text)
 
@@ -114,6 +120,11 @@ class BundleWriter:
             shutil.copyfile(bundle.path / name, place)
             place.chmod(int(file.mode, 8))
             self.files[f"{path}/{name}"] = file.model_copy(update={"path": f"{path}/{name}"})
+
+    def _read_served(self) -> str:
+        """Return what the service needs; empty where it is not in the bundle."""
+        file = self.files.get(_SERVED)
+        return (self.folder / _SERVED).read_text() if file and file.role == "service" else ""
 
     def _write_manifest(self, text: bytes) -> None:
         (self.folder / MANIFEST).write_bytes(text)

@@ -13,7 +13,7 @@ from edgepack.project.identifiers import find_taken_types, is_reserved_in_packag
 
 def is_taken(name: str) -> bool:
     """Say whether a folder of edgepack's own on devices may have a name."""
-    return re.fullmatch(r"lease|venv(-.*)?", name, re.IGNORECASE) is not None
+    return re.fullmatch(r"lease|serve|stats|venv(-.*)?", name, re.IGNORECASE) is not None
 
 
 def _check_folder(name: str) -> str:

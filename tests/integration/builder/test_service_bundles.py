@@ -85,6 +85,11 @@ def test_bundle_when_no_service_is_asked_for_differs_by_nothing_else(folder, bun
     assert changed == {"README.md", "manifest.json", "manifest.json.sha256", "sbom.cdx.json"}
 
 
+def test_sbom_when_the_service_is_in_the_bundle_has_its_packages(bundle):
+    sbom = json.loads((bundle / "sbom.cdx.json").read_text())
+    assert {"fastapi", "uvicorn"} < {entry["name"] for entry in sbom["components"]}
+
+
 def test_bundle_when_one_of_its_service_files_is_altered_is_refused(bundle, tmp_path):
     shutil.copytree(bundle, tmp_path / "bundle")
     verify_any(tmp_path / "bundle")
@@ -168,6 +173,19 @@ def test_service_in_the_project_is_for_linux_alone(tmp_path):
     assert "service/edgepack_serve.py" in served[LINUX]
 
 
+def check_sbom(bundle: Path) -> None:
+    """Require that it leads to those of the parts, and has the packages of all and the service."""
+    sbom = json.loads((bundle / "sbom.cdx.json").read_text())
+    parts = [entry for entry in sbom["components"] if "externalReferences" in entry]
+    assert len(parts) == len(list(bundle.glob("parts/*")))
+    for [there] in (entry["externalReferences"] for entry in parts):
+        assert there["hashes"][0]["content"] == hash_file(bundle / there["url"])
+    names = {entry["name"] for entry in sbom["components"]}
+    assert {"numpy", "onnxruntime", "fastapi", "uvicorn"} < names
+    refs = [entry["bom-ref"] for entry in sbom["components"]]
+    assert sbom["dependencies"] == [{"ref": bundle.name, "dependsOn": refs}]
+
+
 @pytest.mark.slow(reason="builds three parts, and starts a service")
 def test_service_of_several_models_is_the_wholes(tmp_path):
     project = write_wake_project(tmp_path)
@@ -177,6 +195,7 @@ def test_service_of_several_models_is_the_wholes(tmp_path):
     [bundle] = [path for path in (tmp_path / "d").iterdir() if path.is_dir()]
     assert "service/edgepack-wake.service" in list_served(verify_any(bundle).path)
     assert not list(bundle.glob("parts/*/service"))
+    check_sbom(bundle)
     command = (sys.executable, "-c", ALONE, str(bundle / "service/edgepack_serve.py"))
     with serving(command=command) as it:
         audio = make_audio(1)

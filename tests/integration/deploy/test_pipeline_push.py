@@ -199,5 +199,6 @@ def test_whole_when_it_is_published_comes_back_with_its_parts(bundle: Path, tmp_
         ]
         parts = [layer["annotations"]["org.opencontainers.image.title"] for layer in sbom["layers"]]
         assert parts == [
-            f"parts/{part}/sbom.cdx.json" for part in ("classifier", "embedding", "mel")
+            *(f"parts/{part}/sbom.cdx.json" for part in ("classifier", "embedding", "mel")),
+            "sbom.cdx.json",
         ]

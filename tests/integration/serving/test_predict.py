@@ -76,11 +76,13 @@ def test_a_sound_that_is_none_or_another_is_told_so(ear, tmp_path) -> None:
     write_sound(tmp_path / "fast.wav", values, rate=44100)
     write_sound(tmp_path / "two.wav", np.zeros((LENGTH, 2)))
     write_sound(tmp_path / "right.wav", values)
+    write_sound(tmp_path / "odd.wav", np.full(LENGTH, np.nan), kind="f32")
     right = (tmp_path / "right.wav").read_bytes()
     with serving(ear) as service:
         for data, words in [
             ((tmp_path / "fast.wav").read_bytes(), "44100 Hz and 1 channel, and the input takes"),
             ((tmp_path / "two.wav").read_bytes(), "2 channels, and the input takes"),
+            ((tmp_path / "odd.wav").read_bytes(), "not finite"),
             (right[:-1], "is broken off"),
             (b"", "is no .wav file"),
             (b"RIFF\0\0\0\0WAVE", "has no format"),

@@ -453,6 +453,7 @@ def test_pictures_that_a_model_decodes_itself_cannot_end_it(tmp_path) -> None:
     Image.fromarray(noise).save(file, "JPEG", quality=95)
     half = file.getvalue()[: len(file.getvalue()) // 2]
     with serving(bundle) as service:
+        assert b'"example":{"inputs"' not in service.ask("/openapi.json").body
         right = service.ask("/predict", file.getvalue(), {"Content-Type": "image/jpeg"})
         assert right.status == 200, right.body
         for data in (b"\xff\xd8\xffxxxxx", half, b"hello world"):

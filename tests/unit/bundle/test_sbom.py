@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from edgepack.base.resources import find_templates_dir
 from edgepack.bundle.manifest import (
     Accuracy,
     Bucket,
@@ -159,6 +160,23 @@ def test_packages_when_pinned_have_a_version_in_their_purl(manifest):
 def test_packages_when_of_apps_are_of_their_own_registries(manifest, family, name, purl):
     found = document(manifest, family=family, runtime={name: "1.31.1"})
     assert component(found, purl)["name"] == name
+
+
+def test_packages_when_the_service_is_in_the_bundle_are_its_too(manifest):
+    served = (find_templates_dir() / "service/requirements-serve.txt").read_text()
+    found = json.loads(make_sbom(manifest, served))
+    purls = [entry["purl"] for entry in found["components"] if "purl" in entry]
+    assert len(purls) == len(set(purls))
+    wanted = [line for line in served.splitlines() if not line.startswith("#")]
+    assert len(purls) == len(manifest.runtime) + len(wanted)
+    assert set(purls) <= set(found["dependencies"][0]["dependsOn"])
+    [uvicorn] = [entry for entry in found["components"] if entry["name"] == "uvicorn"]
+    assert f"uvicorn=={uvicorn['version']}" in wanted
+    pinned, open_ = (entry for entry in found["components"] if entry["name"] == "fastapi")
+    assert "version" not in open_
+    assert pinned["properties"] == [
+        {"name": "edgepack:marker", "value": 'python_version >= "3.11"'}
+    ]
 
 
 def test_provenance_when_known_is_told(manifest):

@@ -230,6 +230,9 @@ def test_record_when_everything_is_long_and_manifold_fits_its_slot(
     [
         ("inference failed: /home/ann/app/model.onnx: no", "inference failed: PATH: no"),
         ("'~/x/y' is missing", "'PATH' is missing"),
+        ("/home/ann maria lee/app/m.onnx failed", "PATH failed"),
+        ("no '/home/ann lee/m.onnx', or /srv/a b/c", "no 'PATH', or PATH"),
+        ("/a/b is neither /c/d nor /e", "PATH is neither PATH nor PATH"),
         (r"C:\Users\ann\x.onnx gone", "PATH gone"),
         ("at 1/2 of a/b", "at 1/2 of a/b"),
         ("CPUExecutionProvider runs 3% of the nodes", "CPUExecutionProvider runs 3% of the nodes"),
@@ -349,7 +352,7 @@ def test_textfile_when_its_folder_is_missing_counts_once_all_the_same(
 def test_textfile_when_a_release_is_new_is_the_only_one(
     opened: list[counters.Counters], tmp_path: Path
 ) -> None:
-    for release in ("0" * 16, "1" * 16):
+    for release in ("0" * 16, "1" * 16, "0" * 16):
         one = open_counters(opened, tmp_path, ABOUT._replace(release=release), str(tmp_path))
         one.flush()
-    assert [path.name for path in tmp_path.glob("*.prom*")] == [f"edgepack-tiny-{'1' * 16}.prom"]
+        assert [path.name for path in tmp_path.glob("*.prom*")] == [f"edgepack-tiny-{release}.prom"]

@@ -93,6 +93,16 @@ def test_sound_with_an_extensible_header_is_read(tmp_path):
     assert read_sound(path).values[0].tolist() == [-1, 0, 0.5]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"), [("f32", np.nan), ("f32", np.inf), ("f64", -np.inf), ("f64", 1e300)]
+)
+def test_sound_with_values_that_are_not_finite_is_refused(tmp_path, values, kind, value):
+    values[7, 1] = value
+    write_sound(tmp_path / "a.wav", values, kind=kind)
+    with pytest.raises(SamplesError, match="values that are not finite"):
+        read_sound(tmp_path / "a.wav")
+
+
 def broken(data: bytes, how: str) -> bytes:
     at = data.index(b"fmt ") + 8
     return {
@@ -102,6 +112,7 @@ def broken(data: bytes, how: str) -> bytes:
         "code": data[:at] + b"\x06\x00" + data[at + 2 :],
         "bits": data[: at + 14] + b"\x0c\x00" + data[at + 16 :],
         "channels": data[: at + 2] + b"\x00\x00" + data[at + 4 :],
+        "align": data[: at + 12] + b"\x04\x00" + data[at + 14 :],
         "head": data[:12] + data[data.index(b"LIST") :],
     }[how]
 
@@ -115,6 +126,7 @@ def broken(data: bytes, how: str) -> bytes:
         ("code", "holds A-law of 16 bits"),
         ("bits", "holds PCM of 12 bits"),
         ("channels", "0 channels"),
+        ("align", "has 4 bytes for each moment, and 1 channel of 16 bits"),
         ("head", "has no format in it"),
     ],
 )

@@ -67,6 +67,11 @@ _BUCKETS = [str(number) for number in range(len(BOUNDS_MS) + 1)]
 _NUMBERS = ("inferences", "took_ns", "checked")
 _BY_NAME = ("buckets", "errors", "outside")
 _LIMITED = ("errors", "outside", "variants")
+_PATH = re.compile(
+    r"(?<![\w.])(?:~|[A-Za-z]:)?[/\\][^\s'\",;:)]*"
+    # Names in it may have spaces: it goes on to the last slash that is within a word.
+    r"(?:[^'\",;:)/\\]*[^\s'\",;:)/\\][/\\][^\s'\",;:)]*)*"
+)
 _LOG = logging.getLogger("edgepack")
 
 Counts = Dict[str, Any]
@@ -86,7 +91,7 @@ class About(NamedTuple):
 
 def make_plain(text: str, most: int) -> str:
     """Return printable ASCII of at most so many characters; paths, which may name people, go."""
-    text = re.sub(r"(?<![\w.])(?:~|[A-Za-z]:)?[/\\][^\s'\",;:)]*", "PATH", text)
+    text = _PATH.sub("PATH", text)
     text = text.encode("ascii", "replace").decode("ascii")
     return re.sub(r"[^ -~]|[\"\\]", "?", text)[:most]
 
@@ -118,6 +123,8 @@ class Counters:
         self._folder, self._stem = os.path.abspath(os.path.expanduser(folder)), stem
         self.path = os.path.join(self._folder, f"{stem}-{about.release}{ring.SUFFIX}")
         self._textfiles = os.path.abspath(os.path.expanduser(textfiles)) if textfiles else ""
+        self._textfile_name = f"edgepack-{stem}-{about.release}.prom"
+        self._is_cleared = False
         self._owner, self._errors = weakref.ref(owner), errors
         self._told: Set[str] = set()
         self._begin()
@@ -217,17 +224,19 @@ class Counters:
 
     def _make_place(self) -> None:
         """Make the folder, and room for a file: of many releases only the newest are kept."""
+        if self._textfiles and not self._is_cleared:
+            self._is_cleared = True
+            # Of other releases; who still runs one writes it again.
+            folder = glob.escape(self._textfiles)
+            for path in glob.glob(os.path.join(folder, f"edgepack-{self._stem}-{'?' * 16}.prom*")):
+                if not os.path.basename(path).startswith(self._textfile_name):
+                    _remove(path)
         if os.path.exists(self.path):
             return
         os.makedirs(self._folder, exist_ok=True)
         there = glob.glob(os.path.join(glob.escape(self._folder), f"{self._stem}-{'?' * 16}.ring"))
         for path in sorted(there, key=_find_age_s)[KEPT - 1 :]:
             _remove(path)
-        if self._textfiles:
-            # Of an earlier release; who still runs it writes its own again.
-            folder = glob.escape(self._textfiles)
-            for path in glob.glob(os.path.join(folder, f"edgepack-{self._stem}-{'?' * 16}.prom*")):
-                _remove(path)
 
     def _sum_up(self, before: Counts, new: Counts) -> Counts:
         new = dict(new)
@@ -258,7 +267,7 @@ class Counters:
 
     def _write_textfile(self, record: Counts) -> None:
         # As node_exporter's README asks: written elsewhere and renamed, in the same folder.
-        path = os.path.join(self._textfiles, f"edgepack-{self._stem}-{self.about.release}.prom")
+        path = os.path.join(self._textfiles, self._textfile_name)
         partial = f"{path}.{os.getpid()}"
         try:
             with open(partial, "w", encoding="ascii") as file:

@@ -68,7 +68,7 @@ def read(data: bytes, name: str = "the sound", most: Optional[int] = None) -> So
 
     Raises:
         SoundError: It is no ``.wav``, holds something else than PCM or floats, or nothing, or
-            ends before its end.
+            values that are not finite, or ends before its end.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         raise SoundError(f"{name} is no .wav file: it begins with {bytes(data[:12])!r}", _CONVERT)
@@ -83,6 +83,8 @@ def read(data: bytes, name: str = "the sound", most: Optional[int] = None) -> So
         raise SoundError(f"{name} is empty", "remove it, or record it again")
     count = len(raw) // size
     values = _decode(raw[: min(count, most or count) * size], found)
+    if not np.isfinite(values).all():
+        raise SoundError(f"{name} holds values that are not finite", _AGAIN)
     return Sound(found.rate, np.ascontiguousarray(values.reshape(-1, found.channels).T))
 
 
@@ -107,7 +109,7 @@ def _find_chunks(name: str, data: memoryview) -> Dict[bytes, memoryview]:
 
 def _parse_format(name: str, content: memoryview) -> _Format:
     try:
-        code, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", content)
+        code, channels, rate, _, size, bits = struct.unpack_from("<HHIIHH", content)
         if code == _EXTENSIBLE:
             # The first two bytes of the GUID behind are the code.
             (code,) = struct.unpack_from("<H", content, 24)
@@ -119,6 +121,11 @@ def _parse_format(name: str, content: memoryview) -> _Format:
         raise SoundError(
             f"{name} holds {kind} of {bits} bits, {channels} channels and {rate} Hz", _CONVERT
         )
+    if size != channels * bits // 8:
+        raise SoundError(
+            f"{name} has {size} bytes for each moment, and {_count(channels)} of {bits} bits",
+            _CONVERT,
+        )
     return _Format(code, channels, rate, bits)
 
 
@@ -126,7 +133,8 @@ def _decode(raw: memoryview, found: _Format) -> np.ndarray:
     """Return values from -1 to 1: float32 ``(N,)``."""
     scale = _SCALES[found.code, found.bits]
     if found.code == _FLOAT:
-        return np.frombuffer(raw, f"<f{found.bits // 8}").astype(np.float32)
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+            return np.frombuffer(raw, f"<f{found.bits // 8}").astype(np.float32)
     if found.bits == 8:
         # Only 8 bits are without a sign.
         return ((np.frombuffer(raw, np.uint8).astype(np.float32)) - scale) / np.float32(scale)

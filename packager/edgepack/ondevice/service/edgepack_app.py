@@ -332,7 +332,9 @@ class Service:
     async def _describe_paths(self) -> Dict[str, Any]:
         releases = [hosted.release for hosted in self._hosted.values()]
         served = {release.name: release.version for release in releases if release}
-        example = protocol.make_example(releases[0].inputs) if releases[0] else None
+        first = releases[0]
+        # Zeros are no picture's file.
+        example = protocol.make_example(first.inputs) if first and not first.decodes else None
         closed = bool(self.settings.token)
         return Described(served, list(_READERS), closed=closed, example=example).make()
 
