@@ -47,17 +47,19 @@ def make_sbom(manifest: Manifest, served: str = "") -> bytes:
     files = [_make_model_file(manifest, file) for file in manifest.files if file.role == "model"]
     files += [_make_library(manifest, file) for file in manifest.files if file.role == "library"]
     packages = _list_packages(manifest, served)
-    parts = [*_make_origin(manifest), _make_source_model(manifest), *files, *packages]
+    origin = _make_origin(manifest)
+    parts = [*origin, _make_source_model(manifest), *files, *packages]
     depends = {manifest.id: [part["bom-ref"] for part in (*files, *packages)]}
     depends |= {file["bom-ref"]: [_MODEL] for file in files if file["type"] != "library"}
-    depends |= {_MODEL: [part["bom-ref"]] for part in _make_origin(manifest)}
+    if origin:
+        depends[_MODEL] = [_ORIGIN]
     return _write(manifest, parts, depends, _make_provenance(manifest))
 
 
 def make_pipeline_sbom(manifest: PipelineManifest, served: str = "") -> bytes:
     """Return the document for several models, as :func:`make_sbom`; it refers to those of parts."""
     boms = {file.path: file.sha256 for file in manifest.files}
-    parts = [
+    parts: list[dict[str, Any]] = [
         {
             "type": "application",
             "bom-ref": entry.path,

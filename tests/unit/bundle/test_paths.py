@@ -107,7 +107,8 @@ def test_paths_when_they_are_apart_differ_in_every_case_and_normal_form(paths: l
     "change",
     [
         {"name": "../../.ssh"}, {"name": "/etc"}, {"name": "a/b"}, {"name": ".hidden"},
-        {"name": "lease"}, {"name": "venv"}, {"name": "VENV-1"}, {"name": "serve"}, {"name": "stats"}, {"name": "a\n"},
+        {"name": "lease"}, {"name": "venv"}, {"name": "VENV-1"}, {"name": "serve"},
+        {"name": "stats"}, {"name": "a\n"},
         {"version": "../1"}, {"version": "1 2"}, {"target": "../x"},
     ],
 )  # fmt: skip
