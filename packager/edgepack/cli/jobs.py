@@ -141,8 +141,11 @@ def wait(
     as_json: JsonOption = False,
 ) -> None:
     """Wait until jobs have ended, and end with their exit code; of several, with the worst."""
+    from edgepack.base.progress import make_terminal_progress
+
     most_s = None if most is None else parse_seconds(most, "--for")
-    ended = api.wait_for_jobs(api.JobQueue(), numbers, most_s=most_s)
+    progress = make_terminal_progress()
+    ended = api.wait_for_jobs(api.JobQueue(), numbers, most_s=most_s, progress=progress)
     _show(ended, as_json=as_json)
     if code := api.choose_worst_code(_find_code(job) for job in ended):
         raise typer.Exit(code)

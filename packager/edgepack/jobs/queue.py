@@ -8,9 +8,9 @@ any more (:class:`LostJobError`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgepack.base.clock import format_time
@@ -63,7 +63,7 @@ class NewJob:
     devices: tuple[str, ...]
     """The devices that it needs for itself."""
     folder: str
-    """Where it runs; a worker that has no such folder leaves it to others."""
+    """Where it runs; a worker that has no such folder, or may not enter it, leaves it to others."""
     bundles: Mapping[str, str] = field(default_factory=dict)
     """Absolute paths of the bundles' folders, each with its digest."""
     tries: int = TRIES
@@ -272,6 +272,8 @@ class JobQueue:
     ) -> None:
         """Let a job that this worker has taken up be done later, by anybody.
 
+        One that was cancelled meanwhile ends with that.
+
         Args:
             job: Which.
             note: Why.
@@ -319,11 +321,15 @@ class JobQueue:
 
     def _put_down(self, job: Job, values: Mapping[str, Any], state: State) -> None:
         with self._database.writing() as connection:
-            if self._change(connection, _is_held(job), "running", values) is not None:
-                return
-            # Of a change whose answer was lost with the connection, and that is tried again.
-            if self._change(connection, _is_held(job), state, {"state": state}) is None:
-                raise _make_lost_error(job)
+            row = self._change(connection, _is_held(job), "running", values)
+            if row is None:
+                # Of a change whose answer was lost with the connection, and that is tried again.
+                row = self._change(connection, _is_held(job), state, {"state": state})
+            elif row.stopping:
+                cancelled = {**_ENDED, "state": "cancelled"}
+                self._change(connection, _is_held(job), "waiting", cancelled)
+        if row is None:
+            raise _make_lost_error(job)
 
     def _give_up_late(self, connection: Connection) -> None:
         """Let go what its workers were not heard of; with no tries left, it has failed."""
@@ -353,11 +359,12 @@ class JobQueue:
 
 
 def _find_folders(connection: Connection) -> list[str]:
-    """Return the folders of jobs that have not ended, as far as this machine has them."""
+    """Return the folders of jobs that have not ended, as far as this process may enter them."""
     from sqlalchemy import select
 
     asked = select(table.c.folder).where(table.c.state.in_(OPEN)).distinct()
-    return [one for one in connection.execute(asked).scalars() if Path(one).is_dir()]
+    # Path.is_dir raises where a folder above may not be entered.
+    return [one for one in connection.execute(asked).scalars() if os.access(f"{one}/.", os.X_OK)]
 
 
 def _now() -> Any:  # noqa: ANN401  (an expression of SQLAlchemy's)

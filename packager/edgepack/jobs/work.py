@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from edgepack.base.machine import find_own_name
 from edgepack.base.processes import supervising
@@ -34,8 +33,7 @@ from edgepack.errors import (
     UsageError,
 )
 from edgepack.jobs.queue import JOB_COMMANDS, Job, JobQueue, LostJobError, State
-
-Value = TypeVar("Value")
+from edgepack.jobs.waiting import Value, persist
 
 COMMAND = (sys.executable, "-P", "-m", "edgepack")
 """What does a job, before its words. -P: no module that lies in its folder is Python's."""
@@ -91,7 +89,7 @@ def work_on_jobs(
         ProfileError: devices.yaml is wrong.
     """
     worker = _Worker(queue, settings or WorkSettings(), progress or Silent())
-    select_devices(worker.settings.only)  # or a mistake would look like a queue without jobs
+    worker.require_devices()
     while worker.work():
         pass
     return worker.ended
@@ -105,11 +103,14 @@ class _Worker:
         self._progress = progress
         self._name = f"{find_own_name()}, process {os.getpid()}"
 
+    def require_devices(self) -> None:
+        """Check what chooses the devices, or a mistake would look like a queue without jobs."""
+        self._persist(lambda: select_devices(self.settings.only))
+
     def work(self) -> bool:
         """Do the next job, or wait for one; return whether there may be more."""
         settings = self.settings
-        asked_at = time.monotonic()
-        job, is_empty = self._persist(self._look)
+        job, asked_at, is_empty = self._persist(self._look)
         if job is None:
             if not is_empty:
                 time.sleep(settings.look_s)
@@ -127,12 +128,13 @@ class _Worker:
                 raise
         return True
 
-    def _look(self) -> tuple[Job | None, bool]:
-        """Return the next job, if there is one, and whether this worker may end."""
+    def _look(self) -> tuple[Job | None, float, bool]:
+        """Return the next job, if there is one, since when, and whether this worker may end."""
         devices = [device.name for device in select_devices(self.settings.only)]
+        asked_at = time.monotonic()
         job = self._queue.claim(self._name, devices, hold_s=self.settings.hold_s)
         is_empty = job is None and self.settings.until_empty and not self._queue.count_open(devices)
-        return job, is_empty
+        return job, asked_at, is_empty
 
     def _do(self, job: Job, hold: _Hold) -> None:
         try:
@@ -140,13 +142,12 @@ class _Worker:
         except EdgepackError as error:
             self._end(job, error.exit_code, "", str(error))
             return
-        own = {TRY_VARIABLE: f"{job.id}.{job.attempt}"}
-        with supervising([*COMMAND, *job.words], cwd=Path(job.folder), environment=own) as program:
-            code = None
-            while code is None and not hold.is_over:
-                code = program.wait(CHILD_LOOK_S)
-            hold.require()
-            output = make_printable(program.read_end(OUTPUT_BYTES))
+        try:
+            code, output = self._run(job, hold)
+        except ToolError as error:
+            problem = f"it could not be started in {job.folder}: {error}"
+            self._judge(job, error.exit_code, "", problem)
+            return
         if code is None:
             self._persist(
                 lambda: self._queue.finish(job, "cancelled", exit_code=STOPPED, output=output)
@@ -155,23 +156,41 @@ class _Worker:
         else:
             self._judge(job, code, output)
 
-    def _judge(self, job: Job, code: int, output: str) -> None:
-        """Put down a job whose command has ended."""
-        holder = _find_holder(job) if code == DeviceError.exit_code else ""
+    def _run(self, job: Job, hold: _Hold) -> tuple[int | None, str]:
+        """Return the exit code of a job's command, None if it was cancelled, and its output.
+
+        Raises:
+            ToolError: It could not be started.
+            LostJobError: Others may have taken up the job.
+        """
+        own = {TRY_VARIABLE: f"{job.id}.{job.attempt}"}
+        with supervising([*COMMAND, *job.words], cwd=Path(job.folder), environment=own) as program:
+            code = None
+            while code is None and not hold.is_over:
+                code = program.wait(CHILD_LOOK_S)
+            hold.require()
+            return code, make_printable(program.read_end(OUTPUT_BYTES))
+
+    def _judge(self, job: Job, code: int, output: str, problem: str = "") -> None:
+        """Put down a job whose command has ended, or could not be started for a problem."""
+        holder = ""
+        if code == DeviceError.exit_code:
+            holder = self._persist(lambda: _find_holder(job))
         may_pass = code in PASSING or code >= 128
         if holder or (may_pass and job.tries_left > 0):
-            note = holder or f"try {job.tries - job.tries_left} ended with exit code {code}"
+            tried = job.tries - job.tries_left
+            note = holder or problem or f"try {tried} ended with exit code {code}"
             after_s = self.settings.retry_s
             if not holder:
-                after_s = min(MOST_RETRY_S, after_s * 2 ** (job.tries - job.tries_left - 1))
+                after_s = min(MOST_RETRY_S, after_s * 2 ** (tried - 1))
             self._persist(
                 lambda: self._queue.give_back(
                     job, note, after_s=after_s, counts=not holder, ended=(code, output)
                 )
             )
-            self._progress.note(f"job {job.id} waits: {note}")
+            self._progress.note(f"job {job.id} is given back: {note}")
         else:
-            self._end(job, code, output)
+            self._end(job, code, output, problem)
 
     def _end(self, job: Job, code: int, output: str, note: str = "") -> None:
         state: State = "failed" if code else "done"
@@ -182,16 +201,7 @@ class _Worker:
         self._progress.note(f"job {job.id} is {state}, exit code {code}")
 
     def _persist(self, act: Callable[[], Value]) -> Value:
-        """Do something with the database, and wait for it where it does not answer."""
-        noted = False
-        while True:
-            try:
-                return act()
-            except DatabaseError as error:
-                if not noted:
-                    self._progress.note(f"waiting for the database: {error.first_line}")
-                noted = True
-            time.sleep(self.settings.look_s)
+        return persist(act, self._progress, look_s=self.settings.look_s)
 
 
 class _Hold:
@@ -275,7 +285,11 @@ def _require_sound(job: Job) -> None:
 
 def _find_holder(job: Job) -> str:
     """Return who keeps a job off its devices, in words; empty if nobody does."""
-    for device in select_devices(job.devices):
+    try:
+        devices = select_devices(job.devices)
+    except UsageError:  # one was removed
+        return ""
+    for device in devices:
         with suppress(EdgepackError):  # one that is not reached is no one's
             for lease in list_leases(device):
                 if not (lease.reserved and lease.owner == find_own_name()):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import pwd
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
 from edgepack.base.team import TRY_VARIABLE
-from edgepack.errors import BundleError, ToolError, UsageError
+from edgepack.errors import BundleError, DatabaseError, ToolError, UsageError
 from edgepack.jobs.queue import Job, JobQueue, LostJobError, NewJob
 from edgepack.jobs.waiting import wait_for_jobs
 from edgepack.results.store.store import ResultsStore, keep_report
@@ -52,6 +53,20 @@ def add(queue: JobQueue, *devices: str, folder: str = HERE, tries: int = 3) -> J
 
 def claim(queue: JobQueue, *devices: str, hold_s: float = 60.0) -> Job | None:
     return queue.claim("worker", devices or ALL, hold_s=hold_s)
+
+
+@contextmanager
+def as_anybody() -> Iterator[None]:
+    """Be a user who may not enter every folder, as root may."""
+    if os.getuid():
+        yield
+        return
+    who = pwd.getpwnam("nobody").pw_uid
+    os.setresuid(who, who, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
 
 
 def number(job: Job | None) -> int | None:
@@ -102,6 +117,26 @@ def test_job_when_a_worker_lacks_its_device_or_folder_is_left_to_others(
     assert claim(queue, "a", "c") is None
     assert queue.count_open(["a", "c"]) == 1
     assert number(claim(queue, "b")) == mine.id
+
+
+def test_job_when_a_worker_may_not_enter_its_folder_is_left_to_others(
+    queue: JobQueue, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+    (closed / "inside").mkdir(parents=True)
+    add(queue, "a", folder=str(closed))
+    add(queue, "b", folder=str(closed / "inside"))
+    mine = add(queue, "c", folder="/")
+    closed.chmod(0)
+    try:
+        with as_anybody():
+            taken = [number(claim(queue)) for _ in range(2)]
+    finally:
+        closed.chmod(0o700)
+    assert taken == [mine.id, None]
+    (tmp_path / "file").touch()
+    add(queue, "c", folder=str(tmp_path / "file"))
+    assert {number(claim(queue)) for _ in range(3)} == {1, 2, None}
 
 
 def test_workers_when_they_race_never_have_one_device_twice(queue: JobQueue) -> None:
@@ -196,11 +231,43 @@ def test_job_when_it_is_cancelled_runs_no_more(queue: JobQueue) -> None:
         queue.cancel(99)
 
 
+def test_job_when_it_is_cancelled_and_then_given_back_is_not_begun_again(queue: JobQueue) -> None:
+    add(queue, "a")
+    taken = claim(queue)
+    assert taken is not None
+    queue.cancel(taken.id)
+    queue.give_back(taken, "its worker was stopped", after_s=0, counts=False)
+    cancelled = queue.load(taken.id)
+    assert (cancelled.state, cancelled.ended != "") == ("cancelled", True)
+    assert claim(queue) is None
+    assert queue.retry(taken.id).stopping is False
+    assert number(claim(queue)) == taken.id
+
+
 def test_wait_when_a_job_does_not_end_returns_it_as_it_is(queue: JobQueue) -> None:
     job = add(queue, "a")
     assert wait_for_jobs(queue, [job.id], most_s=0, look_s=0)[0].state == "waiting"
     queue.cancel(job.id)
     assert wait_for_jobs(queue, [job.id])[0].state == "cancelled"
+
+
+def test_wait_when_the_database_is_away_waits_for_it_until_its_time_is_over(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = add(queue, "a")
+    queue.cancel(job.id)
+    load, errors = queue.load, [DatabaseError("it is away", hint="wait") for _ in range(3)]
+
+    def load_later(number: int) -> Job:
+        if errors:
+            raise errors.pop()
+        return load(number)
+
+    monkeypatch.setattr(queue, "load", load_later)
+    with pytest.raises(DatabaseError, match="it is away"):
+        wait_for_jobs(queue, [job.id], most_s=-1, look_s=0)
+    assert wait_for_jobs(queue, [job.id], look_s=0)[0].state == "cancelled"
+    assert not errors
 
 
 def test_report_when_its_try_was_given_up_is_kept_beside_and_else_named(

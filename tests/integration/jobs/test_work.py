@@ -8,15 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from edgepack.cli.main import run
 from edgepack.demo.server import LoopbackServer
 from edgepack.deploy import leases
+from edgepack.deploy.fleet.selection import select_devices
 from edgepack.deploy.leases import lease_device, list_leases, release_device
-from edgepack.devices.inventory import LocalEntry, SshEntry, add_device, load_device
+from edgepack.devices.inventory import Device, LocalEntry, SshEntry, add_device, load_device
+from edgepack.errors import DatabaseError, EdgepackError, UsageError
+from edgepack.jobs import work
 from edgepack.jobs.queue import Job, JobQueue, NewJob
 from edgepack.project.profile import find_host_target
 from edgepack.results.store.store import ResultsStore
@@ -247,6 +251,65 @@ def test_job_when_the_database_crashes_and_comes_back_is_recorded_once(
     assert (done.state, done.attempt, done.output) == ("done", 1, "begun\nended\n")
 
 
+def test_job_when_the_database_was_away_longer_than_a_hold_stays_with_who_takes_it(
+    url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del url
+    queue = JobQueue()
+    job = add(queue, folder, "bench", "--device", "here")
+    claim, back_at = queue.claim, time.monotonic() + 2
+
+    def claim_later(*given: Any, **named: Any) -> Job | None:
+        if time.monotonic() < back_at:
+            raise DatabaseError("it is away", hint="wait")
+        return claim(*given, **named)
+
+    monkeypatch.setattr(queue, "claim", claim_later)
+    monkeypatch.setattr(work, "COMMAND", (sys.executable, "-c", "pass"))
+    settings = work.WorkSettings(hold_s=2, retry_s=0.3, look_s=0.1, until_empty=True)
+    assert work.work_on_jobs(queue, settings) == {0: 1}
+    assert (queue.load(job.id).state, queue.load(job.id).attempt) == ("done", 1)
+
+
+@pytest.mark.parametrize("answer", ["away", "removed"])
+def test_job_when_its_devices_cannot_be_asked_for_a_holder_is_judged_by_its_exit_code(
+    url: str, folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    del url
+    queue = JobQueue()
+    job = add(queue, folder, "bench", "--device", "here", tries=1)
+    errors: list[EdgepackError] = [DatabaseError("it is away", hint="wait")]
+    if answer == "removed":
+        errors = [UsageError("there is no device 'here'", hint="add it")]
+
+    def select(words: Sequence[str]) -> list[Device]:
+        if words == job.devices and errors:
+            raise errors.pop()
+        return select_devices(words)
+
+    monkeypatch.setattr(work, "select_devices", select)
+    monkeypatch.setattr(work, "COMMAND", (sys.executable, "-c", "raise SystemExit(8)"))
+    settings = work.WorkSettings(look_s=0.1, until_empty=True)
+    assert work.work_on_jobs(queue, settings) == {8: 1}
+    assert not errors
+    assert (queue.load(job.id).state, queue.load(job.id).exit_code) == ("failed", 8)
+
+
+def test_job_when_it_cannot_be_started_uses_up_its_tries_and_ends_no_worker(
+    url: str, folder: Path
+) -> None:
+    del url
+    queue = JobQueue()
+    # A word has at most 128 KiB (execve(2), MAX_ARG_STRLEN).
+    never = add(queue, folder, "bench", "x" * 200_000, "--device", "here", tries=2)
+    after = add(queue, folder, "bench", "--device", "here")
+    end(start_worker("pass"), 0)
+    failed = queue.load(never.id)
+    assert (failed.state, failed.exit_code, failed.attempt) == ("failed", 5, 2)
+    assert f"could not be started in {folder}" in failed.note
+    assert queue.load(after.id).state == "done"
+
+
 def test_worker_when_it_hangs_loses_its_job_and_ends_it_nowhere(url: str, folder: Path) -> None:
     del url
     queue = JobQueue()
@@ -272,7 +335,7 @@ def test_job_when_its_command_always_fails_in_passing_ends_after_its_tries(
     failed = queue.load(job.id)
     assert (failed.state, failed.exit_code, failed.attempt) == ("failed", 8, 2)
     assert "hint: switch it on" in failed.output
-    assert "job 1 waits: try 1 ended with exit code 8" in said
+    assert "job 1 is given back: try 1 ended with exit code 8" in said
 
 
 def test_job_when_its_bundle_is_another_one_by_now_fails_and_names_both(
