@@ -23,8 +23,10 @@ from edgepack.devices.inventory import Device, LabgridEntry, SshEntry
 from edgepack.errors import BusyError, DeviceError, UnreachableError, UsageError
 
 ASKING_S = 60.0
-_OWN = "You have already acquired place"
-_OTHERS = "is already acquired by"
+_OWN = re.compile(r"You have already acquired place \S+\.$", re.MULTILINE)
+"""From this host. From another one labgrid names that host after the place, and asks for a command
+there before two hosts use the board (``labgrid/remote/client.py``, labgrid 26)."""
+_BUSY = re.compile(r"is already acquired by|You have already acquired place \S+ on ")
 _NO_COORDINATOR = "Could not connect to coordinator"
 _SERVICE = re.compile(r"^(?:Acquired|Matching) resource '[^']*' \([^)\n]*NetworkService[^)\n]*\):$")
 """What ``show`` of labgrid 26 writes above a resource, which follows as Python writes it
@@ -81,7 +83,7 @@ def acquire_place(device: Device) -> IO[bytes]:
     """Acquire a place for this process, beside others of this user here; return what says so.
 
     Raises:
-        BusyError: Somebody else has the place; the error names them.
+        BusyError: Somebody else has the place, or its user on another host; the error names them.
         DeviceError: The coordinator does not answer.
         UsageError: There is no such place.
         ToolError: ``labgrid-client`` is missing.
@@ -125,8 +127,8 @@ def release_place(device: Device, use: IO[bytes]) -> None:
 
 
 def _require_own(device: Device, said: ProgramResult) -> None:
-    """Check that a place was not acquired because its user has it already."""
-    if _OWN not in said.stderr.decode("utf-8", "replace"):
+    """Check that a place was not acquired because its user has it already, on this host."""
+    if not _OWN.search(said.stderr.decode("utf-8", "replace")):
         raise _make_error(device, said)
 
 
@@ -159,9 +161,9 @@ def _make_error(device: Device, said: ProgramResult) -> DeviceError | UsageError
     entry = _find_entry(device)
     text = said.stderr.decode("utf-8", "replace").strip()
     problem = text.rpartition("Error: ")[2].partition("\n")[0] or f"exit code {said.exit_code}"
-    if _OTHERS in text:
+    if _BUSY.search(text):
         return BusyError(
-            f"labgrid: {problem}", hint="wait until they release it", where=device.name
+            f"labgrid: {problem}", hint="wait until it is released there", where=device.name
         )
     if _NO_COORDINATOR in text:
         where = _find_coordinator(entry) or "127.0.0.1:20408"

@@ -68,6 +68,37 @@ def test_place_when_its_user_acquired_it_by_hand_stays_acquired(
     assert lab.ask("release").returncode == 0
 
 
+def test_place_when_its_user_has_it_on_another_host_is_busy(
+    server: LoopbackServer, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("LG_HOSTNAME", "far")
+        assert lab.ask("acquire").returncode == 0
+    try:
+        with pytest.raises(BusyError, match="already acquired place kiosk on far"):
+            connect(make_device(server, lab)).__enter__()
+        assert lab.find_holder().startswith("far/")
+    finally:
+        assert lab.ask("release").returncode == 0
+
+
+def test_place_when_it_cannot_be_released_is_warned_of_and_the_work_counts(
+    server: LoopbackServer, lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = tmp_path / "client"
+    client.write_text(
+        f'#!/bin/sh\nfor word; do [ "$word" != release ] || exit 3; done\nexec {lab.client} "$@"\n'
+    )
+    client.chmod(0o755)
+    with connect(make_device(server, lab, client=str(client))) as board:
+        assert board.run(["echo", "here"], timeout_s=20).stdout == b"here\n"
+    assert "board stays acquired: " in caplog.text
+    assert lab.find_holder()
+    with connect(make_device(server, lab)):
+        pass
+    assert lab.find_holder() == ""
+
+
 def test_place_when_the_board_cannot_be_trusted_is_released(
     server: LoopbackServer, lab: Lab
 ) -> None:
