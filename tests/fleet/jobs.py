@@ -2,7 +2,8 @@
 
 ``python -m tests.fleet.jobs --runs 500`` does so many jobs with eight workers on one PostgreSQL.
 Commands are stood in for by a program that holds the device's lock, as a lease does, and writes
-down what it did; the queue, the workers and their processes are the real ones.
+down what it did; the queue, the workers and their processes are the real ones. One command in the
+middle can never be started.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -33,27 +35,37 @@ from edgepack.project.profile import find_host_target
 from tests.support.reports.proof_report import Check, report
 from tests.support.servers.postgres_server import postgres_server, started_again, stop_server
 
-WORKERS, DEVICES, RUNS = 8, 12, 150
-HOLD_S = 6.0
+WORKERS, DEVICES, RUNS = 8, 6, 150
+"""Fewer devices than workers, so that some wait for a job when the database is away."""
+HOLD_S = 4.0
+LONG_OUTAGE_S = 1.5 * HOLD_S
 JOBS_IN_FAULT = 3
 """How many commands there are for each fault."""
 LIMIT_S = 1800
-TRIES = 100
+TRIES = 20
+"""Faults use up some; a job that has used up all of them is lost."""
+NEVER = ("bench", "x" * 200_000)
+"""A command that cannot be started: a word has at most 128 KiB (execve(2), MAX_ARG_STRLEN)."""
+NOT_BEGUN = 75
 STAND_IN = """
 import fcntl, os, random, sys, time
-job, device = os.environ["EDGEPACK_JOB"], sys.argv[sys.argv.index("--device") + 1]
-def say(word, more=""):
+job = os.environ["EDGEPACK_JOB"]
+devices = [name for word, name in zip(sys.argv, sys.argv[1:]) if word == "--device"]
+def say(word, device="", more=""):
     with open("log", "a") as log:
-        log.write(f"{word} {job} {device} {time.monotonic():.3f} {more}\\n")
-lock = open(device + ".lock", "a+")
-try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-except OSError:
-    lock.seek(0)
-    say("refused", lock.read())
-    sys.exit(8)
-lock.truncate(0)
-lock.write(job); lock.flush()
+        log.write(f"{word} {job} {device or devices[0]} {time.monotonic():.3f} {more}\\n")
+locks = []
+for device in devices:
+    lock = open(device + ".lock", "a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.seek(0)
+        say("refused", device, lock.read())
+        sys.exit(8)
+    lock.truncate(0)
+    lock.write(job); lock.flush()
+    locks.append(lock)
 say("begin")
 time.sleep(random.uniform(0, 2) if "long" in sys.argv else random.uniform(0, 0.1))
 if "faults" in sys.argv and random.random() < 0.1:
@@ -64,15 +76,33 @@ say("end")
 print("measured", job)
 """
 WORKER = """
-import sys
+import signal, sys, time
 from pathlib import Path
 from edgepack.base.progress import Lines
+from edgepack.cli.main import _terminate
+from edgepack.errors import DatabaseError
 from edgepack.jobs import work
 from edgepack.jobs.queue import JobQueue
+class Told(JobQueue):
+    def claim(self, *given, **named):
+        job = super().claim(*given, **named)
+        if job:
+            sys.stderr.write(f"{time.monotonic():.2f} took {job.id}.{job.attempt}\\n")
+        return job
+class Timed(Lines):
+    def note(self, text):
+        super().note(f"{time.monotonic():.2f} {text}")
+signal.signal(signal.SIGTERM, _terminate)
 work.COMMAND = (sys.executable, "-S", "-E", str(Path("stand_in.py").resolve()))
 settings = work.WorkSettings(hold_s=float(sys.argv[1]), retry_s=0.2, look_s=0.1, until_empty=True)
-work.work_on_jobs(JobQueue(), settings, progress=Lines())
+try:
+    queue = Told()
+except DatabaseError:
+    sys.exit(75)
+work.work_on_jobs(queue, settings, progress=Timed())
 """
+TOOK = re.compile(r"^([\d.]+) took (\d+)\.(\d+)\n", re.MULTILINE)
+GIVEN_UP = re.compile(r"^([\d.]+) job (\d+) was stopped, as the database did not", re.MULTILINE)
 
 
 @dataclass
@@ -88,14 +118,44 @@ class Found:
     seconds: float = 0.0
 
 
+@dataclass
+class Worker:
+    """A worker's process, and what was done to it."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    was_ended: bool = False
+    was_stopped: bool = False
+
+    def find_wrong(self, log: str) -> Iterator[str]:
+        """Say what it has done that nothing done to it explains.
+
+        Args:
+            log: What the commands wrote down.
+        """
+        code = self.process.returncode
+        ends = (-signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM) if self.was_ended else ()
+        said = self.log.read_text(errors="replace")
+        if code not in (0, NOT_BEGUN, *ends):
+            yield f"a worker ended by itself with exit code {code}: {said[-2000:]}"
+        if self.was_stopped:
+            return
+        for given_up in GIVEN_UP.finditer(said):
+            took = list(TOOK.finditer(said, 0, given_up.start()))[-1]
+            begun = f" {took[2]}.{took[3]} " in log
+            if not begun and float(given_up[1]) - float(took[1]) < HOLD_S / 2:
+                yield f"{took[2]}.{took[3]} was given up by a worker that had just taken it"
+
+
 class Ground:
     """A folder with devices and the stand-in, workers, and a database that may be crashed."""
 
     def __init__(self, folder: Path, url: str, hold_s: float) -> None:
         self.folder, self.url, self.hold_s = folder, url, hold_s
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self.log = (folder / "workers.log").open("wb")
+        self.workers: list[Worker] = []
+        self.gone: list[Worker] = []
         self.database = ExitStack()
+        self.crashes = 0
         (folder / "stand_in.py").write_text(STAND_IN)
         for number in range(DEVICES):
             root = str(folder / f"root{number}")
@@ -103,22 +163,38 @@ class Ground:
             add_device(folder / "devices.yaml", f"d{number}", entry)
 
     def start_worker(self) -> None:
-        argv = [sys.executable, "-c", WORKER, str(self.hold_s)]
-        self.workers.append(
-            subprocess.Popen(
-                argv,
+        path = self.folder / f"worker{len(self.workers) + len(self.gone)}.log"
+        with path.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", WORKER, str(self.hold_s)],
                 cwd=self.folder,
                 env=os.environ | {VARIABLE: self.url},
-                stdout=self.log,
-                stderr=self.log,
+                stdout=log,
+                stderr=log,
             )
-        )
+        self.workers.append(Worker(process, path))
 
     def keep_workers(self) -> None:
         """Start as many workers as have ended: they do so where nothing is left for them, too."""
-        self.workers = [worker for worker in self.workers if worker.poll() is None]
+        self.gone += [worker for worker in self.workers if worker.process.poll() is not None]
+        self.workers = [worker for worker in self.workers if worker.process.poll() is None]
         while len(self.workers) < WORKERS:
             self.start_worker()
+
+    def find_wrong(self) -> list[str]:
+        """Say what workers have done that nothing done to them explains; they end."""
+        self.end_workers()
+        log = (self.folder / "log").read_text()
+        return [line for worker in self.gone for line in worker.find_wrong(log)]
+
+    def end_workers(self) -> None:
+        for worker in self.workers:
+            worker.process.send_signal(signal.SIGCONT)
+            worker.was_ended = True
+            worker.process.kill()
+            worker.process.wait()
+        self.gone += self.workers
+        self.workers = []
 
     def count_begun(self) -> int:
         """Return how many commands were begun."""
@@ -126,18 +202,16 @@ class Ground:
         return log.read_text().count("begin") if log.exists() else 0
 
     def crash_database(self) -> None:
+        """Let the database be away; the first time longer than a worker holds its job."""
         stop_server(self.url)
-        time.sleep(random.uniform(0, 2))
+        time.sleep(random.uniform(0, 2) if self.crashes else LONG_OUTAGE_S)
+        self.crashes += 1
         self.database.close()
         self.database.enter_context(started_again(self.url))
 
     def stop_all(self) -> None:
-        for worker in self.workers:
-            worker.send_signal(signal.SIGCONT)
-            worker.kill()
-            worker.wait()
+        self.end_workers()
         self.database.close()
-        self.log.close()
 
 
 @contextmanager
@@ -162,23 +236,27 @@ def add_jobs(ground: Ground, count: int, *words: str) -> None:
     new = []
     for _ in range(count):
         chosen = sorted(random.sample(names, 2 if random.random() < 0.1 else 1))
-        argv = ("bench", "--device", chosen[0], *words)
+        argv = ("bench", *(part for name in chosen for part in ("--device", name)), *words)
         new.append(NewJob(argv, tuple(chosen), str(ground.folder), tries=TRIES))
     JobQueue().add(new)
 
 
 def disturb(ground: Ground, faults: Counter[str]) -> None:
     """Do one thing that should not harm."""
-    name = random.choice(["kill"] * 4 + ["stop"] * 2 + ["end"] * 2 + ["cancel"] * 2 + ["database"])
+    names = ["kill"] * 4 + ["stop"] * 2 + ["end"] * 2 + ["cancel"] * 2 + ["database"]
+    name = random.choice(names) if ground.crashes else "database"
     worker = random.choice(ground.workers)
     faults[name] += 1
     if name == "kill":
-        worker.kill()
+        worker.was_ended = True
+        worker.process.kill()
     elif name == "end":
-        worker.terminate()
+        worker.was_ended = True
+        worker.process.terminate()
     elif name == "stop":
-        worker.send_signal(signal.SIGSTOP)
-        threading.Timer(random.uniform(1, 2 * HOLD_S), go_on, [worker]).start()
+        worker.was_stopped = True
+        worker.process.send_signal(signal.SIGSTOP)
+        threading.Timer(random.uniform(1, 2 * HOLD_S), go_on, [worker.process]).start()
     elif name == "cancel":
         with suppress(DatabaseError, UsageError):
             queue = JobQueue()
@@ -193,10 +271,13 @@ def go_on(worker: subprocess.Popen[bytes]) -> None:
         worker.send_signal(signal.SIGCONT)
 
 
-def is_done() -> bool:
+def is_done(found: Found) -> bool:
     """Return whether all jobs are done; those that were cancelled are let go on."""
     try:
         queue = JobQueue()
+        for job in queue.list_jobs(states=["waiting"]):
+            if job.stopping:
+                found.lost.append(f"job {job.id} was cancelled, and waits to be begun again")
         for job in queue.list_jobs(states=["cancelled"]):
             queue.retry(job.id)
         return not queue.list_jobs(states=["waiting", "running", "cancelled"])
@@ -207,7 +288,7 @@ def is_done() -> bool:
 def work(ground: Ground, found: Found, *, are_disturbed: bool) -> None:
     """Let workers do all jobs."""
     end, next_fault = time.monotonic() + LIMIT_S, JOBS_IN_FAULT
-    while not is_done() and time.monotonic() < end:
+    while not is_done(found) and time.monotonic() < end:
         ground.keep_workers()
         time.sleep(0.2)
         if are_disturbed and ground.count_begun() > next_fault:
@@ -220,6 +301,10 @@ def judge(found: Found, jobs: Sequence[Job], log: Sequence[str]) -> None:
     lines = [line.split() for line in log]
     ended = Counter(words[1] for words in lines if words[0] == "end")
     for job in jobs:
+        if job.words[: len(NEVER)] == NEVER:
+            if (job.state, job.exit_code) != ("failed", 5):
+                found.lost.append(f"job {job.id}, which cannot be started, is {job.state}")
+            continue
         last = f"{job.id}.{job.attempt}"
         if job.state != "done" or job.exit_code != 0:
             found.lost.append(f"job {job.id} is {job.state}: {job.note}")
@@ -228,7 +313,7 @@ def judge(found: Found, jobs: Sequence[Job], log: Sequence[str]) -> None:
         elif f"measured {last}" not in job.output:
             found.lost.append(f"job {job.id} has the output {job.output!r}")
     last_tries = {job.id: job.attempt for job in jobs}
-    found.again = sum(ended.values()) - len(jobs)
+    found.again = sum(ended.values()) - found.jobs
     for words in lines:
         if words[0] != "refused" or len(words) < 5:
             continue
@@ -241,11 +326,14 @@ def run_jobs(runs: int, *, are_disturbed: bool, words: Sequence[str] = ("long", 
     """Do so many jobs, and return what was seen."""
     found, began = Found(runs), time.monotonic()
     with prepared(HOLD_S if are_disturbed else work_module.HOLD_S) as ground:
-        add_jobs(ground, runs, *words)
+        add_jobs(ground, runs // 2, *words)
+        if are_disturbed:
+            never = (*NEVER, "--device", "d0")
+            JobQueue().add([NewJob(never, ("d0",), str(ground.folder), tries=2)])
+        add_jobs(ground, runs - runs // 2, *words)
         work(ground, found, are_disturbed=are_disturbed)
         judge(found, JobQueue().list_jobs(), (ground.folder / "log").read_text().splitlines())
-        if found.lost:
-            sys.stderr.write((ground.folder / "workers.log").read_text()[-20_000:])
+        found.lost += ground.find_wrong()
     found.seconds = time.monotonic() - began
     return found
 
