@@ -174,6 +174,7 @@ if TYPE_CHECKING:
     from edgepack.devices.transport import Transport as Transport
     from edgepack.devices.transports import connect as connect
     from edgepack.errors import EdgepackError as EdgepackError
+    from edgepack.errors import LostJobError as LostJobError
     from edgepack.fleets.export import Exported as Exported
     from edgepack.fleets.export import ExportSettings as ExportSettings
     from edgepack.fleets.export import export_bundle as export_bundle
@@ -181,7 +182,6 @@ if TYPE_CHECKING:
     from edgepack.jobs.queue import Job as Job
     from edgepack.jobs.queue import JobQueue as JobQueue
     from edgepack.jobs.queue import JobRun as JobRun
-    from edgepack.jobs.queue import LostJobError as LostJobError
     from edgepack.jobs.queue import NewJob as NewJob
     from edgepack.jobs.waiting import wait_for_jobs as wait_for_jobs
     from edgepack.jobs.work import WorkSettings as WorkSettings

@@ -18,6 +18,7 @@
     ├── DeviceError         8   a device cannot be reached, trusted or used
     │   ├── UnreachableError  8   a device did not answer, or the connection was lost
     │   ├── BusyError           8   others use the device
+    │   │   └── LostJobError    8   a worker's job was given to another one
     │   └── PythonMissingError  8   a device has no Python, or not where it should be
     ├── RemoteCommandError  9   a command on a device failed
     │   ├── VariantRefusedError  9   a device cannot use a variant
@@ -174,6 +175,10 @@ class BusyError(DeviceError):
     """Others use a device or its files at the moment, and will finish."""
 
     transient = True
+
+
+class LostJobError(BusyError):
+    """A job was taken from a worker that was not heard of for too long."""
 
 
 class PythonMissingError(DeviceError):

@@ -17,7 +17,7 @@ from edgepack.base.clock import format_time
 from edgepack.base.job_tables import jobs as table
 from edgepack.base.job_tables import open_job_database, runs
 from edgepack.base.machine import find_own_name
-from edgepack.errors import BusyError, UsageError
+from edgepack.errors import LostJobError, UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -48,10 +48,6 @@ ORDER BY ready.id LIMIT 1
 """
 """The job that a worker takes up next: the oldest that is the first for each of its devices, of
 those that the worker can do now, and whose devices are free."""
-
-
-class LostJobError(BusyError):
-    """A job was taken from this worker, which was not heard of for too long."""
 
 
 @dataclass(frozen=True)

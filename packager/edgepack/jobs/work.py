@@ -29,10 +29,11 @@ from edgepack.errors import (
     DatabaseError,
     DeviceError,
     EdgepackError,
+    LostJobError,
     ToolError,
     UsageError,
 )
-from edgepack.jobs.queue import JOB_COMMANDS, Job, JobQueue, LostJobError, State
+from edgepack.jobs.queue import JOB_COMMANDS, Job, JobQueue, State
 from edgepack.jobs.waiting import Value, persist
 
 COMMAND = (sys.executable, "-P", "-m", "edgepack")

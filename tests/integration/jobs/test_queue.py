@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from edgepack.base.team import TRY_VARIABLE
-from edgepack.errors import BundleError, DatabaseError, ToolError, UsageError
-from edgepack.jobs.queue import Job, JobQueue, LostJobError, NewJob
+from edgepack.errors import BundleError, DatabaseError, LostJobError, ToolError, UsageError
+from edgepack.jobs.queue import Job, JobQueue, NewJob
 from edgepack.jobs.waiting import wait_for_jobs
 from edgepack.results.store.store import ResultsStore, keep_report
 
