@@ -24,7 +24,7 @@ from email.message import Message
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LARGEST = {"wheel": 2_600_000, "sdist": 2_300_000}
+LARGEST = {"wheel": 2_900_000, "sdist": 2_300_000}
 """In bytes: an eighth more than in November 2026, so that no model or picture gets in unseen."""
 IN_SDIST = ("packager/edgepack/", "targets/", "templates/", "examples/digits/")
 BESIDE_THEM = (

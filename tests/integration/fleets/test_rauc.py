@@ -33,6 +33,7 @@ def bundle(tmp_path: Path) -> Path:
 def settings(tmp_path_factory: pytest.TempPathFactory) -> ExportSettings:
     folder = tmp_path_factory.mktemp("keys")
     key, cert = folder / "key.pem", folder / "cert.pem"
+    require_tool("openssl")
     ask("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert,
         "-days", "2", "-subj", "/O=Tests/CN=signer")  # fmt: skip
     return ExportSettings(compatible=["Some Board 2"], slot="appfs", key=key, cert=cert)

@@ -34,6 +34,7 @@ from tests.support.servers.loopback import ssh_device
 from tests.support.servers.openssh_server import OpenSshServer, find_sshd, put_python_first
 from tests.support.servers.registry import Registry, running_registry
 from tests.support.servers.signers import make_key, write_allowed
+from tests.support.servers.tools import require_tool
 
 
 @pytest.fixture
@@ -304,6 +305,7 @@ def ask(signers: str, **settings: Any) -> dict[str, Any]:
 def test_an_enrolment_that_fails_leaves_the_device_as_it_was(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    require_tool("ssh-keygen")
     write_systemd(tmp_path, monkeypatch)
     root = tmp_path / "root"
     program.enroll(str(root), ask("al ssh-ed25519 AAAA"))

@@ -15,6 +15,7 @@ import yaml
 from edgepack.base.processes import run_program
 
 from tests.support.servers.registry import PASSWORD, USER, make_htpasswd, running_registry
+from tests.support.servers.tools import require_tool
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 COMPOSE = DOCS / "team" / "compose.yaml"
@@ -23,6 +24,7 @@ COMPOSE = DOCS / "team" / "compose.yaml"
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that the page's commands make, for a host of another name."""
+    require_tool("openssl")
     folder = tmp_path_factory.mktemp("secrets")
     make_htpasswd(folder)
     page = (DOCS / "team.md").read_text().replace("hub.lab", "localhost")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.support.servers.tools import require_tool
+
 
 def make_key(path: Path) -> Path:
-    """Make a key without a passphrase."""
+    """Make a key without a passphrase; skip where there is no OpenSSH."""
+    require_tool("ssh-keygen")
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.name, "-f", str(path)]
     subprocess.run(argv, check=True, capture_output=True)
     return path
