@@ -22,7 +22,7 @@ from edgepack.ondevice.agent.edgepack_mender import read_settings
 from tests.chaos.disks import can_mount
 from tests.integration.fleets.test_deb import ask, break_goldens
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
-from tests.support.servers.tools import require_tool
+from tests.support.servers.tools import require_tool, unpack
 
 SETTINGS = ExportSettings(compatible=["rpi4", "rpi5"])
 OK = ["SupportsRollback", "Download", "ArtifactInstall", "NeedsArtifactReboot", "ArtifactCommit",
@@ -77,7 +77,7 @@ class Client:
         with tarfile.open(artifact) as outer:
             payload = outer.extractfile("data/0000.tar.gz")
             with tarfile.open(fileobj=payload) as inner:
-                inner.extractall(folder / "files", filter="data")
+                unpack(inner, folder / "files")
         supports = self.call("SupportsRollback") == "Yes\n"
         is_done = self.call("Download", str(folder)) is not None
         for state in ("ArtifactInstall", "NeedsArtifactReboot", "ArtifactCommit"):

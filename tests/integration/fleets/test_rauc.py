@@ -15,7 +15,7 @@ from edgepack.fleets.export import ExportSettings, export_bundle
 
 from tests.integration.fleets.test_deb import ask, break_goldens
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
-from tests.support.servers.tools import require_tool
+from tests.support.servers.tools import require_tool, unpack
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def extract(path: Path, settings: ExportSettings, folder: Path) -> Path:
 def run_hook(folder: Path, slot: Path, how: str = "slot-post-install") -> tuple[int, str]:
     """Do what RAUC does with an archive and its hook, after it made the file system of the slot."""
     with tarfile.open(folder / "tiny.tar.gz") as archive:
-        archive.extractall(slot, filter="data")
+        unpack(archive, slot)
     (slot / "etc").mkdir()
     done = subprocess.run(
         [folder / "edgepack-hook.sh", how], capture_output=True, check=False, text=True,
