@@ -503,6 +503,21 @@ class Provenance(StrictModel):
     """None where nothing was evaluated."""
 
 
+Role = Literal[
+    "model",
+    "golden",
+    "file",
+    "loader",
+    "harness",
+    "service",
+    "document",
+    "pins",
+    "source",
+    "library",
+]
+"""What a file of a bundle is for."""
+
+
 class BundleFile(StrictModel):
     """One file of the bundle; those of ``UNLISTED`` are not listed."""
 
@@ -510,18 +525,7 @@ class BundleFile(StrictModel):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size_bytes: Annotated[int, Field(ge=0)]
     mode: Literal["644", "755"]
-    role: Literal[
-        "model",
-        "golden",
-        "file",
-        "loader",
-        "harness",
-        "service",
-        "document",
-        "pins",
-        "source",
-        "library",
-    ]
+    role: Role
 
 
 class Manifest(StrictModel):

@@ -12,25 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, UNLISTED, BundleFile, Manifest
+from edgepack.bundle.manifest import (
+    MANIFEST,
+    MANIFEST_DIGEST,
+    UNLISTED,
+    BundleFile,
+    Manifest,
+    Role,
+)
 from edgepack.bundle.paths import require_apart
 from edgepack.bundle.pipeline import PipelineManifest
 from edgepack.bundle.reading import Bundle, parse_manifest, parse_pipeline_manifest
 from edgepack.bundle.sbom import SBOM, make_pipeline_sbom, make_sbom
 from edgepack.errors import BundleError, ToolError, UsageError
-
-Role = Literal[
-    "model",
-    "golden",
-    "file",
-    "loader",
-    "harness",
-    "service",
-    "document",
-    "pins",
-    "source",
-    "library",
-]
 
 _SERVED = "requirements-serve.txt"
 """What the service's packages are; its role is ``service``."""
