@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from edgepack.apps.aar.toolchain import FAST_JAVA
 from edgepack.base.processes import ProgramResult, run_program
 from edgepack.errors import ToolError
 
@@ -90,8 +91,7 @@ def compile_kotlin(
     arguments += ["-language-version", LANGUAGE, "-api-version", LANGUAGE]
     arguments += ["-jvm-target", JVM_TARGET, "-Werror", *options, *map(str, sources)]
     main = "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler"
-    # A compiler runs too briefly for the virtual machine's own second compiler to pay.
-    argv = ["java", "-XX:TieredStopAtLevel=1", "-cp", _path(compiler), main, *arguments]
+    argv = ["java", *FAST_JAVA, "-cp", _path(compiler), main, *arguments]
     done = run_tool(argv, timeout_s=COMPILE_TIMEOUT_S)
     if done.exit_code:
         said = done.stderr.decode("utf-8", "replace").strip()

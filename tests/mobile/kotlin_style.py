@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from edgepack.apps.aar.toolchain import FAST_JAVA
 from edgepack.builder.build import build
 
 from tests.mobile.jvm import jars, run_tool
@@ -28,7 +29,7 @@ def linted(work: Path) -> str:
     untidy = work / "Untidy.kt"
     untidy.write_text(UNTIDY)
     path = ":".join(map(str, jars(KTLINT)))
-    argv = ["java", "-XX:TieredStopAtLevel=1", "-cp", path, "com.pinterest.ktlint.Main"]
+    argv = ["java", *FAST_JAVA, "-cp", path, "com.pinterest.ktlint.Main"]
     argv += ["--log-level=error", f"--editorconfig={ROOT / '.editorconfig'}"]
     done = run_tool([*argv, *map(str, [*files, untidy])], timeout_s=TIMEOUT_S)
     found = findings_beside(untidy.name, done.text)
