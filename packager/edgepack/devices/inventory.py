@@ -56,6 +56,11 @@ class _Entry(StrictModel):
     keep_releases: Annotated[int, Field(ge=1)] = 2
     """How many releases of a project stay on the device, the current one among them."""
 
+    @property
+    def kept_releases(self) -> int:
+        """How many stay: at least two where a hook may fail, for then the one before comes back."""
+        return max(self.keep_releases, 2 if self.after_switch or self.health else 1)
+
 
 class LocalEntry(_Entry):
     """This machine."""
@@ -123,6 +128,7 @@ class PhoneEntry(StrictModel):
     health: ClassVar[list[str]] = []
     hook_timeout_s: ClassVar[float] = 60.0
     keep_releases: ClassVar[int] = 1
+    kept_releases: ClassVar[int] = 1
 
 
 class AdbEntry(PhoneEntry):
@@ -197,6 +203,7 @@ class BrowserEntry(StrictModel):
     health: ClassVar[list[str]] = []
     hook_timeout_s: ClassVar[float] = 60.0
     keep_releases: ClassVar[int] = 1
+    kept_releases: ClassVar[int] = 1
 
     @model_validator(mode="after")
     def _check_opening(self) -> Self:

@@ -190,6 +190,18 @@ def test_release_that_fails_in_use_is_taken_back(
     assert [json.loads(line)["action"] for line in history][-2:] == ["switch", "rollback"]
 
 
+def test_going_back_has_a_release_where_one_alone_is_kept(tmp_path: Path, bundle: Path) -> None:
+    root = tmp_path / "root"
+    alone = device(root, keep_releases=1)
+    first = push(bundle, alone, self_test=False)
+    failing = device(root, keep_releases=1, health=sh("exit 7"))
+    with pytest.raises(RemoteCommandError, match=rf"exit code 7.*{first.release} is current again"):
+        push(version_of(bundle, "2.0.0"), failing, self_test=False)
+    assert current(root) == first.release
+    third = push(version_of(bundle, "3.0.0"), alone, self_test=False)
+    assert [path.name for path in (root / "tiny" / "releases").iterdir()] == [third.release]
+
+
 def test_first_release_that_fails_in_use_stays_and_says_so(tmp_path: Path, bundle: Path) -> None:
     root = tmp_path / "root"
     with pytest.raises(RemoteCommandError, match="stays current, because there was none before"):

@@ -14,6 +14,7 @@ import pytest
 from edgepack.base.resources import find_ondevice_dir
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_SIGNATURE
 from edgepack.demo.server import LoopbackServer
+from edgepack.deploy.push import push
 from edgepack.deploy.transfer.client import switch_back
 from edgepack.deploy.transfer.shell_agent import read_agent_source
 from edgepack.deploy.verify import verify_device
@@ -115,6 +116,19 @@ def test_rollback_without_python(board: Board, bundle: Path) -> None:
             switch_back("tiny", board.device, transport, release="0" * 16)
         with pytest.raises(RemoteCommandError, match="no release of other is current"):
             switch_back("other", board.device, transport)
+
+
+def test_going_back_without_python_has_a_release_where_one_alone_is_kept(
+    board: Board, bundle: Path
+) -> None:
+    alone = board.changed(keep_releases=1)
+    first = push(bundle, alone.device, self_test=False).release
+    failing = alone.changed(health=["sh", "-c", "exit 7"])
+    with pytest.raises(RemoteCommandError, match=f"{first} is current again"):
+        push(with_file(bundle, b"2"), failing.device, self_test=False)
+    assert board.current() == first
+    third = push(with_file(bundle, b"3"), alone.device, self_test=False).release
+    assert board.releases() == [third]
 
 
 @pytest.mark.slow(reason="takes seconds")

@@ -135,7 +135,7 @@ class PushAgent:
         signature = self.bundle.path / MANIFEST_SIGNATURE
         self.signed = signature.read_bytes() if signature.exists() else None
         digest_or_none = "-" if self.signed is None else hashlib.sha256(self.signed).hexdigest()
-        how = ["switch" if self.switch else "stay", str(self.device.entry.keep_releases)]
+        how = ["switch" if self.switch else "stay", str(self.device.entry.kept_releases)]
         source = "stdin" if self.relay is None else "relay"
         options = [self.bundle.digest, digest_or_none, *how, source, find_own_name()]
         name = self.bundle.manifest.name
@@ -327,7 +327,7 @@ def switch_back(
 def _point_at(
     release: str, action: str, project: str, device: Device, transport: Transport
 ) -> Switched:
-    options = [release, action, str(device.entry.keep_releases), find_own_name()]
+    options = [release, action, str(device.entry.kept_releases), find_own_name()]
     told: _End | ShellAnswer
     try:
         with _open_agent(transport, device, "switch", project, options) as stream:

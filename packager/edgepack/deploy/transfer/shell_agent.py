@@ -77,7 +77,7 @@ class ShellAgent:
             hashes[name] = hashlib.sha256((bundle.path / name).read_bytes()).hexdigest()
         lines = "".join(f"{sha256}  {path}\n" for path, sha256 in hashes.items()).encode()
         asked = [bundle.manifest.name, bundle.digest]
-        options = ["switch" if switch else "stay", str(self.device.entry.keep_releases)]
+        options = ["switch" if switch else "stay", str(self.device.entry.kept_releases)]
         name = find_own_name()
         doing = "putting the bundle in its place"
         tries = 0
@@ -106,7 +106,7 @@ class ShellAgent:
 
     def switch(self, project: str, release: str, action: str) -> ShellAnswer:
         """Make a release on the device current, as :func:`.client.switch_back` does."""
-        keep = str(self.device.entry.keep_releases)
+        keep = str(self.device.entry.kept_releases)
         options = [project, release, action, keep, find_own_name()]
         doing = "going back" if action == "rollback" else "switching"
         refused = make_switch_hint(project, self.device.name)
