@@ -377,6 +377,11 @@ def _publish(offer: _Offer, repository: Repository, progress: Progress) -> Publi
         found = repository.read_manifest(tag)
         if found is None or found.digest != digest:
             repository.write_manifest(tag, offer.content)
+    # Without the referrers API, somebody who published meanwhile may have written a list without
+    # these.
+    for each in offer.artifacts:
+        if each.manifest.subject is not None:
+            _send_manifest(each, repository)
     return Published(
         reference=f"{repository.reference.at(offer.tags[0])}@{digest}",
         digest=digest,

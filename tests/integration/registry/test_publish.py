@@ -234,6 +234,32 @@ def test_publish_when_two_do_it_at_once_both_end_whole_and_again_has_both_signat
     assert kinds.count("application/vnd.edgepack.signature.v1") == 2
 
 
+def test_publish_when_another_writes_the_list_before_the_tag_is_set_adds_to_it_again(
+    whole: Path, tmp_path: Path
+):
+    bundles = [Path(shutil.copytree(whole, tmp_path / name)) for name in ("alice", "bob")]
+    for each in bundles:
+        sign(each, make_key(tmp_path / f"{each.name}-key"))
+    with played_registry() as played:
+        lists: list[bytes] = []
+
+        def change(method: str, path: str, reply: Reply) -> Reply:
+            reply.headers.pop("OCI-Subject", None)
+            if method == "PUT" and path.endswith("/manifests/2") and lists:
+                played.put(lists.pop(), made.digest.replace(":", "-"))
+            return Reply(404) if "/referrers/" in path else reply
+
+        played.change = change
+        made = publish(bundles[0], played.address("tiny:1"))
+        # What Alice wrote, who had read the list before Bob wrote his.
+        lists.append(json.dumps(played.document(made.digest.replace(":", "-"))).encode())
+        publish(bundles[1], played.address("tiny:2"))
+        assert not lists
+        listed = played.document(made.digest.replace(":", "-"))["manifests"]
+    kinds = [each["artifactType"] for each in listed]
+    assert kinds.count("application/vnd.edgepack.signature.v1") == 2
+
+
 def test_publish_when_the_registry_names_no_place_for_a_file_sends_it_nowhere(
     bundle: Path, played: PlayedRegistry
 ):
