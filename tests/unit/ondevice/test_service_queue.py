@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from edgepack.ondevice.service.edgepack_queue import CLOCK, Queue, RefusedError
@@ -34,15 +33,12 @@ def run_with(limits: Limits, scenario) -> Model:
     model = Model()
 
     async def main() -> None:
-        with ThreadPoolExecutor(1) as executor:
-            queue = Queue(model.run, executor, limits, lambda _: None)
-            working = asyncio.ensure_future(queue.work())
-            try:
-                await scenario(queue, model)
-            finally:
-                model.go.set()
-                queue.close()
-                await asyncio.wait_for(working, LONG_S)
+        queue = Queue(model.run, limits, lambda _: None, "model")
+        try:
+            await scenario(queue, model)
+        finally:
+            model.go.set()
+            await asyncio.wait_for(queue.close(), LONG_S)
 
     asyncio.run(main())
     return model
@@ -189,12 +185,13 @@ def test_a_closed_queue_runs_what_waits_and_takes_nothing_more() -> None:
     async def scenario(queue: Queue, model: Model) -> None:
         first = await begin(queue, model)
         waiting = later(queue, "waiting")
+        closing = asyncio.ensure_future(queue.close())
         await asyncio.sleep(0)
-        queue.close()
         with pytest.raises(RefusedError, match="stops") as caught:
             await queue.submit("too late", None, CLOCK() + LONG_S)
         assert (caught.value.status, caught.value.reason) == (503, "stopping")
         model.go.set()
         assert await asyncio.gather(first, waiting) == ["done first", "done waiting"]
+        await closing
 
     run_with(Limits(), scenario)

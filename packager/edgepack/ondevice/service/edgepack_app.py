@@ -9,10 +9,10 @@ import asyncio
 import contextlib
 import hmac
 import json
+import re
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import (
     Any,
@@ -33,10 +33,11 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import generate_latest
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
 
 if __package__:
     from ..runtime.edgepack_answers import AnswerOptions
@@ -93,8 +94,7 @@ class Place:
     ) -> None:
         self.name = name
         self.hosted = hosted
-        self.executor = ThreadPoolExecutor(1, thread_name_prefix=f"edgepack-{name}")
-        self.queue = Queue(self._run, self.executor, settings.limits, self._start)
+        self.queue = Queue(self._run, settings.limits, self._start, f"edgepack-{name}")
         self.took = {phase: metrics.seconds.labels(name, phase) for phase in PHASES}
         self.answered = {route: metrics.requests.labels(name, route, 200) for route in ROUTES}
         self._joined = metrics.batch.labels(name)
@@ -135,7 +135,7 @@ class InferenceError(Exception):
 
 
 class Service:
-    """Bundles in one process. :attr:`app` is its ASGI application.
+    """Bundles in one process, as an ASGI application.
 
     Args:
         folders: The bundles', or links to them.
@@ -168,8 +168,9 @@ class Service:
                 raise hosting.LoadError(f"{other} and {folder} are both of the project {name!r}")
             self._hosted[name] = hosting.Hosted(folder, settings.limits.joined)
         self._places: Dict[str, Place] = {}
-        self.described = self._describe_app()
-        self.app = self._make_app()
+        self._described = self._describe_app()
+        handled = ExceptionMiddleware(self._answer_infer, dict(self._list_handlers()))
+        self._inference = ServerErrorMiddleware(handled, self._fail)
 
     def stop_with(self, stop: Callable[[], None]) -> None:
         """Say what stops the server: called where it cannot go on."""
@@ -178,28 +179,23 @@ class Service:
     # Its life
 
     @contextlib.asynccontextmanager
-    async def _live(self, _: Starlette) -> AsyncIterator[None]:
+    async def _live(self, _: FastAPI) -> AsyncIterator[None]:
         # Here, because before Python 3.10 asyncio's events belong to the loop they are made in.
         for name, hosted in self._hosted.items():
             self._places[name] = Place(name, hosted, self.settings, self._metrics)
         changed = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, changed.set)
         follow = asyncio.ensure_future(self._follow(changed))
-        tasks = [asyncio.ensure_future(place.queue.work()) for place in self._places.values()]
-        for task in (follow, *tasks):
-            task.add_done_callback(self._notice)
+        follow.add_done_callback(self._notice)
         yield
         self._notify("STOPPING=1")
         follow.cancel()
-        for place in self._places.values():
-            place.queue.close()
-        await asyncio.gather(*tasks, follow, return_exceptions=True)
+        closed = [place.queue.close() for place in self._places.values()]
+        await asyncio.gather(*closed, follow, return_exceptions=True)
         self._bodies.close()
-        for place in self._places.values():
-            place.executor.shutdown()
 
     def _notice(self, task: "asyncio.Future[None]") -> None:
-        """Stop where one of the tasks has failed: without it, requests would wait for ever."""
+        """Stop where following has failed: no other release would be taken."""
         if not task.cancelled() and task.exception() is not None:
             self.crash = task.exception()
             self._stop()
@@ -247,18 +243,24 @@ class Service:
 
     # What it answers
 
-    def _make_app(self) -> Starlette:
-        """Return the application: inference by itself, all else by FastAPI.
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer as an ASGI application: inference by itself, all else by FastAPI.
 
-        FastAPI's layers cost about 0.2 ms a request, as much as all that is done here.
+        FastAPI's layers and routes cost as much as all that is done here.
         """
-        handlers = self._list_handlers()
-        routes = [Route(f"{path}/infer", self._answer_infer, methods=["POST"]) for path in _MODELS]
-        return Starlette(
-            routes=[*routes, Mount("", self.described)],
-            lifespan=self._live,
-            exception_handlers=dict(handlers),
-        )
+        if scope["type"] == "http" and scope["method"] == "POST":
+            found = _INFER.fullmatch(scope["path"])
+            if found is not None:
+                scope["path_params"] = found.groupdict()
+                await self._inference(scope, receive, send)
+                return
+        await self._described(scope, receive, send)
+
+    async def _answer_infer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        await self._check_token(request)
+        response = await self._infer(request, **request.path_params)
+        await response(scope, receive, send)
 
     def _describe_app(self) -> FastAPI:
         app = FastAPI(
@@ -268,6 +270,7 @@ class Service:
             redoc_url=None,
             openapi_url=None,
             redirect_slashes=False,
+            lifespan=self._live,
         )
         closed = [Depends(self._check_token)]
         app.get("/v2/health/live")(self._tell_live)
@@ -283,6 +286,7 @@ class Service:
             app.post(path, dependencies=closed)(self._predict)
         for error, handler in self._list_handlers():
             app.exception_handler(error)(handler)
+        app.exception_handler(Exception)(self._fail)
         return app
 
     def _list_handlers(self) -> List[Tuple[Type[Exception], Any]]:
@@ -292,14 +296,15 @@ class Service:
             (RequestValidationError, self._refuse_query),
             (ClientDisconnect, self._leave),
             (InferenceError, self._fail),
-            (Exception, self._fail),
         ]
 
     async def _check_token(self, request: Request) -> None:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         wanted = self.settings.token
+        if not wanted:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         same = hmac.compare_digest(given.strip().encode(), wanted.encode())
-        if wanted and not (same and scheme.lower() == "bearer"):
+        if not (same and scheme.lower() == "bearer"):
             raise HTTPException(401, "a token is needed", {"WWW-Authenticate": "Bearer"})
 
     def _find(self, name: str, version: Optional[str] = None) -> Tuple[Place, hosting.Release]:
@@ -357,10 +362,6 @@ class Service:
 
     def _write_metrics(self) -> Response:
         return Response(generate_latest(self._metrics.registry), media_type=_PROMETHEUS)
-
-    async def _answer_infer(self, request: Request) -> Response:
-        await self._check_token(request)
-        return await self._infer(request, **request.path_params)
 
     async def _infer(self, request: Request, name: str, version: Optional[str] = None) -> Response:
         request.state.counted = (name, "infer")
@@ -483,6 +484,7 @@ class Service:
         return response
 
 
+_INFER = re.compile("/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 _MODELS = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
 _REASONS = {401: "token", 404: "unknown", 408: "slow", 413: "size"}
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"

@@ -85,8 +85,9 @@ class Bodies:
                 raise HTTPException(413, f"the body has more than {self.most_bytes} bytes")
             if self._held + len(part) > _LARGEST * self.most_bytes:
                 raise RefusedError(503, "memory", "others send large bodies now: try later")
-            parts.append(part)
-            self._held += len(part)
+            if part:  # the last is empty, and would be joined
+                parts.append(part)
+                self._held += len(part)
 
     async def work(self, read: Callable[[], T]) -> T:
         """Return what ``read`` makes of a body, in a thread; what is wrong with it is refused.

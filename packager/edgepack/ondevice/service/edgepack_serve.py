@@ -81,7 +81,7 @@ def serve(folders: Sequence[Path], settings: Settings, tell: Callable[[str], Non
     """
     service = Service(folders, settings, tell)
     config = uvicorn.Config(
-        service.app,
+        service,
         ssl_certfile=settings.certificate or None,
         ssl_keyfile=settings.key or None,
         log_level="warning",
