@@ -234,6 +234,7 @@ if TYPE_CHECKING:
     from edgepack.model.facts import ModelFacts as ModelFacts
     from edgepack.model.finding import Finding as Finding
     from edgepack.model.finding import group_findings as group_findings
+    from edgepack.ondevice.service.edgepack_settings import ServiceSettings as ServiceSettings
     from edgepack.project.limits import Limits as Limits
     from edgepack.project.loading import PROJECT_FILE as PROJECT_FILE
     from edgepack.project.loading import LoadedProject as LoadedProject
@@ -347,7 +348,6 @@ if TYPE_CHECKING:
     from edgepack.results.store.store import ResultsStore as ResultsStore
     from edgepack.results.store.store import RunFilter as RunFilter
     from edgepack.results.store.store import keep_report as keep_report
-    from edgepack.serving.serving import ServiceSettings as ServiceSettings
     from edgepack.serving.serving import serve as serve
     from edgepack.trying.trial import InputTrial as InputTrial
     from edgepack.trying.trial import Trial as Trial

@@ -46,8 +46,8 @@ MAY_USE = {
     ),
     "demo": "base project bundle records devices deploy results builder measure",
     "api": (
-        "base converters model project backends bundle metrics records devices deploy registry "
-        "jobs results builder trying serving fleets measure demo"
+        "base ondevice converters model project backends bundle metrics records devices deploy "
+        "registry jobs results builder trying serving fleets measure demo"
     ),
     "cli": "base api",
     "__main__": "cli",

@@ -9,14 +9,18 @@ import typer
 
 from edgepack import api
 
+_DEFAULTS = api.ServiceSettings()
+
 
 def serve(
     bundles: Annotated[
         list[Path],
         typer.Argument(help="Bundles' folders, or links to them.", show_default=False),
     ],
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: one that is free.")] = 8080,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = _DEFAULTS.host,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="0: one that is free.")
+    ] = _DEFAULTS.port,
     token_file: Annotated[
         Path | None, typer.Option(help="Clients have to show what this file holds.")
     ] = None,
@@ -24,17 +28,19 @@ def serve(
     key: Annotated[Path | None, typer.Option(help="A PEM file with the certificate's key.")] = None,
     waiting: Annotated[
         int, typer.Option(min=1, help="Requests that wait for a model at most.")
-    ] = 64,
+    ] = _DEFAULTS.waiting,
     deadline_ms: Annotated[
         float, typer.Option(help="How long a request waits, unless it says less.")
-    ] = 10_000.0,
+    ] = 1000 * _DEFAULTS.deadline_s,
     batch: Annotated[
         int, typer.Option(min=1, help="Requests that are joined to a batch at most.")
-    ] = 1,
+    ] = _DEFAULTS.batch,
     batch_delay_ms: Annotated[
         float, typer.Option(min=0, help="How long the first of a batch waits for others.")
-    ] = 0.0,
-    most_mb: Annotated[int, typer.Option(min=1, help="The largest body of a request.")] = 64,
+    ] = 1000 * _DEFAULTS.batch_delay_s,
+    most_mb: Annotated[
+        int, typer.Option(min=1, help="The largest body of a request.")
+    ] = _DEFAULTS.most_bytes >> 20,
 ) -> None:
     """Serve bundles over HTTP: the Open Inference Protocol, answers to pictures, metrics."""
     settings = api.ServiceSettings(

@@ -3,39 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.errors import BundleError, ToolError, UsageError, VariantRefusedError
 from edgepack.ondevice.runtime.edgepack_loader import LoadError
 from edgepack.ondevice.service.edgepack_hosting import read_name
-from edgepack.ondevice.service.edgepack_settings import Limits, Settings, check, read_token
-
-
-@dataclass(frozen=True)
-class ServiceSettings:
-    """How bundles are served."""
-
-    host: str = "127.0.0.1"
-    """The address to listen on."""
-    port: int = 8080
-    """0: one that is free."""
-    token_file: Path | None = None
-    """Clients have to show what it holds, as ``Authorization: Bearer TOKEN``."""
-    certificate: Path | None = None
-    """A PEM file, for TLS."""
-    key: Path | None = None
-    """A PEM file with the certificate's key."""
-    waiting: int = 64
-    """Requests that wait for a model at most."""
-    deadline_s: float = 10.0
-    """How long a request waits, in seconds, unless it says less."""
-    batch: int = 1
-    """Requests that are joined to a batch at most."""
-    batch_delay_s: float = 0.0
-    """How long the first of a batch waits for others, in seconds."""
-    most_bytes: int = 64 << 20
-    """Of a request's body."""
+from edgepack.ondevice.service.edgepack_settings import ServiceSettings, check, read_token
 
 
 def serve(
@@ -65,10 +38,10 @@ def serve(
             hint="pip install 'edgepack[serve]'",
         ) from error
     settings = settings or ServiceSettings()
-    made = _make_settings(settings)
+    _check_settings(settings)
     _check_bundles(bundles)
     try:
-        code = service.serve(bundles, made, tell)
+        code = service.serve(bundles, settings, tell)
     except OSError as error:
         raise ToolError(
             f"{settings.host}:{settings.port} cannot be listened to: {error}",
@@ -81,27 +54,16 @@ def serve(
         )
 
 
-def _make_settings(given: ServiceSettings) -> Settings:
-    made = Settings(
-        host=given.host,
-        port=given.port,
-        token=_read_token(given.token_file) if given.token_file else "",
-        certificate=str(given.certificate or ""),
-        key=str(given.key or ""),
-        limits=Limits(given.waiting, given.batch, given.batch_delay_s),
-        deadline_s=given.deadline_s,
-        most_bytes=given.most_bytes,
-    )
+def _check_settings(settings: ServiceSettings) -> None:
     try:
-        check(made)
+        check(settings)
     except ValueError as error:
         raise UsageError(str(error), hint="see: edgepack serve --help") from error
-    return made
-
-
-def _read_token(path: Path) -> str:
+    path = settings.token_file
+    if path is None:
+        return
     try:
-        return read_token(path)
+        read_token(path)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{str(path)!r} gives no token: {error}",

@@ -351,18 +351,6 @@ def test_requests_are_joined_to_batches_and_stay_apart(bundles) -> None:
         assert runs < 32
 
 
-def test_a_deadline_that_passed_is_told(bundles) -> None:
-    with serving(bundles[0], "--deadline-ms", "5000") as service:
-        body = json.loads(body_of(array()))
-        found = service.ask(
-            "/v2/models/net/infer", json.dumps({**body, "parameters": {"timeout": 1}}).encode()
-        )
-        assert (found.status, found.headers["Retry-After"]) == (503, "1")
-        assert "beyond its deadline" in found.document["error"]
-        text = service.ask("/metrics").body.decode()
-        assert 'edgepack_errors_total{model="net",reason="deadline"} 1.0' in text
-
-
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory) -> Path:
     """A bundle whose model takes a fraction of a second."""
@@ -385,11 +373,12 @@ def slow(tmp_path_factory) -> Path:
     return build(project=project, out=folder / "dist").bundles[0].bundle.path
 
 
-def slow_body() -> tuple[bytes, dict[str, str]]:
+def slow_body(timeout: int = 0) -> tuple[bytes, dict[str, str]]:
     values = np.ones((512, 512), np.float32).tobytes()
     entry = {"name": "x", "datatype": "FP32", "shape": [512, 512]}
     entry["parameters"] = {"binary_data_size": len(values)}
-    header = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
+    parameters = {"binary_data_output": True, "timeout": timeout}
+    header = json.dumps({"inputs": [entry], "parameters": parameters}).encode()
     return header + values, {"Inference-Header-Content-Length": str(len(header))}
 
 
@@ -405,6 +394,25 @@ def test_who_comes_to_a_full_queue_is_told_at_once_and_others_are_served(slow) -
         assert refused.headers["Retry-After"] == "1"
         assert "requests wait already" in refused.document["error"]
         assert all(len(each.body) > 512 * 512 * 4 for each in found if each.status == 200)
+
+
+def test_a_deadline_that_passed_is_told(slow) -> None:
+    body, headers = slow_body(timeout=1)
+    with serving(slow, "--deadline-ms", "60000") as service, ThreadPoolExecutor(4) as executor:
+        longer = slow_body()
+        before = [executor.submit(service.ask, "/v2/models/slow/infer", *longer) for _ in range(4)]
+
+        def read_metrics() -> str:
+            return service.ask("/metrics").body.decode()
+
+        service.wait_until(
+            lambda: 'edgepack_batch_requests_count{model="slow"} 1.0' in read_metrics(), "the first"
+        )
+        found = service.ask("/v2/models/slow/infer", body, headers)
+        assert (found.status, found.headers["Retry-After"]) == (503, "1")
+        assert "beyond its deadline" in found.document["error"]
+        assert 'edgepack_errors_total{model="slow",reason="deadline"} 1.0' in read_metrics()
+        assert [each.result().status for each in before] == [200] * 4
 
 
 def test_who_is_gone_while_it_waits_is_not_run(slow) -> None:

@@ -89,6 +89,26 @@ def test_the_first_of_a_batch_waits_for_others() -> None:
     assert run_with(Limits(joined=2, delay_s=LONG_S), scenario).batches == [[1, 2]]
 
 
+def test_a_batch_that_fills_the_queue_waits_for_no_others() -> None:
+    async def scenario(queue: Queue, model: Model) -> None:
+        model.go.set()
+        asked = asyncio.gather(later(queue, 1, "a"), later(queue, 2, "a"))
+        assert await asyncio.wait_for(asked, LONG_S / 2) == ["done 1", "done 2"]
+
+    limits = Limits(waiting=2, joined=4, delay_s=LONG_S)
+    assert run_with(limits, scenario).batches == [[1, 2]]
+
+
+def test_another_kind_behind_it_lets_a_batch_begin() -> None:
+    async def scenario(queue: Queue, model: Model) -> None:
+        model.go.set()
+        asked = [later(queue, n, kind) for n, kind in enumerate("aab")]
+        assert await asyncio.wait_for(asked[1], LONG_S / 2) == "done 1"
+        asked[2].cancel()
+
+    assert run_with(Limits(joined=4, delay_s=LONG_S), scenario).batches == [[0, 1]]
+
+
 def test_who_comes_to_a_full_queue_is_refused_at_once() -> None:
     async def scenario(queue: Queue, model: Model) -> None:
         first = await begin(queue, model)

@@ -49,7 +49,7 @@ if __package__:
     from .edgepack_metrics import PHASES, ROUTES, Metrics
     from .edgepack_openapi import Described
     from .edgepack_queue import CLOCK, Queue, RefusedError
-    from .edgepack_settings import Settings
+    from .edgepack_settings import Limits, ServiceSettings, read_token
 else:  # a bundle's
     import edgepack_hosting as hosting  # type: ignore[import-not-found,no-redef]
     import edgepack_media as media  # type: ignore[import-not-found,no-redef]
@@ -72,7 +72,11 @@ else:  # a bundle's
         Queue,
         RefusedError,
     )
-    from edgepack_settings import Settings  # type: ignore[import-not-found,no-redef]
+    from edgepack_settings import (  # type: ignore[import-not-found,no-redef]
+        Limits,
+        ServiceSettings,
+        read_token,
+    )
 
 _LARGE = 1 << 16
 """Bodies of so many bytes are read in a thread, so that others need not wait for that."""
@@ -90,11 +94,12 @@ class Place:
     """
 
     def __init__(
-        self, name: str, hosted: hosting.Hosted, settings: Settings, metrics: Metrics
+        self, name: str, hosted: hosting.Hosted, settings: ServiceSettings, metrics: Metrics
     ) -> None:
         self.name = name
         self.hosted = hosted
-        self.queue = Queue(self._run, settings.limits, self._start, f"edgepack-{name}")
+        limits = Limits(settings.waiting, settings.batch, settings.batch_delay_s)
+        self.queue = Queue(self._run, limits, self._start, f"edgepack-{name}")
         self.took = {phase: metrics.seconds.labels(name, phase) for phase in PHASES}
         self.answered = {route: metrics.requests.labels(name, route, 200) for route in ROUTES}
         self._joined = metrics.batch.labels(name)
@@ -148,12 +153,15 @@ class Service:
 
     Raises:
         LoadError: A folder is no bundle, or two are of one project.
+        OSError: The token's file cannot be read.
+        ValueError: It holds no token.
     """
 
     def __init__(
-        self, folders: Sequence[Path], settings: Settings, tell: Callable[[str], None]
+        self, folders: Sequence[Path], settings: ServiceSettings, tell: Callable[[str], None]
     ) -> None:
         self.settings = settings
+        self._token = read_token(settings.token_file) if settings.token_file else ""
         self.failed = False
         self.crash: Optional[BaseException] = None
         self._tell = tell
@@ -166,7 +174,7 @@ class Service:
             if name in self._hosted:
                 other = self._hosted[name].folder
                 raise hosting.LoadError(f"{other} and {folder} are both of the project {name!r}")
-            self._hosted[name] = hosting.Hosted(folder, settings.limits.joined)
+            self._hosted[name] = hosting.Hosted(folder, settings.batch)
         self._places: Dict[str, Place] = {}
         self._described = self._describe_app()
         handled = ExceptionMiddleware(self._answer_infer, dict(self._list_handlers()))
@@ -299,11 +307,10 @@ class Service:
         ]
 
     async def _check_token(self, request: Request) -> None:
-        wanted = self.settings.token
-        if not wanted:
+        if not self._token:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        same = hmac.compare_digest(given.strip().encode(), wanted.encode())
+        same = hmac.compare_digest(given.strip().encode(), self._token.encode())
         if not (same and scheme.lower() == "bearer"):
             raise HTTPException(401, "a token is needed", {"WWW-Authenticate": "Bearer"})
 
@@ -340,7 +347,7 @@ class Service:
         first = releases[0]
         # Zeros are no picture's file.
         example = protocol.make_example(first.inputs) if first and not first.decodes else None
-        closed = bool(self.settings.token)
+        closed = bool(self._token)
         return Described(served, list(_READERS), closed=closed, example=example).make()
 
     async def _describe_model(self, name: str, version: Optional[str] = None) -> Dict[str, Any]:
@@ -431,7 +438,7 @@ class Service:
         if timeout_us is not None:
             seconds = min(seconds, timeout_us / 1e6)
         kind = None
-        if self.settings.limits.joined > 1:
+        if self.settings.batch > 1:
             kind = work.release.find_kind(work.feed)
         queue, deadline_s = place.queue, CLOCK() + seconds
         if not queue.is_running and not len(queue):

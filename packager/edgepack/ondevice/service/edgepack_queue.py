@@ -161,7 +161,9 @@ class Queue:
         if not limits.delay_s or self._closed or not count:
             return False
         alike = self._count_alike()
-        return self._jobs[0].kind is not None and alike == count < min(limits.joined, limits.waiting)
+        return self._jobs[0].kind is not None and alike == count < min(
+            limits.joined, limits.waiting
+        )
 
     def _count_alike(self) -> int:
         """Return how many jobs in front can be one batch."""

@@ -29,7 +29,13 @@ import uvicorn
 if __package__:
     from .edgepack_app import Service
     from .edgepack_hosting import LoadError
-    from .edgepack_settings import Settings, add_arguments, is_loopback, make_settings
+    from .edgepack_settings import (
+        ServiceSettings,
+        add_arguments,
+        check,
+        is_loopback,
+        make_settings,
+    )
 else:  # a bundle's, in the folder beside the loader
     # A release on a device is never written to, not even with byte code.
     sys.dont_write_bytecode = True
@@ -37,8 +43,9 @@ else:  # a bundle's, in the folder beside the loader
     from edgepack_app import Service  # type: ignore[import-not-found,no-redef]
     from edgepack_hosting import LoadError  # type: ignore[import-not-found,no-redef]
     from edgepack_settings import (  # type: ignore[import-not-found,no-redef]
-        Settings,
+        ServiceSettings,
         add_arguments,
+        check,
         is_loopback,
         make_settings,
     )
@@ -72,18 +79,19 @@ def ignoring_signals() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def serve(folders: Sequence[Path], settings: Settings, tell: Callable[[str], None]) -> int:
+def serve(folders: Sequence[Path], settings: ServiceSettings, tell: Callable[[str], None]) -> int:
     """Serve bundles until a signal, and return the exit code.
 
     Raises:
         LoadError: A folder is no bundle, or two are of one project.
-        OSError: The address cannot be listened to.
+        OSError: The address cannot be listened to, or the token's file cannot be read.
+        ValueError: It holds no token.
     """
     service = Service(folders, settings, tell)
     config = uvicorn.Config(
         service,
-        ssl_certfile=settings.certificate or None,
-        ssl_keyfile=settings.key or None,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.key,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -100,7 +108,7 @@ def serve(folders: Sequence[Path], settings: Settings, tell: Callable[[str], Non
         host, port = listening.getsockname()[:2]
         scheme = "https" if settings.certificate else "http"
         tell(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
-        if not is_loopback(settings.host) and not settings.token:
+        if not is_loopback(settings.host) and not settings.token_file:
             tell(f"anyone who reaches {settings.host} can use this: give a token")
         with ignoring_signals():
             server.run([listening])
@@ -114,10 +122,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(description="Serve bundles over HTTP.")
     parser.add_argument("bundles", nargs="*", type=Path, help="default: the one this lies in")
     add_arguments(parser)
-    given = parser.parse_args(argv)
+    given = vars(parser.parse_args(argv))
+    folders = given.pop("bundles") or [Path(__file__).resolve().parents[1]]
     try:
-        settings = make_settings(given)
-        folders = given.bundles or [Path(__file__).resolve().parents[1]]
+        settings = make_settings(**given)
+        check(settings)
         return serve(folders, settings, lambda line: print(line, file=sys.stderr, flush=True))
     except (OSError, ValueError) as error:
         parser.error(str(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Optional
 
 LEAST_TOKEN = 16
 """Characters."""
@@ -25,27 +25,36 @@ class Limits(NamedTuple):
     """How long the first of a batch waits for others."""
 
 
-class Settings(NamedTuple):
+class ServiceSettings(NamedTuple):
     """How bundles are served."""
 
     host: str = "127.0.0.1"
+    """The address to listen on."""
     port: int = 8080
     """0: one that is free."""
-    token: str = ""
-    """What clients have to show, as ``Authorization: Bearer TOKEN``; health is told to all."""
-    certificate: str = ""
-    """A PEM file, for TLS; with the key in ``key``."""
-    key: str = ""
-    limits: Limits = Limits()
-    """Of each model's queue."""
+    token_file: Optional[Path] = None
+    """Clients have to show what it holds, as ``Authorization: Bearer TOKEN``."""
+    certificate: Optional[Path] = None
+    """A PEM file, for TLS."""
+    key: Optional[Path] = None
+    """A PEM file with the certificate's key."""
+    waiting: int = 64
+    """Requests that wait for a model at most."""
     deadline_s: float = 10.0
-    """How long a request waits, unless it says less."""
+    """How long a request waits, in seconds, unless it says less."""
+    batch: int = 1
+    """Requests that are joined to a batch at most."""
+    batch_delay_s: float = 0.0
+    """How long the first of a batch waits for others, in seconds."""
     most_bytes: int = 64 << 20
-    """Of a body."""
+    """Of a request's body."""
     follow_s: float = 1.0
-    """How often folders are looked at for another release; 0: at SIGHUP only."""
+    """How often folders are looked at for another release, in seconds; 0: at SIGHUP only."""
     stop_s: float = 30.0
-    """How long requests may take after a signal to stop."""
+    """How long requests may take after a signal to stop, in seconds."""
+
+
+_DEFAULTS = ServiceSettings()
 
 
 def is_loopback(host: str) -> bool:
@@ -58,47 +67,39 @@ def is_loopback(host: str) -> bool:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of :func:`make_settings` to a parser."""
-    parser.add_argument("--host", default="127.0.0.1", help="to listen on (%(default)s)")
-    parser.add_argument("--port", type=int, default=8080, help="%(default)s; 0: any")
-    parser.add_argument("--token-file", type=Path, help="clients have to show what is in it")
-    parser.add_argument("--certificate", default="", help="PEM file, for TLS")
-    parser.add_argument("--key", default="", help="PEM file with its key")
-    parser.add_argument("--waiting", type=int, default=64, help="requests (%(default)s)")
-    parser.add_argument("--deadline-ms", type=float, default=10_000.0, help="%(default)s")
-    parser.add_argument("--batch", type=int, default=1, help="requests, at most (%(default)s)")
-    parser.add_argument("--batch-delay-ms", type=float, default=0.0, help="%(default)s")
-    parser.add_argument("--most-mb", type=int, default=64, help="of a body (%(default)s)")
+    add, each = parser.add_argument, _DEFAULTS
+    add("--host", default=each.host, help="to listen on (%(default)s)")
+    add("--port", type=int, default=each.port, help="%(default)s; 0: any")
+    add("--token-file", type=Path, help="clients have to show what is in it")
+    add("--certificate", type=Path, help="PEM file, for TLS")
+    add("--key", type=Path, help="PEM file with its key")
+    add("--waiting", type=int, default=each.waiting, help="requests (%(default)s)")
+    add("--deadline-ms", type=float, default=1000 * each.deadline_s, help="%(default)s")
+    add("--batch", type=int, default=each.batch, help="requests, at most (%(default)s)")
+    add("--batch-delay-ms", type=float, default=1000 * each.batch_delay_s, help="%(default)s")
+    add("--most-mb", type=int, default=each.most_bytes >> 20, help="of a body (%(default)s)")
 
 
-def make_settings(given: argparse.Namespace) -> Settings:
-    """Return the settings that options name.
-
-    Raises:
-        OSError: The token's file cannot be read.
-        ValueError: It holds none, or an option has no sense.
-    """
-    settings = Settings(
-        host=given.host,
-        port=given.port,
-        token=read_token(given.token_file) if given.token_file else "",
-        certificate=given.certificate,
-        key=given.key,
-        limits=Limits(given.waiting, given.batch, given.batch_delay_ms / 1000),
-        deadline_s=given.deadline_ms / 1000,
-        most_bytes=given.most_mb << 20,
+def make_settings(
+    *, deadline_ms: float, batch_delay_ms: float, most_mb: int, **given: Any
+) -> ServiceSettings:
+    """Return the settings that options name, given by their names."""
+    return ServiceSettings(
+        deadline_s=deadline_ms / 1000,
+        batch_delay_s=batch_delay_ms / 1000,
+        most_bytes=most_mb << 20,
+        **given,
     )
-    check(settings)
-    return settings
 
 
-def check(settings: Settings) -> None:
+def check(settings: ServiceSettings) -> None:
     """Raise ValueError, saying which, where a setting has no sense."""
     if bool(settings.certificate) != bool(settings.key):
         raise ValueError("a certificate and its key go together")
     least = {
-        "waiting": (settings.limits.waiting, 1),
-        "batch": (settings.limits.joined, 1),
-        "batch-delay-ms": (settings.limits.delay_s, 0),
+        "waiting": (settings.waiting, 1),
+        "batch": (settings.batch, 1),
+        "batch-delay-ms": (settings.batch_delay_s, 0),
         "most-mb": (settings.most_bytes, 1),
         "port": (settings.port, 0),
     }
