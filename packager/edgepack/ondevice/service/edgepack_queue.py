@@ -177,16 +177,13 @@ class Queue:
         if self._delay is not None:
             self._delay.cancel()
             self._delay = None
-        while self._jobs:
-            taken = [self._jobs.popleft() for _ in range(self._count_alike())]
-            jobs = [job for job in taken if not job.result.done()]
-            if jobs:
-                self.is_running = True
-                began_s = CLOCK()
-                self._on_start([began_s - job.came_s for job in jobs])
-                self._batches.put(jobs)
-                return
-        if self._closed:
+        if self._jobs:
+            self.is_running = True
+            jobs = [self._jobs.popleft() for _ in range(self._count_alike())]
+            began_s = CLOCK()
+            self._on_start([began_s - job.came_s for job in jobs])
+            self._batches.put(jobs)
+        elif self._closed:
             self._batches.put(None)
 
     def _work(self) -> None:
