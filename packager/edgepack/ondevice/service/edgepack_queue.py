@@ -157,13 +157,10 @@ class Queue:
 
     def _can_grow(self) -> bool:
         """Whether another job may join all that wait: none overtakes another."""
-        count, limits = len(self._jobs), self.limits
-        if not limits.delay_s or self._closed or not count:
+        most = min(self.limits.joined, self.limits.waiting)
+        if not self.limits.delay_s or self._closed or not 0 < len(self._jobs) < most:
             return False
-        alike = self._count_alike()
-        return self._jobs[0].kind is not None and alike == count < min(
-            limits.joined, limits.waiting
-        )
+        return self._jobs[0].kind is not None and self._count_alike() == len(self._jobs)
 
     def _count_alike(self) -> int:
         """Return how many jobs in front can be one batch."""
