@@ -215,3 +215,14 @@ def test_a_closed_queue_runs_what_waits_and_takes_nothing_more() -> None:
         await closing
 
     run_with(Limits(), scenario)
+
+
+def test_a_queue_that_closes_runs_the_batch_that_waits_for_others() -> None:
+    async def scenario(queue: Queue, model: Model) -> None:
+        model.go.set()
+        waiting = later(queue, 1, "a")
+        await asyncio.sleep(0)
+        await asyncio.wait_for(queue.close(), LONG_S / 2)
+        assert await waiting == "done 1"
+
+    assert run_with(Limits(joined=2, delay_s=LONG_S), scenario).batches == [[1]]
