@@ -14,17 +14,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from edgepack.base.object_store import (
+    explain_store_problem,
+    list_store_problems,
+    open_bucket,
+    require_libraries,
+)
 from edgepack.base.progress import Progress
 from edgepack.builder.entries import INDEX, DamagedError, is_plain_name, pack_entry
-from edgepack.errors import ToolError, UsageError
+from edgepack.errors import UsageError
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, S3Config, S3Store
+    from obstore.store import S3Store
 
 VARIABLE = "EDGEPACK_CACHE_STORE"
 """The environment variable with the place: ``s3://bucket/prefix``."""
@@ -86,7 +91,7 @@ class SharedCache:
             return self._receive(answer.stream(min_chunk_size=1), size)
         except FileNotFoundError:
             return None
-        except _list_problems() as error:
+        except list_store_problems() as error:
             self._leave_alone(error)
             return None
 
@@ -98,7 +103,7 @@ class SharedCache:
                 yield bytes(chunk)
                 if time.monotonic() > end:
                     raise TimeoutError(f"{size} bytes did not arrive within their time")
-        except _list_problems() as error:
+        except list_store_problems() as error:
             self._leave_alone(error)
             raise DamagedError(str(error)) from error
 
@@ -175,7 +180,7 @@ class SharedCache:
             self.sent += 1
         except (AlreadyExistsError, PreconditionError):
             return
-        except _list_problems() as error:
+        except list_store_problems() as error:
             self._stop_writing(error)
 
     def _open(self, what: str) -> S3Store:
@@ -190,13 +195,15 @@ class SharedCache:
         self._tell_once(
             "alone",
             f"warning: the shared cache {self.url} is left alone for the rest of this build:"
-            f" {_explain(error)}",
+            f" {explain_store_problem(error)}",
         )
 
     def _stop_writing(self, error: BaseException) -> None:
         self._writes = False
         if self._reads:
-            self._tell_once("write", f"nothing is sent to {self.url}: {_explain(error)}")
+            self._tell_once(
+                "write", f"nothing is sent to {self.url}: {explain_store_problem(error)}"
+            )
 
     def _tell_once(self, what: str, line: str) -> None:
         with self._lock:
@@ -244,57 +251,15 @@ def open_shared_cache() -> SharedCache | None:
             " them",
             where=VARIABLE,
         )
-    try:
-        import boto3  # noqa: F401
-        import obstore  # noqa: F401
-    except ImportError as error:
-        raise ToolError(
-            f"{VARIABLE} is set, and obstore or boto3 is not installed",
-            hint=f"pip install 'edgepack[s3]', or unset {VARIABLE}",
-        ) from error
+    require_libraries(f"{VARIABLE} is set", f"unset {VARIABLE}")
     return SharedCache(url, os.environ.get(SECRET_VARIABLE, "").encode())
 
 
 def _open_store(url: str, *, reads: bool) -> S3Store:
-    """Return a client with the credentials, region and endpoint that AWS's own tools would use."""
-    import boto3
-    from obstore.auth.boto3 import Boto3CredentialProvider
-    from obstore.store import S3Store
-
-    parts = urlsplit(url)
-    session = boto3.Session()
-    config: S3Config = {"region": session.region_name or "us-east-1"}
-    name = "AWS_ENDPOINT_URL"
-    endpoint = os.environ.get(f"{name}_S3") or os.environ.get(name)
-    if endpoint:
-        config["endpoint"] = endpoint
-    options: ClientConfig = {
-        "connect_timeout": timedelta(seconds=CONNECT_S),
-        "timeout": timedelta(seconds=SEND_S),
-        "allow_http": bool(endpoint and endpoint.startswith("http://")),
-    }
-    if reads:
-        options["read_timeout"] = timedelta(seconds=ANSWER_S)
-        options["timeout"] = timedelta(seconds=ANSWER_S + MOST_BYTES / LEAST_BYTES_PER_S)
-    return S3Store(
-        parts.netloc,
-        config=config,
-        prefix=parts.path.strip("/") or None,
-        credential_provider=Boto3CredentialProvider(session),
-        client_options=options,
-        retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=ANSWER_S)},
+    return open_bucket(
+        url,
+        connect_s=CONNECT_S,
+        whole_s=ANSWER_S + MOST_BYTES / LEAST_BYTES_PER_S if reads else SEND_S,
+        answer_s=ANSWER_S if reads else None,
+        retries=(1, ANSWER_S),
     )
-
-
-def _list_problems() -> tuple[type[Exception], ...]:
-    """Return what a store, its credentials and the network raise."""
-    from botocore.exceptions import BotoCoreError
-    from obstore.exceptions import BaseError
-
-    return (BaseError, BotoCoreError, OSError, ValueError)
-
-
-def _explain(error: BaseException) -> str:
-    """Return what went wrong in a line, without what servers repeat of a request."""
-    text = str(error).partition("\n")[0].partition("<")[0]
-    return " ".join(text.split())[:300].rstrip(" :") or type(error).__name__

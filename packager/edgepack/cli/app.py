@@ -268,7 +268,8 @@ def verify(
     bundle: Annotated[
         str,
         typer.Argument(
-            help="A bundle's folder or archive, or an address: oci://HOST/REPOSITORY:TAG."
+            help="A bundle's folder or archive, or an address: oci://HOST/REPOSITORY:TAG or"
+            " s3://BUCKET/PREFIX:TAG."
         ),
     ],
     allowed_signers: AllowedSignersOption = None,
@@ -313,6 +314,7 @@ app.command(
     epilog="Examples: edgepack publish dist/detector-1.0.0-raspberry-pi"
     " oci://registry.example.com/detector  |  "
     "edgepack publish dist oci://registry.example.com/detector:1.0.0  |  "
+    "edgepack publish dist s3://team/bundles/detector  |  "
     "edgepack publish oci://registry.example.com/detector --after canary --channel stable --key"
     " ~/.ssh/id_ed25519"
 )(publish)

@@ -28,7 +28,9 @@ PlainHttpOption = Annotated[
 AddressArgument = Annotated[
     str,
     typer.Argument(
-        metavar="ADDRESS", help="As oci://HOST/REPOSITORY[:TAG][@DIGEST].", show_default=False
+        metavar="ADDRESS",
+        help="As oci://HOST/REPOSITORY[:TAG][@DIGEST], or s3://BUCKET/PREFIX[:TAG][@DIGEST].",
+        show_default=False,
     ),
 ]
 
@@ -39,8 +41,8 @@ def publish(
         typer.Argument(
             metavar="[BUNDLE]... ADDRESS",
             help="Bundles' folders, or a folder of bundles; then where they go:"
-            " oci://HOST/REPOSITORY[:TAG]. Several bundles get the tag TAG-TARGET. Default for the"
-            " tag: the project's version.",
+            " oci://HOST/REPOSITORY[:TAG] or s3://BUCKET/PREFIX[:TAG]. Several bundles get the tag"
+            " TAG-TARGET. Default for the tag: the project's version.",
             show_default=False,
         ),
     ],
@@ -94,7 +96,7 @@ def publish(
     results: ResultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish bundles to an OCI registry, and move channels there."""
+    """Publish bundles to an OCI registry or a bucket, and move channels in registries."""
     from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_json, write_line
 
@@ -171,7 +173,7 @@ def fetch(
     plain_http: PlainHttpOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Get a bundle from an OCI registry as a folder."""
+    """Get a bundle from an OCI registry or a bucket as a folder."""
     from edgepack.base.progress import make_terminal_progress
     from edgepack.cli.printing import print_json, write_line
 

@@ -29,8 +29,8 @@ SourcesArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="BUNDLE",
-        help="Bundles' folders, a folder of bundles, or addresses as oci://HOST/REPOSITORY:TAG:"
-        " each device gets the one for its target.",
+        help="Bundles' folders, a folder of bundles, or addresses as oci://HOST/REPOSITORY:TAG or"
+        " s3://BUCKET/PREFIX:TAG: each device gets the one for its target.",
         show_default=False,
     ),
 ]

@@ -146,6 +146,7 @@ def enroll_device(
     """
     asked = settings or PullSettings()
     found = Reference.parse(reference)
+    found.require_registry("a device follows a channel")
     if found.tag or found.digest:
         raise UsageError(
             f"{reference} names one bundle, and a device follows a channel",

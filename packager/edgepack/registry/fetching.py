@@ -1,4 +1,4 @@
-"""Gets bundles from a registry as folders; nothing counts that was not hashed here.
+"""Gets bundles from a registry or a bucket as folders; nothing counts that was not hashed here.
 
 ``manifest.json`` has the hash that the image manifest says, and names each other file by its own
 hash. What the registry's layers call their files decides nothing about where something is written.
@@ -29,6 +29,7 @@ from edgepack.bundle.signing import Signature
 from edgepack.bundle.writing import replacing
 from edgepack.errors import BundleError, RegistryError, UsageError, suggest_nearest
 from edgepack.registry.artifact import CHUNKS, TARGET, Facts, read_facts
+from edgepack.registry.bucket import open_repository
 from edgepack.registry.connection import pooled
 from edgepack.registry.documents import Descriptor, ImageManifest
 from edgepack.registry.reference import Reference, is_reference
@@ -98,7 +99,7 @@ def fetch(
         RegistryError: The registry refuses, does not answer, or has something else there.
         ToolError: urllib3 or ssh-keygen is missing, or the place cannot be written.
     """
-    repository = Repository(reference, plain_http=options.plain_http)
+    repository = open_repository(reference, plain_http=options.plain_http)
     names = [reference.name]
     if not reference.digest and repository.read_manifest(reference.name) is None:
         names = list_tagged(repository, reference.name)
@@ -114,7 +115,7 @@ def find_folders(
     """Return paths as they are, and the folders of what is in registries, got as by :func:`fetch`.
 
     Args:
-        words: Paths, and addresses that begin with ``oci://``.
+        words: Paths, and addresses that begin with ``oci://`` or ``s3://``.
         options: How they are got.
         progress: Where to report; default: nowhere.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgepack.errors import EdgepackError
+from edgepack.registry.bucket import open_repository
 from edgepack.registry.channels import find_entry
 from edgepack.registry.fetching import find_bundle
 from edgepack.registry.reference import Reference
@@ -52,7 +53,7 @@ def list_tags(
         RegistryError: The registry refuses, or does not answer.
         ToolError: urllib3 or ssh-keygen is missing.
     """
-    repository = Repository(reference, plain_http=plain_http)
+    repository = open_repository(reference, plain_http=plain_http)
     tags = [reference.tag] if reference.tag else repository.list_tags()
     found = []
     for tag in tags:

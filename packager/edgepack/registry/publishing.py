@@ -34,6 +34,7 @@ from edgepack.registry.artifact import (
     make_signature,
     read_facts,
 )
+from edgepack.registry.bucket import open_repository
 from edgepack.registry.channels import Move, find_entry, plan_move
 from edgepack.registry.connection import pooled
 from edgepack.registry.documents import MANIFEST_TYPE, MOST_BYTES, Descriptor
@@ -113,7 +114,8 @@ def publish(
 
     Raises:
         BundleError: A bundle is not whole, or lacks a required signature.
-        UsageError: There are two bundles for a target; or a tag leads to another bundle already.
+        UsageError: There are two bundles for a target; or a tag leads to another bundle already; or
+            a tag of a bucket is to be moved.
         RegistryError: The registry refuses, or does not answer.
         ToolError: urllib3 or ssh-keygen is missing.
     """
@@ -123,8 +125,10 @@ def publish(
             f"{reference} names a digest, and publishing makes one",
             hint="name a tag: oci://HOST/REPOSITORY:TAG",
         )
+    if options.channel or options.move:
+        reference.require_registry("only registries move tags and have channels")
     bundles = load_bundles_by_target(paths)
-    repository = Repository(reference, plain_http=options.plain_http)
+    repository = open_repository(reference, plain_http=options.plain_http)
     several = len(bundles) > 1
     offered = [
         _offer(bundle, _choose_tag(reference, bundle, several=several), options, progress)
@@ -167,7 +171,8 @@ def promote(
         ToolError: urllib3 or ssh-keygen is missing.
     """
     progress = progress or Silent()
-    repository = Repository(reference, plain_http=options.plain_http)
+    reference.require_registry("only registries have channels")
+    repository = open_repository(reference, plain_http=options.plain_http)
     ready = [
         _plan(
             _take(repository, tag, options), tag.removeprefix(after), repository, options, progress

@@ -1,7 +1,9 @@
 """Addresses of bundles in registries: ``oci://host[:port]/repository[:tag][@sha256:digest]``.
 
 Repositories, tags and digests are as the OCI distribution specification 1.1 has them (spec.md,
-"Pulling manifests").
+"Pulling manifests"). A bucket takes a registry's place as ``s3://bucket/prefix``, with the same
+tags and digests; buckets are called as the user guide of Amazon S3 says ("General purpose bucket
+naming rules").
 """
 
 from __future__ import annotations
@@ -14,28 +16,36 @@ from typing import Self
 from edgepack.errors import UsageError
 
 SCHEME = "oci://"
+BUCKET_SCHEME = "s3://"
 _HOST = (
     r"(?:\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252}[A-Za-z0-9])?)(?::[0-9]{1,5})?"
 )
 _WORD = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _TAG = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
+_NAME = rf"(?::(?P<tag>{_TAG}))?(?:@(?P<digest>sha256:[0-9a-f]{{64}}))?"
 _REFERENCE = re.compile(
-    rf"oci://(?P<host>{_HOST})/(?P<repository>{_WORD}(?:/{_WORD})*)"
-    rf"(?::(?P<tag>{_TAG}))?(?:@(?P<digest>sha256:[0-9a-f]{{64}}))?"
+    rf"(?P<scheme>oci://)(?P<host>{_HOST})/(?P<repository>{_WORD}(?:/{_WORD})*){_NAME}"
+)
+_BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
+_PREFIX = r"[A-Za-z0-9_][A-Za-z0-9_.=-]*"
+_IN_BUCKET = re.compile(
+    rf"(?P<scheme>s3://)(?P<host>{_BUCKET})/(?P<repository>{_PREFIX}(?:/{_PREFIX})*){_NAME}"
 )
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A repository in a registry, and what of it."""
+    """A repository in a registry, or a prefix in a bucket, and what of it."""
 
     host: str
-    """With its port, if it is given."""
+    """With its port, if it is given; or the bucket."""
     repository: str
+    """Or the prefix."""
     tag: str = ""
     """Empty if none is given."""
     digest: str = ""
     """``sha256:`` and 64 hex digits of an image manifest; empty if none is given."""
+    scheme: str = SCHEME
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -44,12 +54,13 @@ class Reference:
         Raises:
             UsageError: It is none.
         """
-        found = _REFERENCE.fullmatch(text)
+        found = (_IN_BUCKET if text.startswith(BUCKET_SCHEME) else _REFERENCE).fullmatch(text)
         if found is None or len(found["repository"]) > 255:
             raise UsageError(
                 f"{text!r} is no address in a registry",
                 hint="write oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:DIGEST, with"
-                " the repository in lower case: oci://registry.example.com/models/detector:1.0.0",
+                " the repository in lower case: oci://registry.example.com/models/detector:1.0.0;"
+                " or s3://BUCKET/PREFIX:TAG",
             )
         return cls(**{name: value or "" for name, value in found.groupdict().items()})
 
@@ -75,6 +86,26 @@ class Reference:
         return self.digest or self.tag
 
     @property
+    def is_bucket(self) -> bool:
+        """Whether it is in a bucket, and in no registry."""
+        return self.scheme == BUCKET_SCHEME
+
+    def require_registry(self, what: str) -> None:
+        """Check that it is in a registry.
+
+        Args:
+            what: What only registries can do, for the error.
+
+        Raises:
+            UsageError: It is in a bucket.
+        """
+        if self.is_bucket:
+            raise UsageError(
+                f"{what}, and {self} is in a bucket, where nothing that is written is changed",
+                hint="publish to a registry for that: oci://HOST/REPOSITORY",
+            )
+
+    @property
     def is_loopback(self) -> bool:
         """Whether the registry is on this machine, by its name alone."""
         host = self.host if self.host.endswith("]") else re.sub(r":[0-9]+$", "", self.host)
@@ -85,7 +116,7 @@ class Reference:
 
     def __str__(self) -> str:
         digest = f"@{self.digest}" if self.digest else ""
-        return f"{SCHEME}{self.host}/{self.repository}{self.tag and f':{self.tag}'}{digest}"
+        return f"{self.scheme}{self.host}/{self.repository}{self.tag and f':{self.tag}'}{digest}"
 
 
 def is_digest(name: str) -> bool:
@@ -94,8 +125,8 @@ def is_digest(name: str) -> bool:
 
 
 def is_reference(text: str) -> bool:
-    """Return whether a word is an address in a registry, and no path."""
-    return text.startswith(SCHEME)
+    """Return whether a word is an address in a registry or a bucket, and no path."""
+    return text.startswith((SCHEME, BUCKET_SCHEME))
 
 
 def require_tag(tag: str, where: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Reads and writes blobs, manifests, tags and referrers of one repository.
+"""Reads and writes blobs, manifests, tags and referrers of one repository in a registry.
 
 Source: the OCI distribution specification 1.1, with its referrers API and the tags that stand for
 it in older registries ("Referrers Tag Schema").
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO
@@ -53,77 +55,50 @@ def compute_digest(content: bytes) -> str:
 
 
 class Repository:
-    """One repository; threads may share it. Each method raises what :meth:`Connection.ask` does.
+    """What keeps bundles under one address; threads may share it.
 
-    What is read is believed only after it was hashed here.
+    What is read is believed only after it was hashed here. Each method raises RegistryError where
+    what keeps them refuses, and RegistryAwayError where it does not answer.
     """
 
-    def __init__(self, reference: Reference, *, plain_http: bool = False) -> None:
+    def __init__(self, reference: Reference) -> None:
         self.reference = reference
-        self._connection = Connection(reference, plain_http=plain_http)
-        self._has_referrers_api: bool | None = None
 
     def has_blob(self, digest: str) -> bool:
-        """Return whether the repository has a blob."""
-        return self._has(f"blobs/{digest}", {})
+        """Return whether it has a blob."""
+        raise NotImplementedError
 
     def has_manifest(self, digest: str) -> bool:
-        """Return whether the repository has a manifest."""
-        return self._has(f"manifests/{digest}", {"Accept": f"{MANIFEST_TYPE}, {INDEX_TYPE}"})
-
-    def _has(self, path: str, headers: dict[str, str]) -> bool:
-        def ask() -> bool:
-            with self._connection.ask("HEAD", path, expect=(200, 404), headers=headers) as answer:
-                return answer.status == 200
-
-        return retry(ask)
+        """Return whether it has a manifest."""
+        raise NotImplementedError
 
     def write_blob(self, digest: str, size: int, body: Body) -> None:
         """Send a blob, from its beginning at each try.
 
         Args:
-            digest: Its digest, which the registry checks.
+            digest: Its digest.
             size: In bytes.
             body: Opens it.
         """
-
-        def send() -> None:
-            with self._connection.ask("POST", "blobs/uploads/", expect=(202,)) as at:
-                place = at.headers.get("Location", "")
-            if not place:
-                raise RegistryError(
-                    f"{self.reference.host} takes an upload, and does not say where to",
-                    hint="look at what is in front of the registry: a proxy that drops Location",
-                    where=str(self.reference),
-                )
-            separator = "&" if "?" in place else "?"
-            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
-            place = self._connection.resolve(f"{self._connection.base}blobs/uploads/", place)
-            address = f"{place}{separator}digest={quote(digest, safe='')}"
-            with self._connection.ask("PUT", address, expect=(201,), headers=headers, body=body):
-                pass
-
-        retry(send)
+        raise NotImplementedError
 
     def read_blob(self, descriptor: Descriptor, file: BinaryIO) -> None:
         """Write a blob into an empty file; a transfer that breaks goes on where it broke.
 
         Raises:
-            BundleError: What the registry sends has not the digest and size that it should have.
+            BundleError: What is sent has not the digest and size that it should have.
         """
         found = hashlib.sha256()
         done = 0
 
         def receive() -> None:
             nonlocal found, done
-            headers = {"Range": f"bytes={done}-"} if done else {}
-            path = f"blobs/{descriptor.digest}"
-            with self._connection.ask("GET", path, expect=(200, 206), headers=headers) as answer:
-                if not _continues(answer, done):
+            with self._receive(descriptor.digest, done) as (begin, pieces):
+                if begin != done:
                     file.seek(0)
                     file.truncate()
                     found, done = hashlib.sha256(), 0
-                while piece := answer.read(BLOCK):
+                for piece in pieces:
                     done += len(piece)
                     if done > descriptor.size:
                         raise self._make_lie(descriptor.digest, "is longer than it says")
@@ -132,13 +107,19 @@ class Repository:
             if done < descriptor.size:
                 raise RegistryAwayError(
                     f"{self.reference.host} sends {done} of {descriptor.size} bytes",
-                    hint="try again; if it stays so, ask who keeps the registry",
+                    hint="try again; if it stays so, ask who keeps it",
                     where=str(self.reference),
                 )
 
         retry(receive)
         if f"sha256:{found.hexdigest()}" != descriptor.digest:
             raise self._make_lie(descriptor.digest, "has another digest")
+
+    def _receive(
+        self, digest: str, begin: int
+    ) -> AbstractContextManager[tuple[int, Iterable[bytes]]]:
+        """Yield a blob's bytes from one of them on, or from the first, and which that is."""
+        raise NotImplementedError
 
     def read_bytes(self, descriptor: Descriptor, most: int) -> bytes:
         """Return a blob of at most ``most`` bytes, as :meth:`read_blob`.
@@ -156,27 +137,9 @@ class Repository:
         """Return what a tag or digest leads to; None if there is none.
 
         Raises:
-            BundleError: It has not the digest that was asked for, or that the registry says.
+            BundleError: It has not the digest that was asked for, or that is said of it.
         """
-        types = f"{MANIFEST_TYPE}, {INDEX_TYPE}"
-
-        def ask() -> Found | None:
-            path = f"manifests/{name}"
-            headers = {"Accept": types}
-            with self._connection.ask("GET", path, expect=(200, 404), headers=headers) as answer:
-                if answer.status == 404:
-                    return None
-                content = self._read_all(answer)
-                media_type = answer.headers.get("Content-Type", "").partition(";")[0].strip()
-                said = answer.headers.get("Docker-Content-Digest", "")
-            found = Found(content, compute_digest(content), media_type)
-            if name.startswith("sha256:") and name != found.digest:
-                raise self._make_lie(name, "has another digest")
-            if said.startswith("sha256:") and said != found.digest:
-                raise self._make_lie(said, "has another digest")
-            return found
-
-        return retry(ask)
+        raise NotImplementedError
 
     def read_image(self, name: str) -> tuple[ImageManifest, Found]:
         """Return the image manifest that a tag or digest leads to, and its bytes.
@@ -199,8 +162,114 @@ class Repository:
         """Put a manifest under a tag or its digest.
 
         Returns:
-            Whether the registry itself has noted what the manifest refers to.
+            Whether what it refers to knows of it by that.
         """
+        raise NotImplementedError
+
+    def list_tags(self) -> list[str]:
+        """Return all tags, but for those that stand for lists of referrers.
+
+        Raises:
+            UsageError: Nothing was ever published there.
+        """
+        raise NotImplementedError
+
+    def list_referrers(self, digest: str) -> list[Descriptor]:
+        """Return what refers to a manifest."""
+        raise NotImplementedError
+
+    def write_referrer(self, descriptor: Descriptor, content: bytes, subject: str) -> None:
+        """Put a manifest that refers to another one, and let it be found there.
+
+        Raises:
+            RegistryError: Others write the list of referrers at the same time, again and again.
+        """
+        raise NotImplementedError
+
+    def _make_lie(self, digest: str, what: str) -> BundleError:
+        return BundleError(
+            f"what {self.reference.host} sends as {digest} {what}",
+            hint=LIES,
+            where=str(self.reference),
+        )
+
+
+class RegistryRepository(Repository):
+    """A repository of a registry; its methods raise what :meth:`Connection.ask` does."""
+
+    def __init__(self, reference: Reference, *, plain_http: bool = False) -> None:
+        super().__init__(reference)
+        self._connection = Connection(reference, plain_http=plain_http)
+        self._has_referrers_api: bool | None = None
+
+    def has_blob(self, digest: str) -> bool:
+        """Return whether it has a blob."""
+        return self._has(f"blobs/{digest}", {})
+
+    def has_manifest(self, digest: str) -> bool:
+        """Return whether it has a manifest."""
+        return self._has(f"manifests/{digest}", {"Accept": f"{MANIFEST_TYPE}, {INDEX_TYPE}"})
+
+    def _has(self, path: str, headers: dict[str, str]) -> bool:
+        def ask() -> bool:
+            with self._connection.ask("HEAD", path, expect=(200, 404), headers=headers) as answer:
+                return answer.status == 200
+
+        return retry(ask)
+
+    def write_blob(self, digest: str, size: int, body: Body) -> None:
+        """Send a blob; see :meth:`Repository.write_blob`."""
+
+        def send() -> None:
+            with self._connection.ask("POST", "blobs/uploads/", expect=(202,)) as at:
+                place = at.headers.get("Location", "")
+            if not place:
+                raise RegistryError(
+                    f"{self.reference.host} takes an upload, and does not say where to",
+                    hint="look at what is in front of the registry: a proxy that drops Location",
+                    where=str(self.reference),
+                )
+            separator = "&" if "?" in place else "?"
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+            place = self._connection.resolve(f"{self._connection.base}blobs/uploads/", place)
+            address = f"{place}{separator}digest={quote(digest, safe='')}"
+            with self._connection.ask("PUT", address, expect=(201,), headers=headers, body=body):
+                pass
+
+        retry(send)
+
+    @contextmanager
+    def _receive(self, digest: str, begin: int) -> Iterator[tuple[int, Iterable[bytes]]]:
+        headers = {"Range": f"bytes={begin}-"} if begin else {}
+        path = f"blobs/{digest}"
+        with self._connection.ask("GET", path, expect=(200, 206), headers=headers) as answer:
+            pieces = iter(lambda: answer.read(BLOCK), b"")
+            yield begin if _continues(answer, begin) else 0, pieces
+
+    def read_manifest(self, name: str) -> Found | None:
+        """Return what a tag or digest leads to; see :meth:`Repository.read_manifest`."""
+        types = f"{MANIFEST_TYPE}, {INDEX_TYPE}"
+
+        def ask() -> Found | None:
+            path = f"manifests/{name}"
+            headers = {"Accept": types}
+            with self._connection.ask("GET", path, expect=(200, 404), headers=headers) as answer:
+                if answer.status == 404:
+                    return None
+                content = self._read_all(answer)
+                media_type = answer.headers.get("Content-Type", "").partition(";")[0].strip()
+                said = answer.headers.get("Docker-Content-Digest", "")
+            found = Found(content, compute_digest(content), media_type)
+            if name.startswith("sha256:") and name != found.digest:
+                raise self._make_lie(name, "has another digest")
+            if said.startswith("sha256:") and said != found.digest:
+                raise self._make_lie(said, "has another digest")
+            return found
+
+        return retry(ask)
+
+    def write_manifest(self, name: str, content: bytes, media_type: str = MANIFEST_TYPE) -> bool:
+        """Put a manifest under a tag or its digest; see :meth:`Repository.write_manifest`."""
 
         def send() -> bool:
             headers = {"Content-Type": media_type}
@@ -221,11 +290,7 @@ class Repository:
         return retry(send)
 
     def list_tags(self) -> list[str]:
-        """Return all tags, but for those that stand for lists of referrers.
-
-        Raises:
-            UsageError: There is no such repository.
-        """
+        """Return all tags; see :meth:`Repository.list_tags`."""
         tags: list[str] = []
         path = "tags/list?n=1000"
         for _ in range(_MOST_PAGES):
@@ -260,11 +325,7 @@ class Repository:
         return self._read_index(digest).descriptors
 
     def write_referrer(self, descriptor: Descriptor, content: bytes, subject: str) -> None:
-        """Put a manifest that refers to another one, and let it be found there.
-
-        Raises:
-            RegistryError: Others write the list of referrers at the same time, again and again.
-        """
+        """Put what refers to a manifest; see :meth:`Repository.write_referrer`."""
         if self.write_manifest(descriptor.digest, content):
             self._has_referrers_api = True
             return
@@ -311,13 +372,6 @@ class Repository:
                     where=str(self.reference),
                 )
         return content
-
-    def _make_lie(self, digest: str, what: str) -> BundleError:
-        return BundleError(
-            f"what {self.reference.host} sends as {digest} {what}",
-            hint=LIES,
-            where=str(self.reference),
-        )
 
 
 def _make_tag(digest: str) -> str:

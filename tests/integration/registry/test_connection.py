@@ -16,7 +16,7 @@ from edgepack import api
 from edgepack.errors import RegistryAwayError, RegistryError
 from edgepack.registry import connection
 from edgepack.registry.reference import Reference
-from edgepack.registry.repository import Repository
+from edgepack.registry.repository import RegistryRepository
 
 from tests.support.servers.boards import tree
 from tests.support.servers.played_registry import Reply, played_registry
@@ -79,7 +79,7 @@ def test_token_when_it_expires_is_got_again(
 ):
     log_in(auth_file, guarded.host)
     tokens.lasts_s = 1
-    repository = Repository(Reference.parse(guarded.address("lab/tiny")))
+    repository = RegistryRepository(Reference.parse(guarded.address("lab/tiny")))
     publish(whole, guarded.address("lab/tiny"))
     assert repository.read_manifest("1.0.0") is not None
     before = len(tokens.asked)
@@ -122,7 +122,7 @@ def test_challenge_when_it_is_nonsense_is_one_error(challenge: str, auth_file: P
         played.change = lambda *_: Reply(401, headers={"WWW-Authenticate": challenge})
         log_in(auth_file, played.host)
         with pytest.raises(RegistryError):
-            Repository(Reference.parse(played.address("tiny"))).read_manifest("1")
+            RegistryRepository(Reference.parse(played.address("tiny"))).read_manifest("1")
 
 
 BASIC = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
@@ -141,7 +141,7 @@ def test_refusal_when_the_registry_repeats_a_secret_does_not_show_it(secret: str
         played.change = refuse
         log_in(auth_file, played.host)
         with pytest.raises(RegistryError, match="answers GET with 403") as error:
-            Repository(Reference.parse(played.address("tiny"))).read_manifest("1")
+            RegistryRepository(Reference.parse(played.address("tiny"))).read_manifest("1")
         assert secret not in f"{error.value}"
 
 
@@ -150,7 +150,7 @@ def test_redirect_when_it_leads_out_of_http_is_one_error(target: str):
     with played_registry() as played:
         played.change = lambda *_: Reply(307, headers={"Location": target})
         with pytest.raises(RegistryError, match="only HTTP is spoken here"):
-            Repository(Reference.parse(played.address("tiny"))).read_manifest("1")
+            RegistryRepository(Reference.parse(played.address("tiny"))).read_manifest("1")
 
 
 def test_tls_when_the_authority_is_unknown_is_refused_and_taken_by_ssl_cert_file(
@@ -211,12 +211,15 @@ def test_proxy_when_the_environment_names_one_is_used_unless_no_proxy_names_the_
         played.put(b'{"schemaVersion": 2, "mediaType": "x"}', "1")
         monkeypatch.setenv("http_proxy", f"http://bob:pr0xy-secret@{proxy}")
         reference = Reference.parse("oci://registry.example.com/tiny")
-        found = Repository(reference, plain_http=True).read_manifest("1")
+        found = RegistryRepository(reference, plain_http=True).read_manifest("1")
         assert found is not None
         pair = base64.b64encode(b"bob:pr0xy-secret").decode()
         assert asked == [("http://registry.example.com/v2/tiny/manifests/1", f"Basic {pair}")]
         monkeypatch.setenv("no_proxy", "127.0.0.1")
-        assert Repository(Reference.parse(played.address("tiny"))).read_manifest("1") is not None
+        assert (
+            RegistryRepository(Reference.parse(played.address("tiny"))).read_manifest("1")
+            is not None
+        )
         assert len(asked) == 1
 
 
@@ -224,5 +227,5 @@ def test_proxy_when_it_is_away_is_not_shown_with_its_password(monkeypatch: pytes
     monkeypatch.setattr(connection, "FIRST_WAIT_S", 0.001)
     monkeypatch.setenv("https_proxy", "http://bob:pr0xy-secret@127.0.0.1:9")
     with pytest.raises(RegistryAwayError) as error:
-        Repository(Reference.parse("oci://registry.example.com/tiny")).read_manifest("1")
+        RegistryRepository(Reference.parse("oci://registry.example.com/tiny")).read_manifest("1")
     assert "pr0xy-secret" not in f"{error.value}"

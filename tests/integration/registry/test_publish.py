@@ -20,7 +20,7 @@ from edgepack.cli.main import run
 from edgepack.deploy.transfer.chunks import cut_file
 from edgepack.errors import BundleError, RegistryError, UsageError
 from edgepack.registry import connection
-from edgepack.registry.repository import Repository
+from edgepack.registry.repository import RegistryRepository
 
 from tests.support.reports.tiny_bundle import change_manifest
 from tests.support.servers.boards import tree, with_file
@@ -147,7 +147,9 @@ def test_publish_when_the_tag_leads_elsewhere_refuses_and_says_where(
         publish(bundle, registry.address("lab/tiny:one"))
     assert {method for method, *_ in registry.list_requests()[before:]} <= {"HEAD", "GET"}
     moved = publish(bundle, registry.address("lab/tiny:one"), move=True)
-    found = Repository(api.Reference.parse(registry.address("lab/tiny"))).read_manifest("one")
+    found = RegistryRepository(api.Reference.parse(registry.address("lab/tiny"))).read_manifest(
+        "one"
+    )
     assert found is not None
     assert found.digest == moved.digest != first.digest
 
@@ -227,9 +229,9 @@ def test_publish_when_two_do_it_at_once_both_end_whole_and_again_has_both_signat
     assert done[0].digest == done[1].digest
     for each in (bundle, other):
         publish(each, registry.address("lab/tiny"))
-    referrers = Repository(api.Reference.parse(registry.address("lab/tiny"))).list_referrers(
-        done[0].digest
-    )
+    referrers = RegistryRepository(
+        api.Reference.parse(registry.address("lab/tiny"))
+    ).list_referrers(done[0].digest)
     kinds = [each.artifact_type for each in referrers]
     assert kinds.count("application/vnd.edgepack.signature.v1") == 2
 

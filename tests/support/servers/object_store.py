@@ -26,7 +26,7 @@ class ObjectStore:
     ``truncated`` (the connection ends), ``deep`` (JSON that no parser takes), ``huge`` (it says
     that 600 MB come); nothing lets it be."""
     asked: list[tuple[str, str, int]] = field(default_factory=list)
-    """Method, path and answer of each request for an entry."""
+    """Method, path and answer of each request for an object."""
     over: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -48,6 +48,13 @@ class ObjectStore:
 
         bucket = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets[BUCKET]
         return {str(name): bytes(key.value) for name, key in bucket.keys.items()}
+
+    def write_object(self, name: str, content: bytes) -> None:
+        """Put an object there, in place of one that is there."""
+        from moto.core.models import DEFAULT_ACCOUNT_ID
+        from moto.s3.models import s3_backends
+
+        s3_backends[DEFAULT_ACCOUNT_ID]["aws"].put_object(BUCKET, name, content)
 
     def count(self, method: str, answer: int) -> int:
         """Return how many requests there were that were answered so."""
@@ -106,7 +113,7 @@ def _make_bucket(endpoint: str) -> None:
 
 def _answer(store: ObjectStore, app: App, environ: Environ, start: Any) -> Iterable[bytes]:
     method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-    entry = "/steps/" in path
+    entry = path.startswith(f"/{BUCKET}/")
     fault = store.fault(method, path) if entry else ""
     if fault in ("5xx", "denied", "gone"):
         code = {"5xx": 503, "denied": 403, "gone": 404}[fault]

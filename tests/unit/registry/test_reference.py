@@ -16,6 +16,8 @@ DIGEST = f"sha256:{'0a' * 32}"
         ("oci://ghcr.io/acme/models/tiny:v1.0_x", "ghcr.io", "acme/models/tiny", "v1.0_x"),
         (f"oci://[::1]:5000/a--b/c__d@{DIGEST}", "[::1]:5000", "a--b/c__d", DIGEST),
         (f"oci://h/tiny:1@{DIGEST}", "h", "tiny", DIGEST),
+        ("s3://team/Models/tiny_2:1.0", "team", "Models/tiny_2", "1.0"),
+        (f"s3://team/tiny:1@{DIGEST}", "team", "tiny", DIGEST),
     ],
 )
 def test_address_when_it_is_read_says_host_repository_and_name(
@@ -44,6 +46,13 @@ def test_address_when_it_is_read_says_host_repository_and_name(
         "oci://host/tiny?x=1",
         "oci://host/tiny\n",
         f"oci://host/{'a/' * 200}b",
+        "s3://team",
+        "s3://team/",
+        "s3://Team/tiny:1",
+        "s3://te/tiny:1",
+        "s3://key:secret@team/tiny:1",
+        "s3://team/a/../b:1",
+        "s3://team/tiny?x=1",
     ],
 )
 def test_address_when_it_is_none_is_refused(text: str):
