@@ -130,6 +130,10 @@ if TYPE_CHECKING:
     from edgepack.deploy.merging import merge_histories as merge_histories
     from edgepack.deploy.operations import provision_device as provision_device
     from edgepack.deploy.operations import trust_device as trust_device
+    from edgepack.deploy.power import PowerAction as PowerAction
+    from edgepack.deploy.power import PowerOptions as PowerOptions
+    from edgepack.deploy.power import PowerSwitched as PowerSwitched
+    from edgepack.deploy.power import switch_power as switch_power
     from edgepack.deploy.push import push as push
     from edgepack.deploy.push import rollback as rollback
     from edgepack.deploy.rollouts import abort_rollout as abort_rollout

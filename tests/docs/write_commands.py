@@ -54,6 +54,7 @@ FUNCTIONS = {
     "device lease": "lease_device",
     "device release": "release_device",
     "device who": "list_leases",
+    "device power": "switch_power",
     "device verify": "verify_device",
     "device enroll": "enroll_device",
     "device unenroll": "unenroll_device",

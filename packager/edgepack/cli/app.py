@@ -20,7 +20,7 @@ from edgepack.cli.exporting import export
 from edgepack.cli.groups import Edgepack
 from edgepack.cli.history import runs_app
 from edgepack.cli.jobs import jobs_app
-from edgepack.cli.leasing import lease, release, who
+from edgepack.cli.leasing import lease, power, release, who
 from edgepack.cli.measuring import demo, evaluate
 from edgepack.cli.once import OnceCommand
 from edgepack.cli.optimizing import optimize
@@ -356,6 +356,9 @@ app.command(
 device_app.command(epilog="Example: edgepack device lease pi5 --for 60")(lease)
 device_app.command(epilog="Example: edgepack device release pi5")(release)
 device_app.command(epilog="Examples: edgepack device who pi5  |  edgepack device who all")(who)
+device_app.command(
+    epilog="Examples: edgepack device power pi5 cycle  |  edgepack device power tag:lab off"
+)(power)
 device_app.command(
     epilog="Example: edgepack device enroll pi5 oci://registry.example.com/team/detector"
     " --channel stable --allowed-signers release-keys"

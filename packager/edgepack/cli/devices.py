@@ -45,7 +45,7 @@ def list_devices(as_json: JsonOption = False) -> None:
         return
     for name, device in devices.items():
         entry = device.host.entry
-        host = getattr(entry, "host", None) or getattr(entry, "place", "this machine")
+        host = getattr(entry, "host", None) or getattr(entry, "wanted", "this machine")
         tags = f"  [{', '.join(device.entry.tags)}]" if device.entry.tags else ""
         write_line(f"{name:16} {device.target:16} {device.entry.transport:6} {host}{tags}")
     if all(device.entry.transport == "local" for device in devices.values()):

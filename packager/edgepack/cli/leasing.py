@@ -1,15 +1,16 @@
-"""``edgepack device lease``, ``release`` and ``who``: whose a device is for now."""
+"""``edgepack device lease``, ``release``, ``who`` and ``power``: whose a device is; its power."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from edgepack import api
-from edgepack.cli.options import JsonOption
+from edgepack.cli.options import JsonOption, WaitOption, parse_seconds
 from edgepack.cli.rollouts import ParallelOption
 from edgepack.cli.several import NamesArgument, do_on_chosen
+from edgepack.errors import UsageError
 
 
 def lease(
@@ -81,6 +82,55 @@ def who(names: NamesArgument, parallel: ParallelOption = 16, as_json: JsonOption
         lambda device, _progress: api.list_leases(device),
         show=show,
         summarize=lambda holders: ", ".join(f"leased by {one}" for one in holders) or "free",
+        settings=api.RolloutSettings(parallel=parallel),
+        as_json=as_json,
+    )
+
+
+def power(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DEVICE... on|off|cycle",
+            help="Devices as in devices.yaml, tag:NAME, target:ID, backend:NAME or 'all'; then what"
+            " to do.",
+            show_default=False,
+        ),
+    ],
+    most: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="TIME", help="How long to wait until a device answers: 90s, 10m."
+        ),
+    ] = "5m",
+    wait_s: WaitOption = 0.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Switch whoever uses the device; no lease is taken.")
+    ] = False,
+    parallel: ParallelOption = 16,
+    as_json: JsonOption = False,
+) -> None:
+    """Switch a device's power, by its labgrid or by 'power' in devices.yaml.
+
+    After on and cycle it waits until the device answers.
+    """
+    from edgepack.cli.printing import write_line
+
+    *names, last = words
+    action = next((each for each in get_args(api.PowerAction) if each == last), None)
+    if action is None or not names:
+        raise UsageError(
+            f"{' '.join(words)!r} does not say which device, and then on, off or cycle",
+            hint="write the device first: edgepack device power pi5 cycle",
+        )
+    options = api.PowerOptions(parse_seconds(most, "--for"), wait_s, force)
+    do_on_chosen(
+        names,
+        lambda device, progress: api.switch_power(
+            device, action, options=options, progress=progress
+        ),
+        show=lambda switched: write_line(f"{names[0]} {switched}"),
+        summarize=str,
         settings=api.RolloutSettings(parallel=parallel),
         as_json=as_json,
     )

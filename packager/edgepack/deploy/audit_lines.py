@@ -32,6 +32,7 @@ Action = Literal[
     "tune",
     "enroll",
     "unenroll",
+    "power",
 ]
 
 
@@ -65,7 +66,7 @@ class Event(BaseModel):
     signer: Text | None = None
     """Who signed the bundle; None where nobody did."""
     detail: Text | None = None
-    """What was installed, or which host is trusted."""
+    """What was installed, which host is trusted, or how power was switched."""
     result: Literal["done", "failed"] = "done"
     error: Text | None = None
     """The first line of the error's message."""

@@ -84,6 +84,17 @@ class SshHost(StrictModel):
     """A file to read instead of ``~/.ssh/config``, as ``ssh -F`` does."""
 
 
+class Power(StrictModel):
+    """Command lines that switch a device's power. They run on this machine; no shell reads them."""
+
+    on: Annotated[list[Line], Field(min_length=1)]
+    off: Annotated[list[Line], Field(min_length=1)]
+    cycle: list[Line] = []
+    """Default: off, two seconds later on."""
+    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """How long each may take."""
+
+
 class SshEntry(SshHost, _Entry):
     """A machine reached over SSH."""
 
@@ -92,14 +103,27 @@ class SshEntry(SshHost, _Entry):
     """Where a push's chunks go: once to the last host of ProxyJump, from which the devices behind
     it fetch them. It needs Python 3.8, and a port that these devices can reach. Default: each
     device is sent all that it lacks."""
+    power: Power | None = None
+    """How ``edgepack device power`` switches it: ``{on: [plug, "7", "on"], off: [plug, "7",
+    "off"]}``."""
+
+
+_TagKey = Annotated[str, Field(pattern="^[a-z][a-z0-9_]+$")]
+_TagValue = Annotated[str, Field(pattern="^[A-Za-z0-9_.:/+-]+$")]
+"""What labgrid 26 takes (``TAG_KEY`` in ``labgrid/remote/common.py``), and splits at ``=``."""
 
 
 class LabgridEntry(_Entry):
     """A board of a labgrid, reached over SSH at the address of its place's NetworkService."""
 
     transport: Literal["labgrid"]
-    place: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+    place: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")] | None = None
     """It is acquired while a command is connected to the board."""
+    filters: Annotated[dict[_TagKey, _TagValue], Field(min_length=1)] | None = None
+    """In its stead, tags of places: any free one that has all of them is reserved, until the
+    command ends."""
+    waiting_s: Annotated[float, Field(gt=0)] = 600.0
+    """How long to wait until such a place is free."""
     coordinator: (
         Annotated[str, Field(pattern=r"^[^-\s\x00-\x1f\x7f][^\s\x00-\x1f\x7f]*$")] | None
     ) = None
@@ -112,6 +136,22 @@ class LabgridEntry(_Entry):
     password_env: Annotated[str, Field(pattern=r"^[^=\x00-\x1f\x7f]+$")] | None = None
     host_key: Annotated[str, Field(pattern=r"^SHA256:[A-Za-z0-9+/]{43}$")] | None = None
     ssh_config: Line | None = None
+
+    @model_validator(mode="after")
+    def _check_place(self) -> Self:
+        if (self.place is None) == (self.filters is None):
+            raise ValueError(
+                "either 'place' or 'filters' says which board it is | place: kiosk, or filters:"
+                " {board: kiosk}"
+            )
+        return self
+
+    @property
+    def wanted(self) -> str:
+        """The place, or the filters as ``labgrid-client`` takes them."""
+        return self.place or " ".join(
+            f"{key}={value}" for key, value in sorted((self.filters or {}).items())
+        )
 
 
 class PhoneEntry(StrictModel):

@@ -8,6 +8,7 @@ from typing import IO, Self
 from edgepack.base.terminal import make_printable
 from edgepack.devices.inventory import Device
 from edgepack.devices.places import acquire_place, release_place
+from edgepack.devices.reservations import find_place
 from edgepack.devices.ssh.transport import SshTransport
 from edgepack.errors import EdgepackError
 
@@ -21,12 +22,13 @@ class LabgridTransport(SshTransport):
     and the next command there releases it.
 
     Raises:
-        DeviceError: The coordinator does not answer, or the place has no NetworkService.
+        DeviceError: The coordinator does not answer, or the place has no NetworkService; or no
+            place of those that the inventory allows became free in time.
     """
 
     def __init__(self, device: Device) -> None:
-        super().__init__(device)
-        self._device = device
+        self._device = find_place(device)
+        super().__init__(self._device)
         self._use: IO[bytes] | None = None
 
     def __enter__(self) -> Self:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from edgepack.demo.server import LoopbackServer
-from edgepack.devices import places
+from edgepack.deploy.power import PowerOptions, switch_power
+from edgepack.devices import places, reservations
 from edgepack.devices.inventory import Device
 from edgepack.devices.transports import connect
 from edgepack.errors import BusyError, DeviceError, ToolError, UnreachableError, UsageError
 
 from tests.support.servers.labgrid_lab import Lab, labgrid_device, labgrid_lab
+from tests.support.servers.loopback import wait_until
+from tests.support.servers.power_switch import PowerSwitch, make_boot_id, power_switch
 
 pytestmark = pytest.mark.slow(reason="starts labgrid's coordinator and exporter")
 
@@ -24,13 +33,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackServer]
 
 
 @pytest.fixture(scope="module")
-def lab(server: LoopbackServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    folder = tmp_path_factory.mktemp("labgrid") / "lab"
-    with labgrid_lab(folder, server.host, server.port, server.user) as started:
+def switch() -> Iterator[PowerSwitch]:
+    with power_switch() as started:
         yield started
 
 
-def make_device(server: LoopbackServer, lab: Lab, **changes: str) -> Device:
+@pytest.fixture(scope="module")
+def lab(
+    server: LoopbackServer, switch: PowerSwitch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    folder = tmp_path_factory.mktemp("labgrid") / "lab"
+    with labgrid_lab(folder, server.host, server.port, server.user, switch.url) as started:
+        yield started
+
+
+def make_device(server: LoopbackServer, lab: Lab, **changes: object) -> Device:
     own = {"coordinator": lab.coordinator, "client": lab.client}
     return labgrid_device(server, **{**own, **changes})
 
@@ -147,3 +164,135 @@ def test_service_when_it_is_no_address_is_refused(
     client.chmod(0o755)
     with pytest.raises(DeviceError, match="cannot be read"):
         places.find_board(make_device(server, lab, client=str(client)))
+
+
+def test_power_when_it_is_cycled_goes_off_and_on_while_the_place_is_held(
+    server: LoopbackServer,
+    lab: Lab,
+    switch: PowerSwitch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    boot_id = make_boot_id(tmp_path, monkeypatch)
+    holders: list[str] = []
+
+    def start_anew(value: str) -> None:
+        holders.append(lab.find_holder())
+        boot_id.write_text(f"after {value}\n")
+
+    switch.seen.clear()
+    monkeypatch.setattr(switch, "on_put", start_anew)
+    switched = switch_power(make_device(server, lab), "cycle")
+    assert switch.seen == ["/relay/3/value 0", "/relay/3/value 1"]
+    assert all(holders)
+    assert switched.has_restarted
+    assert lab.find_holder() == ""
+
+
+def test_power_when_somebody_else_has_the_place_is_not_switched(
+    server: LoopbackServer, lab: Lab, switch: PowerSwitch
+) -> None:
+    switch.seen.clear()
+    assert lab.ask("acquire", user="bob").returncode == 0
+    try:
+        for options in (PowerOptions(), PowerOptions(force=True)):
+            with pytest.raises(BusyError, match="/bob"):
+                switch_power(make_device(server, lab), "off", options=options)
+    finally:
+        assert lab.ask("release", user="bob").returncode == 0
+    assert switch.seen == []
+
+
+def test_power_when_labgrid_cannot_switch_it_says_so(
+    server: LoopbackServer, lab: Lab, switch: PowerSwitch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(switch, "on_put", refuse)
+    with pytest.raises(ToolError, match="labgrid cannot switch the power"):
+        switch_power(make_device(server, lab), "on")
+    assert lab.find_holder() == ""
+
+
+def run_there(
+    server: LoopbackServer, lab: Lab, folder: Path, *words: str, **changes: object
+) -> subprocess.Popen[str]:
+    """Start a command of its own process, on the device of the pool."""
+    device = make_device(server, lab, place=None, filters={"board": "pi5"}, **changes)
+    entry = device.entry.model_dump(exclude_none=True, exclude_defaults=True)
+    document = {"schema_version": 1, "devices": {"pool": {"transport": "labgrid", **entry}}}
+    folder.mkdir(exist_ok=True)
+    (folder / "devices.yaml").write_text(json.dumps(document))
+    return subprocess.Popen(
+        [sys.executable, "-m", "edgepack", *words],
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def list_reservations(lab: Lab) -> list[str]:
+    lines = lab.ask("reservations").stdout.splitlines()
+    return [line.split()[1] for line in lines if line.strip().startswith("state:")]
+
+
+def test_place_when_it_is_chosen_by_tags_is_reserved_until_the_command_ends(
+    server: LoopbackServer, lab: Lab, tmp_path: Path
+) -> None:
+    command = run_there(server, lab, tmp_path / "a", "device", "who", "pool", "--json")
+    assert wait_until(lambda: list_reservations(lab) == ["acquired"], 60)
+    assert lab.find_holder()
+    out, err = command.communicate(timeout=120)
+    assert (command.returncode, json.loads(out)) == (0, []), err
+    assert lab.find_holder() == ""
+    assert list_reservations(lab) == []
+
+
+def test_place_when_none_is_free_is_waited_for_and_then_busy(
+    server: LoopbackServer, lab: Lab, tmp_path: Path
+) -> None:
+    assert lab.ask("acquire", user="bob").returncode == 0
+    try:
+        short = run_there(server, lab, tmp_path / "a", "device", "who", "pool", waiting_s=3.0)
+        out, err = short.communicate(timeout=120)
+        assert (short.returncode, out) == (8, "")
+        assert "waiting up to 3 s for a place with board=pi5" in err
+        assert "no place with board=pi5 became free in 3 s" in err
+        assert list_reservations(lab) == []
+        patient = run_there(server, lab, tmp_path / "b", "device", "who", "pool")
+        assert wait_until(lambda: list_reservations(lab) == ["waiting"], 60)
+        time.sleep(2)
+    finally:
+        assert lab.ask("release", user="bob").returncode == 0
+    out, err = patient.communicate(timeout=120)
+    assert (patient.returncode, out) == (0, "pool is free\n"), err
+    assert list_reservations(lab) == []
+
+
+def test_place_when_a_process_was_killed_with_its_reservation_is_used_by_the_next(
+    server: LoopbackServer, lab: Lab, tmp_path: Path
+) -> None:
+    killed = run_there(server, lab, tmp_path / "a", "device", "who", "pool")
+    assert wait_until(lambda: list_reservations(lab) == ["acquired"], 60)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert lab.find_holder()
+    following = run_there(server, lab, tmp_path / "a", "device", "who", "pool")
+    out, err = following.communicate(timeout=120)
+    assert (following.returncode, out) == (0, "pool is free\n"), err
+    assert lab.find_holder() == ""
+    assert list_reservations(lab) == []
+
+
+def test_reservation_when_it_lacks_what_is_asked_says_what(
+    server: LoopbackServer, lab: Lab
+) -> None:
+    for changes, error, said in (
+        ({"coordinator": "127.0.0.1:1"}, UnreachableError, "127.0.0.1:1 does not answer"),
+        ({"client": "no-such-client"}, ToolError, "cannot run 'no-such-client'"),
+    ):
+        device = make_device(server, lab, place=None, filters={"board": "pi5"}, **changes)
+        with pytest.raises(error, match=said):
+            reservations.find_place(device)

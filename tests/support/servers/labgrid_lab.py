@@ -44,7 +44,7 @@ class Lab:
         return "" if found == ["None"] else found[0]
 
 
-def labgrid_device(server: LoopbackServer, client: str, **changes: str) -> Device:
+def labgrid_device(server: LoopbackServer, client: str, **changes: object) -> Device:
     """Return a device that is the board of the place, its key pinned."""
     keys = ("key", "host_key", "ssh_config", "target")
     values = {key: value for key, value in ssh_entry(server).items() if key in keys}
@@ -74,16 +74,22 @@ def require_labgrid() -> Path:
 
 
 @contextmanager
-def labgrid_lab(folder: Path, host: str, port: int, user: str) -> Iterator[Lab]:
-    """Start a labgrid whose place has a NetworkService at an address."""
+def labgrid_lab(folder: Path, host: str, port: int, user: str, pdu: str = "") -> Iterator[Lab]:
+    """Start a labgrid whose place has a NetworkService at an address, and the tag ``board=pi5``.
+
+    ``pdu`` is the URL of a power switch of the model ``rest``; see :mod:`.power_switch`.
+    """
     programs = require_labgrid()
     folder.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as free:
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
     resources = folder / "exporter.yaml"
-    resources.write_text(
+    shown = (
         f"board:\n  NetworkService:\n    address: {host}\n    username: {user}\n    port: {port}\n"
     )
+    if pdu:
+        shown += f"  NetworkPowerPort:\n    model: rest\n    host: '{pdu}'\n    index: 3\n"
+    resources.write_text(shown)
     lab = Lab(coordinator, str(programs / "labgrid-client"))
     export = ["labgrid-exporter", "-c", coordinator, "-n", "here", "--hostname", "127.0.0.1"]
     servers = []
@@ -94,7 +100,8 @@ def labgrid_lab(folder: Path, host: str, port: int, user: str) -> Iterator[Lab]:
                 started = [str(programs / argv[0]), *argv[1:]]
                 servers.append(subprocess.Popen(started, cwd=folder, stdout=log, stderr=log))
             _wait_for(lab, "create" if len(servers) == 1 else "resources")
-        assert lab.ask("add-match", "here/board/NetworkService").returncode == 0
+        assert lab.ask("add-match", "here/board/*").returncode == 0
+        assert lab.ask("set-tags", "board=pi5").returncode == 0
         yield lab
     finally:
         for server in servers:

@@ -138,8 +138,9 @@ def find_ssh_entry(device: Device) -> SshEntry:
     entry = device.host.entry
     if isinstance(entry, LabgridEntry):
         from edgepack.devices.places import find_board
+        from edgepack.devices.reservations import find_place
 
-        return find_board(device)
+        return find_board(find_place(device))
     if not isinstance(entry, SshEntry):
         raise UsageError(
             f"device {device.name!r} is not reached over SSH", hint="it has no host key to trust"
