@@ -139,7 +139,17 @@ def _run_lines(device: Device, power: Power, action: PowerAction) -> None:
         if number:
             time.sleep(OFF_S)
         # The words may have a password: an error says the program's name, and what it printed.
-        said = run_program(line, timeout_s=power.timeout_s)
+        end = time.monotonic() + power.timeout_s
+        try:
+            said = run_program(line, timeout_s=power.timeout_s)
+        except ToolError:
+            if time.monotonic() < end:
+                raise
+            raise ToolError(
+                f"{line[0]!r} took longer than {power.timeout_s:g} s to switch the power",
+                hint="'timeout_s' of 'power' in devices.yaml is the time",
+                where=device.name,
+            ) from None
         if said.exit_code:
             raise ToolError(
                 f"{line[0]!r} ended with {said.exit_code} when it was to switch the power"
