@@ -38,7 +38,7 @@ class PowerSwitched:
 
     action: PowerAction
     answers_after_s: float | None
-    """How long it took until the device answered, in seconds; None after ``off``."""
+    """How long it was waited until the device answered, in seconds; None after ``off``."""
     has_restarted: Literal[True] | None
     """That its system is known to have started anew; None where that is not known."""
 

@@ -214,22 +214,30 @@ def test_power_when_labgrid_cannot_switch_it_says_so(
     assert lab.find_holder() == ""
 
 
-def run_there(
+def start_there(
     server: LoopbackServer, lab: Lab, folder: Path, *words: str, **changes: object
 ) -> subprocess.Popen[str]:
-    """Start a command of its own process, on the device of the pool."""
+    """Start Python in a folder whose inventory has a device of any place with the lab's tag."""
     device = make_device(server, lab, place=None, filters={"board": "pi5"}, **changes)
     entry = device.entry.model_dump(exclude_none=True, exclude_defaults=True)
     document = {"schema_version": 1, "devices": {"pool": {"transport": "labgrid", **entry}}}
     folder.mkdir(exist_ok=True)
     (folder / "devices.yaml").write_text(json.dumps(document))
     return subprocess.Popen(
-        [sys.executable, "-m", "edgepack", *words],
+        [sys.executable, *words],
         cwd=folder,
         text=True,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+WHO = ("-m", "edgepack", "device", "who", "pool")
+
+
+def run_there(server: LoopbackServer, lab: Lab, folder: Path) -> tuple[str, str]:
+    return start_there(server, lab, folder, *WHO).communicate(timeout=120)
 
 
 def list_reservations(lab: Lab) -> list[str]:
@@ -242,13 +250,13 @@ def test_place_when_none_is_free_is_waited_for_and_then_busy(
 ) -> None:
     assert lab.ask("acquire", user="bob").returncode == 0
     try:
-        short = run_there(server, lab, tmp_path / "a", "device", "who", "pool", waiting_s=3.0)
+        short = start_there(server, lab, tmp_path / "a", *WHO, waiting_s=3.0)
         out, err = short.communicate(timeout=120)
         assert (short.returncode, out) == (8, "")
         assert "waiting up to 3 s for a place with board=pi5" in err
         assert "no place with board=pi5 became free in 3 s" in err
         assert list_reservations(lab) == []
-        patient = run_there(server, lab, tmp_path / "b", "device", "who", "pool")
+        patient = start_there(server, lab, tmp_path / "b", *WHO)
         assert wait_until(lambda: list_reservations(lab) == ["waiting"], 60)
     finally:
         assert lab.ask("release", user="bob").returncode == 0
@@ -257,17 +265,32 @@ def test_place_when_none_is_free_is_waited_for_and_then_busy(
     assert list_reservations(lab) == []
 
 
-def test_place_when_it_is_reserved_is_held_to_the_end_and_after_a_kill_used_by_the_next(
+HOLD = """
+import sys
+from edgepack import api
+from edgepack.devices.reservations import find_place
+print(find_place(api.load_device("pool")).entry.place, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_place_when_it_is_reserved_is_shared_here_and_goes_on_after_a_kill(
     server: LoopbackServer, lab: Lab, tmp_path: Path
 ) -> None:
-    killed = run_there(server, lab, tmp_path / "a", "device", "who", "pool")
-    assert wait_until(lambda: list_reservations(lab) == ["acquired"], 60)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.communicate()
+    first = start_there(server, lab, tmp_path / "a", "-c", HOLD)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "kiosk\n"
+    assert list_reservations(lab) == ["acquired"]
+    out, err = run_there(server, lab, tmp_path / "b")
+    assert out == "pool is free\n", err
+    assert "waiting" not in err
     assert lab.find_holder()
-    following = run_there(server, lab, tmp_path / "a", "device", "who", "pool")
-    out, err = following.communicate(timeout=120)
-    assert (following.returncode, out) == (0, "pool is free\n"), err
+    assert list_reservations(lab) == ["acquired"]
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    assert lab.find_holder()
+    out, err = run_there(server, lab, tmp_path / "b")
+    assert out == "pool is free\n", err
     assert lab.find_holder() == ""
     assert list_reservations(lab) == []
 
