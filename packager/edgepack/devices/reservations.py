@@ -14,6 +14,7 @@ import fcntl
 import logging
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -57,7 +58,7 @@ def find_place(device: Device) -> Device:
     """Return a board of a labgrid with the name of its place.
 
     Where the inventory has filters, a place is reserved and acquired until this process ends; other
-    processes of this user here have the same one meanwhile.
+    processes of this user here have the same one for this device meanwhile.
 
     Raises:
         BusyError: No place became free in the time that the inventory gives.
@@ -66,7 +67,7 @@ def find_place(device: Device) -> Device:
     entry = device.entry
     if not isinstance(entry, LabgridEntry) or entry.filters is None:
         return device
-    guard, path = find_files(entry, entry.wanted)
+    guard, path = find_files(entry, f"{device.name} {entry.wanted}")
     with writing("the reservation", path), locked(guard):
         if path not in _HELD:
             use = path.open("a+b")
@@ -98,7 +99,8 @@ def _reserve(device: Device, entry: LabgridEntry, use: IO[bytes]) -> _Held:
         named = replace(device, entry=entry.model_copy(update={"place": name, "filters": None}))
         return _Held(named, entry, token, use, acquire_place(named))
     except BaseException:
-        ask_client(entry, "cancel-reservation", token)
+        with suppress(EdgepackError):  # what is raised says why; labgrid drops it by itself, too
+            ask_client(entry, "cancel-reservation", token)
         raise
 
 
