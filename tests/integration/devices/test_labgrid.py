@@ -246,17 +246,16 @@ def list_reservations(lab: Lab) -> list[str]:
 
 
 def test_place_when_none_is_free_is_waited_for_and_then_busy(
-    server: LoopbackServer, lab: Lab, tmp_path: Path
+    server: LoopbackServer, lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert lab.ask("acquire", user="bob").returncode == 0
     try:
-        short = start_there(server, lab, tmp_path / "a", *WHO, waiting_s=3.0)
-        out, err = short.communicate(timeout=120)
-        assert (short.returncode, out) == (8, "")
-        assert "waiting up to 3 s for a place with board=pi5" in err
-        assert "no place with board=pi5 became free in 3 s" in err
+        short = make_device(server, lab, place=None, filters={"board": "pi5"}, waiting_s=3.0)
+        with pytest.raises(BusyError, match="no place with board=pi5 became free in 3 s"):
+            connect(short)
+        assert "waiting up to 3 s for a place with board=pi5" in caplog.text
         assert list_reservations(lab) == []
-        patient = start_there(server, lab, tmp_path / "b", *WHO)
+        patient = start_there(server, lab, tmp_path / "a", *WHO)
         assert wait_until(lambda: list_reservations(lab) == ["waiting"], 60)
     finally:
         assert lab.ask("release", user="bob").returncode == 0
