@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from edgepack.ondevice.service import edgepack_protocol as protocol
 from edgepack.ondevice.service.edgepack_protocol import ProtocolError
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -54,6 +54,8 @@ def test_request_in_json_is_read() -> None:
     }
 
 
+# Drawing arrays is slow on a machine that is busy, which is no fault of what is tested.
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.sampled_from(DTYPES).flatmap(
         lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, max_dims=3, min_side=0))
