@@ -21,7 +21,7 @@ from edgepack.errors import (
     UsageError,
 )
 from edgepack.measure.bench.run import bench
-from edgepack.measure.phones.native import NativeHarness
+from edgepack.measure.native.harness import NativeHarness
 from edgepack.measure.phones.phones import open_phone
 from edgepack.records.presets import find_preset
 from edgepack.records.run import Inconclusive, Invalid, NotMeasured, OutputCheck

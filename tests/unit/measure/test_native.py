@@ -12,12 +12,12 @@ import pytest
 from edgepack.bundle.reading import load_bundle
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError
+from edgepack.measure.native.documents import About
+from edgepack.measure.native.harness import NativeHarness
+from edgepack.measure.native.plans import Plan
+from edgepack.measure.native.program import ProgramRun
 from edgepack.measure.phones.android import is_emulator
 from edgepack.measure.phones.conditions import parse_android_conditions
-from edgepack.measure.phones.documents import About
-from edgepack.measure.phones.native import NativeHarness
-from edgepack.measure.phones.plans import PhonePlan
-from edgepack.measure.phones.program import ProgramRun
 from edgepack.records.presets import find_preset
 from edgepack.records.run import Conditions, DeviceFacts, NotMeasured
 
@@ -72,7 +72,7 @@ class FakePhone:
         return ["edgepack_measure", *arguments]
 
     def measure(
-        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
     ) -> CommandResult:
         assert arguments[-2:] == ["--at-most-s", f"{timeout_s:.0f}"]
         if arguments[0] == "about":
@@ -83,7 +83,7 @@ class FakePhone:
         return CommandResult(tuple(arguments), code, data, b"last words")
 
     def measure_timed(
-        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
     ) -> ProgramRun:
         result = self.measure(arguments, plan, timeout_s=timeout_s)
         return ProgramRun(result, self.read_conditions(), self.read_conditions())
@@ -165,7 +165,7 @@ def test_variant_is_passed_over_with_the_loaders_reason(
             "fallback to CPU EP has been explicitly disabled by the user",
             (
                 "the session cannot be created: its provider does not take every node, or not this"
-                " phone"
+                " device"
             ),
         ),
         ("inference", "out of memory", "inference failed: out of memory"),

@@ -11,8 +11,8 @@ from edgepack.base.progress import Lines
 from edgepack.bundle.manifest import Manifest
 from edgepack.bundle.reading import load_bundle
 from edgepack.errors import BundleError, RemoteCommandError, ToolError
+from edgepack.measure.native.harness import NativeHarness
 from edgepack.measure.phones import plugins
-from edgepack.measure.phones.native import NativeHarness
 from edgepack.measure.phones.phones import open_phone
 from edgepack.measure.phones.plugins import QNN, find_plugin
 
@@ -123,7 +123,7 @@ def test_phone_gets_a_plugins_libraries_or_it_is_said_that_it_does_not(
     opened = load_bundle(bundle)
     with open_phone(opened, phone.device, "test", wait_s=0.0, progress=Lines()) as harness:
         assert isinstance(harness, NativeHarness)
-        command = harness.phone.make_command(["about"])
+        command = harness.device.make_command(["about"])
         there = {path.name for path in (tmp_path / "phone" / "root" / "tools").glob("*/*")}
     assert (QNN.library in there) is has_packages
     assert ("--plugin" in command) is has_packages

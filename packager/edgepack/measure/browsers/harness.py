@@ -49,8 +49,8 @@ from edgepack.measure.browsers.own_machine import (
 )
 from edgepack.measure.browsers.pages import Page, Pages
 from edgepack.measure.cooling import wait_until_cool
-from edgepack.measure.phones.documents import find_placement, parse_events
-from edgepack.measure.phones.plans import read_golden
+from edgepack.measure.native.documents import find_placement, parse_events
+from edgepack.measure.native.plans import read_golden
 from edgepack.ondevice.harness import edgepack_load as load
 from edgepack.project.profile import SessionSettings
 from edgepack.records.presets import Preset

@@ -25,11 +25,16 @@ from edgepack.devices.inventory import Device
 from edgepack.devices.phones.adb import Adb
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import DeviceError
-from edgepack.measure.phones.conditions import ANDROID_COMMANDS, Outputs, parse_android_conditions
-from edgepack.measure.phones.documents import About
-from edgepack.measure.phones.plans import PhonePlan, list_files
+from edgepack.measure.native.documents import About
+from edgepack.measure.native.plans import Plan, list_files
+from edgepack.measure.native.program import ProgramRun
+from edgepack.measure.phones.conditions import (
+    ANDROID_COMMANDS,
+    NO_TOPOLOGY,
+    Outputs,
+    parse_android_conditions,
+)
 from edgepack.measure.phones.plugins import PluginFiles
-from edgepack.measure.phones.program import ProgramRun
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts
 
@@ -47,7 +52,7 @@ _OURS = re.compile(r"([\w-]+-)?[0-9a-f]{16}")
 
 @dataclass
 class AndroidPhone:
-    """One phone and one bundle on it; see :class:`~edgepack.measure.phones.program.Phone`."""
+    """One phone and one bundle on it; see :class:`~.program.NativeDevice`."""
 
     adb: Adb
     release: PurePosixPath
@@ -173,6 +178,10 @@ class AndroidPhone:
         pairs = (part.partition("\n") for part in parts)
         return {name.strip(): text for name, _, text in pairs}
 
+    def read_topology(self) -> NotMeasured:
+        """Say why it is not known."""
+        return NO_TOPOLOGY
+
     def make_command(self, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs the measuring program, in the release's folder."""
         return [
@@ -192,7 +201,7 @@ class AndroidPhone:
         return ["--plugin", self.plugin.make_argument(folder)] if self.plugin else []
 
     def measure(
-        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout."""
         self._send_plan(plan)
@@ -200,7 +209,7 @@ class AndroidPhone:
         return self.adb.shell(argv, timeout_s=timeout_s, folder=str(self.release))
 
     def measure_timed(
-        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
     ) -> ProgramRun:
         """Do the same, and return the conditions before and after, too."""
         before = self.read_conditions()
@@ -218,7 +227,7 @@ class AndroidPhone:
         """Make a folder on the phone, and those above it."""
         self._run(["mkdir", "-p", path], "making a folder on the phone")
 
-    def _send_plan(self, plan: PhonePlan | None) -> bool:
+    def _send_plan(self, plan: Plan | None) -> bool:
         """Send a plan's missing files, and return whether there were any."""
         if plan is None:
             return False

@@ -20,10 +20,10 @@ from edgepack.bundle.reading import Bundle
 from edgepack.devices.phones.tool_problems import join_output
 from edgepack.devices.transport import CommandResult
 from edgepack.errors import DeviceError, EdgepackError, RemoteCommandError
+from edgepack.measure.native.documents import ANSWERED
+from edgepack.measure.native.plans import Plan
 from edgepack.measure.phones.android import PLAN, AndroidPhone
 from edgepack.measure.phones.app_build import INSTRUMENTATION, PACKAGE
-from edgepack.measure.phones.documents import ANSWERED
-from edgepack.measure.phones.plans import PhonePlan
 
 FILES = "{files}"
 """In an argument: the app's folder for files."""
@@ -45,7 +45,7 @@ seen on a phone."""
 
 @dataclass
 class AppPhone(AndroidPhone):
-    """One phone with the measuring app, and one bundle; see :class:`~.native.Phone`."""
+    """One phone with the measuring app, and one bundle; see :class:`~.program.NativeDevice`."""
 
     @property
     def cache(self) -> str:
@@ -93,7 +93,7 @@ class AppPhone(AndroidPhone):
         ]
 
     def measure(
-        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout."""
         if self._send_plan(plan):

@@ -38,10 +38,10 @@ from edgepack.errors import (
     RemoteCommandError,
     format_one_line,
 )
-from edgepack.measure.phones.conditions import IOS_MARK, parse_ios_conditions
-from edgepack.measure.phones.documents import ANSWERED, About
-from edgepack.measure.phones.plans import PhonePlan, list_files
-from edgepack.measure.phones.program import ProgramRun
+from edgepack.measure.native.documents import ANSWERED, About
+from edgepack.measure.native.plans import Plan, list_files
+from edgepack.measure.native.program import ProgramRun
+from edgepack.measure.phones.conditions import IOS_MARK, NO_TOPOLOGY, parse_ios_conditions
 from edgepack.project.profile import load_profile
 from edgepack.records.run import Conditions, DeviceFacts, Name
 
@@ -117,7 +117,7 @@ def prepare_apple(
 
 @dataclass
 class ApplePhone:
-    """One phone and one bundle on it; see :class:`~edgepack.measure.phones.program.Phone`."""
+    """One phone and one bundle on it; see :class:`~.program.NativeDevice`."""
 
     xcode: Xcode
     stage: PurePosixPath
@@ -229,18 +229,22 @@ class ApplePhone:
         """Return what decided the phone's speed when the program last ended."""
         return _parse_conditions(self._read_last().after)
 
+    def read_topology(self) -> NotMeasured:
+        """Say why it is not known."""
+        return NO_TOPOLOGY
+
     def make_command(self, arguments: Sequence[str]) -> list[str]:
         """Return the arguments of the measuring program."""
         return ["edgepack_measure", *arguments, "--plan", PLAN]
 
     def measure(
-        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout."""
         return self.measure_timed(arguments, plan, timeout_s=timeout_s).result
 
     def measure_timed(
-        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
     ) -> ProgramRun:
         """Run the measuring program, and return the conditions before and after, too."""
         # So that an earlier test's output is not mistaken for this one's.
@@ -268,7 +272,7 @@ class ApplePhone:
             self._copy(Path(name), [f"{path}/kept"], self.stage / "folders")
         self.xcode.send(self.stage / "folders", self.identifier, PLACE)
 
-    def _send_request(self, argv: Sequence[str], answer: str, plan: PhonePlan | None) -> None:
+    def _send_request(self, argv: Sequence[str], answer: str, plan: Plan | None) -> None:
         files = {} if plan is None else {**plan.files, PLAN: plan.text.encode()}
         files["request.json"] = json.dumps({"arguments": argv[1:], "answer": answer}).encode()
         with tempfile.TemporaryDirectory(prefix="edgepack-") as name:

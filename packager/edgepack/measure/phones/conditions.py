@@ -32,6 +32,7 @@ ANDROID_COMMANDS = {
 THERMAL_STATUS = ("none", "light", "moderate", "severe", "critical", "emergency", "shutdown")
 THERMAL_STATE = ("nominal", "fair", "serious", "critical")
 IOS_MARK = "edgepack-conditions "
+NO_TOPOLOGY = NotMeasured(reason="a phone is not asked for its cores")
 NO_COUNTER = NotMeasured(reason="phones do not count it")
 
 Outputs = Mapping[str, str]

@@ -1,6 +1,6 @@
-"""Reads what the phones' measuring program prints: its documents, its refusals and its profiles.
+"""Reads what the measuring program prints: its documents, its refusals and its profiles.
 
-``ondevice/native/edgepack_measure.c`` writes them. Nothing here reaches a phone.
+``ondevice/native/edgepack_measure.c`` writes them. Nothing here reaches a device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Document = TypeVar("_Document", bound=StrictModel)
 
 
 class About(StrictModel):
-    """What the runtime on a phone is."""
+    """What the runtime on a device is."""
 
     onnxruntime: Name
     providers: list[Name]
@@ -144,7 +144,7 @@ def _explain_refusal(refusal: _Refusal) -> str:
     message = format_one_line(refusal.message, 400)
     match refusal.refused:
         case "session" if "fallback to CPU EP has been explicitly disabled" in message:
-            why = "its provider does not take every node, or not this phone"
+            why = "its provider does not take every node, or not this device"
             return f"the session cannot be created: {why}"
         case "session" | "provider":
             return f"the session cannot be created: {message}"

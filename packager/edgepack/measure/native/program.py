@@ -1,4 +1,4 @@
-"""How the measuring program is run: the phone that runs it, and its arguments."""
+"""How the measuring program is run: the device that runs it, and its arguments."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Protocol
 
 from edgepack.base.schema import NotMeasured
 from edgepack.devices.transport import CommandResult, Transport
-from edgepack.measure.phones.documents import About
-from edgepack.measure.phones.plans import PhonePlan
+from edgepack.measure.native.documents import About
+from edgepack.measure.native.plans import Plan
 from edgepack.records.presets import Preset
 from edgepack.records.run import Conditions, DeviceFacts
+from edgepack.records.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class ProgramRun:
     after: Conditions
 
 
-class Phone(Protocol):
-    """A phone that has the measuring program and a bundle's models and goldens."""
+class NativeDevice(Protocol):
+    """A device that has the measuring program and a bundle's models and goldens."""
 
     @property
     def name(self) -> str:
@@ -32,48 +33,51 @@ class Phone(Protocol):
 
     @property
     def host(self) -> Transport:
-        """To the machine that the phone is attached to."""
+        """To the device, or to the machine that it is attached to."""
 
     @property
     def cache(self) -> str:
-        """The folder on the phone for compiled models of the bundle."""
+        """The folder on the device for compiled models of the bundle."""
 
     @property
     def work(self) -> str:
-        """The folder on the phone for inputs that are not in the bundle, as plans name it."""
+        """The folder on the device for inputs that are not in the bundle, as plans name it."""
 
     @property
     def scratch(self) -> str:
-        """The folder on the phone for what the program writes, as its arguments name it."""
+        """The folder on the device for what the program writes, as its arguments name it."""
 
     @property
     def cpu_flags(self) -> frozenset[str]:
         """The processor's features as Linux spells them."""
 
     def read_facts(self, about: About) -> DeviceFacts:
-        """Return what the phone is."""
+        """Return what the device is."""
 
     def read_conditions(self) -> Conditions:
-        """Return what decides the phone's speed now."""
+        """Return what decides the device's speed now."""
 
     def read_boot_id(self) -> str | NotMeasured:
-        """Return the boot id, which changes when the phone restarts."""
+        """Return the boot id, which changes when the device restarts."""
+
+    def read_topology(self) -> Topology | NotMeasured:
+        """Return the processors that the program may use, or why they are not known."""
 
     def make_command(self, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs the measuring program."""
 
     def measure(
-        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
     ) -> CommandResult:
         """Run the measuring program; its document is the result's stdout.
 
         Raises:
-            DeviceError: The phone cannot be reached or used.
+            DeviceError: The device cannot be reached or used.
             TooSlowError: It took longer than it may.
         """
 
     def measure_timed(
-        self, arguments: Sequence[str], plan: PhonePlan | None, *, timeout_s: float
+        self, arguments: Sequence[str], plan: Plan | None, *, timeout_s: float
     ) -> ProgramRun:
         """Do the same, and return the conditions before and after, too."""
 
@@ -81,7 +85,7 @@ class Phone(Protocol):
         """Return a file that the program wrote, and remove it."""
 
     def make_folder(self, path: str) -> None:
-        """Make a folder on the phone, and those above it."""
+        """Make a folder on the device, and those above it."""
 
 
 def limit_arguments(arguments: Sequence[str], timeout_s: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""Writes plans for the phones' measuring program: a variant's sessions and goldens, in lines.
+"""Writes plans for the measuring program: a variant's sessions and goldens, in lines.
 
 The host reads the manifest, chooses models for sizes and pads inputs, as the loader does on
 machines; ``ondevice/native/edgepack_measure.c`` documents the lines. The only I/O is reading golden
@@ -35,7 +35,7 @@ Feed = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class PhonePlan:
+class Plan:
     """What one run of the program does."""
 
     text: str
@@ -46,7 +46,7 @@ class PhonePlan:
 
 
 @dataclass(frozen=True)
-class PhoneModel:
+class PlannedModel:
     """One of a variant's model files, with the sizes it is for."""
 
     path: str
@@ -60,8 +60,8 @@ class Planner:
     Args:
         bundle: The bundle.
         entry: The variant.
-        cpu_flags: Of the phone.
-        cache: The folder on the phone that stands for ``{cache}``.
+        cpu_flags: Of the device.
+        cache: The folder on the device that stands for ``{cache}``.
         work: What paths of :attr:`Plan.files` begin with; the bundle's are as in its manifest.
     """
 
@@ -86,10 +86,10 @@ class Planner:
         }
         specs = [shapes.TensorSpec(t.name, t.dtype, tuple(t.shape)) for t in manifest.inputs]
         self._shapes = shapes.InputShapes(specs, described)
-        self._models = [PhoneModel(bucket.model, bucket.dims) for bucket in entry.buckets]
-        self._models = self._models or [PhoneModel(entry.model, {})]
+        self._models = [PlannedModel(bucket.model, bucket.dims) for bucket in entry.buckets]
+        self._models = self._models or [PlannedModel(entry.model, {})]
 
-    def plan_check(self) -> PhonePlan:
+    def plan_check(self) -> Plan:
         """Return the plan that proves the variant: all goldens, and one for each model.
 
         A model that is too small for every golden input runs with one that is cut to its size,
@@ -111,7 +111,7 @@ class Planner:
                 parts.append(self._make_unknown(place, resized, f"size-{place}"))
         return self._make_plan(self._models, parts)
 
-    def plan_goldens(self) -> PhonePlan:
+    def plan_goldens(self) -> Plan:
         """Return the plan for all goldens."""
         parts = []
         for number in range(len(self.bundle.manifest.goldens)):
@@ -119,13 +119,13 @@ class Planner:
             parts.append(self._make_golden(number, self._find_model(feed), feed))
         return self._make_plan(self._models, parts)
 
-    def plan_profile(self) -> PhonePlan:
+    def plan_profile(self) -> Plan:
         """Return the plan for the first golden, with only the session that it is for."""
         feed = self._read_feed(0)
         model = self._models[self._find_model(feed)]
         return self._make_plan([model], [self._make_golden(0, 0, feed, model)])
 
-    def plan_reshaped(self, wanted: Mapping[str, Sequence[int]]) -> PhonePlan:
+    def plan_reshaped(self, wanted: Mapping[str, Sequence[int]]) -> Plan:
         """Return the plan for goldens in other shapes, whose outputs are unknown.
 
         Raises:
@@ -139,7 +139,7 @@ class Planner:
             parts.append(self._make_unknown(self._find_model(feed), feed, f"sweep-{number}"))
         return self._make_plan(self._models, parts)
 
-    def plan_batch(self, batch: int) -> PhonePlan | None:
+    def plan_batch(self, batch: int) -> Plan | None:
         """Return the plan for golden samples that are joined to batches, with their outputs joined.
 
         None where it cannot be told what these are: if an output does not begin with the batch. One
@@ -165,7 +165,7 @@ class Planner:
             made = self._make_unknown(self._find_model(feed), feed, f"batch-{begin}")
             cuts = self._list_cuts(feed) if self.entry.buckets else ()
             text = "\n".join([made.text, right.text, *cuts])
-            parts.append(PhonePlan(text, {**made.files, **right.files}))
+            parts.append(Plan(text, {**made.files, **right.files}))
         how = _OVER_BATCH if len(alike) > 1 else _REPEATED
         return replace(self._make_plan(self._models, parts), how=how)
 
@@ -178,7 +178,7 @@ class Planner:
         begins = batches.find_output_axes(self._shapes.inputs, specs)
         return all(begins.get(spec.name) == 0 for spec in specs)
 
-    def _join_outputs(self, chosen: Sequence[int], prefix: str) -> PhonePlan | None:
+    def _join_outputs(self, chosen: Sequence[int], prefix: str) -> Plan | None:
         """Return the lines of golden outputs that are joined along their first axis.
 
         None where what is kept of one does not end with a sample.
@@ -197,9 +197,9 @@ class Planner:
             extra_db = min(each.extra_db for each in tensors)
             changed = {"path": path, "shape": shape, "extra_db": extra_db}
             lines += _list_outputs(one.model_copy(update=changed))
-        return PhonePlan("\n".join(lines), files)
+        return Plan("\n".join(lines), files)
 
-    def _make_plan(self, models: Sequence[PhoneModel], parts: Sequence[PhonePlan]) -> PhonePlan:
+    def _make_plan(self, models: Sequence[PlannedModel], parts: Sequence[Plan]) -> Plan:
         sessions = [line for model in models for line in self._list_session(model)]
         outputs = [each.name for each in self.bundle.manifest.outputs]
         state = [
@@ -208,11 +208,11 @@ class Planner:
         ]
         lines = [*(f"fetch {_quote(name)}" for name in outputs), *state, *sessions]
         files = {path: data for part in parts for path, data in part.files.items()}
-        return PhonePlan("\n".join([*lines, *(part.text for part in parts), ""]), files)
+        return Plan("\n".join([*lines, *(part.text for part in parts), ""]), files)
 
     def _make_golden(
-        self, number: int, place: int, feed: Feed, model: PhoneModel | None = None
-    ) -> PhonePlan:
+        self, number: int, place: int, feed: Feed, model: PlannedModel | None = None
+    ) -> Plan:
         """Return the lines of a golden, for the session of a number."""
         golden = self.bundle.manifest.goldens[number]
         outputs = [line for each in golden.outputs[self.entry.id] for line in _list_outputs(each)]
@@ -224,18 +224,18 @@ class Planner:
         elif any(tensor.palette for tensor in golden.inputs):
             made = self._make_inputs(feed, prefix)  # The program knows no palettes.
         else:
-            made = PhonePlan("\n".join(_format_tensor("input", each) for each in golden.inputs))
+            made = Plan("\n".join(_format_tensor("input", each) for each in golden.inputs))
         lines = [f"golden {place}", made.text, *outputs, *cuts]
-        return PhonePlan("\n".join(lines), made.files)
+        return Plan("\n".join(lines), made.files)
 
-    def _make_unknown(self, place: int, feed: Feed, prefix: str) -> PhonePlan:
+    def _make_unknown(self, place: int, feed: Feed, prefix: str) -> Plan:
         """Return the lines of inputs whose outputs are unknown."""
         if self.entry.buckets:
             feed = self._shapes.pad_feed(feed, self._models[place].dims)
         made = self._make_inputs(feed, prefix)
-        return PhonePlan("\n".join([f"golden {place}", made.text]), made.files)
+        return Plan("\n".join([f"golden {place}", made.text]), made.files)
 
-    def _list_session(self, model: PhoneModel) -> Iterator[str]:
+    def _list_session(self, model: PlannedModel) -> Iterator[str]:
         yield f"session {_quote(model.path)}"
         yield from _list_settings(self.entry.session)
         for key, value in self.list_config().items():
@@ -248,7 +248,7 @@ class Planner:
                 yield f"option {_quote(key)} {_quote(self._fill_cache(value))}"
 
     def list_config(self) -> dict[str, str]:
-        """Return the session config entries on this phone, as the loader sets them."""
+        """Return the session config entries on this device, as the loader sets them."""
         found = {}
         if self._cpu_flags & {"sse2"} and not self._cpu_flags & VNNI:
             found[PRECISE] = "1"  # the default int8 kernels saturate there
@@ -266,7 +266,7 @@ class Planner:
         given += [value for each in self.entry.providers for value in each.options.values()]
         return any(CACHE in value for value in given)
 
-    def _make_inputs(self, feed: Feed, prefix: str) -> PhonePlan:
+    def _make_inputs(self, feed: Feed, prefix: str) -> Plan:
         lines, files = [], {}
         for number, (name, array) in enumerate(feed.items()):
             path = f"{self._work}/{prefix}-{number}.bin"
@@ -277,7 +277,7 @@ class Planner:
                     ["input", _quote(name), array.dtype.name, _quote(path), *map(str, array.shape)]
                 )
             )
-        return PhonePlan("\n".join(lines), files)
+        return Plan("\n".join(lines), files)
 
     def _list_cuts(self, feed: Feed) -> Iterator[str]:
         sizes = self._find_sizes(feed)
@@ -301,7 +301,7 @@ class Planner:
         dims: list[Any] = [model.dims for model in self._models]
         return int(shapes.choose_bucket(dims, self._find_sizes(feed), exact=self.entry.exact))
 
-    def _can_take(self, model: PhoneModel, feed: Feed) -> bool:
+    def _can_take(self, model: PlannedModel, feed: Feed) -> bool:
         sizes = self._find_sizes(feed)
         if self.entry.exact:
             return dict(model.dims) == dict(sizes)
@@ -315,11 +315,11 @@ def _can_join(feed: Feed, other: Feed, axes: Mapping[str, int]) -> bool:
     )
 
 
-def make_canary_plan(work: str) -> PhonePlan:
-    """Return the plan for the canary, with its files in a folder on the phone."""
+def make_canary_plan(work: str) -> Plan:
+    """Return the plan for the canary, with its files in a folder on the device."""
     from edgepack.ondevice.harness import edgepack_canary as canary
 
-    return PhonePlan(
+    return Plan(
         f"fetch y\nsession {work}/canary.onnx\nthreads 1\n"
         "config session.intra_op.allow_spinning 0\n"
         f"golden 0\ninput x float32 {work}/canary.bin 1 48 32 32\n",
@@ -334,7 +334,7 @@ def make_cpu_variant(entry: ManifestVariant) -> ManifestVariant:
 
 
 def list_files(bundle: Bundle) -> dict[str, str]:
-    """Return the files that a phone needs to measure a bundle, models and goldens, by digest."""
+    """Return the files that a device needs to measure a bundle, models and goldens, by digest."""
     wanted = ("model", "golden")
     return {file.path: file.sha256 for file in bundle.manifest.files if file.role in wanted}
 

@@ -1,7 +1,7 @@
-"""Measures a bundle on a phone with a native program, as the harness does on machines.
+"""Measures a bundle with a native program, as the harness does where there is Python.
 
-The host chooses the variant here, by the loader's rules and with its messages, because a phone has
-no Python. What runs there is ``ondevice/native/edgepack_measure.c``.
+The host chooses the variant here, by the loader's rules and with its messages. What runs on the
+device, a phone or a board without Python, is ``ondevice/native/edgepack_measure.c``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edgepack.devices.harness import (
 from edgepack.devices.transport import Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
 from edgepack.measure.cooling import wait_until_cool
-from edgepack.measure.phones.documents import (
+from edgepack.measure.native.documents import (
     About,
     Created,
     GoldensAnswer,
@@ -38,14 +38,14 @@ from edgepack.measure.phones.documents import (
     parse_events,
     read_document,
 )
-from edgepack.measure.phones.plans import (
+from edgepack.measure.native.plans import (
     CPU,
-    PhonePlan,
+    Plan,
     Planner,
     make_canary_plan,
     make_cpu_variant,
 )
-from edgepack.measure.phones.program import Phone, limit_arguments, list_arguments
+from edgepack.measure.native.program import NativeDevice, limit_arguments, list_arguments
 from edgepack.project.profile import SessionSettings
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
@@ -61,20 +61,19 @@ from edgepack.records.run import (
 )
 from edgepack.records.topology import Topology
 
-NOT_SAMPLED = NotMeasured(reason="a phone is read before and after each run, not during it")
-NO_ENERGY = NotMeasured(reason="phones have no sensor for the power that they draw")
-NO_OTHERS = NotMeasured(reason="a phone does not tell what other apps take")
-NO_START = NotMeasured(reason="the program that measures on phones is no app that starts")
-NO_PEAK = NotMeasured(reason="the program that measures on phones has no such model")
-NO_TOPOLOGY = NotMeasured(reason="a phone is not asked for its cores")
+NOT_SAMPLED = NotMeasured(reason="the device is read before and after each run, not during it")
+NO_ENERGY = NotMeasured(reason="the measuring program reads no sensor of power")
+NO_OTHERS = NotMeasured(reason="what other programs take is not read without Python")
+NO_START = NotMeasured(reason="the measuring program is no app that starts")
+NO_PEAK = NotMeasured(reason="the measuring program has no such model")
 NO_PREDICT = NotMeasured(
-    reason="the program that measures on phones has tensors: pictures, texts and answers are for"
-    " an app's code, which is not in it"
+    reason="the measuring program has tensors: pictures, texts and answers are for an app's code,"
+    " which is not in it"
 )
 NO_OUTPUTS_CHECKED = NotMeasured(
-    reason="phones compare with golden outputs only, and there are none for this"
+    reason="the measuring program compares with golden outputs only, and there are none for this"
 )
-NO_COLD = NotMeasured(reason="a phone does not let its file cache be dropped")
+NO_COLD = NotMeasured(reason="the measuring program drops no file cache")
 
 _Document = TypeVar("_Document", bound=StrictModel)
 
@@ -93,27 +92,27 @@ def check_batch(timed: TimedAnswer, how: str, needed_db: float) -> OutputCheck:
 
 @dataclass
 class NativeHarness:
-    """A bundle's measurements on a phone. Each call runs a new process there.
+    """A bundle's measurements on a device. Each call runs a new process there.
 
     Every call raises:
         RemoteCommandError: The program crashed, hung or printed something else than its document.
-        DeviceError: The phone cannot be reached or used.
+        DeviceError: The device cannot be reached or used.
     """
 
-    phone: Phone
+    device: NativeDevice
     bundle: Bundle
     load_timeout_s: float = LOAD_TIMEOUT_S
     _about: About | None = field(default=None, init=False)
 
     @property
     def transport(self) -> Transport:
-        """To the machine that the phone is attached to."""
-        return self.phone.host
+        """To the device, or to the machine that it is attached to."""
+        return self.device.host
 
     def select(
         self, variant: str | None, on_trial: Callable[[VariantTrial], None] = lambda _: None
     ) -> Selection:
-        """Choose the first variant that works on the phone, and return what the phone is.
+        """Choose the first variant that works on the device, and return what the device is.
 
         Raises:
             RemoteCommandError: None works; the message has the reason for each.
@@ -130,34 +129,34 @@ class NativeHarness:
                 continue
             seconds = time.monotonic() - began
             on_trial(VariantTrial(variant=entry.id, building=False, seconds=seconds, kept_bytes=0))
-            facts = self.phone.read_facts(self.about)
+            facts = self.device.read_facts(self.about)
             return Selection(variant=entry.id, unused=unused, device=facts)
         reasons = "".join(f"\n  {each.variant}: {each.reason}" for each in unused)
         raise RemoteCommandError(
-            f"no variant of {self.bundle.manifest.id} works on this phone:{reasons}",
+            f"no variant of {self.bundle.manifest.id} works there:{reasons}",
             hint="choose one with --variant, or build with others: edgepack build --target"
             f" {self.bundle.manifest.target} --variant ID",
-            where=self.phone.name,
+            where=self.device.name,
         )
 
     @property
     def about(self) -> About:
-        """What the runtime on the phone is."""
+        """What the runtime on the device is."""
         if self._about is None:
             self._about = self._ask_program(About, ["about"], None)
         return self._about
 
     def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
         """Make one process run."""
-        del seed  # of scenarios that phones are not measured in
+        del seed  # of scenarios that it does not measure
         timeout_s = compute_run_timeout_s(preset, self.load_timeout_s)
         arguments = limit_arguments(["measure", *list_arguments(preset)], timeout_s)
         plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
-        ran = self.phone.measure_timed(arguments, plan, timeout_s=timeout_s)
-        timed = read_document(TimedAnswer, ran.result, self.phone.name)
+        ran = self.device.measure_timed(arguments, plan, timeout_s=timeout_s)
+        timed = read_document(TimedAnswer, ran.result, self.device.name)
         return ProcessRun(
             variant=variant,
-            boot_id=self.phone.read_boot_id(),
+            boot_id=self.device.read_boot_id(),
             before=ran.before,
             after=ran.after,
             sampling=NOT_SAMPLED,
@@ -167,9 +166,9 @@ class NativeHarness:
         )
 
     def measure_argv(self, variant: str, preset: Preset, seed: int = 0) -> list[str]:
-        """Return the command of a process run, as the phone's shell gets it."""
+        """Return the command of a process run, as the device's shell gets it."""
         del variant, seed
-        return self.phone.make_command(["measure", *list_arguments(preset)])
+        return self.device.make_command(["measure", *list_arguments(preset)])
 
     def create(self, variant: str, *, cold: bool) -> int | NotMeasured:
         """Time how long the variant's sessions take to create, in nanoseconds."""
@@ -210,7 +209,7 @@ class NativeHarness:
         return self._ask_program(Memory, ["memory"], plan)
 
     def bound(self, variant: str) -> NotMeasured:
-        """Return why no copies are timed apart: a phone's units share its memory."""
+        """Return why no copies are timed apart: the providers here compute in the host's memory."""
         del variant
         return IN_HOST_MEMORY
 
@@ -221,7 +220,7 @@ class NativeHarness:
 
     def profile(self, variant: str, *, sizes: bool = False) -> Placement:
         """Return which provider runs each node."""
-        del sizes  # a phone's bundle has no such program
+        del sizes  # the program has no such model
         return self._read_profile(self.bundle.manifest.find_variant(variant))
 
     def trace(self, variant: str, *, sizes: bool = False) -> tuple[Placement, Events]:
@@ -243,7 +242,7 @@ class NativeHarness:
             *("--iterations", str(canary.LEAST_ITERATIONS)),
             *("--warm-up-s", f"{canary.WARM_UP_S:g}", "--warm-up-cap-s", "0"),
         ]
-        timed = self._ask_program(TimedAnswer, arguments, make_canary_plan(self.phone.work))
+        timed = self._ask_program(TimedAnswer, arguments, make_canary_plan(self.device.work))
         return CanaryRun(
             model_sha256=hashlib.sha256(canary.MODEL).hexdigest(),
             median_ns=int(statistics.median(timed.latencies_ns)),
@@ -255,40 +254,40 @@ class NativeHarness:
         return NO_PEAK
 
     def topology(self) -> Topology | NotMeasured:
-        """Say why it is not known."""
-        return NO_TOPOLOGY
+        """Return the processors that the measured process may use, or why they are not known."""
+        return self.device.read_topology()
 
     def wait_for_quiet(
         self, threads: int, share: float, most_s: float, note: Callable[[str], None]
     ) -> Quiet:
-        """Say that it does not wait: a phone does not let others' work be read."""
+        """Say that it does not wait: others' work is not read."""
         del threads, share, most_s, note
         return Quiet(waited_s=0.0, quiet=NO_OTHERS, taken=NO_OTHERS)
 
     def cool_down(self, first: Conditions, pause_s: float, note: Callable[[str], None]) -> None:
-        """Wait until the phone is nearly as cool as it was at first, for five minutes at most."""
-        wait_until_cool(self.phone.read_conditions, first, pause_s, note)
+        """Wait until the device is nearly as cool as it was at first, for five minutes at most."""
+        wait_until_cool(self.device.read_conditions, first, pause_s, note)
 
     def _try_variant(self, entry: ManifestVariant) -> None:
-        """Check that a variant works on the phone; if not, the error has why, as the loader's has.
+        """Check that a variant works on the device; if not, the error has why, as the loader's has.
 
         Raises:
             VariantRefusedError: It does not.
         """
         for why in self._list_lacking(entry):
-            raise make_refused(why, self.phone.name)
+            raise make_refused(why, self.device.name)
         found = self._ask_program(GoldensAnswer, ["check"], self._make_planner(entry).plan_check())
         if not found.golden_min_sqnr_db >= entry.min_sqnr_db:
             raise make_refused(
                 f"its output is {found.golden_min_sqnr_db:.1f} dB near the golden one,"
                 f" {entry.min_sqnr_db:.1f} dB are needed",
-                self.phone.name,
+                self.device.name,
             )
         if isinstance(entry.placement, float) and entry.providers[0].name != CPU:
             self._check_share(entry, entry.placement)
 
     def _list_lacking(self, entry: ManifestVariant) -> Iterator[str]:
-        """Yield what the phone or its runtime lacks for a variant."""
+        """Yield what the device or its runtime lacks for a variant."""
         available = self.about.providers
         sources = self.bundle.manifest.provider_sources
         for provider in entry.providers:
@@ -299,7 +298,7 @@ class NativeHarness:
                     absence += f"; its plugin: {format_one_line(self.about.plugin)}"
                 source = sources.get(provider.name)
                 yield f"{absence}. {source.about}" if source else absence
-        missing = sorted(set(entry.requires.cpu) - self.phone.cpu_flags)
+        missing = sorted(set(entry.requires.cpu) - self.device.cpu_flags)
         if missing:
             yield f"this CPU lacks {', '.join(missing)}"
 
@@ -315,31 +314,33 @@ class NativeHarness:
         share = max(0.0, 1 - len(others) / len(alone)) if alone else 0.0
         if share < wanted:
             why = f"{first} runs {share:.0%} of the nodes, at least {wanted:.0%} are needed"
-            raise make_refused(why, self.phone.name)
+            raise make_refused(why, self.device.name)
 
     def _make_planner(self, entry: ManifestVariant) -> Planner:
-        phone = self.phone
+        device = self.device
         runtime = f"onnxruntime-{self.about.onnxruntime}"
-        cache = f"{phone.cache}/{entry.model_sha256[:16]}/{runtime}"
-        made = Planner(self.bundle, entry, cpu_flags=phone.cpu_flags, cache=cache, work=phone.work)
+        cache = f"{device.cache}/{entry.model_sha256[:16]}/{runtime}"
+        made = Planner(
+            self.bundle, entry, cpu_flags=device.cpu_flags, cache=cache, work=device.work
+        )
         if made.keeps_cache:
-            phone.make_folder(cache)
+            device.make_folder(cache)
         return made
 
     def _read_profile(self, entry: ManifestVariant) -> Placement:
         return find_placement(entry.id, *self._read_events(entry))
 
     def _read_events(self, entry: ManifestVariant) -> tuple[int, Events]:
-        prefix = f"{self.phone.scratch}/profile"
+        prefix = f"{self.device.scratch}/profile"
         plan = self._make_planner(entry).plan_profile()
         made = self._ask_program(Profiled, ["profile", "--profile-prefix", prefix], plan)
-        return made.runs, parse_events(self.phone.take(made.profile), self.phone.name)
+        return made.runs, parse_events(self.device.take(made.profile), self.device.name)
 
     def _ask_program(
         self,
         model: type[_Document],
         arguments: Sequence[str],
-        plan: PhonePlan | None,
+        plan: Plan | None,
         *,
         timeout_s: float | None = None,
     ) -> _Document:
@@ -350,5 +351,5 @@ class NativeHarness:
         """
         timeout_s = timeout_s or self.load_timeout_s
         limited = limit_arguments(arguments, timeout_s)
-        result = self.phone.measure(limited, plan, timeout_s=timeout_s)
-        return read_document(model, result, self.phone.name)
+        result = self.device.measure(limited, plan, timeout_s=timeout_s)
+        return read_document(model, result, self.device.name)
