@@ -2,7 +2,8 @@
 
 A benchmark takes an exclusive lease; pushes share one. A small program on the device
 (``edgepack_lease.py``) keeps the lease, and this process renews it over a stream. When this process
-ends for any reason, the stream ends, and so does the lease. When the connection dies silently,
+ends for any reason, the stream ends, and so does the lease. A device without Python has
+``edgepack_lease.sh`` for that. When the connection dies silently,
 there are no renewals and the lease expires within :data:`LEASE_S`. A process id would be useless
 here, because holders run on other hosts.
 
@@ -15,22 +16,30 @@ import json
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from edgepack.base.machine import find_own_name
 from edgepack.base.progress import Progress, Silent
+from edgepack.base.resources import find_ondevice_dir
 from edgepack.base.schema import StrictModel
 from edgepack.base.terminal import make_printable
 from edgepack.devices.answers import make_answer_error, read_answer
 from edgepack.devices.inventory import Device
-from edgepack.devices.programs import open_device_program
+from edgepack.devices.programs import drop_comments, open_device_program
 from edgepack.devices.ssh.loop import find_loop
-from edgepack.devices.transport import Stream, Transport
+from edgepack.devices.transport import CommandResult, Stream, Transport
 from edgepack.devices.transports import connect
-from edgepack.errors import BusyError, DeviceError, EdgepackError, format_list
+from edgepack.errors import (
+    BusyError,
+    DeviceError,
+    EdgepackError,
+    PythonMissingError,
+    format_list,
+)
 
 LEASE_S = 180.0
 """Seconds after which a lease expires that nobody renews."""
@@ -95,6 +104,7 @@ def leased(
     *,
     exclusive: bool = True,
     wait_s: float = 0.0,
+    needs_python: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Lease]:
     """Hold a lease of a device while the context lasts.
@@ -108,16 +118,18 @@ def leased(
         exclusive: If set, nobody else may have a lease; if not, nobody else may have an exclusive
             one.
         wait_s: How long to wait for others.
+        needs_python: Whether what is done under it needs Python there.
         progress: Gets who has the device, while waiting.
 
     Raises:
+        PythonMissingError: There is no Python, and it is needed or named in the inventory.
         DeviceError: Others use the device; or, at the end of the context, an exclusive lease was
             lost in between, so that others may have used the device. The work under a shared lease
             stays right without it.
         RemoteCommandError: The device cannot keep leases, for example on a read-only disk.
     """
     wish = _make_wish(purpose, exclusive=exclusive, wait_s=wait_s)
-    with _open_program(device, transport, wish) as stream:
+    with _open_program(device, transport, wish, needs_python=needs_python) as stream:
         lease = _read_taken_lease(stream, device, progress)
         renewal = _Renewal(stream, device)
         try:
@@ -216,15 +228,65 @@ def _format_holders(holders: Sequence[Lease]) -> str:
     return " by:\n    " + format_list([str(lease) for lease in holders], most=8, separator="\n    ")
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """A stream of which a few bytes were read already."""
+
+    stream: Stream
+    head: bytearray
+
+    def read(self, size: int) -> bytes:
+        """Return exactly ``size`` bytes of stdout, fewer only at its end."""
+        first = bytes(self.head[:size])
+        del self.head[:size]
+        return first + self.stream.read(size - len(first)) if len(first) < size else first
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the program's stdin."""
+        self.stream.write(data)
+
+    def wait(self) -> CommandResult:
+        """Return how the program ended."""
+        return self.stream.wait()
+
+
+@contextmanager
 def _open_program(
-    device: Device, transport: Transport, wish: _Wish
-) -> AbstractContextManager[Stream]:
+    device: Device, transport: Transport, wish: _Wish, *, needs_python: bool = False
+) -> Iterator[_Begun]:
+    """Run the program that keeps leases: in the device's Python or, without one, in its shell."""
     words = ("edgepack_lease", device.entry.root, json.dumps(wish))
-    # It ends with its stdin by itself, and a supervisor would take as long to start again.
-    return open_device_program(transport, device, *words, timeout_s=_ANSWER_S, supervised=False)
+    with ExitStack() as stack:
+        # It ends with its stdin by itself, and a supervisor would take as long to start again.
+        program = open_device_program(
+            transport, device, *words, timeout_s=_ANSWER_S, supervised=False
+        )
+        stream = stack.enter_context(program)
+        head = stream.read(1)
+        if not head:
+            try:
+                raise _make_ended_error(stream.wait(), device)
+            except PythonMissingError:
+                if needs_python or not device.may_lack_python:
+                    raise
+            argv = _make_shell_argv(device.entry.root, wish)
+            shell = transport.stream(argv, timeout_s=_ANSWER_S, supervised=False)
+            stream = stack.enter_context(shell)
+        yield _Begun(stream, bytearray(head))
 
 
-def _read_taken_lease(stream: Stream, device: Device, progress: Progress | None = None) -> Lease:
+def _make_shell_argv(root: str, wish: _Wish) -> list[str]:
+    """Return the command of the same program for a shell, without a JSON reader."""
+    source = (find_ondevice_dir() / "agent/edgepack_lease.sh").read_text(encoding="utf-8")
+    text = {name: json.dumps(wish.get(name, "")) for name in ("owner", "purpose")}
+    kinds = {name: json.dumps(wish.get(name, False)) for name in ("exclusive", "reserved")}
+    seconds = [str(round(float(wish.get(name, 0)))) for name in ("ttl_s", "wait_s")]
+    action = "force" if wish.get("force") else str(wish["do"])
+    words = [action, root, *text.values(), *kinds.values(), *seconds]
+    return ["sh", "-c", drop_comments(source), "sh", *words]
+
+
+def _read_taken_lease(stream: _Begun, device: Device, progress: Progress | None = None) -> Lease:
     while True:
         message = _read_message(stream, device, "taken", "refused", "waiting")
         if message.answer == "taken":
@@ -234,10 +296,10 @@ def _read_taken_lease(stream: Stream, device: Device, progress: Progress | None 
         (progress or Silent()).note(f"{device.name} is leased by {message.leases[0]}: waiting")
 
 
-def _read_message(stream: Stream, device: Device, *expected: _Answer) -> _Message:
+def _read_message(stream: _Begun, device: Device, *expected: _Answer) -> _Message:
     head = stream.read(4)
     if len(head) < 4:
-        raise _make_ended_error(stream, device)
+        raise _make_ended_error(stream.wait(), device)
     (length,) = struct.unpack(">I", head)
     if length > _MAX_MESSAGE_BYTES:
         raise make_answer_error("this is not an answer about leases", head, device=device.name)
@@ -249,8 +311,8 @@ def _read_message(stream: Stream, device: Device, *expected: _Answer) -> _Messag
     return message
 
 
-def _make_ended_error(stream: Stream, device: Device) -> EdgepackError:
-    stream.wait().check(
+def _make_ended_error(ended: CommandResult, device: Device) -> EdgepackError:
+    ended.check(
         "taking a lease",
         device=device.name,
         hint=f"leases are in {device.entry.root}/lease on the device, and its user must be able"
@@ -269,7 +331,7 @@ class _Renewal:
     A thread is there only while it does so: of five hundred leases most end before that.
     """
 
-    def __init__(self, stream: Stream, device: Device) -> None:
+    def __init__(self, stream: _Begun, device: Device) -> None:
         self._stream = stream
         self._device = device
         self._problem: EdgepackError | None = None

@@ -150,25 +150,29 @@ def _shared(
     *,
     needs_python: bool = False,
 ) -> Iterator[None]:
-    """Take a shared lease against benchmarks, if the device has the Python that leases need."""
+    """Take a shared lease against benchmarks."""
     with ExitStack() as stack:
         try:
             lease = leased(
-                transport, device, purpose, exclusive=False, wait_s=wait_s, progress=progress
+                transport,
+                device,
+                purpose,
+                exclusive=False,
+                wait_s=wait_s,
+                needs_python=needs_python,
+                progress=progress,
             )
             stack.enter_context(lease)
         except PythonMissingError as error:
-            if device.entry.python is not None:
+            if not device.may_lack_python:
                 raise
-            if needs_python:
-                raise PythonMissingError(
-                    "there is no Python on the device, so its loader cannot try the release;"
-                    " nothing was changed there",
-                    hint="push with --no-self-test; or install python3 there, and then: edgepack"
-                    f" device provision {device.name}",
-                    where=device.name,
-                ) from error
-            progress.note(f"{device.name} has no Python, so no lease keeps others off it")
+            raise PythonMissingError(
+                "there is no Python on the device, so its loader cannot try the release;"
+                " nothing was changed there",
+                hint="push with --no-self-test; or install python3 there, and then: edgepack"
+                f" device provision {device.name}",
+                where=device.name,
+            ) from error
         yield
 
 
@@ -293,7 +297,7 @@ def _run_hook(argv: list[str], device: Device, transport: Transport) -> CommandR
     try:
         return transport.run(argv, timeout_s=timeout_s)
     except PythonMissingError:
-        if device.entry.python is not None:
+        if not device.may_lack_python:
             raise
         return transport.run(argv, timeout_s=timeout_s, supervisor="shell")
 

@@ -33,6 +33,7 @@ _LINE = r"[^\x00-\x1f\x7f]*"
 Line = Annotated[str, Field(pattern=f"^{_LINE}$")]
 """No line breaks, and no NUL, which no argument can have: ``ssh -G`` prints a user's name in a
 line, and another line would be another setting."""
+NO_PYTHON = "none"
 Root = Annotated[str, Field(pattern=f"^(/|~/){_LINE}$")]
 Program = Annotated[str, Field(pattern=r"^[^-=\x00-\x1f\x7f][^=\x00-\x1f\x7f]*$")]
 """Neither an option of ``env`` nor an assignment."""
@@ -43,7 +44,8 @@ class _Entry(StrictModel):
     root: Root = "~/.local/share/edgepack"
     """Everything that edgepack puts on the device lies under it."""
     python: Program | None = None
-    """The Python with onnxruntime; default: the provisioned one, else ``python3``."""
+    """The Python with onnxruntime; default: the provisioned one, else ``python3``. ``none``: do
+    without Python, although the device may have one."""
     run_prefix: list[Line] = []
     """Put before the harness's command: ``[taskset, -c, "2-3"]``."""
     tags: list[Line] = []
@@ -282,6 +284,11 @@ class Device:
     def target(self) -> str:
         """The id of the target that this device is."""
         return self.entry.target
+
+    @property
+    def may_lack_python(self) -> bool:
+        """Whether work without Python is right there: the inventory names none, or says so."""
+        return self.entry.python in (None, NO_PYTHON)
 
     @property
     def plain_python(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -70,6 +71,11 @@ def open_program(
         with suppress(RemoteCommandError):
             stream.write(b"".join(sources.values()))
         yield stream
+
+
+def drop_comments(source: str) -> str:
+    """Return a shell program without its comments: see :data:`BOOTSTRAP` for the limit."""
+    return re.sub(r"^ *#.*\n", "", source, flags=re.MULTILINE)
 
 
 def _find_source(name: str) -> Path:

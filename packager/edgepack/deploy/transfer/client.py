@@ -184,7 +184,7 @@ def send_release(
     try:
         return _push_chunks(agent, preflight=preflight, progress=progress)
     except PythonMissingError:
-        if device.entry.python is not None:
+        if not device.may_lack_python:
             raise
         progress.note(f"{device.name} has no Python: whole files are sent")
         is_signed = (verified.path / MANIFEST_SIGNATURE).exists()
@@ -335,7 +335,7 @@ def _point_at(
         doing = "going back" if action == "rollback" else "switching"
         told = _read_end(result, doing, device.name, make_switch_hint(project, device.name))
     except PythonMissingError:
-        if device.entry.python is not None:
+        if not device.may_lack_python:
             raise
         told = ShellAgent(device, transport).switch(project, release, action)
     return Switched(device.name, project, told.path.name, told.path, told.before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import tarfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from edgepack.base.resources import find_ondevice_dir
 from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 from edgepack.bundle.reading import AnyBundle
 from edgepack.devices.inventory import Device
+from edgepack.devices.programs import drop_comments
 from edgepack.devices.transport import CommandResult, Transport, read_chunks
 from edgepack.errors import BusyError, DeviceError, RemoteCommandError
 
@@ -198,7 +198,7 @@ def _split_lines(result: CommandResult) -> list[str]:
 def read_agent_source() -> str:
     """Return the agent without its comments: dropbear takes command lines of 9,000 bytes."""
     source = (find_ondevice_dir() / "agent/edgepack_agent.sh").read_text(encoding="utf-8")
-    return re.sub(r"^ *#.*\n", "", source, flags=re.MULTILINE)
+    return drop_comments(source)
 
 
 class _Tar:

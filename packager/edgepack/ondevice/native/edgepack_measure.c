@@ -1,4 +1,4 @@
-/* Measure a model through onnxruntime's C API, where there is no Python: on phones.
+/* Measure a model through onnxruntime's C API, where there is no Python: on phones, and on boards.
  *
  *     edgepack_measure MODE --plan FILE [--runtime LIBRARY] [--out FILE] [OPTION VALUE ...]
  *
@@ -51,6 +51,7 @@
  * It is the counterpart of edgepack_harness.py and edgepack_load.py, and warms up, times and
  * compares as they do. Needs C11, POSIX and onnxruntime_c_api.h of onnxruntime 1.20 or newer, for
  * plugins of 1.22; the library is opened at run time, or with EDGEPACK_LINKED linked in, as on iOS.
+ * With EDGEPACK_DECLARED it needs no header but edgepack_ort.h, and takes no plugins.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -71,8 +72,10 @@
 #include <unistd.h>
 
 #include "edgepack_measure.h"
-#ifdef EDGEPACK_LINKED
+#if defined EDGEPACK_LINKED
 #include <onnxruntime/onnxruntime_c_api.h>
+#elif defined EDGEPACK_DECLARED
+#include "edgepack_ort.h"
 #else
 #include "onnxruntime_c_api.h"
 #endif
