@@ -104,7 +104,6 @@ def leased(
     *,
     exclusive: bool = True,
     wait_s: float = 0.0,
-    needs_python: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[Lease]:
     """Hold a lease of a device while the context lasts.
@@ -118,18 +117,17 @@ def leased(
         exclusive: If set, nobody else may have a lease; if not, nobody else may have an exclusive
             one.
         wait_s: How long to wait for others.
-        needs_python: Whether what is done under it needs Python there.
         progress: Gets who has the device, while waiting.
 
     Raises:
-        PythonMissingError: There is no Python, and it is needed or named in the inventory.
+        PythonMissingError: There is no Python, and the inventory names one.
         DeviceError: Others use the device; or, at the end of the context, an exclusive lease was
             lost in between, so that others may have used the device. The work under a shared lease
             stays right without it.
         RemoteCommandError: The device cannot keep leases, for example on a read-only disk.
     """
     wish = _make_wish(purpose, exclusive=exclusive, wait_s=wait_s)
-    with _open_program(device, transport, wish, needs_python=needs_python) as stream:
+    with _open_program(device, transport, wish) as stream:
         lease = _read_taken_lease(stream, device, progress)
         renewal = _Renewal(stream, device)
         try:
@@ -251,9 +249,7 @@ class _Begun:
 
 
 @contextmanager
-def _open_program(
-    device: Device, transport: Transport, wish: _Wish, *, needs_python: bool = False
-) -> Iterator[_Begun]:
+def _open_program(device: Device, transport: Transport, wish: _Wish) -> Iterator[_Begun]:
     """Run the program that keeps leases: in the device's Python or, without one, in its shell."""
     words = ("edgepack_lease", device.entry.root, json.dumps(wish))
     with ExitStack() as stack:
@@ -267,7 +263,7 @@ def _open_program(
             try:
                 raise _make_ended_error(stream.wait(), device)
             except PythonMissingError:
-                if needs_python or not device.may_lack_python:
+                if not device.may_lack_python:
                     raise
             argv = _make_shell_argv(device.entry.root, wish)
             shell = transport.stream(argv, timeout_s=_ANSWER_S, supervised=False)

@@ -8,11 +8,8 @@ golden outputs, and only then ``current`` is switched. What the inventory names 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import (
     AbstractContextManager,
-    ExitStack,
-    contextmanager,
     nullcontext,
     suppress,
 )
@@ -87,7 +84,7 @@ def push(  # noqa: PLR0913  (the command's options)
         PushAgent(
             bundle, device, transport, switch=not self_test, relay=found.find(device)
         ).started() as agent,
-        _shared(transport, device, "push", wait_s, progress, needs_python=self_test),
+        leased(transport, device, "push", exclusive=False, wait_s=wait_s, progress=progress),
     ):
         operation.describe(host_key=transport.host_key)
         several = isinstance(agent.bundle, PipelineBundle)
@@ -131,49 +128,13 @@ def rollback(
     with (
         audited("rollback", device, only_failure=True) as operation,
         connect(device) as transport,
-        _shared(transport, device, "rollback", wait_s, Silent()),
+        leased(transport, device, "rollback", exclusive=False, wait_s=wait_s),
     ):
         operation.describe(project=project, release=release, host_key=transport.host_key)
         done = client.switch_back(project, device, transport, release=release)
         operation.record("rollback", release=done.release, switched_from=done.switched_from)
         _run_hooks(device, transport)
     return done
-
-
-@contextmanager
-def _shared(
-    transport: Transport,
-    device: Device,
-    purpose: str,
-    wait_s: float,
-    progress: Progress,
-    *,
-    needs_python: bool = False,
-) -> Iterator[None]:
-    """Take a shared lease against benchmarks."""
-    with ExitStack() as stack:
-        try:
-            lease = leased(
-                transport,
-                device,
-                purpose,
-                exclusive=False,
-                wait_s=wait_s,
-                needs_python=needs_python,
-                progress=progress,
-            )
-            stack.enter_context(lease)
-        except PythonMissingError as error:
-            if not device.may_lack_python:
-                raise
-            raise PythonMissingError(
-                "there is no Python on the device, so its loader cannot try the release;"
-                " nothing was changed there",
-                hint="push with --no-self-test; or install python3 there, and then: edgepack"
-                f" device provision {device.name}",
-                where=device.name,
-            ) from error
-        yield
 
 
 @dataclass(frozen=True)
@@ -200,6 +161,14 @@ class _SelfTest:
         from edgepack.devices.probing import probe
 
         facts = probe(self.device, self.transport)
+        if facts.lacks_python and self.device.may_lack_python:
+            raise PythonMissingError(
+                "there is no Python on the device, so its loader cannot try the release;"
+                " nothing was changed there",
+                hint="push with --no-self-test; or install python3 there, and then: edgepack"
+                f" device provision {self.device.name}",
+                where=self.device.name,
+            )
         self.operation.describe(serial=facts.serial or None)
         require_kind(self.device, facts)
         return find_runtime_python(self.device, facts)

@@ -12,6 +12,7 @@ from edgepack.backends.registry import BACKENDS
 from edgepack.devices.clocks import give_back_clocks
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import Missing, ProbedFacts, PythonFacts, probe, propose_target
+from edgepack.devices.provisioning.native import list_native_problems
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError
 from edgepack.project.profile import Profile, load_profile
@@ -255,13 +256,11 @@ def find_driver_problem(facts: ProbedFacts, profile: Profile) -> tuple[str, str]
 
 
 def _find_python_problems(device: Device, facts: ProbedFacts, profile: Profile) -> list[str]:
+    if facts.lacks_python and device.may_lack_python:
+        return list(list_native_problems(facts, profile))
     if isinstance(facts.python, Missing):
-        problem = (
-            f"no Python: {facts.python.reason}: install python3 on the device; without it there are"
-            " only pushes with --no-self-test, and rollbacks"
-        )
-        programs = ", ".join(facts.lacks)
-        return [problem, f"no {programs} for these: install busybox"] if programs else [problem]
+        remedy = f"install it, or leave 'python' of {device.name!r} out of devices.yaml"
+        return [f"no Python: {facts.python.reason}: {remedy}"]
     if SpecifierSet(profile.device.python or "").contains(facts.python.version):
         return []
     remedy = f"name another with 'python' for {device.name!r} in devices.yaml"

@@ -50,7 +50,24 @@ fi
 if [ "$(uname -s)" = Darwin ]; then
   say libc "macOS $(sw_vers -productVersion)"
 else
-  say libc "$(getconf GNU_LIBC_VERSION 2>/dev/null)"
+  libc=$(getconf GNU_LIBC_VERSION 2>/dev/null)
+  # Boards without getconf: the loader of glibc runs glibc, which then says its version.
+  for loader in /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1; do
+    [ -x "$loader" ] || continue
+    found="$("$loader" --list libstdc++.so.6 2>/dev/null)"
+    for place in libc.so.6 /lib/libc.so.6 /lib64/libc.so.6 /usr/lib/libc.so.6 /lib/*-linux-gnu/libc.so.6; do
+      [ -n "$libc" ] || libc=$("$loader" "$place" 2>/dev/null |
+        sed -n 's/^GNU C Library .*version \([0-9.]*[0-9]\).*/glibc \1/p')
+      for part in "${place%libc.so.6}" "/usr${place%libc.so.6}"; do
+        [ ! -e "${part}libstdc++.so.6" ] || found=$part
+      done
+    done
+    [ -n "$found" ] || say lacks_library libstdc++.so.6
+  done
+  for loader in /lib/ld-musl-*.so.1; do
+    [ -n "$libc" ] || [ ! -e "$loader" ] || libc=musl
+  done
+  say libc "$libc"
 fi
 folder=$root
 while [ ! -d "$folder/" ]; do folder=${folder%/*}; done
@@ -128,7 +145,7 @@ class ProbedFacts:
     model: str
     """The maker's name for it; empty if unknown."""
     libc: str
-    """What wheels are built against: ``glibc 2.36``, ``macOS 15.1``; empty for anything else."""
+    """What wheels are built against: ``glibc 2.36``, ``macOS 15.1``; ``musl``; else empty."""
     cpu_flags: tuple[str, ...]
     """As ``/proc/cpuinfo`` spells them, in order of the alphabet."""
     free_bytes: int
@@ -146,6 +163,13 @@ class ProbedFacts:
     """The version of NVIDIA's driver; empty where there is none."""
     lacks: tuple[str, ...] = ()
     """Further programs that it would need, because it has no Python."""
+    lacks_library: str = ""
+    """A library that onnxruntime loads and that its loader does not find."""
+
+    @property
+    def lacks_python(self) -> bool:
+        """Whether there is no interpreter at all, not even one that does not run."""
+        return not self.python_path
 
     def format_lines(self) -> list[str]:
         """Return the facts as lines for people."""
@@ -288,6 +312,7 @@ def _make_facts(said: dict[str, str], lacks: tuple[str, ...], device: Device) ->
         serial=said.get("serial", "").strip(),
         nvidia_driver=_read_driver(said.get("nvidia", "")),
         lacks=lacks,
+        lacks_library=said.get("lacks_library", ""),
     )
 
 

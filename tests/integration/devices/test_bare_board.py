@@ -251,7 +251,7 @@ def test_login_that_prints_bytes_is_named(
     met = r"begins with b'\\xff\\xfe w'|printed .* welcome|opens no session for a command"
     with pytest.raises(DeviceError, match=met):
         push(bundle, board.device, self_test=False)
-    assert not board.at("/data").exists() or board.releases() == []
+    assert not board.project.exists() or board.releases() == []
 
 
 def test_self_test_without_python_is_refused_before_anything_is_sent(
@@ -261,7 +261,7 @@ def test_self_test_without_python_is_refused_before_anything_is_sent(
         push(bundle, board.device)
     assert "--no-self-test" in caught.value.hint
     assert "edgepack device provision board" in caught.value.hint
-    assert not board.at("/data").exists()
+    assert not board.project.exists()
 
 
 @pytest.mark.slow(reason="takes seconds")

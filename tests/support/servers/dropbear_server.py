@@ -131,7 +131,15 @@ def fill_bare_root(board: Path) -> None:
         if applet != "busybox":
             (busybox.parent / applet).symlink_to("busybox")
     dropbear = _which("dropbear")
-    for path in (dropbear, *_libraries(dropbear)):
+    add_libraries(board, dropbear)
+    there = board / dropbear.relative_to("/")
+    there.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(dropbear, there)
+
+
+def add_libraries(board: Path, *files: Path) -> None:
+    """Put what programs and libraries of this machine load into a board's root."""
+    for path in {each for one in files for each in _libraries(one)}:
         there = board / path.relative_to("/")
         there.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, there)

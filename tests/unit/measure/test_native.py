@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from edgepack.bundle.reading import load_bundle
+from edgepack.devices.provisioning.native import About
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import RemoteCommandError
-from edgepack.measure.native.documents import About
 from edgepack.measure.native.harness import NativeHarness
 from edgepack.measure.native.plans import Plan
 from edgepack.measure.native.program import ProgramRun

@@ -169,8 +169,8 @@ def send_release(
 
     Args:
         agent: Takes the bundle; it may be started already.
-        preflight: Called before anything is sent to a device that has Python and lacks the
-            release; what it raises ends the push.
+        preflight: Called before anything is sent to a device that lacks the release, or Python;
+            what it raises ends the push.
         progress: Where to report; default: nowhere.
 
     Raises:
@@ -186,6 +186,7 @@ def send_release(
     except PythonMissingError:
         if not device.may_lack_python:
             raise
+        preflight()
         progress.note(f"{device.name} has no Python: whole files are sent")
         is_signed = (verified.path / MANIFEST_SIGNATURE).exists()
         unlisted = (MANIFEST_SIGNATURE,) if is_signed else ()

@@ -10,6 +10,7 @@ from edgepack.devices.checking import find_driver_problem
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import Missing, ProbedFacts, probe_python
 from edgepack.devices.provisioning.debian import ask_debian
+from edgepack.devices.provisioning.native import RUNTIME, require_native
 from edgepack.devices.provisioning.store import RuntimeStore
 from edgepack.devices.provisioning.wheels import WheelNeeds, WheelSource, list_platform_tags
 from edgepack.devices.transport import Transport
@@ -24,7 +25,7 @@ def load_provisioned_profile(device: Device) -> Profile:
         UsageError: The inventory names an interpreter for the device, so a provisioned environment
             would not be used; or no Python runs on such devices.
     """
-    if device.entry.python is not None:
+    if not device.may_lack_python:
         raise UsageError(
             f"device {device.name!r} has 'python: {device.entry.python}' in devices.yaml, which"
             " would be used instead of a provisioned environment",
@@ -50,16 +51,22 @@ def find_needs(
 ) -> WheelNeeds:
     """Ask a device which Python it has, and return what decides which wheels it takes.
 
+    One without Python takes onnxruntime's alone, for the oldest Python that the target names.
+
     Where ``source`` has no onnxruntime, the runtime store is looked into, and then, unless it is
     offline, the target's origins are asked for one.
 
     Raises:
-        DeviceError: It has no Python, or not one that the runtime has wheels for; or too old a
-            driver; or an origin's
-            answer cannot be read.
+        DeviceError: It lacks what it needs without Python, or has not one that the runtime has
+            wheels for; or too old a driver; or an origin's answer cannot be read.
     """
     if problem := find_driver_problem(facts, profile):
         raise DeviceError(problem[0], hint=problem[1], where=device.name)
+    if device.may_lack_python and facts.lacks_python:
+        require_native(device, facts, profile)
+        python = next(f"3.{n}.0" for n in range(8, 99) if f"3.{n}.0" in _find_pythons(profile))
+        pin = f"{RUNTIME}{profile.runtime.packages[RUNTIME]}"
+        return WheelNeeds(python, facts.arch, facts.libc, (pin,), is_native=True)
     base = probe_python(device.plain_python, device, transport)
     _require_python(base.version, device, profile)
     pins = tuple(f"{name}{pin}" for name, pin in profile.runtime.packages.items())
@@ -82,8 +89,12 @@ def find_needs(
     return replace(needs, passed_over=tuple(passed_over))
 
 
+def _find_pythons(profile: Profile) -> SpecifierSet:
+    return SpecifierSet(profile.device.python or "")
+
+
 def _require_python(version: str, device: Device, profile: Profile) -> None:
-    if version not in SpecifierSet(profile.device.python or ""):
+    if version not in _find_pythons(profile):
         raise DeviceError(
             f"{device.plain_python} on the device is Python {version}; the runtime that target"
             f" {profile.id!r} pins has wheels for {profile.device.python}",

@@ -9,9 +9,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from packaging.specifiers import SpecifierSet
+
 from edgepack.devices.checking import find_absent_providers, find_unmet_pins
 from edgepack.devices.inventory import Device
-from edgepack.devices.probing import probe, probe_python
+from edgepack.devices.probing import ProbedFacts, probe, probe_python
+from edgepack.devices.provisioning.native import (
+    RUNTIME,
+    ask_runtime,
+    find_folder,
+    send_library,
+    send_program,
+)
+from edgepack.devices.provisioning.native_program import PROGRAM
 from edgepack.devices.provisioning.needs import find_needs, load_provisioned_profile
 from edgepack.devices.provisioning.proving import find_broken_providers
 from edgepack.devices.provisioning.wheels import WheelSource, fetch_wheels
@@ -67,7 +77,8 @@ class Provisioned:
     """An environment on a device, proven by importing onnxruntime there."""
 
     python: PurePosixPath
-    """Its interpreter, through the link that later runs use."""
+    """Its interpreter, through the link that later runs use; without Python the measuring
+    program."""
     packages: dict[str, str]
     """Versions as the device's own Python reports them."""
     providers: tuple[str, ...]
@@ -115,7 +126,7 @@ def provision(
     hold: Callable[[Transport], AbstractContextManager[object]] = lambda _: nullcontext(),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Provisioned:
-    """Make ``<root>/venv`` on a device with what its target pins.
+    """Make ``<root>/venv`` on a device with what its target pins; without Python ``<root>/native``.
 
     The new environment is built beside the old one and replaces it once it is proven. One that was
     cut off while it was made is made anew.
@@ -132,8 +143,8 @@ def provision(
     Raises:
         UsageError: The inventory names an interpreter for the device, so this one would not run; or
             a wheel or the wheelhouse is not there.
-        DeviceError: The device has no Python, or not one that the runtime has wheels for; or it is
-            not to be had.
+        DeviceError: The device has not a Python that the runtime has wheels for, or lacks what it
+            needs without any; or it is not to be had.
         ToolError: A wheel cannot be fetched, or is missing.
         RemoteCommandError: A command on the device failed.
     """
@@ -145,6 +156,10 @@ def provision(
         site = _Site(device, transport, profile, facts.root, progress)
         folder = Path(name)
         wanted = fetch_wheels(folder, needs, source, device.name, progress)
+        if needs.is_native:
+            with hold(transport):
+                made = _provision_native(folder, facts, site)
+            return replace(made, host_key=transport.host_key, serial=facts.serial or None)
         place = site.root / f"venv-{_compute_digest(folder, needs.python)}"
         with hold(transport):
             if not _is_proven(place, site):
@@ -159,6 +174,25 @@ def provision(
             origin=str(needs.runtime or ""),
             passed_over=needs.passed_over,
         )
+
+
+def _provision_native(folder: Path, facts: ProbedFacts, site: _Site) -> Provisioned:
+    """Put the measuring program and the library out of the one wheel in a folder on a board."""
+    device, transport, profile = site.device, site.transport, site.profile
+    [wheel] = folder.glob("*.whl")
+    site.progress("pushing the measuring program and onnxruntime's library")
+    send_program(device, transport, facts)
+    send_library(wheel, device, transport, facts)
+    about = ask_runtime(device, transport, facts)
+    if about.onnxruntime not in SpecifierSet(profile.runtime.packages[RUNTIME]):
+        raise DeviceError(
+            f"the library is that of onnxruntime {about.onnxruntime}, and target {profile.id!r}"
+            f" pins {profile.runtime.packages[RUNTIME]}",
+            hint="give the wheel of that version with --wheel FILE",
+            where=device.name,
+        )
+    program = find_folder(facts) / PROGRAM
+    return Provisioned(program, {RUNTIME: about.onnxruntime}, tuple(about.providers))
 
 
 def _compute_digest(folder: Path, python_version: str) -> str:

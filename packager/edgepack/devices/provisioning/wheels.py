@@ -48,6 +48,8 @@ class WheelNeeds:
     """What comes from other indexes than the one that pip asks."""
     passed_over: tuple[str, ...] = ()
     """Origins of the target's that the device does not have, each with the reason."""
+    is_native: bool = False
+    """Whether the device has no Python, and takes onnxruntime's library alone out of its wheel."""
 
     @property
     def cpython(self) -> str:
@@ -55,6 +57,8 @@ class WheelNeeds:
         return "cp" + "".join(self.python.split(".")[:2])
 
     def __str__(self) -> str:
+        if self.is_native:
+            return f"a board without Python, {self.arch} with {self.libc or 'no glibc'}"
         return f"Python {self.python} on {self.arch} with {self.libc or 'no glibc'}"
 
 
@@ -98,7 +102,7 @@ def fetch_wheels(
     device: str,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    """Fill a folder with all wheels that a device needs, and pip's own.
+    """Fill a folder with all wheels that a device needs, and pip's own if it has Python.
 
     Returns:
         What is to be installed: names of files in the folder, and pins.
@@ -130,7 +134,9 @@ def fetch_wheels(
     for index in needs.indexed if source.is_offline else ():
         pins += [f"{name}{pin}" for name, pin in index.packages.items()]
     wanted = [*(str(path.resolve()) for path in files), *pins]
-    result = run_program([*argv, *wanted, *_choose_pip(source)], timeout_s=FETCH_S)
+    argv += ["--no-deps"] if needs.is_native else []
+    pip = [] if needs.is_native else _choose_pip(source)
+    result = run_program([*argv, *wanted, *pip], timeout_s=FETCH_S)
     if result.exit_code:
         raise _make_fetch_error(result, needs, source, device)
     for index in needs.indexed:

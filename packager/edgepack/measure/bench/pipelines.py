@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from edgepack import __version__
 from edgepack.base.clock import format_now
@@ -63,12 +64,13 @@ def bench_pipeline(
         raise UsageError(f"{str(bundle)!r} has one model", hint="measure it with api.bench")
     progress = progress or Silent()
     with (
-        open_harness(opened, device, "bench", wait_s=wait_s, progress=progress) as harness,
+        open_harness(opened, device, "bench", wait_s=wait_s, progress=progress) as found_harness,
         progress.start_task(
             Work(f"bench on {device.name}", total=2 + chosen.runs, kinds={RUN: chosen.runs})
         ) as task,
     ):
         task.begin("select", "choosing variants that work there")
+        harness = cast(Harness, found_harness)  # without Python, opening refuses a pipeline
         stages = replace(harness, program=STAGES)
         selection = stages.select(None)
         task("select")

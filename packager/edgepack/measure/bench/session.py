@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from edgepack.base.progress import Progress
+from edgepack.base.schema import NotMeasured
 from edgepack.bundle.reading import AnyBundle, Bundle
 from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import audited
 from edgepack.deploy.transfer.client import PushAgent, PushedRelease, read_for, send_release
 from edgepack.devices.checking import find_runtime_python
-from edgepack.devices.harness import Harness
+from edgepack.devices.harness import Harness, Measurer
 from edgepack.devices.inventory import Device
 from edgepack.devices.probing import probe
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
-from edgepack.errors import EdgepackError, UsageError, format_one_line, suggest_nearest
+from edgepack.errors import DeviceError, EdgepackError, UsageError, format_one_line, suggest_nearest
+from edgepack.measure.native.board import prepared_board
+from edgepack.measure.native.harness import NativeHarness
+from edgepack.records.topology import Topology
+
+AnyHarness = Harness | NativeHarness
+HarnessMaker = Callable[[AnyBundle, PurePosixPath], AnyHarness]
+"""Makes the harness of a bundle, given its folder on the device."""
 
 INTERRUPTS = (KeyboardInterrupt, SystemExit)
 """What Ctrl-C and SIGTERM raise."""
@@ -57,7 +65,7 @@ def read_variants(path: Path, device: Device, variants: Sequence[str]) -> Bundle
 @contextmanager
 def open_harness(
     bundle: AnyBundle, device: Device, purpose: str, *, wait_s: float, progress: Progress
-) -> Iterator[Harness]:
+) -> Iterator[AnyHarness]:
     """Push a bundle beside the device's current release, and lease the device for its harness.
 
     Args:
@@ -76,10 +84,44 @@ def open_harness(
     with (
         connect(device) as transport,
         leased(transport, device, purpose, wait_s=wait_s, progress=progress),
+        prepared(device, transport, progress) as make_harness,
     ):
-        python = find_runtime_python(device, probe(device, transport))
         pushed = stage_bundle(bundle, device, transport, progress)
-        yield Harness(transport, pushed.path, python, tuple(device.entry.run_prefix))
+        yield make_harness(bundle, pushed.path)
+
+
+@contextmanager
+def prepared(device: Device, transport: Transport, progress: Progress) -> Iterator[HarnessMaker]:
+    """Find what runs harnesses on a leased device: its Python, or a program that is put there.
+
+    Raises:
+        DeviceError: The device lacks the runtime, or what it needs without Python.
+        ToolError: Without Python: what makes the program, or the runtime's wheel, is missing here.
+        RemoteCommandError: Without Python: the device does not take the program.
+    """
+    facts = probe(device, transport)
+    if facts.lacks_python and device.may_lack_python:
+        with prepared_board(device, transport, facts, progress) as make_native:
+            yield make_native
+        return
+    python, prefix = find_runtime_python(device, facts), tuple(device.entry.run_prefix)
+    yield lambda _, path: Harness(transport, path, python, prefix)
+
+
+def require_topology(harness: Measurer) -> Topology:
+    """Return the processors that a device lets a measured process use.
+
+    Raises:
+        DeviceError: It does not say.
+    """
+    found = harness.topology()
+    if isinstance(found, NotMeasured):
+        raise DeviceError(
+            f"the device does not tell which processors it has: {found.reason}",
+            hint="tune on a device with a whole /proc",
+            where=harness.transport.name,
+        )
+    return found
 
 
 def stage_bundle(

@@ -21,10 +21,8 @@ from edgepack.bundle.manifest import MANIFEST, MANIFEST_DIGEST, ManifestVariant
 from edgepack.bundle.reading import Bundle, load_bundle
 from edgepack.deploy.leases import leased
 from edgepack.deploy.transfer.client import PushedRelease
-from edgepack.devices.checking import find_runtime_python
-from edgepack.devices.harness import Harness
+from edgepack.devices.harness import Measurer
 from edgepack.devices.inventory import Device
-from edgepack.devices.probing import probe
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, EdgepackError, UsageError
@@ -34,6 +32,7 @@ from edgepack.measure.bench.session import (
     INTERRUPTED,
     INTERRUPTS,
     explain_end,
+    prepared,
     read_bundle,
     stage_bundle,
 )
@@ -190,7 +189,7 @@ def compute_pair_ratios(
 class _Measured:
     """A bundle on a device, and what it did there so far."""
 
-    harness: Harness
+    harness: Measurer
     bundle: Bundle
     selection: Selection
     runs: list[ProcessRun] = field(default_factory=list)
@@ -286,7 +285,7 @@ def _measure(session: _Session, device: Device, sides: list[_Measured]) -> None:
             leased(transport, device, purpose, wait_s=question.wait_s, progress=progress)
         )
         stack.enter_context(tuned(transport, device, tune=question.tune))
-        python = find_runtime_python(device, probe(device, transport))
+        make_harness = stack.enter_context(prepared(device, transport, progress))
         kept = max(_KEPT, device.entry.keep_releases)
         roomy = Device(device.name, device.entry.model_copy(update={"keep_releases": kept}))
         pushed = stage_bundle(candidate, roomy, transport, progress)
@@ -294,9 +293,8 @@ def _measure(session: _Session, device: Device, sides: list[_Measured]) -> None:
             base, base_path = _read_current(pushed, device, transport)
         else:
             base_path = stage_bundle(base, roomy, transport, progress).path
-        prefix = tuple(device.entry.run_prefix)
         for bundle, path in ((base, base_path), (candidate, pushed.path)):
-            harness = Harness(transport, path, python, prefix)
+            harness = make_harness(bundle, path)
             sides.append(_Measured(harness, bundle, harness.select(question.variant)))
         _measure_pairs(session, device, *sides)
         for side in sides:

@@ -21,16 +21,6 @@ ANSWERED = (0, REFUSED_EXIT)
 _Document = TypeVar("_Document", bound=StrictModel)
 
 
-class About(StrictModel):
-    """What the runtime on a device is."""
-
-    onnxruntime: Name
-    providers: list[Name]
-    cpu_count: Count
-    plugin: str = ""
-    """Why a plugin that was asked for gives no provider."""
-
-
 class _Refusal(StrictModel):
     refused: Name
     message: Name

@@ -19,16 +19,17 @@ from edgepack.devices.canary import CanaryRun
 from edgepack.devices.harness import (
     LOAD_TIMEOUT_S,
     MAX_EVENTS,
+    SLOWEST_S,
     Events,
     Quiet,
     Swept,
     compute_run_timeout_s,
 )
+from edgepack.devices.provisioning.native import About
 from edgepack.devices.transport import Transport
 from edgepack.errors import RemoteCommandError, VariantRefusedError, format_one_line
 from edgepack.measure.cooling import wait_until_cool
 from edgepack.measure.native.documents import (
-    About,
     Created,
     GoldensAnswer,
     Profiled,
@@ -46,7 +47,7 @@ from edgepack.measure.native.plans import (
     make_cpu_variant,
 )
 from edgepack.measure.native.program import NativeDevice, limit_arguments, list_arguments
-from edgepack.project.profile import SessionSettings
+from edgepack.project.profile import Provider, SessionSettings
 from edgepack.records.presets import Preset
 from edgepack.records.run import (
     IN_HOST_MEMORY,
@@ -75,6 +76,14 @@ NO_OUTPUTS_CHECKED = NotMeasured(
 )
 NO_COLD = NotMeasured(reason="the measuring program drops no file cache")
 
+
+class _Settings(StrictModel):
+    """What :attr:`NativeHarness.session` holds."""
+
+    session: SessionSettings
+    providers: list[Provider]
+
+
 _Document = TypeVar("_Document", bound=StrictModel)
 
 
@@ -102,6 +111,9 @@ class NativeHarness:
     device: NativeDevice
     bundle: Bundle
     load_timeout_s: float = LOAD_TIMEOUT_S
+    slowest_s: float = SLOWEST_S
+    session: str = ""
+    """Settings as JSON that ``measure`` and ``memory`` use instead of the manifest's."""
     _about: About | None = field(default=None, init=False)
 
     @property
@@ -149,9 +161,9 @@ class NativeHarness:
     def measure(self, variant: str, preset: Preset, seed: int = 0) -> ProcessRun:
         """Make one process run."""
         del seed  # of scenarios that it does not measure
-        timeout_s = compute_run_timeout_s(preset, self.load_timeout_s)
+        timeout_s = compute_run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
         arguments = limit_arguments(["measure", *list_arguments(preset)], timeout_s)
-        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
+        plan = self._make_planner(self._find_changed(variant)).plan_goldens()
         ran = self.device.measure_timed(arguments, plan, timeout_s=timeout_s)
         timed = read_document(TimedAnswer, ran.result, self.device.name)
         return ProcessRun(
@@ -205,7 +217,7 @@ class NativeHarness:
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
-        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
+        plan = self._make_planner(self._find_changed(variant)).plan_goldens()
         return self._ask_program(Memory, ["memory"], plan)
 
     def bound(self, variant: str) -> NotMeasured:
@@ -315,6 +327,13 @@ class NativeHarness:
         if share < wanted:
             why = f"{first} runs {share:.0%} of the nodes, at least {wanted:.0%} are needed"
             raise make_refused(why, self.device.name)
+
+    def _find_changed(self, variant: str) -> ManifestVariant:
+        """Return a variant with the settings of :attr:`session`."""
+        entry = self.bundle.manifest.find_variant(variant)
+        if not self.session:
+            return entry
+        return entry.model_copy(update=dict(_Settings.model_validate_json(self.session)))
 
     def _make_planner(self, entry: ManifestVariant) -> Planner:
         device = self.device

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edgepack.base.schema import NotMeasured
+from edgepack.devices.provisioning.native import About
 from edgepack.devices.transport import CommandResult, Transport
-from edgepack.measure.native.documents import About
+from edgepack.errors import UsageError
 from edgepack.measure.native.plans import Plan
 from edgepack.records.presets import Preset
 from edgepack.records.run import Conditions, DeviceFacts
@@ -94,7 +95,18 @@ def limit_arguments(arguments: Sequence[str], timeout_s: float) -> list[str]:
 
 
 def list_arguments(preset: Preset) -> list[str]:
-    """Return the program's arguments for a preset."""
+    """Return the program's arguments for a preset.
+
+    Raises:
+        UsageError: The program does not measure the preset's scenario.
+    """
+    if preset.scenario.name != "single-stream":
+        asked = preset.scenario.name
+        raise UsageError(
+            f"without Python a device is measured as a single stream, not as {asked}",
+            hint="leave --scenario out",
+            where="--scenario",
+        )
     return [
         *("--duration-s", f"{preset.duration_s:g}"),
         *("--iterations", str(preset.iterations)),

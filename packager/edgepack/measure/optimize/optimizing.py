@@ -22,13 +22,18 @@ from edgepack.builder.sources import open_project
 from edgepack.bundle.manifest import Accuracy, Manifest
 from edgepack.bundle.reading import Bundle
 from edgepack.bundle.unused import Unused
-from edgepack.devices.harness import Harness
 from edgepack.devices.inventory import Device
-from edgepack.devices.topology import ask_topology
 from edgepack.devices.transports import require_machine
 from edgepack.errors import BugError, EdgepackError, LimitError, RemoteCommandError, format_one_line
 from edgepack.measure.bench.assemble import make_report_id, make_variant_facts
-from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness, read_bundle
+from edgepack.measure.bench.session import (
+    INTERRUPTS,
+    AnyHarness,
+    explain_end,
+    open_harness,
+    read_bundle,
+    require_topology,
+)
 from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.measure.optimize.candidates import add_candidates
 from edgepack.measure.optimize.keeping import find_runs_dir
@@ -217,7 +222,7 @@ def _ask(
 
 
 def _begin(
-    asked: TuneQuestion, bundle: Bundle, device: Device, harness: Harness, progress: Progress
+    asked: TuneQuestion, bundle: Bundle, device: Device, harness: AnyHarness, progress: Progress
 ) -> OptimizeSearch:
     """Return the search over the variants that the device does not pass over.
 
@@ -225,7 +230,7 @@ def _begin(
         RemoteCommandError: No variant works there.
     """
     selection = harness.select(None)
-    topology = ask_topology(harness.transport, harness.python, harness.run_prefix)
+    topology = require_topology(harness)
     passed_over = {each.variant for each in selection.unused}
     left = [entry for entry in bundle.manifest.variants if entry.id not in passed_over]
     site = Site(asked, device, bundle, harness, selection, topology, selection.unused, progress)
@@ -326,7 +331,7 @@ def _is_shown(found: Confirmation | NotMeasured) -> bool:
 
 def _compare(
     search: OptimizeSearch,
-    harness: Harness,
+    harness: AnyHarness,
     base: MeasuredCandidate,
     answer: MeasuredCandidate,
     share: float = 1.0,

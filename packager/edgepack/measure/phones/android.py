@@ -23,9 +23,9 @@ from edgepack.bundle.reading import Bundle
 from edgepack.deploy.transfer.client import format_sent
 from edgepack.devices.inventory import Device
 from edgepack.devices.phones.adb import Adb
+from edgepack.devices.provisioning.native import About
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import DeviceError
-from edgepack.measure.native.documents import About
 from edgepack.measure.native.plans import Plan, list_files
 from edgepack.measure.native.program import ProgramRun
 from edgepack.measure.phones.conditions import (

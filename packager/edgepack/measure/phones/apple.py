@@ -30,6 +30,7 @@ from edgepack.devices.inventory import Device
 from edgepack.devices.phones.stage import make_stage
 from edgepack.devices.phones.tool_problems import join_output
 from edgepack.devices.phones.xcode import BUILD_S, Xcode
+from edgepack.devices.provisioning.native import About
 from edgepack.devices.transport import CommandResult, Transport
 from edgepack.errors import (
     BundleError,
@@ -38,7 +39,7 @@ from edgepack.errors import (
     RemoteCommandError,
     format_one_line,
 )
-from edgepack.measure.native.documents import ANSWERED, About
+from edgepack.measure.native.documents import ANSWERED
 from edgepack.measure.native.plans import Plan, list_files
 from edgepack.measure.native.program import ProgramRun
 from edgepack.measure.phones.conditions import IOS_MARK, NO_TOPOLOGY, parse_ios_conditions

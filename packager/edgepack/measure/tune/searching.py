@@ -17,10 +17,11 @@ from edgepack.base.schema import NotMeasured
 from edgepack.bundle.manifest import ManifestVariant
 from edgepack.bundle.reading import Bundle
 from edgepack.bundle.unused import Unused
-from edgepack.devices.harness import Harness
+from edgepack.devices.harness import Measurer
 from edgepack.devices.inventory import Device
 from edgepack.errors import BudgetError, RemoteCommandError, format_one_line
 from edgepack.measure.bench.joining import can_check
+from edgepack.measure.bench.session import AnyHarness
 from edgepack.measure.tune.confirming import Pairs, make_pairs
 from edgepack.measure.tune.halving import (
     CandidateOutError,
@@ -107,7 +108,7 @@ class Site:
     question: TuneQuestion
     device: Device
     bundle: Bundle
-    harness: Harness
+    harness: AnyHarness
     selection: Selection
     topology: Topology
     unused: list[Unused]
@@ -349,7 +350,7 @@ class TuneSearch:
             energy_mj=_find_energy(run),
         )
 
-    def _make_harness(self, tried: MeasuredCandidate) -> Harness:
+    def _make_harness(self, tried: MeasuredCandidate) -> Measurer:
         longest_s = min(self.site.harness.load_timeout_s, max(30.0, self._compute_left_s()))
         return replace(
             self.site.harness,

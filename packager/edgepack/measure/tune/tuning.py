@@ -15,7 +15,13 @@ from edgepack.devices.topology import ask_topology
 from edgepack.devices.transports import connect, require_machine
 from edgepack.errors import EdgepackError, RemoteCommandError, UsageError
 from edgepack.measure.bench.joining import can_check
-from edgepack.measure.bench.session import INTERRUPTS, explain_end, open_harness, read_variants
+from edgepack.measure.bench.session import (
+    INTERRUPTS,
+    explain_end,
+    open_harness,
+    read_variants,
+    require_topology,
+)
 from edgepack.measure.limits import split_by_limits
 from edgepack.measure.tune.assembling import make_report
 from edgepack.measure.tune.norms import has_norms
@@ -105,7 +111,7 @@ def tune(
             bundle, device, "tune", wait_s=question.wait_s, progress=progress
         ) as harness:
             selection = harness.select(variants[0].id if len(variants) == 1 else None)
-            topology = ask_topology(harness.transport, harness.python, harness.run_prefix)
+            topology = require_topology(harness)
             unused += selection.unused
             out = {each.variant for each in unused}
             left = [variant for variant in variants if variant.id not in out]

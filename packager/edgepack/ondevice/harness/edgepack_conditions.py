@@ -21,7 +21,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 if __package__:
     from . import edgepack_sysfs as sysfs
@@ -29,21 +29,26 @@ else:  # a bundle's, whose folder is not on the path with -I
     sys.path.append(str(Path(__file__).resolve().parent))
     import edgepack_sysfs as sysfs  # type: ignore[import-not-found,no-redef]
 
+Ask = Callable[..., str]
+
 COOL_DOWN_S = 300.0
 SAY_S = 5.0
 COOLING = "edgepack-cooling "
 
 
-def read_conditions(root: Path = sysfs.ROOT) -> sysfs.Json:
-    """Return what decides the speed of this moment, as ``Conditions`` of edgepack's reports."""
-    bits, of_boot = read_throttled_bits(root)
+def read_conditions(root: Path = sysfs.ROOT, ask: Ask = sysfs.read_output) -> sysfs.Json:
+    """Return what decides the speed of this moment, as ``Conditions`` of edgepack's reports.
+
+    ``ask`` returns what a program prints, given its argv; nothing if there is no such program.
+    """
+    bits, of_boot = read_throttled_bits(root, ask)
     return {
         "governor": read_governor(root),
         "temperature_c": read_temperature(root),
         "throttle_events": count_throttle_events(root),
         "throttled_now": _list_causes(bits, 0),
         "throttled_since_boot": _list_causes(bits if of_boot else None, 16),
-        "power_mode": read_power_mode(root),
+        "power_mode": read_power_mode(root, ask),
         "load": read_load(root),
     }
 
@@ -79,18 +84,20 @@ def count_throttle_events(root: Path = sysfs.ROOT) -> Any:
     return sum(known) if known else sysfs.make_not_measured("no throttle counter can be read")
 
 
-def read_throttled_bits(root: Path = sysfs.ROOT) -> Tuple[Optional[int], bool]:
+def read_throttled_bits(
+    root: Path = sysfs.ROOT, ask: Ask = sysfs.read_output
+) -> Tuple[Optional[int], bool]:
     """Return a Raspberry Pi's throttle bits, and whether those from 16 on are since boot."""
-    _, _, text = sysfs.read_output("vcgencmd", "get_throttled").partition("=")
+    _, _, text = ask("vcgencmd", "get_throttled").partition("=")
     if text:
         return int(text, 16), True
     text = sysfs.read(root / sysfs.PI_FILE).strip()
     return (int(text, 16), False) if text else (None, False)
 
 
-def read_power_mode(root: Path = sysfs.ROOT) -> Any:
+def read_power_mode(root: Path = sysfs.ROOT, ask: Ask = sysfs.read_output) -> Any:
     """Return the power mode by its name: a Jetson's, or an ACPI platform profile."""
-    found = re.search(r"NV Power Mode: *(\S+)", sysfs.read_output("nvpmodel", "-q"))
+    found = re.search(r"NV Power Mode: *(\S+)", ask("nvpmodel", "-q"))
     text = found[1] if found else sysfs.read(root / "sys/firmware/acpi/platform_profile").strip()
     return text or sysfs.make_not_measured("this device has none")
 

@@ -53,7 +53,10 @@
  * plugins of 1.22; the library is opened at run time, or with EDGEPACK_LINKED linked in, as on iOS.
  * With EDGEPACK_DECLARED it needs no header but edgepack_ort.h, and takes no plugins.
  */
-#define _GNU_SOURCE
+#ifndef __APPLE__
+/* No more than it calls: with _GNU_SOURCE glibc 2.38 and newer give functions that older ones lack. */
+#define _POSIX_C_SOURCE 200809L
+#endif
 #include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
