@@ -257,15 +257,15 @@ def _open_program(device: Device, transport: Transport, wish: _Wish) -> Iterator
         program = open_device_program(
             transport, device, *words, timeout_s=_ANSWER_S, supervised=False
         )
-        stream = stack.enter_context(program)
-        head = stream.read(1)
-        if not head:
-            try:
+        try:
+            stream = stack.enter_context(program)
+            head = stream.read(1)
+            if not head:
                 raise _make_ended_error(stream.wait(), device)
-            except PythonMissingError:
-                if not device.may_lack_python:
-                    raise
-            argv = _make_shell_argv(device.entry.root, wish)
+        except PythonMissingError:
+            if not device.may_lack_python:
+                raise
+            argv, head = _make_shell_argv(device.entry.root, wish), b""
             shell = transport.stream(argv, timeout_s=_ANSWER_S, supervised=False)
             stream = stack.enter_context(shell)
         yield _Begun(stream, bytearray(head))

@@ -125,7 +125,10 @@ class CommandTransport:
         """Copy one file from the device, replacing what is there atomically."""
         with (
             tempfile.TemporaryDirectory(dir=local.parent, prefix=".edgepack-") as folder,
-            self.stream(["cat", "--", str(remote)], timeout_s=timeout_s) as stream,
+            # It ends by itself, and a device without Python has no supervisor.
+            self.stream(
+                ["cat", "--", str(remote)], timeout_s=timeout_s, supervised=False
+            ) as stream,
         ):
             partial = Path(folder) / "partial"
             with partial.open("wb") as file:

@@ -1,47 +1,84 @@
-"""A board with dropbear, busybox and glibc, and no Python: checked, provisioned and measured."""
+"""A board with dropbear, busybox and glibc, and no Python: provisioned, measured and shared."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
-from edgepack.deploy.operations import provision_device
-from edgepack.devices.checking import check
+from edgepack.builder.build import build
+from edgepack.bundle.reading import Bundle
+from edgepack.cli.main import run
 from edgepack.deploy.fleet.store import ProvisionOptions
+from edgepack.deploy.leases import lease_device, leased, list_leases, release_device
+from edgepack.deploy.operations import provision_device
+from edgepack.deploy.push import push
+from edgepack.devices.checking import check
+from edgepack.devices.transports import connect
+from edgepack.errors import BusyError, DeviceError, PythonMissingError, ToolError, UsageError
 from edgepack.measure.bench.run import bench
+from edgepack.measure.bench.session import open_harness
+from edgepack.measure.compare.comparing import CompareQuestion, compare
+from edgepack.measure.evaluate.evaluate import evaluate
+from edgepack.measure.evaluate.stream import stream_answers
+from edgepack.ondevice.runtime import edgepack_loader as loader
+from edgepack.records.deciding import Rule
+from edgepack.records.presets import Preset, find_preset
+from edgepack.records.run import NotMeasured
+from edgepack.records.scenarios import make_scenario
 
+from tests.mobile.signatures import BUCKETS
+from tests.support.nets import tiny_models
 from tests.support.reports.tiny_bundle import write_tiny_bundle
 from tests.support.servers.boards import Board
 from tests.support.servers.dropbear_server import DropbearServer, add_libraries, require_dropbear
 from tests.support.servers.loopback import ssh_device
 
-CAPI = Path(str(importlib.util.find_spec("onnxruntime").origin)).parent / "capi"  # type: ignore[union-attr]
+TARGET = "linux-x86-64"
+SAMPLES = 40
+_FOUND = importlib.util.find_spec("onnxruntime")
+[LIBRARY] = Path(str(_FOUND and _FOUND.origin)).parent.glob("capi/libonnxruntime.so.1.*")
 
 
-@pytest.fixture
-def wheel(tmp_path: Path) -> Path:
-    """A wheel of this machine's onnxruntime that has nothing but the library."""
-    [library] = CAPI.glob("libonnxruntime.so.1.*")
-    version = library.name.removeprefix("libonnxruntime.so.")
-    path = tmp_path / f"onnxruntime-{version}-cp311-cp311-manylinux_2_28_x86_64.whl"
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel that has nothing but the library of this machine's onnxruntime."""
+    version = LIBRARY.name.removeprefix("libonnxruntime.so.")
+    name = f"onnxruntime-{version}-cp311-cp311-manylinux_2_28_x86_64.whl"
+    path = tmp_path_factory.mktemp("wheel") / name
     with zipfile.ZipFile(path, "w") as archive:
         about = f"Metadata-Version: 2.1\nName: onnxruntime\nVersion: {version}\n"
         archive.writestr(f"onnxruntime-{version}.dist-info/METADATA", about)
         archive.writestr(f"onnxruntime-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\n")
         archive.writestr("onnxruntime/__init__.py", "")
-        archive.write(library, f"onnxruntime/capi/{library.name}")
+        archive.write(LIBRARY, f"onnxruntime/capi/{LIBRARY.name}")
     return path
 
 
+@pytest.fixture(scope="module")
+def provisioned(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[Board]:
+    """One board for all tests that measure."""
+    require_dropbear()
+    with DropbearServer(tmp_path_factory.mktemp("server") / "s", bare=True) as server:
+        add_libraries(server.board, LIBRARY)
+        board = Board(ssh_device(server, root="/data"), server.board)
+        assert check(board.device).problems == ()
+        made = provision_device(board.device, ProvisionOptions(wheels=[wheel]))
+        assert made.packages == {"onnxruntime": LIBRARY.name.removeprefix("libonnxruntime.so.")}
+        assert "CPUExecutionProvider" in made.providers
+        yield board
+
+
 @pytest.fixture
-def board(tmp_path: Path) -> Iterator[Board]:
+def bare(tmp_path: Path) -> Iterator[Board]:
+    """A board without any libraries but dropbear's."""
     require_dropbear()
     with DropbearServer(tmp_path / "server", bare=True) as server:
-        add_libraries(server.board, *CAPI.glob("libonnxruntime.so.1.*"))
         yield Board(ssh_device(server, root="/data"), server.board)
 
 
@@ -50,14 +87,67 @@ def bundle(tmp_path: Path) -> Path:
     return write_tiny_bundle(tmp_path / "bundle")
 
 
-def test_x(board: Board, wheel: Path, bundle: Path) -> None:
-    print(check(board.device).facts.format_lines())
-    made = provision_device(board.device, ProvisionOptions(wheels=[wheel]))
-    print(made)
-    report = bench(bundle, board.device, preset="smoke")
-    d = json.loads(report.model_dump_json())
-    for r in d["runs"]:
-        r["latencies_ns"] = len(r["latencies_ns"])
-    d["latencies_ns"] = 0
-    print(json.dumps(d)[:9000])
-    assert 0
+@pytest.mark.slow(reason="a whole measurement on a board")
+def test_bench_on_a_board_without_python_reports_as_from_one_with_it(
+    provisioned: Board, bundle: Path
+) -> None:
+    zone = provisioned.slash / "sys/class/thermal/thermal_zone0"
+    zone.mkdir(parents=True)
+    (zone / "type").write_text("cpu\n")
+    (zone / "temp").write_text("41500\n")
+    policy = provisioned.slash / "sys/devices/system/cpu/cpufreq/policy0"
+    policy.mkdir(parents=True)
+    (policy / "scaling_governor").write_text("performance\n")
+    report = bench(bundle, provisioned.device, preset="smoke")
+    shutil.rmtree(provisioned.slash / "sys")
+    assert report.variant_used == "cpu-int8-static"
+    assert len(report.runs) == find_preset("smoke").runs
+    assert {each.golden_min_sqnr_db for each in report.runs} == {200.0}
+    assert report.latencies_ns == [ns for each in report.runs for ns in each.latencies_ns]
+    assert not isinstance(report.placement, NotMeasured)
+    assert report.placement.counts == {"CPUExecutionProvider": len(report.placement.nodes)}
+    assert not isinstance(report.memory, NotMeasured)
+    assert 0 < report.memory.baseline_bytes < report.memory.loaded_bytes <= report.memory.peak_bytes
+    assert report.facts.python.startswith("none")
+    for conditions in (report.facts.conditions, report.runs[0].before, report.runs[0].after):
+        assert (conditions.temperature_c, conditions.governor) == (41.5, "performance")
+    assert not (provisioned.slash / "data/native/work").exists()
+
+
+@pytest.mark.slow(reason="evaluates on a board")
+def test_evaluate_on_a_board_without_python_agrees_with_the_build(
+    provisioned: Board, tmp_path: Path
+) -> None:
+    project = tiny_models.write_project(tmp_path)
+    images, labels = tiny_models.images(SAMPLES, seed=2), np.arange(SAMPLES) % 4
+    np.savez(tmp_path / "eval.npz", image=images, labels=labels)
+    [made] = build(project=project, targets=[TARGET], out=tmp_path / "dist").bundles
+    found = evaluate(made.bundle.path, provisioned.device, project=project)
+    assert found.measured == made.bundle.manifest.variants[0].accuracy
+
+
+@pytest.mark.slow(reason="streams samples to a board")
+def test_samples_are_padded_and_cut_as_the_loader_does(provisioned: Board, tmp_path: Path) -> None:
+    [made] = build(project=BUCKETS.write(tmp_path / "p", TARGET), out=tmp_path / "d").bundles
+    model = loader.load(made.bundle.path, "cpu-fp32")
+    random = np.random.default_rng(3)
+    samples = [{"input_ids": random.integers(1, 16, (1, size))} for size in (5, 3, 8, 4)]
+    answers = stream_all(made.bundle, provisioned, samples)
+    for sample, answer in zip(samples, answers, strict=True):
+        wanted = model.run(model.check_inputs(sample))
+        assert {name: value.tolist() for name, value in answer.items()} == {
+            name: value.tolist() for name, value in wanted.items()
+        }
+
+
+def stream_all(
+    bundle: Bundle, board: Board, samples: list[dict[str, np.ndarray]]
+) -> list[dict[str, np.ndarray]]:
+    from edgepack.base.progress import Silent
+
+    with open_harness(bundle, board.device, "test", wait_s=0, progress=Silent()) as harness:
+        numbers = range(len(samples))
+        return [
+            answer.outputs
+            for answer in stream_answers(harness, samples.__getitem__, numbers, "cpu-fp32")
+        ]

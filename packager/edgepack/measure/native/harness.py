@@ -163,7 +163,7 @@ class NativeHarness:
         del seed  # of scenarios that it does not measure
         timeout_s = compute_run_timeout_s(preset, self.load_timeout_s, self.slowest_s)
         arguments = limit_arguments(["measure", *list_arguments(preset)], timeout_s)
-        plan = self._make_planner(self._find_changed(variant)).plan_goldens()
+        plan = self.make_planner(self._find_changed(variant)).plan_goldens()
         ran = self.device.measure_timed(arguments, plan, timeout_s=timeout_s)
         timed = read_document(TimedAnswer, ran.result, self.device.name)
         return ProcessRun(
@@ -186,7 +186,7 @@ class NativeHarness:
         """Time how long the variant's sessions take to create, in nanoseconds."""
         if cold:
             return NO_COLD
-        plan = self._make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
+        plan = self.make_planner(self.bundle.manifest.find_variant(variant)).plan_goldens()
         return self._ask_program(Created, ["create"], plan).session_create_ns
 
     def start(self, variant: str, *, cold: bool) -> int | NotMeasured:
@@ -200,7 +200,7 @@ class NativeHarness:
         """Make one process run with inputs of other shapes; outputs of a batch are checked."""
         entry = self.bundle.manifest.find_variant(variant)
         try:
-            planner = self._make_planner(entry)
+            planner = self.make_planner(entry)
             joined = planner.plan_batch(batch) if batch else None
             timed = self._ask_program(
                 TimedAnswer,
@@ -217,7 +217,7 @@ class NativeHarness:
 
     def memory(self, variant: str) -> Memory:
         """Measure peak memory."""
-        plan = self._make_planner(self._find_changed(variant)).plan_goldens()
+        plan = self.make_planner(self._find_changed(variant)).plan_goldens()
         return self._ask_program(Memory, ["memory"], plan)
 
     def bound(self, variant: str) -> NotMeasured:
@@ -288,7 +288,7 @@ class NativeHarness:
         """
         for why in self._list_lacking(entry):
             raise make_refused(why, self.device.name)
-        found = self._ask_program(GoldensAnswer, ["check"], self._make_planner(entry).plan_check())
+        found = self._ask_program(GoldensAnswer, ["check"], self.make_planner(entry).plan_check())
         if not found.golden_min_sqnr_db >= entry.min_sqnr_db:
             raise make_refused(
                 f"its output is {found.golden_min_sqnr_db:.1f} dB near the golden one,"
@@ -335,7 +335,8 @@ class NativeHarness:
             return entry
         return entry.model_copy(update=dict(_Settings.model_validate_json(self.session)))
 
-    def _make_planner(self, entry: ManifestVariant) -> Planner:
+    def make_planner(self, entry: ManifestVariant) -> Planner:
+        """Return what makes the plans of a variant, or of one with changed settings."""
         device = self.device
         runtime = f"onnxruntime-{self.about.onnxruntime}"
         cache = f"{device.cache}/{entry.model_sha256[:16]}/{runtime}"
@@ -351,7 +352,7 @@ class NativeHarness:
 
     def _read_events(self, entry: ManifestVariant) -> tuple[int, Events]:
         prefix = f"{self.device.scratch}/profile"
-        plan = self._make_planner(entry).plan_profile()
+        plan = self.make_planner(entry).plan_profile()
         made = self._ask_program(Profiled, ["profile", "--profile-prefix", prefix], plan)
         return made.runs, parse_events(self.device.take(made.profile), self.device.name)
 

@@ -8,7 +8,7 @@ tensors that have to be padded, or that a palette holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -280,15 +280,46 @@ class Planner:
         return Plan("\n".join(lines), files)
 
     def _list_cuts(self, feed: Feed) -> Iterator[str]:
-        sizes = self._find_sizes(feed)
-        for each in self.entry.slices:
-            yield f"cut {_quote(each.output)} {each.axis} {sizes[each.dim]}"
+        for output, axis, size in self._list_slices(feed):
+            yield f"cut {_quote(output)} {axis} {size}"
 
     def _read_feed(self, number: int) -> Feed:
         tensors = self.bundle.manifest.goldens[number].inputs
         feed = {tensor.name: read_golden(self.bundle.path, tensor) for tensor in tensors}
         made: Feed = self._shapes.add_masks(feed)
         return made
+
+    def place_sample(self, feed: Feed) -> tuple[bytes, Callable[[Feed], Feed]]:
+        """Return a sample as the program takes it, and what makes its outputs of those it puts out.
+
+        Raises:
+            ValueError: No model takes it.
+        """
+        feed = self._shapes.add_masks(feed)
+        place = self._find_model(feed)
+        cuts = list(self._list_slices(feed)) if self.entry.buckets else []
+        if self.entry.buckets:
+            feed = self._shapes.pad_feed(feed, self._models[place].dims)
+        lines, bodies = [f"sample {place}"], []
+        for name, array in feed.items():
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            bodies.append(np.ascontiguousarray(little).tobytes())
+            words = ["input", _quote(name), array.dtype.name, len(bodies[-1]), *array.shape]
+            lines.append(" ".join(map(str, words)))
+
+        def cut(outputs: Feed) -> Feed:
+            found = dict(outputs)
+            for output, axis, size in cuts:
+                found[output] = np.take(found[output], range(size), axis)
+            return found
+
+        return b"".join(["\n".join([*lines, "run\n"]).encode(), *bodies]), cut
+
+    def _list_slices(self, feed: Feed) -> Iterator[tuple[str, int, int]]:
+        """Yield output, axis and size of what is left of outputs."""
+        sizes = self._find_sizes(feed)
+        for each in self.entry.slices:
+            yield each.output, each.axis, sizes[each.dim]
 
     def _find_sizes(self, feed: Feed) -> Mapping[str, int]:
         found: Mapping[str, int] = self._shapes.find_sizes(shapes.find_shapes(feed))

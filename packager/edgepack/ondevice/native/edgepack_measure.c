@@ -12,6 +12,7 @@
  *   create   create the sessions: {"session_create_ns"}
  *   memory   peaks of resident memory: {"baseline_bytes", "loaded_bytes", "peak_bytes", "runs"}
  *   profile  run the first golden under onnxruntime's profiler: {"profile": FILE, "runs"}
+ *   serve    answer samples on stdin until it ends; the plan's goldens are not run
  *   clock    the monotonic clock of timed_from_ns: {"ns"}; needs no plan
  *   steady   read windows ("BEGIN_S MEDIAN" each) from stdin, say whether they are steady
  *
@@ -47,6 +48,16 @@
  *                                         values of a channel lie behind each other
  *     channels COUNT QUANTITY             so many more channels are of the quantity, from 0
  *     cut OUTPUT AXIS SIZE                before it is compared
+ *
+ * A sample for serve is lines, and the bytes of its inputs one after the other behind the last line:
+ *
+ *     sample SESSION
+ *     input NAME DTYPE BYTES DIM...
+ *     run
+ *
+ * An input of a state that is not there is fed what the sample before put out. An answer is as that
+ * of edgepack_harness.py: the length of its header (4 bytes, big-endian), the header as JSON with
+ * "ns" and "tensors", or "error"; and the bytes of the tensors.
  *
  * It is the counterpart of edgepack_harness.py and edgepack_load.py, and warms up, times and
  * compares as they do. Needs C11, POSIX and onnxruntime_c_api.h of onnxruntime 1.20 or newer, for
@@ -386,6 +397,16 @@ static void read_line(Plan *plan, char **words, size_t count) {
   }
 }
 
+static size_t split(char *line, char **words) {
+  char *rest = NULL;
+  size_t count = 0;
+  for (char *word = strtok_r(line, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest)) {
+    if (count == MAX_WORDS) wrong("there is a line of more than %d words", MAX_WORDS);
+    words[count++] = word;
+  }
+  return count;
+}
+
 static Plan read_plan(const char *path) {
   Plan plan = {0};
   FILE *file = fopen(path, "r");
@@ -393,12 +414,8 @@ static Plan read_plan(const char *path) {
   char *line = NULL;
   size_t size = 0;
   while (getline(&line, &size, file) > 0) {
-    char *words[MAX_WORDS], *rest = NULL;
-    size_t count = 0;
-    for (char *word = strtok_r(line, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest)) {
-      if (count == MAX_WORDS) wrong("the plan has a line of more than %d words", MAX_WORDS);
-      words[count++] = word;
-    }
+    char *words[MAX_WORDS];
+    size_t count = split(line, words);
     if (count) read_line(&plan, words, count);
   }
   free(line);
@@ -610,9 +627,19 @@ static void open_session(Session *session, void *runtime, const char *profile) {
   ort->ReleaseSessionOptions(options);
 }
 
-static void prepare(Golden *golden) {
+static OrtValue *value_of(const Tensor *tensor) {
   OrtMemoryInfo *memory;
+  OrtValue *value;
   check(ort->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory), "inference");
+  check(ort->CreateTensorWithDataAsOrtValue(memory, tensor->data, tensor->bytes, tensor->dims,
+                                            tensor->rank, DTYPES[dtype_of(tensor->dtype)].type,
+                                            &value),
+        "inference");
+  ort->ReleaseMemoryInfo(memory);
+  return value;
+}
+
+static void prepare(Golden *golden) {
   size_t count = golden->inputs.count;
   golden->input_names = made(count * sizeof *golden->input_names);
   golden->input_values = made(count * sizeof *golden->input_values);
@@ -620,16 +647,12 @@ static void prepare(Golden *golden) {
     Tensor *tensor = &golden->inputs.items[index];
     read_data(tensor);
     golden->input_names[index] = tensor->name;
-    check(ort->CreateTensorWithDataAsOrtValue(
-              memory, tensor->data, tensor->bytes, tensor->dims, tensor->rank,
-              DTYPES[dtype_of(tensor->dtype)].type, &golden->input_values[index]),
-          "inference");
+    golden->input_values[index] = value_of(tensor);
   }
   for (size_t index = 0; index < golden->outputs.count; index++)
     read_data(&golden->outputs.items[index]);
   golden->fed = made(count * sizeof *golden->fed);
   memcpy(golden->fed, golden->input_values, count * sizeof *golden->fed);
-  ort->ReleaseMemoryInfo(memory);
 }
 
 static OrtStatus *run(const Plan *plan, const Golden *golden, OrtValue *const *inputs,
@@ -1045,6 +1068,132 @@ static void profile(Plan *plan, void *runtime, const char *prefix) {
   fprintf(out, ",\"runs\":%d}\n", PROFILE_RUNS);
 }
 
+/* ---- samples ----------------------------------------------------------------------------- */
+
+static void forget(Tensors *tensors) {
+  for (size_t index = 0; index < tensors->count; index++) {
+    Tensor *each = &tensors->items[index];
+    free(each->name), free(each->dtype), free(each->path);
+    free(each->extra_db), free(each->quantities), free(each->data);
+  }
+  free(tensors->items);
+  *tensors = (Tensors){0};
+}
+
+/* Describe an output as the answers' header has it; return how many bytes it has. */
+static size_t write_head(const char *name, OrtValue *value) {
+  OrtTensorTypeAndShapeInfo *info;
+  ONNXTensorElementDataType type;
+  int64_t dims[MAX_WORDS];
+  size_t rank, dtype = 0;
+  check(ort->GetTensorTypeAndShape(value, &info), "inference");
+  check(ort->GetTensorElementType(info, &type), "inference");
+  check(ort->GetDimensionsCount(info, &rank), "inference");
+  if (rank > MAX_WORDS) wrong("%s has %zu axes", name, rank);
+  check(ort->GetDimensions(info, dims, rank), "inference");
+  ort->ReleaseTensorTypeAndShapeInfo(info);
+  while (dtype < sizeof DTYPES / sizeof *DTYPES && DTYPES[dtype].type != type) dtype++;
+  if (dtype == sizeof DTYPES / sizeof *DTYPES) wrong("%s has a dtype that is not known", name);
+  fputs("{\"name\":", out);
+  write_string(name);
+  fprintf(out, ",\"dtype\":\"%s\",\"shape\":[", DTYPES[dtype].name);
+  for (size_t axis = 0; axis < rank; axis++)
+    fprintf(out, "%s%lld", axis ? "," : "", (long long)dims[axis]);
+  fputs("]}", out);
+  return product(dims, 0, rank) * DTYPES[dtype].size;
+}
+
+/* Write one message: its header, and the outputs behind it if there is no error. */
+static void write_answer(const Plan *plan, OrtValue **outputs, int64_t ns, const char *error) {
+  FILE *stream = out;
+  char *header = NULL;
+  size_t length = 0, count = error ? 0 : plan->fetched_count;
+  size_t *sizes = made(plan->fetched_count * sizeof *sizes);
+  out = open_memstream(&header, &length);
+  if (!out) wrong("out of memory");
+  fprintf(out, "{\"ns\":%lld,\"error\":", (long long)ns);
+  write_string(error ? error : "");
+  fputs(",\"tensors\":[", out);
+  for (size_t index = 0; index < count; index++) {
+    if (index) fputc(',', out);
+    sizes[index] = write_head(plan->fetched[index], outputs[index]);
+  }
+  fputs("]}", out);
+  fclose(out);
+  out = stream;
+  for (int shift = 24; shift >= 0; shift -= 8) fputc((int)(length >> shift & 255), out);
+  fwrite(header, 1, length, out);
+  for (size_t index = 0; index < count; index++) {
+    void *values;
+    check(ort->GetTensorMutableData(outputs[index], &values), "inference");
+    fwrite(values, 1, sizes[index], out);
+  }
+  fflush(out);
+  free(header);
+  free(sizes);
+}
+
+/* Run a sample, with the state that the one before has reached for what it lacks of it. */
+static void answer(const Plan *plan, size_t session, const Tensors *inputs) {
+  size_t count = inputs->count, most = count + plan->state_count;
+  const char **names = made(most * sizeof *names);
+  OrtValue **values = made(most * sizeof *values), **outputs;
+  outputs = made(plan->fetched_count * sizeof *outputs);
+  for (size_t index = 0; index < count; index++) {
+    names[index] = inputs->items[index].name;
+    values[index] = value_of(&inputs->items[index]);
+  }
+  size_t given = count;
+  for (size_t each = 0; plan->reached[0] && each < plan->state_count; each++) {
+    bool is_given = false;
+    for (size_t index = 0; index < given; index++)
+      is_given |= !strcmp(names[index], plan->states[each].input);
+    if (is_given) continue;
+    names[count] = plan->states[each].input;
+    values[count++] = plan->reached[plan->states[each].output];
+  }
+  int64_t began = now_ns();
+  OrtStatus *status = ort->Run(plan->sessions[session].session, NULL, names,
+                               (const OrtValue *const *)values, count,
+                               (const char *const *)plan->fetched, plan->fetched_count, outputs);
+  int64_t took_ns = now_ns() - began;
+  write_answer(plan, outputs, took_ns, status ? ort->GetErrorMessage(status) : NULL);
+  if (status) ort->ReleaseStatus(status);
+  else if (plan->state_count) keep(plan, outputs);
+  else release(plan, outputs);
+  for (size_t index = 0; index < given; index++) ort->ReleaseValue(values[index]);
+  free(names), free(values), free(outputs);
+}
+
+static void serve(Plan *plan, void *runtime) {
+  create(plan, runtime);
+  char *line = NULL, *words[MAX_WORDS];
+  size_t size = 0, session = 0;
+  Tensors inputs = {0};
+  while (getline(&line, &size, stdin) > 0) {
+    size_t count = split(line, words);
+    if (count == 2 && !strcmp(words[0], "sample")) {
+      session = (size_t)number(words[1]);
+      if (session >= plan->session_count) wrong("there is no session %s", words[1]);
+    } else if (count >= 4 && !strcmp(words[0], "input")) {
+      ADD(inputs.items, inputs.count, tensor_of(words, count));
+    } else if (count == 1 && !strcmp(words[0], "run")) {
+      for (size_t index = 0; index < inputs.count; index++) {
+        Tensor *tensor = &inputs.items[index];
+        tensor->bytes = (size_t)number(tensor->path);
+        tensor->data = made(tensor->bytes);
+        if (fread(tensor->data, 1, tensor->bytes, stdin) != tensor->bytes)
+          wrong("a sample was cut off");
+      }
+      answer(plan, session, &inputs);
+      forget(&inputs);
+    } else {
+      wrong("a sample has a line that is not known");
+    }
+  }
+  free(line);
+}
+
 static void steady(void) {
   Window *windows = NULL, window;
   size_t count = 0;
@@ -1133,6 +1282,8 @@ static void in_mode(const Arguments *arguments) {
     fprintf(out, "{\"session_create_ns\":%lld}\n", (long long)create(&plan, runtime));
   else if (!strcmp(arguments->mode, "memory"))
     memory(&plan, runtime);
+  else if (!strcmp(arguments->mode, "serve"))
+    serve(&plan, runtime);
   else if (!strcmp(arguments->mode, "profile"))
     profile(&plan, runtime, arguments->profile_prefix);
   else
