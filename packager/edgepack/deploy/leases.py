@@ -253,11 +253,11 @@ def _open_program(device: Device, transport: Transport, wish: _Wish) -> Iterator
     """Run the program that keeps leases: in the device's Python or, without one, in its shell."""
     words = ("edgepack_lease", device.entry.root, json.dumps(wish))
     with ExitStack() as stack:
-        # It ends with its stdin by itself, and a supervisor would take as long to start again.
-        program = open_device_program(
-            transport, device, *words, timeout_s=_ANSWER_S, supervised=False
-        )
         try:
+            # It ends with its stdin by itself, and a supervisor would take as long to start again.
+            program = open_device_program(
+                transport, device, *words, timeout_s=_ANSWER_S, supervised=False
+            )
             stream = stack.enter_context(program)
             head = stream.read(1)
             if not head:
@@ -276,9 +276,9 @@ def _make_shell_argv(root: str, wish: _Wish) -> list[str]:
     source = (find_ondevice_dir() / "agent/edgepack_lease.sh").read_text(encoding="utf-8")
     text = {name: json.dumps(wish.get(name, "")) for name in ("owner", "purpose")}
     kinds = {name: json.dumps(wish.get(name, False)) for name in ("exclusive", "reserved")}
-    seconds = [str(round(float(wish.get(name, 0)))) for name in ("ttl_s", "wait_s")]
+    times = [str(round(100 * float(wish.get(name, 0)))) for name in ("ttl_s", "wait_s")]
     action = "force" if wish.get("force") else str(wish["do"])
-    words = [action, root, *text.values(), *kinds.values(), *seconds]
+    words = [action, root, *text.values(), *kinds.values(), *times]
     return ["sh", "-c", drop_comments(source), "sh", *words]
 
 

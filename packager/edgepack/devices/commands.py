@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from edgepack.base.resources import find_ondevice_dir
+from edgepack.devices.inventory import NO_PYTHON
 from edgepack.devices.pipes import (
     READ_BYTES,
     CommandStream,
@@ -24,6 +25,7 @@ from edgepack.devices.pipes import (
     end,
     feed,
     find_time_left,
+    make_python_missing_error,
     make_timeout_error,
     require_python,
 )
@@ -123,12 +125,11 @@ class CommandTransport:
 
     def get(self, remote: PurePosixPath, local: Path, *, timeout_s: float) -> None:
         """Copy one file from the device, replacing what is there atomically."""
+        argv = ["cat", "--", str(remote)]
         with (
             tempfile.TemporaryDirectory(dir=local.parent, prefix=".edgepack-") as folder,
             # It ends by itself, and a device without Python has no supervisor.
-            self.stream(
-                ["cat", "--", str(remote)], timeout_s=timeout_s, supervised=False
-            ) as stream,
+            self.stream(argv, timeout_s=timeout_s, supervised=False) as stream,
         ):
             partial = Path(folder) / "partial"
             with partial.open("wb") as file:
@@ -142,6 +143,8 @@ class CommandTransport:
             partial.replace(local)
 
     def _make_supervised_argv(self, mode: str, argv: Sequence[str]) -> list[str]:
+        if self._python == NO_PYTHON:
+            raise make_python_missing_error(NO_PYTHON, self.name)
         source = (find_ondevice_dir() / "agent/edgepack_supervisor.py").read_text(encoding="utf-8")
         return [self._python, "-IS", "-c", source, mode, *argv]
 

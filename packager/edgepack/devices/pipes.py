@@ -273,12 +273,17 @@ def require_python(result: CommandResult, python: str, device: str) -> CommandRe
     """Return a result after checking that the supervisor's Python was there."""
     said = result.stderr.decode("utf-8", "replace")
     if result.exit_code == 127 and (f"{python}: " in said or f"not found: {python}" in said):
-        raise PythonMissingError(
-            f"there is no {python!r} on the device",
-            hint="install it there (sudo apt install python3), or set 'python' in devices.yaml",
-            where=device,
-        )
+        raise make_python_missing_error(python, device)
     return result
+
+
+def make_python_missing_error(python: str, device: str) -> PythonMissingError:
+    """Return the error that an interpreter is not on a device."""
+    return PythonMissingError(
+        f"there is no {python!r} on the device",
+        hint="install it there (sudo apt install python3), or set 'python' in devices.yaml",
+        where=device,
+    )
 
 
 def find_time_left(deadline: float) -> float:

@@ -55,7 +55,7 @@ else
   for loader in /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1; do
     [ -x "$loader" ] || continue
     found="$("$loader" --list libstdc++.so.6 2>/dev/null)"
-    for place in libc.so.6 /lib/libc.so.6 /lib64/libc.so.6 /usr/lib/libc.so.6 /lib/*-linux-gnu/libc.so.6; do
+    for place in libc.so.6 /lib/libc.so.6 /lib64/libc.so.6 /lib/*-linux-gnu/libc.so.6; do
       [ -n "$libc" ] || libc=$("$loader" "$place" 2>/dev/null |
         sed -n 's/^GNU C Library .*version \([0-9.]*[0-9]\).*/glibc \1/p')
       for part in "${place%libc.so.6}" "/usr${place%libc.so.6}"; do

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from edgepack.base.resources import find_ondevice_dir
-from edgepack.devices.inventory import Device
+from edgepack.devices.inventory import NO_PYTHON, Device
+from edgepack.devices.pipes import make_python_missing_error
 from edgepack.devices.transport import Stream, Transport
 from edgepack.errors import RemoteCommandError
 
@@ -37,7 +38,13 @@ def open_device_program(
     timeout_s: float,
     supervised: bool = True,
 ) -> AbstractContextManager[Stream]:
-    """Run a program on a device, with its Python; see :func:`open_program`."""
+    """Run a program on a device, with its Python; see :func:`open_program`.
+
+    Raises:
+        PythonMissingError: The inventory says that Python is not used there.
+    """
+    if device.plain_python == NO_PYTHON:
+        raise make_python_missing_error(NO_PYTHON, device.name)
     return open_program(
         transport,
         device.plain_python,

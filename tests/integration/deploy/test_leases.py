@@ -23,7 +23,7 @@ from edgepack.deploy.leases import (
     list_leases,
     release_device,
 )
-from edgepack.devices.inventory import Device, LocalEntry
+from edgepack.devices.inventory import NO_PYTHON, Device, LocalEntry
 from edgepack.devices.transport import Transport
 from edgepack.devices.transports import connect
 from edgepack.errors import DeviceError, RemoteCommandError
@@ -35,20 +35,22 @@ from tests.support.servers.loopback import lives, ssh_device, wait_until
 from tests.support.slow_cases import slow_after
 
 
-@pytest.fixture(params=slow_after(1, ["local", "ssh"], reason="over SSH too"))
+@pytest.fixture(params=slow_after(2, ["local", "shell", "ssh"], reason="over SSH too"))
 def device(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Device]:
     changes = {"root": str(tmp_path / "root"), "python": sys.executable}
-    if request.param == "local":
+    if request.param == "shell":
+        changes["python"] = NO_PYTHON
+    if request.param != "ssh":
         yield Device("here", LocalEntry(transport="local", target="linux-x86-64", **changes))
         return
     with LoopbackServer(tmp_path / "server") as server:
         yield ssh_device(server, **changes)
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Device:
-    root = str(tmp_path / "root")
-    return Device("here", LocalEntry(transport="local", target="linux-x86-64", root=root))
+@pytest.fixture(params=[None, NO_PYTHON])
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Device:
+    known = {"root": str(tmp_path / "root"), "python": request.param}
+    return Device("here", LocalEntry(transport="local", target="linux-x86-64", **known))
 
 
 @pytest.fixture
@@ -134,7 +136,8 @@ import sys, time
 from edgepack.devices.inventory import Device, LocalEntry
 from edgepack.devices.transports import connect
 from edgepack.deploy.leases import leased
-entry = LocalEntry(transport="local", target="linux-x86-64", root=sys.argv[1])
+python = sys.argv[2] or None
+entry = LocalEntry(transport="local", target="linux-x86-64", root=sys.argv[1], python=python)
 device = Device("here", entry)
 with connect(device) as transport, leased(transport, device, "bench"):
     print("held", flush=True)
@@ -143,7 +146,7 @@ with connect(device) as transport, leased(transport, device, "bench"):
 
 
 def test_lease_when_its_client_is_killed_is_released(here: Device, transport: Transport) -> None:
-    argv = [sys.executable, "-c", HOLD, here.entry.root]
+    argv = [sys.executable, "-c", HOLD, here.entry.root, here.entry.python or ""]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as client:
         assert client.stdout
         assert client.stdout.readline() == b"held\n"

@@ -2,7 +2,8 @@
 #
 # Run as: sh -c SOURCE sh DO ROOT OWNER PURPOSE EXCLUSIVE RESERVED TTL WAIT, with a POSIX shell, awk,
 # sed, sort and a date that knows -d @SECONDS. DO is hold, reserve, release, force (releases all) or
-# list. OWNER and PURPOSE are JSON; EXCLUSIVE and RESERVED true or false; TTL and WAIT whole seconds.
+# list. OWNER and PURPOSE are JSON; EXCLUSIVE and RESERVED true or false; TTL and WAIT hundredths of
+# seconds.
 #
 # Files, answers and what each line on stdin does are those of edgepack_lease.py, but that a lease
 # whose time is over lies there until somebody looks.
@@ -17,8 +18,10 @@ id= held=
 trap '[ -z "$id" ] || rm -f "$folder/$id.json" "$folder/.$id"; [ -z "$held" ] || rm -f "$held"' EXIT
 trap 'exit 143' HUP INT TERM PIPE
 
-# Whole seconds of the clock that no step of the wall clock moves.
-now() { sed 's/\..*//' /proc/uptime; }
+# Hundredths of seconds of the clock that no step of the wall clock moves.
+now() { sed 's/ .*//; s/\.//; s/^0*//' /proc/uptime; }
+
+seconds() { printf '%d.%02d' $(($1 / 100)) $(($1 % 100)); }
 
 utc() { date -u -d "@$(($(date +%s) + $1))" +%Y-%m-%dT%H:%M:%SZ; }
 
@@ -34,12 +37,15 @@ say() {
 # Whether a process is one of this program: numbers are given again.
 lives() { kill -0 "$1" 2>/dev/null && grep -q edgepack-lease "/proc/$1/cmdline" 2>/dev/null; }
 
+# Not every sleep knows parts of a second.
+pause() { sleep 0.2 2>/dev/null || sleep 1; }
+
 lock() {
   : edgepack-lease
   mkdir -p "$folder" || exit 1
   until ln -s $$ "$folder/.held" 2>/dev/null; do
     holder=$(readlink "$folder/.held") || [ -w "$folder" ] || { echo "cannot write into $folder" >&2; exit 1; }
-    if [ -n "$holder" ] && ! lives "$holder"; then rm -f "$folder/.held"; else sleep 1; fi
+    if [ -n "$holder" ] && ! lives "$holder"; then rm -f "$folder/.held"; else pause; fi
   done
   held=$folder/.held
 }
@@ -63,12 +69,13 @@ list_live() {
       }
       {
         if (value("id") != "\"" id "\"" || value("boot_id") != "\"" ENVIRON["BOOT"] "\"") exit
-        taken = value("taken_s"); left = value("expires_s") - now
-        if (taken == "" || taken > now + 1 || left <= 0) exit
+        taken = value("taken_s") + 0; left = value("expires_s") - now / 100
+        if (value("taken_s") == "" || 100 * taken > now + 1 || left <= 0) exit
         own = index($0, "{\"owner\": " ENVIRON["OWNER"] ", \"purpose\": ") == 1
         kept = value("reserved") == "true"
         against = (exclusive == "true" || value("exclusive") == "true") && !(own && (kept || reserved == "true"))
-        print taken, id, against, own && kept, int(left), substr($0, 1, index($0, ", \"boot_id\": ") - 1) ", \"taken_at\": " value("taken_at")
+        lease = substr($0, 1, index($0, ", \"boot_id\": ") - 1) ", \"taken_at\": " value("taken_at")
+        printf "%.2f %s %d %d %.2f %s\n", taken, id, against, own && kept, left, lease
         found = 1
         exit
       }
@@ -82,7 +89,7 @@ tell() {
   while read -r name against own left lease; do
     case $1 in against) flag=$against ;; own) flag=$own ;; *) flag= ;; esac
     [ "$flag" = "$2" ] || continue
-    printf '%s%s, "left_s": %s, "until_at": "%s"}' "$between" "$lease" "$left" "$(utc "$left")"
+    printf '%s%s, "left_s": %s, "until_at": "%s"}' "$between" "$lease" "$left" "$(utc "${left%.*}")"
     between=', '
   done
 }
@@ -99,14 +106,14 @@ write() {
   now=$(now)
   record="{\"owner\": $owner, \"purpose\": $purpose, \"exclusive\": $exclusive, \"reserved\": $reserved, \"id\": \"$id\""
   printf '%s, "boot_id": "%s", "taken_at": "%s", "taken_s": %s, "expires_s": %s}\n' \
-    "$record" "$boot" "$taken_at" "$taken_s" $((now + ttl)) >"$folder/.$id" &&
+    "$record" "$boot" "$taken_at" "$(seconds "$taken")" "$(seconds $((now + ttl)))" >"$folder/.$id" &&
     mv -f "$folder/.$id" "$folder/$id.json" || exit 1
-  mine="$record, \"taken_at\": \"$taken_at\", \"left_s\": $ttl, \"until_at\": \"$(utc "$ttl")\"}"
+  mine="$record, \"taken_at\": \"$taken_at\", \"left_s\": $(seconds "$ttl"), \"until_at\": \"$(utc $((ttl / 100)))\"}"
 }
 
 # Wait for the lease and write it, or say who has the device.
 take() {
-  deadline=$(($(now) + wait)) said=0
+  deadline=$(($(now) + wait)) said=-500
   while :; do
     lock
     live=$(list_live)
@@ -117,14 +124,14 @@ take() {
       say refused "$against"
       exit 0
     fi
-    if [ $(($(now) - said)) -ge 5 ]; then
+    if [ $(($(now) - said)) -ge 500 ]; then
       say waiting "$against"
       said=$(now)
     fi
-    sleep 1
+    pause
   done
   [ "$reserved" = false ] || printf '%s\n' "$live" | drop own
-  id=$(sed 's/-//g' /proc/sys/kernel/random/uuid) taken_s=$(now) taken_at=$(utc 0)
+  id=$(sed 's/-//g' /proc/sys/kernel/random/uuid) taken=$(now) taken_at=$(utc 0)
   write
   unlock
   say taken "$mine"
