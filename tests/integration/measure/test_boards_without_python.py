@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import platform
 import shutil
+import subprocess
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from edgepack.builder.build import build
 from edgepack.bundle.reading import Bundle
-from edgepack.cli.main import run
 from edgepack.deploy.fleet.store import ProvisionOptions
-from edgepack.deploy.leases import lease_device, leased, list_leases, release_device
+from edgepack.deploy.leases import leased
 from edgepack.deploy.operations import provision_device
 from edgepack.deploy.push import push
 from edgepack.devices.checking import check
+from edgepack.devices.probing import probe
+from edgepack.devices.provisioning.native import ask_runtime
+from edgepack.devices.provisioning.native_program import build_program
 from edgepack.devices.transports import connect
-from edgepack.errors import BusyError, DeviceError, PythonMissingError, ToolError, UsageError
+from edgepack.errors import BusyError, DeviceError, PythonMissingError, UsageError
 from edgepack.measure.bench.run import bench
 from edgepack.measure.bench.session import open_harness
 from edgepack.measure.compare.comparing import CompareQuestion, compare
@@ -28,18 +33,21 @@ from edgepack.measure.evaluate.evaluate import evaluate
 from edgepack.measure.evaluate.stream import stream_answers
 from edgepack.ondevice.runtime import edgepack_loader as loader
 from edgepack.records.deciding import Rule
-from edgepack.records.presets import Preset, find_preset
+from edgepack.records.presets import find_preset
 from edgepack.records.run import NotMeasured
 from edgepack.records.scenarios import make_scenario
 
+from tests.integration.measure.test_compare import SHORT, save_slow_model
 from tests.mobile.signatures import BUCKETS
 from tests.support.nets import tiny_models
-from tests.support.reports.tiny_bundle import write_tiny_bundle
+from tests.support.nets.stream_nets import HIDDEN, WIDTH, frames, gru
+from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 from tests.support.servers.boards import Board
 from tests.support.servers.dropbear_server import DropbearServer, add_libraries, require_dropbear
 from tests.support.servers.loopback import ssh_device
 
 TARGET = "linux-x86-64"
+ARCH = platform.machine().replace("_", "-")
 SAMPLES = 40
 _FOUND = importlib.util.find_spec("onnxruntime")
 [LIBRARY] = Path(str(_FOUND and _FOUND.origin)).parent.glob("capi/libonnxruntime.so.1.*")
@@ -138,6 +146,111 @@ def test_samples_are_padded_and_cut_as_the_loader_does(provisioned: Board, tmp_p
         assert {name: value.tolist() for name, value in answer.items()} == {
             name: value.tolist() for name, value in wanted.items()
         }
+
+
+@pytest.mark.slow(reason="streams samples to a board")
+def test_state_that_a_sample_leaves_out_is_that_of_the_one_before(
+    provisioned: Board, tmp_path: Path
+) -> None:
+    gru(tmp_path / "model.onnx")
+    project = tmp_path / "edgepack.yaml"
+    project.write_text(
+        "schema_version: 1\nname: cell\nversion: 1.0.0\nmodel: model.onnx\nstate: {h_out: h}\n"
+        "samples: {calibration: {path: s.npz}, evaluation: {path: s.npz}}\n"
+        f"targets: [{{id: {TARGET}, variants: [{{backend: cpu, recipe: fp32}}]}}]\n"
+    )
+    xs = frames(12, 1, WIDTH)
+    np.savez(tmp_path / "s.npz", x=xs)
+    [made] = build(project=project, out=tmp_path / "d").bundles
+    model = loader.load(made.bundle.path, "cpu-fp32")
+    state = np.zeros((1, HIDDEN), np.float32)
+    samples: list[dict[str, np.ndarray]] = [{"x": x} for x in xs]
+    samples[0]["h"] = state
+    answers = stream_all(made.bundle, provisioned, samples)
+    for x, answer in zip(xs, answers, strict=True):
+        wanted = model.run({"x": x, "h": state})
+        assert answer["y"].tolist() == wanted["y"].tolist()
+        state = wanted["h_out"]
+
+
+@pytest.mark.slow(reason="makes twelve process runs on a board")
+def test_compare_on_a_board_without_python_finds_what_is_slower(
+    provisioned: Board, tmp_path: Path
+) -> None:
+    plain = write_tiny_bundle(tmp_path / "base", size=64)
+    base = push(plain, provisioned.device, self_test=False)
+    slower = write_tiny_bundle(tmp_path / "slower", size=64, save=save_slow_model)
+    question = CompareQuestion(slower, preset=SHORT, rule=Rule(max_pairs=6))
+    [found] = compare(question, [provisioned.device]).devices
+    assert found.base.manifest_sha256[:16] == base.release
+    assert (found.base.variant, found.candidate.variant) == ("cpu-int8-static",) * 2
+    [p50] = [each for each in found.metrics if each.name == "p50"]
+    assert p50.outcome == "FAIL"
+    assert p50.ratio > 1.5
+
+
+@pytest.mark.slow(reason="starts a server of its own")
+def test_what_is_not_measured_without_python_is_said(provisioned: Board, bundle: Path) -> None:
+    offline = make_scenario("offline")
+    with pytest.raises(UsageError, match="as a single stream, not as offline"):
+        bench(bundle, provisioned.device, preset="smoke", scenario=offline)
+    with pytest.raises(PythonMissingError):
+        bench(bundle, provisioned.device, preset="smoke", tune=True)
+    with lease(provisioned), pytest.raises(BusyError, match="'by somebody'"):
+        bench(bundle, provisioned.device, preset="smoke")
+    with pytest.raises(PythonMissingError, match="its loader cannot try the release"):
+        push(change_version(bundle), provisioned.device)
+
+
+@pytest.mark.slow(reason="starts a server of its own")
+def test_check_names_what_a_board_and_this_machine_lack(
+    bare: Board, monkeypatch: pytest.MonkeyPatch, bundle: Path
+) -> None:
+    assert [each.partition(",")[0] for each in check(bare.device).problems] == ["no libstdc++.so.6"]
+    add_libraries(bare.slash, LIBRARY)
+    assert check(bare.device).problems == ()
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    [found] = check(bare.device).problems
+    assert "sudo apt install gcc-x86-64-linux-gnu" in found
+    with pytest.raises(DeviceError, match=r"(?s)cannot be measured without.*gcc-x86-64"):
+        bench(bundle, bare.device, preset="smoke")
+    assert not (bare.slash / "data/native").exists()
+
+
+@pytest.mark.slow(reason="starts a server of its own")
+def test_runtime_that_does_not_load_is_named(bare: Board, wheel: Path) -> None:
+    add_libraries(bare.slash, LIBRARY)
+    for path in bare.slash.rglob("libgcc_s.so.1"):
+        path.unlink()
+    with pytest.raises(DeviceError, match=r"does not load .*libgcc_s\.so\.1"):
+        provision_device(bare.device, ProvisionOptions(wheels=[wheel]))
+    [program] = bare.slash.rglob("edgepack_measure")
+    program.write_bytes(b"no program")
+    with pytest.raises(DeviceError, match="does not load"), connect(bare.device) as transport:
+        ask_runtime(bare.device, transport, probe(bare.device, transport))
+
+
+def test_program_asks_for_no_version_of_glibc(tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    program = build_program(ARCH, tmp_path)
+    assert b"GLIBC_" not in program.read_bytes()
+    assert build_program(ARCH, tmp_path) == program
+    said = subprocess.run(
+        [program, "about", "--runtime", LIBRARY], check=True, capture_output=True
+    ).stdout
+    assert json.loads(said)["onnxruntime"] == LIBRARY.name.removeprefix("libonnxruntime.so.")
+
+
+def change_version(bundle: Path) -> Path:
+    change_manifest(bundle, lambda manifest: manifest.update(version="2.0.0"))
+    return bundle
+
+
+@contextmanager
+def lease(board: Board) -> Iterator[None]:
+    with connect(board.device) as transport, leased(transport, board.device, "by somebody"):
+        yield
 
 
 def stream_all(

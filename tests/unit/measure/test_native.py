@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,17 @@ import pytest
 from edgepack.bundle.reading import load_bundle
 from edgepack.devices.provisioning.native import About
 from edgepack.devices.transport import CommandResult, Transport
-from edgepack.errors import RemoteCommandError
+from edgepack.errors import RemoteCommandError, UsageError
 from edgepack.measure.native.harness import NativeHarness
 from edgepack.measure.native.plans import Plan
 from edgepack.measure.native.program import ProgramRun
 from edgepack.measure.phones.android import is_emulator
 from edgepack.measure.phones.conditions import parse_android_conditions
+from edgepack.project.profile import Provider, SessionSettings
 from edgepack.records.presets import find_preset
 from edgepack.records.run import Conditions, DeviceFacts, NotMeasured
+from edgepack.records.scenarios import make_scenario
+from edgepack.records.tuning import Settings
 
 from tests.support.reports.tiny_bundle import change_manifest, write_tiny_bundle
 
@@ -290,3 +293,29 @@ def test_emulators_are_known_by_their_properties(
     emulated: bool,  # noqa: FBT001
 ) -> None:
     assert is_emulator(properties) is emulated
+
+
+def test_settings_that_are_tried_are_in_the_plan(folder: Path) -> None:
+    plans: list[str] = []
+
+    def say(arguments: list[str], plan: str) -> tuple[int, Document | bytes]:
+        plans.append(plan)
+        return 0, {"baseline_bytes": 1, "loaded_bytes": 2, "peak_bytes": 3, "runs": 20}
+
+    harness = harness_of(folder, FakePhone(say))
+    settings = Settings(
+        variant="cpu-fp32",
+        session=SessionSettings(intra_op_num_threads=3, config={"a.b": "c"}),
+        providers=[Provider(name="OtherExecutionProvider", options={"d": "e"})],
+    )
+    harness.memory("cpu-fp32")
+    replace(harness, session=settings.override).memory("cpu-fp32")
+    lines = ["threads 3", "config a.b c", "provider OtherExecutionProvider", "option d e"]
+    assert [line in plans[0].splitlines() for line in lines] == [False] * 4
+    assert [line in plans[1].splitlines() for line in lines] == [True] * 4
+
+
+def test_scenario_that_it_does_not_measure_is_refused(folder: Path) -> None:
+    preset = find_preset("smoke").with_scenario(make_scenario("multi-stream"))
+    with pytest.raises(UsageError, match="not as multi-stream"):
+        harness_of(folder, FakePhone(near)).measure_argv("cpu-fp32", preset)

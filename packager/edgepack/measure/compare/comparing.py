@@ -36,6 +36,7 @@ from edgepack.measure.bench.session import (
     read_bundle,
     stage_bundle,
 )
+from edgepack.measure.native.harness import NativeHarness
 from edgepack.records.comparison import (
     SCHEMA_VERSION,
     ComparedMetric,
@@ -290,11 +291,14 @@ def _measure(session: _Session, device: Device, sides: list[_Measured]) -> None:
         roomy = Device(device.name, device.entry.model_copy(update={"keep_releases": kept}))
         pushed = stage_bundle(candidate, roomy, transport, progress)
         if base is None:
-            base, base_path = _read_current(pushed, device, transport)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgepack-")))
+            base, base_path = _read_current(pushed, device, transport, folder)
         else:
             base_path = stage_bundle(base, roomy, transport, progress).path
         for bundle, path in ((base, base_path), (candidate, pushed.path)):
             harness = make_harness(bundle, path)
+            if isinstance(harness, NativeHarness) and bundle is base and question.base is None:
+                _fetch_goldens(bundle, path, transport)
             sides.append(_Measured(harness, bundle, harness.select(question.variant)))
         _measure_pairs(session, device, *sides)
         for side in sides:
@@ -430,9 +434,11 @@ def make_compared_metric(answer: MetricDecision) -> ComparedMetric:
 
 
 def _read_current(
-    pushed: PushedRelease, device: Device, transport: Transport
+    pushed: PushedRelease, device: Device, transport: Transport, folder: Path
 ) -> tuple[Bundle, PurePosixPath]:
     """Return the release in use on a device, as its manifest describes it, and its path.
+
+    Of its files, a folder here has the manifest alone.
 
     Raises:
         DeviceError: The device has no current release.
@@ -447,7 +453,14 @@ def _read_current(
             where=device.name,
         )
     path = pushed.path.parent / release
-    with tempfile.TemporaryDirectory(prefix="edgepack-") as folder:
-        for name in (MANIFEST, MANIFEST_DIGEST):
-            transport.get(path / name, Path(folder) / name, timeout_s=60)
-        return load_bundle(Path(folder)), path
+    for name in (MANIFEST, MANIFEST_DIGEST):
+        transport.get(path / name, folder / name, timeout_s=60)
+    return load_bundle(folder), path
+
+
+def _fetch_goldens(bundle: Bundle, path: PurePosixPath, transport: Transport) -> None:
+    """Copy a release's goldens from a device without Python, whose plans are made of them here."""
+    for file in bundle.manifest.files:
+        if file.role == "golden":
+            (bundle.path / file.path).parent.mkdir(parents=True, exist_ok=True)
+            transport.get(path / file.path, bundle.path / file.path, timeout_s=600)
